@@ -1,0 +1,96 @@
+/// A stream does work in order; an event orders two streams. The schedule is written in these words
+/// and doesn't know what stands behind them.
+///
+///   CPU   a worker stream is a thread with a queue. A compute stream has no queue: its work runs at
+///         the call, on the calling thread and its team, because that thread has nothing else to do.
+///   CUDA  a CUDA stream and a CUDA event.
+///
+/// Errors. Work that throws stops its stream: later work is dropped, every event recorded after it
+/// carries the error, and whoever waits for such an event gets the error rethrown (on a worker
+/// stream: fails with it in turn). So a failure reaches the rank's own thread without a hang.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "core/trace.h"
+
+namespace sherd {
+
+class ThreadTeam;
+
+enum class DeviceKind { kCpu, kCuda };
+
+/// A point in a stream's work. Recording it again moves it; waiting for one that was never recorded
+/// returns at once (as in CUDA).
+class Event {
+ public:
+  virtual ~Event() = default;
+};
+
+/// Called at every boundary of a stream (before and after its work, at record and wait). Tests use
+/// it to delay a stream; results must not change.
+using BoundaryHook = std::function<void(std::string_view stream, std::string_view label)>;
+
+struct StreamOptions {
+  std::string name = "compute";
+  int rank = 0;
+  int num_threads = 1;
+  bool may_spin = false;
+  BoundaryHook hook;
+  Trace* trace = nullptr;
+};
+
+class Stream {
+ public:
+  explicit Stream(StreamOptions options) : options_(std::move(options)) {}
+  virtual ~Stream() = default;
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  virtual DeviceKind device() const = 0;
+  const std::string& name() const { return options_.name; }
+  int rank() const { return options_.rank; }
+
+  /// Host code, in this stream's order. `label` names it in traces and to the hook.
+  virtual void run(std::string_view label, std::function<void()> work) = 0;
+  /// `event` stands for everything enqueued so far.
+  virtual void record(Event& event) = 0;
+  /// Work enqueued from now on starts after the last recorded point of `event`.
+  virtual void wait(const Event& event) = 0;
+  /// Blocks the caller until everything enqueued is done; rethrows what it threw.
+  virtual void synchronize() = 0;
+
+  /// How long this stream has stood still in `wait`, in total.
+  virtual std::chrono::nanoseconds waited() const = 0;
+  /// Processor time that this stream's own thread has used, in total (CPU worker streams).
+  virtual std::chrono::nanoseconds cpu_time() const { return {}; }
+  /// CPU streams: the threads that kernels on this stream may use.
+  virtual ThreadTeam& team() = 0;
+
+  const StreamOptions& options() const { return options_; }
+
+ private:
+  StreamOptions options_;
+};
+
+std::unique_ptr<Stream> make_cpu_compute_stream(StreamOptions options);
+std::unique_ptr<Stream> make_cpu_worker_stream(StreamOptions options);
+std::unique_ptr<Event> make_cpu_event();
+
+/// Marks what a stream does between construction and destruction, for traces.
+class TraceSpan {
+ public:
+  TraceSpan(Stream& stream, std::string_view label);
+  ~TraceSpan();
+
+ private:
+  Stream& stream_;
+  std::string label_;
+  Clock::time_point begin_;
+};
+
+}  // namespace sherd

@@ -1,0 +1,66 @@
+/// The compute threads of one rank: `num_threads` threads, the caller among them, that share the
+/// tasks of one loop at a time.
+///
+/// Which thread runs which task is left open, so a task's result must not depend on it: kernels cut
+/// their work into tasks by shape alone and never by the number of threads. That is what makes a
+/// run's bits independent of the thread count.
+///
+/// We use our own team rather than OpenMP because the thread sanitizer can see through it, ranks
+/// can share cores without libgomp's spinning, and one team belongs to exactly one rank.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace sherd {
+
+class ThreadTeam {
+ public:
+  /// `may_spin`: helpers look for the next loop for some microseconds before they sleep. Right when
+  /// every thread has a core of its own, wrong when ranks share cores.
+  explicit ThreadTeam(int num_threads, bool may_spin = false);
+  ~ThreadTeam();
+  ThreadTeam(const ThreadTeam&) = delete;
+  ThreadTeam& operator=(const ThreadTeam&) = delete;
+
+  int num_threads() const { return static_cast<int>(helpers_.size()) + 1; }
+
+  /// Runs `task(i, thread)` for every 0 <= i < num_tasks, each once, with 0 <= thread < num_threads()
+  /// (for scratch that belongs to a thread). Returns when all are done. Tasks must not throw.
+  template <class Task>
+  void parallel_for(std::int64_t num_tasks, Task&& task) {
+    if (helpers_.empty() || num_tasks <= 1) {
+      for (std::int64_t i = 0; i < num_tasks; ++i) task(i, 0);
+      return;
+    }
+    using Function = std::remove_reference_t<Task>;
+    run(num_tasks, const_cast<void*>(static_cast<const void*>(&task)),
+        [](void* context, std::int64_t i, int thread) {
+          (*static_cast<Function*>(context))(i, thread);
+        });
+  }
+
+ private:
+  using Invoke = void (*)(void* context, std::int64_t task, int thread);
+  void run(std::int64_t num_tasks, void* context, Invoke invoke);
+  void work(int thread);
+  void help(int thread);
+
+  // One loop at a time: these are written by the caller before `loop_` is advanced, and read by
+  // helpers after they saw it advance.
+  std::int64_t num_tasks_ = 0;
+  void* context_ = nullptr;
+  Invoke invoke_ = nullptr;
+  std::atomic<std::int64_t> next_task_{0};
+  alignas(64) std::atomic<std::uint32_t> loop_{0};
+  alignas(64) std::atomic<std::int32_t> busy_{0};
+  std::atomic<bool> stop_{false};
+  int spins_ = 0;
+  std::vector<std::thread> helpers_;
+};
+
+}  // namespace sherd

@@ -1,0 +1,38 @@
+/// The feed-forward non-linearities.
+///
+///   gelu     y = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))     (Hendrycks & Gimpel 2016, tanh form)
+///   swiglu   y[t,f] = g s(g) u,  g = x[t,f], u = x[t,F+f], s the logistic function   (Shazeer 2020)
+///
+/// Shapes   gelu: x, y [T, F]. swiglu: x [T, 2F] (gate, then up), y [T, F]. Gradients alike.
+/// Types    f32, bf16 or f16, one for all; computed in f32.
+/// Alias    dx may be x (each element is read before it is written).
+#pragma once
+
+#include "core/stream.h"
+#include "core/tensor.h"
+
+namespace sherd::kernels {
+
+enum class ActivationKind { kGelu, kSwiGlu };
+
+struct ActivationShape {
+  ActivationKind kind = ActivationKind::kGelu;
+  std::int64_t tokens = 0;  ///< T
+  std::int64_t width = 0;   ///< F
+};
+
+struct ActivationForward {
+  ActivationShape shape;
+  ConstTensor x;
+  Tensor y;
+};
+void activation_forward(Stream& stream, const ActivationForward& args);
+
+struct ActivationBackward {
+  ActivationShape shape;
+  ConstTensor x, dy;
+  Tensor dx;
+};
+void activation_backward(Stream& stream, const ActivationBackward& args);
+
+}  // namespace sherd::kernels

@@ -1,0 +1,59 @@
+/// Causal self-attention with grouped queries, tiled: no sequence x sequence buffer exists.
+///
+///   s[q,k] = scale * <Q[q,:], K[k,:]>  for k <= q;   p = softmax_k(s);   o[q,:] = sum_k drop(p)[q,k] V[k,:]
+///   lse[q] = log sum_k exp(s[q,k])                   (kept for the backward instead of p)
+///
+/// Backward (Dao et al. 2022, FlashAttention, Alg. 4): with D[q] = <do[q,:], o[q,:]>,
+///   dp[q,k] = mask * <do[q,:], V[k,:]>;  ds = p (dp - D);  dQ = scale ds K;  dK = scale ds^T Q;  dV = drop(p)^T do
+///
+/// Query head h reads key/value head h / (H / G). scale = 1 / sqrt(K).
+///
+/// Shapes    qkv and dqkv [B * S, (H + 2 G) * K] packed (all query heads, key heads, value heads);
+///           out and dout [B * S, H * K]; lse [B, H, S] f32.
+/// Types     qkv, out and gradients of one type (f32, bf16, f16); softmax and sums in f32.
+/// Dropout   element ((row * H + h) * S + q) * S + k, row counted within this micro-batch and
+///           `first_element` set by the caller to its first global row times H * S * S.
+/// Bits      tiles are fixed by the shape; the number of threads changes nothing.
+/// Workspace `attention_workspace_bytes`, proportional to threads * tile * S, never S * S.
+/// Alias     nothing.
+#pragma once
+
+#include "core/stream.h"
+#include "core/tensor.h"
+#include "kernels/dropout.h"
+
+namespace sherd::kernels {
+
+struct AttentionShape {
+  std::int64_t sequences = 0;    ///< B
+  std::int64_t positions = 0;    ///< S
+  std::int64_t query_heads = 0;  ///< H
+  std::int64_t kv_heads = 0;     ///< G, divides H
+  std::int64_t head_width = 0;   ///< K
+
+  std::int64_t tokens() const { return sequences * positions; }
+  std::int64_t packed_width() const { return (query_heads + 2 * kv_heads) * head_width; }
+};
+
+struct AttentionForward {
+  AttentionShape shape;
+  ConstTensor qkv;
+  Dropout dropout;
+  Tensor out, lse;
+  Tensor workspace;
+};
+void attention_forward(Stream& stream, const AttentionForward& args);
+
+struct AttentionBackward {
+  AttentionShape shape;
+  ConstTensor qkv, out, lse, dout;
+  Dropout dropout;
+  Tensor dqkv;  ///< written whole
+  Tensor workspace;
+};
+void attention_backward(Stream& stream, const AttentionBackward& args);
+
+/// Enough for both directions.
+std::int64_t attention_workspace_bytes(const AttentionShape& shape, DType dtype, int num_threads);
+
+}  // namespace sherd::kernels

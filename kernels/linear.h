@@ -1,0 +1,59 @@
+/// The product behind every projection, and its two gradients.
+///
+///   forward           y[t,o]  = sum_i x[t,i] w[o,i] + bias[o]
+///   backward_input    dx[t,i] = sum_o dy[t,o] w[o,i]
+///   backward_weight   dw[o,i] = sum_t dy[t,o] x[t,i],    dbias[o] = sum_t dy[t,o]
+///
+/// Shapes    x [T, I], w [O, I], bias [O], y [T, O]; gradients as what they belong to. Any sizes >= 1.
+/// Types     x, w, bias, y, dy, dx of one type (f32, bf16 or f16); dw and dbias of their own type.
+///           Products are summed in f32 and rounded once to the output's type.
+/// Add       `add_to_output`: the result is added to what stands in dx / dw / dbias instead of
+///           replacing it (one f32 addition after the whole sum; used between chunks of one
+///           micro-step, never between micro-steps).
+/// Bits      Tiles are fixed by (T, I, O) alone; the number of threads changes nothing.
+/// Workspace `linear_workspace_bytes` for 16-bit types (f32 copies of tiles); none for f32.
+/// Errors    sizes that disagree are our bug (CHECK). Nothing may alias the output.
+#pragma once
+
+#include "core/stream.h"
+#include "core/tensor.h"
+
+namespace sherd::kernels {
+
+struct LinearShape {
+  std::int64_t tokens = 0;   ///< T
+  std::int64_t inputs = 0;   ///< I
+  std::int64_t outputs = 0;  ///< O
+};
+
+struct LinearForward {
+  LinearShape shape;
+  ConstTensor x, w, bias;  ///< bias may be empty
+  Tensor y;
+  Tensor workspace;
+};
+void linear_forward(Stream& stream, const LinearForward& args);
+
+struct LinearBackwardInput {
+  LinearShape shape;
+  ConstTensor dy, w;
+  Tensor dx;
+  bool add_to_output = false;
+  Tensor workspace;
+};
+void linear_backward_input(Stream& stream, const LinearBackwardInput& args);
+
+struct LinearBackwardWeight {
+  LinearShape shape;
+  ConstTensor dy, x;
+  Tensor dw, dbias;  ///< dbias may be empty
+  bool add_to_output = false;
+  Tensor workspace;
+};
+void linear_backward_weight(Stream& stream, const LinearBackwardWeight& args);
+
+/// Enough for all three at this shape on a stream with this many threads.
+std::int64_t linear_workspace_bytes(const LinearShape& shape, DType dtype, DType grad_dtype,
+                                    int num_threads);
+
+}  // namespace sherd::kernels

@@ -1,0 +1,46 @@
+/// Flat buffers: fill, cast, add, measure. An element gets the same bits wherever it lies.
+#pragma once
+
+#include "core/stream.h"
+#include "core/tensor.h"
+#include "kernels/dropout.h"
+
+namespace sherd::kernels {
+
+/// x[i] = 0.
+void fill_zero(Stream& stream, Tensor x);
+
+/// y[i] = x[i], converted (round to nearest even). Same type: a copy. Must not overlap unless equal.
+void cast(Stream& stream, ConstTensor x, Tensor y);
+
+/// accumulator[i] += x[i], one f32 addition, rounded to the accumulator's type.
+void add(Stream& stream, ConstTensor x, Tensor accumulator);
+
+/// out[i] = ((in_0[i] + in_1[i]) + in_2[i]) + ..., added in f32 in this order, rounded once.
+/// out may be one of the inputs. Used by communicators for sums in rank order. Runs on the calling
+/// thread: it is host code for worker streams.
+void sum_in_order_on_host(const ConstTensor* inputs, int num_inputs, Tensor out);
+
+/// out[i] = residual[i] + dropout(branch[i]); out may be residual.
+void residual_add(Stream& stream, ConstTensor residual, ConstTensor branch, const Dropout& dropout,
+                  Tensor out);
+
+/// dx[i] = dropout mask * dy[i]; dx may be dy.
+void dropout_backward(Stream& stream, ConstTensor dy, const Dropout& dropout, Tensor dx);
+
+/// out[0] = sum of x[i]^2, in f64: blocks of 4096 elements, each over fixed lanes, added in order.
+/// out [1] f64 in device memory; workspace [ceil(numel / 4096)] f64. Not finite if any x is not.
+void sum_of_squares(Stream& stream, ConstTensor x, Tensor out, Tensor workspace);
+std::int64_t sum_of_squares_workspace_bytes(std::int64_t numel);
+
+/// Index of the first element that is infinite or NaN, or -1. Blocks until known.
+std::int64_t find_non_finite(Stream& stream, ConstTensor x);
+
+/// out[i] = mean + stddev * normal(address, first_element + i): Box-Muller on Philox words, f64
+/// inside, rounded to f32. Element e uses block e / 2 (two words a number).
+void fill_normal(Stream& stream, Tensor out, const RandomAddress& address,
+                 std::int64_t first_element, float mean, float stddev);
+/// out[i] = value.
+void fill_constant(Stream& stream, Tensor out, float value);
+
+}  // namespace sherd::kernels

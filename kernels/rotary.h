@@ -1,0 +1,31 @@
+/// Rotary position embedding, in place on the query and key heads of a packed qkv tensor.
+///
+///   for pair j < K/2 of a head at position p:  angle = p * theta^(-2j/K)
+///   (x[j], x[j + K/2])  <-  rotation by angle                           (Su et al. 2021; half-split pairs)
+///
+/// The backward is the rotation by -angle.
+///
+/// Shapes   qkv [B * S, (H + 2 G) * K]: H query heads, G key heads, G value heads (left alone), of
+///          width K (even). table [S, K] f32: row p holds cos of the K/2 angles, then their sin.
+/// Types    qkv f32, bf16 or f16; computed in f32.
+#pragma once
+
+#include "core/stream.h"
+#include "core/tensor.h"
+
+namespace sherd::kernels {
+
+/// Fills `table` [positions, head_width] in double precision, rounded once.
+void rotary_table(Stream& stream, Tensor table, std::int64_t positions, std::int64_t head_width,
+                  double theta);
+
+struct Rotary {
+  std::int64_t sequences = 0, positions = 0;           ///< B, S
+  std::int64_t query_heads = 0, kv_heads = 0, head_width = 0;  ///< H, G, K
+  ConstTensor table;
+  Tensor qkv;
+  bool inverse = false;
+};
+void rotary(Stream& stream, const Rotary& args);
+
+}  // namespace sherd::kernels

@@ -1,0 +1,57 @@
+/// Where tokens meet vectors: the embedding at one end, cross-entropy at the other.
+#pragma once
+
+#include "core/stream.h"
+#include "core/tensor.h"
+#include "kernels/dropout.h"
+
+namespace sherd::kernels {
+
+/// y[t,:] = dropout(token_weight[token[t],:] + position_weight[t mod S,:])
+///
+/// Shapes   tokens [B * S] i32, 0 <= token < V; token_weight [V, D]; position_weight [>= S, D] or
+///          empty; y [B * S, D]. Element (t, d) of the dropout is first_element + t * D + d.
+/// Types    weights and y of one type (f32, bf16, f16); the sum is formed in f32.
+struct EmbeddingForward {
+  std::int64_t sequences = 0, positions = 0, width = 0, vocab_size = 0;  ///< B, S, D, V
+  ConstTensor tokens, token_weight, position_weight;
+  Dropout dropout;
+  Tensor y;
+};
+void embedding_forward(Stream& stream, const EmbeddingForward& args);
+
+/// d_token_weight[v,:] = sum over t with token[t] = v, in the order of t, of dropout mask * dy[t,:];
+/// d_position_weight[s,:] = sum over sequences, in order. Sums in f32, rounded once; rows that no
+/// token names, and position rows >= S, are set to zero (or left, where the result is added).
+///
+/// `add_to_token_gradient`: d_token_weight holds the head's contribution already (tied weights);
+/// one addition per element after the sum.
+struct EmbeddingBackward {
+  std::int64_t sequences = 0, positions = 0, width = 0, vocab_size = 0;
+  std::int64_t position_rows = 0;  ///< rows of d_position_weight, >= S
+  ConstTensor tokens, dy;
+  Dropout dropout;
+  Tensor d_token_weight, d_position_weight;  ///< the second may be empty; any float type
+  bool add_to_token_gradient = false;
+  Tensor workspace;  ///< embedding_backward_workspace_bytes
+};
+void embedding_backward(Stream& stream, const EmbeddingBackward& args);
+std::int64_t embedding_backward_workspace_bytes(std::int64_t tokens, std::int64_t width,
+                                                std::int64_t vocab_size, int num_threads);
+
+/// loss[t] = log sum_v exp(logits[t,v]) - logits[t, target[t]]; and, if `gradient`, logits are
+/// overwritten with grad_scale * (softmax(logits) - onehot(target)).
+///
+/// Shapes   logits [T, V]; targets [T] i32; losses [T] f32. Types: logits f32, bf16 or f16; all
+///          sums in f32 with the row's maximum subtracted.
+struct CrossEntropy {
+  std::int64_t tokens = 0, vocab_size = 0;
+  Tensor logits;
+  ConstTensor targets;
+  Tensor losses;
+  bool gradient = true;
+  float grad_scale = 1.0f;
+};
+void cross_entropy(Stream& stream, const CrossEntropy& args);
+
+}  // namespace sherd::kernels
