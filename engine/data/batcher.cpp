@@ -1,0 +1,133 @@
+#include "engine/data/batcher.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+#include "engine/data/shuffle.h"
+
+namespace sherd::data {
+namespace {
+
+// What a draw is for, so that draws for different things are unrelated.
+enum class Draw : std::uint8_t { kOrder = 1, kOffset = 2, kSample = 3 };
+
+std::uint64_t draw(std::uint64_t seed, Draw what, std::int64_t where, std::int64_t which = 0) {
+  return hash_of(seed, what, where, which);
+}
+
+std::int64_t below(std::int64_t limit, std::uint64_t bits) {
+  return static_cast<std::int64_t>(bits % static_cast<std::uint64_t>(limit));
+}
+
+}  // namespace
+
+Batcher::Batcher(std::shared_ptr<const Dataset> dataset, BatchShape shape)
+    : dataset_(std::move(dataset)), shape_(shape) {
+  CHECK(shape.seq_length > 0 && shape.micro_batch_size > 0 && shape.num_micro_steps > 0 &&
+            shape.world > 0,
+        "batch of {} x {} tokens, {} micro-steps, {} ranks", shape.micro_batch_size,
+        shape.seq_length, shape.num_micro_steps, shape.world);
+  train_ = windows_of(Split::kTrain);
+  validation_ = windows_of(Split::kValidation);
+  CHECK(train_.num_windows > 0, "no training window of {} tokens", shape.seq_length);
+}
+
+Batcher::Windows Batcher::windows_of(Split split) const {
+  Windows windows;
+  const std::vector<FilePart>& parts = dataset_->parts(split);
+  for (std::size_t index = 0; index < parts.size(); ++index) {
+    const FilePart& part = parts[index];
+    const std::int64_t whole = (part.count - 1) / shape_.seq_length;
+    if (whole < 1) {
+      ++windows.num_skipped;
+      continue;
+    }
+    Run run;
+    run.part = part;
+    run.index = static_cast<std::int64_t>(index);
+    run.first_window = windows.num_windows;
+    run.num_windows = split == Split::kTrain ? std::max<std::int64_t>(whole - 1, 1) : whole;
+    run.first_start = windows.num_starts;
+    windows.num_windows += run.num_windows;
+    windows.num_starts += part.count - shape_.seq_length;
+    windows.runs.push_back(run);
+  }
+  return windows;
+}
+
+const Batcher::Run& Batcher::Windows::run_at(std::int64_t Run::*first, std::int64_t place) const {
+  const auto above = [first](std::int64_t p, const Run& run) { return p < run.*first; };
+  return *std::prev(std::upper_bound(runs.begin(), runs.end(), place, above));
+}
+
+Batcher::Place Batcher::training_place(std::int64_t sample) const {
+  CHECK(sample >= 0, "sample {}", sample);
+  const std::int64_t epoch = sample / train_.num_windows;
+  const Permutation order(static_cast<std::uint64_t>(train_.num_windows),
+                          draw(shape_.seed, Draw::kOrder, epoch));
+  const auto window =
+      static_cast<std::int64_t>(order(static_cast<std::uint64_t>(sample % train_.num_windows)));
+  const Run& run = train_.run_at(&Run::first_window, window);
+  const std::int64_t slack = run.part.count - 1 - run.num_windows * shape_.seq_length;
+  const std::int64_t offset = below(slack + 1, draw(shape_.seed, Draw::kOffset, epoch, run.index));
+  return {run.part.file, run.part.first + offset + (window - run.first_window) * shape_.seq_length};
+}
+
+Batcher::Place Batcher::validation_place(std::int64_t window) const {
+  CHECK(window >= 0 && window < validation_.num_windows, "validation window {} of {}", window,
+        validation_.num_windows);
+  const Run& run = validation_.run_at(&Run::first_window, window);
+  return {run.part.file, run.part.first + (window - run.first_window) * shape_.seq_length};
+}
+
+void Batcher::write_row(Place place, std::int64_t row, const Tensor& inputs,
+                        const Tensor& targets) const {
+  const std::int64_t seq_length = shape_.seq_length;
+  const TokenFile& file = dataset_->file(place.file);
+  file.read(place.first, seq_length, inputs.as<std::int32_t>() + row * seq_length);
+  file.read(place.first + 1, seq_length, targets.as<std::int32_t>() + row * seq_length);
+}
+
+void Batcher::fill(std::int64_t step, std::int64_t micro_step, int rank, Tensor inputs,
+                   Tensor targets) const {
+  const std::int64_t batch = shape_.micro_batch_size;
+  CHECK(step >= 0 && micro_step >= 0 && micro_step < shape_.num_micro_steps && rank >= 0 &&
+            rank < shape_.world,
+        "step {}, micro-step {} of {}, rank {} of {}", step, micro_step, shape_.num_micro_steps,
+        rank, shape_.world);
+  CHECK(inputs.numel == batch * shape_.seq_length && targets.numel == inputs.numel,
+        "{} inputs and {} targets for {} x {} tokens", inputs.numel, targets.numel, batch,
+        shape_.seq_length);
+  const std::int64_t first_row = (micro_step * shape_.world + rank) * batch;
+  const std::int64_t first_sample = step * shape_.global_batch_size() + first_row;
+  for (std::int64_t row = 0; row < batch; ++row) {
+    write_row(training_place(first_sample + row), row, inputs, targets);
+  }
+}
+
+void Batcher::fill_validation(std::int64_t first_window, std::int64_t count, Tensor inputs,
+                              Tensor targets) const {
+  CHECK(inputs.numel == count * shape_.seq_length && targets.numel == inputs.numel,
+        "{} inputs and {} targets for {} x {} tokens", inputs.numel, targets.numel, count,
+        shape_.seq_length);
+  for (std::int64_t row = 0; row < count; ++row) {
+    write_row(validation_place(first_window + row), row, inputs, targets);
+  }
+}
+
+void Batcher::fill_validation_sample(std::int64_t batch, std::int64_t count, Tensor inputs,
+                                     Tensor targets) const {
+  CHECK(inputs.numel == count * shape_.seq_length && targets.numel == inputs.numel,
+        "{} inputs and {} targets for {} x {} tokens", inputs.numel, targets.numel, count,
+        shape_.seq_length);
+  CHECK(validation_.num_starts > 0, "no validation window of {} tokens", shape_.seq_length);
+  for (std::int64_t row = 0; row < count; ++row) {
+    const std::int64_t start =
+        below(validation_.num_starts, draw(shape_.seed, Draw::kSample, batch, row));
+    const Run& run = validation_.run_at(&Run::first_start, start);
+    write_row({run.part.file, run.part.first + start - run.first_start}, row, inputs, targets);
+  }
+}
+
+}  // namespace sherd::data

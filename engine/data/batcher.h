@@ -1,0 +1,98 @@
+/// Which tokens every rank sees at every step: a pure function, so a run resumes from one integer
+/// and the order of the data doesn't depend on the number of ranks.
+///
+///   window    seq_length + 1 tokens inside one file part: S inputs, and targets shifted by one
+///   epoch     every window once. A part of n tokens, q = (n - 1) / S, gives w = max(q - 1, 1)
+///             windows (none if q = 0), the i-th at offset + i * S. The offset is drawn anew for
+///             every (seed, epoch, part) from [0, n - 1 - w * S], so every token can be reached.
+///   order     sample s is window permutation(seed, epoch)[s mod W] of epoch s / W, of W windows
+///   row       row i of a micro-batch is row (micro_step * world + rank) * micro_batch_size + i
+///             of the global batch; sample = step * global_batch_size + row
+///
+/// Immutable; any thread may call.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/tensor.h"
+#include "engine/data/dataset.h"
+
+namespace sherd::data {
+
+struct BatchShape {
+  std::int64_t seq_length = 0;
+  std::int64_t micro_batch_size = 0;
+  std::int64_t num_micro_steps = 1;
+  int world = 1;
+  std::uint64_t seed = 0;
+
+  std::int64_t global_batch_size() const { return micro_batch_size * num_micro_steps * world; }
+  std::int64_t tokens_per_step() const { return global_batch_size() * seq_length; }
+};
+
+class Batcher {
+ public:
+  Batcher(std::shared_ptr<const Dataset> dataset, BatchShape shape);
+
+  const BatchShape& shape() const { return shape_; }
+  const Dataset& dataset() const { return *dataset_; }
+
+  /// Shapes   inputs, targets i32 [micro_batch_size * seq_length]
+  /// Errors   DataError from reading (TokenFile::read)
+  void fill(std::int64_t step, std::int64_t micro_step, int rank, Tensor inputs,
+            Tensor targets) const;
+
+  /// Windows in one epoch.
+  std::int64_t num_windows() const { return train_.num_windows; }
+  /// Parts of the training split that are shorter than one window and so are never seen.
+  std::int64_t num_skipped_parts() const { return train_.num_skipped; }
+
+  /// The whole validation split in order: all whole windows from the start of each part, stride
+  /// seq_length. The same for every seed.
+  std::int64_t num_validation_windows() const { return validation_.num_windows; }
+  /// Windows [first_window, first_window + count).
+  /// Shapes   inputs, targets i32 [count * seq_length]
+  void fill_validation(std::int64_t first_window, std::int64_t count, Tensor inputs,
+                       Tensor targets) const;
+  /// `count` windows that may start at any token of the validation split, drawn by (seed, batch):
+  /// what nanoGPT's estimate averages over.
+  /// Shapes   as fill_validation
+  void fill_validation_sample(std::int64_t batch, std::int64_t count, Tensor inputs,
+                              Tensor targets) const;
+
+  /// A window's place: its first token in a file.
+  struct Place {
+    int file = 0;
+    std::int64_t first = 0;
+  };
+  Place training_place(std::int64_t sample) const;
+  Place validation_place(std::int64_t window) const;
+
+ private:
+  struct Run {
+    FilePart part;
+    std::int64_t index;         ///< of the part in its split
+    std::int64_t first_window;  ///< windows of the runs before it
+    std::int64_t num_windows;
+    std::int64_t first_start;  ///< possible window starts of the runs before it
+  };
+  struct Windows {
+    std::vector<Run> runs;
+    std::int64_t num_windows = 0;
+    std::int64_t num_starts = 0;
+    std::int64_t num_skipped = 0;
+    /// The last run whose `first` (first_window or first_start) isn't above `place`.
+    const Run& run_at(std::int64_t Run::*first, std::int64_t place) const;
+  };
+  Windows windows_of(Split split) const;
+  void write_row(Place place, std::int64_t row, const Tensor& inputs, const Tensor& targets) const;
+
+  std::shared_ptr<const Dataset> dataset_;
+  BatchShape shape_;
+  Windows train_;
+  Windows validation_;
+};
+
+}  // namespace sherd::data

@@ -1,0 +1,40 @@
+/// A file's bytes in memory, read-only, without reading them in first.
+///
+/// The kernel kills a process that touches a mapped page behind the end of a file that was cut
+/// short since. `check_size` turns that into an error when called before reading; it can't help if
+/// the file is cut in the middle of a read. Text must not change while it is trained on.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace sherd::data {
+
+class MappedFile {
+ public:
+  /// Errors   DataError if `path` isn't a readable regular file.
+  explicit MappedFile(std::string path);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::span<const std::uint8_t> bytes() const { return {data_, size_}; }
+  bool same_file(const MappedFile& other) const {
+    return device_ == other.device_ && inode_ == other.inode_;
+  }
+
+  /// Errors   DataError if the file at `path` is still this one and is shorter than when opened.
+  void check_size() const;
+
+ private:
+  std::string path_;
+  const std::uint8_t* data_ = nullptr;
+  std::size_t size_ = 0;
+  std::uint64_t device_ = 0;
+  std::uint64_t inode_ = 0;
+};
+
+}  // namespace sherd::data

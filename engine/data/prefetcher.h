@@ -1,0 +1,61 @@
+/// Has a rank's next micro-batch ready when it is asked for: one thread fills one buffer while the
+/// rank computes on the other.
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "core/tensor.h"
+
+namespace sherd::data {
+
+/// Token ids of one micro-batch, i32 [micro_batch_size * seq_length] each.
+struct Batch {
+  Tensor inputs;
+  Tensor targets;
+};
+
+/// Writes a micro-batch into `batch`. Usually `Batcher::fill` of one rank.
+using FillBatch =
+    std::function<void(std::int64_t step, std::int64_t micro_step, const Batch& batch)>;
+
+class BatchPrefetcher {
+ public:
+  /// The thread starts at once with micro-step 0 of `first_step`. `buffers` belong to the caller,
+  /// must outlive this object, and nobody else may write them.
+  BatchPrefetcher(FillBatch fill, std::int64_t first_step, std::int64_t num_micro_steps,
+                  std::array<Batch, 2> buffers);
+  /// Waits for the micro-batch being filled, not for more.
+  ~BatchPrefetcher();
+  BatchPrefetcher(const BatchPrefetcher&) = delete;
+  BatchPrefetcher& operator=(const BatchPrefetcher&) = delete;
+
+  /// The next micro-batch in order: step, micro-step 0, 1, ..., then the next step. It stays valid
+  /// until the next call, so whatever reads it must be done by then.
+  /// Errors   rethrows what `fill` threw, at the micro-batch that it threw for and ever after.
+  Batch next();
+
+ private:
+  void work();
+
+  const FillBatch fill_;
+  const std::int64_t first_step_;
+  const std::int64_t num_micro_steps_;
+  const std::array<Batch, 2> buffers_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::int64_t num_filled_ = 0;    ///< batches that became ready
+  std::int64_t num_given_ = 0;     ///< batches handed out
+  std::int64_t num_released_ = 0;  ///< batches nobody reads any more; their buffers are free
+  bool stop_ = false;
+  std::exception_ptr error_;
+  std::thread thread_;
+};
+
+}  // namespace sherd::data

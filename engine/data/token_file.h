@@ -1,0 +1,36 @@
+/// One file of text, read as token ids.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/data/mapped_file.h"
+
+namespace sherd::data {
+
+class TokenFile {
+ public:
+  virtual ~TokenFile() = default;
+
+  virtual const std::string& path() const = 0;
+  virtual std::int64_t num_tokens() const = 0;
+
+  /// Writes the ids of tokens [first, first + count) to `ids`. Any thread may call.
+  /// Errors   DataError if the file has shrunk since it was opened, or an id is outside the
+  ///          vocabulary. A range outside the file is our bug (CHECK).
+  virtual void read(std::int64_t first, std::int64_t count, std::int32_t* ids) const = 0;
+};
+
+/// A byte is a token.
+std::unique_ptr<const TokenFile> make_byte_file(std::shared_ptr<const MappedFile> file,
+                                                std::int64_t vocab_size);
+/// A little-endian uint16 is a token.
+std::unique_ptr<const TokenFile> make_uint16_file(std::shared_ptr<const MappedFile> file,
+                                                  std::int64_t vocab_size);
+/// A character is a token: its place in `characters`, sorted code points that cover the file.
+std::unique_ptr<const TokenFile> make_character_file(std::shared_ptr<const MappedFile> file,
+                                                     const std::vector<char32_t>& characters);
+
+}  // namespace sherd::data

@@ -1,0 +1,30 @@
+/// Token ids and text, both ways: a prompt becomes ids, sampled ids become something to read.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sherd::data {
+
+class TokenText {
+ public:
+  virtual ~TokenText() = default;
+
+  /// Text that is safe on a terminal: printable UTF-8, newlines and tabs as they are, any other
+  /// byte or control character as \xNN or \uNNNN. Ids that stand for no text show as <id>.
+  virtual std::string text(std::span<const std::int32_t> ids) const = 0;
+
+  /// Errors   UsageError for text that has no ids here (an unknown character; for `bin`, which
+  ///          knows no text, anything but ids separated by spaces).
+  virtual std::vector<std::int32_t> ids(std::string_view text) const = 0;
+};
+
+std::unique_ptr<const TokenText> make_byte_text(std::int64_t vocab_size);
+std::unique_ptr<const TokenText> make_character_text(std::vector<char32_t> characters);
+std::unique_ptr<const TokenText> make_id_text(std::int64_t vocab_size);
+
+}  // namespace sherd::data

@@ -1,0 +1,29 @@
+/// Unicode code points in UTF-8, strictly: no overlong forms, no surrogates, nothing above U+10FFFF
+/// (The Unicode Standard 15, table 3-7).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace sherd::data {
+
+inline constexpr std::size_t kNumCodePoints = 0x110000;
+
+struct CodePoint {
+  char32_t value = 0;
+  int length = 0;  ///< bytes it takes; 0 if what stands there isn't UTF-8
+};
+
+/// The code point that starts at `bytes[offset]`, offset < bytes.size().
+CodePoint decode_utf8(std::span<const std::uint8_t> bytes, std::size_t offset);
+
+void append_utf8(std::string& text, char32_t code_point);
+
+inline std::span<const std::uint8_t> as_bytes(std::string_view text) {
+  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
+}
+
+}  // namespace sherd::data

@@ -1,0 +1,46 @@
+/// The loss on the validation split, computed by all ranks together.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "engine/data/batcher.h"
+#include "engine/sharded_model.h"
+#include "sharding/exchange.h"
+
+namespace sherd::engine {
+
+struct EvaluationResult {
+  double loss = 0.0;            ///< mean over `num_tokens`
+  std::int64_t num_tokens = 0;
+  /// nanoGPT's estimate beside it: 20 batches of windows that start anywhere in the split. Only
+  /// where `loss` covers the whole split.
+  std::optional<double> loss_20_batches;
+};
+
+class Evaluation {
+ public:
+  Evaluation(const TrainingOptions& options, ShardedModel& model, const data::Batcher& batcher);
+
+  /// The first `num_batches` global micro-batches of the split (0: all of it). A collective: every
+  /// rank takes part and gets the same result.
+  /// Errors   Interrupted if Ctrl-C was pressed meanwhile.
+  EvaluationResult run(std::int64_t num_batches);
+
+  /// Room for one micro-batch of tokens: [T] i32 each. Also used by a step that is replayed.
+  const Tensor& inputs() const { return inputs_.tensor(); }
+  const Tensor& targets() const { return targets_.tensor(); }
+
+ private:
+  /// Adds this rank's token losses; `fill` writes one micro-batch and says how many of its rows count.
+  template <class Fill>
+  double mean_loss(std::int64_t num_passes, const Fill& fill, std::int64_t* num_tokens);
+
+  const TrainingOptions& options_;
+  ShardedModel& model_;
+  const data::Batcher& batcher_;
+  Buffer inputs_, targets_;
+  sharding::Exchange exchange_;
+};
+
+}  // namespace sherd::engine

@@ -1,0 +1,95 @@
+#include "engine/metrics.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "core/error.h"
+
+namespace sherd::engine {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+void put(Json& line, const std::string& key, double value) {
+  line[key] = value;  // the library writes what isn't finite as null
+  if (std::isfinite(value)) return;
+  line[key + "_text"] = std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+}
+
+}  // namespace
+
+std::string to_json(const StepMetrics& metrics) {
+  Json line;
+  line["step"] = metrics.step;
+  put(line, "loss", metrics.loss);
+  put(line, "grad_norm", metrics.grad_norm);
+  put(line, "lr", metrics.lr);
+  line["tokens"] = metrics.tokens;
+  put(line, "tokens_per_s", metrics.tokens_per_s);
+  put(line, "exposed_comm_ms", metrics.exposed_comm_ms);
+  put(line, "comm_cpu_ms", metrics.comm_cpu_ms);
+  Json& peak = line["peak_bytes"];
+  for (int category = 0; category < kNumCategories; ++category) {
+    const std::int64_t bytes = metrics.peak_bytes[static_cast<std::size_t>(category)];
+    if (bytes > 0) peak[std::string(name_of(static_cast<Category>(category)))] = bytes;
+  }
+  peak["total"] = metrics.total_peak_bytes;
+  return line.dump();
+}
+
+std::string to_json(const EvaluationMetrics& metrics) {
+  Json line;
+  line["step"] = metrics.step;
+  put(line, "val_loss", metrics.val_loss);
+  if (metrics.val_loss_20_batches) put(line, "val_loss_20_batches", *metrics.val_loss_20_batches);
+  line["num_tokens"] = metrics.num_tokens;
+  return line.dump();
+}
+
+MetricsWriter::MetricsWriter(std::string path, Existing existing) : path_(std::move(path)) {
+  const int replace = existing == Existing::kReplace ? O_TRUNC : 0;
+  // Readable too, to see how an earlier run's file ends.
+  file_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | replace, 0644);
+  if (file_ < 0) {
+    throw DataError(
+        "{}: can't be opened for writing ({}); set run.output_dir to a folder that this "
+        "user may write.",
+        path_, std::strerror(errno));
+  }
+  const off_t size = ::lseek(file_, 0, SEEK_END);
+  char last = '\n';
+  if (size > 0 && ::pread(file_, &last, 1, size - 1) == 1 && last != '\n') {
+    write_line("");  // a line cut off by a crash doesn't take the next one with it
+  }
+}
+
+MetricsWriter::~MetricsWriter() {
+  ::close(file_);
+}
+
+void MetricsWriter::write_line(std::string line) {
+  line.push_back('\n');
+  struct stat before {};
+  const bool known = ::fstat(file_, &before) == 0;
+  std::size_t written = 0;
+  while (written < line.size()) {
+    const ssize_t count = ::write(file_, line.data() + written, line.size() - written);
+    if (count > 0) {
+      written += static_cast<std::size_t>(count);
+    } else if (count == 0 || errno != EINTR) {
+      const int reason = count == 0 ? ENOSPC : errno;
+      const bool torn = written > 0 && !(known && ::ftruncate(file_, before.st_size) == 0);
+      throw DataError("{}: can't be written ({}){}; make room or set another run.output_dir.",
+                      path_, std::strerror(reason), torn ? ", its last line is cut short" : "");
+    }
+  }
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,66 @@
+/// The run's numbers, one JSON object per line in <output_dir>/metrics.jsonl.
+///
+///   {"step":12,"loss":4.25,"grad_norm":1.5,"lr":0.001,"tokens":9984,"tokens_per_s":81234.5,
+///    "exposed_comm_ms":0.25,"comm_cpu_ms":1.5,"peak_bytes":{"parameters":...,"total":...}}
+///   {"step":12,"val_loss":4.125,"val_loss_20_batches":4.0625,"num_tokens":111488}
+///
+/// Numbers are decimals that read back as exactly the same double, so equal losses are equal text
+/// and the reverse. JSON has no NaN or infinity: a non-finite number is null, and beside it
+/// stands e.g. "loss_text":"nan" (or "inf", "-inf").
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "core/memory.h"
+
+namespace sherd::engine {
+
+struct StepMetrics {
+  std::int64_t step = 0;
+  double loss = 0;
+  double grad_norm = 0;
+  double lr = 0;
+  std::int64_t tokens = 0;  ///< since the start of training, over all ranks
+  double tokens_per_s = 0;
+  double exposed_comm_ms = 0;    ///< the compute stream stood still for communication
+  double comm_cpu_ms = 0;        ///< processor time that communication took from computing
+  BytesByCategory peak_bytes{};  ///< each category's own maximum; only those above 0 are written
+  std::int64_t total_peak_bytes = 0;
+};
+
+struct EvaluationMetrics {
+  std::int64_t step = 0;
+  double val_loss = 0;
+  std::optional<double> val_loss_20_batches{};
+  std::int64_t num_tokens = 0;  ///< over which val_loss is the mean
+};
+
+/// One line each, without the newline.
+std::string to_json(const StepMetrics& metrics);
+std::string to_json(const EvaluationMetrics& metrics);
+
+/// Appends whole lines, each in one write, so neither a reader nor a kill leaves half a line.
+/// Errors   DataError naming the file if it can't be opened or written (a full disk: what was
+///          written of the line is taken back).
+class MetricsWriter {
+ public:
+  enum class Existing { kReplace, kContinue };  ///< what to do with an earlier run's lines
+
+  MetricsWriter(std::string path, Existing existing);
+  ~MetricsWriter();
+  MetricsWriter(const MetricsWriter&) = delete;
+  MetricsWriter& operator=(const MetricsWriter&) = delete;
+
+  void write(const StepMetrics& metrics) { write_line(to_json(metrics)); }
+  void write(const EvaluationMetrics& metrics) { write_line(to_json(metrics)); }
+
+ private:
+  void write_line(std::string line);
+
+  std::string path_;
+  int file_ = -1;
+};
+
+}  // namespace sherd::engine

@@ -1,0 +1,122 @@
+#include "engine/model/activations.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "kernels/linear.h"
+#include "kernels/token.h"
+
+namespace sherd::model {
+namespace {
+
+// 64 MiB of f32 logits: large enough for the products to run at full rate, small beside the model.
+constexpr std::int64_t kLogitsChunkElements = 16 << 20;
+
+std::int64_t workspace_bytes(const ModelShape& shape, int num_threads) {
+  const std::int64_t tokens = shape.tokens();
+  const std::int64_t heads_width = shape.query_heads * shape.head_width();
+  std::int64_t bytes = kernels::attention_workspace_bytes(shape.attention(), shape.dtype, num_threads);
+  const kernels::LinearShape products[] = {
+      {tokens, shape.width, shape.qkv_width()},
+      {tokens, heads_width, shape.width},
+      {tokens, shape.width, shape.up_width()},
+      {tokens, shape.ffn_width, shape.width},
+      {logits_chunk_tokens(shape), shape.width, shape.vocab_size},
+  };
+  for (const kernels::LinearShape& product : products) {
+    bytes = std::max(bytes, kernels::linear_workspace_bytes(product, shape.dtype, DType::kF32,
+                                                            num_threads));
+  }
+  bytes = std::max(bytes, kernels::norm_backward_workspace_bytes(shape.norm_shape()));
+  return std::max(bytes, kernels::embedding_backward_workspace_bytes(
+                             tokens, shape.width, shape.vocab_size, num_threads));
+}
+
+}  // namespace
+
+std::int64_t logits_chunk_tokens(const ModelShape& shape) {
+  const std::int64_t fitting = kLogitsChunkElements / shape.vocab_size / 64 * 64;
+  return std::min(shape.tokens(), std::max<std::int64_t>(fitting, 64));
+}
+
+Activations::Activations(const ModelShape& shape, Allocator& memory, int num_threads) {
+  const std::int64_t tokens = shape.tokens();
+  const std::int64_t heads_width = shape.query_heads * shape.head_width();
+  const auto acquire = [&](std::string name, Category category, DType dtype, std::int64_t numel,
+                           Phases phases) {
+    return memory.acquire({std::move(name), category, dtype, numel, phases});
+  };
+  const auto kept = [&](std::string name, std::int64_t numel, DType dtype) {
+    return acquire(std::move(name), Category::kActivations, dtype, numel,
+                   kForward | kBackward | kEvaluation);
+  };
+  const auto norm = [&](const std::string& name) {
+    NormActivations kept_norm;
+    kept_norm.normed_TD = kept(name + ".normed", tokens * shape.width, shape.dtype);
+    if (shape.norm == kernels::NormKind::kLayerNorm) {
+      kept_norm.mean_T = kept(name + ".mean", tokens, DType::kF32);
+    }
+    kept_norm.rstd_T = kept(name + ".rstd", tokens, DType::kF32);
+    return kept_norm;
+  };
+
+  for (std::int64_t i = 0; i < shape.num_layers; ++i) {
+    const std::string name = fmt::format("block.{}", i);
+    residual_TD.push_back(kept(name + ".residual", tokens * shape.width, shape.dtype));
+    BlockActivations block;
+    block.norm1 = norm(name + ".norm1");
+    block.qkv_TE = kept(name + ".qkv", tokens * shape.qkv_width(), shape.dtype);
+    block.attended_TD = kept(name + ".attended", tokens * heads_width, shape.dtype);
+    block.lse_BHS = kept(name + ".lse", tokens * shape.query_heads, DType::kF32);
+    block.middle_TD = kept(name + ".middle", tokens * shape.width, shape.dtype);
+    block.norm2 = norm(name + ".norm2");
+    block.up_TU = kept(name + ".up", tokens * shape.up_width(), shape.dtype);
+    block.activated_TF = kept(name + ".activated", tokens * shape.ffn_width, shape.dtype);
+    blocks.push_back(std::move(block));
+  }
+  residual_TD.push_back(kept("head.residual", tokens * shape.width, shape.dtype));
+  final_norm = norm("final_norm");
+  losses_T = kept("losses", tokens, DType::kF32);
+  chunk_tokens = logits_chunk_tokens(shape);
+  logits_CV = acquire("logits", Category::kLogits, shape.dtype, chunk_tokens * shape.vocab_size,
+                      kForward | kBackward | kEvaluation);
+
+  const auto scratch = [&](std::string name, std::int64_t numel, Phases phases) {
+    return acquire(std::move(name), Category::kActivations, shape.dtype, numel, phases);
+  };
+  branch_TD = scratch("branch", tokens * shape.width, kForward | kBackward | kEvaluation);
+  d_residual_TD = scratch("d_residual", tokens * shape.width, kBackward);
+  if (shape.dropout > 0.0) d_branch_TD = scratch("d_branch", tokens * shape.width, kBackward);
+  d_wide = scratch("d_wide", tokens * std::max(shape.qkv_width(), shape.up_width()), kBackward);
+  d_narrow = scratch("d_narrow", tokens * std::max(heads_width, shape.ffn_width), kBackward);
+  if (shape.positions == Positions::kRope) {
+    rotary_SK = acquire("rotary", Category::kWorkspace, DType::kF32,
+                        shape.seq_length * shape.head_width(), kAlways);
+  }
+  workspace = acquire("workspace", Category::kWorkspace, DType::kU8,
+                      workspace_bytes(shape, num_threads), kForward | kBackward | kEvaluation);
+}
+
+NormTensors Activations::norm(const NormActivations& norm, const ModelShape& shape) const {
+  const std::int64_t tokens = shape.tokens();
+  return {rows(norm.normed_TD, tokens, shape.width), rows(norm.mean_T, tokens, 1),
+          rows(norm.rstd_T, tokens, 1)};
+}
+
+BlockTensors Activations::block(std::int64_t index, const ModelShape& shape) const {
+  const std::int64_t tokens = shape.tokens();
+  const BlockActivations& kept = blocks[index];
+  return {.x_TD = rows(residual_TD[index], tokens, shape.width),
+          .norm1 = norm(kept.norm1, shape),
+          .qkv_TE = rows(kept.qkv_TE, tokens, shape.qkv_width()),
+          .attended_TD = rows(kept.attended_TD, tokens, shape.query_heads * shape.head_width()),
+          .lse_BHS = rows(kept.lse_BHS, tokens, shape.query_heads),
+          .middle_TD = rows(kept.middle_TD, tokens, shape.width),
+          .norm2 = norm(kept.norm2, shape),
+          .up_TU = rows(kept.up_TU, tokens, shape.up_width()),
+          .activated_TF = rows(kept.activated_TF, tokens, shape.ffn_width),
+          .next_TD = rows(residual_TD[index + 1], tokens, shape.width)};
+}
+
+}  // namespace sherd::model

@@ -1,0 +1,199 @@
+#include "engine/rank_run.h"
+
+#include <optional>
+
+#include "engine/data/prefetcher.h"
+#include "engine/evaluation.h"
+#include "engine/interrupt.h"
+#include "engine/metrics.h"
+#include "engine/sampling.h"
+#include "engine/training_step.h"
+
+namespace sherd::engine {
+namespace {
+
+class RankRun {
+ public:
+  RankRun(const RunContext& context, sharding::Rank& rank)
+      : context_(context),
+        recipe_(context.recipe),
+        rank_(rank),
+        model_(context.options, rank),
+        training_step_(context.options, model_),
+        evaluation_(context.options, model_, context.batcher),
+        prefetcher_(
+            [this](std::int64_t step, std::int64_t micro_step, const data::Batch& batch) {
+              context_.batcher.fill(step, micro_step, rank_.rank, batch.inputs, batch.targets);
+            },
+            0, context.options.num_micro_steps, {acquire_batch(0), acquire_batch(1)}) {
+    if (rank_.rank == 0) {
+      metrics_.emplace((context.output / "metrics.jsonl").string(),
+                       MetricsWriter::Existing::kReplace);
+    }
+  }
+
+  void train() {
+    if (rank_.rank == 0) report_memory();
+    const std::int64_t max_steps = recipe_.training.max_steps;
+    const std::int64_t eval_interval = recipe_.training.eval_interval;
+    begin_ = Clock::now();
+    for (std::int64_t step = 0; step < max_steps; ++step) {
+      trace_if_asked(step);
+      const auto step_begin = Clock::now();
+      const StepResult result = training_step_.run(
+          step, [this](std::int64_t s, std::int64_t m) { return next_batch(s, m); }, interrupted());
+      if (rank_.rank == 0) report(step, result, Clock::now() - step_begin);
+      if (result.interrupted) {
+        throw Interrupted("Ctrl-C after step {} of {}; {} is complete up to it", step + 1,
+                          max_steps, (context_.output / "metrics.jsonl").string());
+      }
+      const bool last = step + 1 == max_steps;
+      if (last || (eval_interval > 0 && (step + 1) % eval_interval == 0)) {
+        evaluate(step, last ? 0 : recipe_.training.eval_batches);
+      }
+    }
+    print_sample();
+  }
+
+ private:
+  data::Batch acquire_batch(int index) {
+    const std::int64_t tokens = context_.options.model.tokens();
+    for (const char* kind : {"inputs", "targets"}) {
+      batches_.push_back(rank_.memory->acquire({fmt::format("batch.{}.{}", index, kind),
+                                                Category::kData, DType::kI32, tokens,
+                                                kForward | kBackward}));
+    }
+    return {batches_[batches_.size() - 2], batches_.back()};
+  }
+
+  // The prefetched batch; a step that is replayed asks for batches again, which are made anew.
+  TokenBatch next_batch(std::int64_t step, std::int64_t micro_step) {
+    const std::int64_t number = step * context_.options.num_micro_steps + micro_step;
+    if (number == next_number_) {
+      ++next_number_;
+      const data::Batch batch = prefetcher_.next();
+      return {batch.inputs, batch.targets};
+    }
+    context_.batcher.fill(step, micro_step, rank_.rank, evaluation_.inputs(),
+                          evaluation_.targets());
+    return {evaluation_.inputs(), evaluation_.targets()};
+  }
+
+  void trace_if_asked(std::int64_t step) {
+    if (rank_.rank != 0 || !recipe_.metrics.trace_steps) return;
+    if (step == recipe_.metrics.trace_steps->first) context_.trace.start();
+    if (step == recipe_.metrics.trace_steps->last + 1) context_.trace.stop();
+  }
+
+  void report_memory() {
+    std::string parts;
+    const BytesByCategory bytes = rank_.memory->current();
+    for (int i = 0; i < kNumCategories; ++i) {
+      if (bytes[i] == 0) continue;
+      parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", name_of(static_cast<Category>(i)),
+                           human_bytes(bytes[i]));
+    }
+    context_.progress.message(fmt::format("{} of tensors per rank ({})",
+                                          human_bytes(rank_.memory->current_bytes()), parts));
+  }
+
+  void report(std::int64_t step, const StepResult& result, Clock::duration took) {
+    const std::int64_t tokens_per_step = context_.options.tokens_per_step(rank_.world_size);
+    const double seconds = std::chrono::duration<double>(took).count();
+    StepMetrics line;
+    line.step = step;
+    line.loss = result.loss;
+    line.grad_norm = result.grad_norm;
+    line.lr = result.lr;
+    line.tokens = (step + 1) * tokens_per_step;
+    line.tokens_per_s = static_cast<double>(tokens_per_step) / seconds;
+    line.exposed_comm_ms = result.exposed_comm_ms;
+    line.comm_cpu_ms = result.comm_cpu_ms;
+    line.peak_bytes = rank_.memory->peak_by_category();
+    line.total_peak_bytes = rank_.memory->peak_bytes();
+    metrics_->write(line);
+
+    exposed_ms_ += result.exposed_comm_ms;
+    comm_cpu_ms_ += result.comm_cpu_ms;
+    busy_seconds_ += seconds;
+    ++steps_since_report_;
+    const bool last = step + 1 == recipe_.training.max_steps;
+    if ((step + 1) % recipe_.metrics.log_interval == 0 || last) {
+      show_progress(step, result.loss, tokens_per_step);
+    }
+  }
+
+  void show_progress(std::int64_t step, double loss, std::int64_t tokens_per_step) {
+    const auto steps = static_cast<double>(steps_since_report_);
+    ProgressUpdate update;
+    update.step = step + 1;
+    update.max_steps = recipe_.training.max_steps;
+    update.loss = loss;
+    update.tokens_per_s = static_cast<double>(tokens_per_step) * steps / busy_seconds_;
+    if (context_.product_rate > 0.0) {
+      update.share_of_peak =
+          update.tokens_per_s * flops_per_token(context_.options.model) / context_.product_rate;
+    }
+    update.exposed_comm_ms = exposed_ms_ / steps;
+    update.comm_cpu_ms = comm_cpu_ms_ / steps;
+    update.memory_bytes = rank_.memory->peak_bytes();
+    const std::chrono::duration<double> so_far = Clock::now() - begin_;
+    update.time_left =
+        so_far / static_cast<double>(step + 1) * static_cast<double>(update.max_steps - step - 1);
+    context_.progress.update(update);
+    exposed_ms_ = comm_cpu_ms_ = busy_seconds_ = 0.0;
+    steps_since_report_ = 0;
+  }
+
+  void evaluate(std::int64_t step, std::int64_t num_batches) {
+    if (context_.batcher.num_validation_windows() == 0) return;
+    const EvaluationResult result = evaluation_.run(num_batches);
+    if (rank_.rank != 0) return;
+    metrics_->write(EvaluationMetrics{step, result.loss, result.loss_20_batches, result.num_tokens});
+    std::string line = fmt::format("step {}: validation loss {:.4f} over {} tokens", step + 1,
+                                   result.loss, result.num_tokens);
+    if (result.loss_20_batches) {
+      line += fmt::format(" (20-batch estimate {:.4f})", *result.loss_20_batches);
+    }
+    context_.progress.message(line);
+  }
+
+  void print_sample() {
+    const Recipe::Training& training = recipe_.training;
+    if (training.sample_tokens == 0) return;
+    const data::TokenText& text = context_.batcher.dataset().text();
+    std::vector<std::int32_t> prompt = text.ids(training.sample_prompt);
+    if (prompt.empty()) prompt = {0};
+    const auto tokens = sample(model_, prompt,
+                               {.num_tokens = training.sample_tokens,
+                                .temperature = training.sample_temperature,
+                                .top_k = training.sample_top_k,
+                                .seed = recipe_.run.seed},
+                               evaluation_.inputs());
+    if (rank_.rank == 0) context_.progress.message("sample:\n" + text.text(tokens));
+  }
+
+  const RunContext& context_;
+  const Recipe& recipe_;
+  sharding::Rank& rank_;
+  ShardedModel model_;
+  TrainingStep training_step_;
+  Evaluation evaluation_;
+  std::vector<Buffer> batches_;
+  data::BatchPrefetcher prefetcher_;
+  std::optional<MetricsWriter> metrics_;
+  std::int64_t next_number_ = 0;
+
+  Clock::time_point begin_;
+  double exposed_ms_ = 0.0, comm_cpu_ms_ = 0.0, busy_seconds_ = 0.0;
+  std::int64_t steps_since_report_ = 0;
+};
+
+}  // namespace
+
+void run_rank(const RunContext& context, sharding::Rank& rank) {
+  RankRun run(context, rank);
+  rank.guard([&] { run.train(); });
+}
+
+}  // namespace sherd::engine

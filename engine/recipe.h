@@ -1,0 +1,170 @@
+/// A recipe: one YAML file that says everything about one run, read into plain structs.
+///
+/// The structs below are blocks and keys of the file under the same names, so `training.seq_length`
+/// in YAML is `recipe.training.seq_length` here. Defaults, ranges and help aren't here but in the
+/// field table (`engine/recipe_fields.h`), one row per key; docs/recipe.md is printed from it.
+///
+/// `resolve_recipe` is the only way to get one: it reads the file, applies --set and --ranks, fills
+/// in defaults and what follows from other values, and checks everything. Whoever holds a `Recipe`
+/// may rely on every range in the table and on the cross-field rules of `engine/recipe_resolve.cpp`
+/// (heads divide the width, global batch = micro batch * accumulation * ranks, ...).
+///
+/// Errors   UsageError in one line: where (file:line, --set or --ranks), what was expected and
+/// found,
+///          what to do.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "optim/lr_schedule.h"
+#include "sharding/placement.h"
+
+namespace sherd::engine {
+
+enum class DeviceChoice { kAuto, kCpu, kCuda };
+enum class NormChoice { kLayerNorm, kRmsNorm };
+enum class PositionChoice { kLearned, kRope };
+enum class ActivationChoice { kGelu, kSwiglu };
+enum class DataFormat { kBytes, kChars, kBin };
+using sharding::GradSync;
+enum class OptimizerType { kAdamW, kSgd };
+
+/// Steps first..last, both included.
+struct StepRange {
+  std::int64_t first = 0;
+  std::int64_t last = 0;
+  bool operator==(const StepRange&) const = default;
+};
+
+struct Recipe {
+  struct Run {
+    std::string name;
+    std::string output_dir;
+    std::uint64_t seed = 0;
+    DeviceChoice device = DeviceChoice::kAuto;
+    std::int64_t num_threads = 0;  ///< compute threads per rank; 0 = cores / ranks, at least one
+  } run;
+
+  struct Model {
+    std::int64_t num_layers = 0;
+    std::int64_t hidden_size = 0;
+    std::int64_t num_attention_heads = 0;
+    std::int64_t num_kv_heads = 0;
+    std::int64_t ffn_hidden_size = 0;
+    std::int64_t vocab_size = 0;
+    std::int64_t max_seq_length = 0;
+    NormChoice norm = NormChoice::kRmsNorm;
+    PositionChoice positions = PositionChoice::kRope;
+    ActivationChoice activation = ActivationChoice::kSwiglu;
+    bool bias = false;
+    bool tie_embeddings = false;
+    double dropout = 0;
+    double rope_theta = 0;
+    double norm_eps = 0;
+    double init_std = 0;
+  } model;
+
+  struct Data {
+    std::string path;
+    DataFormat format = DataFormat::kBytes;
+    std::string validation_path;  ///< empty: the last validation_fraction of `path`
+    double validation_fraction = 0;
+  } data;
+
+  struct Training {
+    std::int64_t seq_length = 0;
+    std::int64_t global_batch_size = 0;
+    std::int64_t micro_batch_size = 0;
+    std::int64_t gradient_accumulation_steps = 0;
+    std::int64_t max_steps = 0;
+    std::int64_t eval_interval = 0;  ///< 0: only at the end
+    std::int64_t eval_batches = 0;   ///< 0: the whole validation split
+    std::int64_t sample_tokens = 0;  ///< 0: no sample at the end
+    std::string sample_prompt;
+    double sample_temperature = 0;  ///< 0: always the most likely token
+    std::int64_t sample_top_k = 0;  ///< 0: all tokens
+  } training;
+
+  struct Parallelism {
+    std::int64_t data_parallel_shard_degree = 0;
+    std::int64_t data_parallel_replicate_degree = 0;
+  } parallelism;
+
+  struct ZeroOptimization {
+    std::int64_t stage = 0;
+    std::int64_t prefetch_depth = 0;
+    bool reshard_after_forward = false;
+    GradSync grad_sync = GradSync::kBoundary;
+  } zero_optimization;
+
+  struct Optimizer {
+    OptimizerType type = OptimizerType::kAdamW;
+    double lr = 0;
+    std::array<double, 2> betas{};
+    double eps = 0;
+    double weight_decay = 0;
+    std::vector<std::string> no_decay;  ///< patterns of parameter names
+    double momentum = 0;
+  } optimizer;
+
+  struct LrScheduler {
+    optim::ScheduleType type = optim::ScheduleType::kConstant;
+    std::int64_t warmup_steps = 0;
+    std::int64_t decay_steps = 0;
+    double min_lr_ratio = 0;
+  } lr_scheduler;
+
+  struct GradientClipping {
+    double max_norm = 0;  ///< 0: off
+  } gradient_clipping;
+
+  struct Metrics {
+    std::int64_t log_interval = 0;
+    std::optional<StepRange> trace_steps;
+  } metrics;
+
+  std::int64_t world_size() const {
+    return parallelism.data_parallel_shard_degree * parallelism.data_parallel_replicate_degree;
+  }
+  optim::LrSchedule lr_schedule() const {
+    return {.type = lr_scheduler.type,
+            .lr = optimizer.lr,
+            .warmup_steps = lr_scheduler.warmup_steps,
+            .decay_steps = lr_scheduler.decay_steps,
+            .min_lr_ratio = lr_scheduler.min_lr_ratio};
+  }
+};
+
+/// Where one value came from.
+struct Origin {
+  enum class Kind { kDefault, kFile, kSet, kRanks, kDerived };
+  Kind kind = Kind::kDefault;
+  std::string text =
+      "default";  ///< "default", "recipes/tiny.yaml:14", "--set", "--ranks", "derived"
+};
+
+/// A recipe with every value known and checked, and the origin of each.
+struct ResolvedRecipe {
+  Recipe values;
+  std::vector<Origin> origins;  ///< one per row of the field table, in its order
+
+  const Origin& origin(std::string_view key) const;
+  /// The whole recipe as YAML, each line with its origin as a comment. Resolves to the same values.
+  std::string yaml() const;
+};
+
+struct RecipeRequest {
+  std::string path;                   ///< the file; errors and origins call it so
+  std::optional<std::string> text;    ///< if set, stands for the file's content
+  std::vector<std::string> sets;      ///< "key=value", later ones win
+  std::optional<std::int64_t> ranks;  ///< sets parallelism.data_parallel_shard_degree
+};
+
+ResolvedRecipe resolve_recipe(const RecipeRequest& request);
+
+}  // namespace sherd::engine

@@ -1,0 +1,191 @@
+#include "engine/recipe_fields.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "engine/recipe_suggest.h"
+
+namespace sherd::engine {
+namespace {
+
+template <class F>
+Slot slot_of(F member) {
+  using T = std::remove_reference_t<std::invoke_result_t<F, Recipe&>>;
+  if constexpr (std::is_enum_v<T>) {
+    return ChoiceMember{[](Recipe& recipe) { return static_cast<int>(F{}(recipe)); },
+                        [](Recipe& recipe, int i) { F{}(recipe) = static_cast<T>(i); }};
+  } else {
+    return static_cast<Member<T>>(member);
+  }
+}
+// The key and the member can't differ.
+#define KEY(path) \
+  .key = #path, .slot = slot_of([](Recipe & recipe) -> auto& { return recipe.path; })
+
+constexpr Fallback kRequired{Fallback::Kind::kRequired};
+constexpr Fallback value(std::string_view yaml) {
+  return {Fallback::Kind::kValue, yaml};
+}
+constexpr Fallback derived(std::string_view rule) {
+  return {Fallback::Kind::kDerived, rule};
+}
+
+constexpr Range between(double min, double max) {
+  return {.min = min, .max = max};
+}
+constexpr Range at_least(double min) {
+  return {.min = min};
+}
+constexpr Range kPositive{.min = 0, .above_min = true};
+constexpr Range kFraction{.min = 0, .max = 1, .below_max = true};
+constexpr double kMillion = 1'000'000;
+
+// clang-format off
+const std::vector<Field> kFields = {
+    {KEY(run.name), .fallback = derived("the recipe's file name"), .help = "Names the run in its output."},
+    {KEY(run.output_dir), .fallback = derived("runs/{run.name}"), .help = "Folder for metrics, the resolved recipe and traces; made if missing."},
+    {KEY(run.seed), .fallback = value("1"), .help = "Every random number (initial weights, order of the data, dropout, sampling) is a function of it."},
+    {KEY(run.device), .fallback = value("auto"), .choices = {"auto", "cpu", "cuda"}, .help = "auto takes the fastest device that this program was built for. cuda needs a build with CUDA."},
+    {KEY(run.num_threads), .fallback = value("0"), .range = between(0, 4096), .help = "Compute threads per rank; 0 shares the machine's cores among the ranks, at least one each. Results don't depend on it."},
+
+    {KEY(model.num_layers), .fallback = kRequired, .range = between(1, 10'000), .help = "Transformer blocks."},
+    {KEY(model.hidden_size), .fallback = kRequired, .range = between(1, 1 << 18), .help = "Width of the residual stream; a multiple of num_attention_heads."},
+    {KEY(model.num_attention_heads), .fallback = kRequired, .range = between(1, 1 << 14), .help = "Query heads. The width of a head is hidden_size / num_attention_heads, even with rope."},
+    {KEY(model.num_kv_heads), .fallback = derived("num_attention_heads"), .range = between(1, 1 << 14), .help = "Key and value heads (grouped-query attention); divides num_attention_heads."},
+    {KEY(model.ffn_hidden_size), .fallback = derived("gelu: 4 x hidden_size; swiglu: 8/3 x hidden_size, up to the next multiple of 64"), .range = between(1, 1 << 20), .help = "Width inside the feed-forward layer."},
+    {KEY(model.vocab_size), .fallback = kRequired, .range = between(1, 1 << 24), .help = "Rows of the token embedding; every token id in the data is below it, and chars needs the exact number of characters."},
+    {KEY(model.max_seq_length), .fallback = derived("training.seq_length"), .range = between(1, 1 << 24), .help = "Longest sequence the model can read; the number of learned positions."},
+    {KEY(model.norm), .fallback = value("rmsnorm"), .choices = {"layernorm", "rmsnorm"}, .help = "Normalisation before attention, feed-forward and head."},
+    {KEY(model.positions), .fallback = value("rope"), .choices = {"learned", "rope"}, .help = "Learned position embeddings (GPT-2) or rotary embeddings in every attention (Llama)."},
+    {KEY(model.activation), .fallback = value("swiglu"), .choices = {"gelu", "swiglu"}, .help = "Feed-forward layer: two matrices with GELU, or three with a SiLU gate."},
+    {KEY(model.bias), .fallback = value("false"), .help = "Biases in linear layers and layernorm."},
+    {KEY(model.tie_embeddings), .fallback = value("false"), .help = "The head uses the token embedding's matrix."},
+    {KEY(model.dropout), .fallback = value("0"), .range = kFraction, .help = "Probability to drop an element of the embedding, the attention probabilities and the residual branches."},
+    {KEY(model.rope_theta), .fallback = value("10000"), .range = kPositive, .help = "Base of the rotary frequencies. Used with positions: rope."},
+    {KEY(model.norm_eps), .fallback = value("1e-05"), .range = kPositive, .help = "Added to the variance (layernorm) or mean square (rmsnorm)."},
+    {KEY(model.init_std), .fallback = value("0.02"), .range = kPositive, .help = "Standard deviation of initial weights; projections back into the residual stream use init_std / sqrt(2 x num_layers)."},
+
+    {KEY(data.path), .fallback = kRequired, .help = "A file, a folder (the text files below it) or a glob such as texts/*.txt."},
+    {KEY(data.format), .fallback = value("bytes"), .choices = {"bytes", "chars", "bin"}, .help = "bytes: token = byte. chars: token = position of the character in the sorted characters of the text. bin: tokens as raw little-endian uint16 (nanoGPT's files)."},
+    {KEY(data.validation_path), .fallback = value("\"\""), .help = "Held-out data, named as in path. Empty: a part of path is held out."},
+    {KEY(data.validation_fraction), .fallback = derived("0.1, or 0 with a validation_path"), .range = kFraction, .help = "Part of every file, at its end, held out for validation."},
+
+    {KEY(training.seq_length), .fallback = kRequired, .range = between(1, 1 << 24), .help = "Tokens per sequence."},
+    {KEY(training.global_batch_size), .fallback = derived("micro_batch_size x gradient_accumulation_steps x ranks"), .range = between(1, 1e9), .help = "Sequences per step over all ranks. Two of the three batch keys give the third; alone, a batch size means gradient_accumulation_steps: 1."},
+    {KEY(training.micro_batch_size), .fallback = derived("global_batch_size / (gradient_accumulation_steps x ranks)"), .range = between(1, kMillion), .help = "Sequences per rank in one forward and backward."},
+    {KEY(training.gradient_accumulation_steps), .fallback = derived("global_batch_size / (micro_batch_size x ranks), or 1"), .range = between(1, kMillion), .help = "Micro-steps per step."},
+    {KEY(training.max_steps), .fallback = kRequired, .range = between(1, 1e12), .help = "Optimizer steps in the whole run."},
+    {KEY(training.eval_interval), .fallback = value("0"), .range = between(0, 1e12), .help = "Steps between evaluations on the validation split; 0 evaluates at the end only."},
+    {KEY(training.eval_batches), .fallback = value("0"), .range = between(0, 1e9), .help = "Batches per evaluation; 0 is the whole validation split."},
+    {KEY(training.sample_tokens), .fallback = value("0"), .range = between(0, kMillion), .help = "Length of the text sampled from the model at the end; 0 samples none."},
+    {KEY(training.sample_prompt), .fallback = value("\"\""), .help = "Text that the sample continues."},
+    {KEY(training.sample_temperature), .fallback = value("0.8"), .range = between(0, 1000), .help = "Divides the logits before sampling; 0 always takes the most likely token."},
+    {KEY(training.sample_top_k), .fallback = value("0"), .range = between(0, 1 << 24), .help = "Samples among this many most likely tokens; 0 is all of them."},
+
+    {KEY(parallelism.data_parallel_shard_degree), .fallback = value("1"), .range = between(1, 65'536), .help = "Ranks that share the training state. --ranks N sets it."},
+    {KEY(parallelism.data_parallel_replicate_degree), .fallback = value("1"), .range = between(1, 65'536), .help = "Groups that each hold the whole state (hybrid sharding); only 1 for now."},
+
+    {KEY(zero_optimization.stage), .fallback = value("0"), .range = between(0, 3), .help = "What ranks share: 0 nothing, 1 the optimizer's state, 2 also gradients, 3 also parameters. Results don't depend on it.", .demand = "stages are 0, 1, 2 and 3"},
+    {KEY(zero_optimization.prefetch_depth), .fallback = value("1"), .range = between(0, 64), .help = "Units gathered ahead of the one that computes. Used at stage 3."},
+    {KEY(zero_optimization.reshard_after_forward), .fallback = value("true"), .help = "Release a unit after its forward and gather it again for its backward; false keeps it until then. Used at stage 3."},
+    {KEY(zero_optimization.grad_sync), .fallback = derived("boundary at stages 0 and 1, every_micro_step at 2 and 3"), .choices = {"every_micro_step", "boundary"}, .help = "Add gradients over ranks in every micro-step (holds a slice) or once per step (holds full gradients, sends less)."},
+
+    {KEY(optimizer.type), .fallback = value("adamw"), .choices = {"adamw", "sgd"}, .help = "AdamW, or stochastic gradient descent with momentum."},
+    {KEY(optimizer.lr), .fallback = value("0.0003"), .range = at_least(0), .help = "Highest learning rate; lr_scheduler shapes it."},
+    {KEY(optimizer.betas), .fallback = value("[0.9, 0.95]"), .range = kFraction, .help = "Decay of the averages of the gradient and of its square. Used by adamw."},
+    {KEY(optimizer.eps), .fallback = value("1e-08"), .range = kPositive, .help = "Added to the root of the second average. Used by adamw."},
+    {KEY(optimizer.weight_decay), .fallback = value("0.1"), .range = at_least(0), .help = "Decoupled weight decay of tensors of two or more dimensions."},
+    {KEY(optimizer.no_decay), .fallback = value("[]"), .help = "Glob patterns of parameter names without weight decay, such as [\"embedding.*\"]."},
+    {KEY(optimizer.momentum), .fallback = value("0.9"), .range = kFraction, .help = "Used by sgd."},
+
+    {KEY(lr_scheduler.type), .fallback = value("cosine"), .choices = {"constant", "linear", "cosine", "wsd"}, .help = "Shape after warm-up. wsd holds the rate and decays it linearly over the last fifth of decay_steps."},
+    {KEY(lr_scheduler.warmup_steps), .fallback = value("0"), .range = between(0, 1e12), .help = "Steps of linear warm-up; at most max_steps, and at most decay_steps where the rate decays."},
+    {KEY(lr_scheduler.decay_steps), .fallback = derived("training.max_steps"), .range = between(1, 1e12), .help = "Step at which the rate has reached its lowest, counted from the start; it stays there. Unused by constant."},
+    {KEY(lr_scheduler.min_lr_ratio), .fallback = value("0.1"), .range = between(0, 1), .help = "Lowest rate as a part of lr. Unused by constant."},
+
+    {KEY(gradient_clipping.max_norm), .fallback = value("1"), .range = at_least(0), .help = "Scale gradients down to this global norm; 0 turns clipping off."},
+
+    {KEY(metrics.log_interval), .fallback = value("10"), .range = between(1, 1e12), .help = "Steps between printed lines. metrics.jsonl has every step."},
+    {KEY(metrics.trace_steps), .fallback = value("[]"), .range = between(0, 1e12), .help = "First and last step (counted from 0) of a Chrome trace of every stream of every rank."},
+};
+
+const std::vector<Block> kBlocks = {
+    {"run", "What the run is called, where it writes and what it runs on."},
+    {"model", "The shape of the decoder-only transformer."},
+    {"data", "What it reads."},
+    {"training", "How much it reads per step, for how long, and what it shows on the way."},
+    {"parallelism", "How many ranks."},
+    {"zero_optimization", "What the ranks share and how they exchange it."},
+    {"optimizer", "The update."},
+    {"lr_scheduler", "The learning rate over the steps."},
+    {"gradient_clipping", "The limit of the gradient's norm."},
+    {"metrics", "What is reported."},
+};
+// clang-format on
+
+template <class... Cases>
+struct Overloaded : Cases... {
+  using Cases::operator()...;
+};
+
+}  // namespace
+
+std::string Range::text() const {
+  if (std::isinf(min)) return "";
+  if (std::isinf(max)) return fmt::format("{} {}", above_min ? "above" : "at least", min);
+  return fmt::format("from {} to {}{}", min, below_max ? "below " : "", max);
+}
+
+std::string Field::type() const {
+  return std::visit(
+      Overloaded{
+          [](Member<std::int64_t>) -> std::string { return "whole number"; },
+          [](Member<std::uint64_t>) -> std::string { return "whole number below 2^64"; },
+          [](Member<double>) -> std::string { return "number"; },
+          [](Member<bool>) -> std::string { return "true or false"; },
+          [](Member<std::string>) -> std::string { return "text"; },
+          [this](ChoiceMember) { return joined(choices, " | ", " | "); },
+          [](Member<std::array<double, 2>>) -> std::string { return "[number, number]"; },
+          [](Member<std::vector<std::string>>) -> std::string { return "list of texts"; },
+          [](Member<std::optional<StepRange>>) -> std::string { return "[first, last] or []"; },
+      },
+      slot);
+}
+
+std::string Field::expected() const {
+  if (!demand.empty()) return std::string(demand);
+  if (std::holds_alternative<ChoiceMember>(slot)) {
+    return "expected " + joined(choices, ", ", " or ");
+  }
+  if (std::holds_alternative<Member<bool>>(slot)) return "expected true or false";
+  if (std::holds_alternative<Member<std::string>>(slot)) return "expected text";
+  if (std::holds_alternative<Member<std::vector<std::string>>>(slot)) {
+    return "expected a list of texts, such as [\"a\", \"b\"]";
+  }
+  const std::string limits = range.text();
+  const char* of = limits.starts_with("at") ? " of " : limits.empty() ? "" : " ";
+  if (std::holds_alternative<Member<std::array<double, 2>>>(slot)) {
+    return fmt::format("expected a list of two numbers{}{}", of, limits);
+  }
+  if (std::holds_alternative<Member<std::optional<StepRange>>>(slot)) {
+    return "expected [first, last] with 0 <= first <= last, or []";
+  }
+  return fmt::format("expected a {}{}{}", type(), of, limits);
+}
+
+const std::vector<Field>& recipe_fields() {
+  return kFields;
+}
+const std::vector<Block>& recipe_blocks() {
+  return kBlocks;
+}
+
+int field_index(std::string_view key) {
+  for (std::size_t i = 0; i < kFields.size(); ++i) {
+    if (kFields[i].key == key) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+}  // namespace sherd::engine

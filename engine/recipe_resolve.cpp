@@ -1,0 +1,300 @@
+// From assignments to a recipe: defaults, what follows from other values, and the rules that hold
+// between keys. A rule that concerns one key alone is a range in the field table.
+#include <fmt/format.h>
+
+#include <cctype>
+#include <filesystem>
+
+#include "core/error.h"
+#include "engine/recipe.h"
+#include "engine/recipe_fields.h"
+#include "engine/recipe_source.h"
+#include "engine/recipe_suggest.h"
+#include "engine/recipe_values.h"
+
+namespace sherd::engine {
+namespace {
+
+constexpr std::string_view kShardDegree = "parallelism.data_parallel_shard_degree";
+constexpr std::string_view kGlobalBatch = "training.global_batch_size";
+constexpr std::string_view kMicroBatch = "training.micro_batch_size";
+constexpr std::string_view kAccumulation = "training.gradient_accumulation_steps";
+
+std::size_t row_of(std::string_view key) {
+  const int row = field_index(key);
+  CHECK(row >= 0, "no field \"{}\"", key);
+  return static_cast<std::size_t>(row);
+}
+
+class Resolver {
+ public:
+  explicit Resolver(const RecipeRequest& request)
+      : request_(request),
+        is_set_(recipe_fields().size(), false),
+        where_(recipe_fields().size(), request.path) {
+    resolved_.origins.resize(recipe_fields().size());
+  }
+
+  ResolvedRecipe resolve() {
+    read_assignments();
+    fill_defaults();
+    require_all();
+    derive();
+    check_model();
+    check_training();
+    check_run();
+    return std::move(resolved_);
+  }
+
+ private:
+  void read_assignments() {
+    const std::string text = request_.text ? *request_.text : read_recipe_file(request_.path);
+    for (const Assignment& assignment : parse_recipe(request_.path, text)) assign(assignment);
+    for (const std::string& set : request_.sets) assign(parse_set(set));
+    if (!request_.ranks) return;
+    const std::string where = fmt::format("--ranks {}", *request_.ranks);
+    if (origin(kShardDegree).kind == Origin::Kind::kSet) {
+      throw UsageError("{}: {} is also given with --set. Keep one.", where, kShardDegree);
+    }
+    Assignment assignment;
+    assignment.key = kShardDegree;
+    assignment.value = {.kind = RawValue::Kind::kPlain, .text = std::to_string(*request_.ranks)};
+    assignment.origin = {Origin::Kind::kRanks, "--ranks"};
+    assignment.where = where;
+    assign(assignment);
+  }
+
+  void assign(const Assignment& assignment) {
+    const std::size_t row = row_of(assignment.key);
+    assign_value(recipe_fields()[row], assignment.value, assignment.where, resolved_.values);
+    resolved_.origins[row] = assignment.origin;
+    where_[row] = assignment.where;
+    is_set_[row] = true;
+  }
+
+  void fill_defaults() {
+    for (std::size_t row = 0; row < recipe_fields().size(); ++row) {
+      const Field& field = recipe_fields()[row];
+      if (is_set_[row] || field.fallback.kind != Fallback::Kind::kValue) continue;
+      const std::string where = fmt::format("default of {}", field.key);
+      assign_value(field, parse_value(std::string(field.fallback.text), where), where,
+                   resolved_.values);
+    }
+  }
+
+  void require_all() const {
+    std::vector<const Field*> missing;
+    for (std::size_t row = 0; row < recipe_fields().size(); ++row) {
+      const Field& field = recipe_fields()[row];
+      if (!is_set_[row] && field.fallback.kind == Fallback::Kind::kRequired)
+        missing.push_back(&field);
+    }
+    if (missing.empty()) return;
+    if (missing.size() == 1) {
+      const Field& field = *missing[0];
+      std::string help(field.help);
+      help[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(help[0])));
+      throw UsageError("{}: {} is missing: {} Write it below \"{}:\" or pass --set {}=VALUE.",
+                       request_.path, field.key, help, field.block(), field.key);
+    }
+    std::vector<std::string_view> keys;
+    for (const Field* field : missing) keys.push_back(field->key);
+    throw UsageError("{}: {} are missing. Write them in the recipe or pass --set KEY=VALUE.",
+                     request_.path, joined(keys, ", ", " and "));
+  }
+
+  /// Gives `key` the value of a rule, unless it was set.
+  template <class T>
+  void derive_one(std::string_view key, T& member, T value) {
+    const std::size_t row = row_of(key);
+    if (is_set_[row]) return;
+    member = std::move(value);
+    resolved_.origins[row] = {Origin::Kind::kDerived, "derived"};
+  }
+
+  void derive() {
+    Recipe& recipe = resolved_.values;
+    derive_one("run.name", recipe.run.name, std::filesystem::path(request_.path).stem().string());
+    derive_one("run.output_dir", recipe.run.output_dir, "runs/" + recipe.run.name);
+
+    auto& model = recipe.model;
+    derive_one("model.num_kv_heads", model.num_kv_heads, model.num_attention_heads);
+    // Llama's rule: two thirds of 4 * width, so that three matrices cost as much as GELU's two.
+    const std::int64_t gated = (8 * model.hidden_size / 3 + 63) / 64 * 64;
+    derive_one("model.ffn_hidden_size", model.ffn_hidden_size,
+               model.activation == ActivationChoice::kGelu ? 4 * model.hidden_size : gated);
+    derive_one("model.max_seq_length", model.max_seq_length, recipe.training.seq_length);
+
+    derive_one("data.validation_fraction", recipe.data.validation_fraction,
+               recipe.data.validation_path.empty() ? 0.1 : 0.0);
+    derive_one("lr_scheduler.decay_steps", recipe.lr_scheduler.decay_steps,
+               recipe.training.max_steps);
+    auto& zero = recipe.zero_optimization;
+    derive_one("zero_optimization.grad_sync", zero.grad_sync,
+               zero.stage >= 2 ? GradSync::kEveryMicroStep : GradSync::kBoundary);
+    if (recipe.parallelism.data_parallel_replicate_degree != 1) {
+      fail({"parallelism.data_parallel_replicate_degree"},
+           "parallelism.data_parallel_replicate_degree is {}; hybrid sharding isn't built yet, so "
+           "only 1 works.",
+           recipe.parallelism.data_parallel_replicate_degree);
+    }
+    derive_batch();
+  }
+
+  /// global = micro * accumulation * ranks: two give the third.
+  void derive_batch() {
+    auto& training = resolved_.values.training;
+    const std::int64_t ranks = resolved_.values.world_size();
+    const bool has_global = is_set(kGlobalBatch), has_micro = is_set(kMicroBatch);
+    if (!has_global && !has_micro) {
+      fail({kAccumulation},
+           "the batch size is missing. Give training.global_batch_size (sequences per step), "
+           "training.micro_batch_size (sequences per rank at a time) or both.");
+    }
+    if (!(has_global && has_micro)) {
+      derive_one(kAccumulation, training.gradient_accumulation_steps, std::int64_t{1});
+    }
+    if (has_global && has_micro && !is_set(kAccumulation)) {
+      training.gradient_accumulation_steps =
+          batch_quotient("micro_batch_size", kMicroBatch, training.micro_batch_size);
+      resolved_.origins[row_of(kAccumulation)] = {Origin::Kind::kDerived, "derived"};
+    } else if (has_global && !has_micro) {
+      const std::int64_t micro = batch_quotient("gradient_accumulation_steps", kAccumulation,
+                                                training.gradient_accumulation_steps);
+      derive_one(kMicroBatch, training.micro_batch_size, micro);
+    }
+    const std::int64_t product =
+        training.micro_batch_size * training.gradient_accumulation_steps * ranks;
+    derive_one(kGlobalBatch, training.global_batch_size, product);
+    if (training.global_batch_size != product) {
+      fail(
+          {kGlobalBatch, kMicroBatch, kAccumulation, kShardDegree},
+          "training.global_batch_size is {}, but micro_batch_size {} x gradient_accumulation_steps "
+          "{} x {} ranks = {}. Leave one of the three out, or write global_batch_size: {}.",
+          training.global_batch_size, training.micro_batch_size,
+          training.gradient_accumulation_steps, ranks, product, product);
+    }
+  }
+
+  /// global_batch_size / (factor * ranks), which must be whole.
+  std::int64_t batch_quotient(std::string_view name, std::string_view key, std::int64_t factor) {
+    const std::int64_t global = resolved_.values.training.global_batch_size;
+    const std::int64_t ranks = resolved_.values.world_size();
+    const std::int64_t divisor = factor * ranks;
+    if (global % divisor != 0) {
+      const std::int64_t below = global / divisor * divisor;
+      fail({kGlobalBatch, key, kShardDegree},
+           "training.global_batch_size is {}, which isn't a multiple of {} {} x {} ranks = {}. "
+           "global_batch_size: {} would be.",
+           global, name, factor, ranks, divisor, below == 0 ? divisor : below);
+    }
+    return global / divisor;
+  }
+
+  void check_model() {
+    const auto& model = resolved_.values.model;
+    const auto& training = resolved_.values.training;
+    if (model.hidden_size % model.num_attention_heads != 0) {
+      fail({"model.hidden_size", "model.num_attention_heads"},
+           "model.hidden_size is {}, which {} heads don't divide. Nearest multiples are {} and {}.",
+           model.hidden_size, model.num_attention_heads,
+           model.hidden_size / model.num_attention_heads * model.num_attention_heads,
+           (model.hidden_size / model.num_attention_heads + 1) * model.num_attention_heads);
+    }
+    if (model.num_attention_heads % model.num_kv_heads != 0) {
+      fail({"model.num_kv_heads", "model.num_attention_heads"},
+           "model.num_kv_heads is {}, which doesn't divide num_attention_heads {}.",
+           model.num_kv_heads, model.num_attention_heads);
+    }
+    const std::int64_t head_width = model.hidden_size / model.num_attention_heads;
+    if (model.positions == PositionChoice::kRope && head_width % 2 != 0) {
+      fail({"model.hidden_size", "model.num_attention_heads", "model.positions"},
+           "a head is {} wide (hidden_size {} / num_attention_heads {}), but positions: rope turns "
+           "pairs. Make it even, or use positions: learned.",
+           head_width, model.hidden_size, model.num_attention_heads);
+    }
+    if (training.seq_length > model.max_seq_length) {
+      fail({"training.seq_length", "model.max_seq_length"},
+           "training.seq_length is {}, longer than model.max_seq_length {}. Raise the latter or "
+           "leave it out.",
+           training.seq_length, model.max_seq_length);
+    }
+  }
+
+  void check_training() {
+    const Recipe& recipe = resolved_.values;
+    const auto& schedule = recipe.lr_scheduler;
+    const std::int64_t max_steps = recipe.training.max_steps;
+    if (schedule.warmup_steps > max_steps) {
+      fail({"lr_scheduler.warmup_steps", "training.max_steps"},
+           "lr_scheduler.warmup_steps is {}, more than training.max_steps {}. Lower it to {} or "
+           "less.",
+           schedule.warmup_steps, max_steps, max_steps);
+    }
+    if (schedule.type != optim::ScheduleType::kConstant &&
+        schedule.warmup_steps > schedule.decay_steps) {
+      fail(
+          {"lr_scheduler.warmup_steps", "lr_scheduler.decay_steps"},
+          "lr_scheduler.warmup_steps is {}, more than decay_steps {}, at which the rate is lowest.",
+          schedule.warmup_steps, schedule.decay_steps);
+    }
+    if (const auto& trace = recipe.metrics.trace_steps; trace && trace->last >= max_steps) {
+      fail({"metrics.trace_steps", "training.max_steps"},
+           "metrics.trace_steps is [{}, {}], but with training.max_steps {} the last step is {}.",
+           trace->first, trace->last, max_steps, max_steps - 1);
+    }
+    if (!recipe.data.validation_path.empty() && recipe.data.validation_fraction > 0) {
+      fail({"data.validation_fraction", "data.validation_path"},
+           "data.validation_fraction is {}, but data.validation_path is set too. Keep one.",
+           recipe.data.validation_fraction);
+    }
+  }
+
+  void check_run() {
+    const Recipe& recipe = resolved_.values;
+    for (const auto& [key, text] : {std::pair("run.name", &recipe.run.name),
+                                    std::pair("run.output_dir", &recipe.run.output_dir),
+                                    std::pair("data.path", &recipe.data.path)}) {
+      if (text->empty()) fail({key}, "{} is \"\"; expected a name.", key);
+    }
+    if (recipe.run.device == DeviceChoice::kCuda) {
+      fail({"run.device"},
+           "run.device is cuda; this program was built without CUDA. Use cpu or auto.");
+    }
+  }
+
+  bool is_set(std::string_view key) const { return is_set_[row_of(key)]; }
+  const Origin& origin(std::string_view key) const { return resolved_.origins[row_of(key)]; }
+
+  /// Blames the first of `keys` that a person wrote, the command line before the file.
+  template <class... Args>
+  [[noreturn]] void fail(std::initializer_list<std::string_view> keys,
+                         fmt::format_string<Args...> format, Args&&... args) const {
+    std::string where = request_.path;
+    for (const bool on_command_line : {false, true}) {
+      for (auto key = std::rbegin(keys); key != std::rend(keys); ++key) {
+        if (!is_set(*key)) continue;
+        if ((origin(*key).kind == Origin::Kind::kFile) != on_command_line)
+          where = where_[row_of(*key)];
+      }
+    }
+    throw UsageError("{}: {}", where, fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  const RecipeRequest& request_;
+  ResolvedRecipe resolved_;
+  std::vector<bool> is_set_;
+  std::vector<std::string> where_;  ///< of each row, for errors
+};
+
+}  // namespace
+
+const Origin& ResolvedRecipe::origin(std::string_view key) const {
+  return origins.at(row_of(key));
+}
+
+ResolvedRecipe resolve_recipe(const RecipeRequest& request) {
+  return Resolver(request).resolve();
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,13 @@
+/// The field table as text: for `sherd recipe --help-fields` and for docs/recipe.md.
+#pragma once
+
+#include <string>
+
+namespace sherd::engine {
+
+/// Plain text, wrapped at 100 columns.
+std::string recipe_help();
+/// docs/recipe.md, whole.
+std::string recipe_markdown();
+
+}  // namespace sherd::engine

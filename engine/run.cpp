@@ -1,0 +1,98 @@
+#include "engine/run.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "engine/data/dataset.h"
+#include "engine/interrupt.h"
+#include "engine/launch.h"
+#include "engine/model/parameters.h"
+#include "engine/product_rate.h"
+#include "engine/progress.h"
+#include "engine/rank_run.h"
+
+namespace sherd::engine {
+namespace {
+
+void write_file(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << text;
+  file.close();
+  if (!file) throw DataError("{}: can't be written: {}", path.string(), std::strerror(errno));
+}
+
+// Everything that a run writes goes here, so find out before computing anything.
+void prepare_output_folder(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error || access(folder.c_str(), W_OK | X_OK) != 0) {
+    throw UsageError("run.output_dir {}: can't be written: {}. Choose another folder with --set "
+                     "run.output_dir=...",
+                     folder, error ? error.message() : std::strerror(errno));
+  }
+}
+
+std::string cores_line(const LaunchOptions& launch) {
+  const int cores = usable_cores();
+  const int threads = launch.compute_threads();
+  std::string line = fmt::format("{} rank{} with {} compute thread{} each on {} core{}",
+                                 launch.world_size, launch.world_size == 1 ? "" : "s", threads,
+                                 threads == 1 ? "" : "s", cores, cores == 1 ? "" : "s");
+  if (launch.world_size * threads > cores) {
+    line += fmt::format(": more threads than cores, so ranks take turns and each is slower");
+  }
+  return line;
+}
+
+std::string model_line(const TrainingOptions& options, const Recipe& recipe) {
+  return fmt::format("{}: {:.2f} M parameters, stage {}, {} steps of {} tokens",
+                     recipe.run.name,
+                     static_cast<double>(model::num_parameters(options.model)) / 1e6,
+                     recipe.zero_optimization.stage, recipe.training.max_steps,
+                     options.tokens_per_step(static_cast<int>(recipe.world_size())));
+}
+
+}  // namespace
+
+void train(const ResolvedRecipe& resolved) {
+  const Recipe& recipe = resolved.values;
+  const TrainingOptions options = training_options(recipe);
+  const auto dataset = data::open_dataset(data_options(recipe));
+  const data::Batcher batcher(dataset, batch_shape(recipe));
+  prepare_output_folder(recipe.run.output_dir);
+  const std::filesystem::path output(recipe.run.output_dir);
+  write_file(output / "recipe.yaml", resolved.yaml());
+
+  Trace trace;
+  LaunchOptions launch;
+  launch.world_size = static_cast<int>(recipe.world_size());
+  launch.threads_per_rank = static_cast<int>(recipe.run.num_threads);
+  launch.trace = &trace;
+
+  Progress progress;
+  progress.message(model_line(options, recipe));
+  progress.message(dataset->summary());
+  progress.message(cores_line(launch));
+  const RunContext context{.recipe = recipe,
+                           .options = options,
+                           .batcher = batcher,
+                           .output = output,
+                           .progress = progress,
+                           .trace = trace,
+                           .product_rate = measure_product_rate(
+                               std::min(usable_cores(), launch.world_size * launch.compute_threads()))};
+  install_interrupt_handler();
+  run_ranks(launch, [&](sharding::Rank& rank) { run_rank(context, rank); });
+  if (recipe.metrics.trace_steps) {
+    write_file(output / "trace.json", trace.to_chrome_json());
+    progress.message(fmt::format("trace of steps {} to {}: {}", recipe.metrics.trace_steps->first,
+                                 recipe.metrics.trace_steps->last, (output / "trace.json").string()));
+  }
+}
+
+}  // namespace sherd::engine

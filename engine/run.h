@@ -1,0 +1,11 @@
+/// From a resolved recipe to a finished run.
+#pragma once
+
+#include "engine/recipe.h"
+
+namespace sherd::engine {
+
+/// Trains as the recipe says; returns when the run has ended well, throws a sherd::Error otherwise.
+void train(const ResolvedRecipe& recipe);
+
+}  // namespace sherd::engine

@@ -1,0 +1,129 @@
+#include "engine/sharded_model.h"
+
+#include "engine/model/sites.h"
+#include "kernels/pointwise.h"
+
+namespace sherd::engine {
+namespace {
+
+std::vector<sharding::UnitState> make_units(const TrainingOptions& options,
+                                            const sharding::Rank& rank) {
+  std::vector<sharding::UnitState> units;
+  for (UnitSpec& spec : model::parameter_table(options.model)) {
+    units.emplace_back(std::move(spec), options.placement, options.precision, rank);
+  }
+  return units;
+}
+
+// An element's initial value depends on (seed, parameter, its index) alone.
+void fill_initial_values(const sharding::UnitState& unit, Stream& stream, std::uint64_t seed) {
+  for (const int owner : unit.updated_slices()) {
+    const Tensor slice = unit.master(owner);
+    for (const sharding::Piece& piece : unit.layout().pieces(owner)) {
+      const ParameterSpec& parameter = unit.spec().parameters[piece.parameter];
+      const Tensor out = slice.part(piece.position, piece.count);
+      if (parameter.initial.stddev == 0.0f) {
+        kernels::fill_constant(stream, out, parameter.initial.mean);
+      } else {
+        kernels::fill_normal(stream, out, model::initial_value_address(seed, parameter.index),
+                             piece.first_element, parameter.initial.mean, parameter.initial.stddev);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+ShardedModel::ShardedModel(const TrainingOptions& options, const sharding::Rank& rank)
+    : options_(options),
+      rank_(rank),
+      num_blocks_(static_cast<int>(options.model.num_layers)),
+      tied_(options.model.tied),
+      units_(make_units(options, rank)),
+      parameters_(rank, units_, options.gather),
+      gradients_(rank, units_, options.num_micro_steps),
+      transformer_(options.model, *rank.memory, rank.compute()) {
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    fill_initial_values(units_[unit], rank_.compute(), options.seed);
+    parameters_.publish(static_cast<int>(unit));
+  }
+}
+
+std::vector<int> ShardedModel::training_uses() const {
+  std::vector<int> uses = evaluation_uses();
+  for (int block = num_blocks_ - 1; block >= 0; --block) uses.push_back(block_unit(block));
+  return uses;  // the embedding's backward needs no parameters
+}
+
+std::vector<int> ShardedModel::evaluation_uses() const {
+  std::vector<int> uses = {embedding_unit()};
+  for (int block = 0; block < num_blocks_; ++block) uses.push_back(block_unit(block));
+  uses.push_back(head_unit());
+  return uses;
+}
+
+void ShardedModel::forward(const model::Pass& pass) {
+  const model::ModelShape& shape = options_.model;
+  {
+    TraceSpan span(rank_.compute(), "forward embedding");
+    transformer_.embed(model::embedding_parameters(shape, parameters_.get(embedding_unit())), pass);
+    parameters_.release(embedding_unit());
+  }
+  for (int block = 0; block < num_blocks_; ++block) {
+    const int unit = block_unit(block);
+    const auto views = parameters_.get(unit);
+    TraceSpan span(rank_.compute(), "forward " + units_[unit].name());
+    transformer_.block_forward(block, model::block_parameters(shape, views), pass);
+    parameters_.release(unit);
+  }
+}
+
+void ShardedModel::backward(const model::Pass& pass) {
+  const model::ModelShape& shape = options_.model;
+  {
+    const auto views = parameters_.get(head_unit());
+    TraceSpan span(rank_.compute(), "head and loss");
+    transformer_.head_train(model::head_parameters(shape, views),
+                            model::head_parameters(shape, gradients_.open(head_unit())), pass);
+    parameters_.release(head_unit());
+    // A tied matrix stays open: the embedding's share is still to come.
+    if (!tied_) gradients_.close(head_unit());
+  }
+  for (int block = num_blocks_ - 1; block >= 0; --block) {
+    const int unit = block_unit(block);
+    const auto views = parameters_.get(unit);
+    const auto gradients = gradients_.open(unit);
+    TraceSpan span(rank_.compute(), "backward " + units_[unit].name());
+    transformer_.block_backward(block, model::block_parameters(shape, views),
+                                model::block_parameters(shape, gradients), pass);
+    parameters_.release(unit);
+    gradients_.close(unit);
+  }
+  TraceSpan span(rank_.compute(), "backward embedding");
+  transformer_.embed_backward(
+      model::embedding_parameters(shape, gradients_.open(embedding_unit())), pass);
+  gradients_.close(embedding_unit());
+}
+
+void ShardedModel::evaluate_head(const model::Pass& pass) {
+  transformer_.head_evaluate(
+      model::head_parameters(options_.model, parameters_.get(head_unit())), pass);
+  parameters_.release(head_unit());
+}
+
+Tensor ShardedModel::token_logits(std::int64_t token) {
+  const Tensor logits = transformer_.token_logits(
+      model::head_parameters(options_.model, parameters_.get(head_unit())), token);
+  parameters_.release(head_unit());
+  return logits;
+}
+
+double ShardedModel::loss_sum(std::int64_t first_token, std::int64_t num_tokens) {
+  rank_.compute().synchronize();
+  const float* losses = transformer_.losses().part(first_token, num_tokens).as<float>();
+  double sum = 0.0;
+  for (std::int64_t i = 0; i < num_tokens; ++i) sum += static_cast<double>(losses[i]);
+  return sum;
+}
+
+}  // namespace sherd::engine

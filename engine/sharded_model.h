@@ -1,0 +1,58 @@
+/// One rank's part of a model: the units it holds slices of, the streams' traffic around them, and
+/// the transformer that computes on full units while they are there.
+#pragma once
+
+#include <vector>
+
+#include "engine/model/transformer.h"
+#include "engine/training_options.h"
+#include "sharding/gradient_reduction.h"
+#include "sharding/parameter_gather.h"
+
+namespace sherd::engine {
+
+class ShardedModel {
+ public:
+  /// Acquires every buffer and fills this rank's slices with the initial values of `options.seed`,
+  /// which depend neither on the stage nor on the world.
+  ShardedModel(const TrainingOptions& options, const sharding::Rank& rank);
+
+  const sharding::Rank& rank() const { return rank_; }
+  const std::vector<sharding::UnitState>& units() const { return units_; }
+  sharding::ParameterGather& parameters() { return parameters_; }
+  sharding::GradientReduction& gradients() { return gradients_; }
+  model::Transformer& transformer() { return transformer_; }
+
+  int num_blocks() const { return num_blocks_; }
+  int embedding_unit() const { return 0; }
+  int block_unit(int block) const { return 1 + block; }
+  int head_unit() const { return tied_ ? 0 : 1 + num_blocks_; }
+
+  /// The units that a training micro-step uses, and those that an evaluation uses, in order.
+  std::vector<int> training_uses() const;
+  std::vector<int> evaluation_uses() const;
+
+  /// Embedding and blocks of one pass; each unit is gathered, used and released.
+  void forward(const model::Pass& pass);
+  /// Head, loss and blocks back to the embedding; each unit's gradient is closed when it is whole.
+  void backward(const model::Pass& pass);
+  /// Head and loss without gradients.
+  void evaluate_head(const model::Pass& pass);
+  /// Logits of one token of the pass. [V] f32 or the compute type, in device memory.
+  Tensor token_logits(std::int64_t token);
+
+  /// The last pass's losses added in f64, in token order. Blocks until they are there.
+  double loss_sum(std::int64_t first_token, std::int64_t num_tokens);
+
+ private:
+  const TrainingOptions& options_;
+  const sharding::Rank& rank_;
+  int num_blocks_;
+  bool tied_;
+  std::vector<sharding::UnitState> units_;
+  sharding::ParameterGather parameters_;
+  sharding::GradientReduction gradients_;
+  model::Transformer transformer_;
+};
+
+}  // namespace sherd::engine

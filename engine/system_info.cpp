@@ -1,0 +1,110 @@
+#include "engine/system_info.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+// cblas.h has its home in kernels/cpu/gemm.cpp; this one name is all that's needed here.
+extern "C" char* openblas_get_config();
+
+namespace sherd::engine {
+namespace {
+
+std::string content_of(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return file ? text.str() : std::string();
+}
+
+/// The value of the first line "name : value" of a file in /proc.
+std::string proc_value(const std::string& path, std::string_view name) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t colon = line.find(':');
+    if (!line.starts_with(name) || colon == std::string::npos) continue;
+    const std::size_t begin = line.find_first_not_of(" \t", colon + 1);
+    return begin == std::string::npos ? "" : line.substr(begin);
+  }
+  return "";
+}
+
+double gib_of(const std::string& proc_kib) {
+  return std::atof(proc_kib.c_str()) / (1 << 20);
+}
+
+int cores_of_affinity() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  // Fails on machines with more cores than the set holds; then all of them count.
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+/// The smallest quota from this process's control group up to the root; 0 for none.
+double cores_of_control_groups() {
+  double smallest = 0;
+  const auto consider = [&](const std::string& text) {
+    const double cores = cores_of_quota(text);
+    if (cores > 0 && (smallest == 0 || cores < smallest)) smallest = cores;
+  };
+  std::string group;
+  std::istringstream groups(content_of("/proc/self/cgroup"));
+  for (std::string line; std::getline(groups, line);) {
+    if (line.starts_with("0::")) group = line.substr(3);
+  }
+  while (true) {
+    consider(content_of("/sys/fs/cgroup" + group + "/cpu.max"));
+    if (group.empty()) break;
+    group.resize(group.rfind('/') == std::string::npos ? 0 : group.rfind('/'));
+  }
+  const std::string version_1 = "/sys/fs/cgroup/cpu/cpu.cfs_";
+  consider(content_of(version_1 + "quota_us") + " " + content_of(version_1 + "period_us"));
+  return smallest;
+}
+
+}  // namespace
+
+std::string_view version() {
+  return SHERD_VERSION;
+}
+
+double cores_of_quota(std::string_view text) {
+  std::istringstream words{std::string(text)};
+  double quota = 0, period = 0;
+  if (!(words >> quota >> period) || quota <= 0 || period <= 0) return 0;
+  return quota / period;
+}
+
+int num_usable_cores() {
+  const int cores = cores_of_affinity();
+  const double quota = cores_of_control_groups();
+  return quota > 0 ? std::clamp(static_cast<int>(std::ceil(quota)), 1, cores) : cores;
+}
+
+std::string system_info() {
+  std::string out;
+  const auto line = [&](std::string_view name, const std::string& value) {
+    out += fmt::format("{:<10} {}\n", name, value);
+  };
+  line("version", fmt::format("sherd {}", version()));
+  line("build",
+       fmt::format("{}, g++ {}, C++{}", SHERD_BUILD_TYPE, __VERSION__, __cplusplus / 100 % 100));
+  line("libraries", fmt::format("{}; {}", SHERD_LIBRARIES, openblas_get_config()));
+  line("devices", "cpu (built without CUDA)");
+  const std::string model = proc_value("/proc/cpuinfo", "model name");
+  line("processor", model.empty() ? "unknown" : model);
+  line("cores", fmt::format("{}, usable by this process: {}", std::thread::hardware_concurrency(),
+                            num_usable_cores()));
+  line("memory", fmt::format("{:.1f} GiB, {:.1f} GiB available",
+                             gib_of(proc_value("/proc/meminfo", "MemTotal")),
+                             gib_of(proc_value("/proc/meminfo", "MemAvailable"))));
+  return out;
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,125 @@
+// A training step, as one rank takes it:
+//
+//   for each micro-step   forward, backward: gradients go to the slices as units finish
+//   judge                 one small exchange: loss, gradient norm, and whether all is finite
+//   update                every rank its own slices; the new parameters are published unit by unit
+//                         and arrive under the next step's forward
+//
+// Which of it communicates, and when, is the business of ParameterGather and GradientReduction.
+
+#include "engine/training_step.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/diagnosis.h"
+
+namespace sherd::engine {
+
+TrainingStep::TrainingStep(const TrainingOptions& options, ShardedModel& model)
+    : options_(options),
+      model_(model),
+      rank_(model.rank()),
+      optimizer_(make_optimizer(options, rank_, model.units())),
+      norm_(rank_, model.units()),
+      exchange_(rank_, 5) {}
+
+StepResult TrainingStep::run(std::int64_t step, const NextBatch& next_batch, bool asked_to_stop) {
+  const double loss_sum = accumulate_gradients(step, next_batch);
+  const Verdict verdict = judge(loss_sum, asked_to_stop);
+  if (!verdict.finite) explain_non_finite(step, next_batch, verdict);
+  update(step, verdict.scale);
+  StepResult result = verdict.result;
+  result.lr = optim::learning_rate(options_.lr_schedule, step);
+  return result;
+}
+
+// The step's gradient on every rank's slices; returns the sum of this rank's token losses.
+double TrainingStep::accumulate_gradients(std::int64_t step, const NextBatch& next_batch) {
+  std::vector<int> uses;
+  for (int micro_step = 0; micro_step < options_.num_micro_steps; ++micro_step) {
+    const std::vector<int> more = model_.training_uses();
+    uses.insert(uses.end(), more.begin(), more.end());
+  }
+  model_.parameters().plan(std::move(uses));
+
+  double loss_sum = 0.0;
+  for (int micro_step = 0; micro_step < options_.num_micro_steps; ++micro_step) {
+    const model::Pass pass = pass_of(step, micro_step, next_batch(step, micro_step));
+    model_.gradients().begin_micro_step(micro_step);
+    model_.forward(pass);
+    model_.backward(pass);
+    loss_sum += model_.loss_sum(0, options_.model.tokens());
+  }
+  model_.gradients().finish();
+  return loss_sum;
+}
+
+model::Pass TrainingStep::pass_of(std::int64_t step, int micro_step,
+                                  const TokenBatch& batch) const {
+  const std::int64_t rows_before =
+      static_cast<std::int64_t>(micro_step) * rank_.world_size + rank_.rank;
+  return {.inputs = batch.inputs,
+          .targets = batch.targets,
+          .training = true,
+          .seed = options_.seed,
+          .step = static_cast<std::uint32_t>(step),
+          .first_row = rows_before * options_.model.sequences,
+          .gradient_scale =
+              1.0f / static_cast<float>(options_.tokens_per_step(rank_.world_size))};
+}
+
+// Every rank adds the same numbers in the same order, so every rank reaches the same verdict.
+TrainingStep::Verdict TrainingStep::judge(double loss_sum, bool asked_to_stop) {
+  TraceSpan span(rank_.compute(), "judge");
+  const auto waited = rank_.compute().waited();
+  const auto cpu = rank_.gather().cpu_time() + rank_.reduce().cpu_time();
+  const double mine[] = {norm_.local_sum_of_squares(), loss_sum,
+                         std::chrono::duration<double, std::milli>(waited - waited_before_).count(),
+                         std::chrono::duration<double, std::milli>(cpu - cpu_before_).count(),
+                         asked_to_stop ? 1.0 : 0.0};
+  waited_before_ = waited;
+  cpu_before_ = cpu;
+
+  double sum_of_squares = 0.0;
+  double total_loss = 0.0;
+  Verdict verdict;
+  for (const std::vector<double>& row : exchange_.all("verdict", mine)) {
+    sum_of_squares += row[0];
+    total_loss += row[1];
+    verdict.result.exposed_comm_ms = std::max(verdict.result.exposed_comm_ms, row[2]);
+    verdict.result.comm_cpu_ms = std::max(verdict.result.comm_cpu_ms, row[3]);
+    verdict.result.interrupted |= row[4] != 0.0;
+  }
+  verdict.norm = static_cast<float>(std::sqrt(sum_of_squares));
+  verdict.loss = total_loss / static_cast<double>(options_.tokens_per_step(rank_.world_size));
+  verdict.finite = std::isfinite(verdict.norm) && std::isfinite(verdict.loss);
+  verdict.scale = optim::clip_scale(verdict.norm, options_.max_norm);
+  verdict.result.loss = verdict.loss;
+  verdict.result.grad_norm = verdict.norm;
+  return verdict;
+}
+
+void TrainingStep::update(std::int64_t step, float gradient_scale) {
+  TraceSpan span(rank_.compute(), "update");
+  const optim::UpdateStep how{
+      .lr = static_cast<float>(optim::learning_rate(options_.lr_schedule, step)),
+      .time_step = step + 1,
+      .gradient_scale = gradient_scale};
+  for (std::size_t unit = 0; unit < model_.units().size(); ++unit) {
+    optimizer_->update(rank_.compute(), static_cast<int>(unit), how);
+    model_.parameters().publish(static_cast<int>(unit));
+  }
+}
+
+void TrainingStep::explain_non_finite(std::int64_t step, const NextBatch& next_batch,
+                                      const Verdict& verdict) {
+  Diagnosis diagnosis(model_);
+  diagnosis.look_at_slices();
+  diagnosis.watch_gradients();
+  const double loss_sum = accumulate_gradients(step, next_batch);
+  diagnosis.stop_watching(loss_sum);
+  throw TrainingError("{}", diagnosis.explain(step, verdict.loss, verdict.norm));
+}
+
+}  // namespace sherd::engine

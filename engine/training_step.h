@@ -1,0 +1,66 @@
+/// One training step of one rank: the file to read first is training_step.cpp.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "engine/sharded_model.h"
+#include "optim/clip.h"
+#include "sharding/exchange.h"
+
+namespace sherd::engine {
+
+/// What every rank knows after a step, the same on all of them.
+struct StepResult {
+  double loss = 0.0;           ///< mean over the tokens of the whole step
+  float grad_norm = 0.0f;      ///< before clipping
+  double lr = 0.0;
+  double exposed_comm_ms = 0.0;  ///< worst rank: its compute stream stood still for communication
+  double comm_cpu_ms = 0.0;      ///< worst rank: processor time of its communication workers
+  bool interrupted = false;      ///< some rank was asked to stop: all stop after this step
+};
+
+/// Gives the rank's micro-batches, i32 [T] each, valid until the next call.
+struct TokenBatch {
+  ConstTensor inputs, targets;
+};
+using NextBatch = std::function<TokenBatch(std::int64_t step, std::int64_t micro_step)>;
+
+class TrainingStep {
+ public:
+  TrainingStep(const TrainingOptions& options, ShardedModel& model);
+
+  /// Runs step `step` (from 0). `asked_to_stop` is this rank's wish to end after the step.
+  /// Errors   TrainingError if the loss or the gradient is not finite: the parameters are then as
+  ///          before the step, which is replayed once to find where the first such value arose.
+  StepResult run(std::int64_t step, const NextBatch& next_batch, bool asked_to_stop = false);
+
+ private:
+  struct Verdict {
+    double loss = 0.0;
+    float norm = 0.0f;
+    float scale = 1.0f;
+    bool finite = true;
+    StepResult result;
+  };
+
+  double accumulate_gradients(std::int64_t step, const NextBatch& next_batch);
+  Verdict judge(double loss_sum, bool asked_to_stop);
+  void update(std::int64_t step, float gradient_scale);
+  [[noreturn]] void explain_non_finite(std::int64_t step, const NextBatch& next_batch,
+                                       const Verdict& verdict);
+  model::Pass pass_of(std::int64_t step, int micro_step, const TokenBatch& batch) const;
+
+  const TrainingOptions& options_;
+  ShardedModel& model_;
+  const sharding::Rank& rank_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  optim::GradientNorm norm_;
+  sharding::Exchange exchange_;
+  std::chrono::nanoseconds waited_before_{0};
+  std::chrono::nanoseconds cpu_before_{0};
+};
+
+}  // namespace sherd::engine

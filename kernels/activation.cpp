@@ -1,0 +1,35 @@
+#include "kernels/activation.h"
+
+#include "core/error.h"
+#include "kernels/cpu/activation.h"
+#include "kernels/device.h"
+
+namespace sherd::kernels {
+namespace {
+
+/// `in` is x or dx, `out` is y or dy.
+void check(const ActivationShape& shape, ConstTensor in, ConstTensor out) {
+  const std::int64_t numel = shape.tokens * shape.width;
+  const std::int64_t inputs = shape.kind == ActivationKind::kSwiGlu ? 2 : 1;
+  CHECK(in.numel == inputs * numel && out.numel == numel, "{} and {} elements for [{}, {}]",
+        in.numel, out.numel, shape.tokens, shape.width);
+  CHECK(in.dtype == out.dtype, "{} and {}", name_of(in.dtype), name_of(out.dtype));
+}
+
+}  // namespace
+
+void activation_forward(Stream& stream, const ActivationForward& args) {
+  check(args.shape, args.x, args.y);
+  if (stream.device() == DeviceKind::kCuda) no_cuda_kernel("activation_forward");
+  stream.run("activation_forward", [=, &stream] { cpu::activation_forward(stream.team(), args); });
+}
+
+void activation_backward(Stream& stream, const ActivationBackward& args) {
+  check(args.shape, args.x, args.dy);
+  check(args.shape, args.dx, args.dy);
+  if (stream.device() == DeviceKind::kCuda) no_cuda_kernel("activation_backward");
+  stream.run("activation_backward",
+             [=, &stream] { cpu::activation_backward(stream.team(), args); });
+}
+
+}  // namespace sherd::kernels

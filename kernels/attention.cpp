@@ -1,0 +1,63 @@
+#include "kernels/attention.h"
+
+#include <algorithm>
+
+#include "core/thread_team.h"
+#include "kernels/cpu/attention.h"
+#include "kernels/device.h"
+
+namespace sherd::kernels {
+namespace {
+
+void check_tensor(std::string_view what, const ConstTensor& tensor, DType dtype,
+                  std::int64_t numel) {
+  CHECK(tensor && tensor.dtype == dtype && tensor.numel == numel,
+        "attention: {} is {} [{}], expected {} [{}]", what, name_of(tensor.dtype), tensor.numel,
+        name_of(dtype), numel);
+}
+
+void check_shape(const AttentionShape& shape) {
+  CHECK(shape.sequences >= 1 && shape.positions >= 1 && shape.head_width >= 1,
+        "attention: {} sequences of {} positions, heads of width {}", shape.sequences,
+        shape.positions, shape.head_width);
+  CHECK(shape.kv_heads >= 1 && shape.query_heads % shape.kv_heads == 0 && shape.query_heads >= 1,
+        "attention: {} query heads on {} key/value heads", shape.query_heads, shape.kv_heads);
+}
+
+}  // namespace
+
+void attention_forward(Stream& stream, const AttentionForward& args) {
+  const AttentionShape& shape = args.shape;
+  check_shape(shape);
+  const DType dtype = args.qkv.dtype;
+  check_tensor("qkv", args.qkv, dtype, shape.tokens() * shape.packed_width());
+  check_tensor("out", args.out, dtype, shape.tokens() * shape.query_heads * shape.head_width);
+  check_tensor("lse", args.lse, DType::kF32, shape.tokens() * shape.query_heads);
+  if (stream.device() == DeviceKind::kCuda) no_cuda_kernel("attention_forward");
+  stream.run("attention_forward", [&stream, args] { cpu::attention_forward(stream.team(), args); });
+}
+
+void attention_backward(Stream& stream, const AttentionBackward& args) {
+  const AttentionShape& shape = args.shape;
+  check_shape(shape);
+  const DType dtype = args.qkv.dtype;
+  const std::int64_t out_numel = shape.tokens() * shape.query_heads * shape.head_width;
+  check_tensor("qkv", args.qkv, dtype, shape.tokens() * shape.packed_width());
+  check_tensor("out", args.out, dtype, out_numel);
+  check_tensor("dout", args.dout, dtype, out_numel);
+  check_tensor("lse", args.lse, DType::kF32, shape.tokens() * shape.query_heads);
+  check_tensor("dqkv", args.dqkv, dtype, shape.tokens() * shape.packed_width());
+  if (stream.device() == DeviceKind::kCuda) no_cuda_kernel("attention_backward");
+  stream.run("attention_backward",
+             [&stream, args] { cpu::attention_backward(stream.team(), args); });
+}
+
+std::int64_t attention_workspace_bytes(const AttentionShape& shape, DType /*dtype*/,
+                                       int num_threads) {
+  check_shape(shape);
+  const std::int64_t floats = std::max(cpu::attention_forward_scratch_floats(shape),
+                                       cpu::attention_backward_scratch_floats(shape));
+  return floats * 4 * num_threads;
+}
+
+}  // namespace sherd::kernels

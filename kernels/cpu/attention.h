@@ -1,0 +1,14 @@
+/// The CPU form of kernels/attention.h.
+#pragma once
+
+#include "core/thread_team.h"
+#include "kernels/attention.h"
+
+namespace sherd::kernels::cpu {
+
+void attention_forward(ThreadTeam& team, const AttentionForward& args);
+void attention_backward(ThreadTeam& team, const AttentionBackward& args);
+std::int64_t attention_forward_scratch_floats(const AttentionShape& shape);   ///< of one thread
+std::int64_t attention_backward_scratch_floats(const AttentionShape& shape);  ///< of one thread
+
+}  // namespace sherd::kernels::cpu

@@ -1,0 +1,77 @@
+/// Runs of elements between a storage type and f32. An element gets the same bits wherever it lies.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "core/dtype.h"
+
+namespace sherd::kernels::cpu {
+
+/// out[i] = in[i], exactly.
+template <class T>
+inline void widen(const T* in, float* out, std::int64_t count) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) out[i] = static_cast<float>(in[i]);
+}
+template <>
+inline void widen(const float* in, float* out, std::int64_t count) {
+  std::memcpy(out, in, static_cast<std::size_t>(count) * sizeof(float));
+}
+
+/// out[i] = in[i], rounded to nearest even.
+template <class T>
+inline void narrow(const float* in, T* out, std::int64_t count) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) out[i] = static_cast<T>(in[i]);
+}
+template <>
+inline void narrow(const float* in, float* out, std::int64_t count) {
+  std::memcpy(out, in, static_cast<std::size_t>(count) * sizeof(float));
+}
+
+#ifdef __F16C__
+// GCC doesn't vectorise the scalar conversions of binary16.
+template <>
+inline void widen(const Float16* in, float* out, std::int64_t count) {
+  std::int64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i));
+    _mm256_storeu_ps(out + i, _mm256_cvtph_ps(bits));
+  }
+  for (; i < count; ++i) out[i] = static_cast<float>(in[i]);
+}
+template <>
+inline void narrow(const float* in, Float16* out, std::int64_t count) {
+  std::int64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    const __m256 values = _mm256_loadu_ps(in + i);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i),
+                     _mm256_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
+  }
+  for (; i < count; ++i) out[i] = static_cast<Float16>(in[i]);
+}
+#endif
+
+/// A block of rows, each `in_stride` apart, into rows `out_stride` apart.
+template <class T>
+inline void widen_rows(const T* in, std::int64_t in_stride, float* out, std::int64_t out_stride,
+                       std::int64_t rows, std::int64_t columns) {
+  for (std::int64_t r = 0; r < rows; ++r) widen(in + r * in_stride, out + r * out_stride, columns);
+}
+template <class T>
+inline void narrow_rows(const float* in, std::int64_t in_stride, T* out, std::int64_t out_stride,
+                        std::int64_t rows, std::int64_t columns) {
+  for (std::int64_t r = 0; r < rows; ++r) narrow(in + r * in_stride, out + r * out_stride, columns);
+}
+
+/// out[i] += in[i], one f32 addition, rounded to T.
+template <class T>
+inline void add_narrowed(const float* in, T* out, std::int64_t count) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) {
+    out[i] = static_cast<T>(static_cast<float>(out[i]) + in[i]);
+  }
+}
+
+}  // namespace sherd::kernels::cpu

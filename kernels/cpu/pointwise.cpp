@@ -1,0 +1,146 @@
+#include "kernels/cpu/pointwise.h"
+
+#include <cstring>
+
+#include "kernels/cpu/dispatch.h"
+
+namespace sherd::kernels::cpu {
+namespace {
+
+/// Calls `function(first, bytes)` for the chunks of a buffer of bytes.
+template <class Function>
+void parallel_bytes(ThreadTeam& team, std::int64_t bytes, Function&& function) {
+  constexpr std::int64_t kBytes = 4 * kChunk;
+  team.parallel_for((bytes + kBytes - 1) / kBytes, [&](std::int64_t task, int) {
+    const std::int64_t first = task * kBytes;
+    function(first, static_cast<std::size_t>(std::min(kBytes, bytes - first)));
+  });
+}
+
+template <class From, class To>
+void cast_elements(ThreadTeam& team, const From* x, To* y, std::int64_t numel) {
+  parallel_blocks(team, numel, [=](std::int64_t first, int count) {
+    BlockScratch from, to;
+    const float* values = load_block(x + first, count, from);
+    float* target = block_target(y + first, to);
+    std::memcpy(target, values, static_cast<std::size_t>(count) * sizeof(float));
+    store_block(y + first, count, to);
+  });
+}
+
+template <class T, class Accumulator>
+void add_elements(ThreadTeam& team, const T* x, Accumulator* accumulator, std::int64_t numel) {
+  parallel_blocks(team, numel, [=](std::int64_t first, int count) {
+    BlockScratch x_scratch, old_scratch, sum_scratch;
+    const float* values = load_block(x + first, count, x_scratch);
+    const float* old = load_block(accumulator + first, count, old_scratch);
+    float* sum = block_target(accumulator + first, sum_scratch);
+#pragma omp simd
+    for (int i = 0; i < count; ++i) sum[i] = old[i] + values[i];
+    store_block(accumulator + first, count, sum_scratch);
+  });
+}
+
+// The partial sum stays on the stack until the last addition writes `out`, which may be any of the
+// inputs: by then all others have been read for this block.
+template <class T>
+void sum_block_in_order(const ConstTensor* inputs, int num_inputs, std::int64_t first, int count,
+                        T* out) {
+  BlockScratch first_scratch, input_scratch, partial_scratch, out_scratch;
+  const float* partial = load_block(inputs[0].as<T>() + first, count, first_scratch);
+  for (int k = 1; k < num_inputs; ++k) {
+    const float* input = load_block(inputs[k].as<T>() + first, count, input_scratch);
+    float* sum =
+        k == num_inputs - 1 ? block_target(out + first, out_scratch) : partial_scratch.value;
+#pragma omp simd
+    for (int i = 0; i < count; ++i) sum[i] = partial[i] + input[i];
+    partial = sum;
+  }
+  store_block(out + first, count, out_scratch);
+}
+
+}  // namespace
+
+void fill_zero(ThreadTeam& team, Tensor x) {
+  auto* bytes = static_cast<char*>(x.data);
+  parallel_bytes(team, x.bytes(), [=](std::int64_t first, std::size_t count) {
+    std::memset(bytes + first, 0, count);
+  });
+}
+
+void fill_constant(ThreadTeam& team, Tensor out, float value) {
+  dispatch_float(out.dtype, [&]<class T>(T) {
+    T* y = out.as<T>();
+    const T rounded = static_cast<T>(value);
+    parallel_blocks(team, out.numel,
+                    [=](std::int64_t first, int count) { std::fill_n(y + first, count, rounded); });
+  });
+}
+
+void cast(ThreadTeam& team, ConstTensor x, Tensor y) {
+  if (x.dtype == y.dtype) {
+    if (x.data == y.data) return;
+    const auto* from = static_cast<const char*>(x.data);
+    auto* to = static_cast<char*>(y.data);
+    parallel_bytes(team, x.bytes(), [=](std::int64_t first, std::size_t count) {
+      std::memcpy(to + first, from + first, count);
+    });
+    return;
+  }
+  dispatch_float(x.dtype, [&]<class From>(From) {
+    dispatch_float(y.dtype, [&]<class To>(To) {
+      if constexpr (!std::is_same_v<From, To>) {
+        cast_elements(team, x.as<From>(), y.as<To>(), x.numel);
+      }
+    });
+  });
+}
+
+void add(ThreadTeam& team, ConstTensor x, Tensor accumulator) {
+  dispatch_float(x.dtype, [&]<class T>(T) {
+    dispatch_float(accumulator.dtype, [&]<class Accumulator>(Accumulator) {
+      add_elements(team, x.as<T>(), accumulator.as<Accumulator>(), x.numel);
+    });
+  });
+}
+
+void sum_in_order(const ConstTensor* inputs, int num_inputs, Tensor out) {
+  if (num_inputs == 1) {
+    if (out.data != inputs[0].data) {
+      std::memcpy(out.data, inputs[0].data, static_cast<std::size_t>(out.bytes()));
+    }
+    return;
+  }
+  dispatch_float(out.dtype, [&]<class T>(T) {
+    T* y = out.as<T>();
+    for_each_block(0, out.numel, [=](std::int64_t first, int count) {
+      sum_block_in_order(inputs, num_inputs, first, count, y);
+    });
+  });
+}
+
+void residual_add(ThreadTeam& team, ConstTensor residual, ConstTensor branch,
+                  const Dropout& dropout, Tensor out) {
+  dispatch_float(out.dtype, [&]<class T>(T) {
+    const T* r = residual.as<T>();
+    const T* b = branch.as<T>();
+    T* y = out.as<T>();
+    parallel_blocks(team, out.numel, [&](std::int64_t first, int count) {
+      residual_add_block(r + first, b + first, dropout, first, count, y + first);
+    });
+  });
+}
+
+void dropout_backward(ThreadTeam& team, ConstTensor dy, const Dropout& dropout, Tensor dx) {
+  dispatch_float(dx.dtype, [&]<class T>(T) {
+    const T* from = dy.as<T>();
+    T* to = dx.as<T>();
+    parallel_blocks(team, dx.numel, [&](std::int64_t first, int count) {
+      BlockScratch scratch;
+      const float* values = load_block(from + first, count, scratch);
+      dropout_backward_block(values, dropout, first, count, to + first);
+    });
+  });
+}
+
+}  // namespace sherd::kernels::cpu

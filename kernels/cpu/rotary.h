@@ -1,0 +1,13 @@
+/// CPU form of kernels/rotary.h; the equations are there.
+#pragma once
+
+#include "core/thread_team.h"
+#include "kernels/rotary.h"
+
+namespace sherd::kernels::cpu {
+
+void rotary_table(ThreadTeam& team, Tensor table, std::int64_t positions, std::int64_t head_width,
+                  double theta);
+void rotary(ThreadTeam& team, const Rotary& args);
+
+}  // namespace sherd::kernels::cpu

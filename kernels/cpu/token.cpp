@@ -1,0 +1,214 @@
+// T tokens, S positions, D width, V vocabulary.
+#include "kernels/cpu/token.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "kernels/cpu/blocks.h"
+#include "kernels/cpu/convert.h"
+#include "kernels/cpu/dispatch.h"
+#include "kernels/cpu/lane_sum.h"
+#include "kernels/cpu/random.h"
+#include "kernels/cpu/vector_math.h"
+
+namespace sherd::kernels::cpu {
+namespace {
+
+std::int64_t checked_token(std::int32_t token, std::int64_t vocab_size) {
+  CHECK(token >= 0 && token < vocab_size, "token {} in a vocabulary of {}", token, vocab_size);
+  return token;
+}
+
+template <class T>
+void embed(ThreadTeam& team, const EmbeddingForward& args) {
+  const std::int64_t D = args.width;
+  const auto* tokens_T = args.tokens.as<std::int32_t>();
+  const T* token_weight_VD = args.token_weight.as<T>();
+  const T* position_weight_SD = args.position_weight.as<T>();
+  T* y_TD = args.y.as<T>();
+  parallel_rows(team, args.sequences * args.positions, D, [&](std::int64_t t) {
+    const T* token_D = token_weight_VD + checked_token(tokens_T[t], args.vocab_size) * D;
+    for_each_block(0, D, [&](std::int64_t d, int count) {
+      BlockScratch token_scratch, position_scratch, y_scratch;
+      const float* token = load_block(token_D + d, count, token_scratch);
+      float* y = block_target(y_TD + t * D + d, y_scratch);
+      if (position_weight_SD) {
+        const T* position_D = position_weight_SD + t % args.positions * D;
+        const float* position = load_block(position_D + d, count, position_scratch);
+#pragma omp simd
+        for (int i = 0; i < count; ++i) y[i] = token[i] + position[i];
+      } else {
+        std::copy_n(token, count, y);
+      }
+      if (args.dropout.active()) apply_dropout(args.dropout, t * D + d, count, y, y);
+      store_block(y_TD + t * D + d, count, y_scratch);
+    });
+  });
+}
+
+// Adds dropout mask * dy[t, d .. d + count) to `sum`.
+template <class T>
+void add_masked(const EmbeddingBackward& args, std::int64_t t, std::int64_t d, int count,
+                float* sum) {
+  const std::int64_t first = t * args.width + d;
+  float dy[kBlock] = {};
+  widen(args.dy.as<T>() + first, dy, count);
+  if (args.dropout.active()) apply_dropout(args.dropout, first, count, dy, dy);
+#pragma omp simd
+  for (int i = 0; i < count; ++i) sum[i] += dy[i];
+}
+
+// The positions t in the order of their tokens, those of one token in their own order: a counting
+// sort. `workspace` holds V + 1 counts, then the result.
+const std::int32_t* order_by_token(const EmbeddingBackward& args) {
+  const std::int64_t T = args.sequences * args.positions, V = args.vocab_size;
+  const auto* tokens_T = args.tokens.as<std::int32_t>();
+  auto* next_V = static_cast<std::int32_t*>(args.workspace.data);
+  std::int32_t* order_T = next_V + V + 1;
+  std::fill_n(next_V, V + 1, 0);
+  for (std::int64_t t = 0; t < T; ++t) ++next_V[checked_token(tokens_T[t], V) + 1];
+  for (std::int64_t v = 0; v < V; ++v) next_V[v + 1] += next_V[v];
+  for (std::int64_t t = 0; t < T; ++t) {
+    order_T[next_V[tokens_T[t]]++] = static_cast<std::int32_t>(t);
+  }
+  return order_T;
+}
+
+void set_zero(ThreadTeam& team, const Tensor& x) {
+  constexpr std::int64_t kBytes = 256 * 1024;
+  const std::int64_t bytes = x.bytes();
+  team.parallel_for((bytes + kBytes - 1) / kBytes, [&](std::int64_t task, int) {
+    const std::int64_t count = std::min(kBytes, bytes - task * kBytes);
+    std::memset(static_cast<char*>(x.data) + task * kBytes, 0, static_cast<std::size_t>(count));
+  });
+}
+
+// Tasks own columns, not tokens: a frequent token would hold up whoever owned it.
+template <class T, class G>
+void sum_by_token(ThreadTeam& team, const EmbeddingBackward& args) {
+  constexpr std::int64_t kColumns = 64;
+  const std::int64_t num_tokens = args.sequences * args.positions, D = args.width;
+  const auto* tokens_T = args.tokens.as<std::int32_t>();
+  const std::int32_t* order_T = order_by_token(args);
+  if (!args.add_to_token_gradient) set_zero(team, args.d_token_weight);
+  team.parallel_for((D + kColumns - 1) / kColumns, [&](std::int64_t task, int) {
+    const std::int64_t d = task * kColumns;
+    const int count = static_cast<int>(std::min(kColumns, D - d));
+    for (std::int64_t i = 0; i < num_tokens;) {
+      const std::int64_t token = tokens_T[order_T[i]];
+      float sum[kColumns] = {};
+      for (; i < num_tokens && tokens_T[order_T[i]] == token; ++i) {
+        add_masked<T>(args, order_T[i], d, count, sum);
+      }
+      G* gradient = args.d_token_weight.as<G>() + token * D + d;
+      if (args.add_to_token_gradient) {
+        add_narrowed(sum, gradient, count);
+      } else {
+        narrow(sum, gradient, count);
+      }
+    }
+  });
+}
+
+template <class T, class G>
+void sum_by_position(ThreadTeam& team, const EmbeddingBackward& args) {
+  const std::int64_t S = args.positions, D = args.width;
+  G* gradient_SD = args.d_position_weight.as<G>();
+  parallel_rows(team, args.position_rows, D * args.sequences, [&](std::int64_t s) {
+    for_each_block(0, D, [&](std::int64_t d, int count) {
+      float sum[kBlock] = {};
+      for (std::int64_t b = 0; s < S && b < args.sequences; ++b) {
+        add_masked<T>(args, b * S + s, d, count, sum);
+      }
+      narrow(sum, gradient_SD + s * D + d, count);
+    });
+  });
+}
+
+// Calls term(block as floats, count) for the blocks of a row, in order.
+template <class T, class Function>
+void for_each_block_of_row(T* row, std::int64_t width, Function&& function) {
+  for_each_block(0, width, [&](std::int64_t first, int count) {
+    BlockScratch scratch;
+    function(row + first, load_block(row + first, count, scratch), count);
+  });
+}
+
+// One row of cross-entropy: the loss is returned and the row becomes its gradient.
+template <class T>
+float cross_entropy_row(T* logits_V, std::int64_t V, std::int64_t target,
+                        const CrossEntropy& args) {
+  const float target_logit = static_cast<float>(logits_V[target]);
+  float maximum = -std::numeric_limits<float>::infinity();
+  for_each_block_of_row(logits_V, V, [&](T*, const float* x, int count) {
+#pragma omp simd reduction(max : maximum)
+    for (int i = 0; i < count; ++i) maximum = x[i] > maximum ? x[i] : maximum;
+  });
+  // A float row that will be overwritten anyway keeps the exponentials for the gradient.
+  const bool keep = std::is_same_v<T, float> && args.gradient;
+  LaneSum sum;
+  for_each_block_of_row(logits_V, V, [&](T* row, const float* x, int count) {
+    BlockScratch scratch;
+    float* e = keep ? block_target(row, scratch) : scratch.value;
+#pragma omp simd
+    for (int i = 0; i < count; ++i) e[i] = fast_exp(x[i] - maximum);
+    sum.add_values(e, count);
+  });
+  const float total = sum.total();
+  if (args.gradient) {
+    const float inverse = 1.0f / total, scale = args.grad_scale;
+    const float at_target = scale * (fast_exp(target_logit - maximum) * inverse - 1.0f);
+    for_each_block_of_row(logits_V, V, [&](T* row, const float* x, int count) {
+      BlockScratch scratch;
+      float* gradient = block_target(row, scratch);
+      if constexpr (std::is_same_v<T, float>) {
+#pragma omp simd
+        for (int i = 0; i < count; ++i) gradient[i] = scale * (x[i] * inverse);
+      } else {
+#pragma omp simd
+        for (int i = 0; i < count; ++i) gradient[i] = scale * (fast_exp(x[i] - maximum) * inverse);
+      }
+      store_block(row, count, scratch);
+    });
+    logits_V[target] = static_cast<T>(at_target);
+  }
+  return fast_log(total) + (maximum - target_logit);
+}
+
+}  // namespace
+
+void embedding_forward(ThreadTeam& team, const EmbeddingForward& args) {
+  dispatch_float(args.y.dtype, [&]<class T>(T) { embed<T>(team, args); });
+}
+
+void embedding_backward(ThreadTeam& team, const EmbeddingBackward& args) {
+  const std::int64_t needed =
+      embedding_backward_workspace_bytes(args.sequences * args.positions, args.vocab_size);
+  CHECK(args.workspace.bytes() >= needed, "embedding: a workspace of {} bytes, {} needed",
+        args.workspace.bytes(), needed);
+  dispatch_float(args.dy.dtype, [&]<class T>(T) {
+    dispatch_float(args.d_token_weight.dtype, [&]<class G>(G) { sum_by_token<T, G>(team, args); });
+    if (!args.d_position_weight) return;
+    dispatch_float(args.d_position_weight.dtype,
+                   [&]<class G>(G) { sum_by_position<T, G>(team, args); });
+  });
+}
+
+std::int64_t embedding_backward_workspace_bytes(std::int64_t tokens, std::int64_t vocab_size) {
+  return (vocab_size + 1 + tokens) * static_cast<std::int64_t>(sizeof(std::int32_t));
+}
+
+void cross_entropy(ThreadTeam& team, const CrossEntropy& args) {
+  const std::int64_t V = args.vocab_size;
+  const auto* targets_T = args.targets.as<std::int32_t>();
+  dispatch_float(args.logits.dtype, [&]<class T>(T) {
+    T* logits_TV = args.logits.as<T>();
+    parallel_rows(team, args.tokens, V, [&](std::int64_t t) {
+      const std::int64_t target = checked_token(targets_T[t], V);
+      args.losses.as<float>()[t] = cross_entropy_row(logits_TV + t * V, V, target, args);
+    });
+  });
+}
+
+}  // namespace sherd::kernels::cpu

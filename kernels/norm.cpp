@@ -1,0 +1,63 @@
+#include "kernels/norm.h"
+
+#include "core/error.h"
+#include "kernels/cpu/norm.h"
+#include "kernels/device.h"
+
+namespace sherd::kernels {
+namespace {
+
+void check(ConstTensor tensor, DType dtype, std::int64_t numel) {
+  CHECK(tensor.dtype == dtype && tensor.numel == numel,
+        "{} elements of {} where {} of {} were expected", tensor.numel, name_of(tensor.dtype),
+        numel, name_of(dtype));
+}
+void check_if_given(ConstTensor tensor, DType dtype, std::int64_t numel) {
+  if (tensor) check(tensor, dtype, numel);
+}
+
+}  // namespace
+
+void norm_forward(Stream& stream, const NormForward& args) {
+  const std::int64_t tokens = args.shape.tokens, width = args.shape.width;
+  const DType dtype = args.residual.dtype;
+  check(args.residual, dtype, tokens * width);
+  check_if_given(args.branch, dtype, tokens * width);
+  check(args.weight, dtype, width);
+  check_if_given(args.bias, dtype, width);
+  check_if_given(args.residual_out, dtype, tokens * width);
+  check(args.y, dtype, tokens * width);
+  check_if_given(args.mean, DType::kF32, tokens);
+  check(args.rstd, DType::kF32, tokens);
+  CHECK(!args.branch || args.residual_out, "a branch, but no place for the sum");
+  CHECK(args.mean || args.shape.kind == NormKind::kRmsNorm, "layernorm without mean");
+  if (stream.device() == DeviceKind::kCuda) no_cuda_kernel("norm_forward");
+  stream.run("norm_forward", [=, &stream] { cpu::norm_forward(stream.team(), args); });
+}
+
+void norm_backward(Stream& stream, const NormBackward& args) {
+  const std::int64_t tokens = args.shape.tokens, width = args.shape.width;
+  const DType dtype = args.residual.dtype;
+  check(args.residual, dtype, tokens * width);
+  if (args.shape.kind == NormKind::kLayerNorm) check(args.mean, DType::kF32, tokens);
+  check(args.rstd, DType::kF32, tokens);
+  check(args.weight, dtype, width);
+  check(args.dy, dtype, tokens * width);
+  check_if_given(args.d_residual_out, dtype, tokens * width);
+  check(args.d_residual_in, dtype, tokens * width);
+  check_if_given(args.d_branch, dtype, tokens * width);
+  CHECK(args.dweight.numel == width && (!args.dbias || args.dbias.numel == width),
+        "{} and {} elements of dweight and dbias for width {}", args.dweight.numel,
+        args.dbias.numel, width);
+  CHECK(args.workspace.bytes() >= norm_backward_workspace_bytes(args.shape),
+        "a workspace of {} bytes where {} are needed", args.workspace.bytes(),
+        norm_backward_workspace_bytes(args.shape));
+  if (stream.device() == DeviceKind::kCuda) no_cuda_kernel("norm_backward");
+  stream.run("norm_backward", [=, &stream] { cpu::norm_backward(stream.team(), args); });
+}
+
+std::int64_t norm_backward_workspace_bytes(const NormShape& shape) {
+  return cpu::norm_backward_workspace_bytes(shape);
+}
+
+}  // namespace sherd::kernels

@@ -1,0 +1,103 @@
+#include "kernels/pointwise.h"
+
+#include "core/error.h"
+#include "kernels/cpu/pointwise.h"
+#include "kernels/device.h"
+
+namespace sherd::kernels {
+namespace {
+
+constexpr std::int64_t kSumBlock = 4096;
+
+bool is_cuda(const Stream& stream) {
+  return stream.device() == DeviceKind::kCuda;
+}
+
+void check_alike(ConstTensor a, ConstTensor b) {
+  CHECK(a.numel == b.numel && a.dtype == b.dtype, "{} elements of {} and {} of {}", a.numel,
+        name_of(a.dtype), b.numel, name_of(b.dtype));
+}
+
+}  // namespace
+
+void fill_zero(Stream& stream, Tensor x) {
+  if (is_cuda(stream)) no_cuda_kernel("fill_zero");
+  stream.run("fill_zero", [=, &stream] { cpu::fill_zero(stream.team(), x); });
+}
+
+void fill_constant(Stream& stream, Tensor out, float value) {
+  if (is_cuda(stream)) no_cuda_kernel("fill_constant");
+  stream.run("fill_constant", [=, &stream] { cpu::fill_constant(stream.team(), out, value); });
+}
+
+void cast(Stream& stream, ConstTensor x, Tensor y) {
+  CHECK(x.numel == y.numel, "cast of {} elements into {}", x.numel, y.numel);
+  CHECK(x.data != y.data || size_of(x.dtype) == size_of(y.dtype), "cast of {} to {} in place",
+        name_of(x.dtype), name_of(y.dtype));
+  if (is_cuda(stream)) no_cuda_kernel("cast");
+  stream.run("cast", [=, &stream] { cpu::cast(stream.team(), x, y); });
+}
+
+void add(Stream& stream, ConstTensor x, Tensor accumulator) {
+  CHECK(x.numel == accumulator.numel, "{} elements added to {}", x.numel, accumulator.numel);
+  if (is_cuda(stream)) no_cuda_kernel("add");
+  stream.run("add", [=, &stream] { cpu::add(stream.team(), x, accumulator); });
+}
+
+void sum_in_order_on_host(const ConstTensor* inputs, int num_inputs, Tensor out) {
+  CHECK(num_inputs >= 1, "a sum of {} buffers", num_inputs);
+  for (int k = 0; k < num_inputs; ++k) check_alike(inputs[k], out);
+  cpu::sum_in_order(inputs, num_inputs, out);
+}
+
+void residual_add(Stream& stream, ConstTensor residual, ConstTensor branch, const Dropout& dropout,
+                  Tensor out) {
+  check_alike(residual, out);
+  check_alike(branch, out);
+  if (is_cuda(stream)) no_cuda_kernel("residual_add");
+  stream.run("residual_add",
+             [=, &stream] { cpu::residual_add(stream.team(), residual, branch, dropout, out); });
+}
+
+void dropout_backward(Stream& stream, ConstTensor dy, const Dropout& dropout, Tensor dx) {
+  check_alike(dy, dx);
+  if (is_cuda(stream)) no_cuda_kernel("dropout_backward");
+  stream.run("dropout_backward",
+             [=, &stream] { cpu::dropout_backward(stream.team(), dy, dropout, dx); });
+}
+
+void sum_of_squares(Stream& stream, ConstTensor x, Tensor out, Tensor workspace) {
+  CHECK(out.dtype == DType::kF64 && out.numel >= 1, "out is {} of {}", out.numel,
+        name_of(out.dtype));
+  CHECK(workspace.dtype == DType::kF64 &&
+            workspace.bytes() >= sum_of_squares_workspace_bytes(x.numel),
+        "workspace is {} of {}", workspace.numel, name_of(workspace.dtype));
+  if (is_cuda(stream)) no_cuda_kernel("sum_of_squares");
+  stream.run("sum_of_squares",
+             [=, &stream] { cpu::sum_of_squares(stream.team(), x, out, workspace); });
+}
+
+std::int64_t sum_of_squares_workspace_bytes(std::int64_t numel) {
+  return (numel + kSumBlock - 1) / kSumBlock * static_cast<std::int64_t>(sizeof(double));
+}
+
+std::int64_t find_non_finite(Stream& stream, ConstTensor x) {
+  if (is_cuda(stream)) no_cuda_kernel("find_non_finite");
+  std::int64_t found = -1;
+  stream.run("find_non_finite",
+             [=, &stream, &found] { found = cpu::find_non_finite(stream.team(), x); });
+  stream.synchronize();
+  return found;
+}
+
+void fill_normal(Stream& stream, Tensor out, const RandomAddress& address,
+                 std::int64_t first_element, float mean, float stddev) {
+  CHECK(out.dtype == DType::kF32, "fill_normal into {}", name_of(out.dtype));
+  CHECK(first_element >= 0, "first element {}", first_element);
+  if (is_cuda(stream)) no_cuda_kernel("fill_normal");
+  stream.run("fill_normal", [=, &stream] {
+    cpu::fill_normal(stream.team(), out, address, first_element, mean, stddev);
+  });
+}
+
+}  // namespace sherd::kernels

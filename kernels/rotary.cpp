@@ -1,0 +1,33 @@
+#include "kernels/rotary.h"
+
+#include "core/error.h"
+#include "kernels/cpu/rotary.h"
+#include "kernels/device.h"
+
+namespace sherd::kernels {
+
+void rotary_table(Stream& stream, Tensor table, std::int64_t positions, std::int64_t head_width,
+                  double theta) {
+  CHECK(head_width >= 2 && head_width % 2 == 0, "head width {}", head_width);
+  CHECK(table.dtype == DType::kF32 && table.numel == positions * head_width,
+        "a table of {} {} for [{}, {}]", table.numel, name_of(table.dtype), positions, head_width);
+  if (stream.device() == DeviceKind::kCuda) no_cuda_kernel("rotary_table");
+  stream.run("rotary_table", [=, &stream] {
+    cpu::rotary_table(stream.team(), table, positions, head_width, theta);
+  });
+}
+
+void rotary(Stream& stream, const Rotary& args) {
+  CHECK(args.head_width >= 2 && args.head_width % 2 == 0, "head width {}", args.head_width);
+  CHECK(args.table.dtype == DType::kF32 && args.table.numel >= args.positions * args.head_width,
+        "a table of {} {} for [{}, {}]", args.table.numel, name_of(args.table.dtype),
+        args.positions, args.head_width);
+  const std::int64_t heads = args.query_heads + 2 * args.kv_heads;
+  CHECK(args.qkv.numel == args.sequences * args.positions * heads * args.head_width,
+        "{} elements for {} x {} tokens of {} heads of {}", args.qkv.numel, args.sequences,
+        args.positions, heads, args.head_width);
+  if (stream.device() == DeviceKind::kCuda) no_cuda_kernel("rotary");
+  stream.run("rotary", [=, &stream] { cpu::rotary(stream.team(), args); });
+}
+
+}  // namespace sherd::kernels

@@ -1,0 +1,69 @@
+#include "kernels/token.h"
+
+#include "core/thread_team.h"
+#include "kernels/cpu/token.h"
+#include "kernels/device.h"
+
+namespace sherd::kernels {
+namespace {
+
+void check_tensor(std::string_view what, const ConstTensor& tensor, DType dtype,
+                  std::int64_t numel) {
+  CHECK(tensor && tensor.dtype == dtype && tensor.numel == numel, "{} is {} [{}], expected {} [{}]",
+        what, name_of(tensor.dtype), tensor.numel, name_of(dtype), numel);
+}
+
+}  // namespace
+
+void embedding_forward(Stream& stream, const EmbeddingForward& args) {
+  const std::int64_t tokens = args.sequences * args.positions;
+  CHECK(tokens >= 1 && args.width >= 1 && args.vocab_size >= 1, "embedding: {} x {} tokens of {}",
+        args.sequences, args.positions, args.width);
+  check_tensor("embedding: tokens", args.tokens, DType::kI32, tokens);
+  check_tensor("embedding: y", args.y, args.y.dtype, tokens * args.width);
+  check_tensor("embedding: token_weight", args.token_weight, args.y.dtype,
+               args.vocab_size * args.width);
+  CHECK(!args.position_weight || (args.position_weight.dtype == args.y.dtype &&
+                                  args.position_weight.numel >= args.positions * args.width),
+        "embedding: position_weight has {} elements, {} positions of width {}",
+        args.position_weight.numel, args.positions, args.width);
+  if (stream.device() == DeviceKind::kCuda) no_cuda_kernel("embedding_forward");
+  stream.run("embedding_forward", [&stream, args] { cpu::embedding_forward(stream.team(), args); });
+}
+
+void embedding_backward(Stream& stream, const EmbeddingBackward& args) {
+  const std::int64_t tokens = args.sequences * args.positions;
+  CHECK(tokens >= 1 && args.width >= 1 && args.vocab_size >= 1, "embedding: {} x {} tokens of {}",
+        args.sequences, args.positions, args.width);
+  check_tensor("embedding: tokens", args.tokens, DType::kI32, tokens);
+  check_tensor("embedding: dy", args.dy, args.dy.dtype, tokens * args.width);
+  check_tensor("embedding: d_token_weight", args.d_token_weight, args.d_token_weight.dtype,
+               args.vocab_size * args.width);
+  if (args.d_position_weight) {
+    CHECK(args.position_rows >= args.positions, "embedding: {} position rows for {} positions",
+          args.position_rows, args.positions);
+    check_tensor("embedding: d_position_weight", args.d_position_weight,
+                 args.d_position_weight.dtype, args.position_rows * args.width);
+  }
+  if (stream.device() == DeviceKind::kCuda) no_cuda_kernel("embedding_backward");
+  stream.run("embedding_backward",
+             [&stream, args] { cpu::embedding_backward(stream.team(), args); });
+}
+
+std::int64_t embedding_backward_workspace_bytes(std::int64_t tokens, std::int64_t /*width*/,
+                                                std::int64_t vocab_size, int /*num_threads*/) {
+  return cpu::embedding_backward_workspace_bytes(tokens, vocab_size);
+}
+
+void cross_entropy(Stream& stream, const CrossEntropy& args) {
+  CHECK(args.tokens >= 1 && args.vocab_size >= 1, "cross_entropy: {} tokens, {} classes",
+        args.tokens, args.vocab_size);
+  check_tensor("cross_entropy: logits", args.logits, args.logits.dtype,
+               args.tokens * args.vocab_size);
+  check_tensor("cross_entropy: targets", args.targets, DType::kI32, args.tokens);
+  check_tensor("cross_entropy: losses", args.losses, DType::kF32, args.tokens);
+  if (stream.device() == DeviceKind::kCuda) no_cuda_kernel("cross_entropy");
+  stream.run("cross_entropy", [&stream, args] { cpu::cross_entropy(stream.team(), args); });
+}
+
+}  // namespace sherd::kernels

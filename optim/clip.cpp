@@ -1,0 +1,40 @@
+#include "optim/clip.h"
+
+#include <algorithm>
+
+#include "kernels/pointwise.h"
+
+namespace sherd::optim {
+
+GradientNorm::GradientNorm(const sharding::Rank& rank,
+                           const std::vector<sharding::UnitState>& units)
+    : rank_(&rank), units_(&units) {
+  std::int64_t largest = 0;
+  for (const sharding::UnitState& unit : units) {
+    largest = std::max(largest, unit.layout().slice_numel());
+  }
+  sums_ = rank.memory->acquire({"gradient_norm.sums", Category::kWorkspace, DType::kF64,
+                                static_cast<std::int64_t>(units.size()), kUpdate});
+  workspace_ = rank.memory->acquire(
+      {"gradient_norm.workspace", Category::kWorkspace, DType::kF64,
+       kernels::sum_of_squares_workspace_bytes(largest) / 8, kUpdate});
+}
+
+double GradientNorm::local_sum_of_squares() {
+  Stream& stream = rank_->compute();
+  for (std::size_t i = 0; i < units_->size(); ++i) {
+    kernels::sum_of_squares(stream, (*units_)[i].gradient(rank_->rank),
+                            sums_.tensor().part(static_cast<std::int64_t>(i), 1),
+                            workspace_.tensor());
+  }
+  stream.synchronize();
+  double sum = 0.0;
+  for (std::int64_t i = 0; i < sums_.tensor().numel; ++i) sum += sums_.tensor().as<double>()[i];
+  return sum;
+}
+
+float clip_scale(float norm, float max_norm) {
+  return max_norm > 0.0f && norm > max_norm ? max_norm / norm : 1.0f;
+}
+
+}  // namespace sherd::optim

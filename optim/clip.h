@@ -1,0 +1,33 @@
+/// The global gradient norm, and the factor that brings it under a limit (Pascanu et al. 2013).
+///
+///   norm  = sqrt(sum over all ranks' slices of g^2)
+///   scale = norm > max_norm ? max_norm / norm : 1          (max_norm 0: always 1)
+///
+/// Each rank adds the squares of its own slices in f64, unit by unit; ranks are added in rank order;
+/// the norm is rounded to f32 once. Stage 0 takes its own slices too, although it holds them all, so
+/// that the same sums are formed at every stage. Padding is zero and adds nothing.
+#pragma once
+
+#include <vector>
+
+#include "sharding/unit.h"
+
+namespace sherd::optim {
+
+class GradientNorm {
+ public:
+  GradientNorm(const sharding::Rank& rank, const std::vector<sharding::UnitState>& units);
+
+  /// Sum of squares of this rank's slices of all units. Blocks until the compute stream has it.
+  double local_sum_of_squares();
+
+ private:
+  const sharding::Rank* rank_;
+  const std::vector<sharding::UnitState>* units_;
+  Buffer sums_;       // f64, one per unit
+  Buffer workspace_;
+};
+
+float clip_scale(float norm, float max_norm);
+
+}  // namespace sherd::optim

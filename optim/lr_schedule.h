@@ -1,0 +1,38 @@
+/// The learning rate as a pure function of the step, so that a resumed run needs no schedule state.
+///
+/// Step s counts from 0, W = warmup_steps, N = decay_steps, low = min_lr_ratio * lr:
+///
+///   s < W       all types   lr * (s + 1) / (W + 1)                 linear warm-up, never zero
+///   W <= s < N  constant    lr
+///               linear      lr - (lr - low) * p
+///               cosine      low + (lr - low) * (1 + cos(pi * p)) / 2
+///                           where p = (s - W) / (N - W)
+///               wsd         lr until step M, then lr - (lr - low) * (s - M) / (N - M)
+///                           where M = max(W, N - round(N / 5)): the last fifth decays
+///   s >= N      constant    lr, the other types low
+///
+/// Sources    warm-up and cosine as in nanoGPT's `get_lr` (cosine: Loshchilov & Hutter 2017,
+///            arXiv 1608.03983, without restarts); wsd (warm-up, stable, decay) as in MiniCPM, Hu
+///            et al. 2024, arXiv 2404.06395, with the linear decay and the share of one fifth that
+///            Hägele et al. 2024, arXiv 2405.18392, found as good as cosine.
+/// Rounding   everything in double.
+/// Errors     none: the recipe has checked the ranges. A negative step is our bug (CHECK).
+#pragma once
+
+#include <cstdint>
+
+namespace sherd::optim {
+
+enum class ScheduleType { kConstant, kLinear, kCosine, kWsd };
+
+struct LrSchedule {
+  ScheduleType type = ScheduleType::kConstant;
+  double lr = 0;                  ///< the highest rate
+  std::int64_t warmup_steps = 0;  ///< W
+  std::int64_t decay_steps = 0;   ///< N; unused by `constant`
+  double min_lr_ratio = 0;        ///< low / lr; unused by `constant`
+};
+
+double learning_rate(const LrSchedule& schedule, std::int64_t step);
+
+}  // namespace sherd::optim

@@ -1,0 +1,179 @@
+#include "sharding/gradient_reduction.h"
+
+#include <algorithm>
+#include <map>
+
+#include "kernels/pointwise.h"
+
+namespace sherd::sharding {
+namespace {
+
+constexpr int kClosed = -1;
+constexpr int kAccumulator = -2;
+
+}  // namespace
+
+GradientReduction::GradientReduction(const Rank& rank, const std::vector<UnitState>& units,
+                                     int num_micro_steps)
+    : rank_(&rank),
+      units_(&units),
+      placement_(units[0].placement()),
+      precision_(units[0].precision()),
+      num_micro_steps_(num_micro_steps),
+      open_slot_(units.size(), kClosed),
+      reduced_(rank.make_event()) {
+  CHECK(precision_.reduce == precision_.accumulate, "gradients reduced in {} but accumulated in {}",
+        name_of(precision_.reduce), name_of(precision_.accumulate));
+  for (std::size_t i = 0; i < units.size(); ++i) written_.push_back(rank.make_event());
+  make_slots();
+}
+
+void GradientReduction::make_slots() {
+  if (!placement_.gradients_sharded && num_micro_steps_ == 1) return;
+  // At the boundary a slot is drained by the compute stream itself, so one is enough.
+  const int block_slots = placement_.grad_sync == GradSync::kBoundary ? 1 : 2;
+  std::map<UnitClass, std::int64_t> largest;
+  std::int64_t largest_slice = 0;
+  int num_blocks = 0;
+  for (const UnitState& unit : *units_) {
+    std::int64_t& numel = largest[unit.spec().unit_class];
+    numel = std::max(numel, unit.layout().numel());
+    largest_slice = std::max(largest_slice, unit.layout().slice_numel());
+    num_blocks += unit.spec().unit_class == UnitClass::kBlock;
+  }
+  for (const auto& [unit_class, numel] : largest) {
+    const bool block = unit_class == UnitClass::kBlock;
+    for (int i = 0; i < (block ? std::min(block_slots, num_blocks) : 1); ++i) {
+      slots_.push_back({unit_class,
+                        rank_->memory->acquire({fmt::format("gradient.{}.{}", block ? "block" : "edge", i),
+                                                Category::kUnreducedGradients, precision_.reduce,
+                                                numel, kBackward | kReduce}),
+                        -1, false, rank_->make_event(), rank_->make_event()});
+    }
+  }
+  if (placement_.gradients_sharded && num_micro_steps_ > 1) {
+    staging_ = rank_->memory->acquire({"gradient.staging", Category::kCommunication,
+                                       precision_.reduce, largest_slice, kReduce});
+  }
+}
+
+void GradientReduction::begin_micro_step(int micro_step) {
+  for (std::size_t unit = 0; unit < open_slot_.size(); ++unit) {
+    CHECK(open_slot_[unit] == kClosed, "the gradient of {} was left open", (*units_)[unit].name());
+  }
+  micro_step_ = micro_step;
+}
+
+GradientReduction::Slot& GradientReduction::slot_for(int unit) {
+  const UnitClass unit_class = (*units_)[unit].spec().unit_class;
+  std::vector<std::size_t> candidates;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i].unit_class == unit_class) candidates.push_back(i);
+  }
+  const std::size_t turn =
+      unit_class == UnitClass::kBlock ? next_block_slot_++ % candidates.size() : 0;
+  Slot& slot = slots_[candidates[turn]];
+  CHECK(!slot.open, "the gradient slot for {} is still open", (*units_)[unit].name());
+  return slot;
+}
+
+std::vector<Tensor> GradientReduction::open(int unit) {
+  const UnitState& state = (*units_)[unit];
+  if (open_slot_[unit] == kAccumulator) return state.layout().views(state.gradients());
+  if (open_slot_[unit] == kClosed) {
+    if (into_accumulator()) {
+      open_slot_[unit] = kAccumulator;
+      return state.layout().views(state.gradients());
+    }
+    Slot& slot = slot_for(unit);
+    rank_->compute().wait(*slot.free);
+    if (slot.unit != unit) {
+      zero_padding(state, slot.buffer.tensor().part(0, state.layout().numel()));
+    }
+    slot.unit = unit;
+    slot.open = true;
+    open_slot_[unit] = static_cast<int>(&slot - slots_.data());
+  }
+  const Slot& slot = slots_[open_slot_[unit]];
+  return state.layout().views(slot.buffer.tensor().part(0, state.layout().numel()));
+}
+
+// Another unit's gradient may have stood where this one has padding.
+void GradientReduction::zero_padding(const UnitState& unit, const Tensor& full) {
+  std::int64_t end = 0;
+  const auto zero_until = [&](std::int64_t begin) {
+    if (begin > end) kernels::fill_zero(rank_->compute(), full.part(end, begin - end));
+  };
+  for (std::size_t i = 0; i < unit.spec().parameters.size(); ++i) {
+    zero_until(unit.layout().offset(static_cast<int>(i)));
+    end = unit.layout().offset(static_cast<int>(i)) + unit.spec().parameters[i].numel();
+  }
+  zero_until(full.numel);
+}
+
+void GradientReduction::close(int unit) {
+  const UnitState& state = (*units_)[unit];
+  CHECK(open_slot_[unit] != kClosed, "close of {} without an open", state.name());
+  const int index = open_slot_[unit];
+  open_slot_[unit] = kClosed;
+  const Tensor full = index == kAccumulator
+                          ? state.gradients()
+                          : slots_[index].buffer.tensor().part(0, state.layout().numel());
+  if (inspect) inspect(unit, full);
+
+  if (index != kAccumulator) {
+    Slot& slot = slots_[index];
+    slot.open = false;
+    if (placement_.gradients_sharded) return reduce_sharded(unit, slot);
+    if (placement_.grad_sync == GradSync::kEveryMicroStep) {
+      rank_->compute().record(*slot.written);
+      rank_->reduce().wait(*slot.written);
+      reduce_in_place(unit, full);
+      for (const int owner : state.updated_slices()) {
+        kernels::add(rank_->reduce(), state.layout().slice(full, owner), state.gradient(owner));
+      }
+      rank_->reduce().record(*slot.free);
+      return;
+    }
+    kernels::add(rank_->compute(), full, state.gradients());
+  }
+  if (placement_.grad_sync == GradSync::kEveryMicroStep || last()) {
+    rank_->compute().record(*written_[unit]);
+    rank_->reduce().wait(*written_[unit]);
+    reduce_in_place(unit, state.gradients());
+  }
+}
+
+void GradientReduction::reduce_sharded(int unit, Slot& slot) {
+  const UnitState& state = (*units_)[unit];
+  Stream& stream = rank_->reduce();
+  const Tensor full = slot.buffer.tensor().part(0, state.layout().numel());
+  rank_->compute().record(*slot.written);
+  stream.wait(*slot.written);
+  if (first()) {
+    rank_->reduce_communicator->reduce_scatter(stream, state.name(), full, state.gradients());
+  } else {
+    const Tensor sum = staging_.tensor().part(0, state.layout().slice_numel());
+    rank_->reduce_communicator->reduce_scatter(stream, state.name(), full, sum);
+    kernels::add(stream, sum, state.gradients());
+  }
+  stream.record(*slot.free);
+}
+
+// Stage 0 needs every slice of the sum, the others their own.
+void GradientReduction::reduce_in_place(int unit, const Tensor& full) {
+  const UnitState& state = (*units_)[unit];
+  if (placement_.optimizer_sharded) {
+    rank_->reduce_communicator->reduce_scatter(rank_->reduce(), state.name(), full,
+                                               state.layout().slice(full, rank_->rank));
+  } else {
+    rank_->reduce_communicator->all_reduce(rank_->reduce(), state.name(), full);
+  }
+}
+
+void GradientReduction::finish() {
+  rank_->reduce().record(*reduced_);
+  rank_->compute().wait(*reduced_);
+}
+
+}  // namespace sherd::sharding

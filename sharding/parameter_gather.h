@@ -1,0 +1,89 @@
+/// Full parameters, just in time: gather -> get -> release.
+///
+/// The order in which a step uses units is known beforehand (`plan`). While the compute stream works
+/// on one use, the gather stream fills slots for the next `prefetch_depth` uses:
+///
+///   compute   | use 0 | use 1 | use 2 | use 3 | ...
+///   gather    | 1 | 2 |  | 3 |   | 4 |
+///
+/// At stages 0-2 full parameters are resident and a use only waits for the unit's last publish.
+/// At stage 3 they live in a fixed pool of slots, one pool per unit class, each slot as large as the
+/// largest unit of the class. A slot is tagged (unit, version); two events guard it:
+///   ready   the gather is done: the compute stream waits for it before reading
+///   free    the last reader is done: the gather stream waits for it before overwriting
+/// A use finds its unit in a slot if it is there at this version (the block at the turn from forward
+/// to backward is gathered once). Otherwise the slot whose content is needed latest is overwritten;
+/// the plan tells which. Every rank makes the same choices, so collectives match by construction.
+///
+/// Slots: prefetch_depth + 1 for blocks (all blocks with `reshard_after_forward` off: the forward's
+/// gather then serves the backward too), one for the edges.
+/// Errors: misuse (a use out of order, a release without a get) is our bug (CHECK).
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "sharding/unit.h"
+
+namespace sherd::sharding {
+
+struct GatherOptions {
+  int prefetch_depth = 1;
+  bool reshard_after_forward = true;
+};
+
+class ParameterGather {
+ public:
+  ParameterGather(const Rank& rank, const std::vector<UnitState>& units,
+                  const GatherOptions& options);
+
+  /// The units that will be used from now on, in order. The previous plan must be finished.
+  void plan(std::vector<int> uses);
+  /// The planned next use: the compute stream waits until the unit's parameters are there. Returns
+  /// one view per parameter, valid until `release`.
+  std::vector<Tensor> get(int unit);
+  /// The compute stream has no readers of this use beyond what is enqueued.
+  void release(int unit);
+  /// The compute stream has updated this rank's slices: let every rank see them. At stages 1-2 an
+  /// all-gather on the gather stream, hidden under the next forward; at stage 3 the next gather.
+  void publish(int unit);
+  /// Drops the rest of the plan (after an error, or a step that ends early).
+  void abandon();
+
+ private:
+  struct Slot {
+    UnitClass unit_class;
+    Buffer buffer;
+    int unit = -1;
+    std::int64_t version = -1;
+    int pins = 0;  // uses that were promised this slot and haven't been released
+    std::unique_ptr<Event> ready, free;
+  };
+  struct UnitTag {
+    std::int64_t version = 0;
+    std::unique_ptr<Event> updated;    // the slice holds this version
+    std::unique_ptr<Event> published;  // the resident full buffer holds this version
+  };
+
+  bool sharded() const { return (*units_)[0].placement().parameters_sharded; }
+  void make_slots(const GatherOptions& options);
+  void prefetch();
+  bool promise_slot(int unit);
+  Slot* find(int unit);
+  Slot* evict(UnitClass unit_class);
+  std::size_t next_use(int unit) const;
+  void gather_into(Slot& slot, int unit);
+
+  const Rank* rank_;
+  const std::vector<UnitState>* units_;
+  int prefetch_depth_;
+  std::vector<int> uses_;
+  std::size_t current_ = 0;    // the use that `get` gives next, or has given
+  std::size_t promised_ = 0;   // uses before this one have a slot
+  bool in_use_ = false;
+  std::vector<UnitTag> tags_;
+  std::vector<Slot> slots_;
+};
+
+}  // namespace sherd::sharding

@@ -1,0 +1,43 @@
+/// One participant: its number, its streams, its communicators, its memory.
+///
+/// Gather and reduce have a communicator each, because on one communicator the order of calls is the
+/// order of execution, and a prefetch must not queue behind a reduction.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <memory>
+
+#include "core/memory.h"
+#include "core/stream.h"
+#include "sharding/comm/communicator.h"
+
+namespace sherd::sharding {
+
+struct Rank {
+  int rank = 0;
+  int world_size = 1;
+  // Buffers outlive streams and streams outlive nothing they touch: members are destroyed from the
+  // bottom, so the workers are joined before communicators and memory go.
+  std::unique_ptr<Allocator> memory;
+  std::unique_ptr<Communicator> gather_communicator;
+  std::unique_ptr<Communicator> reduce_communicator;
+
+  Stream& compute() const { return *compute_stream; }
+  Stream& gather() const { return *gather_stream; }
+  Stream& reduce() const { return *reduce_stream; }
+  std::unique_ptr<Event> make_event() const { return make_cpu_event(); }
+
+  /// Runs `work` and returns when this rank's streams are idle. If it throws, the communicators are
+  /// aborted with the reason first, so that no peer waits, and the error is rethrown once the streams
+  /// are idle: whatever `work` used may be destroyed after that, and not before.
+  void guard(const std::function<void()>& work);
+
+  std::function<void(std::exception_ptr)> report_failure;  ///< called before peers learn of it
+
+  std::unique_ptr<Stream> compute_stream;
+  std::unique_ptr<Stream> gather_stream;
+  std::unique_ptr<Stream> reduce_stream;
+};
+
+}  // namespace sherd::sharding

@@ -1,0 +1,84 @@
+#include "core/thread_team.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+namespace sherd {
+namespace {
+
+// Counts without atomics: a task that ran twice at once would be a race for the thread sanitizer.
+void expect_each_task_once(ThreadTeam& team, std::int64_t num_tasks) {
+  std::vector<int> runs(static_cast<std::size_t>(num_tasks), 0);
+  std::vector<std::int64_t> per_thread(static_cast<std::size_t>(team.num_threads()), 0);
+  team.parallel_for(num_tasks, [&](std::int64_t i, int thread) {
+    ++runs[static_cast<std::size_t>(i)];
+    ++per_thread.at(static_cast<std::size_t>(thread));
+  });
+  for (std::int64_t i = 0; i < num_tasks; ++i) {
+    ASSERT_EQ(runs[static_cast<std::size_t>(i)], 1) << "task " << i << " of " << num_tasks;
+  }
+  ASSERT_EQ(std::accumulate(per_thread.begin(), per_thread.end(), std::int64_t{0}), num_tasks);
+}
+
+TEST(ThreadTeam, RunsEachTaskOnceForManySizes) {
+  for (const int num_threads : {1, 2, 3, 4, 8}) {
+    ThreadTeam team(num_threads);
+    EXPECT_EQ(team.num_threads(), num_threads);
+    for (const std::int64_t num_tasks : {0, 1, 2, 3, 7, 8, 9, 64, 1000}) {
+      expect_each_task_once(team, num_tasks);
+    }
+  }
+}
+
+TEST(ThreadTeam, RunsManyShortLoopsOneAfterAnother) {
+  for (const bool may_spin : {false, true}) {
+    for (const int num_threads : {2, 8}) {  // 8: more threads than most test machines have cores
+      ThreadTeam team(num_threads, may_spin);
+      for (int loop = 0; loop < 500; ++loop) expect_each_task_once(team, 1 + loop % 13);
+    }
+  }
+}
+
+TEST(ThreadTeam, EveryTaskIsDoneWhenALoopReturns) {
+  ThreadTeam team(4);
+  std::vector<std::int64_t> values(257, 0);
+  for (int loop = 0; loop < 100; ++loop) {
+    // Each loop reads what others wrote in the loop before.
+    const std::vector<std::int64_t> before = values;
+    team.parallel_for(257, [&](std::int64_t i, int) {
+      values[static_cast<std::size_t>(i)] = before[static_cast<std::size_t>((i + 1) % 257)] + 1;
+    });
+    for (const std::int64_t value : values) ASSERT_EQ(value, loop + 1);
+  }
+}
+
+TEST(ThreadTeam, SeveralTeamsDoNotDisturbOneAnother) {
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.emplace_back([] {
+      ThreadTeam team(3);
+      for (int loop = 0; loop < 100; ++loop) expect_each_task_once(team, 17);
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
+TEST(ThreadTeam, CanBeBuiltAndDestroyedWithoutALoop) {
+  for (int i = 0; i < 50; ++i) ThreadTeam team(4, i % 2 == 0);
+}
+
+TEST(ThreadTeam, ALoopOfATeamOfOneRunsOnTheCaller) {
+  ThreadTeam team(1);
+  const std::thread::id caller = std::this_thread::get_id();
+  std::int64_t next = 0;
+  team.parallel_for(5, [&](std::int64_t i, int thread) {
+    EXPECT_EQ(i, next++);
+    EXPECT_EQ(thread, 0);
+    EXPECT_EQ(std::this_thread::get_id(), caller);
+  });
+  EXPECT_EQ(next, 5);
+}
+
+}  // namespace
+}  // namespace sherd

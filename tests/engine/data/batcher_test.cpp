@@ -1,0 +1,225 @@
+#include "engine/data/batcher.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "tests/support/temp_folder.h"
+
+namespace sherd::data {
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+
+Tensor tensor_of(Ids& ids) {
+  return {ids.data(), DType::kI32, std::ssize(ids)};
+}
+
+/// Files in which every token is another number, so that a window tells where it comes from.
+class BatcherTest : public testing::Test {
+ protected:
+  void add_file(const std::string& name, int num_tokens) {
+    std::string bytes;
+    for (int i = 0; i < num_tokens; ++i, ++next_id_) {
+      bytes.push_back(static_cast<char>(next_id_ & 0xff));
+      bytes.push_back(static_cast<char>(next_id_ >> 8));
+    }
+    folder_.write(name + ".bin", bytes);
+  }
+  std::shared_ptr<const Dataset> open(double validation_fraction = 0) {
+    return open_dataset({.path = folder_.path(),
+                         .format = Format::kBin,
+                         .validation_fraction = validation_fraction,
+                         .vocab_size = 65536});
+  }
+  /// All rows of a step, in the order of the global batch; targets are checked on the way.
+  static std::vector<Ids> rows_of(const Batcher& batcher, std::int64_t step) {
+    const BatchShape& shape = batcher.shape();
+    std::vector<Ids> rows;
+    for (std::int64_t micro_step = 0; micro_step < shape.num_micro_steps; ++micro_step) {
+      for (int rank = 0; rank < shape.world; ++rank) {
+        Ids inputs(static_cast<std::size_t>(shape.micro_batch_size * shape.seq_length));
+        Ids targets = inputs;
+        batcher.fill(step, micro_step, rank, tensor_of(inputs), tensor_of(targets));
+        append_rows(inputs, targets, shape.seq_length, rows);
+      }
+    }
+    return rows;
+  }
+  static void append_rows(const Ids& inputs, const Ids& targets, std::int64_t seq_length,
+                          std::vector<Ids>& rows) {
+    for (auto row = inputs.begin(); row != inputs.end(); row += seq_length) {
+      rows.emplace_back(row, row + seq_length);
+      const auto target = targets.begin() + (row - inputs.begin());
+      for (std::int64_t i = 0; i < seq_length; ++i) EXPECT_EQ(target[i], row[i] + 1);
+    }
+  }
+
+  test::TempFolder folder_;
+  int next_id_ = 0;
+};
+
+TEST_F(BatcherTest, AnEpochVisitsEveryWindowOnceAndStaysInsideFiles) {
+  const std::vector<int> sizes = {101, 7, 8, 9, 15, 16, 17, 24, 1};
+  for (std::size_t i = 0; i < sizes.size(); ++i) add_file(std::to_string(i), sizes[i]);
+  const auto data = open();
+  const Batcher batcher(data, {.seq_length = 8, .micro_batch_size = 1, .seed = 3});
+  // q = (n - 1) / 8 is 12, 0, 0, 1, 1, 1, 2, 2, 0; max(q - 1, 1) of those above 0:
+  ASSERT_EQ(batcher.num_windows(), 11 + 1 + 1 + 1 + 1 + 1);
+  EXPECT_EQ(batcher.num_skipped_parts(), 3);
+  for (std::int64_t epoch = 0; epoch < 50; ++epoch) {
+    std::map<int, std::set<std::int64_t>> starts;
+    for (std::int64_t s = 0; s < batcher.num_windows(); ++s) {
+      const auto place = batcher.training_place(epoch * batcher.num_windows() + s);
+      EXPECT_GE(place.first, 0);
+      EXPECT_LE(place.first + 9, data->file(place.file).num_tokens());
+      EXPECT_TRUE(starts[place.file].insert(place.first).second);
+    }
+    EXPECT_EQ(starts[0].size(), 11u);
+    EXPECT_EQ(*starts[0].rbegin() - *starts[0].begin(), 80) << "windows lie end to end";
+  }
+}
+
+TEST_F(BatcherTest, ReachesEveryTokenOverTheEpochs) {
+  add_file("a", 30);
+  const Batcher batcher(open(), {.seq_length = 8, .micro_batch_size = 1, .seed = 1});
+  std::set<std::int32_t> seen;
+  for (std::int64_t step = 0; step < 400; ++step) {
+    const std::vector<Ids> rows = rows_of(batcher, step);
+    for (const std::int32_t id : rows.front()) {
+      seen.insert(id);
+      seen.insert(id + 1);
+    }
+  }
+  EXPECT_EQ(seen.size(), 30u);
+}
+
+TEST_F(BatcherTest, WindowsStayOutOfTheOtherSplit) {
+  add_file("a", 200);
+  add_file("b", 55);
+  const Batcher batcher(open(0.3), {.seq_length = 5, .micro_batch_size = 2, .seed = 9});
+  const auto trains = [](std::int32_t id) { return id < 140 || (id >= 200 && id < 238); };
+  for (std::int64_t step = 0; step < 300; ++step) {
+    for (const Ids& row : rows_of(batcher, step)) {
+      EXPECT_TRUE(trains(row.front()) && trains(row.back() + 1));
+    }
+  }
+  for (std::int64_t w = 0; w < batcher.num_validation_windows(); ++w) {
+    Ids inputs(5), targets(5);
+    batcher.fill_validation(w, 1, tensor_of(inputs), tensor_of(targets));
+    EXPECT_FALSE(trains(inputs.front()) || trains(targets.back()));
+  }
+}
+
+TEST_F(BatcherTest, IsAPureFunction) {
+  add_file("a", 500);
+  const BatchShape shape{.seq_length = 10, .micro_batch_size = 3, .num_micro_steps = 2, .seed = 5};
+  const Batcher one(open(), shape), two(open(), shape);
+  const auto later = rows_of(one, 77);
+  rows_of(two, 3);
+  EXPECT_EQ(rows_of(two, 77), later);
+  EXPECT_EQ(rows_of(one, 77), later);
+}
+
+TEST_F(BatcherTest, OtherSeedsAndEpochsAreOtherOrders) {
+  add_file("a", 500);
+  const auto data = open();
+  const auto epoch = [&](std::uint64_t seed, std::int64_t which) {
+    const Batcher batcher(data, {.seq_length = 10, .micro_batch_size = 1, .seed = seed});
+    Ids order;
+    for (std::int64_t s = 0; s < batcher.num_windows(); ++s) {
+      const std::int64_t sample = which * batcher.num_windows() + s;
+      order.push_back(static_cast<std::int32_t>(batcher.training_place(sample).first));
+    }
+    return order;
+  };
+  std::set<Ids> orders;
+  std::set<std::int32_t> offsets;
+  for (int i = 0; i < 20; ++i) {
+    for (const Ids& order : {epoch(1, i), epoch(100 + static_cast<std::uint64_t>(i), 0)}) {
+      orders.insert(order);
+      offsets.insert(*std::min_element(order.begin(), order.end()));
+    }
+  }
+  EXPECT_EQ(orders.size(), 40u);
+  EXPECT_GE(offsets.size(), 10u) << "the first window doesn't always start at the same token";
+}
+
+TEST_F(BatcherTest, RowsDoNotDependOnTheNumberOfRanks) {
+  for (int i = 0; i < 5; ++i) add_file(std::to_string(i), 90 + 37 * i);
+  const auto data = open();
+  const auto rows = [&](int world, std::int64_t micro_steps, std::int64_t micro_batch) {
+    const Batcher batcher(data, {.seq_length = 6,
+                                 .micro_batch_size = micro_batch,
+                                 .num_micro_steps = micro_steps,
+                                 .world = world,
+                                 .seed = 11});
+    std::vector<Ids> all;
+    for (std::int64_t step = 0; step < 30; ++step) {
+      for (Ids& row : rows_of(batcher, step)) all.push_back(std::move(row));
+    }
+    return all;
+  };
+  const auto alone = rows(1, 4, 3);
+  EXPECT_EQ(alone.size(), 360u);
+  EXPECT_EQ(rows(4, 1, 3), alone);
+  EXPECT_EQ(rows(2, 2, 3), alone);
+  EXPECT_EQ(rows(3, 2, 2), alone);
+  EXPECT_EQ(rows(1, 1, 12), alone);
+}
+
+TEST_F(BatcherTest, ValidatesAllWholeWindowsInOrder) {
+  add_file("a", 11);  // windows at 0 and 5
+  add_file("b", 5);   // none
+  add_file("c", 6);   // one
+  folder_.write("train.txt", std::string(100, '\0'));
+  const auto data = open_dataset({.path = folder_.file("train.txt"),
+                                  .format = Format::kBin,
+                                  .validation_path = folder_.file("*.bin"),
+                                  .vocab_size = 65536});
+  const Batcher batcher(data, {.seq_length = 5, .micro_batch_size = 1});
+  ASSERT_EQ(batcher.num_validation_windows(), 3);
+  Ids inputs(15), targets(15);
+  batcher.fill_validation(0, 3, tensor_of(inputs), tensor_of(targets));
+  EXPECT_EQ(inputs, (Ids{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 18, 19, 20}));
+  EXPECT_EQ(targets, (Ids{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 17, 18, 19, 20, 21}));
+  Ids last_inputs(5), last_targets(5);
+  batcher.fill_validation(2, 1, tensor_of(last_inputs), tensor_of(last_targets));
+  EXPECT_EQ(last_inputs, (Ids{16, 17, 18, 19, 20}));
+}
+
+TEST_F(BatcherTest, SamplesValidationFromEveryStart) {
+  add_file("a", 40);
+  add_file("b", 30);
+  const Batcher batcher(open(0.5), {.seq_length = 5, .micro_batch_size = 1, .seed = 2});
+  std::set<std::int32_t> starts;
+  for (std::int64_t batch = 0; batch < 100; ++batch) {
+    Ids inputs(20), targets(20), again(20);
+    batcher.fill_validation_sample(batch, 4, tensor_of(inputs), tensor_of(targets));
+    batcher.fill_validation_sample(batch, 4, tensor_of(again), tensor_of(targets));
+    EXPECT_EQ(inputs, again);
+    std::vector<Ids> rows;
+    append_rows(inputs, targets, 5, rows);
+    for (const Ids& row : rows) starts.insert(row.front());
+  }
+  std::set<std::int32_t> expected;  // of tokens 20-39 and 55-69, those with 5 more behind them
+  for (std::int32_t id = 20; id < 35; ++id) expected.insert(id);
+  for (std::int32_t id = 55; id < 65; ++id) expected.insert(id);
+  EXPECT_EQ(starts, expected);
+}
+
+TEST_F(BatcherTest, MisuseIsOurBug) {
+  add_file("a", 100);
+  const Batcher batcher(open(), {.seq_length = 5, .micro_batch_size = 2, .world = 2});
+  Ids inputs(10), targets(10), small(9);
+  EXPECT_DEATH(batcher.fill(0, 0, 2, tensor_of(inputs), tensor_of(targets)), "rank 2 of 2");
+  EXPECT_DEATH(batcher.fill(0, 1, 0, tensor_of(inputs), tensor_of(targets)), "micro-step 1 of 1");
+  EXPECT_DEATH(batcher.fill(0, 0, 0, tensor_of(inputs), tensor_of(small)), "9 targets");
+  EXPECT_DEATH(batcher.fill_validation(0, 2, tensor_of(inputs), tensor_of(targets)),
+               "validation window 0 of 0");
+}
+
+}  // namespace
+}  // namespace sherd::data

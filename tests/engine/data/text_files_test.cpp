@@ -1,0 +1,95 @@
+#include "engine/data/text_files.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "core/error.h"
+#include "tests/support/error_text.h"
+#include "tests/support/temp_folder.h"
+
+namespace sherd::data {
+namespace {
+
+class TextFilesTest : public testing::Test {
+ protected:
+  std::vector<std::string> found(const std::string& path, std::string_view ending = "") {
+    std::vector<std::string> names;
+    for (const std::string& file : find_text_files(path, ending, "data.path").paths) {
+      names.push_back(std::filesystem::relative(file, folder_.path()).string());
+    }
+    return names;
+  }
+  std::string error(const std::string& path, std::string_view ending = "") {
+    return test::error_text<DataError>([&] { find_text_files(path, ending, "data.path"); });
+  }
+  using Names = std::vector<std::string>;
+  test::TempFolder folder_;
+};
+
+TEST_F(TextFilesTest, TakesAFolderRecursivelyInByteOrderWithoutHiddenFiles) {
+  for (const char* name : {"b.txt", "B.txt", "a/z.txt", "a.txt", "\xc3\xa4.txt", ".hidden",
+                           ".git/config", "a/.x", "a/b/c/deep"}) {
+    folder_.write(name, "text");
+  }
+  EXPECT_EQ(found(folder_.path()),
+            (Names{"B.txt", "a.txt", "a/b/c/deep", "a/z.txt", "b.txt", "\xc3\xa4.txt"}));
+}
+
+TEST_F(TextFilesTest, FollowsLinkedFilesButNotLinkedFolders) {
+  folder_.write("in/a.txt", "text");
+  folder_.write("out/b.txt", "text");
+  std::filesystem::create_symlink(folder_.file("out/b.txt"), folder_.file("in/b.txt"));
+  std::filesystem::create_symlink(folder_.file("in"), folder_.file("in/loop"));
+  std::filesystem::create_symlink(folder_.file("nowhere"), folder_.file("in/dangling"));
+  EXPECT_EQ(find_text_files(folder_.file("in"), "", "data.path").paths,
+            (Names{folder_.file("in/a.txt"), folder_.file("in/b.txt")}));
+}
+
+TEST_F(TextFilesTest, TakesTheFilesThatAGlobMatches) {
+  for (const char* name : {"a/1.txt", "a/2.md", "b/3.txt", "c.txt/4"}) folder_.write(name, "text");
+  EXPECT_EQ(found(folder_.file("*/*.txt")), (Names{"a/1.txt", "b/3.txt"}));
+  EXPECT_EQ(found(folder_.file("{b,a}/[12]*")), (Names{"a/1.txt", "a/2.md"}));
+}
+
+TEST_F(TextFilesTest, TakesAnExistingPathThatLooksLikeAGlobAsItIs) {
+  folder_.write("[a].txt", "text");
+  folder_.write("a.txt", "text");
+  EXPECT_EQ(found(folder_.file("[a].txt")), Names{"[a].txt"});
+  EXPECT_EQ(found(folder_.file("[ab].txt")), Names{"a.txt"});
+}
+
+TEST_F(TextFilesTest, SaysWhetherAFileWasNamed) {
+  const std::string file = folder_.write("a.bin", "text");
+  EXPECT_TRUE(find_text_files(file, ".txt", "data.path").named);
+  EXPECT_FALSE(find_text_files(folder_.path(), "", "data.path").named);
+}
+
+TEST_F(TextFilesTest, SaysWhatIsMissing) {
+  const std::string rest = "; set data.path to a text file, a folder of them, or a glob.";
+  EXPECT_EQ(error(""), "data.path is empty" + rest);
+  const std::string missing = folder_.file("none.txt");
+  EXPECT_EQ(error(missing), missing + ": no such file or folder" + rest);
+  const std::string glob = folder_.file("*.txt");
+  EXPECT_EQ(error(glob), glob + ": the glob matches no visible files" + rest);
+  folder_.write(".hidden", "text");
+  EXPECT_EQ(error(folder_.path()), folder_.path() + ": the folder has no visible files" + rest);
+  folder_.write("a.txt", "text");
+  EXPECT_EQ(error(folder_.path(), ".bin"),
+            folder_.path() + ": the folder has no .bin files" + rest);
+}
+
+TEST_F(TextFilesTest, SaysWhichFolderItMayNotRead) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root may read everything";
+  folder_.write("closed/a.txt", "text");
+  ::chmod(folder_.file("closed").c_str(), 0);
+  EXPECT_EQ(error(folder_.path()), folder_.file("closed") +
+                                       ": the folder can't be read (Permission denied); allow this "
+                                       "user to read it.");
+  ::chmod(folder_.file("closed").c_str(), 0755);
+}
+
+}  // namespace
+}  // namespace sherd::data

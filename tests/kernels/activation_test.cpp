@@ -1,0 +1,140 @@
+#include "kernels/activation.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/support/oracle_activation.h"
+#include "tests/support/tensors.h"
+
+// T tokens, F feed-forward width.
+namespace sherd::kernels {
+namespace {
+
+using test::Outputs;
+using test::OwnedTensor;
+using test::Values;
+
+std::int64_t input_numel(const ActivationShape& shape) {
+  return shape.tokens * shape.width * (shape.kind == ActivationKind::kSwiGlu ? 2 : 1);
+}
+
+std::vector<ActivationShape> shapes() {
+  std::vector<ActivationShape> shapes;
+  for (const ActivationKind kind : {ActivationKind::kGelu, ActivationKind::kSwiGlu}) {
+    for (const auto& [tokens, width] :
+         {std::pair{1, 1}, {1, 7}, {3, 5}, {2, 64}, {13, 37}, {130, 96}, {130, 200}}) {
+      shapes.push_back({kind, tokens, width});
+    }
+  }
+  return shapes;
+}
+
+std::string describe(const ActivationShape& shape) {
+  return fmt::format("{} T {} F {}", shape.kind == ActivationKind::kGelu ? "gelu" : "swiglu",
+                     shape.tokens, shape.width);
+}
+
+Outputs both_ways(Stream& stream, const ActivationShape& shape, const OwnedTensor& x,
+                  const OwnedTensor& dy) {
+  const DType dtype = x.tensor().dtype;
+  Outputs out{{dtype, dy.numel()}, {dtype, x.numel()}};
+  activation_forward(stream, {shape, x, out[0]});
+  activation_backward(stream, {shape, x, dy, out[1]});
+  return out;
+}
+
+class Activation : public testing::TestWithParam<DType> {};
+INSTANTIATE_TEST_SUITE_P(Types, Activation, test::compute_types(), test::type_name);
+
+TEST_P(Activation, BothDirectionsMatchTheOracleOnAnyNumberOfThreads) {
+  for (const ActivationShape& shape : shapes()) {
+    SCOPED_TRACE(describe(shape));
+    const OwnedTensor x(GetParam(), test::random_values(input_numel(shape), 1, 4.0));
+    const OwnedTensor dy(GetParam(), test::random_values(shape.tokens * shape.width, 2));
+    const Outputs out = test::on_any_number_of_threads(
+        [&](Stream& stream) { return both_ways(stream, shape, x, dy); });
+    // 1 + tanh and its derivative lose up to 2^-24 where tanh is near -1: absolute, times |x| <= 4.
+    test::Tolerance tolerance = test::rounded_once(GetParam());
+    tolerance.absolute += 1e-6;
+    EXPECT_TRUE(test::close(out[0], oracle::activation_forward(shape, x.values()), tolerance));
+    EXPECT_TRUE(test::close(out[1], oracle::activation_backward(shape, x.values(), dy.values()),
+                            tolerance));
+  }
+}
+
+TEST_P(Activation, LargeInputsSaturateInsteadOfOverflowing) {
+  const double large = GetParam() == DType::kF16 ? 200.0 : 1e4;
+  for (const ActivationKind kind : {ActivationKind::kGelu, ActivationKind::kSwiGlu}) {
+    const ActivationShape shape{kind, 1, 4};
+    Values x = {-large, large, -100.0, 100.0};
+    if (kind == ActivationKind::kSwiGlu) x.insert(x.end(), {1.0, 1.0, -1.0, 1.0});
+    const OwnedTensor input(GetParam(), x), dy(GetParam(), Values(4, 1.0));
+    const Outputs out = both_ways(*test::compute_stream(), shape, input, dy);
+    test::Tolerance tolerance = test::rounded_once(GetParam());
+    tolerance.absolute += 1e-6;
+    EXPECT_TRUE(test::close(out[0], oracle::activation_forward(shape, input.values()), tolerance));
+    EXPECT_TRUE(test::close(out[1], oracle::activation_backward(shape, input.values(), dy.values()),
+                            tolerance));
+  }
+}
+
+TEST_P(Activation, GradientMayReplaceTheInput) {
+  for (const ActivationKind kind : {ActivationKind::kGelu, ActivationKind::kSwiGlu}) {
+    const ActivationShape shape{kind, 5, 43};
+    OwnedTensor x(GetParam(), test::random_values(input_numel(shape), 1, 4.0));
+    const OwnedTensor dy(GetParam(), test::random_values(5 * 43, 2));
+    const auto stream = test::compute_stream(2);
+    const Outputs apart = both_ways(*stream, shape, x, dy);
+    activation_backward(*stream, {shape, x, dy, x});
+    EXPECT_TRUE(test::same_bits(x, apart[1]));
+  }
+}
+
+TEST_P(Activation, AnElementHasTheSameBitsWhereverItLies) {
+  constexpr std::int64_t kWidth = 83;
+  const auto stream = test::compute_stream();
+  for (const ActivationKind kind : {ActivationKind::kGelu, ActivationKind::kSwiGlu}) {
+    const ActivationShape shape{kind, 1, kWidth};
+    const OwnedTensor x(GetParam(), test::random_values(input_numel(shape), 1, 4.0));
+    const OwnedTensor dy(GetParam(), test::random_values(kWidth, 2));
+    const Outputs whole = both_ways(*stream, shape, x, dy);
+    for (std::int64_t first = 0; first < 10; ++first) {
+      const std::int64_t n = kWidth - 2 * first - 3;
+      // Gates and ups are cut alike, so that the element keeps its pair.
+      const auto cut = [&](const OwnedTensor& from) {
+        Values values;
+        for (std::int64_t begin = 0; begin < from.numel(); begin += kWidth) {
+          const Values part = test::values_of(ConstTensor(from).part(begin + first, n));
+          values.insert(values.end(), part.begin(), part.end());
+        }
+        return OwnedTensor(GetParam(), values);
+      };
+      const Outputs part = both_ways(*stream, {kind, 1, n}, cut(x), cut(dy));
+      EXPECT_TRUE(test::same_bits(part[0], cut(whole[0]))) << "from " << first;
+      EXPECT_TRUE(test::same_bits(part[1], cut(whole[1]))) << "from " << first;
+    }
+  }
+}
+
+TEST(ActivationOracle, KnowsSomeValues) {
+  // gelu(1) in the tanh form, as PyTorch and JAX document it: 0.841192; silu(1) = 1 / (1 + 1/e).
+  EXPECT_NEAR(oracle::activation_forward({ActivationKind::kGelu, 1, 1}, {1.0})[0], 0.841192, 1e-6);
+  EXPECT_NEAR(oracle::activation_forward({ActivationKind::kSwiGlu, 1, 1}, {1.0, 2.0})[0],
+              2.0 / (1.0 + std::exp(-1.0)), 1e-15);
+}
+
+TEST(ActivationOracle, GradientsAreCentralDifferences) {
+  for (const ActivationKind kind : {ActivationKind::kGelu, ActivationKind::kSwiGlu}) {
+    const ActivationShape shape{kind, 3, 4};
+    const Values x = test::random_values(input_numel(shape), 1, 3.0);
+    const Values direction = test::random_values(12, 2);
+    EXPECT_TRUE(oracle::is_gradient(
+        oracle::activation_backward(shape, x, direction), x, [&](const Values& v) {
+          return oracle::dot(direction, oracle::activation_forward(shape, v));
+        }));
+  }
+}
+
+}  // namespace
+}  // namespace sherd::kernels

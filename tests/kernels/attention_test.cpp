@@ -1,0 +1,207 @@
+#include "kernels/attention.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/support/oracle_attention.h"
+#include "tests/support/oracle_philox.h"
+#include "tests/support/tensors.h"
+
+// B sequences, S positions, H query heads, G key/value heads, K head width.
+namespace sherd::kernels {
+namespace {
+
+using test::Outputs;
+using test::OwnedTensor;
+using test::Values;
+
+const AttentionShape kShapes[] = {
+    {1, 1, 1, 1, 1},   {2, 7, 4, 2, 5},    {1, 64, 1, 1, 16},  {2, 65, 4, 4, 8},
+    {1, 65, 6, 2, 64}, {1, 150, 4, 2, 24}, {1, 150, 1, 1, 33}, {2, 130, 6, 2, 7},
+};
+
+constexpr Dropout kNone{};
+constexpr Dropout kDropout{0.3f, {0xfeedfacecafeull, 11, 5}, 0};
+
+std::string describe(const AttentionShape& shape) {
+  return fmt::format("B {} S {} H {} G {} K {}", shape.sequences, shape.positions,
+                     shape.query_heads, shape.kv_heads, shape.head_width);
+}
+
+Values mask_of(const AttentionShape& shape, const Dropout& dropout) {
+  return oracle::dropout_mask(dropout, shape.tokens() * shape.query_heads * shape.positions);
+}
+
+std::int64_t out_numel(const AttentionShape& shape) {
+  return shape.tokens() * shape.query_heads * shape.head_width;
+}
+
+OwnedTensor scratch(Stream& stream, const AttentionShape& shape, DType dtype) {
+  return test::workspace(attention_workspace_bytes(shape, dtype, stream.team().num_threads()));
+}
+
+enum Output : std::size_t { kOut, kLse, kDqkv };
+
+Outputs both_ways(Stream& stream, const AttentionShape& shape, ConstTensor qkv, ConstTensor dout,
+                  const Dropout& dropout) {
+  Outputs out{{qkv.dtype, out_numel(shape)},
+              {DType::kF32, shape.tokens() * shape.query_heads},
+              {qkv.dtype, qkv.numel}};
+  OwnedTensor forward_workspace = scratch(stream, shape, qkv.dtype);
+  attention_forward(stream, {.shape = shape,
+                             .qkv = qkv,
+                             .dropout = dropout,
+                             .out = out[kOut],
+                             .lse = out[kLse],
+                             .workspace = forward_workspace});
+  OwnedTensor backward_workspace = scratch(stream, shape, qkv.dtype);
+  attention_backward(stream, {.shape = shape,
+                              .qkv = qkv,
+                              .out = out[kOut],
+                              .lse = out[kLse],
+                              .dout = dout,
+                              .dropout = dropout,
+                              .dqkv = out[kDqkv],
+                              .workspace = backward_workspace});
+  return out;
+}
+
+class Attention : public testing::TestWithParam<DType> {
+ protected:
+  void matches_the_oracle(const AttentionShape& shape, const Dropout& dropout, double scale) {
+    SCOPED_TRACE(describe(shape));
+    const OwnedTensor qkv(GetParam(),
+                          test::random_values(shape.tokens() * shape.packed_width(), 1, scale));
+    const OwnedTensor dout(GetParam(), test::random_values(out_numel(shape), 2));
+    const Outputs out = test::on_any_number_of_threads(
+        [&](Stream& stream) { return both_ways(stream, shape, qkv, dout, dropout); });
+
+    const Values mask = mask_of(shape, dropout);
+    const oracle::Attention expected = oracle::attention_forward(shape, qkv.values(), mask);
+    const test::Tolerance tolerance = test::rounded_once(GetParam());
+    EXPECT_TRUE(test::close(out[kOut], expected.out, tolerance));
+    EXPECT_TRUE(test::close(out[kLse], expected.lse, {4e-6, 4e-6, 1e-6}));
+    // A gradient is a difference dp - D of sums in f32: 1e-6 of numbers of order one may be left.
+    test::Tolerance cancelling = tolerance;
+    cancelling.absolute += 1e-6;
+    EXPECT_TRUE(test::close(
+        out[kDqkv],
+        oracle::attention_backward(shape, qkv.values(), mask, out[kOut].values(), dout.values()),
+        cancelling));
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Types, Attention, test::compute_types(), test::type_name);
+
+TEST_P(Attention, BothDirectionsMatchTheOracleOnAnyNumberOfThreads) {
+  for (const AttentionShape& shape : kShapes) matches_the_oracle(shape, kNone, 1.5);
+}
+
+TEST_P(Attention, DropoutMatchesTheOracleWithTheMaskOfTheDefinition) {
+  for (const AttentionShape& shape : kShapes) {
+    Dropout dropout = kDropout;
+    // Row 5 of the batch; then past 2^32 elements.
+    dropout.first_element = 5 * shape.query_heads * shape.positions * shape.positions;
+    matches_the_oracle(shape, dropout, 1.5);
+  }
+  Dropout far = kDropout;
+  far.first_element = (std::int64_t{1} << 33) + 3;
+  matches_the_oracle({1, 13, 2, 1, 8}, far, 1.5);
+}
+
+TEST_P(Attention, LargeScoresDoNotOverflow) {
+  // Scores up to 20 * 20 * sqrt(K): their exponentials overflow unless the maximum goes first.
+  const AttentionShape shape{1, 70, 2, 1, 16};
+  const OwnedTensor qkv(GetParam(),
+                        test::random_values(shape.tokens() * shape.packed_width(), 1, 20.0));
+  const OwnedTensor dout(GetParam(), test::random_values(out_numel(shape), 2));
+  const Outputs out = both_ways(*test::compute_stream(), shape, qkv, dout, kNone);
+  const Values mask = mask_of(shape, kNone);
+  const oracle::Attention expected = oracle::attention_forward(shape, qkv.values(), mask);
+  // A score of 400 carries an f32 error of 400 * 2^-24 * some roundings, about 1e-4, into exp.
+  test::Tolerance tolerance = test::rounded_once(GetParam());
+  tolerance.relative += 2e-4;
+  tolerance.floor += 2e-4;
+  EXPECT_TRUE(test::close(out[kOut], expected.out, tolerance));
+  EXPECT_TRUE(test::close(out[kLse], expected.lse, {1e-6, 1e-6, 0.0}));
+  EXPECT_TRUE(test::close(
+      out[kDqkv],
+      oracle::attention_backward(shape, qkv.values(), mask, out[kOut].values(), dout.values()),
+      tolerance));
+}
+
+TEST_P(Attention, TheFutureChangesNothing) {
+  const AttentionShape shape{1, 66, 2, 1, 8};
+  Values values = test::random_values(shape.tokens() * shape.packed_width(), 1);
+  const OwnedTensor dout(GetParam(), test::random_values(out_numel(shape), 2));
+  const auto stream = test::compute_stream();
+  const Outputs before = both_ways(*stream, shape, OwnedTensor(GetParam(), values), dout, kNone);
+  constexpr std::int64_t kPast = 40;
+  for (std::size_t i = kPast * static_cast<std::size_t>(shape.packed_width()); i < values.size();
+       ++i) {
+    values[i] = -3.0 * values[i] + 1.0;
+  }
+  const Outputs after = both_ways(*stream, shape, OwnedTensor(GetParam(), values), dout, kNone);
+  const std::int64_t n = kPast * shape.query_heads * shape.head_width;
+  EXPECT_TRUE(
+      test::same_bits(ConstTensor(after[kOut]).part(0, n), ConstTensor(before[kOut]).part(0, n)));
+}
+
+// The mask follows the global row, so a sequence gives the same bits in whatever micro-batch it is.
+TEST_P(Attention, ASequenceHasTheSameBitsAloneAndAmongOthers) {
+  const AttentionShape all{3, 67, 4, 2, 12}, one{1, 67, 4, 2, 12};
+  const OwnedTensor qkv(GetParam(), test::random_values(all.tokens() * all.packed_width(), 1));
+  const OwnedTensor dout(GetParam(), test::random_values(out_numel(all), 2));
+  const auto stream = test::compute_stream(2);
+  const Outputs together = both_ways(*stream, all, qkv, dout, kDropout);
+  const std::int64_t n = qkv.numel() / 3, m = dout.numel() / 3, rows = 67 * 4;
+  for (std::int64_t b = 0; b < 3; ++b) {
+    Dropout dropout = kDropout;
+    dropout.first_element = b * 4 * 67 * 67;
+    const Outputs alone = both_ways(*stream, one, ConstTensor(qkv).part(b * n, n),
+                                    ConstTensor(dout).part(b * m, m), dropout);
+    EXPECT_TRUE(test::same_bits(alone[kOut], ConstTensor(together[kOut]).part(b * m, m)));
+    EXPECT_TRUE(test::same_bits(alone[kLse], ConstTensor(together[kLse]).part(b * rows, rows)));
+    EXPECT_TRUE(test::same_bits(alone[kDqkv], ConstTensor(together[kDqkv]).part(b * n, n)));
+  }
+}
+
+TEST(AttentionWorkspace, GrowsWithThePositionsNotWithTheirSquare) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    const std::int64_t once = attention_workspace_bytes({1, 4096, 8, 8, 64}, dtype, 2);
+    const std::int64_t twice = attention_workspace_bytes({1, 8192, 8, 8, 64}, dtype, 2);
+    EXPECT_LE(twice, 2 * once + 4096);
+    EXPECT_LT(twice, std::int64_t{4} * 8192 * 8192);
+  }
+}
+
+TEST(AttentionOracle, IsTheMeanOfTheValuesWhereAllScoresAreEqual) {
+  const AttentionShape shape{1, 4, 1, 1, 2};
+  Values qkv(24, 0.0);  // queries and keys zero
+  for (std::size_t t = 0; t < 4; ++t) qkv[t * 6 + 4] = static_cast<double>(t);
+  const oracle::Attention result = oracle::attention_forward(shape, qkv, mask_of(shape, kNone));
+  for (std::size_t t = 0; t < 4; ++t) {
+    EXPECT_NEAR(result.out[t * 2], 0.5 * static_cast<double>(t), 1e-14);
+    EXPECT_NEAR(result.lse[t], std::log(static_cast<double>(t + 1)), 1e-14);
+  }
+}
+
+TEST(AttentionOracle, GradientsAreCentralDifferences) {
+  for (const Dropout& dropout : {kNone, kDropout}) {
+    for (const AttentionShape& shape :
+         {AttentionShape{2, 4, 1, 1, 3}, AttentionShape{1, 5, 4, 2, 2}}) {
+      SCOPED_TRACE(describe(shape));
+      const Values mask = mask_of(shape, dropout);
+      const Values qkv = test::random_values(shape.tokens() * shape.packed_width(), 1);
+      const Values direction = test::random_values(out_numel(shape), 2);
+      const Values out = oracle::attention_forward(shape, qkv, mask).out;
+      EXPECT_TRUE(oracle::is_gradient(
+          oracle::attention_backward(shape, qkv, mask, out, direction), qkv, [&](const Values& v) {
+            return oracle::dot(direction, oracle::attention_forward(shape, v, mask).out);
+          }));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sherd::kernels

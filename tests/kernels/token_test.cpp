@@ -1,0 +1,292 @@
+#include "kernels/token.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/support/oracle_philox.h"
+#include "tests/support/oracle_token.h"
+#include "tests/support/tensors.h"
+
+// B sequences, S positions, T = B * S tokens, D width, V vocabulary.
+namespace sherd::kernels {
+namespace {
+
+using oracle::EmbeddingShape;
+using test::Outputs;
+using test::OwnedTensor;
+using test::Values;
+
+constexpr Dropout kDropout{0.2f, {0xabcdef0123ull, 2, 9}, 0};
+
+const EmbeddingShape kShapes[] = {{1, 1, 1, 1, 1},
+                                  {1, 7, 5, 3, 9},
+                                  {3, 13, 37, 11, 0},
+                                  {2, 65, 96, 50, 65},
+                                  {2, 65, 200, 997, 70}};
+
+std::string describe(const EmbeddingShape& shape) {
+  return fmt::format("B {} S {} D {} V {}, {} position rows", shape.sequences, shape.positions,
+                     shape.width, shape.vocab_size, shape.position_rows);
+}
+
+struct Case {
+  Case(DType dtype, EmbeddingShape shape, Dropout dropout)
+      : shape(shape),
+        dropout(dropout),
+        dtype(dtype),
+        token_ids(test::random_tokens(num_tokens(), shape.vocab_size, 1)),
+        tokens(token_ids),
+        token_weight(dtype, test::random_values(shape.vocab_size * shape.width, 2)),
+        position_weight(dtype, test::random_values(shape.position_rows * shape.width, 3)),
+        dy(dtype, test::random_values(numel(), 4)) {}
+
+  std::int64_t num_tokens() const { return shape.sequences * shape.positions; }
+  std::int64_t numel() const { return num_tokens() * shape.width; }
+  bool has_positions() const { return shape.position_rows > 0; }
+
+  EmbeddingShape shape;
+  Dropout dropout;
+  DType dtype;
+  std::vector<std::int32_t> token_ids;
+  OwnedTensor tokens, token_weight, position_weight, dy;
+};
+
+OwnedTensor forward(Stream& stream, const Case& c) {
+  OwnedTensor y(c.dtype, c.numel());
+  embedding_forward(stream, {.sequences = c.shape.sequences,
+                             .positions = c.shape.positions,
+                             .width = c.shape.width,
+                             .vocab_size = c.shape.vocab_size,
+                             .tokens = c.tokens,
+                             .token_weight = c.token_weight,
+                             .position_weight =
+                                 c.has_positions() ? ConstTensor(c.position_weight) : ConstTensor(),
+                             .dropout = c.dropout,
+                             .y = y});
+  return y;
+}
+
+// `head`, if given, stands in d_token_weight and is added to.
+Outputs backward(Stream& stream, const Case& c, DType grad_dtype,
+                 const OwnedTensor* head = nullptr) {
+  Outputs out{head ? *head : OwnedTensor(grad_dtype, c.shape.vocab_size * c.shape.width),
+              {grad_dtype, c.shape.position_rows * c.shape.width}};
+  OwnedTensor workspace = test::workspace(embedding_backward_workspace_bytes(
+      c.num_tokens(), c.shape.width, c.shape.vocab_size, stream.team().num_threads()));
+  embedding_backward(stream, {.sequences = c.shape.sequences,
+                              .positions = c.shape.positions,
+                              .width = c.shape.width,
+                              .vocab_size = c.shape.vocab_size,
+                              .position_rows = c.shape.position_rows,
+                              .tokens = c.tokens,
+                              .dy = c.dy,
+                              .dropout = c.dropout,
+                              .d_token_weight = out[0],
+                              .d_position_weight = c.has_positions() ? Tensor(out[1]) : Tensor(),
+                              .add_to_token_gradient = head != nullptr,
+                              .workspace = workspace});
+  return out;
+}
+
+class Token : public testing::TestWithParam<DType> {};
+INSTANTIATE_TEST_SUITE_P(Types, Token, test::compute_types(), test::type_name);
+
+TEST_P(Token, EmbeddingMatchesTheOracleOnAnyNumberOfThreads) {
+  for (const EmbeddingShape& shape : kShapes) {
+    for (const Dropout& dropout : {Dropout{}, kDropout}) {
+      SCOPED_TRACE(describe(shape));
+      const Case c(GetParam(), shape, dropout);
+      const Outputs out = test::on_any_number_of_threads(
+          [&](Stream& stream) { return Outputs{forward(stream, c)}; });
+      const Values expected = oracle::embedding_forward(shape, c.token_ids, c.token_weight.values(),
+                                                        c.position_weight.values(),
+                                                        oracle::dropout_mask(dropout, c.numel()));
+      EXPECT_TRUE(test::close(out[0], expected, test::rounded_once(GetParam())));
+    }
+  }
+}
+
+TEST_P(Token, EmbeddingGradientsMatchTheOracleInTheirOwnTypeOnAnyNumberOfThreads) {
+  for (const EmbeddingShape& shape : kShapes) {
+    for (const Dropout& dropout : {Dropout{}, kDropout}) {
+      SCOPED_TRACE(describe(shape));
+      const Case c(GetParam(), shape, dropout);
+      const oracle::EmbeddingGradients expected = oracle::embedding_backward(
+          shape, c.token_ids, c.dy.values(), oracle::dropout_mask(dropout, c.numel()));
+      for (const DType grad_dtype : {GetParam(), DType::kF32}) {
+        const Outputs out = test::on_any_number_of_threads(
+            [&](Stream& stream) { return backward(stream, c, grad_dtype); });
+        const test::Tolerance tolerance = test::rounded_once(grad_dtype);
+        EXPECT_TRUE(test::close(out[0], expected.token_weight, tolerance));
+        if (c.has_positions()) {
+          EXPECT_TRUE(test::close(out[1], expected.position_weight, tolerance));
+        }
+      }
+    }
+  }
+}
+
+TEST(TokenOrder, GradientsAreAddedInTheOrderOfTheTokensToTheBit) {
+  const Case c(DType::kF32, {3, 43, 17, 5, 50}, {});
+  OwnedTensor token_gradient(DType::kF32, Values(5 * 17, 0.0));
+  OwnedTensor position_gradient(DType::kF32, Values(50 * 17, 0.0));
+  const float* dy = c.dy.tensor().as<float>();
+  for (std::size_t t = 0; t < c.token_ids.size(); ++t) {
+    for (std::size_t d = 0; d < 17; ++d) {
+      const auto token = static_cast<std::size_t>(c.token_ids[t]);
+      token_gradient.tensor().as<float>()[token * 17 + d] += dy[t * 17 + d];
+      position_gradient.tensor().as<float>()[t % 43 * 17 + d] += dy[t * 17 + d];
+    }
+  }
+  const auto stream = test::compute_stream(2);
+  const Outputs out = backward(*stream, c, DType::kF32);
+  EXPECT_TRUE(test::same_bits(out[0], token_gradient));
+  EXPECT_TRUE(test::same_bits(out[1], position_gradient));
+
+  // Tied to the head: one addition to what stands there, after the sum.
+  const OwnedTensor head(DType::kF32, test::random_values(5 * 17, 8));
+  OwnedTensor sum = head;
+  for (std::int64_t i = 0; i < sum.numel(); ++i) {
+    sum.tensor().as<float>()[i] += token_gradient.tensor().as<float>()[i];
+  }
+  EXPECT_TRUE(test::same_bits(backward(*stream, c, DType::kF32, &head)[0], sum));
+}
+
+TEST_P(Token, TokenGradientCanBeAddedToOnAnyNumberOfThreads) {
+  const Case c(GetParam(), {2, 65, 24, 300, 65}, kDropout);
+  const OwnedTensor head(GetParam(), test::random_values(300 * 24, 8));
+  const Outputs out = test::on_any_number_of_threads(
+      [&](Stream& stream) { return backward(stream, c, GetParam(), &head); });
+  Values expected = oracle::embedding_backward(c.shape, c.token_ids, c.dy.values(),
+                                               oracle::dropout_mask(kDropout, c.numel()))
+                        .token_weight;
+  const Values before = head.values();
+  for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += before[i];
+  EXPECT_TRUE(test::close(out[0], expected, test::rounded_once(GetParam())));
+}
+
+TEST_P(Token, EmbeddingOfRowsAloneUsesTheMaskOfTheWhole) {
+  Case whole(GetParam(), {4, 5, 7, 11, 5}, kDropout);
+  const auto stream = test::compute_stream();
+  const OwnedTensor together = forward(*stream, whole);
+  for (std::int64_t b = 0; b < 4; ++b) {
+    OwnedTensor y(GetParam(), 5 * 7);
+    Dropout dropout = kDropout;
+    dropout.first_element = b * 5 * 7;
+    embedding_forward(*stream, {.sequences = 1,
+                                .positions = 5,
+                                .width = 7,
+                                .vocab_size = 11,
+                                .tokens = ConstTensor(whole.tokens).part(b * 5, 5),
+                                .token_weight = whole.token_weight,
+                                .position_weight = whole.position_weight,
+                                .dropout = dropout,
+                                .y = y});
+    EXPECT_TRUE(test::same_bits(y, ConstTensor(together).part(b * 35, 35)));
+  }
+}
+
+TEST_P(Token, CrossEntropyMatchesTheOracleOnAnyNumberOfThreads) {
+  for (const auto& [tokens, vocab] :
+       {std::pair{1, 1}, {1, 7}, {5, 2}, {13, 65}, {130, 200}, {7, 5003}}) {
+    SCOPED_TRACE(fmt::format("T {} V {}", tokens, vocab));
+    const OwnedTensor logits(GetParam(), test::random_values(tokens * vocab, 1, 5.0));
+    const std::vector<std::int32_t> target_ids = test::random_tokens(tokens, vocab, 2);
+    const OwnedTensor targets(target_ids);
+    const float grad_scale = 0.37f;
+    const auto run = [&](Stream& stream, bool gradient) {
+      OwnedTensor inout = logits, losses(DType::kF32, tokens);
+      cross_entropy(stream, {tokens, vocab, inout, targets, losses, gradient, grad_scale});
+      return Outputs{losses, inout};
+    };
+    const Outputs out =
+        test::on_any_number_of_threads([&](Stream& stream) { return run(stream, true); });
+    const oracle::Loss expected = oracle::cross_entropy(vocab, logits.values(), target_ids);
+    // log-sum-exp of about 10 minus the target's logit: 1e-6 may be left where they cancel.
+    EXPECT_TRUE(test::close(out[0], expected.losses, {4e-6, 4e-6, 2e-6}));
+    Values gradients = expected.gradients;
+    for (double& gradient : gradients) gradient *= static_cast<double>(grad_scale);
+    // softmax - 1 at the target cancels where the model is sure.
+    test::Tolerance tolerance = test::rounded_once(GetParam());
+    tolerance.absolute += 1e-6;
+    EXPECT_TRUE(test::close(out[1], gradients, tolerance));
+
+    const Outputs loss_only = run(*test::compute_stream(2), false);
+    EXPECT_TRUE(test::same_bits(loss_only[0], out[0]));
+    EXPECT_TRUE(test::same_bits(loss_only[1], logits)) << "without gradient, logits stay";
+  }
+}
+
+TEST_P(Token, CrossEntropyKeepsSmallProbabilities) {
+  // All logits but one equal: p = 1 / (V + e^8 - 1) is about 1e-4 and must keep its relative
+  // precision; f16 keeps 2^-25 of it.
+  constexpr std::int64_t kVocab = 1000;
+  Values values(kVocab, 0.0);
+  values[77] = 8.0;
+  OwnedTensor logits(GetParam(), values), losses(DType::kF32, 1);
+  const OwnedTensor targets(std::vector<std::int32_t>{77});
+  cross_entropy(*test::compute_stream(), {1, kVocab, logits, targets, losses, true, 1.0f});
+  const double p = 1.0 / (999.0 + std::exp(8.0));
+  test::Tolerance tolerance = test::rounded_once(GetParam());
+  tolerance.floor = 0.0;
+  Values expected(kVocab, p);
+  expected[77] = -999.0 * p;
+  EXPECT_TRUE(test::close(logits, expected, tolerance));
+}
+
+TEST_P(Token, CrossEntropyDoesNotOverflow) {
+  const double large = GetParam() == DType::kF16 ? 6e4 : 1e30;
+  const double rounded_large = test::rounded(GetParam(), large);
+  OwnedTensor logits(GetParam(), Values{large, 0.0, -large, large, -large, 1.0});
+  OwnedTensor losses(DType::kF32, 2);
+  const OwnedTensor targets(std::vector<std::int32_t>{0, 2});
+  cross_entropy(*test::compute_stream(), {2, 3, logits, targets, losses, true, 1.0f});
+  EXPECT_TRUE(test::close(losses, {0.0, rounded_large - 1.0}, {4e-6, 4e-6, 0.0}));
+  EXPECT_TRUE(test::close(logits, {0.0, 0.0, 0.0, 1.0, 0.0, -1.0}, {0.0, 0.0, 0.0}));
+}
+
+TEST_P(Token, CrossEntropyRowsAloneHaveTheSameBits) {
+  constexpr std::int64_t kTokens = 6, kVocab = 75;
+  const OwnedTensor logits(GetParam(), test::random_values(kTokens * kVocab, 1, 3.0));
+  const OwnedTensor targets(test::random_tokens(kTokens, kVocab, 2));
+  const auto stream = test::compute_stream();
+  OwnedTensor together = logits, alone = logits;
+  OwnedTensor losses(DType::kF32, kTokens), losses_alone(DType::kF32, kTokens);
+  cross_entropy(*stream, {kTokens, kVocab, together, targets, losses, true, 0.1f});
+  for (std::int64_t t = 0; t < kTokens; ++t) {
+    cross_entropy(*stream,
+                  {1, kVocab, Tensor(alone).part(t * kVocab, kVocab),
+                   ConstTensor(targets).part(t, 1), Tensor(losses_alone).part(t, 1), true, 0.1f});
+  }
+  EXPECT_TRUE(test::same_bits(alone, together));
+  EXPECT_TRUE(test::same_bits(losses_alone, losses));
+}
+
+TEST(TokenOracle, EmbeddingGradientsAreCentralDifferences) {
+  const EmbeddingShape shape{2, 3, 4, 5, 4};
+  const std::vector<std::int32_t> tokens{1, 4, 1, 0, 1, 3};
+  const Values token_weight = test::random_values(20, 1), positions = test::random_values(16, 2);
+  const Values direction = test::random_values(24, 3), mask = oracle::dropout_mask(kDropout, 24);
+  const oracle::EmbeddingGradients gradients =
+      oracle::embedding_backward(shape, tokens, direction, mask);
+  EXPECT_TRUE(oracle::is_gradient(gradients.token_weight, token_weight, [&](const Values& v) {
+    return oracle::dot(direction, oracle::embedding_forward(shape, tokens, v, positions, mask));
+  }));
+  EXPECT_TRUE(oracle::is_gradient(gradients.position_weight, positions, [&](const Values& v) {
+    return oracle::dot(direction, oracle::embedding_forward(shape, tokens, token_weight, v, mask));
+  }));
+}
+
+TEST(TokenOracle, CrossEntropyGradientIsACentralDifference) {
+  const std::vector<std::int32_t> targets{2, 0, 6};
+  const Values logits = test::random_values(21, 1, 3.0), direction = test::random_values(3, 2);
+  Values gradients = oracle::cross_entropy(7, logits, targets).gradients;
+  for (std::size_t i = 0; i < gradients.size(); ++i) gradients[i] *= direction[i / 7];
+  EXPECT_TRUE(oracle::is_gradient(gradients, logits, [&](const Values& v) {
+    return oracle::dot(direction, oracle::cross_entropy(7, v, targets).losses);
+  }));
+}
+
+}  // namespace
+}  // namespace sherd::kernels

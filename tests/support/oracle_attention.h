@@ -1,0 +1,21 @@
+/// kernels/attention.h in double precision, with the whole S x S matrix. `mask` holds dropout's
+/// factors [B, H, S, S].
+#pragma once
+
+#include "kernels/attention.h"
+#include "tests/support/oracle_values.h"
+
+namespace sherd::oracle {
+
+struct Attention {
+  Values out, lse;
+};
+Attention attention_forward(const kernels::AttentionShape& shape, const Values& qkv,
+                            const Values& mask);
+
+/// `out` is what the forward stored: rounded to the tensor's type, it enters the gradient through
+/// <dout, out>, and oracle and kernel must start from the same numbers.
+Values attention_backward(const kernels::AttentionShape& shape, const Values& qkv,
+                          const Values& mask, const Values& out, const Values& dout);
+
+}  // namespace sherd::oracle
