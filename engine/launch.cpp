@@ -1,29 +1,16 @@
 #include "engine/launch.h"
 
-#include <sched.h>
-
 #include <algorithm>
-#include <cmath>
 #include <exception>
-#include <fstream>
 #include <mutex>
-#include <string>
 #include <thread>
 
 #include "core/error.h"
+#include "engine/system_info.h"
 #include "sharding/comm/single.h"
 
 namespace sherd::engine {
 namespace {
-
-// cgroup v2: "max 100000" or "150000 100000" (microseconds per period).
-int cgroup_cores() {
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
-  std::string quota;
-  double period = 0.0;
-  if (!(file >> quota >> period) || quota == "max" || period <= 0.0) return 0;
-  return std::max(1, static_cast<int>(std::ceil(std::stod(quota) / period)));
-}
 
 // Remembers who failed first; everybody else's error is only a consequence.
 class FirstError {
@@ -51,7 +38,7 @@ std::unique_ptr<sharding::Rank> make_rank(const LaunchOptions& options, int r,
   rank->gather_communicator = std::move(gather);
   rank->reduce_communicator = std::move(reduce);
   const int threads = options.compute_threads();
-  const bool own_cores = threads * options.world_size <= usable_cores();
+  const bool own_cores = threads * options.world_size <= num_usable_cores();
   const auto stream_options = [&](const char* name, int num_threads) {
     return StreamOptions{name, r, num_threads, own_cores, options.hook, options.trace};
   };
@@ -63,18 +50,9 @@ std::unique_ptr<sharding::Rank> make_rank(const LaunchOptions& options, int r,
 
 }  // namespace
 
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  int cores = 1;
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) cores = std::max(1, CPU_COUNT(&set));
-  const int quota = cgroup_cores();
-  return quota > 0 ? std::min(cores, quota) : cores;
-}
-
 int LaunchOptions::compute_threads() const {
   if (threads_per_rank > 0) return threads_per_rank;
-  return std::max(1, usable_cores() / world_size);
+  return std::max(1, num_usable_cores() / world_size);
 }
 
 void run_ranks(const LaunchOptions& options, const std::function<void(sharding::Rank&)>& body) {

@@ -14,12 +14,9 @@
 
 namespace sherd::engine {
 
-/// Processors that this process may use: affinity and the cgroup's quota, at least 1.
-int usable_cores();
-
 struct LaunchOptions {
   int world_size = 1;
-  int threads_per_rank = 0;   ///< 0: usable_cores() / world_size, at least 1
+  int threads_per_rank = 0;   ///< 0: num_usable_cores() / world_size, at least 1
   BoundaryHook hook;          ///< on every stream of every rank; for tests
   Trace* trace = nullptr;
   std::chrono::milliseconds peer_timeout = sharding::kDefaultPeerTimeout;

@@ -15,6 +15,7 @@
 #include "engine/product_rate.h"
 #include "engine/progress.h"
 #include "engine/rank_run.h"
+#include "engine/system_info.h"
 
 namespace sherd::engine {
 namespace {
@@ -38,7 +39,7 @@ void prepare_output_folder(const std::string& folder) {
 }
 
 std::string cores_line(const LaunchOptions& launch) {
-  const int cores = usable_cores();
+  const int cores = num_usable_cores();
   const int threads = launch.compute_threads();
   std::string line = fmt::format("{} rank{} with {} compute thread{} each on {} core{}",
                                  launch.world_size, launch.world_size == 1 ? "" : "s", threads,
@@ -85,7 +86,7 @@ void train(const ResolvedRecipe& resolved) {
                            .progress = progress,
                            .trace = trace,
                            .product_rate = measure_product_rate(
-                               std::min(usable_cores(), launch.world_size * launch.compute_threads()))};
+                               std::min(num_usable_cores(), launch.world_size * launch.compute_threads()))};
   install_interrupt_handler();
   run_ranks(launch, [&](sharding::Rank& rank) { run_rank(context, rank); });
   if (recipe.metrics.trace_steps) {

@@ -11,7 +11,8 @@
 ///
 /// Shapes    residual, branch, r, y [T, D]; weight, bias [D]; mean, rstd [T] (f32).
 /// Types     activations and weight/bias of one type (f32, bf16, f16); dweight/dbias of their own;
-///           sums in f32.
+///           sums in f32. What is normalised is r as stored, rounded to that type; d_branch is
+///           taken from dr before dr is rounded.
 /// Alias     residual_out may be residual; d_residual_in may be d_residual_out; d_branch may not
 ///           alias anything. y may not alias an input.
 /// Bits      sums run over fixed lanes and row blocks; the number of threads changes nothing.

@@ -37,7 +37,9 @@ std::int64_t sum_of_squares_workspace_bytes(std::int64_t numel);
 std::int64_t find_non_finite(Stream& stream, ConstTensor x);
 
 /// out[i] = mean + stddev * normal(address, first_element + i): Box-Muller on Philox words, f64
-/// inside, rounded to f32. Element e uses block e / 2 (two words a number).
+/// inside, rounded to f32. Element e uses block e / 2 (two words a number):
+///   normal = sqrt(-2 ln((a + 1) / 2^32)) cos(2 pi b / 2^32),
+/// a, b being words 0, 1 of the block for even e and words 2, 3 for odd e. out is f32.
 void fill_normal(Stream& stream, Tensor out, const RandomAddress& address,
                  std::int64_t first_element, float mean, float stddev);
 /// out[i] = value.

@@ -46,15 +46,14 @@ void store_words(const FourBlocks& b, std::uint32_t* word) {
 void random_group(const RandomAddress& address, std::uint64_t block, std::uint32_t* word) {
   FourBlocks a = four_blocks(address, block);
   FourBlocks b = four_blocks(address, block + 4);
-  auto k0 = static_cast<std::uint32_t>(address.seed);
-  auto k1 = static_cast<std::uint32_t>(address.seed >> 32);
+  // Keys count in the low halves too; their carries go to the halves that nothing reads.
+  __m256i k0 = _mm256_set1_epi64x(static_cast<std::int64_t>(address.seed));
+  __m256i k1 = _mm256_set1_epi64x(static_cast<std::int64_t>(address.seed >> 32));
   for (int round = 0; round < 10; ++round) {
-    const __m256i key0 = _mm256_set1_epi64x(k0);
-    const __m256i key1 = _mm256_set1_epi64x(k1);
-    one_round(a, key0, key1);
-    one_round(b, key0, key1);
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
+    one_round(a, k0, k1);
+    one_round(b, k0, k1);
+    k0 = _mm256_add_epi64(k0, _mm256_set1_epi64x(0x9E3779B9));
+    k1 = _mm256_add_epi64(k1, _mm256_set1_epi64x(0xBB67AE85));
   }
   store_words(a, word);
   store_words(b, word + 16);

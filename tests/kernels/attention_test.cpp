@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "core/thread_team.h"
 #include "tests/support/oracle_attention.h"
 #include "tests/support/oracle_philox.h"
 #include "tests/support/tensors.h"

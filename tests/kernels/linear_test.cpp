@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/thread_team.h"
 #include "tests/support/oracle_linear.h"
 #include "tests/support/tensors.h"
 
@@ -13,10 +14,11 @@ using test::Outputs;
 using test::OwnedTensor;
 using test::Values;
 
-// Ones, primes, sizes beside multiples of a vector and of a tile; the last has several tiles in
-// every direction.
-const LinearShape kShapes[] = {{1, 1, 1},    {1, 7, 5},      {5, 1, 3},     {3, 17, 1},
-                               {13, 31, 29}, {130, 96, 200}, {65, 200, 96}, {259, 300, 331}};
+// Ones, primes, sizes beside multiples of a vector and of a tile; the last two have several tiles
+// in every direction: of the depth, and of an output too large for four.
+const LinearShape kShapes[] = {{1, 1, 1},     {1, 7, 5},       {5, 1, 3},
+                               {3, 17, 1},    {13, 31, 29},    {130, 96, 200},
+                               {65, 200, 96}, {259, 300, 331}, {1281, 3, 1290}};
 
 struct Case {
   Case(DType dtype, LinearShape shape)

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "core/thread_team.h"
 #include "tests/support/oracle_philox.h"
 #include "tests/support/oracle_token.h"
 #include "tests/support/tensors.h"
@@ -23,7 +24,7 @@ const EmbeddingShape kShapes[] = {{1, 1, 1, 1, 1},
                                   {1, 7, 5, 3, 9},
                                   {3, 13, 37, 11, 0},
                                   {2, 65, 96, 50, 65},
-                                  {2, 65, 200, 997, 70}};
+                                  {2, 65, 300, 997, 70}};
 
 std::string describe(const EmbeddingShape& shape) {
   return fmt::format("B {} S {} D {} V {}, {} position rows", shape.sequences, shape.positions,

@@ -14,13 +14,15 @@ using test::Outputs;
 using test::OwnedTensor;
 using test::Values;
 
-// A slice as the flat layout makes them: tensors with and without decay, padding between and after
-// them (elements 40 .. 46 belong to no segment, 5000 .. 5016 to one of their own).
-constexpr std::int64_t kNumel = 5017;
-constexpr UpdateSegment kSegments[] = {{0, 1, 0.1f},     {1, 39, 0.0f},      {47, 953, 0.1f},
-                                       {1000, 3, 0.02f}, {1003, 3997, 0.1f}, {5000, 17, 0.0f}};
+// A slice as the flat layout makes them, long enough for several tasks: tensors with and without
+// decay, padding between and after them (elements 40 .. 46 belong to no segment, the last 17 to one
+// of their own).
+constexpr std::int64_t kNumel = 40017;
+constexpr UpdateSegment kSegments[] = {{0, 1, 0.1f},     {1, 39, 0.0f},       {47, 953, 0.1f},
+                                       {1000, 3, 0.02f}, {1003, 23997, 0.1f}, {25000, 15000, 0.0f},
+                                       {40000, 17, 0.0f}};
 bool is_padding(std::int64_t i) {
-  return (i >= 40 && i < 47) || i >= 5000;
+  return (i >= 40 && i < 47) || i >= 40000;
 }
 
 Values values_with_padding(std::uint64_t seed, double scale = 1.0) {
@@ -94,23 +96,29 @@ Outputs run_adamw(Stream& stream, const Settings& settings,
   return state;
 }
 
+SgdUpdate sgd_arguments(const Settings& settings) {
+  SgdUpdate args;
+  args.segments = kSegments;
+  args.lr = 0.05f;
+  args.momentum = settings.momentum;
+  args.gradient_scale = settings.weight;
+  return args;
+}
+
 Outputs run_sgd(Stream& stream, const Settings& settings,
                 const std::vector<std::int64_t>& cuts = {0, kNumel}) {
-  const bool has_momentum = settings.momentum != 0.0f;
   Outputs state{{DType::kF32, values_with_padding(1)}, {DType::kF32, Values(kNumel, 0.0)}};
   for (std::int64_t step = 1; step <= settings.num_steps; ++step) {
     const OwnedTensor gradient(DType::kF32, gradient_of_step(step));
     for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
       const std::int64_t first = cuts[i], count = cuts[i + 1] - first;
       const std::vector<UpdateSegment> segments = cut_segments(first, count);
-      sgd_update(stream,
-                 {.parameter = Tensor(state[0]).part(first, count),
-                  .gradient = ConstTensor(gradient).part(first, count),
-                  .momentum_buffer = has_momentum ? Tensor(state[1]).part(first, count) : Tensor(),
-                  .segments = segments,
-                  .lr = 0.05f,
-                  .momentum = settings.momentum,
-                  .gradient_scale = settings.weight});
+      SgdUpdate args = sgd_arguments(settings);
+      args.parameter = Tensor(state[0]).part(first, count);
+      if (settings.momentum != 0.0f) args.momentum_buffer = Tensor(state[1]).part(first, count);
+      args.gradient = ConstTensor(gradient).part(first, count);
+      args.segments = segments;
+      sgd_update(stream, args);
     }
   }
   return state;
@@ -186,11 +194,7 @@ TEST(Sgd, MatchesTheOracleOverTwentyStepsOnAnyNumberOfThreads) {
         test::on_any_number_of_threads([&](Stream& stream) { return run_sgd(stream, settings); });
     oracle::SgdState state{test::rounded(DType::kF32, values_with_padding(1)), Values(kNumel, 0.0)};
     for (std::int64_t step = 1; step <= settings.num_steps; ++step) {
-      oracle::sgd_update(state, gradient_of_step(step),
-                         {.segments = kSegments,
-                          .lr = 0.05f,
-                          .momentum = settings.momentum,
-                          .gradient_scale = settings.weight});
+      oracle::sgd_update(state, gradient_of_step(step), sgd_arguments(settings));
     }
     EXPECT_TRUE(test::close(out[0], state.parameter, kTwentySteps));
     EXPECT_TRUE(test::close(out[1], state.momentum_buffer, kTwentySteps));
@@ -224,18 +228,25 @@ TEST(Sgd, PaddingStaysZero) {
 // The oracles against numbers computed by hand from the papers' formulas.
 TEST(UpdateOracle, TakesTheStepOfThePaper) {
   const UpdateSegment segment{0, 1, 0.5f};
-  oracle::AdamWState adamw{{2.0}, {0.0}, {0.0}};
+  AdamWUpdate adamw;
+  adamw.segments = {&segment, 1};
+  adamw.lr = 0.25f;
+  adamw.eps = 0.0f;
+  oracle::AdamWState adamw_state{{2.0}, {0.0}, {0.0}};
   // First step: m_hat = g, v_hat = g^2, so p moves by lr * sign(g), and decays by lr * 0.5 * p.
-  oracle::adamw_update(adamw, {-4.0}, {.segments = {&segment, 1}, .lr = 0.25f, .eps = 0.0f});
-  EXPECT_NEAR(adamw.parameter[0], 2.0 - 0.25 * 0.5 * 2.0 + 0.25, 1e-12);
+  oracle::adamw_update(adamw_state, {-4.0}, adamw);
+  EXPECT_NEAR(adamw_state.parameter[0], 2.0 - 0.25 * 0.5 * 2.0 + 0.25, 1e-12);
 
-  oracle::SgdState sgd{{2.0}, {1.0}};
-  oracle::sgd_update(
-      sgd, {4.0},
-      {.segments = {&segment, 1}, .lr = 0.25f, .momentum = 0.5f, .gradient_scale = 0.5f});
+  SgdUpdate sgd;
+  sgd.segments = {&segment, 1};
+  sgd.lr = 0.25f;
+  sgd.momentum = 0.5f;
+  sgd.gradient_scale = 0.5f;
+  oracle::SgdState sgd_state{{2.0}, {1.0}};
+  oracle::sgd_update(sgd_state, {4.0}, sgd);
   // g = 0.5 * 4 + 0.5 * 2 = 3; m = 0.5 + 3 = 3.5; p = 2 - 0.25 * 3.5
-  EXPECT_DOUBLE_EQ(sgd.momentum_buffer[0], 3.5);
-  EXPECT_DOUBLE_EQ(sgd.parameter[0], 1.125);
+  EXPECT_DOUBLE_EQ(sgd_state.momentum_buffer[0], 3.5);
+  EXPECT_DOUBLE_EQ(sgd_state.parameter[0], 1.125);
 }
 
 }  // namespace

@@ -1,0 +1,182 @@
+#include "tests/support/training_harness.h"
+
+#include <atomic>
+#include <bit>
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "engine/model/parameters.h"
+
+namespace sherd::testing {
+namespace {
+
+std::uint64_t mixed(std::uint64_t value) {  // splitmix64's finaliser
+  value += 0x9e3779b97f4a7c15ull;
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ull;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111ebull;
+  return value ^ (value >> 31);
+}
+
+}  // namespace
+
+std::string name_of(const RunShape& setup) {
+  return fmt::format("stage {} world {} micro-steps {} {} prefetch {} {} threads {} delays {}",
+                     setup.stage, setup.world_size, setup.num_micro_steps,
+                     setup.grad_sync == sharding::GradSync::kBoundary ? "boundary" : "every",
+                     setup.prefetch_depth, setup.reshard_after_forward ? "reshard" : "keep",
+                     setup.threads_per_rank, setup.delay_seed);
+}
+
+std::string difference(const Outcome& a, const Outcome& b) {
+  for (std::size_t i = 0; i < a.losses.size(); ++i) {
+    if (std::bit_cast<std::uint64_t>(a.losses[i]) != std::bit_cast<std::uint64_t>(b.losses[i])) {
+      return fmt::format("loss of step {}: {:.17g} and {:.17g}", i, a.losses[i], b.losses[i]);
+    }
+    if (std::bit_cast<std::uint32_t>(a.grad_norms[i]) !=
+        std::bit_cast<std::uint32_t>(b.grad_norms[i])) {
+      return fmt::format("gradient norm of step {}: {:.9g} and {:.9g}", i, a.grad_norms[i],
+                         b.grad_norms[i]);
+    }
+  }
+  for (const auto& [name, values] : a.parameters) {
+    const std::vector<float>& others = b.parameters.at(name);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (std::bit_cast<std::uint32_t>(values[i]) != std::bit_cast<std::uint32_t>(others[i])) {
+        return fmt::format("{}[{}]: {:.9g} and {:.9g}", name, i, values[i], others[i]);
+      }
+    }
+  }
+  return {};
+}
+
+model::ModelShape tiny_model(bool tied) {
+  model::ModelShape shape;
+  shape.num_layers = 3;
+  shape.width = 24;
+  shape.query_heads = 4;
+  shape.kv_heads = 2;
+  shape.ffn_width = 37;
+  shape.vocab_size = 41;
+  shape.max_positions = 11;
+  shape.norm = tied ? kernels::NormKind::kLayerNorm : kernels::NormKind::kRmsNorm;
+  shape.positions = tied ? model::Positions::kLearned : model::Positions::kRope;
+  shape.activation =
+      tied ? kernels::ActivationKind::kGelu : kernels::ActivationKind::kSwiGlu;
+  shape.bias = tied;
+  shape.tied = tied;
+  shape.dropout = 0.1;
+  shape.init_std = 0.2;
+  shape.sequences = 2;
+  shape.seq_length = 9;
+  return shape;
+}
+
+engine::TrainingOptions tiny_training(const model::ModelShape& shape, float max_norm) {
+  engine::TrainingOptions options;
+  options.model = shape;
+  options.seed = 7;
+  options.adamw.beta2 = 0.95f;
+  options.adamw.decay = {0.1f, {}};
+  options.lr_schedule.lr = 1e-2;
+  options.max_norm = max_norm;
+  return options;
+}
+
+void fill_tokens(const model::ModelShape& shape, std::int64_t step, std::int64_t first_row,
+                 std::int32_t* inputs, std::int32_t* targets) {
+  for (std::int64_t t = 0; t < shape.tokens(); ++t) {
+    const std::int64_t row = first_row + t / shape.seq_length;
+    const std::int64_t position = t % shape.seq_length;
+    const auto token = [&](std::int64_t at) {
+      const auto address = static_cast<std::uint64_t>((step * 4096 + row) * 4096 + at);
+      return static_cast<std::int32_t>(mixed(address) % static_cast<std::uint64_t>(shape.vocab_size));
+    };
+    inputs[t] = token(position);
+    targets[t] = token(position + 1);
+  }
+}
+
+BoundaryHook delays(std::uint64_t seed) {
+  auto count = std::make_shared<std::atomic<std::uint64_t>>(0);
+  return [seed, count](std::string_view stream, std::string_view) {
+    const std::uint64_t number = count->fetch_add(1);
+    const std::uint64_t bits = mixed(seed ^ mixed(number) ^ std::hash<std::string_view>{}(stream));
+    if (bits % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(bits / 4 % 200));
+  };
+}
+
+engine::TrainingOptions applied(engine::TrainingOptions options, const RunShape& setup) {
+  options.placement = sharding::placement_of(setup.stage, setup.grad_sync);
+  options.gather = {setup.prefetch_depth, setup.reshard_after_forward};
+  options.num_micro_steps = setup.num_micro_steps;
+  return options;
+}
+
+void run_ranks(const RunShape& setup, const std::function<void(sharding::Rank&)>& body) {
+  engine::LaunchOptions launch;
+  launch.world_size = setup.world_size;
+  launch.threads_per_rank = setup.threads_per_rank;
+  if (setup.delay_seed != 0) launch.hook = delays(setup.delay_seed);
+  engine::run_ranks(launch, body);
+}
+
+engine::NextBatch tokens_for(const engine::TrainingOptions& options, const sharding::Rank& rank,
+                             std::vector<std::int32_t>& memory) {
+  const std::int64_t tokens = options.model.tokens();
+  memory.resize(static_cast<std::size_t>(2 * tokens));
+  return [&options, &rank, &memory, tokens](std::int64_t step, std::int64_t micro_step) {
+    const std::int64_t first_row =
+        (micro_step * rank.world_size + rank.rank) * options.model.sequences;
+    fill_tokens(options.model, step, first_row, memory.data(), memory.data() + tokens);
+    return engine::TokenBatch{{memory.data(), DType::kI32, tokens},
+                              {memory.data() + tokens, DType::kI32, tokens}};
+  };
+}
+
+std::map<std::string, std::vector<float>> empty_parameters(const model::ModelShape& shape) {
+  std::map<std::string, std::vector<float>> parameters;
+  for (const UnitSpec& unit : model::parameter_table(shape)) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      parameters[parameter.name].resize(static_cast<std::size_t>(parameter.numel()));
+    }
+  }
+  return parameters;
+}
+
+void collect_parameters(const engine::ShardedModel& model,
+                        std::map<std::string, std::vector<float>>& parameters) {
+  const int rank = model.rank().rank;
+  for (const sharding::UnitState& unit : model.units()) {
+    const float* slice = unit.master(rank).as<float>();
+    for (const sharding::Piece& piece : unit.layout().pieces(rank)) {
+      const std::string& name = unit.spec().parameters[piece.parameter].name;
+      std::copy_n(slice + piece.position, piece.count,
+                  parameters.at(name).begin() + piece.first_element);
+    }
+  }
+}
+
+Outcome train(engine::TrainingOptions options, const RunShape& setup, int num_steps) {
+  options = applied(std::move(options), setup);
+  Outcome outcome;
+  outcome.parameters = empty_parameters(options.model);
+  run_ranks(setup, [&](sharding::Rank& rank) {
+    engine::ShardedModel model(options, rank);
+    engine::TrainingStep training_step(options, model);
+    std::vector<std::int32_t> memory;
+    const engine::NextBatch next_batch = tokens_for(options, rank, memory);
+    rank.guard([&] {
+      for (int step = 0; step < num_steps; ++step) {
+        const engine::StepResult result = training_step.run(step, next_batch);
+        if (rank.rank != 0) continue;
+        outcome.losses.push_back(result.loss);
+        outcome.grad_norms.push_back(result.grad_norm);
+      }
+      collect_parameters(model, outcome.parameters);
+    });
+  });
+  return outcome;
+}
+
+}  // namespace sherd::testing

@@ -1,0 +1,66 @@
+/// Small trainings in one process, for tests that compare runs bit for bit.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/launch.h"
+#include "engine/training_step.h"
+
+namespace sherd::testing {
+
+/// A run of a few steps: how it was cut up, not what it computes.
+struct RunShape {
+  int world_size = 1;
+  int num_micro_steps = 1;
+  int stage = 0;
+  sharding::GradSync grad_sync = sharding::GradSync::kEveryMicroStep;
+  int prefetch_depth = 1;
+  bool reshard_after_forward = true;
+  int threads_per_rank = 1;
+  std::uint64_t delay_seed = 0;  ///< 0: no delays; else sleeps up to 0.2 ms at stream boundaries
+};
+std::string name_of(const RunShape& setup);
+
+/// What a run computed. Compared with ==: every bit counts.
+struct Outcome {
+  std::vector<double> losses;
+  std::vector<float> grad_norms;
+  std::map<std::string, std::vector<float>> parameters;  ///< whole tensors by name
+
+  bool operator==(const Outcome&) const = default;
+};
+/// The first difference in words, for a failing test; empty if there is none.
+std::string difference(const Outcome& a, const Outcome& b);
+
+/// A transformer of under 20,000 parameters with sizes that divide nothing.
+model::ModelShape tiny_model(bool tied);
+/// AdamW on `shape` with weight decay; clipping off unless `max_norm` is set.
+engine::TrainingOptions tiny_training(const model::ModelShape& shape, float max_norm = 0.0f);
+
+/// Tokens that depend on (step, global row, position) alone.
+void fill_tokens(const model::ModelShape& shape, std::int64_t step, std::int64_t first_row,
+                 std::int32_t* inputs, std::int32_t* targets);
+
+/// Sleeps at every stream boundary, how long being a function of (seed, stream, how many came before).
+BoundaryHook delays(std::uint64_t seed);
+
+Outcome train(engine::TrainingOptions options, const RunShape& setup, int num_steps);
+
+/// `options` with `setup` applied.
+engine::TrainingOptions applied(engine::TrainingOptions options, const RunShape& setup);
+/// Launches `setup.world_size` ranks with its threads and delays.
+void run_ranks(const RunShape& setup, const std::function<void(sharding::Rank&)>& body);
+/// A rank's micro-batches as the training step asks for them; `batches` gives them memory.
+engine::NextBatch tokens_for(const engine::TrainingOptions& options, const sharding::Rank& rank,
+                             std::vector<std::int32_t>& memory);
+/// Copies what this rank owns into whole tensors (every rank writes its own elements).
+void collect_parameters(const engine::ShardedModel& model,
+                        std::map<std::string, std::vector<float>>& parameters);
+/// Whole tensors of the right sizes, for `collect_parameters` to fill.
+std::map<std::string, std::vector<float>> empty_parameters(const model::ModelShape& shape);
+
+}  // namespace sherd::testing
