@@ -22,6 +22,9 @@ struct ParameterSpec {
   /// Position in the model's parameter table: the random address of its initial values, so that
   /// they depend neither on units nor on ranks.
   std::uint32_t index = 0;
+  /// Rows of the matrices that are stacked in this one (query, key and value, say); empty: it is
+  /// one. What works on matrices as such (Muon) takes them apart.
+  std::vector<std::int64_t> matrix_rows{};
 
   std::int64_t numel() const {
     return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());

@@ -54,6 +54,18 @@ std::string Diagnosis::name_of(const Finding& finding) const {
                      static_cast<std::int64_t>(finding.element), unit.name());
 }
 
+std::string Diagnosis::where() {
+  sharding::Exchange exchange(model_.rank(), 4);
+  const double mine[] = {in_slice_.order, in_slice_.unit, in_slice_.parameter, in_slice_.element};
+  const auto rows = exchange.all("overflow", mine);
+  for (std::size_t owner = 0; owner < rows.size(); ++owner) {
+    const auto& row = rows[owner];
+    if (row[0] < 0.0) continue;
+    return fmt::format("{}, slice owner rank {}", name_of({row[0], row[1], row[2], row[3]}), owner);
+  }
+  return "the loss";
+}
+
 std::string Diagnosis::explain(std::int64_t step, double loss, double norm) {
   sharding::Exchange exchange(model_.rank(), 9);
   const double mine[] = {in_slice_.order,      in_slice_.unit,       in_slice_.parameter,

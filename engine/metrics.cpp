@@ -35,6 +35,11 @@ std::string to_json(const StepMetrics& metrics) {
   put(line, "tokens_per_s", metrics.tokens_per_s);
   put(line, "exposed_comm_ms", metrics.exposed_comm_ms);
   put(line, "comm_cpu_ms", metrics.comm_cpu_ms);
+  if (metrics.loss_scale) {
+    put(line, "loss_scale", *metrics.loss_scale);
+    line["skipped"] = metrics.skipped;
+    if (metrics.skipped) line["overflow"] = metrics.overflow;
+  }
   Json& peak = line["peak_bytes"];
   for (int category = 0; category < kNumCategories; ++category) {
     const std::int64_t bytes = metrics.peak_bytes[static_cast<std::size_t>(category)];

@@ -109,9 +109,18 @@ class RankRun {
     line.tokens_per_s = static_cast<double>(tokens_per_step) / seconds;
     line.exposed_comm_ms = result.exposed_comm_ms;
     line.comm_cpu_ms = result.comm_cpu_ms;
+    if (recipe_.loss_scaling.mode != LossScaling::Mode::kNone) {
+      line.loss_scale = result.loss_scale;
+      line.skipped = result.skipped;
+      line.overflow = result.overflow;
+    }
     line.peak_bytes = rank_.memory->peak_by_category();
     line.total_peak_bytes = rank_.memory->peak_bytes();
     metrics_->write(line);
+    if (result.skipped) {
+      context_.progress.message(fmt::format("step {}: skipped, overflow at loss scale {}: {}",
+                                            step + 1, result.loss_scale, result.overflow));
+    }
 
     exposed_ms_ += result.exposed_comm_ms;
     comm_cpu_ms_ += result.comm_cpu_ms;

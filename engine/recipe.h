@@ -21,7 +21,10 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/model/shape.h"
+#include "optim/loss_scaler.h"
 #include "optim/lr_schedule.h"
+#include "optim/optimizer.h"
 #include "sharding/placement.h"
 
 namespace sherd::engine {
@@ -32,7 +35,11 @@ enum class PositionChoice { kLearned, kRope };
 enum class ActivationChoice { kGelu, kSwiglu };
 enum class DataFormat { kBytes, kChars, kBin };
 using sharding::GradSync;
-enum class OptimizerType { kAdamW, kSgd };
+using optim::OptimizerType;
+/// In the order of core/dtype.h's DType.
+enum class FloatType { kF32, kBF16, kF16 };
+using optim::LossScaling;
+using model::Recompute;
 
 /// Steps first..last, both included.
 struct StepRange {
@@ -102,6 +109,20 @@ struct Recipe {
     GradSync grad_sync = GradSync::kBoundary;
   } zero_optimization;
 
+  struct MixedPrecision {
+    FloatType param_dtype = FloatType::kF32;
+    FloatType reduce_dtype = FloatType::kF32;
+    FloatType grad_accum_dtype = FloatType::kF32;
+    FloatType optimizer_state_dtype = FloatType::kF32;
+    bool stochastic_rounding = false;
+  } mixed_precision;
+
+  LossScaling loss_scaling;
+
+  struct ActivationCheckpointing {
+    Recompute mode = Recompute::kNone;
+  } activation_checkpointing;
+
   struct Optimizer {
     OptimizerType type = OptimizerType::kAdamW;
     double lr = 0;
@@ -110,6 +131,8 @@ struct Recipe {
     double weight_decay = 0;
     std::vector<std::string> no_decay;  ///< patterns of parameter names
     double momentum = 0;
+    double trust_coefficient = 0;
+    double adamw_lr = 0;
   } optimizer;
 
   struct LrScheduler {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cctype>
+#include <cmath>
 #include <filesystem>
 
 #include "core/error.h"
@@ -42,6 +43,7 @@ class Resolver {
     derive();
     check_model();
     check_training();
+    check_precision();
     check_run();
     return std::move(resolved_);
   }
@@ -138,7 +140,30 @@ class Resolver {
            "only 1 works.",
            recipe.parallelism.data_parallel_replicate_degree);
     }
+    derive_precision();
+    derive_optimizer();
     derive_batch();
+  }
+
+  void derive_optimizer() {
+    auto& optimizer = resolved_.values.optimizer;
+    const OptimizerType type = optimizer.type;
+    derive_one("optimizer.betas", optimizer.betas,
+               {0.9, type == OptimizerType::kLion ? 0.99 : 0.95});
+    derive_one("optimizer.eps", optimizer.eps, type == OptimizerType::kLamb ? 1e-6 : 1e-8);
+    derive_one("optimizer.momentum", optimizer.momentum,
+               type == OptimizerType::kMuon ? 0.95 : 0.9);
+  }
+
+  void derive_precision() {
+    Recipe& recipe = resolved_.values;
+    auto& precision = recipe.mixed_precision;
+    derive_one("mixed_precision.grad_accum_dtype", precision.grad_accum_dtype,
+               precision.reduce_dtype);
+    const bool f16 = precision.param_dtype == FloatType::kF16 ||
+                     precision.reduce_dtype == FloatType::kF16;
+    derive_one("loss_scaling.mode", recipe.loss_scaling.mode,
+               f16 ? LossScaling::Mode::kDynamic : LossScaling::Mode::kNone);
   }
 
   /// global = micro * accumulation * ranks: two give the third.
@@ -247,6 +272,55 @@ class Resolver {
       fail({"data.validation_fraction", "data.validation_path"},
            "data.validation_fraction is {}, but data.validation_path is set too. Keep one.",
            recipe.data.validation_fraction);
+    }
+  }
+
+  void check_precision() {
+    const Recipe& recipe = resolved_.values;
+    const auto& precision = recipe.mixed_precision;
+    const bool f16_params = precision.param_dtype == FloatType::kF16;
+    if ((f16_params || precision.reduce_dtype == FloatType::kF16) &&
+        recipe.loss_scaling.mode == LossScaling::Mode::kNone) {
+      fail({"loss_scaling.mode", "mixed_precision.param_dtype", "mixed_precision.reduce_dtype"},
+           "{} is f16 and loss_scaling.mode is none: gradients below 6e-8 would vanish. Use "
+           "loss_scaling.mode: dynamic, or bf16, which needs none.",
+           f16_params ? "mixed_precision.param_dtype" : "mixed_precision.reduce_dtype");
+    }
+    if (precision.param_dtype == FloatType::kF32 && precision.reduce_dtype != FloatType::kF32) {
+      fail({"mixed_precision.reduce_dtype", "mixed_precision.param_dtype"},
+           "mixed_precision.reduce_dtype is narrower than param_dtype f32, which would throw away "
+           "what was computed. Use reduce_dtype: f32, or a 16-bit param_dtype too.");
+    }
+    if (precision.reduce_dtype != FloatType::kF32 && precision.param_dtype != FloatType::kF32 &&
+        precision.reduce_dtype != precision.param_dtype) {
+      fail({"mixed_precision.reduce_dtype", "mixed_precision.param_dtype"},
+           "mixed_precision.reduce_dtype and param_dtype are two different 16-bit types, of which "
+           "neither holds the other. Use reduce_dtype: f32, or param_dtype's own.");
+    }
+    if (precision.grad_accum_dtype != precision.reduce_dtype &&
+        recipe.zero_optimization.grad_sync == GradSync::kBoundary) {
+      fail({"mixed_precision.grad_accum_dtype", "mixed_precision.reduce_dtype",
+            "zero_optimization.grad_sync"},
+           "mixed_precision.grad_accum_dtype differs from reduce_dtype, but with grad_sync: "
+           "boundary it is the accumulated gradient that is reduced. Make them equal, or use "
+           "grad_sync: every_micro_step.");
+    }
+    if (precision.optimizer_state_dtype == FloatType::kF16) {
+      fail({"mixed_precision.optimizer_state_dtype"},
+           "mixed_precision.optimizer_state_dtype is f16, in which squares of small gradients are "
+           "0. Use f32, or bf16, which has the same range.");
+    }
+    if (precision.stochastic_rounding && precision.optimizer_state_dtype != FloatType::kBF16) {
+      fail({"mixed_precision.stochastic_rounding", "mixed_precision.optimizer_state_dtype"},
+           "mixed_precision.stochastic_rounding is for optimizer_state_dtype: bf16. Set that, or "
+           "leave this out.");
+    }
+    const double initial_scale = std::ldexp(1.0, static_cast<int>(recipe.loss_scaling.initial_scale_power));
+    if (recipe.loss_scaling.mode != LossScaling::Mode::kNone &&
+        recipe.loss_scaling.min_scale > initial_scale) {
+      fail({"loss_scaling.min_scale", "loss_scaling.initial_scale_power"},
+           "loss_scaling.min_scale is {}, more than the first scale, 2^{} = {}.",
+           recipe.loss_scaling.min_scale, recipe.loss_scaling.initial_scale_power, initial_scale);
     }
   }
 

@@ -5,6 +5,16 @@
 namespace sherd::engine {
 namespace {
 
+DType dtype_of(FloatType type) {
+  switch (type) {
+    case FloatType::kF32: return DType::kF32;
+    case FloatType::kBF16: return DType::kBF16;
+    case FloatType::kF16: return DType::kF16;
+  }
+  CHECK(false, "unknown float type");
+  __builtin_unreachable();
+}
+
 model::ModelShape model_shape(const Recipe& recipe) {
   const Recipe::Model& m = recipe.model;
   model::ModelShape shape;
@@ -29,6 +39,8 @@ model::ModelShape model_shape(const Recipe& recipe) {
   shape.init_std = m.init_std;
   shape.sequences = recipe.training.micro_batch_size;
   shape.seq_length = recipe.training.seq_length;
+  shape.dtype = dtype_of(recipe.mixed_precision.param_dtype);
+  shape.recompute = recipe.activation_checkpointing.mode;
   return shape;
 }
 
@@ -49,16 +61,27 @@ TrainingOptions training_options(const Recipe& recipe) {
   options.model = model_shape(recipe);
   const Recipe::ZeroOptimization& zero = recipe.zero_optimization;
   options.placement = sharding::placement_of(static_cast<int>(zero.stage), zero.grad_sync);
+  const Recipe::MixedPrecision& precision = recipe.mixed_precision;
+  options.precision = {dtype_of(precision.param_dtype), dtype_of(precision.reduce_dtype),
+                       dtype_of(precision.grad_accum_dtype)};
+  options.loss_scaling = recipe.loss_scaling;
   options.gather = {static_cast<int>(zero.prefetch_depth), zero.reshard_after_forward};
   options.num_micro_steps = static_cast<int>(recipe.training.gradient_accumulation_steps);
   options.seed = recipe.run.seed;
 
   const Recipe::Optimizer& optimizer = recipe.optimizer;
-  const optim::WeightDecay decay{static_cast<float>(optimizer.weight_decay), optimizer.no_decay};
-  options.optimizer = optimizer.type;
-  options.adamw = {static_cast<float>(optimizer.betas[0]), static_cast<float>(optimizer.betas[1]),
-                   static_cast<float>(optimizer.eps), decay};
-  options.sgd = {static_cast<float>(optimizer.momentum), decay};
+  options.optimizer = {
+      .type = optimizer.type,
+      .beta1 = static_cast<float>(optimizer.betas[0]),
+      .beta2 = static_cast<float>(optimizer.betas[1]),
+      .eps = static_cast<float>(optimizer.eps),
+      .momentum = static_cast<float>(optimizer.momentum),
+      .trust_coefficient = static_cast<float>(optimizer.trust_coefficient),
+      .adamw_lr_ratio =
+          optimizer.lr > 0.0 ? static_cast<float>(optimizer.adamw_lr / optimizer.lr) : 0.0f,
+      .decay = {static_cast<float>(optimizer.weight_decay), optimizer.no_decay},
+      .moments = {dtype_of(precision.optimizer_state_dtype), precision.stochastic_rounding,
+                  recipe.run.seed}};
   options.lr_schedule = recipe.lr_schedule();
   options.max_norm = static_cast<float>(recipe.gradient_clipping.max_norm);
   return options;
@@ -79,17 +102,6 @@ data::BatchShape batch_shape(const Recipe& recipe) {
           .num_micro_steps = recipe.training.gradient_accumulation_steps,
           .world = static_cast<int>(recipe.world_size()),
           .seed = recipe.run.seed};
-}
-
-std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingOptions& options,
-                                                 const sharding::Rank& rank,
-                                                 const std::vector<sharding::UnitState>& units) {
-  switch (options.optimizer) {
-    case OptimizerType::kAdamW: return optim::make_adamw(rank, units, options.adamw);
-    case OptimizerType::kSgd: return optim::make_sgd(rank, units, options.sgd);
-  }
-  CHECK(false, "unknown optimizer");
-  __builtin_unreachable();
 }
 
 double flops_per_token(const model::ModelShape& shape) {

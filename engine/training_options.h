@@ -2,12 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <vector>
 
 #include "engine/data/batcher.h"
 #include "engine/model/shape.h"
 #include "engine/recipe.h"
+#include "optim/loss_scaler.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 #include "sharding/parameter_gather.h"
@@ -24,9 +23,8 @@ struct TrainingOptions {
   int num_micro_steps = 1;
   std::uint64_t seed = 0;
 
-  OptimizerType optimizer = OptimizerType::kAdamW;
-  optim::AdamWOptions adamw;
-  optim::SgdOptions sgd;
+  optim::LossScaling loss_scaling;
+  optim::OptimizerOptions optimizer;
   optim::LrSchedule lr_schedule;
   float max_norm = 0.0f;  ///< 0: no clipping
 
@@ -39,10 +37,6 @@ struct TrainingOptions {
 TrainingOptions training_options(const Recipe& recipe);
 data::DataOptions data_options(const Recipe& recipe);
 data::BatchShape batch_shape(const Recipe& recipe);
-
-std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingOptions& options,
-                                                 const sharding::Rank& rank,
-                                                 const std::vector<sharding::UnitState>& units);
 
 /// Floating-point operations of one token's forward and backward: 6 per parameter that is multiplied
 /// (Kaplan et al. 2020, §2.1), and 6 S H K per block for causal attention's two products.

@@ -2,7 +2,7 @@
 //
 //   for each micro-step   forward, backward: gradients go to the slices as units finish
 //   judge                 one small exchange: loss, gradient norm, and whether all is finite
-//   update                every rank its own slices; the new parameters are published unit by unit
+//   update                (or skip, if loss scaling overflowed) every rank its own slices; the new parameters are published unit by unit
 //                         and arrive under the next step's forward
 //
 // Which of it communicates, and when, is the business of ParameterGather and GradientReduction.
@@ -20,18 +20,36 @@ TrainingStep::TrainingStep(const TrainingOptions& options, ShardedModel& model)
     : options_(options),
       model_(model),
       rank_(model.rank()),
-      optimizer_(make_optimizer(options, rank_, model.units())),
+      optimizer_(optim::make_optimizer(options.optimizer, rank_, model.units())),
       norm_(rank_, model.units()),
-      exchange_(rank_, 5) {}
+      exchange_(rank_, 5),
+      scaler_(options.loss_scaling) {}
 
 StepResult TrainingStep::run(std::int64_t step, const NextBatch& next_batch, bool asked_to_stop) {
   const double loss_sum = accumulate_gradients(step, next_batch);
   const Verdict verdict = judge(loss_sum, asked_to_stop);
-  if (!verdict.finite) explain_non_finite(step, next_batch, verdict);
-  update(step, verdict.scale);
   StepResult result = verdict.result;
   result.lr = optim::learning_rate(options_.lr_schedule, step);
+  result.loss_scale = scaler_.scale();
+  if (verdict.finite) {
+    update(step, verdict.gradient_scale);
+    scaler_.clean_step();
+  } else if (scaler_.active()) {
+    skip(result);
+  } else {
+    explain_non_finite(step, next_batch, verdict);
+  }
   return result;
+}
+
+// Parameters, moments and Adam's step count stay as they are. Every rank is here, since the verdict
+// is one.
+void TrainingStep::skip(StepResult& result) {
+  Diagnosis diagnosis(model_);
+  diagnosis.look_at_slices();
+  result.skipped = true;
+  result.overflow = diagnosis.where();
+  scaler_.skipped_step();
 }
 
 // The step's gradient on every rank's slices; returns the sum of this rank's token losses.
@@ -65,8 +83,8 @@ model::Pass TrainingStep::pass_of(std::int64_t step, int micro_step,
           .seed = options_.seed,
           .step = static_cast<std::uint32_t>(step),
           .first_row = rows_before * options_.model.sequences,
-          .gradient_scale =
-              1.0f / static_cast<float>(options_.tokens_per_step(rank_.world_size))};
+          .gradient_scale = static_cast<float>(
+              scaler_.scale() / static_cast<double>(options_.tokens_per_step(rank_.world_size)))};
 }
 
 // Every rank adds the same numbers in the same order, so every rank reaches the same verdict.
@@ -91,10 +109,11 @@ TrainingStep::Verdict TrainingStep::judge(double loss_sum, bool asked_to_stop) {
     verdict.result.comm_cpu_ms = std::max(verdict.result.comm_cpu_ms, row[3]);
     verdict.result.interrupted |= row[4] != 0.0;
   }
-  verdict.norm = static_cast<float>(std::sqrt(sum_of_squares));
+  verdict.norm = static_cast<float>(std::sqrt(sum_of_squares) / scaler_.scale());
   verdict.loss = total_loss / static_cast<double>(options_.tokens_per_step(rank_.world_size));
   verdict.finite = std::isfinite(verdict.norm) && std::isfinite(verdict.loss);
-  verdict.scale = optim::clip_scale(verdict.norm, options_.max_norm);
+  verdict.gradient_scale = static_cast<float>(
+      optim::clip_scale(verdict.norm, options_.max_norm) / scaler_.scale());
   verdict.result.loss = verdict.loss;
   verdict.result.grad_norm = verdict.norm;
   return verdict;
@@ -104,8 +123,9 @@ void TrainingStep::update(std::int64_t step, float gradient_scale) {
   TraceSpan span(rank_.compute(), "update");
   const optim::UpdateStep how{
       .lr = static_cast<float>(optim::learning_rate(options_.lr_schedule, step)),
-      .time_step = step + 1,
+      .time_step = ++num_updates_,
       .gradient_scale = gradient_scale};
+  optimizer_->prepare(rank_.compute(), how);
   for (std::size_t unit = 0; unit < model_.units().size(); ++unit) {
     optimizer_->update(rank_.compute(), static_cast<int>(unit), how);
     model_.parameters().publish(static_cast<int>(unit));

@@ -20,6 +20,9 @@ struct StepResult {
   double exposed_comm_ms = 0.0;  ///< worst rank: its compute stream stood still for communication
   double comm_cpu_ms = 0.0;      ///< worst rank: processor time of its communication workers
   bool interrupted = false;      ///< some rank was asked to stop: all stop after this step
+  bool skipped = false;          ///< the gradient overflowed: no update, a lower loss scale
+  double loss_scale = 1.0;       ///< of this step
+  std::string overflow;          ///< of a skipped step: the first non-finite gradient
 };
 
 /// Gives the rank's micro-batches, i32 [T] each, valid until the next call.
@@ -33,15 +36,17 @@ class TrainingStep {
   TrainingStep(const TrainingOptions& options, ShardedModel& model);
 
   /// Runs step `step` (from 0). `asked_to_stop` is this rank's wish to end after the step.
-  /// Errors   TrainingError if the loss or the gradient is not finite: the parameters are then as
-  ///          before the step, which is replayed once to find where the first such value arose.
+  /// With loss scaling, a step whose gradient isn't finite is skipped by all ranks.
+  /// Errors   TrainingError if the loss or the gradient is not finite without loss scaling: the
+  ///          parameters are then as before the step, which is replayed once to find where the
+  ///          first such value arose. TrainingError if the scaler gives up (optim/loss_scaler.h).
   StepResult run(std::int64_t step, const NextBatch& next_batch, bool asked_to_stop = false);
 
  private:
   struct Verdict {
     double loss = 0.0;
     float norm = 0.0f;
-    float scale = 1.0f;
+    float gradient_scale = 1.0f;  ///< clip factor / loss scale
     bool finite = true;
     StepResult result;
   };
@@ -49,6 +54,7 @@ class TrainingStep {
   double accumulate_gradients(std::int64_t step, const NextBatch& next_batch);
   Verdict judge(double loss_sum, bool asked_to_stop);
   void update(std::int64_t step, float gradient_scale);
+  void skip(StepResult& result);
   [[noreturn]] void explain_non_finite(std::int64_t step, const NextBatch& next_batch,
                                        const Verdict& verdict);
   model::Pass pass_of(std::int64_t step, int micro_step, const TokenBatch& batch) const;
@@ -59,6 +65,8 @@ class TrainingStep {
   std::unique_ptr<optim::Optimizer> optimizer_;
   optim::GradientNorm norm_;
   sharding::Exchange exchange_;
+  optim::LossScaler scaler_;
+  std::int64_t num_updates_ = 0;  ///< steps that weren't skipped: Adam's t
   std::chrono::nanoseconds waited_before_{0};
   std::chrono::nanoseconds cpu_before_{0};
 };

@@ -7,45 +7,117 @@
 namespace sherd::kernels {
 namespace {
 
-void check_f32(ConstTensor tensor, std::int64_t numel) {
-  CHECK(tensor.dtype == DType::kF32 && tensor.numel == numel,
-        "{} elements of {} where {} of f32 were expected", tensor.numel, name_of(tensor.dtype),
-        numel);
-}
-
-void check_segments(std::span<const UpdateSegment> segments, std::int64_t numel) {
+void check_common(const UpdateCommon& args) {
+  const std::int64_t numel = args.parameter.numel;
+  CHECK(args.parameter.dtype == DType::kF32, "parameters of {}", name_of(args.parameter.dtype));
+  CHECK(args.gradient.numel == numel, "{} gradients of {} parameters", args.gradient.numel, numel);
   std::int64_t end = 0;
-  for (const UpdateSegment& segment : segments) {
+  for (const UpdateSegment& segment : args.segments) {
     CHECK(segment.first >= end && segment.count >= 0 && segment.first + segment.count <= numel,
           "segment [{}, +{}) after {} in a slice of {}", segment.first, segment.count, end, numel);
     end = segment.first + segment.count;
   }
 }
 
+void check_moment(const UpdateCommon& args, const Tensor& moment) {
+  CHECK(moment.numel == args.parameter.numel &&
+            (moment.dtype == DType::kF32 || moment.dtype == DType::kBF16),
+        "a moment of {} elements of {} for {} parameters", moment.numel, name_of(moment.dtype),
+        args.parameter.numel);
+}
+
+void check_sums(const UpdateCommon& args, const Tensor& sums) {
+  CHECK(sums.dtype == DType::kF64 &&
+            sums.numel >= 2 * static_cast<std::int64_t>(args.segments.size()),
+        "{} sums for {} segments", sums.numel, args.segments.size());
+}
+
+void check_ratios(const UpdateCommon& args, std::span<const float> ratios) {
+  CHECK(ratios.size() == args.segments.size(), "{} ratios for {} segments", ratios.size(),
+        args.segments.size());
+}
+
+template <class Work>
+void run(Stream& stream, const char* name, Work&& work) {
+  if (stream.device() == DeviceKind::kCuda) no_cuda_kernel(name);
+  stream.run(name, std::forward<Work>(work));
+}
+
+void check_lamb(const LambUpdate& args) {
+  check_common(args.common);
+  check_moment(args.common, args.exp_avg);
+  check_moment(args.common, args.exp_avg_sq);
+  CHECK(args.time_step >= 1, "time step {}", args.time_step);
+}
+
 }  // namespace
 
-void adamw_update(Stream& stream, const AdamWUpdate& args) {
-  const std::int64_t numel = args.parameter.numel;
-  check_f32(args.parameter, numel);
-  check_f32(args.gradient, numel);
-  check_f32(args.exp_avg, numel);
-  check_f32(args.exp_avg_sq, numel);
-  check_segments(args.segments, numel);
+void adam_update(Stream& stream, const AdamUpdate& args) {
+  check_common(args.common);
+  check_moment(args.common, args.exp_avg);
+  check_moment(args.common, args.exp_avg_sq);
   CHECK(args.time_step >= 1, "time step {}", args.time_step);
-  if (stream.device() == DeviceKind::kCuda) no_cuda_kernel("adamw_update");
-  stream.run("adamw_update", [=, &stream] { cpu::adamw_update(stream.team(), args); });
+  run(stream, "adam_update", [=, &stream] { cpu::adam_update(stream.team(), args); });
 }
 
 void sgd_update(Stream& stream, const SgdUpdate& args) {
-  const std::int64_t numel = args.parameter.numel;
-  check_f32(args.parameter, numel);
-  check_f32(args.gradient, numel);
-  if (args.momentum_buffer) check_f32(args.momentum_buffer, numel);
+  check_common(args.common);
+  if (args.momentum_buffer) check_moment(args.common, args.momentum_buffer);
   CHECK(args.momentum_buffer || args.momentum == 0.0f, "momentum {} without a buffer",
         args.momentum);
-  check_segments(args.segments, numel);
-  if (stream.device() == DeviceKind::kCuda) no_cuda_kernel("sgd_update");
-  stream.run("sgd_update", [=, &stream] { cpu::sgd_update(stream.team(), args); });
+  run(stream, "sgd_update", [=, &stream] { cpu::sgd_update(stream.team(), args); });
+}
+
+void lion_update(Stream& stream, const LionUpdate& args) {
+  check_common(args.common);
+  check_moment(args.common, args.exp_avg);
+  run(stream, "lion_update", [=, &stream] { cpu::lion_update(stream.team(), args); });
+}
+
+void lamb_moments(Stream& stream, const LambUpdate& args) {
+  check_lamb(args);
+  run(stream, "lamb_moments", [=, &stream] { cpu::lamb_moments(stream.team(), args); });
+}
+
+void lamb_norms(Stream& stream, const LambUpdate& args, Tensor sums) {
+  check_lamb(args);
+  check_sums(args.common, sums);
+  run(stream, "lamb_norms", [=, &stream] { cpu::lamb_norms(stream.team(), args, sums); });
+}
+
+void lamb_apply(Stream& stream, const LambUpdate& args, std::span<const float> ratios) {
+  check_lamb(args);
+  check_ratios(args.common, ratios);
+  run(stream, "lamb_apply", [=, &stream] { cpu::lamb_apply(stream.team(), args, ratios); });
+}
+
+void lars_norms(Stream& stream, const LarsUpdate& args, Tensor sums) {
+  check_common(args.common);
+  check_sums(args.common, sums);
+  run(stream, "lars_norms", [=, &stream] { cpu::lars_norms(stream.team(), args, sums); });
+}
+
+void lars_apply(Stream& stream, const LarsUpdate& args, std::span<const float> ratios) {
+  check_common(args.common);
+  check_moment(args.common, args.momentum_buffer);
+  check_ratios(args.common, ratios);
+  run(stream, "lars_apply", [=, &stream] { cpu::lars_apply(stream.team(), args, ratios); });
+}
+
+void muon_momentum(Stream& stream, const MuonUpdate& args) {
+  check_common(args.common);
+  check_moment(args.common, args.momentum_buffer);
+  CHECK(args.update.dtype == DType::kF32 && args.update.numel == args.common.parameter.numel,
+        "{} updates of {} parameters", args.update.numel, args.common.parameter.numel);
+  run(stream, "muon_momentum", [=, &stream] { cpu::muon_momentum(stream.team(), args); });
+}
+
+void muon_apply(Stream& stream, const MuonUpdate& args, std::span<const float> ratios) {
+  check_common(args.common);
+  CHECK(args.update.dtype == DType::kF32 && args.update.numel == args.common.parameter.numel,
+        "{} updates of {} parameters", args.update.numel, args.common.parameter.numel);
+  check_ratios(args.common, ratios);
+  run(stream, "muon_apply", [=, &stream] { cpu::muon_apply(stream.team(), args, ratios); });
 }
 
 }  // namespace sherd::kernels

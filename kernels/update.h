@@ -1,25 +1,20 @@
-/// One optimizer step over a flat slice, in one pass: gradient, moments and parameter are each read
-/// and written once.
+/// One optimizer step over a flat slice: gradient, moments and parameter are each read and written
+/// once (LAMB and LARS, which need whole-tensor norms first, once more).
 ///
-/// A slice is cut into segments that share a weight decay (a tensor, or the padding between two).
-/// Everything is f32. `gradient_scale` (the clip factor) multiplies the gradient first.
-///
-/// AdamW (Loshchilov & Hutter 2019, Alg. 2), t = `time_step` >= 1:
-///   g = gradient_scale * grad
-///   m = beta1 m + (1 - beta1) g           v = beta2 v + (1 - beta2) g^2
-///   p = p - lr * weight_decay * p - lr * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
-/// SGD with momentum (PyTorch's form):
-///   g = gradient_scale * grad + weight_decay * p;   m = momentum m + g;   p = p - lr * m
-///   (momentum 0: m may be empty and p = p - lr * g)
+/// A slice is cut into segments, each inside one parameter tensor; padding belongs to none. Parameters
+/// are f32, gradients f32, bf16 or f16, moments f32 or bf16; arithmetic is f32, what is the same for
+/// all elements is formed in f64 and rounded once. `gradient_scale` (clip factor / loss scale)
+/// multiplies the gradient first: g = gradient_scale * grad. t = `time_step` >= 1.
 ///
 /// Bits   element-wise and without contraction: an element's result doesn't depend on where the
-///        slice was cut. Padding (zero gradient, zero parameter) stays zero.
+///        slice was cut. Sums of squares are f64, per segment, in the order of its elements.
 #pragma once
 
 #include <span>
 
 #include "core/stream.h"
 #include "core/tensor.h"
+#include "kernels/philox.h"
 
 namespace sherd::kernels {
 
@@ -28,27 +23,99 @@ struct UpdateSegment {
   std::int64_t first = 0;
   std::int64_t count = 0;
   float weight_decay = 0.0f;
+  std::uint32_t parameter = 0;     ///< index in the model's table
+  std::int64_t first_element = 0;  ///< of the segment, in its parameter
 };
 
-struct AdamWUpdate {
-  Tensor parameter;
-  ConstTensor gradient;
-  Tensor exp_avg, exp_avg_sq;
-  std::span<const UpdateSegment> segments;  ///< ascending, disjoint; must outlive the call
-  float lr = 0.0f, beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f;
-  std::int64_t time_step = 1;
-  float gradient_scale = 1.0f;
+/// How a bf16 moment is rounded: to nearest, or up or down in proportion by 16 random bits addressed
+/// by (address, site 4 * parameter + kind, element of the parameter); `kind` tells moments apart.
+struct MomentRounding {
+  bool stochastic = false;
+  RandomAddress address{};
 };
-void adamw_update(Stream& stream, const AdamWUpdate& args);
 
-struct SgdUpdate {
-  Tensor parameter;
+/// What every update has. Segments ascend, don't overlap, and must outlive the call.
+struct UpdateCommon {
+  Tensor parameter;      ///< f32
   ConstTensor gradient;
-  Tensor momentum_buffer;  ///< may be empty if momentum is 0
   std::span<const UpdateSegment> segments;
-  float lr = 0.0f, momentum = 0.0f;
+  float lr = 0.0f;
   float gradient_scale = 1.0f;
+  MomentRounding rounding{};
+};
+
+/// Adam (Kingma & Ba 2015, Alg. 1) and AdamW (Loshchilov & Hutter 2019, Alg. 2):
+///   Adam: g += weight_decay p
+///   m = beta1 m + (1 - beta1) g           v = beta2 v + (1 - beta2) g^2
+///   AdamW: p -= lr weight_decay p
+///   p -= lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
+struct AdamUpdate {
+  UpdateCommon common;
+  Tensor exp_avg, exp_avg_sq;
+  bool decoupled_decay = true;  ///< AdamW
+  float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f;
+  std::int64_t time_step = 1;
+};
+void adam_update(Stream& stream, const AdamUpdate& args);
+
+/// SGD with momentum, in PyTorch's form:
+///   g += weight_decay p;   m = momentum m + g;   p -= lr m      (momentum 0: no m, p -= lr g)
+struct SgdUpdate {
+  UpdateCommon common;
+  Tensor momentum_buffer;  ///< may be empty if momentum is 0
+  float momentum = 0.0f;
 };
 void sgd_update(Stream& stream, const SgdUpdate& args);
+
+/// Lion (Chen et al., arXiv:2302.06675, Alg. 2); sign(0) = 0:
+///   p -= lr (sign(beta1 m + (1 - beta1) g) + weight_decay p);   m = beta2 m + (1 - beta2) g
+struct LionUpdate {
+  UpdateCommon common;
+  Tensor exp_avg;
+  float beta1 = 0.9f, beta2 = 0.99f;
+};
+void lion_update(Stream& stream, const LionUpdate& args);
+
+/// LAMB (You et al., arXiv:1904.00962v3, Alg. 2), in three calls. The moments:
+///   m = beta1 m + (1 - beta1) g           v = beta2 v + (1 - beta2) g^2
+/// then the norms of p and of the direction r, from the moments as they are stored:
+///   r = (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay p
+/// then, with each tensor's trust ratio |p| / |r|:
+///   p -= lr ratio r
+struct LambUpdate {
+  UpdateCommon common;
+  Tensor exp_avg, exp_avg_sq;
+  float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-6f;
+  std::int64_t time_step = 1;
+};
+void lamb_moments(Stream& stream, const LambUpdate& args);
+/// sums [2 * segments] f64: of p^2, then of r^2, of each segment.
+void lamb_norms(Stream& stream, const LambUpdate& args, Tensor sums);
+/// ratios: one per segment; must outlive the call.
+void lamb_apply(Stream& stream, const LambUpdate& args, std::span<const float> ratios);
+
+/// LARS (You et al., arXiv:1708.03888, Alg. 1): with each tensor's local rate
+///   ratio = trust_coefficient |p| / (|g| + weight_decay |p|)
+///   m = momentum m + lr ratio (g + weight_decay p);   p -= m
+struct LarsUpdate {
+  UpdateCommon common;
+  Tensor momentum_buffer;
+  float momentum = 0.9f;
+};
+/// sums [2 * segments] f64: of p^2, then of g^2, of each segment.
+void lars_norms(Stream& stream, const LarsUpdate& args, Tensor sums);
+void lars_apply(Stream& stream, const LarsUpdate& args, std::span<const float> ratios);
+
+/// Muon's element-wise parts (Jordan et al. 2024), around the orthogonalisation in optim/muon.h:
+///   m = momentum m + (1 - momentum) g;   u = (1 - momentum) g + momentum m     (Nesterov)
+///   p = p - lr weight_decay p - lr ratio u
+struct MuonUpdate {
+  UpdateCommon common;
+  Tensor momentum_buffer;
+  Tensor update;  ///< u, f32, as large as the slice
+  float momentum = 0.95f;
+};
+void muon_momentum(Stream& stream, const MuonUpdate& args);
+void muon_apply(Stream& stream, const MuonUpdate& args, std::span<const float> ratios);
 
 }  // namespace sherd::kernels

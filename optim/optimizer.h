@@ -1,7 +1,10 @@
 /// Turns the gradient of a slice into the next parameters of that slice.
 ///
 /// An optimizer holds its moments for exactly the slices that this rank updates, so its memory
-/// shrinks with the world at stages 1-3 (FACTS: 8 bytes of AdamW moments per parameter, / N).
+/// shrinks with the world at stages 1-3. What needs whole tensors, although state is in slices:
+///   LAMB, LARS   per-tensor norms, from slice partials in one small exchange (tensor_norms.h)
+///   Muon         whole matrices, one owner each (muon.cpp)
+/// Equations and sources: kernels/update.h.
 #pragma once
 
 #include <memory>
@@ -16,13 +19,16 @@ namespace sherd::optim {
 struct UpdateStep {
   float lr = 0.0f;
   std::int64_t time_step = 1;     ///< 1 for the first update (Adam's t)
-  float gradient_scale = 1.0f;    ///< the clip factor
+  float gradient_scale = 1.0f;    ///< clip factor / loss scale
 };
 
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
-  /// Updates the slices of unit `unit` that this rank owns, one fused pass each, on `stream`.
+  /// Once per step, before the first unit's update. May be a collective.
+  virtual void prepare(Stream& /*stream*/, const UpdateStep& /*step*/) {}
+  /// Updates the slices of unit `unit` that this rank holds, on `stream`. May be a collective; units
+  /// come in the same order on every rank.
   virtual void update(Stream& stream, int unit, const UpdateStep& step) = 0;
 };
 
@@ -30,27 +36,33 @@ class Optimizer {
 /// (shell patterns, e.g. "*.position.*").
 struct WeightDecay {
   float rate = 0.0f;
-  std::vector<std::string> no_decay;
+  std::vector<std::string> no_decay{};
 
   float rate_of(const ParameterSpec& parameter) const;
 };
 
-struct AdamWOptions {
-  float beta1 = 0.9f;
-  float beta2 = 0.999f;
-  float eps = 1e-8f;
-  WeightDecay decay;
+/// How moments are kept. With `stochastic` a bf16 moment is rounded up or down in proportion, by
+/// random bits addressed by (seed, update, tensor, element), so that rounding survives resharding.
+struct MomentType {
+  DType dtype = DType::kF32;  ///< f32 or bf16
+  bool stochastic = false;
+  std::uint64_t seed = 0;
 };
-std::unique_ptr<Optimizer> make_adamw(const sharding::Rank& rank,
-                                      const std::vector<sharding::UnitState>& units,
-                                      const AdamWOptions& options);
 
-struct SgdOptions {
-  float momentum = 0.0f;
-  WeightDecay decay;
+enum class OptimizerType { kAdamW, kAdam, kSgd, kLion, kLamb, kLars, kMuon };
+
+struct OptimizerOptions {
+  OptimizerType type = OptimizerType::kAdamW;
+  float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f;
+  float momentum = 0.0f;            ///< sgd, lars, muon
+  float trust_coefficient = 1e-3f;  ///< lars
+  float adamw_lr_ratio = 1.0f;      ///< muon: AdamW's rate over Muon's
+  WeightDecay decay{};
+  MomentType moments{};
 };
-std::unique_ptr<Optimizer> make_sgd(const sharding::Rank& rank,
-                                    const std::vector<sharding::UnitState>& units,
-                                    const SgdOptions& options);
+
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options,
+                                          const sharding::Rank& rank,
+                                          const std::vector<sharding::UnitState>& units);
 
 }  // namespace sherd::optim

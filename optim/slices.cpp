@@ -2,7 +2,38 @@
 
 #include <fnmatch.h>
 
+#include <algorithm>
+
 namespace sherd::optim {
+namespace {
+
+constexpr std::int64_t kLongestSegment = 65536;
+
+// Where in a parameter its next logical matrix begins, after element `element`.
+std::int64_t end_of_matrix(const ParameterSpec& parameter, std::int64_t element) {
+  if (parameter.matrix_rows.empty()) return parameter.numel();
+  const std::int64_t width = parameter.numel() / parameter.shape[0];
+  std::int64_t end = 0;
+  for (const std::int64_t rows : parameter.matrix_rows) {
+    end += rows * width;
+    if (element < end) break;
+  }
+  return end;
+}
+
+void add_segments(const sharding::Piece& piece, const ParameterSpec& parameter, float weight_decay,
+                  std::vector<kernels::UpdateSegment>& segments) {
+  std::int64_t done = 0;
+  while (done < piece.count) {
+    const std::int64_t element = piece.first_element + done;
+    const std::int64_t count = std::min({piece.count - done, kLongestSegment,
+                                         end_of_matrix(parameter, element) - element});
+    segments.push_back({piece.position + done, count, weight_decay, parameter.index, element});
+    done += count;
+  }
+}
+
+}  // namespace
 
 float WeightDecay::rate_of(const ParameterSpec& parameter) const {
   if (parameter.shape.size() < 2) return 0.0f;
@@ -22,8 +53,8 @@ std::vector<std::vector<UpdatedSlice>> updated_slices(
                          static_cast<std::int64_t>(of_unit.size()) * unit.layout().slice_numel(),
                          {}};
       for (const sharding::Piece& piece : unit.layout().pieces(owner)) {
-        slice.segments.push_back(
-            {piece.position, piece.count, decay.rate_of(unit.spec().parameters[piece.parameter])});
+        const ParameterSpec& parameter = unit.spec().parameters[piece.parameter];
+        add_segments(piece, parameter, decay.rate_of(parameter), slice.segments);
       }
       of_unit.push_back(std::move(slice));
     }
@@ -33,15 +64,29 @@ std::vector<std::vector<UpdatedSlice>> updated_slices(
 
 std::vector<Buffer> acquire_moments(const sharding::Rank& rank,
                                     const std::vector<sharding::UnitState>& units,
-                                    const std::string& name) {
+                                    const std::string& name, const MomentType& type) {
   std::vector<Buffer> buffers;
   for (const sharding::UnitState& unit : units) {
     const auto num_slices = static_cast<std::int64_t>(unit.updated_slices().size());
     buffers.push_back(rank.memory->acquire({unit.name() + "." + name, Category::kOptimizer,
-                                            DType::kF32,
+                                            type.dtype,
                                             num_slices * unit.layout().slice_numel()}));
   }
   return buffers;
+}
+
+kernels::UpdateCommon common_of(const UpdatedSlice& slice, const UpdateStep& step,
+                                const MomentType& moments) {
+  // A seed of its own: the model's dropout draws at the same steps.
+  constexpr std::uint64_t kRoundingSeed = 0x726f756e64696e67ull;
+  return {.parameter = slice.parameter,
+          .gradient = slice.gradient,
+          .segments = slice.segments,
+          .lr = step.lr,
+          .gradient_scale = step.gradient_scale,
+          .rounding = {moments.stochastic,
+                       {moments.seed ^ kRoundingSeed,
+                        static_cast<std::uint32_t>(step.time_step), 0}}};
 }
 
 }  // namespace sherd::optim

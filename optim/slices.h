@@ -1,6 +1,7 @@
 /// The slices of all units that one rank updates, with what an update needs to know of each.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "kernels/update.h"
@@ -8,22 +9,32 @@
 
 namespace sherd::optim {
 
-/// One slice: where its parameters and gradient are, and how its segments decay.
+/// One slice: where its parameters and gradient are, and its segments, each inside one parameter
+/// (and one of its matrices) and short enough that threads can share a slice.
 struct UpdatedSlice {
   int owner = 0;
   Tensor parameter;  ///< f32
   Tensor gradient;
   std::int64_t first_element = 0;  ///< of this slice in the rank's moments of the unit
   std::vector<kernels::UpdateSegment> segments;
+
+  /// This slice's part of a buffer of `acquire_moments`.
+  Tensor part_of(const Buffer& moments) const {
+    return moments ? moments.tensor().part(first_element, parameter.numel) : Tensor{};
+  }
 };
 
 /// By unit: the slices that this rank updates.
 std::vector<std::vector<UpdatedSlice>> updated_slices(
     const std::vector<sharding::UnitState>& units, const WeightDecay& decay);
 
-/// By unit: an f32 buffer as large as the slices that this rank updates, for one kind of moment.
+/// By unit: a buffer as large as the slices that this rank updates, for one kind of moment.
 std::vector<Buffer> acquire_moments(const sharding::Rank& rank,
                                     const std::vector<sharding::UnitState>& units,
-                                    const std::string& name);
+                                    const std::string& name, const MomentType& type);
+
+/// What every update kernel is told; the slice must outlive the call.
+kernels::UpdateCommon common_of(const UpdatedSlice& slice, const UpdateStep& step,
+                                const MomentType& moments);
 
 }  // namespace sherd::optim

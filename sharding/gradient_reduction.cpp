@@ -22,14 +22,15 @@ GradientReduction::GradientReduction(const Rank& rank, const std::vector<UnitSta
       num_micro_steps_(num_micro_steps),
       open_slot_(units.size(), kClosed),
       reduced_(rank.make_event()) {
-  CHECK(precision_.reduce == precision_.accumulate, "gradients reduced in {} but accumulated in {}",
-        name_of(precision_.reduce), name_of(precision_.accumulate));
+  CHECK(same_type() || placement_.grad_sync == GradSync::kEveryMicroStep,
+        "gradients accumulated in {} can't be reduced in {} at the boundary",
+        name_of(precision_.accumulate), name_of(precision_.reduce));
   for (std::size_t i = 0; i < units.size(); ++i) written_.push_back(rank.make_event());
   make_slots();
 }
 
 void GradientReduction::make_slots() {
-  if (!placement_.gradients_sharded && num_micro_steps_ == 1) return;
+  if (!placement_.gradients_sharded && num_micro_steps_ == 1 && same_type()) return;
   // At the boundary a slot is drained by the compute stream itself, so one is enough.
   const int block_slots = placement_.grad_sync == GradSync::kBoundary ? 1 : 2;
   std::map<UnitClass, std::int64_t> largest;
@@ -51,7 +52,7 @@ void GradientReduction::make_slots() {
                         -1, false, rank_->make_event(), rank_->make_event()});
     }
   }
-  if (placement_.gradients_sharded && num_micro_steps_ > 1) {
+  if (placement_.gradients_sharded && (num_micro_steps_ > 1 || !same_type())) {
     staging_ = rank_->memory->acquire({"gradient.staging", Category::kCommunication,
                                        precision_.reduce, largest_slice, kReduce});
   }
@@ -130,7 +131,7 @@ void GradientReduction::close(int unit) {
       rank_->reduce().wait(*slot.written);
       reduce_in_place(unit, full);
       for (const int owner : state.updated_slices()) {
-        kernels::add(rank_->reduce(), state.layout().slice(full, owner), state.gradient(owner));
+        accumulate(rank_->reduce(), state.layout().slice(full, owner), state.gradient(owner));
       }
       rank_->reduce().record(*slot.free);
       return;
@@ -150,14 +151,24 @@ void GradientReduction::reduce_sharded(int unit, Slot& slot) {
   const Tensor full = slot.buffer.tensor().part(0, state.layout().numel());
   rank_->compute().record(*slot.written);
   stream.wait(*slot.written);
-  if (first()) {
+  if (first() && same_type()) {
     rank_->reduce_communicator->reduce_scatter(stream, state.name(), full, state.gradients());
   } else {
     const Tensor sum = staging_.tensor().part(0, state.layout().slice_numel());
     rank_->reduce_communicator->reduce_scatter(stream, state.name(), full, sum);
-    kernels::add(stream, sum, state.gradients());
+    accumulate(stream, sum, state.gradients());
   }
   stream.record(*slot.free);
+}
+
+// The first micro-step's gradient is written, the others' are added.
+void GradientReduction::accumulate(Stream& stream, const Tensor& gradient,
+                                   const Tensor& accumulator) const {
+  if (first()) {
+    kernels::cast(stream, gradient, accumulator);
+  } else {
+    kernels::add(stream, gradient, accumulator);
+  }
 }
 
 // Stage 0 needs every slice of the sum, the others their own.

@@ -50,7 +50,11 @@ class GradientReduction {
 
   bool first() const { return micro_step_ == 0; }
   bool last() const { return micro_step_ + 1 == num_micro_steps_; }
-  bool into_accumulator() const { return first() && !placement_.gradients_sharded; }
+  bool same_type() const { return precision_.reduce == precision_.accumulate; }
+  bool into_accumulator() const {
+    return first() && !placement_.gradients_sharded && same_type();
+  }
+  void accumulate(Stream& stream, const Tensor& gradient, const Tensor& accumulator) const;
   void make_slots();
   Slot& slot_for(int unit);
   void zero_padding(const UnitState& unit, const Tensor& full);

@@ -51,9 +51,12 @@ Activations::Activations(const ModelShape& shape, Allocator& memory, int num_thr
     return acquire(std::move(name), Category::kActivations, dtype, numel,
                    kForward | kBackward | kEvaluation);
   };
-  const auto norm = [&](const std::string& name) {
+  const bool selective = shape.recompute == Recompute::kSelective;
+  const auto norm = [&](const std::string& name, bool keep_output = true) {
     NormActivations kept_norm;
-    kept_norm.normed_TD = kept(name + ".normed", tokens * shape.width, shape.dtype);
+    if (keep_output) {
+      kept_norm.normed_TD = kept(name + ".normed", tokens * shape.width, shape.dtype);
+    }
     if (shape.norm == kernels::NormKind::kLayerNorm) {
       kept_norm.mean_T = kept(name + ".mean", tokens, DType::kF32);
     }
@@ -64,16 +67,23 @@ Activations::Activations(const ModelShape& shape, Allocator& memory, int num_thr
   for (std::int64_t i = 0; i < shape.num_layers; ++i) {
     const std::string name = fmt::format("block.{}", i);
     residual_TD.push_back(kept(name + ".residual", tokens * shape.width, shape.dtype));
+    if (i > 0 && shape.recompute == Recompute::kFull) continue;
     BlockActivations block;
-    block.norm1 = norm(name + ".norm1");
+    block.norm1 = norm(name + ".norm1", !selective);
     block.qkv_TE = kept(name + ".qkv", tokens * shape.qkv_width(), shape.dtype);
     block.attended_TD = kept(name + ".attended", tokens * heads_width, shape.dtype);
     block.lse_BHS = kept(name + ".lse", tokens * shape.query_heads, DType::kF32);
     block.middle_TD = kept(name + ".middle", tokens * shape.width, shape.dtype);
-    block.norm2 = norm(name + ".norm2");
+    block.norm2 = norm(name + ".norm2", !selective);
     block.up_TU = kept(name + ".up", tokens * shape.up_width(), shape.dtype);
-    block.activated_TF = kept(name + ".activated", tokens * shape.ffn_width, shape.dtype);
+    if (!selective) {
+      block.activated_TF = kept(name + ".activated", tokens * shape.ffn_width, shape.dtype);
+    }
     blocks.push_back(std::move(block));
+  }
+  if (selective) {
+    normed_TD = kept("blocks.normed", tokens * shape.width, shape.dtype);
+    activated_TF = kept("blocks.activated", tokens * shape.ffn_width, shape.dtype);
   }
   residual_TD.push_back(kept("head.residual", tokens * shape.width, shape.dtype));
   final_norm = norm("final_norm");
@@ -106,8 +116,9 @@ NormTensors Activations::norm(const NormActivations& norm, const ModelShape& sha
 
 BlockTensors Activations::block(std::int64_t index, const ModelShape& shape) const {
   const std::int64_t tokens = shape.tokens();
-  const BlockActivations& kept = blocks[index];
-  return {.x_TD = rows(residual_TD[index], tokens, shape.width),
+  const bool shared = shape.recompute == Recompute::kFull;
+  const BlockActivations& kept = blocks[shared ? 0 : index];
+  BlockTensors block{.x_TD = rows(residual_TD[index], tokens, shape.width),
           .norm1 = norm(kept.norm1, shape),
           .qkv_TE = rows(kept.qkv_TE, tokens, shape.qkv_width()),
           .attended_TD = rows(kept.attended_TD, tokens, shape.query_heads * shape.head_width()),
@@ -117,6 +128,11 @@ BlockTensors Activations::block(std::int64_t index, const ModelShape& shape) con
           .up_TU = rows(kept.up_TU, tokens, shape.up_width()),
           .activated_TF = rows(kept.activated_TF, tokens, shape.ffn_width),
           .next_TD = rows(residual_TD[index + 1], tokens, shape.width)};
+  if (shape.recompute == Recompute::kSelective) {
+    block.norm1.normed_TD = block.norm2.normed_TD = rows(normed_TD, tokens, shape.width);
+    block.activated_TF = rows(activated_TF, tokens, shape.ffn_width);
+  }
+  return block;
 }
 
 }  // namespace sherd::model

@@ -3,7 +3,9 @@
 ///
 /// Kept per block (elements per token; f32 statistics apart): residual D (its input), norm1 output D,
 /// qkv, attention output H K, middle residual D, norm2 output D, up output F or 2F, activation
-/// output F; plus mean and rstd of two norms and the log-sum-exp of H heads.
+/// output F; plus mean and rstd of two norms and the log-sum-exp of H heads. With `selective`
+/// recompute the norm and activation outputs of all blocks share one buffer each; with `full` all
+/// blocks share everything but the residual.
 #pragma once
 
 #include <vector>
@@ -49,7 +51,8 @@ struct Activations {
   BlockTensors block(std::int64_t index, const ModelShape& shape) const;
 
   std::vector<Buffer> residual_TD;  ///< L + 1: the input of every block, and the last one's output
-  std::vector<BlockActivations> blocks;
+  std::vector<BlockActivations> blocks;  ///< L, or one for all with `full`
+  Buffer normed_TD, activated_TF;        ///< `selective`: what all blocks share
   NormActivations final_norm;
   Buffer logits_CV;                 ///< one chunk of C tokens; becomes its gradient in place
   Buffer losses_T;                  ///< f32, one per token

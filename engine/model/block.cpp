@@ -46,21 +46,24 @@ void Transformer::project_backward(const Affine& parameters, const Affine& gradi
 
 void Transformer::block_forward(std::int64_t block, const BlockParameters& parameters,
                                 const Pass& pass) {
+  fill_block(block, parameters, pass);
+  const BlockTensors kept = activations_.block(block, shape_);
+  const Tensor branch_TD = rows(activations_.branch_TD, shape_.tokens(), shape_.width);
+  project(parameters.down, kept.activated_TF, shape_.ffn_width, shape_.width, branch_TD);
+  kernels::residual_add(compute_, kept.middle_TD, branch_TD, dropout(pass, mlp_branch_site(block)),
+                        kept.next_TD);
+}
+
+// From the block's input to its last activation: what the backward needs.
+void Transformer::fill_block(std::int64_t block, const BlockParameters& parameters,
+                             const Pass& pass) {
+  filled_block_ = block;
   const BlockTensors kept = activations_.block(block, shape_);
   const Tensor branch_TD = rows(activations_.branch_TD, shape_.tokens(), shape_.width);
   const std::int64_t width = shape_.width;
   const std::int64_t heads_width = shape_.query_heads * shape_.head_width();
 
-  kernels::norm_forward(compute_, {.shape = shape_.norm_shape(),
-                                   .residual = kept.x_TD,
-                                   .branch = {},
-                                   .branch_dropout = {},
-                                   .weight = parameters.norm1.weight,
-                                   .bias = parameters.norm1.bias,
-                                   .residual_out = {},
-                                   .y = kept.norm1.normed_TD,
-                                   .mean = kept.norm1.mean_T,
-                                   .rstd = kept.norm1.rstd_T});
+  normalise(parameters.norm1, kept.x_TD, kept.norm1);
   project(parameters.qkv, kept.norm1.normed_TD, width, shape_.qkv_width(), kept.qkv_TE);
   if (shape_.positions == Positions::kRope) {
     kernels::rotary(compute_, rotary_of(shape_, activations_.rotary_SK.tensor(), kept.qkv_TE, false));
@@ -85,14 +88,31 @@ void Transformer::block_forward(std::int64_t block, const BlockParameters& param
   project(parameters.up, kept.norm2.normed_TD, width, shape_.up_width(), kept.up_TU);
   kernels::activation_forward(compute_,
                               {shape_.activation_shape(), kept.up_TU, kept.activated_TF});
-  project(parameters.down, kept.activated_TF, shape_.ffn_width, width, branch_TD);
-  kernels::residual_add(compute_, kept.middle_TD, branch_TD, dropout(pass, mlp_branch_site(block)),
-                        kept.next_TD);
+}
+
+// A norm's output from the residual stream: in the forward, and again in a selective backward.
+void Transformer::normalise(const Affine& parameters, const Tensor& residual_TD,
+                             const NormTensors& norm) {
+  kernels::norm_forward(compute_, {.shape = shape_.norm_shape(),
+                                   .residual = residual_TD,
+                                   .branch = {},
+                                   .branch_dropout = {},
+                                   .weight = parameters.weight,
+                                   .bias = parameters.bias,
+                                   .residual_out = {},
+                                   .y = norm.normed_TD,
+                                   .mean = norm.mean_T,
+                                   .rstd = norm.rstd_T});
 }
 
 void Transformer::block_backward(std::int64_t block, const BlockParameters& parameters,
                                  const BlockParameters& gradients, const Pass& pass) {
   const BlockTensors kept = activations_.block(block, shape_);
+  // The last block's activations are still there from the forward.
+  if (shape_.recompute == Recompute::kFull && filled_block_ != block) {
+    fill_block(block, parameters, pass);
+  }
+  filled_block_ = -1;
   const Tensor& d_residual_TD = activations_.d_residual_TD.tensor();
   const Tensor& d_normed_TD = activations_.branch_TD.tensor();
   // Without dropout a branch's gradient is the residual stream's.
@@ -139,6 +159,11 @@ void Transformer::mlp_backward(std::int64_t block, const BlockParameters& parame
   const BlockTensors kept = activations_.block(block, shape_);
   const Tensor d_activated_TF =
       activations_.d_narrow.tensor().part(0, shape_.tokens() * shape_.ffn_width);
+  if (shape_.recompute == Recompute::kSelective) {
+    normalise(parameters.norm2, kept.middle_TD, kept.norm2);
+    kernels::activation_forward(compute_,
+                                {shape_.activation_shape(), kept.up_TU, kept.activated_TF});
+  }
   const Tensor d_up_TU = activations_.d_wide.tensor().part(0, shape_.tokens() * shape_.up_width());
   project_backward(parameters.down, gradients.down, kept.activated_TF, d_branch_TD,
                    shape_.ffn_width, shape_.width, d_activated_TF);
@@ -156,6 +181,9 @@ void Transformer::attention_backward(std::int64_t block, const BlockParameters& 
   const std::int64_t heads_width = shape_.query_heads * shape_.head_width();
   const Tensor d_attended_TD = activations_.d_narrow.tensor().part(0, shape_.tokens() * heads_width);
   const Tensor d_qkv_TE = activations_.d_wide.tensor().part(0, shape_.tokens() * shape_.qkv_width());
+  if (shape_.recompute == Recompute::kSelective) {
+    normalise(parameters.norm1, kept.x_TD, kept.norm1);
+  }
   project_backward(parameters.attention_output, gradients.attention_output, kept.attended_TD,
                    d_branch_TD, heads_width, shape_.width, d_attended_TD);
   kernels::attention_backward(compute_, {.shape = shape_.attention(),

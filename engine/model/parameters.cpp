@@ -18,8 +18,10 @@ class TableBuilder {
   void matrix(std::string name, std::int64_t rows, std::int64_t columns, double stddev) {
     add(std::move(name), {rows, columns}, {0.0f, static_cast<float>(stddev)});
   }
-  void projection(const std::string& name, std::int64_t rows, std::int64_t columns, double stddev) {
+  void projection(const std::string& name, std::int64_t rows, std::int64_t columns, double stddev,
+                  std::vector<std::int64_t> matrix_rows = {}) {
     matrix(name + ".weight", rows, columns, stddev);
+    units_.back().parameters.back().matrix_rows = std::move(matrix_rows);
     if (shape_.bias) add(name + ".bias", {rows}, {0.0f, 0.0f});
   }
   void norm(const std::string& name) {
@@ -70,14 +72,18 @@ std::vector<UnitSpec> parameter_table(const ModelShape& shape) {
   if (shape.tied) table.norm("final_norm");
 
   const std::int64_t heads_width = shape.query_heads * shape.head_width();
+  const std::int64_t kv_width = shape.kv_heads * shape.head_width();
+  std::vector<std::int64_t> up_rows;
+  if (shape.gated()) up_rows = {shape.ffn_width, shape.ffn_width};
   for (std::int64_t i = 0; i < shape.num_layers; ++i) {
     const std::string block = fmt::format("block.{}", i);
     table.begin_unit(block, UnitClass::kBlock);
     table.norm(block + ".norm1");
-    table.projection(block + ".attention.qkv", shape.qkv_width(), shape.width, stddev);
+    table.projection(block + ".attention.qkv", shape.qkv_width(), shape.width, stddev,
+                     {heads_width, kv_width, kv_width});
     table.projection(block + ".attention.output", shape.width, heads_width, residual);
     table.norm(block + ".norm2");
-    table.projection(block + ".mlp.up", shape.up_width(), shape.width, stddev);
+    table.projection(block + ".mlp.up", shape.up_width(), shape.width, stddev, up_rows);
     table.projection(block + ".mlp.down", shape.width, shape.ffn_width, residual);
   }
   if (!shape.tied) {

@@ -15,6 +15,13 @@ namespace sherd::model {
 
 enum class Positions { kLearned, kRope };
 
+/// What the backward computes again instead of keeping it (Korthikanti et al., arXiv:2205.05198).
+///   none       nothing
+///   selective  the outputs of norms and activations, cheap to compute and half of what is kept
+///   full       everything but the blocks' inputs: one more forward of each block
+/// The recomputed values have the same bits, dropout included, so the gradients have too.
+enum class Recompute { kNone, kSelective, kFull };
+
 struct ModelShape {
   std::int64_t num_layers = 0;      ///< L
   std::int64_t width = 0;           ///< D
@@ -36,6 +43,7 @@ struct ModelShape {
   std::int64_t sequences = 1;   ///< B, of one micro-batch
   std::int64_t seq_length = 1;  ///< S
   DType dtype = DType::kF32;    ///< of parameters in compute, and activations
+  Recompute recompute = Recompute::kNone;
 
   std::int64_t tokens() const { return sequences * seq_length; }
   std::int64_t head_width() const { return width / query_heads; }

@@ -74,17 +74,9 @@ void Transformer::embed_backward(const EmbeddingParameters& gradients, const Pas
 }
 
 void Transformer::final_norm(const HeadParameters& parameters) {
-  const NormTensors kept = activations_.norm(activations_.final_norm, shape_);
-  kernels::norm_forward(compute_, {.shape = shape_.norm_shape(),
-                                   .residual = rows(activations_.residual_TD.back(), shape_.tokens(), shape_.width),
-                                   .branch = {},
-                                   .branch_dropout = {},
-                                   .weight = parameters.final_norm.weight,
-                                   .bias = parameters.final_norm.bias,
-                                   .residual_out = {},
-                                   .y = kept.normed_TD,
-                                   .mean = kept.mean_T,
-                                   .rstd = kept.rstd_T});
+  normalise(parameters.final_norm,
+            rows(activations_.residual_TD.back(), shape_.tokens(), shape_.width),
+            activations_.norm(activations_.final_norm, shape_));
 }
 
 void Transformer::head_evaluate(const HeadParameters& parameters, const Pass& pass) {

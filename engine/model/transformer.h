@@ -71,6 +71,8 @@ class Transformer {
   void project_backward(const Affine& parameters, const Affine& gradients, const Tensor& x,
                         const Tensor& dy, std::int64_t inputs, std::int64_t outputs,
                         const Tensor& dx);
+  void fill_block(std::int64_t block, const BlockParameters& parameters, const Pass& pass);
+  void normalise(const Affine& parameters, const Tensor& residual_TD, const NormTensors& norm);
   void attention_backward(std::int64_t block, const BlockParameters& parameters,
                           const BlockParameters& gradients, const Tensor& d_branch_TD,
                           const Pass& pass);
@@ -81,6 +83,7 @@ class Transformer {
   std::int64_t planned_tokens_;
   Stream& compute_;
   Activations activations_;
+  std::int64_t filled_block_ = -1;  ///< with full recompute: whose activations are there
 };
 
 }  // namespace sherd::model

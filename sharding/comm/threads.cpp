@@ -21,7 +21,9 @@ struct Contribution {
            data.dtype == other.data.dtype && data.numel == other.data.numel && root == other.root;
   }
   std::string text() const {
-    return fmt::format("{} of {} ({} {})", collective, what, data.numel, name_of(data.dtype));
+    const bool rooted = std::strcmp(collective, "broadcast") == 0;
+    return fmt::format("{} of {} ({} {}){}", collective, what, data.numel, name_of(data.dtype),
+                       rooted ? fmt::format(" from rank {}", root) : "");
   }
 };
 

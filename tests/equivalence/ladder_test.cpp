@@ -126,8 +126,8 @@ TEST(EqualityLadder, WithClippingStagesStillAgreeBitForBit) {
 
 TEST(EqualityLadder, SgdWithMomentumAgreesAcrossStages) {
   auto options = tiny_training(tiny_model(true));
-  options.optimizer = engine::OptimizerType::kSgd;
-  options.sgd = {0.9f, {0.01f, {}}};
+  options.optimizer.type = optim::OptimizerType::kSgd;
+  options.optimizer.momentum = 0.9f;
   const Outcome stage0 = train(options, {.world_size = 2, .stage = 0}, kSteps);
   for (int stage = 1; stage <= 3; ++stage) {
     EXPECT_EQ(difference(stage0, train(options, {.world_size = 2, .stage = stage}, kSteps)), "");

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "tests/support/oracle_activation.h"
 #include "tests/support/tensors.h"
@@ -76,6 +77,19 @@ TEST_P(Activation, LargeInputsSaturateInsteadOfOverflowing) {
     EXPECT_TRUE(test::close(out[0], oracle::activation_forward(shape, input.values()), tolerance));
     EXPECT_TRUE(test::close(out[1], oracle::activation_backward(shape, input.values(), dy.values()),
                             tolerance));
+  }
+}
+
+TEST_P(Activation, NaNStaysNaN) {
+  for (const ActivationKind kind : {ActivationKind::kGelu, ActivationKind::kSwiGlu}) {
+    const ActivationShape shape{kind, 1, 19};
+    Values x = test::random_values(input_numel(shape), 1);
+    x[7] = std::numeric_limits<double>::quiet_NaN();
+    const Outputs out = both_ways(*test::compute_stream(), shape, OwnedTensor(GetParam(), x),
+                                  OwnedTensor(GetParam(), Values(19, 1.0)));
+    EXPECT_TRUE(std::isnan(out[0].values()[7]));
+    EXPECT_TRUE(std::isnan(out[1].values()[7]));
+    EXPECT_FALSE(std::isnan(out[0].values()[8]));
   }
 }
 

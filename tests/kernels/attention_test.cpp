@@ -167,6 +167,25 @@ TEST_P(Attention, ASequenceHasTheSameBitsAloneAndAmongOthers) {
   }
 }
 
+TEST_P(Attention, NaNReachesEveryQueryThatSeesIt) {
+  const AttentionShape shape{1, 70, 1, 1, 8};
+  constexpr std::int64_t kBroken = 33;
+  for (const std::int64_t part : {0, 8, 16}) {  // in a query, a key, a value
+    Values values = test::random_values(shape.tokens() * shape.packed_width(), 1);
+    values[static_cast<std::size_t>(kBroken * shape.packed_width() + part)] = std::nan("");
+    const OwnedTensor dout(GetParam(), Values(static_cast<std::size_t>(out_numel(shape)), 1.0));
+    const Outputs out =
+        both_ways(*test::compute_stream(), shape, OwnedTensor(GetParam(), values), dout, kNone);
+    const Values result = out[kOut].values();
+    // Others of the same tile may catch it too: they multiply it by a probability of zero.
+    for (std::int64_t q = kBroken; q < (part == 0 ? kBroken + 1 : shape.positions); ++q) {
+      EXPECT_TRUE(std::isnan(result[static_cast<std::size_t>(q * shape.head_width)]))
+          << "query " << q << ", part " << part;
+    }
+    EXPECT_FALSE(std::isfinite(oracle::dot(out[kDqkv].values(), out[kDqkv].values())));
+  }
+}
+
 TEST(AttentionWorkspace, GrowsWithThePositionsNotWithTheirSquare) {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     const std::int64_t once = attention_workspace_bytes({1, 4096, 8, 8, 64}, dtype, 2);

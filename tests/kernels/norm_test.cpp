@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstring>
+
 #include "tests/support/oracle_norm.h"
 #include "tests/support/oracle_philox.h"
 #include "tests/support/oracle_pointwise.h"
@@ -258,6 +261,17 @@ TEST_P(Norm, RmsNormNeedsNoMean) {
                          .mean = {},
                          .rstd = rstd});
   EXPECT_TRUE(test::same_bits(y, with_mean[kY]));
+}
+
+TEST_P(Norm, NaNStaysInItsRow) {
+  for (const NormKind kind : {NormKind::kLayerNorm, NormKind::kRmsNorm}) {
+    Case c(GetParam(), {kind, 3, 45, 1e-5f}, {});
+    const OwnedTensor nan(GetParam(), Values{std::nan("")});
+    std::memcpy(Tensor(c.branch).part(45 + 7, 1).data, nan.tensor().data,
+                static_cast<std::size_t>(nan.tensor().bytes()));
+    const Values y = forward(*test::compute_stream(), c)[kY].values();
+    for (std::size_t i = 0; i < y.size(); ++i) EXPECT_EQ(std::isnan(y[i]), i / 45 == 1);
+  }
 }
 
 // A row's result is its own business: the mask follows the global element, so rows computed alone

@@ -342,6 +342,17 @@ TEST_P(Pointwise, FindNonFiniteNamesTheFirst) {
   }
 }
 
+// The second task meets a NaN at once, the first only at its end: first in place, not first in
+// time.
+TEST(FindNonFinite, NamesTheFirstThoughALaterOneIsFoundSooner) {
+  OwnedTensor x(DType::kF32, Values(65536, 1.0));
+  for (const std::int64_t at : {16300, 16384, 32768, 49152}) x.tensor().as<float>()[at] = kNaN;
+  for (const int num_threads : {2, 4}) {
+    const auto stream = test::compute_stream(num_threads);
+    for (int i = 0; i < 100; ++i) ASSERT_EQ(find_non_finite(*stream, x), 16300);
+  }
+}
+
 TEST(FindNonFinite, TakesTheLargestFiniteForFinite) {
   const auto stream = test::compute_stream();
   const double largest = static_cast<double>(std::numeric_limits<float>::max());

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "core/thread_team.h"
 #include "tests/support/oracle_philox.h"
@@ -245,6 +246,24 @@ TEST_P(Token, CrossEntropyDoesNotOverflow) {
   cross_entropy(*test::compute_stream(), {2, 3, logits, targets, losses, true, 1.0f});
   EXPECT_TRUE(test::close(losses, {0.0, rounded_large - 1.0}, {4e-6, 4e-6, 0.0}));
   EXPECT_TRUE(test::close(logits, {0.0, 0.0, 0.0, 1.0, 0.0, -1.0}, {0.0, 0.0, 0.0}));
+}
+
+// A run stops at a loss that is not finite: a broken logit must reach the loss and the gradient.
+TEST_P(Token, CrossEntropyOfABrokenLogitIsNotFinite) {
+  constexpr std::int64_t kVocab = 37;
+  for (const double bad : {std::nan(""), std::numeric_limits<double>::infinity()}) {
+    for (const std::size_t at : {0u, 5u, 36u}) {
+      for (const std::int32_t target : {5, 6}) {
+        Values values = test::random_values(kVocab, 1);
+        values[at] = bad;
+        OwnedTensor logits(GetParam(), values), losses(DType::kF32, 1);
+        const OwnedTensor targets(std::vector<std::int32_t>{target});
+        cross_entropy(*test::compute_stream(), {1, kVocab, logits, targets, losses, true, 1.0f});
+        EXPECT_FALSE(std::isfinite(losses.values()[0])) << bad << " at " << at;
+        EXPECT_FALSE(std::isfinite(logits.values()[at])) << bad << " at " << at;
+      }
+    }
+  }
 }
 
 TEST_P(Token, CrossEntropyRowsAloneHaveTheSameBits) {

@@ -3,38 +3,113 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
+#include "tests/support/oracle_dtype.h"
 #include "tests/support/oracle_update.h"
 #include "tests/support/tensors.h"
 
 namespace sherd::kernels {
 namespace {
 
+using oracle::UpdateState;
 using test::Outputs;
 using test::OwnedTensor;
 using test::Values;
 
 // A slice as the flat layout makes them, long enough for several tasks: tensors with and without
-// decay, padding between and after them (elements 40 .. 46 belong to no segment, the last 17 to one
-// of their own).
+// decay, one of them begun on another rank, padding between and after them.
 constexpr std::int64_t kNumel = 40017;
-constexpr UpdateSegment kSegments[] = {{0, 1, 0.1f},     {1, 39, 0.0f},       {47, 953, 0.1f},
-                                       {1000, 3, 0.02f}, {1003, 23997, 0.1f}, {25000, 15000, 0.0f},
-                                       {40000, 17, 0.0f}};
+constexpr UpdateSegment kSegments[] = {{0, 1, 0.1f, 3, 99},       {1, 39, 0.0f, 4, 0},
+                                       {47, 953, 0.1f, 5, 0},     {1000, 3, 0.02f, 6, 0},
+                                       {1003, 23997, 0.1f, 7, 0}, {25000, 15000, 0.0f, 8, 0}};
 bool is_padding(std::int64_t i) {
   return (i >= 40 && i < 47) || i >= 40000;
 }
 
-Values values_with_padding(std::uint64_t seed, double scale = 1.0) {
-  Values values = test::random_values(kNumel, seed, scale);
+Values values_with_padding(std::uint64_t seed) {
+  Values values = test::random_values(kNumel, seed);
   for (std::int64_t i = 0; i < kNumel; ++i) {
     if (is_padding(i)) values[static_cast<std::size_t>(i)] = 0.0;
   }
   return values;
 }
 
-Values gradient_of_step(std::int64_t step) {
-  return test::rounded(DType::kF32, values_with_padding(static_cast<std::uint64_t>(100 + step)));
+// An element-wise optimizer, as the kernel and as the oracle take it.
+struct Optimizer {
+  const char* name;
+  void (*step)(Stream&, const UpdateCommon&, Tensor first, Tensor second, std::int64_t time_step);
+  void (*oracle)(UpdateState&, const Values& gradient, const UpdateCommon&, std::int64_t time_step);
+};
+
+AdamUpdate adam(const UpdateCommon& common, bool decoupled, std::int64_t time_step) {
+  return {.common = common,
+          .exp_avg = {},
+          .exp_avg_sq = {},
+          .decoupled_decay = decoupled,
+          .beta1 = 0.9f,
+          .beta2 = 0.95f,
+          .eps = 1e-8f,
+          .time_step = time_step};
+}
+
+template <bool kDecoupled>
+void adam_step(Stream& stream, const UpdateCommon& common, Tensor first, Tensor second,
+               std::int64_t time_step) {
+  AdamUpdate args = adam(common, kDecoupled, time_step);
+  args.exp_avg = first;
+  args.exp_avg_sq = second;
+  adam_update(stream, args);
+}
+template <bool kDecoupled>
+void adam_oracle(UpdateState& state, const Values& gradient, const UpdateCommon& common,
+                 std::int64_t time_step) {
+  oracle::adam_update(state, gradient, adam(common, kDecoupled, time_step));
+}
+
+template <bool kMomentum>
+void sgd_step(Stream& stream, const UpdateCommon& common, Tensor first, Tensor, std::int64_t) {
+  sgd_update(stream, {common, kMomentum ? first : Tensor(), kMomentum ? 0.9f : 0.0f});
+}
+template <bool kMomentum>
+void sgd_oracle(UpdateState& state, const Values& gradient, const UpdateCommon& common,
+                std::int64_t) {
+  oracle::sgd_update(state, gradient, {common, {}, kMomentum ? 0.9f : 0.0f});
+}
+
+void lion_step(Stream& stream, const UpdateCommon& common, Tensor first, Tensor, std::int64_t) {
+  lion_update(stream, {common, first});
+}
+void lion_oracle(UpdateState& state, const Values& gradient, const UpdateCommon& common,
+                 std::int64_t) {
+  oracle::lion_update(state, gradient, {common, {}});
+}
+
+const Optimizer kOptimizers[] = {{"adamw", adam_step<true>, adam_oracle<true>},
+                                 {"adam", adam_step<false>, adam_oracle<false>},
+                                 {"sgd_with_momentum", sgd_step<true>, sgd_oracle<true>},
+                                 {"sgd", sgd_step<false>, sgd_oracle<false>},
+                                 {"lion", lion_step, lion_oracle}};
+
+struct Setup {
+  DType gradient = DType::kF32, moment = DType::kF32;
+  float gradient_scale = 1.0f;
+  bool stochastic = false;
+  std::int64_t num_steps = 20;
+};
+
+OwnedTensor gradient_of_step(const Setup& setup, std::int64_t step) {
+  return {setup.gradient, values_with_padding(static_cast<std::uint64_t>(100 + step))};
+}
+
+UpdateCommon common_of(const Setup& setup, std::int64_t step) {
+  UpdateCommon common;
+  common.segments = kSegments;
+  common.lr = 0.01f;
+  common.gradient_scale = setup.gradient_scale;
+  common.rounding.stochastic = setup.stochastic;
+  common.rounding.address = {77, static_cast<std::uint32_t>(step), 0};
+  return common;
 }
 
 // The segments of elements [first, first + count), counted from there.
@@ -43,7 +118,9 @@ std::vector<UpdateSegment> cut_segments(std::int64_t first, std::int64_t count) 
   for (const UpdateSegment& segment : kSegments) {
     const std::int64_t begin = std::max(segment.first, first);
     const std::int64_t end = std::min(segment.first + segment.count, first + count);
-    if (begin < end) out.push_back({begin - first, end - begin, segment.weight_decay});
+    if (begin >= end) continue;
+    out.push_back({begin - first, end - begin, segment.weight_decay, segment.parameter,
+                   segment.first_element + begin - segment.first});
   }
   return out;
 }
@@ -56,197 +133,197 @@ std::vector<std::int64_t> random_cuts(std::uint64_t seed) {
   return cuts;
 }
 
-struct Settings {
-  float weight = 1.0f;    // of the gradient
-  float momentum = 0.9f;  // sgd
-  std::int64_t num_steps = 20;
-};
-
-AdamWUpdate adamw_arguments(std::int64_t step, const Settings& settings) {
-  AdamWUpdate args;
-  args.segments = kSegments;
-  args.lr = 0.01f;
-  args.beta1 = 0.9f;
-  args.beta2 = 0.95f;
-  args.time_step = step;
-  args.gradient_scale = settings.weight;
-  return args;
+// Parameter and moments.
+Outputs begin(const Setup& setup) {
+  return {{DType::kF32, values_with_padding(1)},
+          {setup.moment, Values(kNumel, 0.0)},
+          {setup.moment, Values(kNumel, 0.0)}};
 }
 
-// Parameter and moments after all steps; every step takes the slices between `cuts` one by one.
-Outputs run_adamw(Stream& stream, const Settings& settings,
-                  const std::vector<std::int64_t>& cuts = {0, kNumel}) {
-  Outputs state{{DType::kF32, values_with_padding(1)},
-                {DType::kF32, Values(kNumel, 0.0)},
-                {DType::kF32, Values(kNumel, 0.0)}};
-  for (std::int64_t step = 1; step <= settings.num_steps; ++step) {
-    const OwnedTensor gradient(DType::kF32, gradient_of_step(step));
-    for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
-      const std::int64_t first = cuts[i], count = cuts[i + 1] - first;
-      const std::vector<UpdateSegment> segments = cut_segments(first, count);
-      AdamWUpdate args = adamw_arguments(step, settings);
-      args.parameter = Tensor(state[0]).part(first, count);
-      args.exp_avg = Tensor(state[1]).part(first, count);
-      args.exp_avg_sq = Tensor(state[2]).part(first, count);
-      args.gradient = ConstTensor(gradient).part(first, count);
-      args.segments = segments;
-      adamw_update(stream, args);
-    }
+void take_step(Stream& stream, const Optimizer& optimizer, const Setup& setup, std::int64_t step,
+               const std::vector<std::int64_t>& cuts, Outputs& state) {
+  const OwnedTensor gradient = gradient_of_step(setup, step);
+  for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
+    const std::int64_t first = cuts[i], count = cuts[i + 1] - first;
+    const std::vector<UpdateSegment> segments = cut_segments(first, count);
+    UpdateCommon common = common_of(setup, step);
+    common.parameter = Tensor(state[0]).part(first, count);
+    common.gradient = ConstTensor(gradient).part(first, count);
+    common.segments = segments;
+    optimizer.step(stream, common, Tensor(state[1]).part(first, count),
+                   Tensor(state[2]).part(first, count), step);
+  }
+}
+
+Outputs run(Stream& stream, const Optimizer& optimizer, const Setup& setup,
+            const std::vector<std::int64_t>& cuts = {0, kNumel}) {
+  Outputs state = begin(setup);
+  for (std::int64_t step = 1; step <= setup.num_steps; ++step) {
+    take_step(stream, optimizer, setup, step, cuts, state);
   }
   return state;
 }
 
-SgdUpdate sgd_arguments(const Settings& settings) {
-  SgdUpdate args;
-  args.segments = kSegments;
-  args.lr = 0.05f;
-  args.momentum = settings.momentum;
-  args.gradient_scale = settings.weight;
-  return args;
-}
+class Update : public ::testing::TestWithParam<Optimizer> {};
+INSTANTIATE_TEST_SUITE_P(Optimizers, Update, ::testing::ValuesIn(kOptimizers),
+                         [](const auto& info) { return std::string(info.param.name); });
 
-Outputs run_sgd(Stream& stream, const Settings& settings,
-                const std::vector<std::int64_t>& cuts = {0, kNumel}) {
-  Outputs state{{DType::kF32, values_with_padding(1)}, {DType::kF32, Values(kNumel, 0.0)}};
-  for (std::int64_t step = 1; step <= settings.num_steps; ++step) {
-    const OwnedTensor gradient(DType::kF32, gradient_of_step(step));
-    for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
-      const std::int64_t first = cuts[i], count = cuts[i + 1] - first;
-      const std::vector<UpdateSegment> segments = cut_segments(first, count);
-      SgdUpdate args = sgd_arguments(settings);
-      args.parameter = Tensor(state[0]).part(first, count);
-      if (settings.momentum != 0.0f) args.momentum_buffer = Tensor(state[1]).part(first, count);
-      args.gradient = ConstTensor(gradient).part(first, count);
-      args.segments = segments;
-      sgd_update(stream, args);
+TEST_P(Update, MatchesTheOracleOverTwentyStepsOnAnyNumberOfThreads) {
+  for (const Setup& setup : {Setup{}, Setup{.gradient_scale = 0.3f},
+                             Setup{.gradient = DType::kBF16, .gradient_scale = 0.125f},
+                             Setup{.gradient = DType::kF16, .gradient_scale = 0.3f}}) {
+    const Outputs out = test::on_any_number_of_threads(
+        [&](Stream& stream) { return run(stream, GetParam(), setup); });
+    const Outputs initial = begin(setup);
+    UpdateState state{initial[0].values(), initial[1].values(), initial[2].values()};
+    for (std::int64_t step = 1; step <= setup.num_steps; ++step) {
+      GetParam().oracle(state, gradient_of_step(setup, step).values(), common_of(setup, step),
+                        step);
     }
-  }
-  return state;
-}
-
-// 20 steps of an f32 recursion: each step rounds some ten times at 6e-8, decayed by beta.
-constexpr test::Tolerance kTwentySteps{4e-6, 4e-6, 0.0};
-
-TEST(AdamW, MatchesTheOracleOverTwentyStepsOnAnyNumberOfThreads) {
-  for (const float weight : {1.0f, 0.125f, 0.3f}) {
-    const Settings settings{.weight = weight};
-    const Outputs out =
-        test::on_any_number_of_threads([&](Stream& stream) { return run_adamw(stream, settings); });
-    oracle::AdamWState state{test::rounded(DType::kF32, values_with_padding(1)),
-                             Values(kNumel, 0.0), Values(kNumel, 0.0)};
-    for (std::int64_t step = 1; step <= settings.num_steps; ++step) {
-      oracle::adamw_update(state, gradient_of_step(step), adamw_arguments(step, settings));
-    }
-    EXPECT_TRUE(test::close(out[0], state.parameter, kTwentySteps)) << "scale " << weight;
-    EXPECT_TRUE(test::close(out[1], state.exp_avg, kTwentySteps));
-    EXPECT_TRUE(test::close(out[2], state.exp_avg_sq, kTwentySteps));
+    // 20 steps of an f32 recursion: each rounds some ten times at 6e-8, decayed by beta.
+    const test::Tolerance tolerance{4e-6, 4e-6, 0.0};
+    EXPECT_TRUE(test::close(out[0], state.parameter, tolerance));
+    EXPECT_TRUE(test::close(out[1], state.first_moment, tolerance));
+    EXPECT_TRUE(test::close(out[2], state.second_moment, tolerance));
   }
 }
 
-TEST(AdamW, CorrectsTheBiasOfLateSteps) {
+// Moments in bf16 are rounded once a step: every step starts from what the last one stored.
+TEST_P(Update, RoundsMomentsInBFloat16OnceAStep) {
+  const Setup setup{.gradient = DType::kBF16, .moment = DType::kBF16};
+  const auto stream = test::compute_stream(2);
+  Outputs out = begin(setup);
+  for (std::int64_t step = 1; step <= 3; ++step) {
+    UpdateState state{out[0].values(), out[1].values(), out[2].values()};
+    take_step(*stream, GetParam(), setup, step, {0, kNumel}, out);
+    GetParam().oracle(state, gradient_of_step(setup, step).values(), common_of(setup, step), step);
+    EXPECT_TRUE(test::close(out[0], state.parameter, test::rounded_once(DType::kF32)));
+    EXPECT_TRUE(test::close(out[1], state.first_moment, test::rounded_once(DType::kBF16)));
+    EXPECT_TRUE(test::close(out[2], state.second_moment, test::rounded_once(DType::kBF16)));
+  }
+}
+
+TEST_P(Update, BitsDoNotDependOnTheCuts) {
+  const auto stream = test::compute_stream(2);
+  for (const Setup& setup :
+       {Setup{.gradient_scale = 0.3f, .num_steps = 3}, Setup{.gradient = DType::kBF16,
+                                                       .moment = DType::kBF16,
+                                                       .stochastic = true,
+                                                       .num_steps = 3}}) {
+    const Outputs whole = run(*stream, GetParam(), setup);
+    for (const std::uint64_t seed : {1u, 2u, 3u}) {
+      const Outputs cut = run(*stream, GetParam(), setup, random_cuts(seed));
+      for (std::size_t i = 0; i < whole.size(); ++i) {
+        EXPECT_TRUE(test::same_bits(cut[i], whole[i])) << "state " << i << ", cuts " << seed;
+      }
+    }
+  }
+}
+
+TEST_P(Update, PaddingStaysZero) {
+  for (const bool stochastic : {false, true}) {
+    const Setup setup{.moment = stochastic ? DType::kBF16 : DType::kF32, .stochastic = stochastic};
+    for (const OwnedTensor& state : run(*test::compute_stream(2), GetParam(), setup)) {
+      const Values values = state.values();
+      for (std::int64_t i = 0; i < kNumel; ++i) {
+        if (is_padding(i)) {
+          ASSERT_EQ(values[static_cast<std::size_t>(i)], 0.0) << "element " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(AdamUpdate, CorrectsTheBiasOfEarlyAndLateSteps) {
   // At step 100000 both corrections are 1 to the last bit; at step 1 they are 1 - beta.
   for (const std::int64_t step : {std::int64_t{1}, std::int64_t{100000}}) {
     OwnedTensor p(DType::kF32, Values{1.0}), m(DType::kF32, Values{0.5}),
         v(DType::kF32, Values{2.0});
     const OwnedTensor g(DType::kF32, Values{-0.25});
     const UpdateSegment segment{0, 1, 0.1f};
-    AdamWUpdate args{.parameter = p,
-                     .gradient = g,
-                     .exp_avg = m,
-                     .exp_avg_sq = v,
-                     .segments = {&segment, 1},
-                     .lr = 0.1f,
-                     .time_step = step};
-    oracle::AdamWState state{{1.0}, {0.5}, {2.0}};
-    oracle::adamw_update(state, {-0.25}, args);
-    adamw_update(*test::compute_stream(), args);
+    AdamUpdate args;
+    args.common.parameter = p;
+    args.common.gradient = g;
+    args.common.segments = {&segment, 1};
+    args.common.lr = 0.1f;
+    args.exp_avg = m;
+    args.exp_avg_sq = v;
+    args.time_step = step;
+    UpdateState state{{1.0}, {0.5}, {2.0}};
+    oracle::adam_update(state, {-0.25}, args);
+    adam_update(*test::compute_stream(), args);
     EXPECT_TRUE(test::close(p, state.parameter, {1e-6, 0.0, 0.0})) << "step " << step;
   }
 }
 
-TEST(AdamW, BitsDoNotDependOnTheCuts) {
-  const Settings settings{.weight = 0.3f, .num_steps = 3};
-  const auto stream = test::compute_stream(2);
-  const Outputs whole = run_adamw(*stream, settings);
-  for (const std::uint64_t seed : {1u, 2u, 3u}) {
-    const Outputs cut = run_adamw(*stream, settings, random_cuts(seed));
-    for (std::size_t i = 0; i < whole.size(); ++i) {
-      EXPECT_TRUE(test::same_bits(cut[i], whole[i])) << "state " << i << ", cuts " << seed;
-    }
-  }
+// One step of momentum from zero stores the gradient: a value 0.3 of the way between neighbours.
+Values stochastically_rounded(std::int64_t numel, std::uint32_t step, std::uint32_t parameter) {
+  const double between = 1.0 + 0.3 * 0x1p-7;
+  const auto n = static_cast<std::size_t>(numel);
+  OwnedTensor p(DType::kF32, Values(n, 0.0)), m(DType::kBF16, Values(n, 0.0));
+  const OwnedTensor g(DType::kF32, Values(n, between));
+  const UpdateSegment segment{0, numel, 0.0f, parameter, 0};
+  SgdUpdate args;
+  args.common.parameter = p;
+  args.common.gradient = g;
+  args.common.segments = {&segment, 1};
+  args.common.lr = 1.0f;
+  args.common.rounding = {true, {5, step, 0}};
+  args.momentum_buffer = m;
+  args.momentum = 0.5f;
+  sgd_update(*test::compute_stream(2), args);
+  return m.values();
 }
 
-TEST(AdamW, PaddingStaysZero) {
-  const Outputs out = run_adamw(*test::compute_stream(2), {});
-  for (const OwnedTensor& state : out) {
-    for (std::int64_t i = 0; i < kNumel; ++i) {
-      if (is_padding(i)) {
-        ASSERT_EQ(state.tensor().as<float>()[i], 0.0f) << "element " << i;
-      }
-    }
+TEST(StochasticRounding, GoesUpInProportion) {
+  constexpr std::int64_t kCount = 100000;
+  double up = 0.0;
+  for (const double value : stochastically_rounded(kCount, 1, 0)) {
+    ASSERT_TRUE(value == 1.0 || value == 1.0 + 0x1p-7) << value << " is no neighbour";
+    up += value > 1.0 ? 1.0 : 0.0;
   }
+  // Five standard deviations of a binomial count.
+  EXPECT_NEAR(up / kCount, 0.3, 5.0 * std::sqrt(0.3 * 0.7 / kCount));
 }
 
-TEST(Sgd, MatchesTheOracleOverTwentyStepsOnAnyNumberOfThreads) {
-  for (const Settings& settings :
-       {Settings{}, Settings{.weight = 0.3f}, Settings{.weight = 0.3f, .momentum = 0.0f}}) {
-    const Outputs out =
-        test::on_any_number_of_threads([&](Stream& stream) { return run_sgd(stream, settings); });
-    oracle::SgdState state{test::rounded(DType::kF32, values_with_padding(1)), Values(kNumel, 0.0)};
-    for (std::int64_t step = 1; step <= settings.num_steps; ++step) {
-      oracle::sgd_update(state, gradient_of_step(step), sgd_arguments(settings));
-    }
-    EXPECT_TRUE(test::close(out[0], state.parameter, kTwentySteps));
-    EXPECT_TRUE(test::close(out[1], state.momentum_buffer, kTwentySteps));
-  }
-}
-
-TEST(Sgd, BitsDoNotDependOnTheCuts) {
-  const auto stream = test::compute_stream(2);
-  for (const float momentum : {0.9f, 0.0f}) {
-    const Settings settings{.weight = 0.3f, .momentum = momentum, .num_steps = 3};
-    const Outputs whole = run_sgd(*stream, settings);
-    for (const std::uint64_t seed : {4u, 5u}) {
-      const Outputs cut = run_sgd(*stream, settings, random_cuts(seed));
-      EXPECT_TRUE(test::same_bits(cut[0], whole[0]));
-      EXPECT_TRUE(test::same_bits(cut[1], whole[1]));
-    }
-  }
-}
-
-TEST(Sgd, PaddingStaysZero) {
-  const Outputs out = run_sgd(*test::compute_stream(2), {});
-  for (const OwnedTensor& state : out) {
-    for (std::int64_t i = 0; i < kNumel; ++i) {
-      if (is_padding(i)) {
-        ASSERT_EQ(state.tensor().as<float>()[i], 0.0f) << "element " << i;
-      }
-    }
-  }
+TEST(StochasticRounding, DiffersFromStepToStepAndFromTensorToTensor) {
+  const Values values = stochastically_rounded(1000, 1, 0);
+  EXPECT_EQ(values, stochastically_rounded(1000, 1, 0));
+  EXPECT_NE(values, stochastically_rounded(1000, 2, 0));
+  EXPECT_NE(values, stochastically_rounded(1000, 1, 1));
 }
 
 // The oracles against numbers computed by hand from the papers' formulas.
 TEST(UpdateOracle, TakesTheStepOfThePaper) {
   const UpdateSegment segment{0, 1, 0.5f};
-  AdamWUpdate adamw;
-  adamw.segments = {&segment, 1};
-  adamw.lr = 0.25f;
-  adamw.eps = 0.0f;
-  oracle::AdamWState adamw_state{{2.0}, {0.0}, {0.0}};
-  // First step: m_hat = g, v_hat = g^2, so p moves by lr * sign(g), and decays by lr * 0.5 * p.
-  oracle::adamw_update(adamw_state, {-4.0}, adamw);
-  EXPECT_NEAR(adamw_state.parameter[0], 2.0 - 0.25 * 0.5 * 2.0 + 0.25, 1e-12);
+  UpdateCommon common;
+  common.segments = {&segment, 1};
+  common.lr = 0.25f;
 
-  SgdUpdate sgd;
-  sgd.segments = {&segment, 1};
-  sgd.lr = 0.25f;
-  sgd.momentum = 0.5f;
-  sgd.gradient_scale = 0.5f;
-  oracle::SgdState sgd_state{{2.0}, {1.0}};
-  oracle::sgd_update(sgd_state, {4.0}, sgd);
+  // First step: m_hat = g, v_hat = g^2, so p moves by lr * sign(g), and decays by lr * 0.5 * p.
+  AdamUpdate adamw = adam(common, true, 1);
+  adamw.eps = 0.0f;
+  UpdateState state{{2.0}, {0.0}, {0.0}};
+  oracle::adam_update(state, {-4.0}, adamw);
+  EXPECT_NEAR(state.parameter[0], 2.0 - 0.25 * 0.5 * 2.0 + 0.25, 1e-12);
+  // Coupled, the decay only joins the gradient: its sign stays.
+  adamw.decoupled_decay = false;
+  state = {{2.0}, {0.0}, {0.0}};
+  oracle::adam_update(state, {-4.0}, adamw);
+  EXPECT_NEAR(state.parameter[0], 2.25, 1e-12);
+
   // g = 0.5 * 4 + 0.5 * 2 = 3; m = 0.5 + 3 = 3.5; p = 2 - 0.25 * 3.5
-  EXPECT_DOUBLE_EQ(sgd_state.momentum_buffer[0], 3.5);
-  EXPECT_DOUBLE_EQ(sgd_state.parameter[0], 1.125);
+  common.gradient_scale = 0.5f;
+  state = {{2.0}, {1.0}, {}};
+  oracle::sgd_update(state, {4.0}, {common, {}, 0.5f});
+  EXPECT_DOUBLE_EQ(state.first_moment[0], 3.5);
+  EXPECT_DOUBLE_EQ(state.parameter[0], 1.125);
+
+  // 0.5 * -1 + 0.5 * 2 > 0: p = 2 - 0.25 (1 + 0.5 * 2); m = 0.75 * -1 + 0.25 * 2
+  state = {{2.0}, {-1.0}, {}};
+  oracle::lion_update(state, {4.0}, {common, {}, 0.5f, 0.75f});
+  EXPECT_DOUBLE_EQ(state.parameter[0], 1.5);
+  EXPECT_DOUBLE_EQ(state.first_moment[0], -0.25);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-/// kernels/update.h in double precision: one call, one step over a whole slice.
+/// kernels/update.h and kernels/orthogonalise.h in double precision: one call, one step over a
+/// whole slice. Of the arguments only numbers and segments are read, not tensors.
 #pragma once
 
 #include <span>
@@ -8,18 +9,35 @@
 
 namespace sherd::oracle {
 
-/// Each element's weight decay, 0 outside all segments.
-Values weight_decays(std::span<const kernels::UpdateSegment> segments, std::int64_t numel);
-
-struct AdamWState {
-  Values parameter, exp_avg, exp_avg_sq;
+struct UpdateState {
+  Values parameter;
+  Values first_moment;   ///< or the momentum buffer
+  Values second_moment;  ///< Adam and LAMB
 };
-/// Tensors of `args` are not looked at.
-void adamw_update(AdamWState& state, const Values& gradient, const kernels::AdamWUpdate& args);
 
-struct SgdState {
-  Values parameter, momentum_buffer;
+void adam_update(UpdateState& state, const Values& gradient, const kernels::AdamUpdate& args);
+void sgd_update(UpdateState& state, const Values& gradient, const kernels::SgdUpdate& args);
+void lion_update(UpdateState& state, const Values& gradient, const kernels::LionUpdate& args);
+
+/// Sums of squares of a parameter's elements and of what it is compared with, of each segment.
+struct SegmentNorms {
+  Values parameter, other;
 };
-void sgd_update(SgdState& state, const Values& gradient, const kernels::SgdUpdate& args);
+/// The moments' part of LAMB; `lamb_norms` then sees the direction, and `lamb_apply` follows it.
+void lamb_moments(UpdateState& state, const Values& gradient, const kernels::LambUpdate& args);
+SegmentNorms lamb_norms(const UpdateState& state, const kernels::LambUpdate& args);
+void lamb_apply(UpdateState& state, const kernels::LambUpdate& args, const Values& ratios);
+
+SegmentNorms lars_norms(const UpdateState& state, const Values& gradient,
+                        const kernels::LarsUpdate& args);
+void lars_apply(UpdateState& state, const Values& gradient, const kernels::LarsUpdate& args,
+                const Values& ratios);
+
+/// Returns u, zero outside all segments.
+Values muon_momentum(UpdateState& state, const Values& gradient, const kernels::MuonUpdate& args);
+void muon_apply(UpdateState& state, const Values& update, const kernels::MuonUpdate& args,
+                const Values& ratios);
+
+Values orthogonalise(const Values& matrix, std::int64_t rows, std::int64_t columns);
 
 }  // namespace sherd::oracle

@@ -20,7 +20,7 @@ double dot(const Values& a, const Values& b);
 
 /// Compares gradient[i] with (loss(x + h e_i) - loss(x - h e_i)) / 2h for every i, h = 1e-5. The
 /// difference is good to about 1e-9 where values are of order one; we ask for 1e-7.
-testing::AssertionResult is_gradient(const Values& gradient, Values x,
-                                     const std::function<double(const Values&)>& loss);
+::testing::AssertionResult is_gradient(const Values& gradient, Values x,
+                                       const std::function<double(const Values&)>& loss);
 
 }  // namespace sherd::oracle

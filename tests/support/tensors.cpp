@@ -160,9 +160,10 @@ Tolerance rounded_once(DType dtype) {
   }
 }
 
-testing::AssertionResult close(const Values& actual, const Values& expected, Tolerance tolerance) {
+::testing::AssertionResult close(const Values& actual, const Values& expected,
+                                 Tolerance tolerance) {
   if (actual.size() != expected.size()) {
-    return testing::AssertionFailure()
+    return ::testing::AssertionFailure()
            << actual.size() << " elements, expected " << expected.size();
   }
   double squares = 0.0;
@@ -180,17 +181,17 @@ testing::AssertionResult close(const Values& actual, const Values& expected, Tol
     const double ratio = error / allowed;
     if (ratio > worst_ratio) worst_ratio = ratio, worst = i;
   }
-  if (num_wrong == 0) return testing::AssertionSuccess();
-  return testing::AssertionFailure()
+  if (num_wrong == 0) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure()
          << num_wrong << " of " << actual.size() << " elements are off; first [" << first << "] is "
          << actual[first] << ", expected " << expected[first] << "; worst [" << worst << "] is "
          << actual[worst] << ", expected " << expected[worst] << ", " << worst_ratio
          << " times the tolerance (rms " << rms << ")";
 }
 
-testing::AssertionResult same_bits(ConstTensor actual, ConstTensor expected) {
+::testing::AssertionResult same_bits(ConstTensor actual, ConstTensor expected) {
   if (actual.dtype != expected.dtype || actual.numel != expected.numel) {
-    return testing::AssertionFailure()
+    return ::testing::AssertionFailure()
            << actual.numel << " x " << name_of(actual.dtype) << ", expected " << expected.numel
            << " x " << name_of(expected.dtype);
   }
@@ -203,11 +204,11 @@ testing::AssertionResult same_bits(ConstTensor actual, ConstTensor expected) {
     if (std::memcmp(a + at, e + at, size) == 0) continue;
     if (num_wrong++ == 0) first = i;
   }
-  if (num_wrong == 0) return testing::AssertionSuccess();
-  return testing::AssertionFailure()
+  if (num_wrong == 0) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure()
          << num_wrong << " of " << actual.numel << " elements have other bits; first [" << first
-         << "] is " << testing::PrintToString(read(actual, first)) << ", expected "
-         << testing::PrintToString(read(expected, first));
+         << "] is " << ::testing::PrintToString(read(actual, first)) << ", expected "
+         << ::testing::PrintToString(read(expected, first));
 }
 
 std::unique_ptr<Stream> compute_stream(int num_threads) {

@@ -82,13 +82,13 @@ struct Tolerance {
 ///          rounding is half a unit of 2^-24.
 Tolerance rounded_once(DType dtype);
 
-testing::AssertionResult close(const Values& actual, const Values& expected, Tolerance tolerance);
-inline testing::AssertionResult close(const OwnedTensor& actual, const Values& expected,
-                                      Tolerance tolerance) {
+::testing::AssertionResult close(const Values& actual, const Values& expected, Tolerance tolerance);
+inline ::testing::AssertionResult close(const OwnedTensor& actual, const Values& expected,
+                                        Tolerance tolerance) {
   return close(actual.values(), expected, tolerance);
 }
 /// Same type, same count, same bytes; a NaN equals itself.
-testing::AssertionResult same_bits(ConstTensor actual, ConstTensor expected);
+::testing::AssertionResult same_bits(ConstTensor actual, ConstTensor expected);
 
 std::unique_ptr<Stream> compute_stream(int num_threads = 1);
 
@@ -98,11 +98,11 @@ using Outputs = std::vector<OwnedTensor>;
 Outputs on_any_number_of_threads(const std::function<Outputs(Stream&)>& run);
 
 /// For parameterised tests over element types.
-inline std::string type_name(const testing::TestParamInfo<DType>& info) {
+inline std::string type_name(const ::testing::TestParamInfo<DType>& info) {
   return std::string(name_of(info.param));
 }
 inline auto compute_types() {
-  return testing::Values(DType::kF32, DType::kBF16, DType::kF16);
+  return ::testing::Values(DType::kF32, DType::kBF16, DType::kF16);
 }
 
 }  // namespace sherd::test

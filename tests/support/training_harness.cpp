@@ -76,8 +76,8 @@ engine::TrainingOptions tiny_training(const model::ModelShape& shape, float max_
   engine::TrainingOptions options;
   options.model = shape;
   options.seed = 7;
-  options.adamw.beta2 = 0.95f;
-  options.adamw.decay = {0.1f, {}};
+  options.optimizer.beta2 = 0.95f;
+  options.optimizer.decay = {0.1f, {}};
   options.lr_schedule.lr = 1e-2;
   options.max_norm = max_norm;
   return options;

@@ -1,0 +1,142 @@
+/// What all updates share: walking a slice's segments in blocks, and moments as floats.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "kernels/cpu/blocks.h"
+#include "kernels/cpu/dispatch.h"
+#include "kernels/cpu/random.h"
+#include "kernels/update.h"
+
+namespace sherd::kernels::cpu {
+
+/// Calls `function(segment_index, first, count)` for blocks of at most kBlock elements that cover
+/// the segments; tasks are cut at multiples of kChunk from the start of the slice.
+template <class Function>
+void parallel_segment_blocks(ThreadTeam& team, const UpdateCommon& common, Function&& function) {
+  const std::int64_t numel = common.parameter.numel;
+  const auto segments = common.segments;
+  team.parallel_for((numel + kChunk - 1) / kChunk, [&](std::int64_t task, int) {
+    const std::int64_t begin = task * kChunk;
+    const std::int64_t end = std::min(numel, begin + kChunk);
+    auto segment =
+        std::partition_point(segments.begin(), segments.end(),
+                             [=](const UpdateSegment& s) { return s.first + s.count <= begin; });
+    for (; segment != segments.end() && segment->first < end; ++segment) {
+      for_each_block(std::max(begin, segment->first), std::min(end, segment->first + segment->count),
+                     [&](std::int64_t first, int count) {
+                       function(static_cast<std::size_t>(segment - segments.begin()), first, count);
+                     });
+    }
+  });
+}
+
+/// out[0 .. n) and out[n .. 2n): two f64 sums per segment, of what `function(segment, first, count,
+/// a, b)` writes as f32 terms a and b; in the order of the segment's elements, over fixed lanes.
+template <class Function>
+void segment_sums(ThreadTeam& team, const UpdateCommon& common, const Tensor& sums,
+                  Function&& function) {
+  constexpr int kLanes = 8;
+  const auto num_segments = static_cast<std::int64_t>(common.segments.size());
+  auto* out = sums.as<double>();
+  team.parallel_for(num_segments, [&](std::int64_t index, int) {
+    const UpdateSegment& segment = common.segments[static_cast<std::size_t>(index)];
+    double lanes[2][kLanes] = {};
+    for_each_block(segment.first, segment.first + segment.count, [&](std::int64_t first, int count) {
+      alignas(64) float a[kBlock], b[kBlock];
+      function(segment, first, count, a, b);
+      // Squares of 24-bit numbers are exact in f64.
+      for (int i = 0; i < count; ++i) {
+        lanes[0][i % kLanes] += static_cast<double>(a[i]) * a[i];
+        lanes[1][i % kLanes] += static_cast<double>(b[i]) * b[i];
+      }
+    });
+    for (int which = 0; which < 2; ++which) {
+      double sum = 0.0;
+      for (const double lane : lanes[which]) sum += lane;
+      out[which * num_segments + index] = sum;
+    }
+  });
+}
+
+/// A moment in storage type S, a block at a time: open it as floats, change them, close it.
+template <class S>
+class Moment {
+ public:
+  Moment(const Tensor& tensor, const UpdateCommon& common, std::uint32_t kind)
+      : data_(tensor.as<S>()), rounding_(common.rounding), kind_(kind) {}
+
+  float* open(std::int64_t first, int count, BlockScratch& scratch) const {
+    if constexpr (std::is_same_v<S, float>) {
+      return data_ + first;
+    } else {
+      widen(data_ + first, scratch.value, count);
+      return scratch.value;
+    }
+  }
+  const float* read(std::int64_t first, int count, BlockScratch& scratch) const {
+    return open(first, count, scratch);
+  }
+  void close(const UpdateSegment& segment, std::int64_t first, int count,
+             const BlockScratch& scratch) const {
+    if constexpr (!std::is_same_v<S, float>) {
+      if (rounding_.stochastic) {
+        store_stochastic(segment, first, count, scratch);
+      } else {
+        store_block(data_ + first, count, scratch);
+      }
+    }
+  }
+
+ private:
+  // Adding 16 random bits below the last kept one and cutting off rounds up with a probability
+  // equal to the part that is cut off.
+  void store_stochastic(const UpdateSegment& segment, std::int64_t first, int count,
+                        const BlockScratch& scratch) const {
+    RandomAddress address = rounding_.address;
+    address.site = 4 * segment.parameter + kind_;
+    WordScratch words;
+    const std::uint32_t* word =
+        random_words(address, segment.first_element + (first - segment.first), count, words);
+    for (int i = 0; i < count; ++i) {
+      const auto bits = std::bit_cast<std::uint32_t>(scratch.value[i]);
+      const bool finite = (bits & 0x7f800000u) != 0x7f800000u;
+      const std::uint32_t rounded = bits + (word[i] & 0xffffu);
+      data_[first + i].bits = finite ? static_cast<std::uint16_t>(rounded >> 16)
+                                     : BFloat16(scratch.value[i]).bits;
+    }
+  }
+
+  S* data_;
+  MomentRounding rounding_;
+  std::uint32_t kind_;
+};
+
+/// Calls `function(G{}, S{})` with the types of the gradient and of the moments.
+template <class Function>
+void dispatch_update(const UpdateCommon& common, DType moment, Function&& function) {
+  dispatch_float(common.gradient.dtype, [&](auto gradient_type) {
+    if (moment == DType::kF32) {
+      function(gradient_type, float{});
+    } else {
+      function(gradient_type, BFloat16{});
+    }
+  });
+}
+
+/// The bias-corrected Adam direction's constants, formed in f64 and rounded once.
+struct AdamConstants {
+  AdamConstants(double beta1, double beta2, std::int64_t time_step)
+      : fresh1(static_cast<float>(1.0 - beta1)),
+        fresh2(static_cast<float>(1.0 - beta2)),
+        correction1(1.0 / (1.0 - std::pow(beta1, static_cast<double>(time_step)))),
+        root_correction2(static_cast<float>(
+            1.0 / std::sqrt(1.0 - std::pow(beta2, static_cast<double>(time_step))))) {}
+  float fresh1, fresh2;
+  double correction1;
+  float root_correction2;
+};
+
+}  // namespace sherd::kernels::cpu

@@ -1,0 +1,108 @@
+#include "optim/by_norm.h"
+
+namespace sherd::optim {
+namespace {
+
+class NormOptimizer final : public ByNorm {
+ public:
+  NormOptimizer(const OptimizerOptions& options, const sharding::Rank& rank,
+                const std::vector<sharding::UnitState>& units)
+      : options_(options), slices_(updated_slices(units, options.decay)), norms_(rank, units) {
+    const char* first_name = lamb() ? "exp_avg" : "momentum";
+    first_ = acquire_moments(rank, units, first_name, options.moments);
+    second_.resize(units.size());
+    if (lamb()) second_ = acquire_moments(rank, units, "exp_avg_sq", options.moments);
+    for (const auto& of_unit : slices_) {
+      for (const UpdatedSlice& slice : of_unit) {
+        segment_ratios_.emplace_back(slice.segments.size());
+      }
+    }
+  }
+
+  void prepare(Stream& stream, const UpdateStep& step) override {
+    if (lamb()) {
+      for (std::size_t unit = 0; unit < slices_.size(); ++unit) {
+        for (const UpdatedSlice& slice : slices_[unit]) {
+          kernels::lamb_moments(stream, lamb_args(static_cast<int>(unit), slice, step));
+        }
+      }
+    }
+    const auto norms = norms_.all(
+        stream, slices_, [&](int unit, const UpdatedSlice& slice, const Tensor& sums) {
+          if (lamb()) {
+            kernels::lamb_norms(stream, lamb_args(unit, slice, step), sums);
+          } else {
+            kernels::lars_norms(stream, lars_args(unit, slice, step), sums);
+          }
+        });
+    ratios_.assign(norms.size(), 1.0f);
+    set_ratios(norms);
+  }
+
+  void update(Stream& stream, int unit, const UpdateStep& step) override {
+    std::size_t index = 0;
+    for (int before = 0; before < unit; ++before) index += slices_[before].size();
+    for (const UpdatedSlice& slice : slices_[unit]) {
+      const std::vector<float>& ratios = segment_ratios_[index++];
+      if (lamb()) {
+        kernels::lamb_apply(stream, lamb_args(unit, slice, step), ratios);
+      } else {
+        kernels::lars_apply(stream, lars_args(unit, slice, step), ratios);
+      }
+    }
+  }
+
+ private:
+  bool lamb() const { return options_.type == OptimizerType::kLamb; }
+
+  kernels::LambUpdate lamb_args(int unit, const UpdatedSlice& slice, const UpdateStep& step) const {
+    return {.common = common_of(slice, step, options_.moments),
+            .exp_avg = slice.part_of(first_[unit]),
+            .exp_avg_sq = slice.part_of(second_[unit]),
+            .beta1 = options_.beta1,
+            .beta2 = options_.beta2,
+            .eps = options_.eps,
+            .time_step = step.time_step};
+  }
+  kernels::LarsUpdate lars_args(int unit, const UpdatedSlice& slice, const UpdateStep& step) const {
+    return {.common = common_of(slice, step, options_.moments),
+            .momentum_buffer = slice.part_of(first_[unit]),
+            .momentum = options_.momentum};
+  }
+
+  float ratio_of(const TensorNorms::Pair& norms, float weight_decay) const {
+    if (norms.first == 0.0 || norms.second == 0.0) return 1.0f;
+    if (lamb()) return static_cast<float>(norms.first / norms.second);
+    return static_cast<float>(options_.trust_coefficient * norms.first /
+                              (norms.second + weight_decay * norms.first));
+  }
+
+  void set_ratios(const std::vector<TensorNorms::Pair>& norms) {
+    std::size_t index = 0;
+    for (const auto& of_unit : slices_) {
+      for (const UpdatedSlice& slice : of_unit) {
+        std::vector<float>& ratios = segment_ratios_[index++];
+        for (std::size_t i = 0; i < slice.segments.size(); ++i) {
+          const kernels::UpdateSegment& segment = slice.segments[i];
+          ratios[i] = ratio_of(norms[segment.parameter], segment.weight_decay);
+          ratios_[segment.parameter] = ratios[i];
+        }
+      }
+    }
+  }
+
+  OptimizerOptions options_;
+  std::vector<std::vector<UpdatedSlice>> slices_;
+  TensorNorms norms_;
+  std::vector<Buffer> first_, second_;
+  std::vector<std::vector<float>> segment_ratios_;  // by slice, in the order of slices_
+};
+
+}  // namespace
+
+std::unique_ptr<ByNorm> make_by_norm(const OptimizerOptions& options, const sharding::Rank& rank,
+                                     const std::vector<sharding::UnitState>& units) {
+  return std::make_unique<NormOptimizer>(options, rank, units);
+}
+
+}  // namespace sherd::optim

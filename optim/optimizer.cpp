@@ -1,0 +1,25 @@
+#include "optim/optimizer.h"
+
+#include "optim/by_norm.h"
+#include "optim/elementwise.h"
+#include "optim/muon.h"
+
+namespace sherd::optim {
+
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options,
+                                          const sharding::Rank& rank,
+                                          const std::vector<sharding::UnitState>& units) {
+  switch (options.type) {
+    case OptimizerType::kAdamW:
+    case OptimizerType::kAdam:
+    case OptimizerType::kSgd:
+    case OptimizerType::kLion: return make_elementwise(options, rank, units);
+    case OptimizerType::kLamb:
+    case OptimizerType::kLars: return make_by_norm(options, rank, units);
+    case OptimizerType::kMuon: return make_muon(options, rank, units);
+  }
+  CHECK(false, "unknown optimizer");
+  __builtin_unreachable();
+}
+
+}  // namespace sherd::optim

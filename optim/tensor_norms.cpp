@@ -1,0 +1,64 @@
+#include "optim/tensor_norms.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace sherd::optim {
+namespace {
+
+std::int64_t count_parameters(const std::vector<sharding::UnitState>& units) {
+  std::int64_t count = 0;
+  for (const sharding::UnitState& unit : units) {
+    for (const ParameterSpec& parameter : unit.spec().parameters) {
+      count = std::max<std::int64_t>(count, parameter.index + 1);
+    }
+  }
+  return count;
+}
+
+std::int64_t most_segments(const std::vector<sharding::UnitState>& units) {
+  std::size_t most = 1;
+  for (const auto& of_unit : updated_slices(units, {})) {
+    for (const UpdatedSlice& slice : of_unit) most = std::max(most, slice.segments.size());
+  }
+  return static_cast<std::int64_t>(most);
+}
+
+}  // namespace
+
+TensorNorms::TensorNorms(const sharding::Rank& rank, const std::vector<sharding::UnitState>& units)
+    : rank_(&rank),
+      num_parameters_(count_parameters(units)),
+      sums_(rank.memory->acquire({"tensor_norms.sums", Category::kWorkspace, DType::kF64,
+                                  2 * most_segments(units), kUpdate})),
+      exchange_(rank, static_cast<int>(2 * num_parameters_)) {}
+
+std::vector<TensorNorms::Pair> TensorNorms::all(
+    Stream& stream, const std::vector<std::vector<UpdatedSlice>>& slices,
+    const std::function<void(int, const UpdatedSlice&, const Tensor&)>& sums_of) {
+  std::vector<double> mine(static_cast<std::size_t>(2 * num_parameters_), 0.0);
+  for (std::size_t unit = 0; unit < slices.size(); ++unit) {
+    for (const UpdatedSlice& slice : slices[unit]) {
+      if (slice.owner != rank_->rank) continue;
+      sums_of(static_cast<int>(unit), slice, sums_.tensor());
+      stream.synchronize();
+      const double* sums = sums_.tensor().as<double>();
+      const std::size_t num_segments = slice.segments.size();
+      for (std::size_t i = 0; i < num_segments; ++i) {
+        mine[2 * slice.segments[i].parameter] += sums[i];
+        mine[2 * slice.segments[i].parameter + 1] += sums[num_segments + i];
+      }
+    }
+  }
+  std::vector<Pair> norms(static_cast<std::size_t>(num_parameters_));
+  for (const std::vector<double>& row : exchange_.all("tensor norms", mine)) {
+    for (std::size_t i = 0; i < norms.size(); ++i) {
+      norms[i].first += row[2 * i];
+      norms[i].second += row[2 * i + 1];
+    }
+  }
+  for (Pair& pair : norms) pair = {std::sqrt(pair.first), std::sqrt(pair.second)};
+  return norms;
+}
+
+}  // namespace sherd::optim

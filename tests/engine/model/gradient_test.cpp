@@ -1,0 +1,143 @@
+// The whole model's gradient against central differences of its own loss, with dropout on: the mask
+// is a function of (seed, step, row), so a small change of a weight meets the same mask again.
+//
+// Fourth-order differences with step h in f32. A loss of about 4 over 18 tokens is good to 2e-7, so
+// a difference is good to about 2e-7 / h = 2e-5, where h^4 is 1e-8: `kNoise` and `kRelative` leave
+// a factor of a few.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "kernels/philox.h"
+#include "tests/support/model_values.h"
+#include "tests/support/training_harness.h"
+
+namespace sherd::testing {
+namespace {
+
+constexpr float kStep = 1e-2f;
+constexpr double kNoise = 1e-4;
+constexpr double kRelative = 1e-2;
+constexpr int kElementsPerParameter = 12;  // of each of three blocks: 36 of every kind
+
+// One rank that holds everything, so that an element can be changed in place.
+class OneRank {
+ public:
+  OneRank(const engine::TrainingOptions& options, const sharding::Rank& rank)
+      : model_(options, rank) {
+    const model::ModelShape& shape = options.model;
+    const auto tokens = static_cast<std::size_t>(shape.tokens());
+    tokens_.resize(2 * tokens);
+    fill_tokens(shape, 0, 0, tokens_.data(), tokens_.data() + tokens);
+    pass_ = {.inputs = {tokens_.data(), DType::kI32, shape.tokens()},
+             .targets = {tokens_.data() + tokens, DType::kI32, shape.tokens()},
+             .training = true,
+             .seed = 7,
+             .step = 3,
+             .first_row = 5,
+             .gradient_scale = 1.0f / static_cast<float>(shape.tokens())};
+    compute_gradients(model_, pass_);
+    gradients_ = empty_parameters(shape);
+    collect_gradients(model_, gradients_);
+  }
+
+  engine::ShardedModel& model() { return model_; }
+  const ValuesByName& gradients() const { return gradients_; }
+  double loss() {
+    return compute_loss_sum(model_, pass_) / static_cast<double>(pass_.inputs.numel);
+  }
+  double difference(float& value) {
+    const float kept = value;
+    // The steps that were really taken, since value + h is rounded.
+    const auto at = [&](float offset) {
+      value = kept + offset;
+      return std::pair(double{value} - double{kept}, loss());
+    };
+    const auto [h_up, up] = at(kStep);
+    const auto [h_down, down] = at(-kStep);
+    const auto [h_up2, up2] = at(2 * kStep);
+    const auto [h_down2, down2] = at(-2 * kStep);
+    value = kept;
+    return (4 * (up - down) / (h_up - h_down) - (up2 - down2) / (h_up2 - h_down2)) / 3;
+  }
+
+ private:
+  engine::ShardedModel model_;
+  std::vector<std::int32_t> tokens_;
+  model::Pass pass_;
+  ValuesByName gradients_;
+};
+
+// "block.2.mlp.up.weight" is of the kind "mlp.up.weight".
+std::string kind_of(const std::string& name) {
+  return name.starts_with("block.") ? name.substr(name.find('.', 6) + 1) : name;
+}
+
+void expect_gradients_match_differences(const model::ModelShape& shape) {
+  const engine::TrainingOptions options = tiny_training(shape);
+  run_ranks({}, [&](sharding::Rank& rank) {
+    OneRank run(options, rank);
+    rank.guard([&] {
+      std::map<std::string, double> largest;  // by kind: that a test of zeros is not a test
+      for (const sharding::UnitState& unit : run.model().units()) {
+        const auto views = unit.layout().views(unit.resident_parameters());
+        for (std::size_t p = 0; p < views.size(); ++p) {
+          const ParameterSpec& parameter = unit.spec().parameters[p];
+          const std::vector<float>& gradient = run.gradients().at(parameter.name);
+          double& size = largest[kind_of(parameter.name)];
+          for (int i = 0; i < kElementsPerParameter; ++i) {
+            const auto draw = kernels::random_block({11, 0, parameter.index}, i);
+            const std::size_t element = draw.word[0] % gradient.size();
+            const double difference = run.difference(views[p].as<float>()[element]);
+            EXPECT_NEAR(gradient[element], difference, kNoise + kRelative * std::abs(difference))
+                << parameter.name << "[" << element << "]";
+            size = std::max(size, std::abs(difference));
+          }
+        }
+      }
+      for (const auto& [kind, size] : largest) EXPECT_GT(size, 10 * kNoise) << kind;
+    });
+  });
+}
+
+TEST(ModelGradient, OfAGpt2ShapeMatchesCentralDifferencesUnderDropout) {
+  expect_gradients_match_differences(tiny_model(true));
+}
+
+TEST(ModelGradient, OfALlamaShapeMatchesCentralDifferencesUnderDropout) {
+  expect_gradients_match_differences(tiny_model(false));
+}
+
+TEST(ModelGradient, OfMixedShapesMatchesCentralDifferencesUnderDropout) {
+  model::ModelShape shape = tiny_model(true);
+  shape.positions = model::Positions::kRope;
+  shape.activation = kernels::ActivationKind::kSwiGlu;
+  expect_gradients_match_differences(shape);
+  shape = tiny_model(false);
+  shape.positions = model::Positions::kLearned;
+  shape.activation = kernels::ActivationKind::kGelu;
+  shape.bias = true;  // on projections; an RMS norm has none
+  expect_gradients_match_differences(shape);
+}
+
+TEST(ModelGradient, OfTheSameWeightsIsAnotherUnderAnotherStepsDropout) {
+  engine::TrainingOptions options = tiny_training(tiny_model(false));
+  run_ranks({}, [&](sharding::Rank& rank) {
+    OneRank run(options, rank);
+    rank.guard([&] { EXPECT_EQ(run.loss(), run.loss()); });
+  });
+  ValuesByName with_dropout, without;
+  for (const double dropout : {0.1, 0.0}) {
+    options.model.dropout = dropout;
+    run_ranks({}, [&](sharding::Rank& rank) {
+      OneRank run(options, rank);
+      (dropout > 0 ? with_dropout : without) = run.gradients();
+    });
+  }
+  EXPECT_NE(with_dropout, without) << "dropout was meant to be on";
+}
+
+}  // namespace
+}  // namespace sherd::testing
