@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tests/support/oracle_dtype.h"
 #include "tests/support/oracle_update.h"
 #include "tests/support/tensors.h"
 
@@ -91,23 +90,23 @@ const Optimizer kOptimizers[] = {{"adamw", adam_step<true>, adam_oracle<true>},
                                  {"sgd", sgd_step<false>, sgd_oracle<false>},
                                  {"lion", lion_step, lion_oracle}};
 
-struct Setup {
+struct Settings {
   DType gradient = DType::kF32, moment = DType::kF32;
   float gradient_scale = 1.0f;
   bool stochastic = false;
   std::int64_t num_steps = 20;
 };
 
-OwnedTensor gradient_of_step(const Setup& setup, std::int64_t step) {
-  return {setup.gradient, values_with_padding(static_cast<std::uint64_t>(100 + step))};
+OwnedTensor gradient_of_step(const Settings& settings, std::int64_t step) {
+  return {settings.gradient, values_with_padding(static_cast<std::uint64_t>(100 + step))};
 }
 
-UpdateCommon common_of(const Setup& setup, std::int64_t step) {
+UpdateCommon common_of(const Settings& settings, std::int64_t step) {
   UpdateCommon common;
   common.segments = kSegments;
   common.lr = 0.01f;
-  common.gradient_scale = setup.gradient_scale;
-  common.rounding.stochastic = setup.stochastic;
+  common.gradient_scale = settings.gradient_scale;
+  common.rounding.stochastic = settings.stochastic;
   common.rounding.address = {77, static_cast<std::uint32_t>(step), 0};
   return common;
 }
@@ -134,19 +133,19 @@ std::vector<std::int64_t> random_cuts(std::uint64_t seed) {
 }
 
 // Parameter and moments.
-Outputs begin(const Setup& setup) {
+Outputs begin(const Settings& settings) {
   return {{DType::kF32, values_with_padding(1)},
-          {setup.moment, Values(kNumel, 0.0)},
-          {setup.moment, Values(kNumel, 0.0)}};
+          {settings.moment, Values(kNumel, 0.0)},
+          {settings.moment, Values(kNumel, 0.0)}};
 }
 
-void take_step(Stream& stream, const Optimizer& optimizer, const Setup& setup, std::int64_t step,
-               const std::vector<std::int64_t>& cuts, Outputs& state) {
-  const OwnedTensor gradient = gradient_of_step(setup, step);
+void take_step(Stream& stream, const Optimizer& optimizer, const Settings& settings,
+               std::int64_t step, const std::vector<std::int64_t>& cuts, Outputs& state) {
+  const OwnedTensor gradient = gradient_of_step(settings, step);
   for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
     const std::int64_t first = cuts[i], count = cuts[i + 1] - first;
     const std::vector<UpdateSegment> segments = cut_segments(first, count);
-    UpdateCommon common = common_of(setup, step);
+    UpdateCommon common = common_of(settings, step);
     common.parameter = Tensor(state[0]).part(first, count);
     common.gradient = ConstTensor(gradient).part(first, count);
     common.segments = segments;
@@ -155,11 +154,11 @@ void take_step(Stream& stream, const Optimizer& optimizer, const Setup& setup, s
   }
 }
 
-Outputs run(Stream& stream, const Optimizer& optimizer, const Setup& setup,
+Outputs run(Stream& stream, const Optimizer& optimizer, const Settings& settings,
             const std::vector<std::int64_t>& cuts = {0, kNumel}) {
-  Outputs state = begin(setup);
-  for (std::int64_t step = 1; step <= setup.num_steps; ++step) {
-    take_step(stream, optimizer, setup, step, cuts, state);
+  Outputs state = begin(settings);
+  for (std::int64_t step = 1; step <= settings.num_steps; ++step) {
+    take_step(stream, optimizer, settings, step, cuts, state);
   }
   return state;
 }
@@ -169,15 +168,15 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, Update, ::testing::ValuesIn(kOptimizers),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(Update, MatchesTheOracleOverTwentyStepsOnAnyNumberOfThreads) {
-  for (const Setup& setup : {Setup{}, Setup{.gradient_scale = 0.3f},
-                             Setup{.gradient = DType::kBF16, .gradient_scale = 0.125f},
-                             Setup{.gradient = DType::kF16, .gradient_scale = 0.3f}}) {
+  for (const Settings& settings : {Settings{}, Settings{.gradient_scale = 0.3f},
+                                   Settings{.gradient = DType::kBF16, .gradient_scale = 0.125f},
+                                   Settings{.gradient = DType::kF16, .gradient_scale = 0.3f}}) {
     const Outputs out = test::on_any_number_of_threads(
-        [&](Stream& stream) { return run(stream, GetParam(), setup); });
-    const Outputs initial = begin(setup);
+        [&](Stream& stream) { return run(stream, GetParam(), settings); });
+    const Outputs initial = begin(settings);
     UpdateState state{initial[0].values(), initial[1].values(), initial[2].values()};
-    for (std::int64_t step = 1; step <= setup.num_steps; ++step) {
-      GetParam().oracle(state, gradient_of_step(setup, step).values(), common_of(setup, step),
+    for (std::int64_t step = 1; step <= settings.num_steps; ++step) {
+      GetParam().oracle(state, gradient_of_step(settings, step).values(), common_of(settings, step),
                         step);
     }
     // 20 steps of an f32 recursion: each rounds some ten times at 6e-8, decayed by beta.
@@ -190,13 +189,14 @@ TEST_P(Update, MatchesTheOracleOverTwentyStepsOnAnyNumberOfThreads) {
 
 // Moments in bf16 are rounded once a step: every step starts from what the last one stored.
 TEST_P(Update, RoundsMomentsInBFloat16OnceAStep) {
-  const Setup setup{.gradient = DType::kBF16, .moment = DType::kBF16};
+  const Settings settings{.gradient = DType::kBF16, .moment = DType::kBF16};
   const auto stream = test::compute_stream(2);
-  Outputs out = begin(setup);
+  Outputs out = begin(settings);
   for (std::int64_t step = 1; step <= 3; ++step) {
     UpdateState state{out[0].values(), out[1].values(), out[2].values()};
-    take_step(*stream, GetParam(), setup, step, {0, kNumel}, out);
-    GetParam().oracle(state, gradient_of_step(setup, step).values(), common_of(setup, step), step);
+    take_step(*stream, GetParam(), settings, step, {0, kNumel}, out);
+    GetParam().oracle(state, gradient_of_step(settings, step).values(), common_of(settings, step),
+                      step);
     EXPECT_TRUE(test::close(out[0], state.parameter, test::rounded_once(DType::kF32)));
     EXPECT_TRUE(test::close(out[1], state.first_moment, test::rounded_once(DType::kBF16)));
     EXPECT_TRUE(test::close(out[2], state.second_moment, test::rounded_once(DType::kBF16)));
@@ -205,14 +205,14 @@ TEST_P(Update, RoundsMomentsInBFloat16OnceAStep) {
 
 TEST_P(Update, BitsDoNotDependOnTheCuts) {
   const auto stream = test::compute_stream(2);
-  for (const Setup& setup :
-       {Setup{.gradient_scale = 0.3f, .num_steps = 3}, Setup{.gradient = DType::kBF16,
-                                                       .moment = DType::kBF16,
-                                                       .stochastic = true,
-                                                       .num_steps = 3}}) {
-    const Outputs whole = run(*stream, GetParam(), setup);
+  for (const Settings& settings :
+       {Settings{.gradient_scale = 0.3f, .num_steps = 3}, Settings{.gradient = DType::kBF16,
+                                                          .moment = DType::kBF16,
+                                                          .stochastic = true,
+                                                          .num_steps = 3}}) {
+    const Outputs whole = run(*stream, GetParam(), settings);
     for (const std::uint64_t seed : {1u, 2u, 3u}) {
-      const Outputs cut = run(*stream, GetParam(), setup, random_cuts(seed));
+      const Outputs cut = run(*stream, GetParam(), settings, random_cuts(seed));
       for (std::size_t i = 0; i < whole.size(); ++i) {
         EXPECT_TRUE(test::same_bits(cut[i], whole[i])) << "state " << i << ", cuts " << seed;
       }
@@ -222,8 +222,9 @@ TEST_P(Update, BitsDoNotDependOnTheCuts) {
 
 TEST_P(Update, PaddingStaysZero) {
   for (const bool stochastic : {false, true}) {
-    const Setup setup{.moment = stochastic ? DType::kBF16 : DType::kF32, .stochastic = stochastic};
-    for (const OwnedTensor& state : run(*test::compute_stream(2), GetParam(), setup)) {
+    const Settings settings{.moment = stochastic ? DType::kBF16 : DType::kF32,
+                            .stochastic = stochastic};
+    for (const OwnedTensor& state : run(*test::compute_stream(2), GetParam(), settings)) {
       const Values values = state.values();
       for (std::int64_t i = 0; i < kNumel; ++i) {
         if (is_padding(i)) {
