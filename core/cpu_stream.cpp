@@ -178,6 +178,7 @@ class WorkerStream final : public Stream {
         if (options().hook && item.label != "record") options().hook(name(), item.label);
       } catch (...) {
         error_ = std::current_exception();
+        if (item.even_after_error) item.work();  // a hook threw: whoever waits must learn of it
       }
     }
   }

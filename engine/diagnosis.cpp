@@ -1,5 +1,6 @@
 #include "engine/diagnosis.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/pointwise.h"
@@ -73,7 +74,10 @@ std::string Diagnosis::explain(std::int64_t step, double loss, double norm) {
                          at_origin_.parameter, at_origin_.element,   loss_finite_ ? 1.0 : 0.0};
   const auto rows = exchange.all("diagnosis", mine);
 
-  std::string text = fmt::format("step {}: loss is {}, gradient norm is {}.", step, loss, norm);
+  // A NaN's sign depends on the machine and says nothing.
+  const auto number = [](double x) { return std::isnan(x) ? "nan" : fmt::format("{}", x); };
+  std::string text = fmt::format("step {}: loss is {}, gradient norm is {}.", step, number(loss),
+                                 number(norm));
   for (std::size_t owner = 0; owner < rows.size(); ++owner) {
     const auto& row = rows[owner];
     if (row[0] < 0.0) continue;
@@ -93,6 +97,11 @@ std::string Diagnosis::explain(std::int64_t step, double loss, double norm) {
     text += fmt::format(" A replay of the step found it first on rank {}, in {}{}.", origin,
                         name_of({row[4], row[5], row[6], row[7]}),
                         row[8] == 0.0 ? " after a loss that isn't finite" : "");
+  } else if (std::isfinite(norm)) {
+    const auto bad = std::find_if(rows.begin(), rows.end(), [](const auto& r) { return r[8] == 0.0; });
+    text += fmt::format(" Every gradient is finite; token losses (unit \"{}\") of rank {} are not.",
+                        model_.units()[static_cast<std::size_t>(model_.head_unit())].name(),
+                        bad - rows.begin());
   } else {
     text += " In a replay of the step every rank's own gradient was finite: only their sum is not.";
   }

@@ -44,6 +44,8 @@ class RankRun {
           step, [this](std::int64_t s, std::int64_t m) { return next_batch(s, m); }, interrupted());
       if (rank_.rank == 0) report(step, result, Clock::now() - step_begin);
       if (result.interrupted) {
+        // Rank 0 alone throws: an abort from another could reach it before it has written this step.
+        if (rank_.rank != 0) return;
         throw Interrupted("Ctrl-C after step {} of {}; {} is complete up to it", step + 1,
                           max_steps, (context_.output / "metrics.jsonl").string());
       }

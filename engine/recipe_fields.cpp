@@ -97,7 +97,7 @@ const std::vector<Field> kFields = {
     {KEY(mixed_precision.optimizer_state_dtype), .fallback = value("f32"), .choices = {"f32", "bf16", "f16"}, .help = "Type of the optimizer's moments: f32 or bf16."},
     {KEY(mixed_precision.stochastic_rounding), .fallback = value("false"), .help = "Round bf16 moments up or down at random, in proportion, by a counter-based generator; false rounds to nearest."},
 
-    {KEY(loss_scaling.mode), .fallback = derived("dynamic with param_dtype or reduce_dtype f16, otherwise none"), .choices = {"none", "static", "dynamic"}, .help = "Multiply the loss so that small f16 gradients don't vanish; dynamic adapts the factor. A step whose gradient isn't finite is skipped on every rank."},
+    {KEY(loss_scaling.mode), .fallback = derived("dynamic with f16 parameters or gradients, otherwise none"), .choices = {"none", "static", "dynamic"}, .help = "Multiply the loss so that small f16 gradients don't vanish; dynamic adapts the factor. A step whose gradient isn't finite is skipped on every rank."},
     {KEY(loss_scaling.initial_scale_power), .fallback = value("16"), .range = between(0, 24), .help = "The scale starts at 2 to this power; static stays there."},
     {KEY(loss_scaling.growth_factor), .fallback = value("2"), .range = {.min = 1, .max = 1024, .above_min = true}, .help = "Multiplies the scale after growth_interval clean steps in a row. Used by dynamic."},
     {KEY(loss_scaling.backoff_factor), .fallback = value("0.5"), .range = {.min = 0, .max = 1, .above_min = true, .below_max = true}, .help = "Multiplies the scale after an overflow. Used by dynamic."},
@@ -156,6 +156,7 @@ struct Overloaded : Cases... {
 std::string Range::text() const {
   if (std::isinf(min)) return "";
   if (std::isinf(max)) return fmt::format("{} {}", above_min ? "above" : "at least", min);
+  if (above_min) return fmt::format("above {} and {} {}", min, below_max ? "below" : "at most", max);
   return fmt::format("from {} to {}{}", min, below_max ? "below " : "", max);
 }
 

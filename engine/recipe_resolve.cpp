@@ -151,8 +151,7 @@ class Resolver {
     derive_one("optimizer.betas", optimizer.betas,
                {0.9, type == OptimizerType::kLion ? 0.99 : 0.95});
     derive_one("optimizer.eps", optimizer.eps, type == OptimizerType::kLamb ? 1e-6 : 1e-8);
-    derive_one("optimizer.momentum", optimizer.momentum,
-               type == OptimizerType::kMuon ? 0.95 : 0.9);
+    derive_one("optimizer.momentum", optimizer.momentum, type == OptimizerType::kMuon ? 0.95 : 0.9);
   }
 
   void derive_precision() {
@@ -160,10 +159,17 @@ class Resolver {
     auto& precision = recipe.mixed_precision;
     derive_one("mixed_precision.grad_accum_dtype", precision.grad_accum_dtype,
                precision.reduce_dtype);
-    const bool f16 = precision.param_dtype == FloatType::kF16 ||
-                     precision.reduce_dtype == FloatType::kF16;
     derive_one("loss_scaling.mode", recipe.loss_scaling.mode,
-               f16 ? LossScaling::Mode::kDynamic : LossScaling::Mode::kNone);
+               first_f16_key().empty() ? LossScaling::Mode::kNone : LossScaling::Mode::kDynamic);
+  }
+
+  /// The first of what gradients pass through that is f16, or "".
+  std::string_view first_f16_key() const {
+    const auto& precision = resolved_.values.mixed_precision;
+    if (precision.param_dtype == FloatType::kF16) return "mixed_precision.param_dtype";
+    if (precision.reduce_dtype == FloatType::kF16) return "mixed_precision.reduce_dtype";
+    if (precision.grad_accum_dtype == FloatType::kF16) return "mixed_precision.grad_accum_dtype";
+    return {};
   }
 
   /// global = micro * accumulation * ranks: two give the third.
@@ -263,6 +269,13 @@ class Resolver {
           "lr_scheduler.warmup_steps is {}, more than decay_steps {}, at which the rate is lowest.",
           schedule.warmup_steps, schedule.decay_steps);
     }
+    const auto& optimizer = recipe.optimizer;
+    if (optimizer.type == OptimizerType::kMuon && optimizer.lr == 0 && optimizer.adamw_lr > 0) {
+      fail({"optimizer.lr", "optimizer.adamw_lr"},
+           "optimizer.lr is 0, and muon's adamw_lr {} is kept as a multiple of it. Use a tiny lr, "
+           "such as 1e-12, or adamw_lr: 0.",
+           optimizer.adamw_lr);
+    }
     if (const auto& trace = recipe.metrics.trace_steps; trace && trace->last >= max_steps) {
       fail({"metrics.trace_steps", "training.max_steps"},
            "metrics.trace_steps is [{}, {}], but with training.max_steps {} the last step is {}.",
@@ -278,13 +291,12 @@ class Resolver {
   void check_precision() {
     const Recipe& recipe = resolved_.values;
     const auto& precision = recipe.mixed_precision;
-    const bool f16_params = precision.param_dtype == FloatType::kF16;
-    if ((f16_params || precision.reduce_dtype == FloatType::kF16) &&
-        recipe.loss_scaling.mode == LossScaling::Mode::kNone) {
-      fail({"loss_scaling.mode", "mixed_precision.param_dtype", "mixed_precision.reduce_dtype"},
+    if (const std::string_view f16_key = first_f16_key();
+        !f16_key.empty() && recipe.loss_scaling.mode == LossScaling::Mode::kNone) {
+      fail({"loss_scaling.mode", f16_key},
            "{} is f16 and loss_scaling.mode is none: gradients below 6e-8 would vanish. Use "
            "loss_scaling.mode: dynamic, or bf16, which needs none.",
-           f16_params ? "mixed_precision.param_dtype" : "mixed_precision.reduce_dtype");
+           f16_key);
     }
     if (precision.param_dtype == FloatType::kF32 && precision.reduce_dtype != FloatType::kF32) {
       fail({"mixed_precision.reduce_dtype", "mixed_precision.param_dtype"},
@@ -315,12 +327,15 @@ class Resolver {
            "mixed_precision.stochastic_rounding is for optimizer_state_dtype: bf16. Set that, or "
            "leave this out.");
     }
-    const double initial_scale = std::ldexp(1.0, static_cast<int>(recipe.loss_scaling.initial_scale_power));
+    const double initial_scale =
+        std::ldexp(1.0, static_cast<int>(recipe.loss_scaling.initial_scale_power));
     if (recipe.loss_scaling.mode != LossScaling::Mode::kNone &&
         recipe.loss_scaling.min_scale > initial_scale) {
       fail({"loss_scaling.min_scale", "loss_scaling.initial_scale_power"},
-           "loss_scaling.min_scale is {}, more than the first scale, 2^{} = {}.",
-           recipe.loss_scaling.min_scale, recipe.loss_scaling.initial_scale_power, initial_scale);
+           "loss_scaling.min_scale is {}, more than the first scale, 2^{} = {}. Lower it to {} or "
+           "less.",
+           recipe.loss_scaling.min_scale, recipe.loss_scaling.initial_scale_power, initial_scale,
+           initial_scale);
     }
   }
 

@@ -109,6 +109,15 @@ constexpr Synonym kKeySynonyms[] = {
     {"threads", "run.num_threads"},
     {"out_dir", "run.output_dir"},
     {"output", "run.output_dir"},
+    {"dtype", "mixed_precision.param_dtype"},
+    {"torch_dtype", "mixed_precision.param_dtype"},
+    {"communication_data_type", "mixed_precision.reduce_dtype"},
+    {"loss_scale", "loss_scaling.mode"},
+    {"initial_loss_scale", "loss_scaling.initial_scale_power"},
+    {"loss_scale_window", "loss_scaling.growth_interval"},
+    {"min_loss_scale", "loss_scaling.min_scale"},
+    {"gradient_checkpointing", "activation_checkpointing.mode"},
+    {"recompute_granularity", "activation_checkpointing.mode"},
     {"log_every", "metrics.log_interval"},
     {"logging_steps", "metrics.log_interval"},
 };
@@ -120,6 +129,20 @@ constexpr Synonym kBlockSynonyms[] = {
     {"dataset", "data"},           {"parallel", "parallelism"},
     {"logging", "metrics"},        {"gradient_clip", "gradient_clipping"},
     {"architecture", "model"},     {"job", "run"},
+    {"fp16", "mixed_precision"},   {"bf16", "mixed_precision"},
+    {"amp", "mixed_precision"},    {"precision", "mixed_precision"},
+    {"scaler", "loss_scaling"},    {"recompute", "activation_checkpointing"},
+};
+
+// What they call our choices. A word counts only where the choice is one.
+struct ChoiceSynonym {
+  std::string_view word;
+  std::string_view choice;
+};
+constexpr ChoiceSynonym kChoiceSynonyms[] = {
+    {"fp32", "f32"}, {"float32", "f32"}, {"float", "f32"},    {"single", "f32"},
+    {"fp16", "f16"}, {"float16", "f16"}, {"half", "f16"},     {"bfloat16", "bf16"},
+    {"off", "none"}, {"false", "none"},  {"true", "dynamic"},
 };
 
 char plain(char c) {
@@ -204,6 +227,16 @@ std::string_view nearest(std::string_view wrong, const std::vector<std::string_v
     if (distance < best_distance && is_near(distance, wrong)) best = name, best_distance = distance;
   }
   return best;
+}
+
+std::string_view meant_choice(std::string_view wrong,
+                              const std::vector<std::string_view>& choices) {
+  for (const ChoiceSynonym& entry : kChoiceSynonyms) {
+    if (edit_distance(entry.word, wrong) != 0) continue;
+    const auto choice = std::find(choices.begin(), choices.end(), entry.choice);
+    if (choice != choices.end()) return *choice;
+  }
+  return nearest(wrong, choices);
 }
 
 std::span<const Synonym> key_synonyms() {

@@ -19,6 +19,9 @@ int edit_distance(std::string_view a, std::string_view b);
 /// The nearest of `names`, or "" if none is near: up to a third of the letters may differ.
 std::string_view nearest(std::string_view wrong, const std::vector<std::string_view>& names);
 
+/// The choice that another engine's word means ("float16" is f16); otherwise the nearest, or "".
+std::string_view meant_choice(std::string_view wrong, const std::vector<std::string_view>& choices);
+
 /// What other engines call a key of ours.
 struct Synonym {
   std::string_view word;

@@ -55,7 +55,7 @@ class Reader {
     for (std::size_t i = 0; i < field_.choices.size(); ++i) {
       if (raw_.text == field_.choices[i]) return static_cast<int>(i);
     }
-    fail(nearest(raw_.text, field_.choices));
+    fail(meant_choice(raw_.text, field_.choices));
   }
 
   void read(std::array<double, 2>& out) const {

@@ -64,6 +64,8 @@ void train(const ResolvedRecipe& resolved) {
   const Recipe& recipe = resolved.values;
   const TrainingOptions options = training_options(recipe);
   const auto dataset = data::open_dataset(data_options(recipe));
+  // A prompt that the vocabulary can't spell is an error now, not after the last step.
+  if (recipe.training.sample_tokens > 0) dataset->text().ids(recipe.training.sample_prompt);
   const data::Batcher batcher(dataset, batch_shape(recipe));
   prepare_output_folder(recipe.run.output_dir);
   const std::filesystem::path output(recipe.run.output_dir);

@@ -43,10 +43,14 @@ ShardedModel::ShardedModel(const TrainingOptions& options, const sharding::Rank&
       parameters_(rank, units_, options.gather),
       gradients_(rank, units_, options.num_micro_steps),
       transformer_(options.model, *rank.memory, rank.compute()) {
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    fill_initial_values(units_[unit], rank_.compute(), options.seed);
-    parameters_.publish(static_cast<int>(unit));
-  }
+  // Guarded, because gathers are under way here: if anything fails before the run begins, they must
+  // have left these buffers.
+  rank_.guard([&] {
+    for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+      fill_initial_values(units_[unit], rank_.compute(), options.seed);
+      parameters_.publish(static_cast<int>(unit));
+    }
+  });
 }
 
 std::vector<int> ShardedModel::training_uses() const {

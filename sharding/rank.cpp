@@ -24,7 +24,7 @@ void drain(Stream& stream) {
 
 }  // namespace
 
-void Rank::guard(const std::function<void()>& work) {
+void Rank::guard(const std::function<void()>& work) const {
   try {
     work();
     gather().synchronize();

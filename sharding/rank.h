@@ -31,7 +31,7 @@ struct Rank {
   /// Runs `work` and returns when this rank's streams are idle. If it throws, the communicators are
   /// aborted with the reason first, so that no peer waits, and the error is rethrown once the streams
   /// are idle: whatever `work` used may be destroyed after that, and not before.
-  void guard(const std::function<void()>& work);
+  void guard(const std::function<void()>& work) const;
 
   std::function<void(std::exception_ptr)> report_failure;  ///< called before peers learn of it
 

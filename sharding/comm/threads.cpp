@@ -45,12 +45,12 @@ class MeetingPlace {
     meet(rank, lock, /*opening=*/true);
   }
   /// Meets again inside the collective that the last `bring` opened. Whoever was there then comes
-  /// here too, so an abort in between doesn't let anybody leave early: a rank that left would free
-  /// memory that others are still reading.
+  /// here, and none leaves early: only `bring` throws. A rank that saw an abort here and left would
+  /// free memory that others still read, and miss the collective's next meeting, for which a rank
+  /// that had passed before the abort would wait for ever. An abort stops the next collective.
   void meet_again(int rank) {
     std::unique_lock lock(mutex_);
     meet(rank, lock, /*opening=*/false);
-    throw_if_aborted();
   }
   void abort(const std::string& reason) {
     std::lock_guard lock(mutex_);

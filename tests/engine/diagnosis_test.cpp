@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 
 #include "tests/support/error_text.h"
@@ -146,33 +147,70 @@ TEST(NonFiniteStep, LeavesTheParametersAsTheyWere) {
   }
 }
 
-// A weight so large that the logits of every rank overflow: the first rank is named.
-TEST(NonFiniteStep, OnEveryRankNamesTheFirst) {
+// The message of step 0 of three ranks at stage 3, all of which must say the same, after `change`.
+std::string message_with(const std::function<void(ValuesByName&)>& change) {
   const RunShape setup{.world_size = 3, .stage = 3};
   const engine::TrainingOptions options = applied(tiny_training(model_without_dropout()), setup);
+  ValuesByName values = empty_parameters(options.model);
+  run_ranks({}, [&](sharding::Rank& rank) {
+    collect_parameters(engine::ShardedModel(tiny_training(options.model), rank), values);
+  });
+  change(values);
   std::vector<std::string> messages(3);
   run_ranks(setup, [&](sharding::Rank& rank) {
     engine::ShardedModel model(options, rank);
     engine::TrainingStep training_step(options, model);
     std::vector<std::int32_t> memory;
     rank.guard([&] {
-      ValuesByName huge = empty_parameters(options.model);
-      for (auto& [name, values] : huge) std::fill(values.begin(), values.end(), 1e30f);
-      set_parameters(model, huge);
+      set_parameters(model, values);
       messages[rank.rank] = test::error_text<TrainingError>(
           [&] { training_step.run(0, tokens_for(options, rank, memory)); });
     });
   });
   EXPECT_EQ(messages, std::vector<std::string>(3, messages[0]));
-  EXPECT_TRUE(messages[0].starts_with("step 0: loss is nan")) << messages[0];
-  EXPECT_NE(messages[0].find("found it first on rank 0, in tensor"), std::string::npos)
-      << messages[0];
+  return messages[0];
+}
+
+TEST(NonFiniteStep, OnEveryRankNamesTheFirst) {
+  const std::string message = message_with([](ValuesByName& values) {
+    for (float& weight : values.at("final_norm.weight")) weight = kNaN;
+  });
+  EXPECT_TRUE(message.starts_with("step 0: loss is nan, gradient norm is nan.")) << message;
+  EXPECT_NE(message.find("found it first on rank 0, in tensor \"final_norm.weight\" (element 0) of "
+                         "unit \"head\" after a loss that isn't finite."),
+            std::string::npos)
+      << message;
+}
+
+// Squares of 1e30 overflow, so the norms divide by infinity: every logit is zero, the loss that of
+// guessing evenly, and only the gradient shows that something is wrong.
+TEST(NonFiniteStep, NamesAGradientBehindAFiniteLoss) {
+  const std::string message = message_with([](ValuesByName& values) {
+    for (auto& [name, tensor] : values) std::fill(tensor.begin(), tensor.end(), 1e30f);
+  });
+  EXPECT_TRUE(message.starts_with("step 0: loss is 3.71357")) << message;  // ln 41
+  EXPECT_NE(message.find(", gradient norm is nan. The gradient of tensor "), std::string::npos)
+      << message;
+  EXPECT_NE(message.find("found it first on rank 0, in tensor "), std::string::npos) << message;
+  EXPECT_EQ(message.find("after a loss"), std::string::npos) << message;
+}
+
+// Logits of +-2e38 are finite and so are their gradients, but not the loss, their difference.
+TEST(NonFiniteStep, NamesTheRankOfALossBehindFiniteGradients) {
+  const std::string message = message_with([](ValuesByName& values) {
+    for (float& weight : values.at("head.weight")) weight = weight > 0 ? 4e37f : -4e37f;
+  });
+  EXPECT_TRUE(message.starts_with("step 0: loss is inf, gradient norm is ")) << message;
+  EXPECT_NE(message.find(". Every gradient is finite; token losses (unit \"head\") of rank 0 are "
+                         "not. The parameters are as before"),
+            std::string::npos)
+      << message;
 }
 
 TEST(NonFiniteStep, StopsAWholeRunWithItsReason) {
   const RunShape setup{.world_size = 3, .stage = 3};
   engine::TrainingOptions options = applied(tiny_training(tiny_model(true)), setup);
-  options.optimizer = engine::OptimizerType::kSgd;
+  options.optimizer.type = optim::OptimizerType::kSgd;
   options.lr_schedule.lr = 1e30;  // step 0 ruins the parameters, step 1 finds out
   int last_step = -1;
   const std::string message = test::error_text<TrainingError>([&] {

@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "core/error.h"
+#include "core/thread_team.h"
 #include "tests/support/error_text.h"
 #include "tests/support/training_harness.h"
 

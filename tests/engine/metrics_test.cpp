@@ -41,6 +41,29 @@ TEST(Metrics, AStepIsOneJsonObjectInAFixedOrder) {
             R"("peak_bytes":{"parameters":4096,"data":64,"total":4160}})");
 }
 
+TEST(Metrics, WithLossScalingAStepHasItsScaleAndASkippedOneTheReason) {
+  StepMetrics metrics = example();
+  metrics.skipped = true;
+  metrics.overflow = "not written";
+  EXPECT_EQ(to_json(metrics), to_json(example())) << "without loss scaling";
+
+  metrics = example();
+  metrics.loss_scale = 65536.0;
+  EXPECT_EQ(to_json(metrics), R"({"step":12,"loss":4.25,"grad_norm":1.5,"lr":0.001,"tokens":9984,)"
+                              R"("tokens_per_s":81234.5,"exposed_comm_ms":0.25,"comm_cpu_ms":1.5,)"
+                              R"("loss_scale":65536.0,"skipped":false,)"
+                              R"("peak_bytes":{"parameters":4096,"data":64,"total":4160}})");
+
+  metrics.skipped = true;
+  metrics.grad_norm = std::numeric_limits<double>::infinity();
+  metrics.overflow = "tensor \"block.3.mlp.up.weight\" (element 12) of unit \"block.3\"";
+  const auto line = nlohmann::json::parse(to_json(metrics));
+  EXPECT_EQ(line["loss_scale"], 65536.0);
+  EXPECT_EQ(line["skipped"], true);
+  EXPECT_EQ(line["overflow"], metrics.overflow);
+  EXPECT_EQ(line["grad_norm_text"], "inf");
+}
+
 TEST(Metrics, AnEvaluationIsItsOwnLine) {
   EvaluationMetrics metrics{.step = 12, .val_loss = 4.125, .num_tokens = 111488};
   EXPECT_EQ(to_json(metrics), R"({"step":12,"val_loss":4.125,"num_tokens":111488})");

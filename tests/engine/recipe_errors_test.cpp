@@ -59,8 +59,8 @@ TEST(RecipeErrors, UnknownBlocks) {
             "recipes/tiny.yaml:12: unknown block \"scheduler\"; did you mean \"lr_scheduler\"?");
   EXPECT_EQ(error_of(tiny_with("quux:\n  a: 1\n")),
             "recipes/tiny.yaml:12: unknown block \"quux\"; blocks are run, model, data, training, "
-            "parallelism, zero_optimization, optimizer, lr_scheduler, gradient_clipping and "
-            "metrics.");
+            "parallelism, zero_optimization, mixed_precision, loss_scaling, "
+            "activation_checkpointing, optimizer, lr_scheduler, gradient_clipping and metrics.");
   EXPECT_EQ(error_of(tiny_with("learning_rate: 1\n")),
             "recipes/tiny.yaml:12: unknown key \"learning_rate\"; did you mean \"optimizer.lr\"?");
 }
@@ -71,7 +71,8 @@ TEST(RecipeErrors, BlocksAndValuesInEachOthersPlace) {
       "recipes/tiny.yaml:12: \"optimizer\" is a block of keys, but holds \"adamw\". Write its "
       "keys below it, indented.");
   EXPECT_EQ(error_of(tiny_with("optimizer:\n  type:\n    name: adamw\n")),
-            "recipes/tiny.yaml:13: optimizer.type is a block of keys; expected adamw or sgd.");
+            "recipes/tiny.yaml:13: optimizer.type is a block of keys; expected adamw, adam, "
+            "sgd, lion, lamb, lars or muon.");
   EXPECT_EQ(error_of(tiny_with("optimizer.lr: 1\n")),
             "recipes/tiny.yaml:12: \"optimizer.lr\" is written as one key. Write \"lr:\" below "
             "\"optimizer:\", indented.");

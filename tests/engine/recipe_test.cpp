@@ -173,6 +173,13 @@ TEST(Recipe, WhatItPrintsIsARecipeForTheSameRun) {
        "run.name=null", "run.output_dir=true", "optimizer.no_decay=['*.bias', \"a, b\"]",
        "metrics.trace_steps=[0, 99]", "data.validation_path=v", "zero_optimization.stage=3"},
       4));
+  expect_round_trip(resolve(
+      kTinyRecipe,
+      {"mixed_precision.param_dtype=f16", "mixed_precision.reduce_dtype=f16",
+       "mixed_precision.optimizer_state_dtype=bf16", "mixed_precision.stochastic_rounding=true",
+       "loss_scaling.min_scale=0.125", "loss_scaling.on_min_scale=hold",
+       "activation_checkpointing.mode=full", "zero_optimization.grad_sync=every_micro_step",
+       "optimizer.type=muon", "optimizer.adamw_lr=1e-7"}));
 }
 
 TEST(Recipe, ShippedRecipesResolve) {

@@ -9,7 +9,7 @@ TEST_F(TrainCliTest, RefusesDataThatIsMissingEmptyOrTooShort) {
     return std::vector<std::string>{"--set", "data.path=" + path};
   };
   const std::string missing = folder_.file("nowhere.txt");
-  expect_refused(data(missing), 3, {missing, "No such file"});
+  expect_refused(data(missing), 3, {missing, "no such file"});
   const std::string empty = folder_.write("empty.txt", "");
   expect_refused(data(empty), 3, {empty, "is empty", "data.path"});
   std::filesystem::create_directory(folder_.file("folder"));
@@ -53,7 +53,7 @@ TEST_F(TrainCliTest, RefusesRecipesThatDontAddUp) {
 }
 
 TEST_F(TrainCliTest, RefusesASamplePromptThatTheVocabularyCantSpell) {
-  expect_refused({"--set", "training.sample_prompt=\"\xc3\xa9\""}, 2, {"sample_prompt"});
+  expect_refused({"--set", "training.sample_prompt=\"\xc3\xa9\""}, 2, {"prompt: byte 195"});
 }
 
 }  // namespace

@@ -44,9 +44,9 @@ TEST(TrainingOptions, OfQuickstartAreALlamaShapeOnTwoRanksAtStage3) {
   EXPECT_TRUE(options.gather.reshard_after_forward);
   EXPECT_EQ(options.num_micro_steps, 1);
   EXPECT_EQ(options.tokens_per_step(2), 2048);
-  EXPECT_EQ(options.optimizer, OptimizerType::kAdamW);
-  EXPECT_EQ(options.adamw.beta2, 0.95f);
-  EXPECT_EQ(options.adamw.decay.rate, 0.1f);
+  EXPECT_EQ(options.optimizer.type, OptimizerType::kAdamW);
+  EXPECT_EQ(options.optimizer.beta2, 0.95f);
+  EXPECT_EQ(options.optimizer.decay.rate, 0.1f);
   EXPECT_EQ(options.max_norm, 1.0f);
   EXPECT_EQ(options.lr_schedule.type, optim::ScheduleType::kCosine);
   EXPECT_EQ(options.lr_schedule.lr, 2e-3);
@@ -78,7 +78,7 @@ TEST(TrainingOptions, OfShakespeareAreNanoGptsModelOnOneRankAtStage0) {
   EXPECT_FALSE(model.bias);
   EXPECT_FALSE(options.placement.optimizer_sharded);
   EXPECT_EQ(options.placement.grad_sync, GradSync::kBoundary);
-  EXPECT_EQ(options.adamw.beta2, 0.99f);
+  EXPECT_EQ(options.optimizer.beta2, 0.99f);
   EXPECT_EQ(options.seed, 1337u);
   EXPECT_EQ(data_options(recipe).format, data::Format::kChars);
   EXPECT_EQ(model::num_parameters(model), 804'096);
@@ -131,9 +131,9 @@ TEST(TrainingOptions, TakeEveryChoiceOfARecipe) {
   EXPECT_EQ(options.placement.grad_sync, GradSync::kEveryMicroStep);
   EXPECT_EQ(options.gather.prefetch_depth, 3);
   EXPECT_FALSE(options.gather.reshard_after_forward);
-  EXPECT_EQ(options.optimizer, OptimizerType::kSgd);
-  EXPECT_EQ(options.sgd.momentum, 0.5f);
-  EXPECT_EQ(options.sgd.decay.no_decay, std::vector<std::string>{"*.bias"});
+  EXPECT_EQ(options.optimizer.type, OptimizerType::kSgd);
+  EXPECT_EQ(options.optimizer.momentum, 0.5f);
+  EXPECT_EQ(options.optimizer.decay.no_decay, std::vector<std::string>{"*.bias"});
   EXPECT_EQ(options.max_norm, 0.0f);
   EXPECT_EQ(options.seed, 9u);
   EXPECT_EQ(data_options(recipe).format, data::Format::kBin);

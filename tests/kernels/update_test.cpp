@@ -294,6 +294,32 @@ TEST(StochasticRounding, DiffersFromStepToStepAndFromTensorToTensor) {
   EXPECT_NE(values, stochastically_rounded(1000, 1, 1));
 }
 
+// From the same words, whichever moment is likelier to go up would go up wherever the other does.
+TEST(StochasticRounding, RoundsTheTwoMomentsOfAdamIndependently) {
+  constexpr std::size_t kCount = 1000;
+  OwnedTensor p(DType::kF32, Values(kCount, 0.0));
+  OwnedTensor m(DType::kBF16, Values(kCount, 0.0)), v(DType::kBF16, Values(kCount, 0.0));
+  const OwnedTensor g(DType::kF32, Values(kCount, 1.0 + 0.3 * 0x1p-7));
+  const UpdateSegment segment{0, kCount, 0.0f, 0, 0};
+  AdamUpdate args;
+  args.common.parameter = p;
+  args.common.gradient = g;
+  args.common.segments = {&segment, 1};
+  args.common.rounding = {true, {5, 1, 0}};
+  args.exp_avg = m;
+  args.exp_avg_sq = v;
+  args.beta1 = args.beta2 = 0.5f;
+  adam_update(*test::compute_stream(), args);
+  const Values first = m.values(), second = v.values();
+  std::size_t only_first = 0, only_second = 0;
+  for (std::size_t i = 0; i < kCount; ++i) {
+    only_first += first[i] > 0.5 && second[i] == 0.5 ? 1 : 0;
+    only_second += first[i] == 0.5 && second[i] > 0.5 ? 1 : 0;
+  }
+  EXPECT_GT(only_first, 0u);
+  EXPECT_GT(only_second, 0u);
+}
+
 // The oracles against numbers computed by hand from the papers' formulas.
 TEST(UpdateOracle, TakesTheStepOfThePaper) {
   const UpdateSegment segment{0, 1, 0.5f};

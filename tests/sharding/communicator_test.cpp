@@ -1,4 +1,5 @@
 #include "tests/sharding/communicator_conformance.h"
+#include "tests/sharding/communicator_failures.h"
 
 #include <thread>
 

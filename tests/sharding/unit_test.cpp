@@ -19,11 +19,17 @@ struct StateSums {
 };
 const StateSums kSums[] = {
     {"f32", {}, {{16, 0}, {8, 8}, {4, 12}, {0, 16}}},
-    {"16-bit parameters, f32 gradients",
+    {"bf16 parameters, f32 gradients",
      {DType::kBF16, DType::kF32, DType::kF32},
      {{18, 0}, {6, 12}, {2, 16}, {0, 16}}},
-    {"16-bit parameters and gradients",
+    {"f16 parameters, f32 gradients",
+     {DType::kF16, DType::kF32, DType::kF32},
+     {{18, 0}, {6, 12}, {2, 16}, {0, 16}}},
+    {"bf16 parameters and gradients",
      {DType::kBF16, DType::kBF16, DType::kBF16},
+     {{16, 0}, {4, 12}, {2, 14}, {0, 14}}},
+    {"f16 parameters and gradients",
+     {DType::kF16, DType::kF16, DType::kF16},
      {{16, 0}, {4, 12}, {2, 14}, {0, 14}}},
 };
 
@@ -50,7 +56,7 @@ TEST(UnitState, BytesPerRankAreThePaperSumsAtEveryStageInWorldsOneToEight) {
           const Rank rank = test::lone_rank(r, world);
           const auto units = test::make_units(specs, placement_of(stage, GradSync::kEveryMicroStep),
                                               rank, sums.precision);
-          const auto adamw = optim::make_adamw(rank, units, {});
+          const auto adamw = optim::make_optimizer({}, rank, units);
           const Sum& sum = sums.stages[stage];
           EXPECT_EQ(measured_state_bytes(rank), sum.whole * padded + sum.sharded * padded / world)
               << sums.name << ", stage " << stage << ", rank " << r << " of " << world;

@@ -18,8 +18,8 @@ namespace sherd::testing {
 namespace {
 
 constexpr float kStep = 1e-2f;
-constexpr double kNoise = 1e-4;
-constexpr double kRelative = 1e-2;
+constexpr double kNoise = 5e-5;
+constexpr double kRelative = 2e-3;
 constexpr int kElementsPerParameter = 12;  // of each of three blocks: 36 of every kind
 
 // One rank that holds everything, so that an element can be changed in place.

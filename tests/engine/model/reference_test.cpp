@@ -70,7 +70,10 @@ class Case {
     options.model = shape_;
     options.model.sequences = rows;
     const Json& o = json_.at("optimizer");
-    options.adamw = {o.at("beta1"), o.at("beta2"), o.at("eps"), {o.at("weight_decay"), {}}};
+    options.optimizer.beta1 = o.at("beta1");
+    options.optimizer.beta2 = o.at("beta2");
+    options.optimizer.eps = o.at("eps");
+    options.optimizer.decay.rate = o.at("weight_decay");
     options.lr_schedule.lr = o.at("lr");
     options.max_norm = o.at("max_grad_norm");
     return applied(options, setup);

@@ -1,0 +1,155 @@
+// What a rank's activations take, against a sum over the list of saved tensors in
+// engine/model/activations.h that this test does by hand, in bytes per token.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "engine/model/transformer.h"
+
+namespace sherd::model {
+namespace {
+
+ModelShape gpt2_shape() {
+  ModelShape shape;
+  shape.num_layers = 5;
+  shape.width = 24;
+  shape.query_heads = 3;
+  shape.kv_heads = 3;
+  shape.ffn_width = 96;
+  shape.vocab_size = 37;
+  shape.max_positions = 16;
+  shape.bias = true;
+  shape.sequences = 2;
+  shape.seq_length = 13;
+  return shape;
+}
+
+ModelShape llama_shape() {
+  ModelShape shape = gpt2_shape();
+  shape.query_heads = 6;
+  shape.kv_heads = 2;  // grouped queries: K and V of two heads
+  shape.ffn_width = 64;
+  shape.norm = kernels::NormKind::kRmsNorm;
+  shape.positions = Positions::kRope;
+  shape.activation = kernels::ActivationKind::kSwiGlu;
+  shape.bias = false;
+  return shape;
+}
+
+std::int64_t measured(const ModelShape& shape) {
+  Allocator memory;
+  const auto stream = make_cpu_compute_stream({});
+  const Transformer transformer(shape, memory, *stream);
+  return memory.peak_by_category()[static_cast<std::size_t>(Category::kActivations)];
+}
+
+// Per token: elements of the activations' type, and f32 statistics.
+struct PerToken {
+  std::int64_t elements = 0, statistics = 0;
+};
+
+// The sum for one shape, with D, H, G, K, F, L as in engine/model/shape.h.
+std::int64_t predicted(const ModelShape& shape, std::int64_t element_bytes) {
+  const std::int64_t D = shape.width, H = shape.query_heads, G = shape.kv_heads, K = D / H;
+  const std::int64_t F = shape.ffn_width, L = shape.num_layers;
+  const bool llama = shape.norm == kernels::NormKind::kRmsNorm;
+  const std::int64_t E = (H + 2 * G) * K, U = llama ? 2 * F : F;
+  const std::int64_t norm_statistics = llama ? 1 : 2;  // rstd, and the mean if it is subtracted
+
+  // norm1 D, qkv, attention's output H K, middle residual D, norm2 D, up U, activation F.
+  const PerToken all{D + E + H * K + D + D + U + F, 2 * norm_statistics + H};
+  PerToken sum{(L + 1) * D, 0};  // each block's input, and the last one's output
+  const auto add = [&](std::int64_t blocks, const PerToken& each) {
+    sum.elements += blocks * each.elements;
+    sum.statistics += blocks * each.statistics;
+  };
+  switch (shape.recompute) {
+    case Recompute::kNone:
+      add(L, all);
+      break;
+    case Recompute::kSelective:
+      add(L, {E + H * K + D + U, all.statistics});
+      add(1, {D + F, 0});  // one norm's and one activation's output for all blocks
+      break;
+    case Recompute::kFull:
+      add(1, all);
+      break;
+  }
+  add(1, {D, norm_statistics + 1});  // the final norm, and the losses
+  // Scratch: a branch, the residual stream's gradient, and a product's gradient on either side.
+  add(1, {D + D + std::max(E, U) + std::max(H * K, F), 0});
+  if (shape.dropout > 0.0) add(1, {D, 0});  // a branch's gradient behind its mask
+  return shape.tokens() * (element_bytes * sum.elements + 4 * sum.statistics);
+}
+
+const char* name_of(Recompute mode) {
+  return mode == Recompute::kNone ? "none" : mode == Recompute::kFull ? "full" : "selective";
+}
+
+TEST(ActivationBytes, AreTheSumOverTheSavedTensors) {
+  for (const ModelShape& kind : {gpt2_shape(), llama_shape()}) {
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+      for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+        for (const bool tied : {false, true}) {
+          for (const double dropout : {0.0, 0.25}) {
+            ModelShape shape = kind;
+            shape.recompute = recompute;
+            shape.dtype = dtype;
+            shape.tied = tied;
+            shape.dropout = dropout;
+            EXPECT_EQ(measured(shape), predicted(shape, dtype == DType::kF32 ? 4 : 2))
+                << (kind.bias ? "GPT-2, " : "Llama, ") << name_of(recompute) << ", "
+                << sherd::name_of(dtype) << (tied ? ", tied" : "")
+                << (dropout > 0.0 ? ", dropout" : "");
+          }
+        }
+      }
+    }
+  }
+}
+
+// FACTS §2 (arXiv:2205.05198, §4.1), per layer in 16 bit: 34 D bytes a token without the S^2 terms.
+// Of these 2 D are two dropout masks, which a counter-based generator doesn't store.
+TEST(ActivationBytes, OfAGpt2LayerAreThePapersWithoutItsMasks) {
+  ModelShape shape = gpt2_shape();
+  shape.dtype = DType::kBF16;
+  const std::int64_t before = measured(shape);
+  ++shape.num_layers;
+  const std::int64_t statistics = 4 * (2 * 2 + shape.query_heads);
+  EXPECT_EQ(measured(shape) - before, shape.tokens() * (32 * shape.width + statistics));
+  // Full recompute keeps the block's input: 2 D bytes.
+  shape.recompute = Recompute::kFull;
+  const std::int64_t full = measured(shape);
+  ++shape.num_layers;
+  EXPECT_EQ(measured(shape) - full, shape.tokens() * 2 * shape.width);
+}
+
+TEST(ActivationBytes, FullRecomputeOfTwelveLayersTakesAFifthOrLess) {
+  ModelShape shape;
+  shape.num_layers = 12;
+  shape.width = 64;
+  shape.query_heads = shape.kv_heads = 4;
+  shape.ffn_width = 256;
+  shape.vocab_size = 65;
+  shape.max_positions = shape.seq_length = 1024;
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const double dropout : {0.0, 0.1}) {
+      shape.dtype = dtype;
+      shape.dropout = dropout;
+      shape.recompute = Recompute::kNone;
+      const std::int64_t none = measured(shape);
+      shape.recompute = Recompute::kSelective;
+      const std::int64_t selective = measured(shape);
+      shape.recompute = Recompute::kFull;
+      const std::int64_t full = measured(shape);
+      EXPECT_GE(none, 5 * full) << name_of(dtype) << ", dropout " << dropout;
+      EXPECT_LT(full, selective);
+      EXPECT_LT(selective, none);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sherd::model
