@@ -156,7 +156,9 @@ struct Overloaded : Cases... {
 std::string Range::text() const {
   if (std::isinf(min)) return "";
   if (std::isinf(max)) return fmt::format("{} {}", above_min ? "above" : "at least", min);
-  if (above_min) return fmt::format("above {} and {} {}", min, below_max ? "below" : "at most", max);
+  if (above_min) {
+    return fmt::format("above {} and {} {}", min, below_max ? "below" : "at most", max);
+  }
   return fmt::format("from {} to {}{}", min, below_max ? "below " : "", max);
 }
 
