@@ -57,8 +57,12 @@ class CpuEvent final : public Event {
   std::exception_ptr error_;
 };
 
-const CpuEvent& cpu(const Event& event) { return dynamic_cast<const CpuEvent&>(event); }
-CpuEvent& cpu(Event& event) { return dynamic_cast<CpuEvent&>(event); }
+const CpuEvent& cpu(const Event& event) {
+  return dynamic_cast<const CpuEvent&>(event);
+}
+CpuEvent& cpu(Event& event) {
+  return dynamic_cast<CpuEvent&>(event);
+}
 
 class ComputeStream final : public Stream {
  public:
@@ -80,7 +84,7 @@ class ComputeStream final : public Stream {
     const nanoseconds blocked = cpu(event).wait_for(cpu(event).recorded());
     waited_ += blocked;
     if (blocked.count() > 0 && options().trace) {
-      options().trace->add(rank(), "compute", "wait", begin, begin + blocked);
+      options().trace->add(rank(), name(), "wait", begin, begin + blocked);
     }
     boundary("wait");
   }
@@ -201,7 +205,9 @@ std::unique_ptr<Stream> make_cpu_compute_stream(StreamOptions options) {
 std::unique_ptr<Stream> make_cpu_worker_stream(StreamOptions options) {
   return std::make_unique<WorkerStream>(std::move(options));
 }
-std::unique_ptr<Event> make_cpu_event() { return std::make_unique<CpuEvent>(); }
+std::unique_ptr<Event> make_cpu_event() {
+  return std::make_unique<CpuEvent>();
+}
 
 TraceSpan::TraceSpan(Stream& stream, std::string_view label)
     : stream_(stream), begin_(Clock::now()) {

@@ -1,7 +1,7 @@
 /// The element types of tensors, and the two 16-bit ones as C++ types.
 ///
-/// Conversions to 16 bits round to nearest, ties to even; NaN stays a (quiet) NaN, values beyond the
-/// largest finite become infinity, subnormals are kept. IEEE 754-2019 §4.3.1, for both formats.
+/// Conversions to 16 bits round to nearest, ties to even; NaN stays a (quiet) NaN, values beyond
+/// the largest finite become infinity, subnormals are kept. IEEE 754-2019 §4.3.1, for both formats.
 #pragma once
 
 #include <bit>
@@ -19,24 +19,34 @@ enum class DType : std::uint8_t { kF32, kBF16, kF16, kF64, kI32, kU8 };
 
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
-    case DType::kF64: return 8;
+    case DType::kF64:
+      return 8;
     case DType::kF32:
-    case DType::kI32: return 4;
+    case DType::kI32:
+      return 4;
     case DType::kBF16:
-    case DType::kF16: return 2;
-    case DType::kU8: return 1;
+    case DType::kF16:
+      return 2;
+    case DType::kU8:
+      return 1;
   }
   return 0;
 }
 
 constexpr std::string_view name_of(DType dtype) {
   switch (dtype) {
-    case DType::kF64: return "f64";
-    case DType::kF32: return "f32";
-    case DType::kBF16: return "bf16";
-    case DType::kF16: return "f16";
-    case DType::kI32: return "i32";
-    case DType::kU8: return "u8";
+    case DType::kF64:
+      return "f64";
+    case DType::kF32:
+      return "f32";
+    case DType::kBF16:
+      return "bf16";
+    case DType::kF16:
+      return "f16";
+    case DType::kI32:
+      return "i32";
+    case DType::kU8:
+      return "u8";
   }
   return "?";
 }
@@ -74,26 +84,42 @@ float f16_value_portable(std::uint16_t bits);
 #ifdef __F16C__
 inline Float16::Float16(float value)
     : bits(static_cast<std::uint16_t>(_cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT))) {}
-inline Float16::operator float() const { return _cvtsh_ss(bits); }
+inline Float16::operator float() const {
+  return _cvtsh_ss(bits);
+}
 #else
 inline Float16::Float16(float value) : bits(detail::f16_bits_portable(value)) {}
-inline Float16::operator float() const { return detail::f16_value_portable(bits); }
+inline Float16::operator float() const {
+  return detail::f16_value_portable(bits);
+}
 #endif
 
 template <class T>
 struct DTypeOf;
 template <>
-struct DTypeOf<float> { static constexpr DType value = DType::kF32; };
+struct DTypeOf<float> {
+  static constexpr DType value = DType::kF32;
+};
 template <>
-struct DTypeOf<double> { static constexpr DType value = DType::kF64; };
+struct DTypeOf<double> {
+  static constexpr DType value = DType::kF64;
+};
 template <>
-struct DTypeOf<BFloat16> { static constexpr DType value = DType::kBF16; };
+struct DTypeOf<BFloat16> {
+  static constexpr DType value = DType::kBF16;
+};
 template <>
-struct DTypeOf<Float16> { static constexpr DType value = DType::kF16; };
+struct DTypeOf<Float16> {
+  static constexpr DType value = DType::kF16;
+};
 template <>
-struct DTypeOf<std::int32_t> { static constexpr DType value = DType::kI32; };
+struct DTypeOf<std::int32_t> {
+  static constexpr DType value = DType::kI32;
+};
 template <>
-struct DTypeOf<std::uint8_t> { static constexpr DType value = DType::kU8; };
+struct DTypeOf<std::uint8_t> {
+  static constexpr DType value = DType::kU8;
+};
 
 template <class T>
 inline constexpr DType dtype_of = DTypeOf<T>::value;

@@ -1,4 +1,5 @@
-/// Errors, by whose fault they are. Libraries throw them; only `main` prints and picks the exit code.
+/// Errors, by whose fault they are. Libraries throw them; only `main` prints and picks the exit
+/// code.
 ///
 /// A message says where - what was expected and what was found - what to do, in one line.
 /// `CHECK` is for our own broken invariants: it prints file:line and aborts.
@@ -64,7 +65,9 @@ class Interrupted : public Error {
 namespace detail {
 [[noreturn]] void check_failed(const char* file, int line, const char* condition,
                                const std::string& message);
-inline std::string check_message() { return {}; }
+inline std::string check_message() {
+  return {};
+}
 template <class... Args>
 std::string check_message(fmt::format_string<Args...> format, Args&&... args) {
   return fmt::format(format, std::forward<Args>(args)...);
@@ -74,8 +77,8 @@ std::string check_message(fmt::format_string<Args...> format, Args&&... args) {
 }  // namespace sherd
 
 /// CHECK(condition) or CHECK(condition, "format", values...): our bug if it doesn't hold.
-#define CHECK(condition, ...)                                           \
-  (__builtin_expect(static_cast<bool>(condition), 1)                    \
-       ? (void)0                                                        \
-       : ::sherd::detail::check_failed(__FILE__, __LINE__, #condition,  \
+#define CHECK(condition, ...)                                          \
+  (__builtin_expect(static_cast<bool>(condition), 1)                   \
+       ? (void)0                                                       \
+       : ::sherd::detail::check_failed(__FILE__, __LINE__, #condition, \
                                        ::sherd::detail::check_message(__VA_ARGS__)))

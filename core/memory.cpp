@@ -9,18 +9,30 @@ namespace sherd {
 
 std::string_view name_of(Category category) {
   switch (category) {
-    case Category::kParameters: return "parameters";
-    case Category::kMaster: return "master";
-    case Category::kGradients: return "gradients";
-    case Category::kOptimizer: return "optimizer";
-    case Category::kGatheredParameters: return "gathered_parameters";
-    case Category::kUnreducedGradients: return "unreduced_gradients";
-    case Category::kActivations: return "activations";
-    case Category::kLogits: return "logits";
-    case Category::kCommunication: return "communication";
-    case Category::kWorkspace: return "workspace";
-    case Category::kData: return "data";
-    case Category::kCheckpoint: return "checkpoint";
+    case Category::kParameters:
+      return "parameters";
+    case Category::kMaster:
+      return "master";
+    case Category::kGradients:
+      return "gradients";
+    case Category::kOptimizer:
+      return "optimizer";
+    case Category::kGatheredParameters:
+      return "gathered_parameters";
+    case Category::kUnreducedGradients:
+      return "unreduced_gradients";
+    case Category::kActivations:
+      return "activations";
+    case Category::kLogits:
+      return "logits";
+    case Category::kCommunication:
+      return "communication";
+    case Category::kWorkspace:
+      return "workspace";
+    case Category::kData:
+      return "data";
+    case Category::kCheckpoint:
+      return "checkpoint";
   }
   return "?";
 }

@@ -1,5 +1,5 @@
-/// The one place tensor memory comes from. Every buffer says its name, what it is for and when it is
-/// alive, and is counted when it is acquired and when it is given back.
+/// The one place tensor memory comes from. Every buffer says its name, what it is for and when it
+/// is alive, and is counted when it is acquired and when it is given back.
 #pragma once
 
 #include <array>
@@ -15,18 +15,18 @@
 namespace sherd {
 
 enum class Category : std::uint8_t {
-  kParameters,           ///< resident parameters; the FP32 slice itself where compute is FP32
-  kMaster,               ///< FP32 slices where compute is 16-bit
-  kGradients,            ///< accumulated gradients, full or slice
-  kOptimizer,            ///< moments
-  kGatheredParameters,   ///< slots for full units at stage 3
-  kUnreducedGradients,   ///< slots for one unit's full gradient before it is reduced
-  kActivations,          ///< what the forward keeps for the backward, and what flows between
-  kLogits,               ///< one chunk of logits
-  kCommunication,        ///< staging of collectives
-  kWorkspace,            ///< scratch of kernels
-  kData,                 ///< token batches
-  kCheckpoint,           ///< staging of checkpoints
+  kParameters,          ///< resident parameters; the FP32 slice itself where compute is FP32
+  kMaster,              ///< FP32 slices where compute is 16-bit
+  kGradients,           ///< accumulated gradients, full or slice
+  kOptimizer,           ///< moments
+  kGatheredParameters,  ///< slots for full units at stage 3
+  kUnreducedGradients,  ///< slots for one unit's full gradient before it is reduced
+  kActivations,         ///< what the forward keeps for the backward, and what flows between
+  kLogits,              ///< one chunk of logits
+  kCommunication,       ///< staging of collectives
+  kWorkspace,           ///< scratch of kernels
+  kData,                ///< token batches
+  kCheckpoint,          ///< staging of checkpoints
 };
 inline constexpr int kNumCategories = 12;
 std::string_view name_of(Category category);
@@ -95,7 +95,7 @@ class Allocator {
   BytesByCategory current() const;
   BytesByCategory peak_by_category() const;  ///< each category's own maximum over time
   std::int64_t current_bytes() const;
-  std::int64_t peak_bytes() const;  ///< the maximum over time of the sum
+  std::int64_t peak_bytes() const;           ///< the maximum over time of the sum
   std::vector<BufferSpec> acquired() const;  ///< every buffer ever acquired, in order
 
  private:

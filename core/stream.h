@@ -1,13 +1,16 @@
 /// A stream does work in order; an event orders two streams. The schedule is written in these words
 /// and doesn't know what stands behind them.
 ///
-///   CPU   a worker stream is a thread with a queue. A compute stream has no queue: its work runs at
-///         the call, on the calling thread and its team, because that thread has nothing else to do.
+///   CPU   a worker stream is a thread with a queue. A compute stream has no queue: its work runs
+///   at
+///         the call, on the calling thread and its team, because that thread has nothing else to
+///         do.
 ///   CUDA  a CUDA stream and a CUDA event.
 ///
-/// Errors. Work that throws stops its stream: later work is dropped, every event recorded after it
-/// carries the error, and whoever waits for such an event gets the error rethrown (on a worker
-/// stream: fails with it in turn). So a failure reaches the rank's own thread without a hang.
+/// Errors. On a compute stream work throws to its caller. On a worker stream work that throws stops
+/// the stream: later work is dropped, every event recorded after it carries the error, and whoever
+/// waits for such an event gets the error rethrown (on a worker stream: fails with it in turn). So
+/// a failure reaches the rank's own thread without a hang.
 #pragma once
 
 #include <chrono>

@@ -29,8 +29,9 @@ class ThreadTeam {
 
   int num_threads() const { return static_cast<int>(helpers_.size()) + 1; }
 
-  /// Runs `task(i, thread)` for every 0 <= i < num_tasks, each once, with 0 <= thread < num_threads()
-  /// (for scratch that belongs to a thread). Returns when all are done. Tasks must not throw.
+  /// Runs `task(i, thread)` for every 0 <= i < num_tasks, each once, with 0 <= thread <
+  /// num_threads() (for scratch that belongs to a thread). Returns when all are done. Tasks must
+  /// not throw.
   template <class Task>
   void parallel_for(std::int64_t num_tasks, Task&& task) {
     if (helpers_.empty() || num_tasks <= 1) {

@@ -1,4 +1,5 @@
-/// What every stream of a rank did and when, written as a Chrome trace (chrome://tracing, Perfetto).
+/// What every stream of a rank did and when, written as a Chrome trace (chrome://tracing,
+/// Perfetto).
 #pragma once
 
 #include <atomic>

@@ -69,15 +69,15 @@ std::string Diagnosis::where() {
 
 std::string Diagnosis::explain(std::int64_t step, double loss, double norm) {
   sharding::Exchange exchange(model_.rank(), 9);
-  const double mine[] = {in_slice_.order,      in_slice_.unit,       in_slice_.parameter,
-                         in_slice_.element,    at_origin_.order,     at_origin_.unit,
-                         at_origin_.parameter, at_origin_.element,   loss_finite_ ? 1.0 : 0.0};
+  const double mine[] = {in_slice_.order,      in_slice_.unit,     in_slice_.parameter,
+                         in_slice_.element,    at_origin_.order,   at_origin_.unit,
+                         at_origin_.parameter, at_origin_.element, loss_finite_ ? 1.0 : 0.0};
   const auto rows = exchange.all("diagnosis", mine);
 
   // A NaN's sign depends on the machine and says nothing.
   const auto number = [](double x) { return std::isnan(x) ? "nan" : fmt::format("{}", x); };
-  std::string text = fmt::format("step {}: loss is {}, gradient norm is {}.", step, number(loss),
-                                 number(norm));
+  std::string text =
+      fmt::format("step {}: loss is {}, gradient norm is {}.", step, number(loss), number(norm));
   for (std::size_t owner = 0; owner < rows.size(); ++owner) {
     const auto& row = rows[owner];
     if (row[0] < 0.0) continue;
@@ -98,15 +98,17 @@ std::string Diagnosis::explain(std::int64_t step, double loss, double norm) {
                         name_of({row[4], row[5], row[6], row[7]}),
                         row[8] == 0.0 ? " after a loss that isn't finite" : "");
   } else if (std::isfinite(norm)) {
-    const auto bad = std::find_if(rows.begin(), rows.end(), [](const auto& r) { return r[8] == 0.0; });
+    const auto bad =
+        std::find_if(rows.begin(), rows.end(), [](const auto& r) { return r[8] == 0.0; });
     text += fmt::format(" Every gradient is finite; token losses (unit \"{}\") of rank {} are not.",
                         model_.units()[static_cast<std::size_t>(model_.head_unit())].name(),
                         bad - rows.begin());
   } else {
     text += " In a replay of the step every rank's own gradient was finite: only their sum is not.";
   }
-  return text + " The parameters are as before this step; a lower optimizer.lr or "
-                "gradient_clipping.max_norm, or a look at the data of this step, comes next.";
+  return text +
+         " The parameters are as before this step; a lower optimizer.lr or "
+         "gradient_clipping.max_norm, or a look at the data of this step, comes next.";
 }
 
 }  // namespace sherd::engine

@@ -1,5 +1,6 @@
-/// Why a step's loss or gradient isn't finite: which tensor of which unit, whose slice, and on which
-/// rank it arose first. Used by a run that is about to stop, and in short by a step that is skipped.
+/// Why a step's loss or gradient isn't finite: which tensor of which unit, whose slice, and on
+/// which rank it arose first. Used by a run that is about to stop, and in short by a step that is
+/// skipped.
 ///
 /// The reduced gradient tells tensor and owner. The origin it can't tell, since a sum over ranks is
 /// everybody's; so the step is replayed with a look at every rank's own gradient before each
@@ -19,7 +20,8 @@ class Diagnosis {
 
   /// Finds the first non-finite element of this rank's reduced slices.
   void look_at_slices();
-  /// The first finding of all ranks, e.g. "tensor ... of unit ..., slice owner rank 1". A collective.
+  /// The first finding of all ranks, e.g. "tensor ... of unit ..., slice owner rank 1". A
+  /// collective.
   std::string where();
   /// Until `stop_watching`, looks at every gradient before it is reduced.
   void watch_gradients();

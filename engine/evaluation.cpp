@@ -60,7 +60,8 @@ EvaluationResult Evaluation::run(std::int64_t num_batches) {
         const std::int64_t count = std::clamp<std::int64_t>(windows - first, 0, rows);
         const std::int64_t tokens = count * options_.model.seq_length;
         if (count > 0) {
-          batcher_.fill_validation(first, count, inputs().part(0, tokens), targets().part(0, tokens));
+          batcher_.fill_validation(first, count, inputs().part(0, tokens),
+                                   targets().part(0, tokens));
         }
         return count;
       },

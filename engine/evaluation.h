@@ -11,7 +11,7 @@
 namespace sherd::engine {
 
 struct EvaluationResult {
-  double loss = 0.0;            ///< mean over `num_tokens`
+  double loss = 0.0;  ///< mean over `num_tokens`
   std::int64_t num_tokens = 0;
   /// nanoGPT's estimate beside it: 20 batches of windows that start anywhere in the split. Only
   /// where `loss` covers the whole split.
@@ -32,7 +32,8 @@ class Evaluation {
   const Tensor& targets() const { return targets_.tensor(); }
 
  private:
-  /// Adds this rank's token losses; `fill` writes one micro-batch and says how many of its rows count.
+  /// Adds this rank's token losses; `fill` writes one micro-batch and says how many of its rows
+  /// count.
   template <class Fill>
   double mean_loss(std::int64_t num_passes, const Fill& fill, std::int64_t* num_tokens);
 

@@ -16,16 +16,16 @@ namespace sherd::engine {
 
 struct LaunchOptions {
   int world_size = 1;
-  int threads_per_rank = 0;   ///< 0: num_usable_cores() / world_size, at least 1
-  BoundaryHook hook;          ///< on every stream of every rank; for tests
+  int threads_per_rank = 0;  ///< 0: num_usable_cores() / world_size, at least 1
+  BoundaryHook hook;         ///< on every stream of every rank; for tests
   Trace* trace = nullptr;
   std::chrono::milliseconds peer_timeout = sharding::kDefaultPeerTimeout;
 
   int compute_threads() const;
 };
 
-/// Runs `body` on every rank, each on its own thread, and returns when all have ended. `body` builds
-/// what it needs and does its work inside `rank.guard`.
+/// Runs `body` on every rank, each on its own thread, and returns when all have ended. `body`
+/// builds what it needs and does its work inside `rank.guard`.
 void run_ranks(const LaunchOptions& options, const std::function<void(sharding::Rank&)>& body);
 
 }  // namespace sherd::engine

@@ -3,7 +3,8 @@
 ///   {"step":12,"loss":4.25,"grad_norm":1.5,"lr":0.001,"tokens":9984,"tokens_per_s":81234.5,
 ///    "exposed_comm_ms":0.25,"comm_cpu_ms":1.5,"peak_bytes":{"parameters":...,"total":...}}
 ///   with loss scaling also "loss_scale":65536.0,"skipped":false, and on a skipped step
-///   "overflow":"tensor \"block.3.mlp.up.weight\" (element 12) of unit \"block.3\", slice owner rank 1"
+///   "overflow":"tensor \"block.3.mlp.up.weight\" (element 12) of unit \"block.3\", slice owner
+///   rank 1"
 ///   {"step":12,"val_loss":4.125,"val_loss_20_batches":4.0625,"num_tokens":111488}
 ///
 /// Numbers are decimals that read back as exactly the same double, so equal losses are equal text
@@ -26,8 +27,8 @@ struct StepMetrics {
   double lr = 0;
   std::int64_t tokens = 0;  ///< since the start of training, over all ranks
   double tokens_per_s = 0;
-  double exposed_comm_ms = 0;    ///< the compute stream stood still for communication
-  double comm_cpu_ms = 0;        ///< processor time that communication took from computing
+  double exposed_comm_ms = 0;        ///< the compute stream stood still for communication
+  double comm_cpu_ms = 0;            ///< processor time that communication took from computing
   std::optional<double> loss_scale;  ///< with loss scaling: this step's
   bool skipped = false;              ///< with loss scaling: the gradient overflowed, no update
   std::string overflow;              ///< of a skipped step: the first non-finite gradient

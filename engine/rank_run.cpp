@@ -44,7 +44,8 @@ class RankRun {
           step, [this](std::int64_t s, std::int64_t m) { return next_batch(s, m); }, interrupted());
       if (rank_.rank == 0) report(step, result, Clock::now() - step_begin);
       if (result.interrupted) {
-        // Rank 0 alone throws: an abort from another could reach it before it has written this step.
+        // Rank 0 alone throws: an abort from another could reach it before it has written this
+        // step.
         if (rank_.rank != 0) return;
         throw Interrupted("Ctrl-C after step {} of {}; {} is complete up to it", step + 1,
                           max_steps, (context_.output / "metrics.jsonl").string());
@@ -61,9 +62,9 @@ class RankRun {
   data::Batch acquire_batch(int index) {
     const std::int64_t tokens = context_.options.model.tokens();
     for (const char* kind : {"inputs", "targets"}) {
-      batches_.push_back(rank_.memory->acquire({fmt::format("batch.{}.{}", index, kind),
-                                                Category::kData, DType::kI32, tokens,
-                                                kForward | kBackward}));
+      batches_.push_back(
+          rank_.memory->acquire({fmt::format("batch.{}.{}", index, kind), Category::kData,
+                                 DType::kI32, tokens, kForward | kBackward}));
     }
     return {batches_[batches_.size() - 2], batches_.back()};
   }
@@ -160,7 +161,8 @@ class RankRun {
     if (context_.batcher.num_validation_windows() == 0) return;
     const EvaluationResult result = evaluation_.run(num_batches);
     if (rank_.rank != 0) return;
-    metrics_->write(EvaluationMetrics{step, result.loss, result.loss_20_batches, result.num_tokens});
+    metrics_->write(
+        EvaluationMetrics{step, result.loss, result.loss_20_batches, result.num_tokens});
     std::string line = fmt::format("step {}: validation loss {:.4f} over {} tokens", step + 1,
                                    result.loss, result.num_tokens);
     if (result.loss_20_batches) {

@@ -34,12 +34,12 @@ enum class NormChoice { kLayerNorm, kRmsNorm };
 enum class PositionChoice { kLearned, kRope };
 enum class ActivationChoice { kGelu, kSwiglu };
 enum class DataFormat { kBytes, kChars, kBin };
-using sharding::GradSync;
 using optim::OptimizerType;
+using sharding::GradSync;
 /// In the order of core/dtype.h's DType.
 enum class FloatType { kF32, kBF16, kF16 };
-using optim::LossScaling;
 using model::Recompute;
+using optim::LossScaling;
 
 /// Steps first..last, both included.
 struct StepRange {

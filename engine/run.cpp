@@ -32,9 +32,10 @@ void prepare_output_folder(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error || access(folder.c_str(), W_OK | X_OK) != 0) {
-    throw UsageError("run.output_dir {}: can't be written: {}. Choose another folder with --set "
-                     "run.output_dir=...",
-                     folder, error ? error.message() : std::strerror(errno));
+    throw UsageError(
+        "run.output_dir {}: can't be written: {}. Choose another folder with --set "
+        "run.output_dir=...",
+        folder, error ? error.message() : std::strerror(errno));
   }
 }
 
@@ -51,8 +52,7 @@ std::string cores_line(const LaunchOptions& launch) {
 }
 
 std::string model_line(const TrainingOptions& options, const Recipe& recipe) {
-  return fmt::format("{}: {:.2f} M parameters, stage {}, {} steps of {} tokens",
-                     recipe.run.name,
+  return fmt::format("{}: {:.2f} M parameters, stage {}, {} steps of {} tokens", recipe.run.name,
                      static_cast<double>(model::num_parameters(options.model)) / 1e6,
                      recipe.zero_optimization.stage, recipe.training.max_steps,
                      options.tokens_per_step(static_cast<int>(recipe.world_size())));
@@ -87,14 +87,15 @@ void train(const ResolvedRecipe& resolved) {
                            .output = output,
                            .progress = progress,
                            .trace = trace,
-                           .product_rate = measure_product_rate(
-                               std::min(num_usable_cores(), launch.world_size * launch.compute_threads()))};
+                           .product_rate = measure_product_rate(std::min(
+                               num_usable_cores(), launch.world_size * launch.compute_threads()))};
   install_interrupt_handler();
   run_ranks(launch, [&](sharding::Rank& rank) { run_rank(context, rank); });
   if (recipe.metrics.trace_steps) {
     write_file(output / "trace.json", trace.to_chrome_json());
     progress.message(fmt::format("trace of steps {} to {}: {}", recipe.metrics.trace_steps->first,
-                                 recipe.metrics.trace_steps->last, (output / "trace.json").string()));
+                                 recipe.metrics.trace_steps->last,
+                                 (output / "trace.json").string()));
   }
 }
 

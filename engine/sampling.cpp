@@ -14,7 +14,8 @@ namespace {
 constexpr std::uint32_t kSamplingStep = 0xfffffffeu;  // no training step is numbered so
 
 double uniform(std::uint64_t seed, std::int64_t draw) {
-  const auto block = kernels::random_block({seed, kSamplingStep, 0}, static_cast<std::uint64_t>(draw));
+  const auto block =
+      kernels::random_block({seed, kSamplingStep, 0}, static_cast<std::uint64_t>(draw));
   const std::uint64_t bits =
       (static_cast<std::uint64_t>(block.word[0]) << 32 | block.word[1]) >> 11;
   return static_cast<double>(bits) * 0x1.0p-53;
@@ -36,8 +37,8 @@ std::int32_t choose_token(const std::vector<float>& logits, const SamplingOption
   std::vector<double> weights;
   double total = 0.0;
   for (const std::int32_t id : order) {
-    weights.push_back(std::exp((static_cast<double>(logits[id]) - logits[order[0]]) /
-                               options.temperature));
+    weights.push_back(
+        std::exp((static_cast<double>(logits[id]) - logits[order[0]]) / options.temperature));
     total += weights.back();
   }
   double left = u * total;

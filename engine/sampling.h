@@ -9,9 +9,9 @@
 namespace sherd::engine {
 
 struct SamplingOptions {
-  std::int64_t num_tokens = 0;   ///< to add to the prompt
-  double temperature = 1.0;      ///< 0: always the most likely token
-  std::int64_t top_k = 0;        ///< 0: all tokens
+  std::int64_t num_tokens = 0;  ///< to add to the prompt
+  double temperature = 1.0;     ///< 0: always the most likely token
+  std::int64_t top_k = 0;       ///< 0: all tokens
   std::uint64_t seed = 0;
 };
 

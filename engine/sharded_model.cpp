@@ -104,14 +104,14 @@ void ShardedModel::backward(const model::Pass& pass) {
     gradients_.close(unit);
   }
   TraceSpan span(rank_.compute(), "backward embedding");
-  transformer_.embed_backward(
-      model::embedding_parameters(shape, gradients_.open(embedding_unit())), pass);
+  transformer_.embed_backward(model::embedding_parameters(shape, gradients_.open(embedding_unit())),
+                              pass);
   gradients_.close(embedding_unit());
 }
 
 void ShardedModel::evaluate_head(const model::Pass& pass) {
-  transformer_.head_evaluate(
-      model::head_parameters(options_.model, parameters_.get(head_unit())), pass);
+  transformer_.head_evaluate(model::head_parameters(options_.model, parameters_.get(head_unit())),
+                             pass);
   parameters_.release(head_unit());
 }
 

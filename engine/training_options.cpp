@@ -7,9 +7,12 @@ namespace {
 
 DType dtype_of(FloatType type) {
   switch (type) {
-    case FloatType::kF32: return DType::kF32;
-    case FloatType::kBF16: return DType::kBF16;
-    case FloatType::kF16: return DType::kF16;
+    case FloatType::kF32:
+      return DType::kF32;
+    case FloatType::kBF16:
+      return DType::kBF16;
+    case FloatType::kF16:
+      return DType::kF16;
   }
   CHECK(false, "unknown float type");
   __builtin_unreachable();
@@ -46,9 +49,12 @@ model::ModelShape model_shape(const Recipe& recipe) {
 
 data::Format data_format(DataFormat format) {
   switch (format) {
-    case DataFormat::kBytes: return data::Format::kBytes;
-    case DataFormat::kChars: return data::Format::kChars;
-    case DataFormat::kBin: return data::Format::kBin;
+    case DataFormat::kBytes:
+      return data::Format::kBytes;
+    case DataFormat::kChars:
+      return data::Format::kChars;
+    case DataFormat::kBin:
+      return data::Format::kBin;
   }
   CHECK(false, "unknown data format");
   __builtin_unreachable();
@@ -70,18 +76,18 @@ TrainingOptions training_options(const Recipe& recipe) {
   options.seed = recipe.run.seed;
 
   const Recipe::Optimizer& optimizer = recipe.optimizer;
-  options.optimizer = {
-      .type = optimizer.type,
-      .beta1 = static_cast<float>(optimizer.betas[0]),
-      .beta2 = static_cast<float>(optimizer.betas[1]),
-      .eps = static_cast<float>(optimizer.eps),
-      .momentum = static_cast<float>(optimizer.momentum),
-      .trust_coefficient = static_cast<float>(optimizer.trust_coefficient),
-      .adamw_lr_ratio =
-          optimizer.lr > 0.0 ? static_cast<float>(optimizer.adamw_lr / optimizer.lr) : 0.0f,
-      .decay = {static_cast<float>(optimizer.weight_decay), optimizer.no_decay},
-      .moments = {dtype_of(precision.optimizer_state_dtype), precision.stochastic_rounding,
-                  recipe.run.seed}};
+  options.optimizer = {.type = optimizer.type,
+                       .beta1 = static_cast<float>(optimizer.betas[0]),
+                       .beta2 = static_cast<float>(optimizer.betas[1]),
+                       .eps = static_cast<float>(optimizer.eps),
+                       .momentum = static_cast<float>(optimizer.momentum),
+                       .trust_coefficient = static_cast<float>(optimizer.trust_coefficient),
+                       .adamw_lr_ratio = optimizer.lr > 0.0
+                                             ? static_cast<float>(optimizer.adamw_lr / optimizer.lr)
+                                             : 0.0f,
+                       .decay = {static_cast<float>(optimizer.weight_decay), optimizer.no_decay},
+                       .moments = {dtype_of(precision.optimizer_state_dtype),
+                                   precision.stochastic_rounding, recipe.run.seed}};
   options.lr_schedule = recipe.lr_schedule();
   options.max_norm = static_cast<float>(recipe.gradient_clipping.max_norm);
   return options;

@@ -38,8 +38,9 @@ TrainingOptions training_options(const Recipe& recipe);
 data::DataOptions data_options(const Recipe& recipe);
 data::BatchShape batch_shape(const Recipe& recipe);
 
-/// Floating-point operations of one token's forward and backward: 6 per parameter that is multiplied
-/// (Kaplan et al. 2020, §2.1), and 6 S H K per block for causal attention's two products.
+/// Floating-point operations of one token's forward and backward: 6 per parameter that is
+/// multiplied (Kaplan et al. 2020, §2.1), and 6 S H K per block for causal attention's two
+/// products.
 double flops_per_token(const model::ModelShape& shape);
 
 }  // namespace sherd::engine

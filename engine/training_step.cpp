@@ -2,7 +2,8 @@
 //
 //   for each micro-step   forward, backward: gradients go to the slices as units finish
 //   judge                 one small exchange: loss, gradient norm, and whether all is finite
-//   update                (or skip, if loss scaling overflowed) every rank its own slices; the new parameters are published unit by unit
+//   update                (or skip, if loss scaling overflowed) every rank its own slices; the new
+//   parameters are published unit by unit
 //                         and arrive under the next step's forward
 //
 // Which of it communicates, and when, is the business of ParameterGather and GradientReduction.
@@ -112,8 +113,8 @@ TrainingStep::Verdict TrainingStep::judge(double loss_sum, bool asked_to_stop) {
   verdict.norm = static_cast<float>(std::sqrt(sum_of_squares) / scaler_.scale());
   verdict.loss = total_loss / static_cast<double>(options_.tokens_per_step(rank_.world_size));
   verdict.finite = std::isfinite(verdict.norm) && std::isfinite(verdict.loss);
-  verdict.gradient_scale = static_cast<float>(
-      optim::clip_scale(verdict.norm, options_.max_norm) / scaler_.scale());
+  verdict.gradient_scale =
+      static_cast<float>(optim::clip_scale(verdict.norm, options_.max_norm) / scaler_.scale());
   verdict.result.loss = verdict.loss;
   verdict.result.grad_norm = verdict.norm;
   return verdict;

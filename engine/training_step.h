@@ -14,8 +14,8 @@ namespace sherd::engine {
 
 /// What every rank knows after a step, the same on all of them.
 struct StepResult {
-  double loss = 0.0;           ///< mean over the tokens of the whole step
-  float grad_norm = 0.0f;      ///< before clipping
+  double loss = 0.0;       ///< mean over the tokens of the whole step
+  float grad_norm = 0.0f;  ///< before clipping
   double lr = 0.0;
   double exposed_comm_ms = 0.0;  ///< worst rank: its compute stream stood still for communication
   double comm_cpu_ms = 0.0;      ///< worst rank: processor time of its communication workers

@@ -1,7 +1,8 @@
 /// The feed-forward non-linearities.
 ///
-///   gelu     y = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))     (Hendrycks & Gimpel 2016, tanh form)
-///   swiglu   y[t,f] = g s(g) u,  g = x[t,f], u = x[t,F+f], s the logistic function   (Shazeer 2020)
+///   gelu     y = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))     (Hendrycks & Gimpel 2016,
+///   tanh form) swiglu   y[t,f] = g s(g) u,  g = x[t,f], u = x[t,F+f], s the logistic function
+///   (Shazeer 2020)
 ///
 /// Shapes   gelu: x, y [T, F]. swiglu: x [T, 2F] (gate, then up), y [T, F]. Gradients alike.
 /// Types    f32, bf16 or f16, one for all; computed in f32.

@@ -1,10 +1,12 @@
 /// Causal self-attention with grouped queries, tiled: no sequence x sequence buffer exists.
 ///
-///   s[q,k] = scale * <Q[q,:], K[k,:]>  for k <= q;   p = softmax_k(s);   o[q,:] = sum_k drop(p)[q,k] V[k,:]
-///   lse[q] = log sum_k exp(s[q,k])                   (kept for the backward instead of p)
+///   s[q,k] = scale * <Q[q,:], K[k,:]>  for k <= q;   p = softmax_k(s);   o[q,:] = sum_k
+///   drop(p)[q,k] V[k,:] lse[q] = log sum_k exp(s[q,k])                   (kept for the backward
+///   instead of p)
 ///
 /// Backward (Dao et al. 2022, FlashAttention, Alg. 4): with D[q] = <do[q,:], o[q,:]>,
-///   dp[q,k] = mask * <do[q,:], V[k,:]>;  ds = p (dp - D);  dQ = scale ds K;  dK = scale ds^T Q;  dV = drop(p)^T do
+///   dp[q,k] = mask * <do[q,:], V[k,:]>;  ds = p (dp - D);  dQ = scale ds K;  dK = scale ds^T Q; dV
+///   = drop(p)^T do
 ///
 /// Query head h reads key/value head h / (H / G). scale = 1 / sqrt(K).
 ///

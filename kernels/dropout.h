@@ -14,7 +14,7 @@
 namespace sherd::kernels {
 
 struct Dropout {
-  float probability = 0.0f;       ///< p, in [0, 1); 0 switches dropout off
+  float probability = 0.0f;  ///< p, in [0, 1); 0 switches dropout off
   RandomAddress address;
   std::int64_t first_element = 0;  ///< global index of the tensor's first element here
 

@@ -4,8 +4,9 @@
 ///   backward_input    dx[t,i] = sum_o dy[t,o] w[o,i]
 ///   backward_weight   dw[o,i] = sum_t dy[t,o] x[t,i],    dbias[o] = sum_t dy[t,o]
 ///
-/// Shapes    x [T, I], w [O, I], bias [O], y [T, O]; gradients as what they belong to. Any sizes >= 1.
-/// Types     x, w, bias, y, dy, dx of one type (f32, bf16 or f16); dw and dbias of their own type.
+/// Shapes    x [T, I], w [O, I], bias [O], y [T, O]; gradients as what they belong to. Any sizes
+/// >= 1. Types     x, w, bias, y, dy, dx of one type (f32, bf16 or f16); dw and dbias of their own
+/// type.
 ///           Products are summed in f32 and rounded once to the output's type.
 /// Add       `add_to_output`: the result is added to what stands in dx / dw / dbias instead of
 ///           replacing it (one f32 addition after the whole sum; used between chunks of one

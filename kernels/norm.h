@@ -1,13 +1,14 @@
 /// Residual addition and normalisation over the width, in one pass.
 ///
-///   r[t,:]      = residual[t,:] + dropout(branch[t,:])            (branch may be absent: r = residual)
-///   layernorm   y = (r - mean) * rstd * weight + bias             (Ba et al. 2016)
+///   r[t,:]      = residual[t,:] + dropout(branch[t,:])            (branch may be absent: r =
+///   residual) layernorm   y = (r - mean) * rstd * weight + bias             (Ba et al. 2016)
 ///   rmsnorm     y = r * rstd * weight,  mean = 0                  (Zhang & Sennrich 2019)
 ///               rstd = 1 / sqrt(variance + eps)  or  1 / sqrt(mean(r^2) + eps)
 ///
 /// Backward, given dy and the gradient d_residual_out of r that comes from everything after:
 ///   dr        = d_residual_out + d(norm)/dr . dy
-///   d_residual_in = dr,   d_branch = dropout mask * dr,   dweight[d] = sum_t dy xhat,  dbias[d] = sum_t dy
+///   d_residual_in = dr,   d_branch = dropout mask * dr,   dweight[d] = sum_t dy xhat,  dbias[d] =
+///   sum_t dy
 ///
 /// Shapes    residual, branch, r, y [T, D]; weight, bias [D]; mean, rstd [T] (f32).
 /// Types     activations and weight/bias of one type (f32, bf16, f16); dweight/dbias of their own;
@@ -53,8 +54,9 @@ struct NormBackward {
   ConstTensor d_residual_out;  ///< may be empty (zero)
   Dropout branch_dropout;
   Tensor d_residual_in;
-  Tensor d_branch;         ///< may be empty
-  Tensor dweight, dbias;   ///< written, not added to, unless add_to_weight_gradients; dbias may be empty
+  Tensor d_branch;  ///< may be empty
+  Tensor dweight,
+      dbias;  ///< written, not added to, unless add_to_weight_gradients; dbias may be empty
   bool add_to_weight_gradients = false;
   Tensor workspace;
 };

@@ -23,7 +23,7 @@ MatrixMap map_of(const Tensor& tensor, std::int64_t rows, std::int64_t columns) 
 // One step on x [small, large]; squares and y are scratch.
 void newton_schulz(Stream& stream, const Tensor& x, std::int64_t small, std::int64_t large,
                    const Tensor& gram, const Tensor& gram2, const Tensor& y) {
-  linear_forward(stream, {{small, large, small}, x, x, {}, gram, {}});        // A = X X^T
+  linear_forward(stream, {{small, large, small}, x, x, {}, gram, {}});         // A = X X^T
   linear_forward(stream, {{small, small, small}, gram, gram, {}, gram2, {}});  // A A, A symmetric
   stream.run("orthogonalise", [=] {
     MatrixMap polynomial = map_of(gram, small, small);

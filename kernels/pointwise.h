@@ -10,7 +10,8 @@ namespace sherd::kernels {
 /// x[i] = 0.
 void fill_zero(Stream& stream, Tensor x);
 
-/// y[i] = x[i], converted (round to nearest even). Same type: a copy. Must not overlap unless equal.
+/// y[i] = x[i], converted (round to nearest even). Same type: a copy. Must not overlap unless
+/// equal.
 void cast(Stream& stream, ConstTensor x, Tensor y);
 
 /// accumulator[i] += x[i], one f32 addition, rounded to the accumulator's type.

@@ -1,7 +1,8 @@
 /// Rotary position embedding, in place on the query and key heads of a packed qkv tensor.
 ///
 ///   for pair j < K/2 of a head at position p:  angle = p * theta^(-2j/K)
-///   (x[j], x[j + K/2])  <-  rotation by angle                           (Su et al. 2021; half-split pairs)
+///   (x[j], x[j + K/2])  <-  rotation by angle                           (Su et al. 2021;
+///   half-split pairs)
 ///
 /// The backward is the rotation by -angle.
 ///
@@ -20,7 +21,7 @@ void rotary_table(Stream& stream, Tensor table, std::int64_t positions, std::int
                   double theta);
 
 struct Rotary {
-  std::int64_t sequences = 0, positions = 0;           ///< B, S
+  std::int64_t sequences = 0, positions = 0;                   ///< B, S
   std::int64_t query_heads = 0, kv_heads = 0, head_width = 0;  ///< H, G, K
   ConstTensor table;
   Tensor qkv;

@@ -20,9 +20,10 @@ struct EmbeddingForward {
 };
 void embedding_forward(Stream& stream, const EmbeddingForward& args);
 
-/// d_token_weight[v,:] = sum over t with token[t] = v, in the order of t, of dropout mask * dy[t,:];
-/// d_position_weight[s,:] = sum over sequences, in order. Sums in f32, rounded once; rows that no
-/// token names, and position rows >= S, are set to zero (or left, where the result is added).
+/// d_token_weight[v,:] = sum over t with token[t] = v, in the order of t, of dropout mask *
+/// dy[t,:]; d_position_weight[s,:] = sum over sequences, in order. Sums in f32, rounded once; rows
+/// that no token names, and position rows >= S, are set to zero (or left, where the result is
+/// added).
 ///
 /// `add_to_token_gradient`: d_token_weight holds the head's contribution already (tied weights);
 /// one addition per element after the sum.

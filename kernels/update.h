@@ -1,10 +1,10 @@
 /// One optimizer step over a flat slice: gradient, moments and parameter are each read and written
 /// once (LAMB and LARS, which need whole-tensor norms first, once more).
 ///
-/// A slice is cut into segments, each inside one parameter tensor; padding belongs to none. Parameters
-/// are f32, gradients f32, bf16 or f16, moments f32 or bf16; arithmetic is f32, what is the same for
-/// all elements is formed in f64 and rounded once. `gradient_scale` (clip factor / loss scale)
-/// multiplies the gradient first: g = gradient_scale * grad. t = `time_step` >= 1.
+/// A slice is cut into segments, each inside one parameter tensor; padding belongs to none.
+/// Parameters are f32, gradients f32, bf16 or f16, moments f32 or bf16; arithmetic is f32, what is
+/// the same for all elements is formed in f64 and rounded once. `gradient_scale` (clip factor /
+/// loss scale) multiplies the gradient first: g = gradient_scale * grad. t = `time_step` >= 1.
 ///
 /// Bits   element-wise and without contraction: an element's result doesn't depend on where the
 ///        slice was cut. Sums of squares are f64, per segment, in the order of its elements.
@@ -27,8 +27,9 @@ struct UpdateSegment {
   std::int64_t first_element = 0;  ///< of the segment, in its parameter
 };
 
-/// How a bf16 moment is rounded: to nearest, or up or down in proportion by 16 random bits addressed
-/// by (address, site 4 * parameter + kind, element of the parameter); `kind` tells moments apart.
+/// How a bf16 moment is rounded: to nearest, or up or down in proportion by 16 random bits
+/// addressed by (address, site 4 * parameter + kind, element of the parameter); `kind` tells
+/// moments apart.
 struct MomentRounding {
   bool stochastic = false;
   RandomAddress address{};
@@ -36,7 +37,7 @@ struct MomentRounding {
 
 /// What every update has. Segments ascend, don't overlap, and must outlive the call.
 struct UpdateCommon {
-  Tensor parameter;      ///< f32
+  Tensor parameter;  ///< f32
   ConstTensor gradient;
   std::span<const UpdateSegment> segments;
   float lr = 0.0f;

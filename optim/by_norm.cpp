@@ -27,8 +27,8 @@ class NormOptimizer final : public ByNorm {
         }
       }
     }
-    const auto norms = norms_.all(
-        stream, slices_, [&](int unit, const UpdatedSlice& slice, const Tensor& sums) {
+    const auto norms =
+        norms_.all(stream, slices_, [&](int unit, const UpdatedSlice& slice, const Tensor& sums) {
           if (lamb()) {
             kernels::lamb_norms(stream, lamb_args(unit, slice, step), sums);
           } else {

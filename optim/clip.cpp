@@ -15,9 +15,9 @@ GradientNorm::GradientNorm(const sharding::Rank& rank,
   }
   sums_ = rank.memory->acquire({"gradient_norm.sums", Category::kWorkspace, DType::kF64,
                                 static_cast<std::int64_t>(units.size()), kUpdate});
-  workspace_ = rank.memory->acquire(
-      {"gradient_norm.workspace", Category::kWorkspace, DType::kF64,
-       kernels::sum_of_squares_workspace_bytes(largest) / 8, kUpdate});
+  workspace_ =
+      rank.memory->acquire({"gradient_norm.workspace", Category::kWorkspace, DType::kF64,
+                            kernels::sum_of_squares_workspace_bytes(largest) / 8, kUpdate});
 }
 
 double GradientNorm::local_sum_of_squares() {

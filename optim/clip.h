@@ -3,9 +3,9 @@
 ///   norm  = sqrt(sum over all ranks' slices of g^2)
 ///   scale = norm > max_norm ? max_norm / norm : 1          (max_norm 0: always 1)
 ///
-/// Each rank adds the squares of its own slices in f64, unit by unit; ranks are added in rank order;
-/// the norm is rounded to f32 once. Stage 0 takes its own slices too, although it holds them all, so
-/// that the same sums are formed at every stage. Padding is zero and adds nothing.
+/// Each rank adds the squares of its own slices in f64, unit by unit; ranks are added in rank
+/// order; the norm is rounded to f32 once. Stage 0 takes its own slices too, although it holds them
+/// all, so that the same sums are formed at every stage. Padding is zero and adds nothing.
 #pragma once
 
 #include <vector>
@@ -24,7 +24,7 @@ class GradientNorm {
  private:
   const sharding::Rank* rank_;
   const std::vector<sharding::UnitState>* units_;
-  Buffer sums_;       // f64, one per unit
+  Buffer sums_;  // f64, one per unit
   Buffer workspace_;
 };
 

@@ -5,12 +5,13 @@
 /// Dynamic, after each step:
 ///   overflow    a credit of `hysteresis` overflows is used up one by one; with none left but one
 ///               the scale is multiplied by backoff_factor, not below min_scale
-///   clean       after growth_interval clean steps in a row the scale is multiplied by growth_factor
+///   clean       after growth_interval clean steps in a row the scale is multiplied by
+///   growth_factor
 ///               and the credit is restored
 /// Defaults as in DeepSpeed and Megatron: 2^16, x2, x1/2, 1000, hysteresis 2, floor 1.
 ///
-/// On a skipped step the parameters, moments and Adam's step count stay as they are; the step number
-/// goes on, and with it the learning rate's schedule and the order of the data.
+/// On a skipped step the parameters, moments and Adam's step count stay as they are; the step
+/// number goes on, and with it the learning rate's schedule and the order of the data.
 #pragma once
 
 #include <cstdint>

@@ -58,10 +58,10 @@ void choose_owners(std::vector<OwnedMatrix>& matrices, int world_size) {
 
 /// One slice: what is Muon's of it, and what is AdamW's.
 struct MuonSlice {
-  UpdatedSlice matrices;           ///< segments of matrices only
-  std::vector<float> ratios;       ///< one per segment
-  UpdatedSlice rest;               ///< the other segments
-  Buffer exp_avg_sq;               ///< compact: only as long as `rest`
+  UpdatedSlice matrices;                     ///< segments of matrices only
+  std::vector<float> ratios;                 ///< one per segment
+  UpdatedSlice rest;                         ///< the other segments
+  Buffer exp_avg_sq;                         ///< compact: only as long as `rest`
   std::vector<std::int64_t> rest_positions;  ///< of each rest segment in exp_avg_sq
 };
 
@@ -82,8 +82,8 @@ class Muon final : public Optimizer {
       choose_owners(matrices_.back(), rank.world_size);
       for (const OwnedMatrix& matrix : matrices_.back()) {
         largest_unit = std::max(largest_unit, units[unit].layout().numel());
-        workspace = std::max(
-            workspace, kernels::orthogonalise_workspace_numel(matrix.rows, matrix.columns));
+        workspace = std::max(workspace,
+                             kernels::orthogonalise_workspace_numel(matrix.rows, matrix.columns));
       }
       slices_.emplace_back();
       for (UpdatedSlice& slice : slices[unit]) {
@@ -123,9 +123,9 @@ class Muon final : public Optimizer {
       }
     }
     if (rest_numel > 0) {
-      result.exp_avg_sq = rank_->memory->acquire(
-          {fmt::format("{}.exp_avg_sq.{}", unit.name(), slice.owner), Category::kOptimizer,
-           options_.moments.dtype, rest_numel});
+      result.exp_avg_sq =
+          rank_->memory->acquire({fmt::format("{}.exp_avg_sq.{}", unit.name(), slice.owner),
+                                  Category::kOptimizer, options_.moments.dtype, rest_numel});
     }
     return result;
   }
@@ -203,16 +203,15 @@ class Muon final : public Optimizer {
       common.parameter = slice.rest.parameter.part(segment.first, segment.count);
       common.gradient = slice.rest.gradient.part(segment.first, segment.count);
       common.segments = {&alone, 1};
-      kernels::adam_update(
-          stream, {.common = common,
-                   .exp_avg = exp_avg.part(segment.first, segment.count),
-                   .exp_avg_sq = slice.exp_avg_sq.tensor().part(slice.rest_positions[i],
-                                                                segment.count),
-                   .decoupled_decay = true,
-                   .beta1 = options_.beta1,
-                   .beta2 = options_.beta2,
-                   .eps = options_.eps,
-                   .time_step = step.time_step});
+      kernels::adam_update(stream, {.common = common,
+                                    .exp_avg = exp_avg.part(segment.first, segment.count),
+                                    .exp_avg_sq = slice.exp_avg_sq.tensor().part(
+                                        slice.rest_positions[i], segment.count),
+                                    .decoupled_decay = true,
+                                    .beta1 = options_.beta1,
+                                    .beta2 = options_.beta2,
+                                    .eps = options_.eps,
+                                    .time_step = step.time_step});
     }
   }
 

@@ -7,12 +7,13 @@
 /// Orthogonalising needs the whole matrix, state is in slices. At every stage, unit by unit:
 ///   1. every rank forms u on its slices (at stage 0: on all of them)
 ///   2. all-gather u into one flat buffer (not needed at stage 0)
-///   3. each matrix is orthogonalised by one rank, its owner; owners are chosen once so that the work
+///   3. each matrix is orthogonalised by one rank, its owner; owners are chosen once so that the
+///   work
 ///      is spread: the heaviest matrix goes to the rank with the least to do
 ///   4. each owner broadcasts its matrices; every rank applies its slices
-/// The result is the single rank's bit for bit: each matrix is computed once, from the same bits, by
-/// the same products. Sent per rank: about one unit gathered, and one broadcast. Query, key and value
-/// are matrices of their own, gate and up too.
+/// The result is the single rank's bit for bit: each matrix is computed once, from the same bits,
+/// by the same products. Sent per rank: about one unit gathered, and one broadcast. Query, key and
+/// value are matrices of their own, gate and up too.
 ///
 /// Memory  momentum for every slice; AdamW's second moment only for what is AdamW's; one full f32
 ///         buffer of the largest block and the workspace of its largest matrix.

@@ -13,10 +13,13 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options,
     case OptimizerType::kAdamW:
     case OptimizerType::kAdam:
     case OptimizerType::kSgd:
-    case OptimizerType::kLion: return make_elementwise(options, rank, units);
+    case OptimizerType::kLion:
+      return make_elementwise(options, rank, units);
     case OptimizerType::kLamb:
-    case OptimizerType::kLars: return make_by_norm(options, rank, units);
-    case OptimizerType::kMuon: return make_muon(options, rank, units);
+    case OptimizerType::kLars:
+      return make_by_norm(options, rank, units);
+    case OptimizerType::kMuon:
+      return make_muon(options, rank, units);
   }
   CHECK(false, "unknown optimizer");
   __builtin_unreachable();

@@ -18,8 +18,8 @@ namespace sherd::optim {
 /// Everything that an update needs beyond the slice itself.
 struct UpdateStep {
   float lr = 0.0f;
-  std::int64_t time_step = 1;     ///< 1 for the first update (Adam's t)
-  float gradient_scale = 1.0f;    ///< clip factor / loss scale
+  std::int64_t time_step = 1;   ///< 1 for the first update (Adam's t)
+  float gradient_scale = 1.0f;  ///< clip factor / loss scale
 };
 
 class Optimizer {
@@ -27,8 +27,8 @@ class Optimizer {
   virtual ~Optimizer() = default;
   /// Once per step, before the first unit's update. May be a collective.
   virtual void prepare(Stream& /*stream*/, const UpdateStep& /*step*/) {}
-  /// Updates the slices of unit `unit` that this rank holds, on `stream`. May be a collective; units
-  /// come in the same order on every rank.
+  /// Updates the slices of unit `unit` that this rank holds, on `stream`. May be a collective;
+  /// units come in the same order on every rank.
   virtual void update(Stream& stream, int unit, const UpdateStep& step) = 0;
 };
 

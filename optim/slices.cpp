@@ -26,8 +26,8 @@ void add_segments(const sharding::Piece& piece, const ParameterSpec& parameter, 
   std::int64_t done = 0;
   while (done < piece.count) {
     const std::int64_t element = piece.first_element + done;
-    const std::int64_t count = std::min({piece.count - done, kLongestSegment,
-                                         end_of_matrix(parameter, element) - element});
+    const std::int64_t count = std::min(
+        {piece.count - done, kLongestSegment, end_of_matrix(parameter, element) - element});
     segments.push_back({piece.position + done, count, weight_decay, parameter.index, element});
     done += count;
   }
@@ -43,13 +43,15 @@ float WeightDecay::rate_of(const ParameterSpec& parameter) const {
   return rate;
 }
 
-std::vector<std::vector<UpdatedSlice>> updated_slices(
-    const std::vector<sharding::UnitState>& units, const WeightDecay& decay) {
+std::vector<std::vector<UpdatedSlice>> updated_slices(const std::vector<sharding::UnitState>& units,
+                                                      const WeightDecay& decay) {
   std::vector<std::vector<UpdatedSlice>> slices;
   for (const sharding::UnitState& unit : units) {
     std::vector<UpdatedSlice>& of_unit = slices.emplace_back();
     for (const int owner : unit.updated_slices()) {
-      UpdatedSlice slice{owner, unit.master(owner), unit.gradient(owner),
+      UpdatedSlice slice{owner,
+                         unit.master(owner),
+                         unit.gradient(owner),
                          static_cast<std::int64_t>(of_unit.size()) * unit.layout().slice_numel(),
                          {}};
       for (const sharding::Piece& piece : unit.layout().pieces(owner)) {
@@ -69,8 +71,7 @@ std::vector<Buffer> acquire_moments(const sharding::Rank& rank,
   for (const sharding::UnitState& unit : units) {
     const auto num_slices = static_cast<std::int64_t>(unit.updated_slices().size());
     buffers.push_back(rank.memory->acquire({unit.name() + "." + name, Category::kOptimizer,
-                                            type.dtype,
-                                            num_slices * unit.layout().slice_numel()}));
+                                            type.dtype, num_slices * unit.layout().slice_numel()}));
   }
   return buffers;
 }
@@ -79,14 +80,14 @@ kernels::UpdateCommon common_of(const UpdatedSlice& slice, const UpdateStep& ste
                                 const MomentType& moments) {
   // A seed of its own: the model's dropout draws at the same steps.
   constexpr std::uint64_t kRoundingSeed = 0x726f756e64696e67ull;
-  return {.parameter = slice.parameter,
-          .gradient = slice.gradient,
-          .segments = slice.segments,
-          .lr = step.lr,
-          .gradient_scale = step.gradient_scale,
-          .rounding = {moments.stochastic,
-                       {moments.seed ^ kRoundingSeed,
-                        static_cast<std::uint32_t>(step.time_step), 0}}};
+  return {
+      .parameter = slice.parameter,
+      .gradient = slice.gradient,
+      .segments = slice.segments,
+      .lr = step.lr,
+      .gradient_scale = step.gradient_scale,
+      .rounding = {moments.stochastic,
+                   {moments.seed ^ kRoundingSeed, static_cast<std::uint32_t>(step.time_step), 0}}};
 }
 
 }  // namespace sherd::optim

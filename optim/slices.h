@@ -25,8 +25,8 @@ struct UpdatedSlice {
 };
 
 /// By unit: the slices that this rank updates.
-std::vector<std::vector<UpdatedSlice>> updated_slices(
-    const std::vector<sharding::UnitState>& units, const WeightDecay& decay);
+std::vector<std::vector<UpdatedSlice>> updated_slices(const std::vector<sharding::UnitState>& units,
+                                                      const WeightDecay& decay);
 
 /// By unit: a buffer as large as the slices that this rank updates, for one kind of moment.
 std::vector<Buffer> acquire_moments(const sharding::Rank& rank,

@@ -1,9 +1,9 @@
 /// Norms of whole tensors, although every rank holds only slices of them.
 ///
 /// Each rank adds the squares of its own slice, segment by segment, for every tensor; one exchange
-/// of all tensors' partials follows; ranks are added in rank order. Stage 0 takes its own slice too,
-/// although it holds them all, so the same sums are formed at every stage. A tensor that straddles
-/// ranks so gets one norm, not one per rank, and never one per flat buffer.
+/// of all tensors' partials follows; ranks are added in rank order. Stage 0 takes its own slice
+/// too, although it holds them all, so the same sums are formed at every stage. A tensor that
+/// straddles ranks so gets one norm, not one per rank, and never one per flat buffer.
 #pragma once
 
 #include <functional>
@@ -21,11 +21,11 @@ class TensorNorms {
   struct Pair {
     double first = 0.0, second = 0.0;
   };
-  /// `sums_of` computes two f64 sums per segment of this rank's own slice of a unit (all first ones,
-  /// then all second ones). Returns the norms by parameter index. A collective.
-  std::vector<Pair> all(Stream& stream, const std::vector<std::vector<UpdatedSlice>>& slices,
-                        const std::function<void(int unit, const UpdatedSlice& slice,
-                                                 const Tensor& sums)>& sums_of);
+  /// `sums_of` computes two f64 sums per segment of this rank's own slice of a unit (all first
+  /// ones, then all second ones). Returns the norms by parameter index. A collective.
+  std::vector<Pair> all(
+      Stream& stream, const std::vector<std::vector<UpdatedSlice>>& slices,
+      const std::function<void(int unit, const UpdatedSlice& slice, const Tensor& sums)>& sums_of);
 
  private:
   const sharding::Rank* rank_;

@@ -1,8 +1,8 @@
 /// A unit's parameters laid end to end in one flat buffer, and the buffer cut into slices.
 ///
-/// Each parameter starts at a multiple of 64 elements and the whole is padded to world * 64, so that
-/// every slice of every type is aligned and any world size and parameter count works. Padding is zero
-/// and stays zero; it is never part of a checkpoint.
+/// Each parameter starts at a multiple of 64 elements and the whole is padded to world * 64, so
+/// that every slice of every type is aligned and any world size and parameter count works. Padding
+/// is zero and stays zero; it is never part of a checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ inline constexpr std::int64_t kAlignment = 64;  ///< elements
 
 /// The part of one parameter that lies on one slice.
 struct Piece {
-  int parameter = 0;                 ///< index into the unit's parameters
-  std::int64_t first_element = 0;    ///< in the parameter, row-major
+  int parameter = 0;               ///< index into the unit's parameters
+  std::int64_t first_element = 0;  ///< in the parameter, row-major
   std::int64_t count = 0;
-  std::int64_t position = 0;         ///< in the slice
+  std::int64_t position = 0;  ///< in the slice
 };
 
 class FlatLayout {

@@ -45,16 +45,17 @@ void GradientReduction::make_slots() {
   for (const auto& [unit_class, numel] : largest) {
     const bool block = unit_class == UnitClass::kBlock;
     for (int i = 0; i < (block ? std::min(block_slots, num_blocks) : 1); ++i) {
-      slots_.push_back({unit_class,
-                        rank_->memory->acquire({fmt::format("gradient.{}.{}", block ? "block" : "edge", i),
-                                                Category::kUnreducedGradients, precision_.reduce,
-                                                numel, kBackward | kReduce}),
-                        -1, false, rank_->make_event(), rank_->make_event()});
+      slots_.push_back(
+          {unit_class,
+           rank_->memory->acquire({fmt::format("gradient.{}.{}", block ? "block" : "edge", i),
+                                   Category::kUnreducedGradients, precision_.reduce, numel,
+                                   kBackward | kReduce}),
+           -1, false, rank_->make_event(), rank_->make_event()});
     }
   }
   if (placement_.gradients_sharded && (num_micro_steps_ > 1 || !same_type())) {
-    staging_ = rank_->memory->acquire({"gradient.staging", Category::kCommunication,
-                                       precision_.reduce, largest_slice, kReduce});
+    staging_ = rank_->memory->acquire(
+        {"gradient.staging", Category::kCommunication, precision_.reduce, largest_slice, kReduce});
   }
 }
 

@@ -1,8 +1,8 @@
 /// Gradients on their way from the backward pass to the slices that are updated: open -> close.
 ///
 /// A micro-step's gradient is always formed from zero, in a gradient slot, and added to the
-/// accumulator once; the first micro-step writes the accumulator. Which way it goes follows from the
-/// placement:
+/// accumulator once; the first micro-step writes the accumulator. Which way it goes follows from
+/// the placement:
 ///
 ///   sharded (stages 2-3)          slot -> reduce_scatter -> slice, added to the accumulated slice
 ///   whole, at the boundary        slot -> added to the full accumulator; after the last micro-step
@@ -51,9 +51,7 @@ class GradientReduction {
   bool first() const { return micro_step_ == 0; }
   bool last() const { return micro_step_ + 1 == num_micro_steps_; }
   bool same_type() const { return precision_.reduce == precision_.accumulate; }
-  bool into_accumulator() const {
-    return first() && !placement_.gradients_sharded && same_type();
-  }
+  bool into_accumulator() const { return first() && !placement_.gradients_sharded && same_type(); }
   void accumulate(Stream& stream, const Tensor& gradient, const Tensor& accumulator) const;
   void make_slots();
   Slot& slot_for(int unit);

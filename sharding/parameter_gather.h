@@ -1,19 +1,20 @@
 /// Full parameters, just in time: gather -> get -> release.
 ///
-/// The order in which a step uses units is known beforehand (`plan`). While the compute stream works
-/// on one use, the gather stream fills slots for the next `prefetch_depth` uses:
+/// The order in which a step uses units is known beforehand (`plan`). While the compute stream
+/// works on one use, the gather stream fills slots for the next `prefetch_depth` uses:
 ///
 ///   compute   | use 0 | use 1 | use 2 | use 3 | ...
 ///   gather    | 1 | 2 |  | 3 |   | 4 |
 ///
 /// At stages 0-2 full parameters are resident and a use only waits for the unit's last publish.
-/// At stage 3 they live in a fixed pool of slots, one pool per unit class, each slot as large as the
-/// largest unit of the class. A slot is tagged (unit, version); two events guard it:
+/// At stage 3 they live in a fixed pool of slots, one pool per unit class, each slot as large as
+/// the largest unit of the class. A slot is tagged (unit, version); two events guard it:
 ///   ready   the gather is done: the compute stream waits for it before reading
 ///   free    the last reader is done: the gather stream waits for it before overwriting
-/// A use finds its unit in a slot if it is there at this version (the block at the turn from forward
-/// to backward is gathered once). Otherwise the slot whose content is needed latest is overwritten;
-/// the plan tells which. Every rank makes the same choices, so collectives match by construction.
+/// A use finds its unit in a slot if it is there at this version (the block at the turn from
+/// forward to backward is gathered once). Otherwise the slot whose content is needed latest is
+/// overwritten; the plan tells which. Every rank makes the same choices, so collectives match by
+/// construction.
 ///
 /// Slots: prefetch_depth + 1 for blocks (all blocks with `reshard_after_forward` off: the forward's
 /// gather then serves the backward too), one for the edges.
@@ -79,8 +80,8 @@ class ParameterGather {
   const std::vector<UnitState>* units_;
   int prefetch_depth_;
   std::vector<int> uses_;
-  std::size_t current_ = 0;    // the use that `get` gives next, or has given
-  std::size_t promised_ = 0;   // uses before this one have a slot
+  std::size_t current_ = 0;   // the use that `get` gives next, or has given
+  std::size_t promised_ = 0;  // uses before this one have a slot
   bool in_use_ = false;
   std::vector<UnitTag> tags_;
   std::vector<Slot> slots_;

@@ -1,5 +1,5 @@
-/// Where each kind of state lives. A ZeRO stage (Rajbhandari et al., arXiv:1910.02054 §5) is one row
-/// of this table; there is one code path, not one per stage.
+/// Where each kind of state lives. A ZeRO stage (Rajbhandari et al., arXiv:1910.02054 §5) is one
+/// row of this table; there is one code path, not one per stage.
 ///
 ///   moment                        stage 0        stage 1        stage 2          stage 3
 ///   sharded at rest               nothing        optimizer      + gradients      + parameters
@@ -9,8 +9,8 @@
 ///   update                        every slice    own slice      own slice        own slice
 ///   after the update              -              all-gather     all-gather       -
 ///
-/// With `GradSync::kBoundary` at stages 2-3 gradients are kept whole until the last micro-step, which
-/// saves communication and costs the memory that those stages would have saved. With
+/// With `GradSync::kBoundary` at stages 2-3 gradients are kept whole until the last micro-step,
+/// which saves communication and costs the memory that those stages would have saved. With
 /// `GradSync::kEveryMicroStep` at stages 0-1 gradients are reduced in every micro-step.
 #pragma once
 

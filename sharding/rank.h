@@ -1,7 +1,7 @@
 /// One participant: its number, its streams, its communicators, its memory.
 ///
-/// Gather and reduce have a communicator each, because on one communicator the order of calls is the
-/// order of execution, and a prefetch must not queue behind a reduction.
+/// Gather and reduce have a communicator each, because on one communicator the order of calls is
+/// the order of execution, and a prefetch must not queue behind a reduction.
 #pragma once
 
 #include <exception>
@@ -29,8 +29,8 @@ struct Rank {
   std::unique_ptr<Event> make_event() const { return make_cpu_event(); }
 
   /// Runs `work` and returns when this rank's streams are idle. If it throws, the communicators are
-  /// aborted with the reason first, so that no peer waits, and the error is rethrown once the streams
-  /// are idle: whatever `work` used may be destroyed after that, and not before.
+  /// aborted with the reason first, so that no peer waits, and the error is rethrown once the
+  /// streams are idle: whatever `work` used may be destroyed after that, and not before.
   void guard(const std::function<void()>& work) const;
 
   std::function<void(std::exception_ptr)> report_failure;  ///< called before peers learn of it

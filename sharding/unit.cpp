@@ -18,15 +18,15 @@ UnitState::UnitState(UnitSpec spec, const Placement& placement, const Precision&
   }
   const bool low_precision = precision_.parameters != DType::kF32;
   if (!placement_.parameters_sharded) {
-    resident_ = rank.memory->acquire({name() + ".parameters", Category::kParameters,
-                                      precision_.parameters, layout_.numel()});
+    resident_ = rank.memory->acquire(
+        {name() + ".parameters", Category::kParameters, precision_.parameters, layout_.numel()});
   }
   if (low_precision || placement_.parameters_sharded) {
     const std::int64_t numel =
         placement_.optimizer_sharded ? layout_.slice_numel() : layout_.numel();
-    master_ = rank.memory->acquire(
-        {name() + ".master", low_precision ? Category::kMaster : Category::kParameters,
-         DType::kF32, numel});
+    master_ = rank.memory->acquire({name() + ".master",
+                                    low_precision ? Category::kMaster : Category::kParameters,
+                                    DType::kF32, numel});
   }
   gradients_ = rank.memory->acquire(
       {name() + ".gradients", Category::kGradients, precision_.accumulate,

@@ -2,7 +2,8 @@
 ///
 /// The FP32 slice is the parameter. With FP32 compute it is a view into the resident full buffer
 /// (stages 0-2) or the slice itself (stage 3); with 16-bit compute it is a buffer of its own, the
-/// master, and the full buffer holds a rounded copy. Bytes per parameter on N ranks, without moments:
+/// master, and the full buffer holds a rounded copy. Bytes per parameter on N ranks, without
+/// moments:
 ///
 ///                     stage 0      stage 1        stage 2          stage 3
 ///   f32               4 + 4        4 + 4          4 + 4/N          4/N + 4/N
@@ -19,9 +20,9 @@
 namespace sherd::sharding {
 
 struct Precision {
-  DType parameters = DType::kF32;   ///< compute and gather
-  DType reduce = DType::kF32;       ///< a micro-step's gradient, and its reduction
-  DType accumulate = DType::kF32;   ///< gradients added over micro-steps
+  DType parameters = DType::kF32;  ///< compute and gather
+  DType reduce = DType::kF32;      ///< a micro-step's gradient, and its reduction
+  DType accumulate = DType::kF32;  ///< gradients added over micro-steps
 };
 
 class UnitState {
@@ -56,8 +57,8 @@ class UnitState {
   FlatLayout layout_;
   int rank_;
   std::vector<int> updated_slices_;
-  Buffer resident_;   // stages 0-2
-  Buffer master_;     // stage 3, and 16-bit compute
+  Buffer resident_;  // stages 0-2
+  Buffer master_;    // stage 3, and 16-bit compute
   Buffer gradients_;
 };
 

@@ -16,7 +16,8 @@ constexpr std::int64_t kLogitsChunkElements = 16 << 20;
 std::int64_t workspace_bytes(const ModelShape& shape, int num_threads) {
   const std::int64_t tokens = shape.tokens();
   const std::int64_t heads_width = shape.query_heads * shape.head_width();
-  std::int64_t bytes = kernels::attention_workspace_bytes(shape.attention(), shape.dtype, num_threads);
+  std::int64_t bytes =
+      kernels::attention_workspace_bytes(shape.attention(), shape.dtype, num_threads);
   const kernels::LinearShape products[] = {
       {tokens, shape.width, shape.qkv_width()},
       {tokens, heads_width, shape.width},
@@ -25,8 +26,8 @@ std::int64_t workspace_bytes(const ModelShape& shape, int num_threads) {
       {logits_chunk_tokens(shape), shape.width, shape.vocab_size},
   };
   for (const kernels::LinearShape& product : products) {
-    bytes = std::max(bytes, kernels::linear_workspace_bytes(product, shape.dtype, DType::kF32,
-                                                            num_threads));
+    bytes = std::max(
+        bytes, kernels::linear_workspace_bytes(product, shape.dtype, DType::kF32, num_threads));
   }
   bytes = std::max(bytes, kernels::norm_backward_workspace_bytes(shape.norm_shape()));
   return std::max(bytes, kernels::embedding_backward_workspace_bytes(
@@ -118,16 +119,17 @@ BlockTensors Activations::block(std::int64_t index, const ModelShape& shape) con
   const std::int64_t tokens = shape.tokens();
   const bool shared = shape.recompute == Recompute::kFull;
   const BlockActivations& kept = blocks[shared ? 0 : index];
-  BlockTensors block{.x_TD = rows(residual_TD[index], tokens, shape.width),
-          .norm1 = norm(kept.norm1, shape),
-          .qkv_TE = rows(kept.qkv_TE, tokens, shape.qkv_width()),
-          .attended_TD = rows(kept.attended_TD, tokens, shape.query_heads * shape.head_width()),
-          .lse_BHS = rows(kept.lse_BHS, tokens, shape.query_heads),
-          .middle_TD = rows(kept.middle_TD, tokens, shape.width),
-          .norm2 = norm(kept.norm2, shape),
-          .up_TU = rows(kept.up_TU, tokens, shape.up_width()),
-          .activated_TF = rows(kept.activated_TF, tokens, shape.ffn_width),
-          .next_TD = rows(residual_TD[index + 1], tokens, shape.width)};
+  BlockTensors block{
+      .x_TD = rows(residual_TD[index], tokens, shape.width),
+      .norm1 = norm(kept.norm1, shape),
+      .qkv_TE = rows(kept.qkv_TE, tokens, shape.qkv_width()),
+      .attended_TD = rows(kept.attended_TD, tokens, shape.query_heads * shape.head_width()),
+      .lse_BHS = rows(kept.lse_BHS, tokens, shape.query_heads),
+      .middle_TD = rows(kept.middle_TD, tokens, shape.width),
+      .norm2 = norm(kept.norm2, shape),
+      .up_TU = rows(kept.up_TU, tokens, shape.up_width()),
+      .activated_TF = rows(kept.activated_TF, tokens, shape.ffn_width),
+      .next_TD = rows(residual_TD[index + 1], tokens, shape.width)};
   if (shape.recompute == Recompute::kSelective) {
     block.norm1.normed_TD = block.norm2.normed_TD = rows(normed_TD, tokens, shape.width);
     block.activated_TF = rows(activated_TF, tokens, shape.ffn_width);

@@ -1,8 +1,8 @@
-/// Every buffer that flows between kernels on one rank: what the forward keeps for the backward, and
-/// the scratch of both. All are acquired once, before step 0.
+/// Every buffer that flows between kernels on one rank: what the forward keeps for the backward,
+/// and the scratch of both. All are acquired once, before step 0.
 ///
-/// Kept per block (elements per token; f32 statistics apart): residual D (its input), norm1 output D,
-/// qkv, attention output H K, middle residual D, norm2 output D, up output F or 2F, activation
+/// Kept per block (elements per token; f32 statistics apart): residual D (its input), norm1 output
+/// D, qkv, attention output H K, middle residual D, norm2 output D, up output F or 2F, activation
 /// output F; plus mean and rstd of two norms and the log-sum-exp of H heads. With `selective`
 /// recompute the norm and activation outputs of all blocks share one buffer each; with `full` all
 /// blocks share everything but the residual.
@@ -22,12 +22,12 @@ struct NormActivations {
 
 struct BlockActivations {
   NormActivations norm1;
-  Buffer qkv_TE;        ///< E = (H + 2 G) K, after bias and rotary
-  Buffer attended_TD;   ///< [T, H K]
+  Buffer qkv_TE;       ///< E = (H + 2 G) K, after bias and rotary
+  Buffer attended_TD;  ///< [T, H K]
   Buffer lse_BHS;
-  Buffer middle_TD;     ///< residual stream after attention
+  Buffer middle_TD;  ///< residual stream after attention
   NormActivations norm2;
-  Buffer up_TU;         ///< U = F or 2 F, before the activation
+  Buffer up_TU;  ///< U = F or 2 F, before the activation
   Buffer activated_TF;
 };
 
@@ -54,17 +54,17 @@ struct Activations {
   std::vector<BlockActivations> blocks;  ///< L, or one for all with `full`
   Buffer normed_TD, activated_TF;        ///< `selective`: what all blocks share
   NormActivations final_norm;
-  Buffer logits_CV;                 ///< one chunk of C tokens; becomes its gradient in place
-  Buffer losses_T;                  ///< f32, one per token
-  std::int64_t chunk_tokens = 0;    ///< C
+  Buffer logits_CV;               ///< one chunk of C tokens; becomes its gradient in place
+  Buffer losses_T;                ///< f32, one per token
+  std::int64_t chunk_tokens = 0;  ///< C
 
-  Buffer branch_TD;      ///< forward: a branch before it joins; backward: gradient of a norm's output
+  Buffer branch_TD;  ///< forward: a branch before it joins; backward: gradient of a norm's output
   Buffer d_residual_TD;  ///< gradient of the residual stream, carried from block to block
   Buffer d_branch_TD;    ///< with dropout: gradient of a branch behind its mask
   Buffer d_wide;         ///< [T, max(E, U)]
   Buffer d_narrow;       ///< [T, max(H K, F)]
   Buffer rotary_SK;
-  Buffer workspace;      ///< the largest that any kernel asks for
+  Buffer workspace;  ///< the largest that any kernel asks for
 };
 
 /// The first `tokens` rows of a buffer.

@@ -38,8 +38,8 @@ void Transformer::project_backward(const Affine& parameters, const Affine& gradi
                                    const Tensor& x, const Tensor& dy, std::int64_t inputs,
                                    std::int64_t outputs, const Tensor& dx) {
   const kernels::LinearShape product{shape_.tokens(), inputs, outputs};
-  kernels::linear_backward_weight(compute_, {product, dy, x, gradients.weight, gradients.bias,
-                                             false, activations_.workspace});
+  kernels::linear_backward_weight(
+      compute_, {product, dy, x, gradients.weight, gradients.bias, false, activations_.workspace});
   kernels::linear_backward_input(
       compute_, {product, dy, parameters.weight, dx, false, activations_.workspace});
 }
@@ -66,7 +66,8 @@ void Transformer::fill_block(std::int64_t block, const BlockParameters& paramete
   normalise(parameters.norm1, kept.x_TD, kept.norm1);
   project(parameters.qkv, kept.norm1.normed_TD, width, shape_.qkv_width(), kept.qkv_TE);
   if (shape_.positions == Positions::kRope) {
-    kernels::rotary(compute_, rotary_of(shape_, activations_.rotary_SK.tensor(), kept.qkv_TE, false));
+    kernels::rotary(compute_,
+                    rotary_of(shape_, activations_.rotary_SK.tensor(), kept.qkv_TE, false));
   }
   kernels::attention_forward(compute_, {.shape = shape_.attention(),
                                         .qkv = kept.qkv_TE,
@@ -86,13 +87,12 @@ void Transformer::fill_block(std::int64_t block, const BlockParameters& paramete
                                    .mean = kept.norm2.mean_T,
                                    .rstd = kept.norm2.rstd_T});
   project(parameters.up, kept.norm2.normed_TD, width, shape_.up_width(), kept.up_TU);
-  kernels::activation_forward(compute_,
-                              {shape_.activation_shape(), kept.up_TU, kept.activated_TF});
+  kernels::activation_forward(compute_, {shape_.activation_shape(), kept.up_TU, kept.activated_TF});
 }
 
 // A norm's output from the residual stream: in the forward, and again in a selective backward.
 void Transformer::normalise(const Affine& parameters, const Tensor& residual_TD,
-                             const NormTensors& norm) {
+                            const NormTensors& norm) {
   kernels::norm_forward(compute_, {.shape = shape_.norm_shape(),
                                    .residual = residual_TD,
                                    .branch = {},
@@ -179,8 +179,10 @@ void Transformer::attention_backward(std::int64_t block, const BlockParameters& 
                                      const Pass& pass) {
   const BlockTensors kept = activations_.block(block, shape_);
   const std::int64_t heads_width = shape_.query_heads * shape_.head_width();
-  const Tensor d_attended_TD = activations_.d_narrow.tensor().part(0, shape_.tokens() * heads_width);
-  const Tensor d_qkv_TE = activations_.d_wide.tensor().part(0, shape_.tokens() * shape_.qkv_width());
+  const Tensor d_attended_TD =
+      activations_.d_narrow.tensor().part(0, shape_.tokens() * heads_width);
+  const Tensor d_qkv_TE =
+      activations_.d_wide.tensor().part(0, shape_.tokens() * shape_.qkv_width());
   if (shape_.recompute == Recompute::kSelective) {
     normalise(parameters.norm1, kept.x_TD, kept.norm1);
   }

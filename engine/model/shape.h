@@ -1,7 +1,8 @@
 /// The sizes of a decoder-only transformer, and which of its variants it is.
 ///
-/// Legend for all of engine/model: B sequences of S positions make T = B * S tokens; D hidden width,
-/// H query heads and G key/value heads of width K, F feed-forward width, V vocabulary, L blocks.
+/// Legend for all of engine/model: B sequences of S positions make T = B * S tokens; D hidden
+/// width, H query heads and G key/value heads of width K, F feed-forward width, V vocabulary, L
+/// blocks.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +24,13 @@ enum class Positions { kLearned, kRope };
 enum class Recompute { kNone, kSelective, kFull };
 
 struct ModelShape {
-  std::int64_t num_layers = 0;      ///< L
-  std::int64_t width = 0;           ///< D
-  std::int64_t query_heads = 0;     ///< H
-  std::int64_t kv_heads = 0;        ///< G
-  std::int64_t ffn_width = 0;       ///< F
-  std::int64_t vocab_size = 0;      ///< V
-  std::int64_t max_positions = 0;   ///< rows of the learned position embedding
+  std::int64_t num_layers = 0;     ///< L
+  std::int64_t width = 0;          ///< D
+  std::int64_t query_heads = 0;    ///< H
+  std::int64_t kv_heads = 0;       ///< G
+  std::int64_t ffn_width = 0;      ///< F
+  std::int64_t vocab_size = 0;     ///< V
+  std::int64_t max_positions = 0;  ///< rows of the learned position embedding
   kernels::NormKind norm = kernels::NormKind::kLayerNorm;
   Positions positions = Positions::kLearned;
   kernels::ActivationKind activation = kernels::ActivationKind::kGelu;

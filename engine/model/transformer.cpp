@@ -47,15 +47,16 @@ kernels::Dropout Transformer::attention_dropout(const Pass& pass, std::uint32_t 
 }
 
 void Transformer::embed(const EmbeddingParameters& parameters, const Pass& pass) {
-  kernels::embedding_forward(compute_, {.sequences = shape_.sequences,
-                                        .positions = shape_.seq_length,
-                                        .width = shape_.width,
-                                        .vocab_size = shape_.vocab_size,
-                                        .tokens = pass.inputs,
-                                        .token_weight = parameters.token_weight,
-                                        .position_weight = parameters.position_weight,
-                                        .dropout = dropout(pass, embedding_site()),
-                                        .y = rows(activations_.residual_TD[0], shape_.tokens(), shape_.width)});
+  kernels::embedding_forward(
+      compute_, {.sequences = shape_.sequences,
+                 .positions = shape_.seq_length,
+                 .width = shape_.width,
+                 .vocab_size = shape_.vocab_size,
+                 .tokens = pass.inputs,
+                 .token_weight = parameters.token_weight,
+                 .position_weight = parameters.position_weight,
+                 .dropout = dropout(pass, embedding_site()),
+                 .y = rows(activations_.residual_TD[0], shape_.tokens(), shape_.width)});
 }
 
 void Transformer::embed_backward(const EmbeddingParameters& gradients, const Pass& pass) {
@@ -147,13 +148,13 @@ void Transformer::head_train(const HeadParameters& parameters, const HeadParamet
 Tensor Transformer::token_logits(const HeadParameters& parameters, std::int64_t token) {
   final_norm(parameters);
   const Tensor logits_V = activations_.logits_CV.tensor().part(0, shape_.vocab_size);
-  kernels::linear_forward(
-      compute_, {{1, shape_.width, shape_.vocab_size},
-                 activations_.final_norm.normed_TD.tensor().part(token * shape_.width, shape_.width),
-                 parameters.weight,
-                 {},
-                 logits_V,
-                 activations_.workspace});
+  kernels::linear_forward(compute_, {{1, shape_.width, shape_.vocab_size},
+                                     activations_.final_norm.normed_TD.tensor().part(
+                                         token * shape_.width, shape_.width),
+                                     parameters.weight,
+                                     {},
+                                     logits_V,
+                                     activations_.workspace});
   return logits_V;
 }
 

@@ -1,16 +1,16 @@
 /// A decoder-only transformer on one device, unit by unit, forward and backward written by hand.
 ///
-/// It is written as if one device held everything: each call is given one unit's full parameters (and
-/// where its gradient goes) as views and knows nothing of slices or ranks. In what order units are
-/// called, and where their parameters come from, is engine/training_step.cpp's business.
+/// It is written as if one device held everything: each call is given one unit's full parameters
+/// (and where its gradient goes) as views and knows nothing of slices or ranks. In what order units
+/// are called, and where their parameters come from, is engine/training_step.cpp's business.
 ///
 ///   x_0     = dropout(token_weight[token] + position_weight[position])
 ///   h_i     = x_i + dropout(attention(norm1(x_i)))
 ///   x_{i+1} = h_i + dropout(mlp(norm2(h_i)))                        pre-norm block
 ///   logits  = final_norm(x_L) head_weight^T
 ///
-/// Head and loss run forward and backward in one call, chunk by chunk of tokens: a chunk of logits is
-/// turned into its gradient in place and used up before the next one is computed.
+/// Head and loss run forward and backward in one call, chunk by chunk of tokens: a chunk of logits
+/// is turned into its gradient in place and used up before the next one is computed.
 ///
 /// Memory   `activations` holds every buffer; calls allocate nothing.
 /// Order    embed, block_forward 0..L-1, head (evaluate or train), block_backward L-1..0,
@@ -27,12 +27,12 @@ namespace sherd::model {
 
 /// What one pass over one micro-batch is about.
 struct Pass {
-  ConstTensor inputs, targets;   ///< i32 [T]
-  bool training = false;         ///< dropout on
-  std::uint64_t seed = 0;        ///< of dropout
+  ConstTensor inputs, targets;  ///< i32 [T]
+  bool training = false;        ///< dropout on
+  std::uint64_t seed = 0;       ///< of dropout
   std::uint32_t step = 0;
-  std::int64_t first_row = 0;    ///< of the global batch: where this micro-batch begins
-  float gradient_scale = 1.0f;   ///< 1 / tokens of the whole step over all ranks
+  std::int64_t first_row = 0;   ///< of the global batch: where this micro-batch begins
+  float gradient_scale = 1.0f;  ///< 1 / tokens of the whole step over all ranks
 };
 
 class Transformer {

@@ -12,10 +12,14 @@ namespace sherd::kernels::cpu {
 template <class Function>
 decltype(auto) dispatch_float(DType dtype, Function&& function) {
   switch (dtype) {
-    case DType::kF32: return function(float{});
-    case DType::kBF16: return function(BFloat16{});
-    case DType::kF16: return function(Float16{});
-    default: break;
+    case DType::kF32:
+      return function(float{});
+    case DType::kBF16:
+      return function(BFloat16{});
+    case DType::kF16:
+      return function(Float16{});
+    default:
+      break;
   }
   CHECK(false, "{} where f32, bf16 or f16 was expected", name_of(dtype));
   __builtin_unreachable();

@@ -25,7 +25,8 @@ void parallel_segment_blocks(ThreadTeam& team, const UpdateCommon& common, Funct
         std::partition_point(segments.begin(), segments.end(),
                              [=](const UpdateSegment& s) { return s.first + s.count <= begin; });
     for (; segment != segments.end() && segment->first < end; ++segment) {
-      for_each_block(std::max(begin, segment->first), std::min(end, segment->first + segment->count),
+      for_each_block(std::max(begin, segment->first),
+                     std::min(end, segment->first + segment->count),
                      [&](std::int64_t first, int count) {
                        function(static_cast<std::size_t>(segment - segments.begin()), first, count);
                      });
@@ -44,15 +45,16 @@ void segment_sums(ThreadTeam& team, const UpdateCommon& common, const Tensor& su
   team.parallel_for(num_segments, [&](std::int64_t index, int) {
     const UpdateSegment& segment = common.segments[static_cast<std::size_t>(index)];
     double lanes[2][kLanes] = {};
-    for_each_block(segment.first, segment.first + segment.count, [&](std::int64_t first, int count) {
-      alignas(64) float a[kBlock], b[kBlock];
-      function(segment, first, count, a, b);
-      // Squares of 24-bit numbers are exact in f64.
-      for (int i = 0; i < count; ++i) {
-        lanes[0][i % kLanes] += static_cast<double>(a[i]) * a[i];
-        lanes[1][i % kLanes] += static_cast<double>(b[i]) * b[i];
-      }
-    });
+    for_each_block(segment.first, segment.first + segment.count,
+                   [&](std::int64_t first, int count) {
+                     alignas(64) float a[kBlock], b[kBlock];
+                     function(segment, first, count, a, b);
+                     // Squares of 24-bit numbers are exact in f64.
+                     for (int i = 0; i < count; ++i) {
+                       lanes[0][i % kLanes] += static_cast<double>(a[i]) * a[i];
+                       lanes[1][i % kLanes] += static_cast<double>(b[i]) * b[i];
+                     }
+                   });
     for (int which = 0; which < 2; ++which) {
       double sum = 0.0;
       for (const double lane : lanes[which]) sum += lane;
@@ -104,8 +106,8 @@ class Moment {
       const auto bits = std::bit_cast<std::uint32_t>(scratch.value[i]);
       const bool finite = (bits & 0x7f800000u) != 0x7f800000u;
       const std::uint32_t rounded = bits + (word[i] & 0xffffu);
-      data_[first + i].bits = finite ? static_cast<std::uint16_t>(rounded >> 16)
-                                     : BFloat16(scratch.value[i]).bits;
+      data_[first + i].bits =
+          finite ? static_cast<std::uint16_t>(rounded >> 16) : BFloat16(scratch.value[i]).bits;
     }
   }
 

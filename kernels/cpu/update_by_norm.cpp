@@ -13,8 +13,8 @@ class LambDirection {
   explicit LambDirection(const LambUpdate& args)
       : exp_avg_(args.exp_avg, args.common, 0),
         exp_avg_sq_(args.exp_avg_sq, args.common, 1),
-        correction1_(static_cast<float>(
-            AdamConstants(args.beta1, args.beta2, args.time_step).correction1)),
+        correction1_(
+            static_cast<float>(AdamConstants(args.beta1, args.beta2, args.time_step).correction1)),
         root_correction2_(AdamConstants(args.beta1, args.beta2, args.time_step).root_correction2),
         eps_(args.eps) {}
 
@@ -25,8 +25,8 @@ class LambDirection {
     const float* v = exp_avg_sq_.read(first, count, v_scratch);
 #pragma omp simd
     for (int i = 0; i < count; ++i) {
-      r[i] = correction1_ * m[i] / (std::sqrt(v[i]) * root_correction2_ + eps_) +
-             weight_decay * p[i];
+      r[i] =
+          correction1_ * m[i] / (std::sqrt(v[i]) * root_correction2_ + eps_) + weight_decay * p[i];
     }
   }
 
@@ -69,12 +69,12 @@ void lamb_norms(ThreadTeam& team, const LambUpdate& args, Tensor sums) {
   const float* parameter = common.parameter.as<float>();
   dispatch_update(common, args.exp_avg.dtype, [&](auto, auto moment_type) {
     const LambDirection<decltype(moment_type)> direction(args);
-    segment_sums(team, common, sums,
-                 [&](const UpdateSegment& segment, std::int64_t first, int count, float* a,
-                     float* b) {
-                   std::copy_n(parameter + first, count, a);
-                   direction(parameter + first, segment.weight_decay, first, count, b);
-                 });
+    segment_sums(
+        team, common, sums,
+        [&](const UpdateSegment& segment, std::int64_t first, int count, float* a, float* b) {
+          std::copy_n(parameter + first, count, a);
+          direction(parameter + first, segment.weight_decay, first, count, b);
+        });
   });
 }
 

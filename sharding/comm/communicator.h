@@ -1,8 +1,8 @@
 /// How ranks exchange tensors: the one page that every kind of communicator implements.
 ///
-/// Every rank of a group calls the same collectives in the same order on the same communicator, with
-/// the same counts and types. A call enqueues on a stream; buffers belong to the communicator from
-/// then until the stream has passed the call. All collectives only ever add; nobody averages.
+/// Every rank of a group calls the same collectives in the same order on the same communicator,
+/// with the same counts and types. A call enqueues on a stream; buffers belong to the communicator
+/// from then until the stream has passed the call. All collectives only ever add; nobody averages.
 ///
 /// Order    Sums are taken in rank order 0, 1, ..., W-1 by `single` and `threads`, so that the same
 ///          numbers come out as from adding the ranks' contributions one after another on one rank.

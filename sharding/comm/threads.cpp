@@ -96,8 +96,9 @@ class MeetingPlace {
   void check_agreement() {
     for (int r = 1; r < world_size(); ++r) {
       if (brought_[r].agrees(brought_[0])) continue;
-      abort_locked(fmt::format("rank 0 called {} while rank {} called {}: ranks must follow one schedule",
-                               brought_[0].text(), r, brought_[r].text()));
+      abort_locked(
+          fmt::format("rank 0 called {} while rank {} called {}: ranks must follow one schedule",
+                      brought_[0].text(), r, brought_[r].text()));
       throw_if_aborted();
     }
   }

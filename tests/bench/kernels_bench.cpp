@@ -1,6 +1,7 @@
 // Kernels at the sizes of a 124 M parameter model (1024 tokens) against this machine's own bounds,
 // measured in the same run: products against one large product through the same library on every
-// thread, the rest against a copy of the same bytes. `share` is the part of the bound that is reached.
+// thread, the rest against a copy of the same bytes. `share` is the part of the bound that is
+// reached.
 //
 //   ./dev bench            all
 //   ./dev bench linear     those whose name matches
@@ -29,9 +30,12 @@ constexpr std::int64_t kTokens = 1024;
 constexpr std::int64_t kWidth = 768;
 
 Stream& stream() {
-  static const auto stream = make_cpu_compute_stream(
-      {.name = "bench", .rank = 0, .num_threads = engine::num_usable_cores(), .may_spin = true,
-       .hook = {}, .trace = nullptr});
+  static const auto stream = make_cpu_compute_stream({.name = "bench",
+                                                      .rank = 0,
+                                                      .num_threads = engine::num_usable_cores(),
+                                                      .may_spin = true,
+                                                      .hook = {},
+                                                      .trace = nullptr});
   return *stream;
 }
 
@@ -99,9 +103,14 @@ void linear(benchmark::State& state) {
   state.SetLabel(state.range(2) == 0 ? "forward" : state.range(2) == 1 ? "d input" : "d weight");
   measure_flops(state, 2.0 * static_cast<double>(kTokens * inputs * outputs), [&] {
     switch (state.range(2)) {
-      case 0: kernels::linear_forward(stream(), {shape, x, w, {}, y, {}}); break;
-      case 1: kernels::linear_backward_input(stream(), {shape, y, w, x, false, {}}); break;
-      default: kernels::linear_backward_weight(stream(), {shape, y, x, w, {}, false, {}});
+      case 0:
+        kernels::linear_forward(stream(), {shape, x, w, {}, y, {}});
+        break;
+      case 1:
+        kernels::linear_backward_input(stream(), {shape, y, w, x, false, {}});
+        break;
+      default:
+        kernels::linear_backward_weight(stream(), {shape, y, x, w, {}, false, {}});
     }
   });
 }
@@ -129,8 +138,7 @@ void attention(benchmark::State& state) {
   // Causal: half of S x S; two products forward, five backward.
   measure_flops(state, (backward ? 5.0 : 2.0) * kTokens * kTokens * kWidth, [&] {
     if (backward) {
-      kernels::attention_backward(stream(),
-                                  {shape, qkv, out, lse, dout, {}, dqkv, workspace});
+      kernels::attention_backward(stream(), {shape, qkv, out, lse, dout, {}, dqkv, workspace});
     } else {
       kernels::attention_forward(stream(), {shape, qkv, {}, out, lse, workspace});
     }

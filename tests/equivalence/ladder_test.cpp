@@ -1,5 +1,5 @@
-// The equality ladder (docs/architecture.md): how a run is cut into ranks, stages, slots and threads
-// changes where things are and when they move, and not one bit of what is computed.
+// The equality ladder (docs/architecture.md): how a run is cut into ranks, stages, slots and
+// threads changes where things are and when they move, and not one bit of what is computed.
 
 #include <gtest/gtest.h>
 
@@ -24,10 +24,11 @@ const Outcome& reference(bool tied, const RunShape& like) {
   const auto [it, missing] =
       outcomes.try_emplace(Key{tied, like.world_size, like.num_micro_steps, sync});
   if (missing) {
-    it->second = train(tiny_training(tiny_model(tied)), {.world_size = like.world_size,
-                                                         .num_micro_steps = like.num_micro_steps,
-                                                         .stage = 0,
-                                                         .grad_sync = sync},
+    it->second = train(tiny_training(tiny_model(tied)),
+                       {.world_size = like.world_size,
+                        .num_micro_steps = like.num_micro_steps,
+                        .stage = 0,
+                        .grad_sync = sync},
                        kSteps);
   }
   return it->second;
@@ -67,11 +68,11 @@ TEST(EqualityLadder, StagesWorldsMicroStepsPrefetchThreadsAndDelaysChangeNoBit) 
 
 TEST(EqualityLadder, BoundaryAndEveryMicroStepAgreeWithOneMicroStep) {
   for (int stage = 0; stage <= 3; ++stage) {
-    expect_equal_to_reference(true, {.world_size = 3,
-                                     .num_micro_steps = 1,
-                                     .stage = stage,
-                                     .grad_sync = stage < 2 ? GradSync::kEveryMicroStep
-                                                            : GradSync::kBoundary});
+    expect_equal_to_reference(
+        true, {.world_size = 3,
+               .num_micro_steps = 1,
+               .stage = stage,
+               .grad_sync = stage < 2 ? GradSync::kEveryMicroStep : GradSync::kBoundary});
   }
 }
 

@@ -62,8 +62,8 @@ TEST(PrecisionLadder, StagesAgreeBitForBitInEveryPrecision) {
 }
 
 TEST(PrecisionLadder, GradientsAccumulatedInAnotherTypeThanReducedAgreeAcrossStages) {
-  for (const auto& [reduce, accumulate] : {std::pair(DType::kF32, DType::kBF16),
-                                           std::pair(DType::kBF16, DType::kF32)}) {
+  for (const auto& [reduce, accumulate] :
+       {std::pair(DType::kF32, DType::kBF16), std::pair(DType::kBF16, DType::kF32)}) {
     const Types types{"", {DType::kBF16, reduce, accumulate}};
     const RunShape first{.world_size = 2, .num_micro_steps = 2};
     const Outcome stage0 = train(training_in(types), first, kSteps);
@@ -111,8 +111,7 @@ TEST(PrecisionLadder, TypesChangeWhatIsComputedALittle) {
 TEST(PrecisionLadder, RandomRoundingOfMomentsSurvivesResharding) {
   const Types& types = kTypes[4];
   ASSERT_TRUE(types.moments.stochastic);
-  const Outcome one =
-      train(training_in(types), {.world_size = 1, .num_micro_steps = 4}, kSteps);
+  const Outcome one = train(training_in(types), {.world_size = 1, .num_micro_steps = 4}, kSteps);
   Outcome four = train(training_in(types), {.world_size = 4, .stage = 3}, kSteps);
   four.grad_norms = one.grad_norms;  // equal to one ulp only, see the ladder's row 2
   EXPECT_EQ(difference(one, four), "");
@@ -148,12 +147,12 @@ TEST(OptimizerLadder, EveryOptimizerAgreesAcrossStagesBitForBit) {
   }
 }
 
-// Element-wise optimizers, and Muon, whose matrices are computed whole by one owner, equal the single
-// rank's run. LAMB and LARS add norms in another order on another world: equal within rounding.
+// Element-wise optimizers, and Muon, whose matrices are computed whole by one owner, equal the
+// single rank's run. LAMB and LARS add norms in another order on another world: equal within
+// rounding.
 TEST(OptimizerLadder, EveryOptimizerOnFourRanksIsTheSingleRanks) {
   for (const optim::OptimizerType type : kOptimizers) {
-    const bool by_norm =
-        type == optim::OptimizerType::kLamb || type == optim::OptimizerType::kLars;
+    const bool by_norm = type == optim::OptimizerType::kLamb || type == optim::OptimizerType::kLars;
     const auto options = training_with(type, true);
     const Outcome one = train(options, {.world_size = 1, .num_micro_steps = 4}, kSteps);
     Outcome four = train(options, {.world_size = 4, .stage = 3}, kSteps);

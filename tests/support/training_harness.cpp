@@ -61,8 +61,7 @@ model::ModelShape tiny_model(bool tied) {
   shape.max_positions = 11;
   shape.norm = tied ? kernels::NormKind::kLayerNorm : kernels::NormKind::kRmsNorm;
   shape.positions = tied ? model::Positions::kLearned : model::Positions::kRope;
-  shape.activation =
-      tied ? kernels::ActivationKind::kGelu : kernels::ActivationKind::kSwiGlu;
+  shape.activation = tied ? kernels::ActivationKind::kGelu : kernels::ActivationKind::kSwiGlu;
   shape.bias = tied;
   shape.tied = tied;
   shape.dropout = 0.1;
@@ -90,7 +89,8 @@ void fill_tokens(const model::ModelShape& shape, std::int64_t step, std::int64_t
     const std::int64_t position = t % shape.seq_length;
     const auto token = [&](std::int64_t at) {
       const auto address = static_cast<std::uint64_t>((step * 4096 + row) * 4096 + at);
-      return static_cast<std::int32_t>(mixed(address) % static_cast<std::uint64_t>(shape.vocab_size));
+      return static_cast<std::int32_t>(mixed(address) %
+                                       static_cast<std::uint64_t>(shape.vocab_size));
     };
     inputs[t] = token(position);
     targets[t] = token(position + 1);

@@ -45,7 +45,8 @@ engine::TrainingOptions tiny_training(const model::ModelShape& shape, float max_
 void fill_tokens(const model::ModelShape& shape, std::int64_t step, std::int64_t first_row,
                  std::int32_t* inputs, std::int32_t* targets);
 
-/// Sleeps at every stream boundary, how long being a function of (seed, stream, how many came before).
+/// Sleeps at every stream boundary, how long being a function of (seed, stream, how many came
+/// before).
 BoundaryHook delays(std::uint64_t seed);
 
 Outcome train(engine::TrainingOptions options, const RunShape& setup, int num_steps);

@@ -1,0 +1,164 @@
+// Every optimizer at every stage and world against one rank's whole tensors in double precision.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/optim/optimizer_runs.h"
+#include "tests/support/whole_tensor_optimizer.h"
+
+namespace sherd::optim {
+namespace {
+
+using oracle::WholeTensorOptimizer;
+using sharding::Rank;
+using sharding::UnitState;
+using sherd::testing::RunShape;
+
+constexpr int kSteps = 50;
+
+struct Case {
+  const char* name;
+  OptimizerType type;
+  float lr = 0.02f;
+  float momentum = 0.0f;
+  double tolerance = 1e-5;
+};
+
+// Parameters begin in [-1, 1) and move by up to about 1. Gradients don't depend on parameters, so
+// errors add up over the steps but don't grow: each step rounds the parameter (2^-24 of it) and the
+// update, which errs by some 10 * 2^-24 of itself: 50 steps * (6e-8 * 2 + 6e-7 * 0.02) is 6.6e-6.
+//   lars   at momentum 0.9 an error in m is applied ten times over
+//   muon   five Newton-Schulz steps multiply the f32 rounding of a matrix's small singular values
+//   by
+//          up to 3.4445^5 = 485; a step of 0.02 errs by up to 0.02 * 485 * 2^-24 = 6e-7
+const Case kCases[] = {
+    {"adamw", OptimizerType::kAdamW},
+    {"adam", OptimizerType::kAdam},
+    {"sgd", OptimizerType::kSgd},
+    {"sgd_with_momentum", OptimizerType::kSgd, 0.02f, 0.9f},
+    {"lion", OptimizerType::kLion},
+    {"lamb", OptimizerType::kLamb},
+    {"lars", OptimizerType::kLars, 1.0f, 0.9f},
+    {"muon", OptimizerType::kMuon, 0.02f, 0.95f, 3e-5},
+};
+
+OptimizerOptions options_of(const Case& c) {
+  OptimizerOptions options;
+  options.type = c.type;
+  options.beta2 = 0.98f;
+  options.momentum = c.momentum;
+  options.trust_coefficient = 0.02f;
+  options.adamw_lr_ratio = 0.5f;
+  options.decay.rate = 0.1f;
+  return options;
+}
+
+WholeTensorOptimizer whole_tensors_after_fifty_steps(const Case& c) {
+  WholeTensorOptimizer whole(options_of(c), straddling_units(), initial_value);
+  for (int t = 1; t <= kSteps; ++t) {
+    whole.step(update_step(c.lr, t), [t](std::uint32_t parameter, std::int64_t element) {
+      return static_cast<double>(gradient_value(t, parameter, element));
+    });
+  }
+  return whole;
+}
+
+struct Deviation {
+  double largest = 0.0;
+  std::string where;
+  bool padding_is_zero = true;
+};
+
+void compare(const UnitState& unit, const WholeTensorOptimizer& whole, Deviation& deviation) {
+  for (const int owner : unit.updated_slices()) {
+    const Tensor slice = unit.master(owner);
+    std::vector<bool> padding(static_cast<std::size_t>(slice.numel), true);
+    for (const sharding::Piece& piece : unit.layout().pieces(owner)) {
+      const ParameterSpec& parameter = unit.spec().parameters[piece.parameter];
+      for (std::int64_t i = 0; i < piece.count; ++i) {
+        const std::int64_t element = piece.first_element + i;
+        const double expected = whole.parameter(parameter.index)[static_cast<std::size_t>(element)];
+        const double actual = slice.as<float>()[piece.position + i];
+        padding[static_cast<std::size_t>(piece.position + i)] = false;
+        const double error = std::abs(actual - expected);
+        if (error <= deviation.largest) continue;  // a NaN isn't
+        deviation.largest = error;
+        deviation.where = fmt::format("{}[{}] on slice {}: {:.9g}, expected {:.9g}", parameter.name,
+                                      element, owner, actual, expected);
+      }
+    }
+    for (std::int64_t i = 0; i < slice.numel; ++i) {
+      if (padding[static_cast<std::size_t>(i)]) {
+        deviation.padding_is_zero &= slice.as<float>()[i] == 0.0f;
+      }
+    }
+  }
+}
+
+std::vector<Deviation> deviations_after_fifty_steps(const Case& c, const RunShape& shape,
+                                                    const WholeTensorOptimizer& whole) {
+  std::vector<Deviation> deviations(static_cast<std::size_t>(shape.world_size));
+  sherd::testing::run_ranks(shape, [&](Rank& rank) {
+    const auto units = test::make_units(
+        straddling_units(),
+        sharding::placement_of(shape.stage, sharding::GradSync::kEveryMicroStep), rank);
+    for (const UnitState& unit : units) test::fill_slices(unit, initial_value);
+    const auto optimizer = make_optimizer(options_of(c), rank, units);
+    rank.guard([&] {
+      for (int t = 1; t <= kSteps; ++t) {
+        for (const UnitState& unit : units) {
+          fill_gradients(unit, [t](std::uint32_t parameter, std::int64_t element) {
+            return gradient_value(t, parameter, element);
+          });
+        }
+        take_step(rank.compute(), *optimizer, units, update_step(c.lr, t));
+      }
+      for (const UnitState& unit : units) {
+        compare(unit, whole, deviations[static_cast<std::size_t>(rank.rank)]);
+      }
+    });
+  });
+  return deviations;
+}
+
+class OptimizerOracle : public ::testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Optimizers, OptimizerOracle, ::testing::ValuesIn(kCases),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(OptimizerOracle, EqualsOneRanksWholeTensorsAtEveryStageAndWorld) {
+  const WholeTensorOptimizer whole = whole_tensors_after_fifty_steps(GetParam());
+  // In f32, a moment of about 0.5 is off by less than 50 * 2^-26: no sign may hang on less.
+  ASSERT_GT(whole.smallest_lion_direction(), 7.5e-7);
+  double largest = 0.0;
+  for (const RunShape& shape : stages_and_worlds()) {
+    for (const Deviation& deviation : deviations_after_fifty_steps(GetParam(), shape, whole)) {
+      EXPECT_LE(deviation.largest, GetParam().tolerance)
+          << sherd::testing::name_of(shape) << ": " << deviation.where;
+      EXPECT_TRUE(deviation.padding_is_zero) << sherd::testing::name_of(shape);
+      largest = std::max(largest, deviation.largest);
+    }
+  }
+  RecordProperty("largest_deviation", fmt::format("{:.3g}", largest));
+}
+
+// The comparison above would be worth little if parameters hardly moved.
+TEST_P(OptimizerOracle, MovesParametersByThousandsOfTheTolerance) {
+  const WholeTensorOptimizer whole = whole_tensors_after_fifty_steps(GetParam());
+  for (const UnitSpec& unit : straddling_units()) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      double squares = 0.0;
+      for (std::int64_t i = 0; i < parameter.numel(); ++i) {
+        const double moved = whole.parameter(parameter.index)[static_cast<std::size_t>(i)] -
+                             static_cast<double>(initial_value(parameter.index, i));
+        squares += moved * moved;
+      }
+      EXPECT_GT(std::sqrt(squares / static_cast<double>(parameter.numel())),
+                3000 * GetParam().tolerance)
+          << parameter.name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sherd::optim
