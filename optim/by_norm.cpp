@@ -17,6 +17,12 @@ class NormOptimizer final : public ByNorm {
         segment_ratios_.emplace_back(slice.segments.size());
       }
     }
+    for (const sharding::UnitState& unit : units) {
+      for (const ParameterSpec& parameter : unit.spec().parameters) {
+        if (weight_decays_.size() <= parameter.index) weight_decays_.resize(parameter.index + 1);
+        weight_decays_[parameter.index] = options.decay.rate_of(parameter);
+      }
+    }
   }
 
   void prepare(Stream& stream, const UpdateStep& step) override {
@@ -35,7 +41,6 @@ class NormOptimizer final : public ByNorm {
             kernels::lars_norms(stream, lars_args(unit, slice, step), sums);
           }
         });
-    ratios_.assign(norms.size(), 1.0f);
     set_ratios(norms);
   }
 
@@ -78,14 +83,15 @@ class NormOptimizer final : public ByNorm {
   }
 
   void set_ratios(const std::vector<TensorNorms::Pair>& norms) {
+    ratios_.resize(norms.size());
+    for (std::size_t p = 0; p < norms.size(); ++p)
+      ratios_[p] = ratio_of(norms[p], weight_decays_[p]);
     std::size_t index = 0;
     for (const auto& of_unit : slices_) {
       for (const UpdatedSlice& slice : of_unit) {
         std::vector<float>& ratios = segment_ratios_[index++];
         for (std::size_t i = 0; i < slice.segments.size(); ++i) {
-          const kernels::UpdateSegment& segment = slice.segments[i];
-          ratios[i] = ratio_of(norms[segment.parameter], segment.weight_decay);
-          ratios_[segment.parameter] = ratios[i];
+          ratios[i] = ratios_[slice.segments[i].parameter];
         }
       }
     }
@@ -93,6 +99,7 @@ class NormOptimizer final : public ByNorm {
 
   OptimizerOptions options_;
   std::vector<std::vector<UpdatedSlice>> slices_;
+  std::vector<float> weight_decays_;  // by parameter index, those on other ranks included
   TensorNorms norms_;
   std::vector<Buffer> first_, second_;
   std::vector<std::vector<float>> segment_ratios_;  // by slice, in the order of slices_

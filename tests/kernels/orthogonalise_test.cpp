@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <Eigen/SVD>
+#include <algorithm>
 #include <cmath>
 
 #include "tests/support/oracle_update.h"
@@ -34,6 +36,74 @@ TEST(Orthogonalise, MatchesTheOracleOnAnyNumberOfThreads) {
     EXPECT_TRUE(test::close(out[0], oracle::orthogonalise(matrix.values(), rows, columns),
                             {1e-4, 1e-4, 0.0}));
   }
+}
+
+using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+Matrix as_matrix(const Values& values, std::int64_t rows, std::int64_t columns) {
+  return Eigen::Map<const Matrix>(values.data(), rows, columns);
+}
+Eigen::VectorXd singular_values(const Values& values, std::int64_t rows, std::int64_t columns) {
+  return Eigen::BDCSVD<Matrix>(as_matrix(values, rows, columns)).singularValues();
+}
+
+// The five steps as they act on one singular value.
+double after_five_steps(double value) {
+  for (int step = 0; step < 5; ++step) {
+    const double square = value * value;
+    value *= 3.4445 + square * (-4.7750 + square * 2.0315);
+  }
+  return value;
+}
+
+// The steps are odd polynomials: they change singular values and keep singular vectors.
+TEST(Orthogonalise, KeepsSingularVectorsAndBringsSingularValuesNearOne) {
+  for (const auto& [rows, columns] :
+       {std::pair{5, 5}, {24, 24}, {13, 31}, {31, 13}, {8, 200}, {200, 8}, {96, 200}, {200, 96}}) {
+    SCOPED_TRACE(fmt::format("{} x {}", rows, columns));
+    const OwnedTensor matrix(DType::kF32, test::random_values(rows * columns, 2));
+    const Values result = orthogonalised(*test::compute_stream(2), matrix, rows, columns).values();
+    const Eigen::BDCSVD<Matrix> svd(as_matrix(matrix.values(), rows, columns),
+                                    Eigen::ComputeThinU | Eigen::ComputeThinV);
+    const double norm = svd.singularValues().norm() + 1e-7;
+    const Eigen::VectorXd expected = svd.singularValues().unaryExpr(
+        [&](double value) { return after_five_steps(value / norm); });
+    const Matrix product = svd.matrixU() * expected.asDiagonal() * svd.matrixV().transpose();
+    EXPECT_LT((as_matrix(result, rows, columns) - product).cwiseAbs().maxCoeff(), 2e-5);
+    const Eigen::VectorXd found = singular_values(result, rows, columns);
+    EXPECT_GT(found.minCoeff(), 0.6);
+    EXPECT_LT(found.maxCoeff(), 1.3);
+  }
+}
+
+TEST(Orthogonalise, LeavesTheRankOfADeficientMatrixAndIsFinite) {
+  // Rank 2: every row is a sum of two.
+  for (const auto& [rows, columns] : {std::pair{12, 12}, {9, 30}, {30, 9}}) {
+    SCOPED_TRACE(fmt::format("{} x {}", rows, columns));
+    const Matrix left = as_matrix(test::random_values(rows * 2, 3), rows, 2);
+    const Matrix right = as_matrix(test::random_values(2 * columns, 4), 2, columns);
+    const Matrix matrix = left * right;
+    const OwnedTensor tensor(DType::kF32, Values(matrix.data(), matrix.data() + matrix.size()));
+    const Values result = orthogonalised(*test::compute_stream(2), tensor, rows, columns).values();
+    ASSERT_TRUE(
+        std::all_of(result.begin(), result.end(), [](double x) { return std::isfinite(x); }));
+    const Eigen::VectorXd found = singular_values(result, rows, columns);
+    EXPECT_GT(found[1], 0.6);
+    EXPECT_LT(found[0], 1.3);
+    // What rounding to f32 (2^-24) left of the others has grown by 3.4445^5 = 485.
+    EXPECT_LT(found[2], 485 * 0x1p-24 * 4);
+  }
+}
+
+TEST(Orthogonalise, OfOneRowIsItsDirection) {
+  const Values result = orthogonalised(*test::compute_stream(),
+                                       OwnedTensor(DType::kF32, Values{3e-3, 0.0, -4e-3}), 1, 3)
+                            .values();
+  // One singular value, which the normalisation makes 1 (its 1e-7 counts: 2e-5 of 5e-3).
+  const double length = after_five_steps(5e-3 / (5e-3 + 1e-7));
+  EXPECT_NEAR(result[0], 0.6 * length, 1e-6);
+  EXPECT_EQ(result[1], 0.0);
+  EXPECT_NEAR(result[2], -0.8 * length, 1e-6);
 }
 
 TEST(Orthogonalise, BringsSingularValuesOfADiagonalMatrixNearOne) {

@@ -64,12 +64,21 @@ Values joined(const oracle::SegmentNorms& norms) {
   return all;
 }
 
-class UpdateByNorm : public ::testing::TestWithParam<DType> {};
-INSTANTIATE_TEST_SUITE_P(MomentTypes, UpdateByNorm, ::testing::Values(DType::kF32, DType::kBF16),
-                         test::type_name);
+struct Types {
+  DType gradient, moment;
+};
+class UpdateByNorm : public ::testing::TestWithParam<Types> {};
+INSTANTIATE_TEST_SUITE_P(
+    Types, UpdateByNorm,
+    ::testing::Values(Types{DType::kF32, DType::kF32}, Types{DType::kBF16, DType::kF32},
+                      Types{DType::kF16, DType::kF32}, Types{DType::kBF16, DType::kBF16}),
+    [](const auto& info) {
+      return fmt::format("{}_gradient_{}_moments", name_of(info.param.gradient),
+                         name_of(info.param.moment));
+    });
 
 TEST_P(UpdateByNorm, LambMatchesTheOracleCallByCallOnAnyNumberOfThreads) {
-  const Slice before(DType::kBF16, GetParam());
+  const Slice before(GetParam().gradient, GetParam().moment);
   LambUpdate args;
   args.common = common_of(0.3f);
   args.beta2 = 0.95f;
@@ -91,8 +100,8 @@ TEST_P(UpdateByNorm, LambMatchesTheOracleCallByCallOnAnyNumberOfThreads) {
 
   UpdateState state = before.values();
   oracle::lamb_moments(state, before.gradient.values(), args);
-  EXPECT_TRUE(test::close(out[1], state.first_moment, test::rounded_once(GetParam())));
-  EXPECT_TRUE(test::close(out[2], state.second_moment, test::rounded_once(GetParam())));
+  EXPECT_TRUE(test::close(out[1], state.first_moment, test::rounded_once(GetParam().moment)));
+  EXPECT_TRUE(test::close(out[2], state.second_moment, test::rounded_once(GetParam().moment)));
   // What follows reads the moments as they are stored.
   state.first_moment = out[1].values();
   state.second_moment = out[2].values();
@@ -102,7 +111,7 @@ TEST_P(UpdateByNorm, LambMatchesTheOracleCallByCallOnAnyNumberOfThreads) {
 }
 
 TEST_P(UpdateByNorm, LarsMatchesTheOracleCallByCallOnAnyNumberOfThreads) {
-  const Slice before(DType::kBF16, GetParam());
+  const Slice before(GetParam().gradient, GetParam().moment);
   const std::vector<float> ratios{0.5f, 0.1f, 0.02f, 2.0f};
   LarsUpdate args;
   args.common = common_of(0.3f);
@@ -122,11 +131,11 @@ TEST_P(UpdateByNorm, LarsMatchesTheOracleCallByCallOnAnyNumberOfThreads) {
   EXPECT_TRUE(test::close(out[2], joined(oracle::lars_norms(state, gradient, args)), kTolerance));
   oracle::lars_apply(state, gradient, args, as_values(ratios));
   EXPECT_TRUE(test::close(out[0], state.parameter, kTolerance));
-  EXPECT_TRUE(test::close(out[1], state.first_moment, test::rounded_once(GetParam())));
+  EXPECT_TRUE(test::close(out[1], state.first_moment, test::rounded_once(GetParam().moment)));
 }
 
 TEST_P(UpdateByNorm, MuonMatchesTheOracleCallByCallOnAnyNumberOfThreads) {
-  const Slice before(DType::kBF16, GetParam());
+  const Slice before(GetParam().gradient, GetParam().moment);
   const std::vector<float> ratios{0.5f, 0.1f, 0.02f, 2.0f};
   MuonUpdate args;
   args.common = common_of(0.3f);
@@ -144,7 +153,7 @@ TEST_P(UpdateByNorm, MuonMatchesTheOracleCallByCallOnAnyNumberOfThreads) {
   });
   UpdateState state = before.values();
   const Values update = oracle::muon_momentum(state, before.gradient.values(), args);
-  EXPECT_TRUE(test::close(out[1], state.first_moment, test::rounded_once(GetParam())));
+  EXPECT_TRUE(test::close(out[1], state.first_moment, test::rounded_once(GetParam().moment)));
   EXPECT_TRUE(test::close(out[2], update, kTolerance));
   oracle::muon_apply(state, out[2].values(), args, as_values(ratios));
   EXPECT_TRUE(test::close(out[0], state.parameter, kTolerance));

@@ -16,22 +16,25 @@ using sharding::UnitState;
 using sherd::testing::RunShape;
 
 constexpr int kSteps = 50;
+// Parameters begin in [-1, 1) and move by up to about 1. Gradients don't depend on parameters, so
+// errors add up over the steps but don't grow: each step rounds the parameter (2^-24 of it) and the
+// update of about 0.02, which errs by some 10 * 2^-24 of itself: 50 * (2 * 6e-8 + 0.02 * 6e-7) is
+// 6.6e-6 if all were of one sign. LARS's momentum repeats an error some ten times. Muon's five
+// steps multiply the rounding of a matrix's small singular values by up to 3.4445^5 = 485.
+// Roundings are of both signs: the largest deviation that we saw is 2e-6 (lars), muon's is 1e-6.
+constexpr double kTolerance = 1e-5;
+// Lion jumps where its direction is 0. In f32 the moment errs by at most about 1.2 * 2^-24 in each
+// step, which beta2 = 0.98 sums to 2.3e-6: an element that ever came nearer isn't compared.
+constexpr double kSignMargin = 3e-6;
+constexpr int kMostWithoutSign = 10;  // of 2682
 
 struct Case {
   const char* name;
   OptimizerType type;
   float lr = 0.02f;
   float momentum = 0.0f;
-  double tolerance = 1e-5;
 };
 
-// Parameters begin in [-1, 1) and move by up to about 1. Gradients don't depend on parameters, so
-// errors add up over the steps but don't grow: each step rounds the parameter (2^-24 of it) and the
-// update, which errs by some 10 * 2^-24 of itself: 50 steps * (6e-8 * 2 + 6e-7 * 0.02) is 6.6e-6.
-//   lars   at momentum 0.9 an error in m is applied ten times over
-//   muon   five Newton-Schulz steps multiply the f32 rounding of a matrix's small singular values
-//   by
-//          up to 3.4445^5 = 485; a step of 0.02 errs by up to 0.02 * 485 * 2^-24 = 6e-7
 const Case kCases[] = {
     {"adamw", OptimizerType::kAdamW},
     {"adam", OptimizerType::kAdam},
@@ -40,7 +43,7 @@ const Case kCases[] = {
     {"lion", OptimizerType::kLion},
     {"lamb", OptimizerType::kLamb},
     {"lars", OptimizerType::kLars, 1.0f, 0.9f},
-    {"muon", OptimizerType::kMuon, 0.02f, 0.95f, 3e-5},
+    {"muon", OptimizerType::kMuon, 0.02f, 0.95f},
 };
 
 OptimizerOptions options_of(const Case& c) {
@@ -80,9 +83,8 @@ void compare(const UnitState& unit, const WholeTensorOptimizer& whole, Deviation
         const std::int64_t element = piece.first_element + i;
         const double expected = whole.parameter(parameter.index)[static_cast<std::size_t>(element)];
         const double actual = slice.as<float>()[piece.position + i];
-        padding[static_cast<std::size_t>(piece.position + i)] = false;
-        const double error = std::abs(actual - expected);
-        if (error <= deviation.largest) continue;  // a NaN isn't
+        const double error = std::isfinite(actual) ? std::abs(actual - expected) : HUGE_VAL;
+        if (error <= deviation.largest) continue;
         deviation.largest = error;
         deviation.where = fmt::format("{}[{}] on slice {}: {:.9g}, expected {:.9g}", parameter.name,
                                       element, owner, actual, expected);
@@ -128,18 +130,29 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, OptimizerOracle, ::testing::ValuesIn(kCases
 
 TEST_P(OptimizerOracle, EqualsOneRanksWholeTensorsAtEveryStageAndWorld) {
   const WholeTensorOptimizer whole = whole_tensors_after_fifty_steps(GetParam());
-  // In f32, a moment of about 0.5 is off by less than 50 * 2^-26: no sign may hang on less.
-  ASSERT_GT(whole.smallest_lion_direction(), 7.5e-7);
   double largest = 0.0;
   for (const RunShape& shape : stages_and_worlds()) {
     for (const Deviation& deviation : deviations_after_fifty_steps(GetParam(), shape, whole)) {
-      EXPECT_LE(deviation.largest, GetParam().tolerance)
+      EXPECT_LE(deviation.largest, kTolerance)
           << sherd::testing::name_of(shape) << ": " << deviation.where;
       EXPECT_TRUE(deviation.padding_is_zero) << sherd::testing::name_of(shape);
       largest = std::max(largest, deviation.largest);
     }
   }
   RecordProperty("largest_deviation", fmt::format("{:.3g}", largest));
+}
+
+TEST_P(OptimizerOracle, ComparesNearlyAllElements) {
+  const WholeTensorOptimizer whole = whole_tensors_after_fifty_steps(GetParam());
+  int without_sign = 0;
+  for (const UnitSpec& unit : straddling_units()) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      for (std::int64_t i = 0; i < parameter.numel(); ++i) {
+        without_sign += whole.smallest_direction(parameter.index, i) < kSignMargin ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_LE(without_sign, GetParam().type == OptimizerType::kLion ? kMostWithoutSign : 0);
 }
 
 // The comparison above would be worth little if parameters hardly moved.
@@ -153,8 +166,7 @@ TEST_P(OptimizerOracle, MovesParametersByThousandsOfTheTolerance) {
                              static_cast<double>(initial_value(parameter.index, i));
         squares += moved * moved;
       }
-      EXPECT_GT(std::sqrt(squares / static_cast<double>(parameter.numel())),
-                3000 * GetParam().tolerance)
+      EXPECT_GT(std::sqrt(squares / static_cast<double>(parameter.numel())), 3000 * kTolerance)
           << parameter.name;
     }
   }

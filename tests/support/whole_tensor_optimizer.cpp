@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/error.h"
 
@@ -44,9 +45,12 @@ WholeTensorOptimizer::WholeTensorOptimizer(const optim::OptimizerOptions& option
   for (const UnitSpec& unit : units) {
     for (const ParameterSpec& spec : unit.parameters) {
       CHECK(spec.index == tensors_.size());
-      const Values zero(static_cast<std::size_t>(spec.numel()), 0.0);
-      tensors_.push_back(
-          {spec, unit.unit_class == UnitClass::kBlock, {filled(spec, initial), zero, zero}});
+      const auto count = static_cast<std::size_t>(spec.numel());
+      const Values zero(count, 0.0);
+      tensors_.push_back({spec,
+                          unit.unit_class == UnitClass::kBlock,
+                          {filled(spec, initial), zero, zero},
+                          Values(count, std::numeric_limits<double>::infinity())});
     }
   }
   ratios_.assign(tensors_.size(), 1.0);
@@ -104,12 +108,13 @@ void WholeTensorOptimizer::step_adam(Tensor& tensor, const Values& gradient,
 }
 
 void WholeTensorOptimizer::step_lion(Tensor& tensor, const Values& gradient,
-                                     const kernels::UpdateCommon& common) {
+                                     const kernels::UpdateCommon& common) const {
   const double beta1 = options_.beta1, scale = common.gradient_scale;
   for (std::size_t i = 0; i < gradient.size(); ++i) {
     const double direction =
         beta1 * tensor.state.first_moment[i] + (1.0 - beta1) * scale * gradient[i];
-    smallest_lion_direction_ = std::min(smallest_lion_direction_, std::abs(direction));
+    double& smallest = tensor.smallest_direction[i];
+    smallest = std::min(smallest, std::abs(direction));
   }
   lion_update(tensor.state, gradient, {common, {}, options_.beta1, options_.beta2});
 }

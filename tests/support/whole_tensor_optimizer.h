@@ -3,7 +3,6 @@
 #pragma once
 
 #include <functional>
-#include <limits>
 #include <vector>
 
 #include "optim/optimizer.h"
@@ -25,18 +24,22 @@ class WholeTensorOptimizer {
   const Values& parameter(std::uint32_t index) const { return tensors_[index].state.parameter; }
   /// The last step's trust ratios by parameter index; 1 where there is none.
   const Values& ratios() const { return ratios_; }
-  /// Lion's step is discontinuous where its direction is 0: how near any element ever came.
-  double smallest_lion_direction() const { return smallest_lion_direction_; }
+  /// Lion's step jumps where its direction is 0: how near this element ever came. Infinity
+  /// otherwise.
+  double smallest_direction(std::uint32_t index, std::int64_t element) const {
+    return tensors_[index].smallest_direction[static_cast<std::size_t>(element)];
+  }
 
  private:
   struct Tensor {
     ParameterSpec spec;
     bool in_block = false;
     UpdateState state;
+    Values smallest_direction;
   };
   void step_adam(Tensor& tensor, const Values& gradient, const kernels::UpdateCommon& common,
                  std::int64_t time_step) const;
-  void step_lion(Tensor& tensor, const Values& gradient, const kernels::UpdateCommon& common);
+  void step_lion(Tensor& tensor, const Values& gradient, const kernels::UpdateCommon& common) const;
   void step_lamb(Tensor& tensor, const Values& gradient, const kernels::UpdateCommon& common,
                  std::int64_t time_step);
   void step_lars(Tensor& tensor, const Values& gradient, const kernels::UpdateCommon& common);
@@ -45,7 +48,6 @@ class WholeTensorOptimizer {
   optim::OptimizerOptions options_;
   std::vector<Tensor> tensors_;  // by index
   Values ratios_;
-  double smallest_lion_direction_ = std::numeric_limits<double>::infinity();
 };
 
 }  // namespace sherd::oracle
