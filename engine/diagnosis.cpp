@@ -78,9 +78,11 @@ std::string Diagnosis::explain(std::int64_t step, double loss, double norm) {
   const auto number = [](double x) { return std::isnan(x) ? "nan" : fmt::format("{}", x); };
   std::string text =
       fmt::format("step {}: loss is {}, gradient norm is {}.", step, number(loss), number(norm));
+  bool in_slice = false;
   for (std::size_t owner = 0; owner < rows.size(); ++owner) {
     const auto& row = rows[owner];
     if (row[0] < 0.0) continue;
+    in_slice = true;
     text += fmt::format(" The gradient of {} is not finite; its slice belongs to rank {}.",
                         name_of({row[0], row[1], row[2], row[3]}), owner);
     break;
@@ -97,14 +99,16 @@ std::string Diagnosis::explain(std::int64_t step, double loss, double norm) {
     text += fmt::format(" A replay of the step found it first on rank {}, in {}{}.", origin,
                         name_of({row[4], row[5], row[6], row[7]}),
                         row[8] == 0.0 ? " after a loss that isn't finite" : "");
-  } else if (std::isfinite(norm)) {
+  } else if (in_slice) {
+    text += " In a replay of the step every rank's own gradient was finite: only their sum is not.";
+  } else {
     const auto bad =
         std::find_if(rows.begin(), rows.end(), [](const auto& r) { return r[8] == 0.0; });
-    text += fmt::format(" Every gradient is finite; token losses (unit \"{}\") of rank {} are not.",
-                        model_.units()[static_cast<std::size_t>(model_.head_unit())].name(),
-                        bad - rows.begin());
-  } else {
-    text += " In a replay of the step every rank's own gradient was finite: only their sum is not.";
+    text += " Every element of the gradient is finite";
+    text += bad == rows.end()
+                ? ", only its norm is not."
+                : fmt::format("; token losses (unit \"{}\") of rank {} are not.",
+                              model_.units()[model_.head_unit()].name(), bad - rows.begin());
   }
   return text +
          " The parameters are as before this step; a lower optimizer.lr or "

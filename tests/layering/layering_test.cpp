@@ -52,7 +52,7 @@ const std::vector<Home> kHomes = {
     {"nlohmann/.*", "engine/[^/]*\\.cpp"},
     {"CLI/.*", "engine/main/.*"},
     {"cblas\\.h", "kernels/cpu/gemm\\.cpp"},
-    {"Eigen/.*", "kernels/cpu/.*"},
+    {"Eigen/.*", "kernels/.*"},
     {"hdf5.*", "checkpoint/hdf5[^/]*"},
     {"xxhash\\.h", "checkpoint/.*"},
     {"mpi\\.h", "sharding/comm/mpi[^/]*\\.cpp"},

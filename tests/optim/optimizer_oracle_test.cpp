@@ -81,6 +81,7 @@ void compare(const UnitState& unit, const WholeTensorOptimizer& whole, Deviation
       const ParameterSpec& parameter = unit.spec().parameters[piece.parameter];
       for (std::int64_t i = 0; i < piece.count; ++i) {
         const std::int64_t element = piece.first_element + i;
+        padding[static_cast<std::size_t>(piece.position + i)] = false;
         const double expected = whole.parameter(parameter.index)[static_cast<std::size_t>(element)];
         const double actual = slice.as<float>()[piece.position + i];
         const double error = std::isfinite(actual) ? std::abs(actual - expected) : HUGE_VAL;
