@@ -7,3 +7,6 @@ find_package(BLAS REQUIRED)
 find_package(yaml-cpp REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)
+# The serial build: it is thread-safe in Debian, the one for MPI is not.
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(HDF5 REQUIRED IMPORTED_TARGET hdf5-serial)

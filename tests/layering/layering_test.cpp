@@ -49,7 +49,7 @@ struct Home {
 const std::vector<Home> kHomes = {
     {"fmt/.*", ".*"},
     {"yaml-cpp/.*", "engine/recipe[^/]*\\.cpp"},
-    {"nlohmann/.*", "engine/[^/]*\\.cpp"},
+    {"nlohmann/.*", "engine/[^/]*\\.cpp|checkpoint/.*"},
     {"CLI/.*", "engine/main/.*"},
     {"cblas\\.h", "kernels/cpu/gemm\\.cpp"},
     {"Eigen/.*", "kernels/.*"},
@@ -63,7 +63,8 @@ const std::vector<Home> kHomes = {
 
 // What comes with the compiler and the operating system.
 const std::regex kSystem(
-    "[a-z_]+|immintrin\\.h|(unistd|sched|signal|fcntl|glob|fnmatch|time|pthread|dlfcn)\\.h|sys/.*");
+    "[a-z_]+|immintrin\\.h|(unistd|sched|signal|fcntl|glob|fnmatch|time|pthread|dlfcn|dirent)\\.h|"
+    "sys/.*");
 
 std::vector<std::string> source_files() {
   const fs::path root = SHERD_SOURCE_DIR;
