@@ -10,6 +10,19 @@
 #include "engine/training_step.h"
 
 namespace sherd::engine {
+
+// One micro-batch is read while the next one is written, at any time.
+std::vector<BufferSpec> batch_buffers(const TrainingOptions& options) {
+  std::vector<BufferSpec> buffers;
+  for (const int index : {0, 1}) {
+    for (const char* kind : {"inputs", "targets"}) {
+      buffers.push_back({fmt::format("batch.{}.{}", index, kind), Category::kData, DType::kI32,
+                         options.model.tokens()});
+    }
+  }
+  return buffers;
+}
+
 namespace {
 
 class RankRun {
@@ -21,11 +34,12 @@ class RankRun {
         model_(context.options, rank),
         training_step_(context.options, model_),
         evaluation_(context.options, model_, context.batcher),
-        prefetcher_(
-            [this](std::int64_t step, std::int64_t micro_step, const data::Batch& batch) {
-              context_.batcher.fill(step, micro_step, rank_.rank, batch.inputs, batch.targets);
-            },
-            0, context.options.num_micro_steps, {acquire_batch(0), acquire_batch(1)}) {
+        batches_(acquire_batches(context.options, rank)) {
+    prefetcher_.emplace(
+        [this](std::int64_t step, std::int64_t micro_step, const data::Batch& batch) {
+          context_.batcher.fill(step, micro_step, rank_.rank, batch.inputs, batch.targets);
+        },
+        0, context.options.num_micro_steps, std::array{batch(0), batch(1)});
     if (rank_.rank == 0) {
       metrics_.emplace((context.output / "metrics.jsonl").string(),
                        MetricsWriter::Existing::kReplace);
@@ -59,27 +73,30 @@ class RankRun {
   }
 
  private:
-  data::Batch acquire_batch(int index) {
-    const std::int64_t tokens = context_.options.model.tokens();
-    for (const char* kind : {"inputs", "targets"}) {
-      batches_.push_back(
-          rank_.memory->acquire({fmt::format("batch.{}.{}", index, kind), Category::kData,
-                                 DType::kI32, tokens, kForward | kBackward}));
+  static std::vector<Buffer> acquire_batches(const TrainingOptions& options,
+                                             const sharding::Rank& rank) {
+    std::vector<Buffer> batches;
+    for (const BufferSpec& buffer : batch_buffers(options)) {
+      batches.push_back(rank.memory->acquire(buffer));
     }
-    return {batches_[batches_.size() - 2], batches_.back()};
+    return batches;
+  }
+  data::Batch batch(std::size_t index) const {
+    return {batches_[2 * index], batches_[2 * index + 1]};
   }
 
-  // The prefetched batch; a step that is replayed asks for batches again, which are made anew.
+  // The prefetched batch. A step that is replayed, before the run stops, asks for its batches
+  // again: they are made anew, and the prefetcher's work is over.
   TokenBatch next_batch(std::int64_t step, std::int64_t micro_step) {
     const std::int64_t number = step * context_.options.num_micro_steps + micro_step;
     if (number == next_number_) {
       ++next_number_;
-      const data::Batch batch = prefetcher_.next();
+      const data::Batch batch = prefetcher_->next();
       return {batch.inputs, batch.targets};
     }
-    context_.batcher.fill(step, micro_step, rank_.rank, evaluation_.inputs(),
-                          evaluation_.targets());
-    return {evaluation_.inputs(), evaluation_.targets()};
+    prefetcher_.reset();
+    context_.batcher.fill(step, micro_step, rank_.rank, batch(0).inputs, batch(0).targets);
+    return {batch(0).inputs, batch(0).targets};
   }
 
   void trace_if_asked(std::int64_t step) {
@@ -193,7 +210,7 @@ class RankRun {
   TrainingStep training_step_;
   Evaluation evaluation_;
   std::vector<Buffer> batches_;
-  data::BatchPrefetcher prefetcher_;
+  std::optional<data::BatchPrefetcher> prefetcher_;
   std::optional<MetricsWriter> metrics_;
   std::int64_t next_number_ = 0;
 

@@ -31,6 +31,12 @@ struct TokenBatch {
 };
 using NextBatch = std::function<TokenBatch(std::int64_t step, std::int64_t micro_step)>;
 
+/// Everything that a TrainingStep acquires on rank `rank`: the optimizer's buffers and what the
+/// verdict needs.
+std::vector<BufferSpec> training_step_buffers(const TrainingOptions& options,
+                                              const std::vector<sharding::UnitPlan>& units,
+                                              int rank);
+
 class TrainingStep {
  public:
   TrainingStep(const TrainingOptions& options, ShardedModel& model);
@@ -65,6 +71,7 @@ class TrainingStep {
   std::unique_ptr<optim::Optimizer> optimizer_;
   optim::GradientNorm norm_;
   sharding::Exchange exchange_;
+  sharding::Exchange diagnosis_exchange_;
   optim::LossScaler scaler_;
   std::int64_t num_updates_ = 0;  ///< steps that weren't skipped: Adam's t
   std::chrono::nanoseconds waited_before_{0};

@@ -25,4 +25,22 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options,
   __builtin_unreachable();
 }
 
+std::vector<BufferSpec> optimizer_buffers(const OptimizerOptions& options,
+                                          const std::vector<sharding::UnitPlan>& units, int rank) {
+  switch (options.type) {
+    case OptimizerType::kAdamW:
+    case OptimizerType::kAdam:
+    case OptimizerType::kSgd:
+    case OptimizerType::kLion:
+      return elementwise_buffers(options, units);
+    case OptimizerType::kLamb:
+    case OptimizerType::kLars:
+      return by_norm_buffers(options, units);
+    case OptimizerType::kMuon:
+      return muon_buffers(options, units, rank);
+  }
+  CHECK(false, "unknown optimizer");
+  __builtin_unreachable();
+}
+
 }  // namespace sherd::optim
