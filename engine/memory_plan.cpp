@@ -49,6 +49,7 @@ std::vector<sharding::UnitPlan> plan_units(const TrainingOptions& options, int w
 
 std::vector<BufferSpec> training_buffers(const TrainingOptions& options,
                                          const MemoryRequest& request) {
+  CHECK(request.num_threads >= 1, "a rank of {} threads", request.num_threads);
   const auto units = plan_units(options, request.world_size);
   std::vector<BufferSpec> buffers = model_buffers(options, units, request.num_threads);
   append(buffers, training_step_buffers(options, units, request.rank));

@@ -8,9 +8,11 @@
 #include <filesystem>
 #include <fstream>
 
+#include "core/arena.h"
 #include "engine/data/dataset.h"
 #include "engine/interrupt.h"
 #include "engine/launch.h"
+#include "engine/memory_plan.h"
 #include "engine/model/parameters.h"
 #include "engine/product_rate.h"
 #include "engine/progress.h"
@@ -76,6 +78,11 @@ void train(const ResolvedRecipe& resolved) {
   launch.world_size = static_cast<int>(recipe.world_size());
   launch.threads_per_rank = static_cast<int>(recipe.run.num_threads);
   launch.trace = &trace;
+  launch.memory = [&](int rank) {
+    return std::make_unique<Arena>(plan_memory(
+        options,
+        {.world_size = launch.world_size, .rank = rank, .num_threads = launch.compute_threads()}));
+  };
 
   Progress progress;
   progress.message(model_line(options, recipe));

@@ -178,9 +178,12 @@ Outcome train(engine::TrainingOptions options, const RunShape& setup, int num_st
   options = applied(std::move(options), setup);
   Outcome outcome;
   outcome.parameters = empty_parameters(options.model);
+  engine::LaunchOptions launch;
+  launch.world_size = setup.world_size;
+  launch.threads_per_rank = setup.threads_per_rank;
   const auto memory = [&](int r) {
     return std::make_unique<Arena>(MemoryPlan(
-        engine::training_buffers(options, {setup.world_size, r, setup.threads_per_rank})));
+        engine::training_buffers(options, {setup.world_size, r, launch.compute_threads()})));
   };
   const auto body = [&](sharding::Rank& rank) {
     engine::ShardedModel model(options, rank);
