@@ -121,8 +121,9 @@ void write_pieces(hid_t file, const ShardInfo& shard,
   }
   write_dataset(file, "tensors", fixed_string(width), {rows.size()}, names.data());
 
-  const Handle group(H5Gcreate2(file, "pieces", H5P_DEFAULT, timeless(H5P_GROUP_CREATE), H5P_DEFAULT),
-                     "H5Gcreate2", H5Gclose);
+  const Handle group(
+      H5Gcreate2(file, "pieces", H5P_DEFAULT, timeless(H5P_GROUP_CREATE), H5P_DEFAULT),
+      "H5Gcreate2", H5Gclose);
   for (const ShardDataset& dataset : shard.datasets) {
     std::vector<std::int64_t> table;
     for (const ShardPiece& piece : shard.pieces) {
@@ -165,7 +166,8 @@ Hdf5Skeleton build_hdf5_skeleton(const ShardLabel& label, const ShardInfo& shard
     const Handle access(memory_access_list(memory), "H5Pcreate", H5Pclose);
     // From 1 byte on: a dataset of any size can be written directly.
     hdf5_checked(H5Pset_alignment(access, 1, kFileAlignment), "H5Pset_alignment");
-    Handle file(H5Fcreate("shard", H5F_ACC_TRUNC, timeless(H5P_FILE_CREATE), access), "H5Fcreate", H5Fclose);
+    Handle file(H5Fcreate("shard", H5F_ACC_TRUNC, timeless(H5P_FILE_CREATE), access), "H5Fcreate",
+                H5Fclose);
     write_label(file, label);
     write_pieces(file, shard, tensors);
     for (const ShardDataset& dataset : shard.datasets) {

@@ -53,8 +53,7 @@ ShardLayout lay_out_shard(const sharding::State& state) {
       CHECK(dataset.numel == 0 || dataset.dtype == tensor.dtype, "{} is {} here, {} there", kind,
             name_of(dataset.dtype), name_of(tensor.dtype));
       dataset.dtype = tensor.dtype;
-      layout.info.pieces.push_back(
-          {piece.tensor, piece.first_element, piece.count, dataset.numel});
+      layout.info.pieces.push_back({piece.tensor, piece.first_element, piece.count, dataset.numel});
       layout.sources.emplace_back(piece.data);
       dataset.numel += piece.count;
     }
