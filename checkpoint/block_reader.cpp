@@ -34,6 +34,10 @@ std::string describe(const Manifest& manifest, const ShardInfo& shard, const Sha
 
 }  // namespace
 
+std::int64_t in_order_buffer_bytes(const Manifest& manifest) {
+  return kBlockBytes * std::min<std::int64_t>(std::ssize(manifest.shards), 64);
+}
+
 std::vector<StoredRun> stored_runs(const Manifest& manifest) {
   std::vector<StoredRun> runs;
   std::size_t num_pieces = 0;

@@ -27,6 +27,9 @@ struct StoredRun {
   std::int64_t position = 0;  ///< element of the dataset
 };
 
+/// Blocks that going through all tensors in order needs at once: one of each shard, up to 64.
+std::int64_t in_order_buffer_bytes(const Manifest& manifest);
+
 /// All pieces of a manifest, by tensor and then by first element: each tensor whole and in order.
 std::vector<StoredRun> stored_runs(const Manifest& manifest);
 
