@@ -46,15 +46,15 @@ ShardLayout lay_out_shard(const sharding::State& state) {
   }
   ShardLayout layout;
   for (const std::string& kind : kinds) {
-    ShardDataset dataset{.kind = kind};
+    ShardDataset dataset;
+    dataset.kind = kind;
     for (const sharding::StatePiece& piece : pieces) {
       const sharding::StateTensor& tensor = tensor_of(piece);
       if (tensor.kind != kind) continue;
       CHECK(dataset.numel == 0 || dataset.dtype == tensor.dtype, "{} is {} here, {} there", kind,
             name_of(dataset.dtype), name_of(tensor.dtype));
       dataset.dtype = tensor.dtype;
-      layout.info.pieces.push_back(
-          {piece.tensor, piece.first_element, piece.count, dataset.numel});
+      layout.info.pieces.push_back({piece.tensor, piece.first_element, piece.count, dataset.numel});
       layout.sources.emplace_back(piece.data);
       dataset.numel += piece.count;
     }

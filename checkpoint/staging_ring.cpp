@@ -67,10 +67,9 @@ bool StagingRing::take(Block& block) {
 
 void StagingRing::release(const Block& block) {
   const std::lock_guard lock(mutex_);
-  const auto reservation =
-      std::find_if(reserved_.begin(), reserved_.end(), [&](const Reservation& candidate) {
-        return memory_ + candidate.offset == block.data;
-      });
+  const auto reservation = std::find_if(
+      reserved_.begin(), reserved_.end(),
+      [&](const Reservation& candidate) { return memory_ + candidate.offset == block.data; });
   CHECK(reservation != reserved_.end(), "a block that the ring doesn't know");
   reservation->released = true;
   while (!reserved_.empty() && reserved_.front().released) reserved_.pop_front();
