@@ -156,15 +156,22 @@ void File::read_at(void* to, std::int64_t bytes, std::int64_t offset) const {
   }
 }
 
+ssize_t File::try_write_at(const void* from, std::int64_t bytes, std::int64_t offset) const {
+  const ssize_t done = uninterrupted(
+      [&] { return disk_->pwrite(fd_, from, static_cast<std::size_t>(bytes), offset); });
+  if (done > 0 || done == -EINVAL) return done;
+  // A write that takes nothing and gives no reason would be tried for ever.
+  throw DiskError(fmt::format("write {} bytes at {}", bytes, offset), path_,
+                  done == 0 ? EIO : static_cast<int>(-done));
+}
+
 void File::write_at(const void* from, std::int64_t bytes, std::int64_t offset) const {
   const auto* position = static_cast<const char*>(from);
   while (bytes > 0) {
-    const ssize_t done = disk_->pwrite(fd_, position, static_cast<std::size_t>(bytes), offset);
-    if (done == -EINTR) continue;
-    // A write that takes nothing and says nothing would be tried for ever.
-    if (done <= 0) {
+    const ssize_t done = try_write_at(position, bytes, offset);
+    if (done < 0) {
       throw DiskError(fmt::format("write {} bytes at {}", bytes, offset), path_,
-                      done == 0 ? EIO : static_cast<int>(-done));
+                      static_cast<int>(-done));
     }
     position += done;
     bytes -= done;
@@ -259,8 +266,9 @@ bool remove_file(Disk& disk, const std::string& path) {
   return unless(ENOENT, uninterrupted([&] { return disk.unlink(path); }), "unlink", path);
 }
 
-bool remove_directory(Disk& disk, const std::string& path) {
-  return unless(ENOENT, uninterrupted([&] { return disk.rmdir(path); }), "rmdir", path);
+bool remove_directory_if_empty(Disk& disk, const std::string& path) {
+  const int result = uninterrupted([&] { return disk.rmdir(path); });
+  return result != -ENOTEMPTY && result != -EEXIST && unless(ENOENT, result, "rmdir", path);
 }
 
 void remove_tree(Disk& disk, const std::string& path) {
@@ -271,8 +279,14 @@ void remove_tree(Disk& disk, const std::string& path) {
     remove_file(disk, path);
     return;
   }
-  for (const std::string& name : list_directory(disk, path)) remove_tree(disk, path + "/" + name);
-  remove_directory(disk, path);
+  std::vector<std::string> names;
+  const int listed = uninterrupted([&] {
+    names.clear();
+    return disk.list(path, names);
+  });
+  if (!unless(ENOENT, listed, "list", path)) return;
+  for (const std::string& name : names) remove_tree(disk, path + "/" + name);
+  remove_directory_if_empty(disk, path);
 }
 
 }  // namespace sherd::checkpoint

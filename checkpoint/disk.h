@@ -79,6 +79,9 @@ class File {
   /// Exactly `bytes` bytes; a file that ends before them is a DataError.
   void read_at(void* to, std::int64_t bytes, std::int64_t offset) const;
   void write_at(const void* from, std::int64_t bytes, std::int64_t offset) const;
+  /// One write, repeated only if interrupted: how much of it was done, or -EINVAL, which direct
+  /// writes get where they don't work.
+  ssize_t try_write_at(const void* from, std::int64_t bytes, std::int64_t offset) const;
   void sync() const;
   bool lock() const;  ///< false: somebody else holds it
   FileStatus status() const;
@@ -108,10 +111,11 @@ std::string read_file(Disk& disk, const std::string& path, std::int64_t max_byte
 /// renames, which still can't replace a directory that holds anything.
 bool rename_new(Disk& disk, const std::string& from, const std::string& to);
 void rename_over(Disk& disk, const std::string& from, const std::string& to);
-/// Each false if there was nothing.
+/// Both false if there was nothing to remove.
 bool remove_file(Disk& disk, const std::string& path);
-bool remove_directory(Disk& disk, const std::string& path);
-/// A file, or a directory with everything in it; follows no links. Nothing there: nothing done.
+bool remove_directory_if_empty(Disk& disk, const std::string& path);
+/// A file, or a directory with everything in it; follows no links. What somebody else removes
+/// meanwhile is gone as well; a directory that somebody else fills meanwhile stays.
 void remove_tree(Disk& disk, const std::string& path);
 
 }  // namespace sherd::checkpoint

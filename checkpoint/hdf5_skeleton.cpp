@@ -105,7 +105,8 @@ void write_label(hid_t file, const ShardLabel& label) {
 
 void write_pieces(hid_t file, const ShardInfo& shard,
                   const std::vector<sharding::StateTensor>& tensors) {
-  std::map<std::string, std::int64_t> rows;  // name -> row of /tensors, in order of the alphabet
+  std::map<std::string, std::int64_t>
+      rows;  // name -> row of /tensor-names, in order of the alphabet
   std::size_t width = 1;
   for (const ShardPiece& piece : shard.pieces) {
     const std::string& name = tensors[static_cast<std::size_t>(piece.tensor)].name;
@@ -119,10 +120,10 @@ void write_pieces(hid_t file, const ShardInfo& shard,
     names += name;
     names.resize(static_cast<std::size_t>(next) * width, '\0');
   }
-  write_dataset(file, "tensors", fixed_string(width), {rows.size()}, names.data());
+  write_dataset(file, "tensor-names", fixed_string(width), {rows.size()}, names.data());
 
   const Handle group(
-      H5Gcreate2(file, "pieces", H5P_DEFAULT, timeless(H5P_GROUP_CREATE), H5P_DEFAULT),
+      H5Gcreate2(file, "piece-table", H5P_DEFAULT, timeless(H5P_GROUP_CREATE), H5P_DEFAULT),
       "H5Gcreate2", H5Gclose);
   for (const ShardDataset& dataset : shard.datasets) {
     std::vector<std::int64_t> table;

@@ -2,8 +2,9 @@
 ///
 ///   /<kind>         one dataset of one dimension per kind, contiguous, at a multiple of
 ///                   kFileAlignment, allocated at once and never filled
-///   /tensors        for people: names of the tensors that the shard has pieces of
-///   /pieces/<kind>  for people: one row per piece: row of /tensors, first element, count, position
+///   /tensor-names   for people: names of the tensors that the shard has pieces of
+///   /piece-table/<kind>  for people: a row per piece: row of /tensor-names, first element, count,
+///                   position in /<kind>
 ///   attributes      format_version, save_uuid, shard, num_shards, step
 ///
 /// No links, no filters, no variable lengths, no times: the same shard has the same bytes. bf16 is

@@ -46,7 +46,8 @@ ShardLayout lay_out_shard(const sharding::State& state) {
   }
   ShardLayout layout;
   for (const std::string& kind : kinds) {
-    ShardDataset dataset{.kind = kind};
+    ShardDataset dataset;
+    dataset.kind = kind;
     for (const sharding::StatePiece& piece : pieces) {
       const sharding::StateTensor& tensor = tensor_of(piece);
       if (tensor.kind != kind) continue;

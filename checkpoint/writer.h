@@ -129,6 +129,8 @@ class Writer {
   /// Once rank 0 is kCommitted: becomes kIdle.
   void finish();
   /// Stops the save and removes its files, in the background; becomes kIdle. When kIdle: nothing.
+  /// A commit that is under way ends first, and if it succeeds the checkpoint stays (kCommitted).
+  /// The state's memory is still read until wait_copied() has returned.
   void discard();
 
  private:
