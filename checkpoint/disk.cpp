@@ -190,7 +190,7 @@ bool File::lock() const {
 
 FileStatus File::status() const {
   FileStatus status;
-  const int result = disk_->fstat(fd_, status);
+  const int result = uninterrupted([&] { return disk_->fstat(fd_, status); });
   if (result < 0) throw DiskError("fstat", path_, -result);
   return status;
 }
@@ -237,7 +237,7 @@ void write_new_file(Disk& disk, const std::string& path, std::string_view bytes,
 
 std::string read_file(Disk& disk, const std::string& path, std::int64_t max_bytes) {
   // O_NONBLOCK: a pipe that somebody put there must not hold us up before we see that it is one.
-  const File file(disk, path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+  File file(disk, path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
   const FileStatus status = file.status();
   if (status.kind != FileStatus::Kind::kFile) throw DataError("{}: is not a plain file", path);
   if (status.bytes > max_bytes) {
@@ -245,6 +245,7 @@ std::string read_file(Disk& disk, const std::string& path, std::int64_t max_byte
   }
   std::string bytes(static_cast<std::size_t>(status.bytes), '\0');
   file.read_at(bytes.data(), status.bytes, 0);
+  file.close();
   return bytes;
 }
 
