@@ -1,0 +1,107 @@
+#include "checkpoint/commit.h"
+
+#include <fmt/core.h>
+#include <xxhash.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "checkpoint/manifest.h"
+#include "checkpoint/step_directory.h"
+#include "core/error.h"
+
+namespace sherd::checkpoint {
+namespace {
+
+constexpr std::int64_t kMaxTextBytes = std::int64_t{1} << 30;
+
+}  // namespace
+
+std::string part_name(int rank, int world) {
+  return fmt::format("part-{:05}-of-{:05}.json", rank, world);
+}
+
+Commit::Commit(Disk& disk, CommitPlan plan)
+    : disk_(disk),
+      plan_(std::move(plan)),
+      temporary_(plan_.directory + "/" + temporary_directory_name(plan_.step, plan_.save_uuid)),
+      final_(plan_.directory + "/" + step_directory_name(plan_.step)) {}
+
+void Commit::run() {
+  const std::string manifest_text = write_files();
+  // Durable in this order: what the shards' writers synced, index and manifest, the names of all of
+  // them, and only then the name that makes it a checkpoint.
+  sync_directory(disk_, temporary_);
+  rename_into_place(manifest_text);
+  sync_directory(disk_, plan_.directory);
+}
+
+// Whoever takes a part away decides what becomes of its shard (Writer::Save::do_discard).
+std::vector<ShardInfo> Commit::take_parts() {
+  std::vector<ShardInfo> shards;
+  for (int rank = 0; rank < plan_.world; ++rank) {
+    const std::string path = temporary_ + "/" + part_name(rank, plan_.world);
+    shards.push_back(parse_shard(read_file(disk_, path, kMaxTextBytes), path));
+    if (!remove_file(disk_, path)) throw DataError("{}: rank {} has discarded it", path, rank);
+  }
+  return shards;
+}
+
+std::string Commit::write_files() {
+  Manifest manifest;
+  manifest.save_uuid = plan_.save_uuid;
+  manifest.step = plan_.step;
+  manifest.global = plan_.global;
+  manifest.tensors = *plan_.tensors;
+  manifest.shards = take_parts();
+
+  const std::string index = (*plan_.build_index)(manifest);
+  write_new_file(disk_, temporary_ + "/index.h5", index);
+  manifest.index_bytes = static_cast<std::int64_t>(index.size());
+  manifest.index_checksum = XXH3_64bits(index.data(), index.size());
+
+  std::string text = manifest_to_json(manifest);
+  // A checkpoint that a resume would refuse mustn't become one: a hole between ranks shows here.
+  parse_manifest(text, temporary_ + "/manifest.json");
+  write_new_file(disk_, temporary_ + "/manifest.json", text);
+  return text;
+}
+
+void Commit::rename_into_place(const std::string& manifest_text) {
+  bool done = false;
+  try {
+    done = rename_new(disk_, temporary_, final_);
+  } catch (const DiskError& error) {
+    // NFS repeats a request whose answer was lost, and then finds nothing to rename. It has
+    // happened exactly if our manifest, uuid and all, stands there.
+    if (error.error_number != ENOENT) throw;
+    const std::string path = final_ + "/manifest.json";
+    if (!exists(disk_, path) || read_file(disk_, path, kMaxTextBytes) != manifest_text) throw;
+    done = true;
+  }
+  if (!done) {
+    throw DataError("{}: exists already; a checkpoint is never replaced", final_);
+  }
+  renamed_ = true;
+}
+
+void Commit::hint() const {
+  const std::string path = plan_.directory + "/.latest-" + plan_.save_uuid;
+  try {
+    write_new_file(disk_, path, step_directory_name(plan_.step) + "\n", false);
+    rename_over(disk_, path, plan_.directory + "/latest");
+  } catch (const DiskError&) {
+    disk_.unlink(path);
+    throw;
+  }
+}
+
+void Commit::undo() {
+  if (renamed_) {
+    remove_checkpoint(disk_, plan_.directory, plan_.step, plan_.save_uuid);
+  } else {
+    remove_tree(disk_, temporary_);
+  }
+}
+
+}  // namespace sherd::checkpoint

@@ -1,0 +1,55 @@
+/// The last part of a save, on rank 0: many shards become one checkpoint, by one rename.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "checkpoint/disk.h"
+#include "checkpoint/writer.h"
+#include "sharding/state.h"
+
+namespace sherd::checkpoint {
+
+struct CommitPlan {
+  std::string directory;  ///< of all checkpoints
+  std::int64_t step = 0;
+  std::string save_uuid;
+  int world = 1;
+  const std::vector<sharding::StateTensor>* tensors = nullptr;
+  std::shared_ptr<const nlohmann::json> global;
+  const IndexBuilder* build_index = nullptr;
+};
+
+/// What rank `rank` of `world` tells rank 0 of its shard, in the temporary directory.
+std::string part_name(int rank, int world);
+
+class Commit {
+ public:
+  Commit(Disk& disk, CommitPlan plan);
+
+  /// Everything up to and including the durable name. Errors: DiskError, DataError.
+  void run();
+  /// After run(): points people to the checkpoint. Errors: DiskError, harmless.
+  void hint() const;
+  /// After run() has thrown: removes the temporary directory with all shards in it; a checkpoint
+  /// that had its name, but not durably, loses it first. Errors: DiskError; what stays behind goes
+  /// with remove_leftovers().
+  void undo();
+
+ private:
+  std::vector<ShardInfo> take_parts();
+  std::string write_files();
+  void rename_into_place(const std::string& manifest_text);
+
+  Disk& disk_;
+  CommitPlan plan_;
+  std::string temporary_;
+  std::string final_;
+  bool renamed_ = false;
+};
+
+}  // namespace sherd::checkpoint

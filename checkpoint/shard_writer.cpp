@@ -1,0 +1,220 @@
+#include "checkpoint/shard_writer.h"
+
+#include <fmt/core.h>
+
+#define XXH_INLINE_ALL  // for this processor's vectors, and a state on the stack
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "core/error.h"
+
+namespace sherd::checkpoint {
+namespace {
+
+// Checksum and scan read a part that is still in the core's cache.
+constexpr std::int64_t kScanBytes = 64 << 10;
+
+// Infinities and NaNs are the values whose exponent bits are all ones.
+template <class Bits, Bits kExponent>
+bool all_finite(const char* data, std::int64_t bytes) {
+  bool found = false;
+  const auto* values = reinterpret_cast<const Bits*>(data);
+  const std::int64_t count = bytes / static_cast<std::int64_t>(sizeof(Bits));
+  for (std::int64_t i = 0; i < count; ++i) found |= (values[i] & kExponent) == kExponent;
+  return !found;
+}
+
+bool is_finite(const char* data, std::int64_t bytes, DType dtype) {
+  return dtype == DType::kF32 ? all_finite<std::uint32_t, 0x7f800000u>(data, bytes)
+                              : all_finite<std::uint16_t, std::uint16_t{0x7f80}>(data, bytes);
+}
+
+/// The first error of several threads.
+class FirstError {
+ public:
+  template <class Work>
+  void guard(const Work& work, ShardWriter& writer) {
+    try {
+      work();
+    } catch (...) {
+      {
+        const std::lock_guard lock(mutex_);
+        if (!error_) error_ = std::current_exception();
+      }
+      writer.stop();
+    }
+  }
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::exception_ptr error_;
+};
+
+}  // namespace
+
+ShardWriter::ShardWriter(Disk& disk, std::string path, ShardLabel label,
+                         const sharding::State& state, Tensor ring, int writes_in_flight)
+    : disk_(disk),
+      path_(std::move(path)),
+      label_(std::move(label)),
+      tensors_(state.tensors),
+      layout_(lay_out_shard(state)),
+      ring_(ring),
+      writes_in_flight_(writes_in_flight) {
+  for (ShardDataset& dataset : layout_.info.datasets) {
+    dataset.checksums.resize(
+        static_cast<std::size_t>((dataset.bytes() + kBlockBytes - 1) / kBlockBytes));
+  }
+}
+
+std::int64_t ShardWriter::bytes() const {
+  std::int64_t bytes = 0;
+  for (const ShardDataset& dataset : layout_.info.datasets) bytes += dataset.bytes();
+  return bytes;
+}
+
+void ShardWriter::stop() {
+  stopped_ = true;
+  ring_.stop();
+}
+
+void ShardWriter::copy() {
+  std::size_t piece = 0;
+  for (std::size_t i = 0; i < layout_.info.datasets.size(); ++i) {
+    copy_dataset(static_cast<int>(i), piece);
+  }
+  ring_.finish();
+}
+
+// `piece` goes on from dataset to dataset: pieces come in that order.
+void ShardWriter::copy_dataset(int dataset, std::size_t& piece) {
+  const std::int64_t total = layout_.info.datasets[static_cast<std::size_t>(dataset)].bytes();
+  std::int64_t used = 0;  // of the piece
+  for (std::int64_t begin = 0; begin < total; begin += kBlockBytes) {
+    const std::int64_t bytes = std::min(kBlockBytes, total - begin);
+    char* block = ring_.reserve(bytes);
+    if (!block) throw SaveStopped();
+    for (std::int64_t filled = 0; filled < bytes;) {
+      const ConstTensor& source = layout_.sources[piece];
+      const std::int64_t part = std::min(bytes - filled, source.bytes() - used);
+      std::memcpy(block + filled, static_cast<const char*>(source.data) + used,
+                  static_cast<std::size_t>(part));
+      filled += part;
+      used += part;
+      if (used == source.bytes()) {
+        ++piece;
+        used = 0;
+      }
+    }
+    ring_.publish({block, bytes, dataset, begin / kBlockBytes});
+  }
+}
+
+ShardInfo ShardWriter::write() {
+  open();
+  write_metadata();
+  FirstError error;
+  {
+    std::vector<std::jthread> others;
+    const auto work = [&] { error.guard([&] { write_blocks(); }, *this); };
+    for (int i = 1; i < writes_in_flight_; ++i) others.emplace_back(work);
+    work();
+  }
+  error.rethrow();
+  if (stopped_) throw SaveStopped();
+  // Ranks' own word on sizes is what the manifest repeats; it mustn't be wrong.
+  const std::int64_t found = file_.status().bytes;
+  if (found != skeleton_.file_bytes) {
+    throw DataError("{}: has {} bytes after {} were written", path_, found, skeleton_.file_bytes);
+  }
+  file_.sync();  // of the file, not the descriptor: direct writes are in it
+  if (direct_) direct_.close();
+  file_.close();
+  return layout_.info;
+}
+
+void ShardWriter::open() {
+  skeleton_ = build_hdf5_skeleton(label_, layout_.info, tensors_);
+  layout_.info.bytes = skeleton_.file_bytes;
+  for (std::size_t i = 0; i < skeleton_.offsets.size(); ++i) {
+    layout_.info.datasets[i].offset = skeleton_.offsets[i];
+  }
+  file_ = File(disk_, path_, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
+  try {
+    direct_ = File(disk_, path_, O_WRONLY | O_DIRECT | O_NOFOLLOW);
+    direct_works_ = true;
+  } catch (const DiskError& refused) {
+    if (refused.error_number != EINVAL && refused.error_number != EOPNOTSUPP) throw;
+  }
+}
+
+void ShardWriter::write_metadata() {
+  XXH3_state_t sum;
+  XXH3_64bits_reset(&sum);
+  for (const FileRange& range : skeleton_.metadata) {
+    XXH3_64bits_update(&sum, range.bytes.data(), range.bytes.size());
+    file_.write_at(range.bytes.data(), static_cast<std::int64_t>(range.bytes.size()), range.offset);
+  }
+  layout_.info.metadata_checksum = XXH3_64bits_digest(&sum);
+}
+
+void ShardWriter::write_blocks() {
+  StagingRing::Block block;
+  while (ring_.take(block)) {
+    write_block(block);
+    ring_.release(block);
+  }
+}
+
+void ShardWriter::write_block(const StagingRing::Block& block) {
+  ShardDataset& dataset = layout_.info.datasets[static_cast<std::size_t>(block.dataset)];
+  dataset.checksums[static_cast<std::size_t>(block.index)] = checked_sum(block);
+  write_data(block.data, block.bytes, dataset.offset + block.index * kBlockBytes);
+}
+
+// Whole pages directly. The last bytes of a dataset share a page with what follows them, so they go
+// through the page cache, as everything does where direct writes don't work.
+void ShardWriter::write_data(const char* data, std::int64_t bytes, std::int64_t offset) {
+  std::int64_t done = 0;
+  const std::int64_t whole = bytes / kFileAlignment * kFileAlignment;
+  while (direct_works_ && done < whole) {
+    const ssize_t result = direct_.try_write_at(data + done, whole - done, offset + done);
+    if (result == -EINVAL) {
+      direct_works_ = false;  // this file system found a reason only now
+    } else {
+      done += result;
+      if (done % kFileAlignment != 0) break;  // cut short in a page: not to be continued directly
+    }
+  }
+  file_.write_at(data + done, bytes - done, offset + done);
+}
+
+std::uint64_t ShardWriter::checked_sum(const StagingRing::Block& block) const {
+  const ShardDataset& dataset = layout_.info.datasets[static_cast<std::size_t>(block.dataset)];
+  XXH3_state_t sum;
+  XXH3_64bits_reset(&sum);
+  for (std::int64_t begin = 0; begin < block.bytes; begin += kScanBytes) {
+    const std::int64_t bytes = std::min(kScanBytes, block.bytes - begin);
+    XXH3_64bits_update(&sum, block.data + begin, static_cast<std::size_t>(bytes));
+    if (is_finite(block.data + begin, bytes, dataset.dtype)) continue;
+    const auto size = static_cast<std::int64_t>(size_of(dataset.dtype));
+    std::int64_t at = begin;
+    while (is_finite(block.data + at, size, dataset.dtype)) at += size;
+    throw DataError(
+        "{} isn't finite; it isn't saved",
+        place_name(layout_.info, tensors_, dataset.kind, (block.index * kBlockBytes + at) / size));
+  }
+  return XXH3_64bits_digest(&sum);
+}
+
+}  // namespace sherd::checkpoint

@@ -1,0 +1,63 @@
+/// Writes one shard of a checkpoint: copies the state into the ring, checksums it there, writes it.
+///
+///   copy()    on a thread of its own: pieces -> ring; done when the caller's memory is free again
+///   write()   meanwhile: HDF5 metadata and the ring's blocks -> file, made durable
+///   stop()    from any thread: both end soon, with SaveStopped
+///
+/// Used once. Errors: DiskError, DataError (non-finite state); after one, stop() frees the other.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "checkpoint/disk.h"
+#include "checkpoint/hdf5_skeleton.h"
+#include "checkpoint/shard_layout.h"
+#include "checkpoint/staging_ring.h"
+#include "sharding/state.h"
+
+namespace sherd::checkpoint {
+
+/// Thrown where stop() was heard.
+struct SaveStopped {};
+
+class ShardWriter {
+ public:
+  /// `path` doesn't exist yet; its directory does when write() is called. The memory of `state`'s
+  /// pieces must stay until copy() has returned, `disk` and `ring` until write() has.
+  ShardWriter(Disk& disk, std::string path, ShardLabel label, const sharding::State& state,
+              Tensor ring, int writes_in_flight);
+
+  void copy();
+  ShardInfo write();
+  void stop();
+
+  std::int64_t bytes() const;  ///< of state
+
+ private:
+  void copy_dataset(int dataset, std::size_t& piece);
+  void open();
+  void write_blocks();
+  void write_block(const StagingRing::Block& block);
+  void write_data(const char* data, std::int64_t bytes, std::int64_t offset);
+  std::uint64_t checked_sum(const StagingRing::Block& block) const;
+  void write_metadata();
+
+  Disk& disk_;
+  const std::string path_;
+  const ShardLabel label_;
+  const std::vector<sharding::StateTensor> tensors_;
+  ShardLayout layout_;
+  StagingRing ring_;
+  const int writes_in_flight_;
+  std::atomic<bool> stopped_{false};
+
+  Hdf5Skeleton skeleton_;
+  File file_;
+  File direct_;  ///< the same file without the page cache, where the file system can
+  std::atomic<bool> direct_works_{false};
+};
+
+}  // namespace sherd::checkpoint
