@@ -1,5 +1,6 @@
 #include "engine/memory_plan.h"
 
+#include "engine/checkpointing.h"
 #include "engine/evaluation.h"
 #include "engine/model/activations.h"
 #include "engine/rank_run.h"
@@ -60,6 +61,8 @@ MemoryPlan plan_memory(const TrainingOptions& options, const MemoryRequest& requ
   std::vector<BufferSpec> buffers = training_buffers(options, request);
   append(buffers, evaluation_buffers(options, request.world_size));
   append(buffers, batch_buffers(options));
+  append(buffers, checkpoint_buffers(options, request.saves,
+                                     plan_units(options, request.world_size), request.rank));
   return MemoryPlan(std::move(buffers));
 }
 

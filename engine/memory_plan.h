@@ -13,6 +13,7 @@ struct MemoryRequest {
   int world_size = 1;
   int rank = 0;
   int num_threads = 1;  ///< compute threads of a rank: kernels have scratch for each
+  bool saves = false;   ///< checkpoints are written: their ring is part of the plan
 };
 
 /// The model's units as `world_size` ranks share them.
@@ -22,7 +23,7 @@ std::vector<sharding::UnitPlan> plan_units(const TrainingOptions& options, int w
 std::vector<BufferSpec> training_buffers(const TrainingOptions& options,
                                          const MemoryRequest& request);
 
-/// Everything that a run acquires: training, evaluation and data.
+/// Everything that a run acquires: training, evaluation, data and checkpoints.
 MemoryPlan plan_memory(const TrainingOptions& options, const MemoryRequest& request);
 
 /// The rank that needs most. Slices are equally long, but Muon keeps AdamW's second moment only

@@ -34,24 +34,28 @@ class RankRun {
         model_(context.options, rank),
         training_step_(context.options, model_),
         evaluation_(context.options, model_, context.batcher),
-        batches_(acquire_batches(context.options, rank)) {
+        checkpointing_(context.options, context.checkpoints, model_, training_step_,
+                       context.progress),
+        batches_(acquire_batches(context.options, rank)) {}
+
+  void train() {
+    first_step_ = checkpointing_.begin();
     prefetcher_.emplace(
         [this](std::int64_t step, std::int64_t micro_step, const data::Batch& batch) {
           context_.batcher.fill(step, micro_step, rank_.rank, batch.inputs, batch.targets);
         },
-        0, context.options.num_micro_steps, std::array{batch(0), batch(1)});
+        first_step_, context_.options.num_micro_steps, std::array{batch(0), batch(1)});
+    next_number_ = first_step_ * context_.options.num_micro_steps;
     if (rank_.rank == 0) {
-      metrics_.emplace((context.output / "metrics.jsonl").string(),
-                       MetricsWriter::Existing::kReplace);
+      const std::string path = (context_.output / "metrics.jsonl").string();
+      keep_metrics_before(path, first_step_);
+      metrics_.emplace(path, MetricsWriter::Existing::kContinue);
+      report_memory();
     }
-  }
-
-  void train() {
-    if (rank_.rank == 0) report_memory();
     const std::int64_t max_steps = recipe_.training.max_steps;
     const std::int64_t eval_interval = recipe_.training.eval_interval;
     begin_ = Clock::now();
-    for (std::int64_t step = 0; step < max_steps; ++step) {
+    for (std::int64_t step = first_step_; step < max_steps; ++step) {
       trace_if_asked(step);
       const auto step_begin = Clock::now();
       const StepResult result = training_step_.run(
@@ -68,7 +72,9 @@ class RankRun {
       if (last || (eval_interval > 0 && (step + 1) % eval_interval == 0)) {
         evaluate(step, last ? 0 : recipe_.training.eval_batches);
       }
+      checkpointing_.after_step(step);
     }
+    checkpointing_.finish();
     print_sample();
   }
 
@@ -167,8 +173,8 @@ class RankRun {
     update.comm_cpu_ms = comm_cpu_ms_ / steps;
     update.memory_bytes = rank_.memory->peak_bytes();
     const std::chrono::duration<double> so_far = Clock::now() - begin_;
-    update.time_left =
-        so_far / static_cast<double>(step + 1) * static_cast<double>(update.max_steps - step - 1);
+    update.time_left = so_far / static_cast<double>(step + 1 - first_step_) *
+                       static_cast<double>(update.max_steps - step - 1);
     context_.progress.update(update);
     exposed_ms_ = comm_cpu_ms_ = busy_seconds_ = 0.0;
     steps_since_report_ = 0;
@@ -209,9 +215,11 @@ class RankRun {
   ShardedModel model_;
   TrainingStep training_step_;
   Evaluation evaluation_;
+  Checkpointing checkpointing_;
   std::vector<Buffer> batches_;
   std::optional<data::BatchPrefetcher> prefetcher_;
   std::optional<MetricsWriter> metrics_;
+  std::int64_t first_step_ = 0;
   std::int64_t next_number_ = 0;
 
   Clock::time_point begin_;

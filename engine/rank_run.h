@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "core/trace.h"
+#include "engine/checkpointing.h"
 #include "engine/data/batcher.h"
 #include "engine/progress.h"
 #include "engine/training_options.h"
@@ -18,6 +19,7 @@ struct RunContext {
   const std::filesystem::path& output;
   Progress& progress;
   Trace& trace;
+  const CheckpointOptions& checkpoints;
   double product_rate = 0.0;  ///< flop/s of the whole machine; 0 if not measured
 };
 

@@ -142,6 +142,7 @@ TrainingStep::Verdict TrainingStep::judge(double loss_sum, bool asked_to_stop) {
 }
 
 void TrainingStep::update(std::int64_t step, float gradient_scale) {
+  if (before_update) before_update();
   TraceSpan span(rank_.compute(), "update");
   const optim::UpdateStep how{
       .lr = static_cast<float>(optim::learning_rate(options_.lr_schedule, step)),

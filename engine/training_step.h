@@ -48,6 +48,22 @@ class TrainingStep {
   ///          first such value arose. TrainingError if the scaler gives up (optim/loss_scaler.h).
   StepResult run(std::int64_t step, const NextBatch& next_batch, bool asked_to_stop = false);
 
+  /// Called before the parameters and moments of a step change (not if it is skipped).
+  std::function<void()> before_update;
+
+  /// What the trajectory depends on besides parameters and moments.
+  struct Counters {
+    std::int64_t num_updates = 0;  ///< steps that weren't skipped: Adam's t
+    optim::LossScaler::State scaler;
+    bool operator==(const Counters&) const = default;
+  };
+  Counters counters() const { return {num_updates_, scaler_.state()}; }
+  void restore(const Counters& counters) {
+    num_updates_ = counters.num_updates;
+    scaler_.restore(counters.scaler);
+  }
+  const optim::Optimizer& optimizer() const { return *optimizer_; }
+
  private:
   struct Verdict {
     double loss = 0.0;
@@ -73,7 +89,7 @@ class TrainingStep {
   sharding::Exchange exchange_;
   sharding::Exchange diagnosis_exchange_;
   optim::LossScaler scaler_;
-  std::int64_t num_updates_ = 0;  ///< steps that weren't skipped: Adam's t
+  std::int64_t num_updates_ = 0;
   std::chrono::nanoseconds waited_before_{0};
   std::chrono::nanoseconds cpu_before_{0};
 };

@@ -3,9 +3,9 @@
 namespace sherd::optim {
 namespace {
 
-std::vector<std::string> moment_kinds(const OptimizerOptions& options) {
-  if (options.type == OptimizerType::kLamb) return {"exp_avg", "exp_avg_sq"};
-  return {"momentum"};
+// The same for every parameter.
+std::vector<std::string> kinds_of(const OptimizerOptions& options) {
+  return moment_kinds(options, {}, {});
 }
 
 class NormOptimizer final : public ByNorm {
@@ -13,9 +13,9 @@ class NormOptimizer final : public ByNorm {
   NormOptimizer(const OptimizerOptions& options, const sharding::Rank& rank,
                 const std::vector<sharding::UnitState>& units)
       : options_(options), slices_(updated_slices(units, options.decay)), norms_(rank, units) {
-    first_ = acquire_moments(rank, units, moment_kinds(options)[0], options.moments);
+    first_ = acquire_moments(rank, units, kinds_of(options)[0], options.moments);
     second_.resize(units.size());
-    if (lamb()) second_ = acquire_moments(rank, units, moment_kinds(options)[1], options.moments);
+    if (lamb()) second_ = acquire_moments(rank, units, kinds_of(options)[1], options.moments);
     for (const auto& of_unit : slices_) {
       for (const UpdatedSlice& slice : of_unit) {
         segment_ratios_.emplace_back(slice.segments.size());
@@ -63,7 +63,7 @@ class NormOptimizer final : public ByNorm {
 
   std::vector<MomentPiece> moments() const override {
     std::vector<MomentPiece> pieces;
-    const std::vector<std::string> kinds = moment_kinds(options_);
+    const std::vector<std::string> kinds = kinds_of(options_);
     for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
       for (std::size_t unit = 0; unit < slices_.size(); ++unit) {
         const Buffer& moments = kind == 0 ? first_[unit] : second_[unit];
@@ -129,7 +129,7 @@ std::vector<BufferSpec> by_norm_buffers(const OptimizerOptions& options,
                                         const std::vector<sharding::UnitPlan>& units) {
   const TensorNormBuffers norms = tensor_norm_buffers(units);
   std::vector<BufferSpec> buffers = {norms.sums, norms.exchange};
-  for (const std::string& kind : moment_kinds(options)) {
+  for (const std::string& kind : kinds_of(options)) {
     for (const sharding::UnitPlan& unit : units) {
       buffers.push_back(moment_buffer(unit, kind, options.moments));
     }

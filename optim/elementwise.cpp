@@ -7,11 +7,9 @@ bool is_adam(const OptimizerOptions& options) {
   return options.type == OptimizerType::kAdamW || options.type == OptimizerType::kAdam;
 }
 
-std::vector<std::string> moment_kinds(const OptimizerOptions& options) {
-  if (is_adam(options)) return {"exp_avg", "exp_avg_sq"};
-  if (options.type == OptimizerType::kLion) return {"exp_avg"};
-  if (options.momentum == 0.0f) return {};
-  return {"momentum"};
+// The same for every parameter.
+std::vector<std::string> kinds_of(const OptimizerOptions& options) {
+  return moment_kinds(options, {}, {});
 }
 
 class Elementwise final : public Optimizer {
@@ -20,7 +18,7 @@ class Elementwise final : public Optimizer {
               const std::vector<sharding::UnitState>& units)
       : options_(options),
         slices_(updated_slices(units, options.decay)),
-        kinds_(moment_kinds(options)),
+        kinds_(kinds_of(options)),
         first_(units.size()),
         second_(units.size()) {
     if (!kinds_.empty()) first_ = acquire_moments(rank, units, kinds_[0], options.moments);
@@ -73,7 +71,7 @@ class Elementwise final : public Optimizer {
 std::vector<BufferSpec> elementwise_buffers(const OptimizerOptions& options,
                                             const std::vector<sharding::UnitPlan>& units) {
   std::vector<BufferSpec> buffers;
-  for (const std::string& kind : moment_kinds(options)) {
+  for (const std::string& kind : kinds_of(options)) {
     for (const sharding::UnitPlan& unit : units) {
       buffers.push_back(moment_buffer(unit, kind, options.moments));
     }

@@ -8,6 +8,11 @@
 #include "kernels/orthogonalise.h"
 
 namespace sherd::optim {
+
+bool is_muons(const UnitSpec& unit, const ParameterSpec& parameter) {
+  return unit.unit_class == UnitClass::kBlock && parameter.shape.size() == 2;
+}
+
 namespace {
 
 /// One logical matrix of a unit's flat buffer.
@@ -21,10 +26,6 @@ struct OwnedMatrix {
     return static_cast<double>(numel()) * static_cast<double>(std::min(rows, columns));
   }
 };
-
-bool is_muons(const UnitSpec& unit, const ParameterSpec& parameter) {
-  return unit.unit_class == UnitClass::kBlock && parameter.shape.size() == 2;
-}
 
 std::vector<OwnedMatrix> matrices_of(const sharding::UnitPlan& unit) {
   std::vector<OwnedMatrix> matrices;

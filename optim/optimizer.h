@@ -72,6 +72,9 @@ struct OptimizerOptions {
   MomentType moments{};
 };
 
+/// The kinds of moments that an optimizer keeps of a parameter of `unit`.
+std::vector<std::string> moment_kinds(const OptimizerOptions& options, const UnitSpec& unit,
+                                      const ParameterSpec& parameter);
 /// Everything that an optimizer acquires on rank `rank`.
 std::vector<BufferSpec> optimizer_buffers(const OptimizerOptions& options,
                                           const std::vector<sharding::UnitPlan>& units, int rank);

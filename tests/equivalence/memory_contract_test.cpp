@@ -1,5 +1,5 @@
-// Predicted memory is allocated memory: in every phase and category, to the byte. `train` runs in an
-// arena that holds what was planned and nothing else, and compares (expect_memory_as_planned).
+// Predicted memory is allocated memory: in every phase and category, to the byte. `train` runs in
+// an arena that holds what was planned and nothing else, and compares (expect_memory_as_planned).
 
 #include <gtest/gtest.h>
 

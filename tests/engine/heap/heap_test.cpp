@@ -1,5 +1,5 @@
-// After its first steps a run takes no memory from the heap that is worth counting: tensors stand in
-// the arena. This program counts every allocation of 4 KiB and more; twenty more steps must make
+// After its first steps a run takes no memory from the heap that is worth counting: tensors stand
+// in the arena. This program counts every allocation of 4 KiB and more; twenty more steps must make
 // none more.
 
 #include <gtest/gtest.h>
