@@ -232,7 +232,7 @@ inline Built build_checkpoint(const std::string& checkpoints, std::int64_t step,
 }
 
 /// A model in little: matrices whose rows don't divide by anything, vectors, an odd total.
-inline std::vector<StateTensor> small_tensors(DType moments = DType::kF32) {
+inline std::vector<StateTensor> sample_tensors(DType moments = DType::kF32) {
   const std::vector<std::pair<std::string, std::vector<std::int64_t>>> parameters = {
       {"embedding.token.weight", {37, 11}},
       {"block.0.norm1.weight", {11}},
