@@ -14,14 +14,16 @@ namespace sherd::checkpoint {
 namespace {
 
 constexpr std::size_t kMostProblems = 100;
+constexpr std::int64_t kPartBytes = 64 << 10;  // of metadata, read at once
 
 class DeepVerifier {
  public:
   DeepVerifier(const Checkpoint& checkpoint, VerifyReport& report)
       : checkpoint_(checkpoint),
         report_(report),
-        buffer_(static_cast<std::size_t>(kBlockBytes)),
-        blocks_(checkpoint, {buffer_.data(), DType::kU8, kBlockBytes}) {}
+        buffer_(std::make_unique_for_overwrite<char[]>(kBlockBytes)),
+        part_(std::make_unique_for_overwrite<char[]>(kPartBytes)),
+        blocks_(checkpoint, {buffer_.get(), DType::kU8, kBlockBytes}) {}
 
   void shard(int number) {
     const ShardInfo& shard = checkpoint_.manifest().shards[static_cast<std::size_t>(number)];
@@ -82,11 +84,10 @@ class DeepVerifier {
   }
 
   void add(Checksum& checksum, const File& file, std::int64_t begin, std::int64_t end) {
-    std::vector<char> part(64 << 10);
     while (begin < end) {
-      const std::int64_t bytes = std::min(end - begin, std::ssize(part));
-      file.read_at(part.data(), bytes, begin);
-      XXH3_64bits_update(checksum.state.get(), part.data(), static_cast<std::size_t>(bytes));
+      const std::int64_t bytes = std::min(end - begin, kPartBytes);
+      file.read_at(part_.get(), bytes, begin);
+      XXH3_64bits_update(checksum.state.get(), part_.get(), static_cast<std::size_t>(bytes));
       report_.bytes_checked += bytes;
       begin += bytes;
     }
@@ -102,7 +103,8 @@ class DeepVerifier {
 
   const Checkpoint& checkpoint_;
   VerifyReport& report_;
-  std::vector<char> buffer_;
+  std::unique_ptr<char[]> buffer_;
+  std::unique_ptr<char[]> part_;
   BlockReader blocks_;
   std::int64_t unlisted_ = 0;
 };
