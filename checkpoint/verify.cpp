@@ -7,7 +7,6 @@
 #include <memory>
 
 #include "checkpoint/block_reader.h"
-#include "checkpoint/committed.h"
 #include "core/error.h"
 
 namespace sherd::checkpoint {
@@ -111,24 +110,29 @@ class DeepVerifier {
 
 }  // namespace
 
-VerifyReport verify(Disk& disk, const std::string& path, VerifyDepth depth) {
+VerifyReport verify(const Checkpoint& checkpoint, VerifyDepth depth) {
   VerifyReport report;
-  try {
-    const Checkpoint checkpoint(disk, path);
-    report.num_files = checkpoint.num_shards() + 2;
-    for (const std::string& name : checkpoint.foreign_entries()) {
-      report.notes.push_back(
-          fmt::format("{}/{} isn't part of the checkpoint", checkpoint.path(), name));
-    }
-    if (depth == VerifyDepth::kShallow) return report;
-    DeepVerifier verifier(checkpoint, report);
-    for (int shard = 0; shard < checkpoint.num_shards(); ++shard) verifier.shard(shard);
-    verifier.index();
-    verifier.finish();
-  } catch (const DataError& error) {
-    report.problems.push_back(error.what());
+  report.num_files = checkpoint.num_shards() + 2;
+  for (const std::string& name : checkpoint.foreign_entries()) {
+    report.notes.push_back(
+        fmt::format("{}/{} isn't part of the checkpoint", checkpoint.path(), name));
   }
+  if (depth == VerifyDepth::kShallow) return report;
+  DeepVerifier verifier(checkpoint, report);
+  for (int shard = 0; shard < checkpoint.num_shards(); ++shard) verifier.shard(shard);
+  verifier.index();
+  verifier.finish();
   return report;
+}
+
+VerifyReport verify(Disk& disk, const std::string& path, VerifyDepth depth) {
+  try {
+    return verify(Checkpoint(disk, path), depth);
+  } catch (const DataError& error) {
+    VerifyReport report;
+    report.problems.push_back(error.what());
+    return report;
+  }
 }
 
 }  // namespace sherd::checkpoint

@@ -51,17 +51,34 @@ struct Count {
 class Examiner {
  public:
   explicit Examiner(const std::string& path)
-      : disk(path), path_(path), memory_(static_cast<std::size_t>(kBlockBytes)) {}
+      : disk(path),
+        path_(path),
+        opened_(disk, path),
+        memory_(static_cast<std::size_t>(kBlockBytes)),
+        wanted_(few_tensors(), test::whole(few_tensors())) {}
 
   FrozenDisk disk;
 
   /// `damaged`: the file that a refusal must name. A load must refuse it, too, or do it right.
   void examine(const std::string& damaged, const std::string& how, Count& count) {
-    const VerifyReport report = verify(disk, path_, VerifyDepth::kDeep);
+    count_one(verify(disk, path_, VerifyDepth::kDeep), damaged, how, count,
+              [&] { return Checkpoint(disk, path_); });
+  }
+  /// The same where neither the manifest nor a size has changed, so that opening it again would
+  /// tell nothing new. Several times as fast.
+  void examine_bytes(const std::string& damaged, const std::string& how, Count& count) {
+    count_one(verify(opened_, VerifyDepth::kDeep), damaged, how, count,
+              [&]() -> const Checkpoint& { return opened_; });
+  }
+
+ private:
+  template <class Open>
+  void count_one(const VerifyReport& report, const std::string& damaged, const std::string& how,
+                 Count& count, Open open) {
     const bool named = std::any_of(
         report.problems.begin(), report.problems.end(),
         [&](const std::string& problem) { return problem.find(damaged) != std::string::npos; });
-    const bool loads_right = loaded_right();
+    const bool loads_right = loaded_right(open);
     if (named && loads_right) {
       ++count.refused;
     } else if (report.good() && loads_right) {
@@ -72,36 +89,40 @@ class Examiner {
     }
   }
 
- private:
-  bool loaded_right() {
-    const test::WantedState wanted(tensors_, ranges_);
+  template <class Open>
+  bool loaded_right(Open open) {
+    for (std::string& piece : wanted_.memory) std::fill(piece.begin(), piece.end(), '\x5a');
     try {
-      load(Checkpoint(disk, path_), wanted.state, Match::kEverything,
-           {memory_.data(), DType::kU8, kBlockBytes});
+      load(open(), wanted_.state, Match::kEverything, {memory_.data(), DType::kU8, kBlockBytes});
     } catch (const DataError&) {
       return true;
     }
-    return wanted.wrong_pieces(kSeed) == 0;
+    return wanted_.wrong_pieces(kSeed) == 0;
   }
 
   std::string path_;
+  Checkpoint opened_;
   std::vector<char> memory_;
-  std::vector<sharding::StateTensor> tensors_ = few_tensors();
-  std::vector<test::Range> ranges_ = test::whole(tensors_);
+  test::WantedState wanted_;
 };
 
-// Every `stride`-th bit of every file, two threads.
-Count flip_bits(const std::string& path, std::size_t stride) {
+// Every bit of every file, two threads.
+Count flip_bits(const std::string& path) {
   Count total;
   std::mutex mutex;
   const auto work = [&](std::size_t begin) {
     Examiner examiner(path);
     Count count;
     for (auto& [name, content] : examiner.disk.files) {
-      for (std::size_t bit = begin * stride; bit < content.size() * 8; bit += 2 * stride) {
+      for (std::size_t bit = begin; bit < content.size() * 8; bit += 2) {
         const char flip = static_cast<char>(1 << bit % 8);
         content[bit / 8] = static_cast<char>(content[bit / 8] ^ flip);
-        examiner.examine(name, fmt::format("{}: bit {}", name, bit), count);
+        const std::string how = fmt::format("{}: bit {}", name, bit);
+        if (name == kManifestName) {
+          examiner.examine(name, how, count);
+        } else {
+          examiner.examine_bytes(name, how, count);
+        }
         content[bit / 8] = static_cast<char>(content[bit / 8] ^ flip);
       }
     }
@@ -114,31 +135,19 @@ Count flip_bits(const std::string& path, std::size_t stride) {
   return total;
 }
 
-std::size_t total_bytes(const std::string& path) {
+void expect_every_bit_refused(const std::string& path) {
   std::size_t bytes = 0;
   for (const auto& [name, content] : FrozenDisk(path).files) bytes += content.size();
-  return bytes;
-}
-
-void expect_every_bit_refused(const std::string& path, std::size_t stride) {
-  const std::size_t bytes = total_bytes(path);
   EXPECT_LE(bytes, 64u << 10);
-  const Count count = flip_bits(path, stride);
+  const Count count = flip_bits(path);
   EXPECT_EQ(count.wrong, 0) << count.first_wrong;
   EXPECT_EQ(count.harmless, 0);
-  EXPECT_GE(static_cast<std::size_t>(count.refused), bytes * 8 / stride);
-  testing::Test::RecordProperty("refused", count.refused);
+  EXPECT_EQ(static_cast<std::size_t>(count.refused), bytes * 8);
 }
 
-// 7 shares no factor with 8: every bit of a byte, and every byte of eight, gets its turn.
-TEST(Corruption, EverySeventhFlippedBitIsRefusedWithItsFileNamed) {
+TEST(Corruption, EveryFlippedBitIsRefusedWithItsFileNamed) {
   const test::TempFolder folder;
-  expect_every_bit_refused(build(folder.path()).path, 7);
-}
-
-TEST(CorruptionSlow, EveryFlippedBitIsRefusedWithItsFileNamed) {
-  const test::TempFolder folder;
-  expect_every_bit_refused(build(folder.path()).path, 1);
+  expect_every_bit_refused(build(folder.path()).path);
 }
 
 TEST(CorruptionSlow, EveryFlippedBitOfWhatWritersSavedIsRefused) {
@@ -146,13 +155,16 @@ TEST(CorruptionSlow, EveryFlippedBitOfWhatWritersSavedIsRefused) {
   test::SaveWorld world(folder.path(), 2, few_tensors());
   ASSERT_TRUE(world.save(kStep).committed);
   const std::string path = folder.file(step_directory_name(kStep));
-  std::size_t flips = 0, refused = 0;
   FrozenDisk disk(path);
+  const Checkpoint opened(disk, path);
+  ASSERT_TRUE(verify(opened, VerifyDepth::kDeep).good());
+  std::size_t flips = 0, refused = 0;
   for (auto& [name, content] : disk.files) {
+    if (name == kManifestName) continue;
     for (std::size_t bit = 0; bit < content.size() * 8; ++bit, ++flips) {
       const char flip = static_cast<char>(1 << bit % 8);
       content[bit / 8] = static_cast<char>(content[bit / 8] ^ flip);
-      const VerifyReport report = verify(disk, path, VerifyDepth::kDeep);
+      const VerifyReport report = verify(opened, VerifyDepth::kDeep);
       refused += !report.good() && report.problems[0].find(name) != std::string::npos;
       content[bit / 8] = static_cast<char>(content[bit / 8] ^ flip);
     }
