@@ -1,0 +1,42 @@
+/// Fills a rank's state from a checkpoint, whatever stage and world wrote it.
+///
+/// Every block that holds a wanted element is read once, checked, and copied from; blocks that hold
+/// none aren't read. Wanted pieces may be any ranges, and several may cover the same elements.
+///
+/// Memory   the buffer given (one block is enough), 40 bytes per piece in the manifest and per
+///          overlap of a wanted with a stored piece. libhdf5 isn't used.
+/// Errors   DataError. Before anything is read: what is wanted and what is stored differ, with the
+///          first difference. While reading: a bad block, with file, bytes and tensors; pieces
+///          filled until then keep what was copied, so the caller loads another checkpoint over
+///          them or stops. No byte of a bad block is ever copied.
+#pragma once
+
+#include <cstdint>
+
+#include "checkpoint/committed.h"
+#include "core/tensor.h"
+#include "sharding/state.h"
+
+namespace sherd::checkpoint {
+
+/// Which of the checkpoint's tensors must be among the wanted ones.
+enum class Match {
+  kEverything,   ///< all: a resume
+  kListedKinds,  ///< all of the kinds that are wanted: weights alone
+};
+
+/// Names the first tensor that one side lacks, or that has another shape or type. The order of the
+/// two lists doesn't matter.
+void check_match(const Checkpoint& checkpoint, const std::vector<sharding::StateTensor>& wanted,
+                 Match match);
+
+struct LoadStatistics {
+  std::int64_t blocks_read = 0;
+  std::int64_t bytes_copied = 0;
+};
+
+/// `buffer`: u8, at least kBlockBytes.
+LoadStatistics load(const Checkpoint& checkpoint, const sharding::State& wanted, Match match,
+                    Tensor buffer);
+
+}  // namespace sherd::checkpoint
