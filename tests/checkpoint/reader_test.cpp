@@ -168,6 +168,26 @@ TEST(Reader, ABadBlockIsNamedWithItsBytesAndTensorsAndNeverCopied) {
   EXPECT_EQ(wanted.memory[1], std::string(wanted.memory[1].size(), '\x5a'));
 }
 
+TEST(Reader, AReadThatFailsIsNamedAndAnInterruptedOneIsRepeated) {
+  const test::TempFolder folder;
+  const auto tensors = sample_tensors();
+  const std::string path =
+      test::build_checkpoint(folder.path(), 1, tensors, test::even_cut(tensors, 2)).path;
+  const WantedState wanted(tensors, test::whole(tensors));
+  const auto load_answering = [&](int answer) {
+    int reads = 0;
+    test::HookedDisk disk([&](const test::DiskCall& call) -> std::optional<std::int64_t> {
+      if (call.name != "pread" || ++reads % 2 == 0) return std::nullopt;
+      return answer;
+    });
+    load(Checkpoint(disk, path), wanted.state, Match::kEverything, one_block());
+  };
+  load_answering(-EINTR);
+  EXPECT_EQ(wanted.wrong_pieces(0), 0);
+  EXPECT_NE(test::error_text<DataError>([&] { load_answering(-EIO); }).find("(EIO)"),
+            std::string::npos);
+}
+
 TEST(Reader, WeightsAloneLoadFromACheckpointWithMoments) {
   const test::TempFolder folder;
   const auto tensors = sample_tensors();

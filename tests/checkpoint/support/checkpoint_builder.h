@@ -50,6 +50,7 @@ inline std::string element_bytes(const StateTensor& tensor, std::int64_t first, 
     const std::uint64_t random = mixed(key ^ mixed(static_cast<std::uint64_t>(i)));
     const auto exponent = static_cast<std::uint32_t>(90 + (random >> 40) % 70);
     std::uint32_t bits = (static_cast<std::uint32_t>(random) & 0x807fffffu) | exponent << 23;
+    if (i % 5 == 0) bits = (bits & 0xffff0000u) | 0x8000u;  // half-way between two bf16
     if (tensor.dtype == DType::kBF16) bits >>= 16;
     char raw[4];
     std::memcpy(raw, &bits, 4);  // little-endian: the low half comes first
