@@ -10,24 +10,45 @@ set(CMAKE_CXX_FLAGS_RELEASE "-O3 -g1")
 find_program(CCACHE ccache)
 if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
 endif()
 
+if(SHERD_CUDA)
+  set(CMAKE_CUDA_ARCHITECTURES ${SHERD_CUDA_ARCHITECTURES})
+  enable_language(CUDA)
+  set(CMAKE_CUDA_STANDARD 20)
+  set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+  set(CMAKE_CUDA_EXTENSIONS OFF)
+  set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -g1 -lineinfo")
+endif()
+
+# Options of the host compiler, for C++ files and for the host's half of CUDA files.
+function(sherd_compile_options)
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:${ARGN}>")
+  string(REPLACE ";" "," joined "${ARGN}")
+  add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${joined}>")
+endfunction()
+
 # -Wrestrict: false positives on std::string concatenation in g++ 12 (GCC bug 105329).
-add_compile_options(-Wall -Wextra -Wno-unknown-pragmas -Wno-restrict)
+sherd_compile_options(-Wall -Wextra -Wno-unknown-pragmas -Wno-restrict)
 if(SHERD_WERROR)
-  add_compile_options(-Werror)
+  sherd_compile_options(-Werror)
+  add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>")
 endif()
 
 if(SHERD_NATIVE)
-  add_compile_options(-march=native)
+  sherd_compile_options(-march=native)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  add_compile_options(-march=x86-64-v3)
+  sherd_compile_options(-march=x86-64-v3)
 endif()
 
 # Bits: multiply and add are never contracted behind our back, so an element gets the same result in
-# a vector's body and in its tail. Neither errno nor floating-point traps are used; saying so lets
-# loops vectorise. `#pragma omp simd` is read, OpenMP's runtime isn't used.
-add_compile_options(-ffp-contract=off -fno-math-errno -fno-trapping-math -fopenmp-simd)
+# a vector's body and in its tail, and on a GPU. Neither errno nor floating-point traps are used;
+# saying so lets loops vectorise. `#pragma omp simd` is read, OpenMP's runtime isn't used.
+sherd_compile_options(-ffp-contract=off -fno-math-errno -fno-trapping-math -fopenmp-simd)
+# Division, square root and subnormals are IEEE's in device code by default. constexpr functions of
+# the standard library (std::bit_cast) may be called there.
+add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:--fmad=false;--expt-relaxed-constexpr;--extended-lambda>")
 
 if(SHERD_SANITIZE)
   add_compile_options(-fsanitize=${SHERD_SANITIZE} -fno-omit-frame-pointer)

@@ -10,3 +10,18 @@ find_package(CLI11 REQUIRED)
 # The serial build: it is thread-safe in Debian, the one for MPI is not.
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(HDF5 REQUIRED IMPORTED_TARGET hdf5-serial)
+
+if(SHERD_CUDA)
+  find_package(CUDAToolkit 13 REQUIRED)
+  # Neither ships a CMake package; both lie beside the toolkit or where a package manager puts them.
+  function(sherd_cuda_library name header library)
+    find_path(${name}_INCLUDE_DIR ${header} HINTS ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)
+    find_library(${name}_LIBRARY ${library} HINTS ${CUDAToolkit_LIBRARY_DIR} REQUIRED)
+    add_library(Sherd::${name} UNKNOWN IMPORTED)
+    set_target_properties(Sherd::${name} PROPERTIES IMPORTED_LOCATION ${${name}_LIBRARY}
+      INTERFACE_INCLUDE_DIRECTORIES ${${name}_INCLUDE_DIR})
+    target_link_libraries(Sherd::${name} INTERFACE CUDA::cudart_static)
+  endfunction()
+  sherd_cuda_library(cudnn cudnn.h cudnn)
+  sherd_cuda_library(nccl nccl.h nccl)
+endif()

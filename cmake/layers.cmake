@@ -1,9 +1,20 @@
 # A layer is a top-level folder and becomes one static library, sherd_<folder>.
-# `cuda/` folders are compiled only with CUDA, `main/` holds programs.
+#
+# What needs CUDA lies in `cuda/` folders, in core/cuda*.cpp or in sharding/comm/nccl.cpp; its twin
+# for a build without CUDA is called no_<library>.cpp. One of the two is compiled, and nobody who
+# calls them can tell which. `main/` holds programs.
 function(sherd_layer name)
-  cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "LINK;CUDA_LINK" ${ARGN})
   file(GLOB_RECURSE sources RELATIVE ${CMAKE_SOURCE_DIR} CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${name}/*.cpp)
-  list(FILTER sources EXCLUDE REGEX "/(cuda|main)/")
+  list(FILTER sources EXCLUDE REGEX "/main/")
+  if(SHERD_CUDA)
+    file(GLOB_RECURSE kernels RELATIVE ${CMAKE_SOURCE_DIR} CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${name}/*.cu)
+    list(FILTER sources EXCLUDE REGEX "/no_(cuda|nccl)[^/]*\\.cpp$")
+    list(APPEND sources ${kernels})
+    list(APPEND ARG_LINK ${ARG_CUDA_LINK})
+  else()
+    list(FILTER sources EXCLUDE REGEX "/cuda/|/(cuda|nccl)[^/]*\\.cpp$")
+  endif()
   add_library(sherd_${name} STATIC ${sources})
   target_include_directories(sherd_${name} PUBLIC ${CMAKE_SOURCE_DIR})
   target_link_libraries(sherd_${name} PUBLIC ${ARG_LINK})

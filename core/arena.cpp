@@ -17,16 +17,54 @@
 
 namespace sherd {
 
-Arena::Arena(MemoryPlan plan) : plan_(std::move(plan)) {
-  mapped_bytes_ = static_cast<std::size_t>(std::max<std::int64_t>(plan_.arena_bytes(), 1));
-  void* memory = mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) {
-    throw TrainingError("the machine refused a mapping of {} bytes for one rank's memory: {}",
-                        mapped_bytes_, std::strerror(errno));
+namespace {
+
+class HostArenaMemory final : public ArenaMemory {
+ public:
+  explicit HostArenaMemory(std::int64_t bytes) : bytes_(std::max<std::int64_t>(bytes, 1)) {
+    void* memory = mmap(nullptr, static_cast<std::size_t>(bytes_), PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) {
+      throw TrainingError("the machine refused a mapping of {} bytes for one rank's memory: {}",
+                          bytes_, std::strerror(errno));
+    }
+    memory_ = static_cast<char*>(memory);
+    forbid(memory_, bytes_);
   }
-  memory_ = static_cast<char*>(memory);
-  ASAN_POISON_MEMORY_REGION(memory_, mapped_bytes_);
+  ~HostArenaMemory() override {
+    allow(memory_, bytes_);
+    munmap(memory_, static_cast<std::size_t>(bytes_));
+  }
+  char* data() const override { return memory_; }
+  std::int64_t bytes() const override { return bytes_; }
+  void zero(void* data, std::int64_t bytes) override {
+    allow(data, bytes);
+    std::memset(data, 0, static_cast<std::size_t>(bytes));
+  }
+  void allow(void* data, std::int64_t bytes) noexcept override {
+    ASAN_UNPOISON_MEMORY_REGION(data, static_cast<std::size_t>(bytes));
+  }
+  void forbid(void* data, std::int64_t bytes) noexcept override {
+    ASAN_POISON_MEMORY_REGION(data, static_cast<std::size_t>(bytes));
+  }
+
+ private:
+  char* memory_ = nullptr;
+  std::int64_t bytes_;
+};
+
+}  // namespace
+
+std::unique_ptr<ArenaMemory> host_arena_memory(std::int64_t bytes) {
+  return std::make_unique<HostArenaMemory>(bytes);
+}
+
+Arena::Arena(MemoryPlan plan) : Arena(plan, host_arena_memory(plan.arena_bytes())) {}
+
+Arena::Arena(MemoryPlan plan, std::unique_ptr<ArenaMemory> memory)
+    : plan_(std::move(plan)), memory_(std::move(memory)) {
+  CHECK(memory_->bytes() >= plan_.arena_bytes(), "{} bytes of memory for a plan of {}",
+        memory_->bytes(), plan_.arena_bytes());
   for (std::size_t i = 0; i < plan_.buffers().size(); ++i) {
     const bool is_new = places_.emplace(plan_.buffers()[i].spec.name, Place{i}).second;
     CHECK(is_new, "two buffers are planned as {}", plan_.buffers()[i].spec.name);
@@ -34,10 +72,7 @@ Arena::Arena(MemoryPlan plan) : plan_(std::move(plan)) {
   enter(kInit);
 }
 
-Arena::~Arena() {
-  ASAN_UNPOISON_MEMORY_REGION(memory_, mapped_bytes_);
-  munmap(memory_, mapped_bytes_);
-}
+Arena::~Arena() = default;
 
 std::vector<std::string> Arena::not_acquired() const {
   std::vector<std::string> names;
@@ -56,11 +91,9 @@ void* Arena::place(const BufferSpec& spec) {
   CHECK(planned.spec == spec, "buffer {} was planned otherwise: {} bytes, not {}", spec.name,
         planned.spec.bytes(), spec.bytes());
   CHECK(!place.taken, "buffer {} is acquired twice", spec.name);
-  char* data = memory_ + planned.offset;
-  if (spec.phases == kAlways && place.used_before) {  // a new mapping is zero by itself
-    ASAN_UNPOISON_MEMORY_REGION(data, static_cast<std::size_t>(spec.bytes()));
-    std::memset(data, 0, static_cast<std::size_t>(spec.bytes()));
-  }
+  char* data = memory_->data() + planned.offset;
+  // New memory is zero by itself.
+  if (spec.phases == kAlways && place.used_before) memory_->zero(data, spec.bytes());
   place.taken = place.used_before = true;
   return data;
 }
@@ -70,11 +103,11 @@ void Arena::remove(const BufferSpec& spec, void*) noexcept {
 }
 
 void Arena::came_alive(const BufferSpec& spec, void* data) noexcept {
-  ASAN_UNPOISON_MEMORY_REGION(data, static_cast<std::size_t>(spec.bytes()));
+  memory_->allow(data, spec.bytes());
 }
 
 void Arena::went_away(const BufferSpec& spec, void* data) noexcept {
-  ASAN_POISON_MEMORY_REGION(data, static_cast<std::size_t>(spec.bytes()));
+  memory_->forbid(data, spec.bytes());
 }
 
 }  // namespace sherd

@@ -1,12 +1,12 @@
-/// The memory of one rank of a run: one mapping as large as its plan, in which every buffer has its
+/// The memory of one rank of a run: one piece as large as its plan, in which every buffer has its
 /// place. Nothing can be acquired that isn't planned, and nothing as anything but what was planned.
 ///
-/// Pages are touched first by whoever writes them first. Compiled with SHERD_POISON_ARENA, under
-/// the address sanitizer everything outside of living buffers is poisoned, gaps between them
-/// included.
+/// On the host it is a mapping, whose pages are touched first by whoever writes them first.
+/// Compiled with SHERD_POISON_ARENA, under the address sanitizer everything outside of living
+/// buffers is poisoned, gaps between them included. On a GPU: core/cuda_device.h.
 ///
 /// Errors   a buffer that isn't in the plan, or not like this, or is there already, is our bug
-///          (CHECK). TrainingError if the machine refuses the mapping.
+///          (CHECK). TrainingError if the machine refuses the memory.
 #pragma once
 
 #include <string>
@@ -16,12 +16,29 @@
 
 namespace sherd {
 
+/// Where an arena lies. Its bytes are zero at first.
+class ArenaMemory {
+ public:
+  virtual ~ArenaMemory() = default;
+  virtual char* data() const = 0;
+  virtual std::int64_t bytes() const = 0;
+  virtual void zero(void* data, std::int64_t bytes) = 0;
+  /// These bytes may be used from now on, or no longer.
+  virtual void allow(void* data, std::int64_t bytes) noexcept = 0;
+  virtual void forbid(void* data, std::int64_t bytes) noexcept = 0;
+};
+
+std::unique_ptr<ArenaMemory> host_arena_memory(std::int64_t bytes);
+
 class Arena final : public Allocator {
  public:
   explicit Arena(MemoryPlan plan);
+  Arena(MemoryPlan plan, std::unique_ptr<ArenaMemory> memory);
   ~Arena() override;
 
   const MemoryPlan& plan() const { return plan_; }
+  /// What was taken from the machine: the plan's arena, rounded up by a GPU's granularity.
+  std::int64_t taken_bytes() const { return memory_->bytes(); }
   /// Planned buffers that nobody has acquired so far.
   std::vector<std::string> not_acquired() const;
 
@@ -37,8 +54,7 @@ class Arena final : public Allocator {
   void went_away(const BufferSpec& spec, void* data) noexcept override;
 
   MemoryPlan plan_;
-  char* memory_ = nullptr;
-  std::size_t mapped_bytes_ = 0;
+  std::unique_ptr<ArenaMemory> memory_;
   std::unordered_map<std::string, Place> places_;
 };
 

@@ -75,6 +75,7 @@ class ComputeStream final : public Stream {
     work();
     boundary(label);
   }
+  std::unique_ptr<Event> make_event() const override { return make_cpu_event(); }
   void record(Event& event) override {
     boundary("record");
     cpu(event).complete(cpu(event).announce(), nullptr);
@@ -119,6 +120,7 @@ class WorkerStream final : public Stream {
                if (!error_) work();
              }});
   }
+  std::unique_ptr<Event> make_event() const override { return make_cpu_event(); }
   void record(Event& event) override {
     CpuEvent& target = cpu(event);
     const std::uint64_t point = target.announce();

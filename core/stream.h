@@ -5,7 +5,7 @@
 ///   at
 ///         the call, on the calling thread and its team, because that thread has nothing else to
 ///         do.
-///   CUDA  a CUDA stream and a CUDA event.
+///   CUDA  a CUDA stream and a CUDA event (core/cuda_device.h).
 ///
 /// Errors. On a compute stream work throws to its caller. On a worker stream work that throws stops
 /// the stream: later work is dropped, every event recorded after it carries the error, and whoever
@@ -60,6 +60,8 @@ class Stream {
 
   /// Host code, in this stream's order. `label` names it in traces and to the hook.
   virtual void run(std::string_view label, std::function<void()> work) = 0;
+  /// An event for streams of this stream's device.
+  virtual std::unique_ptr<Event> make_event() const = 0;
   /// `event` stands for everything enqueued so far.
   virtual void record(Event& event) = 0;
   /// Work enqueued from now on starts after the last recorded point of `event`.
@@ -71,7 +73,8 @@ class Stream {
   virtual std::chrono::nanoseconds waited() const = 0;
   /// Processor time that this stream's own thread has used, in total (CPU worker streams).
   virtual std::chrono::nanoseconds cpu_time() const { return {}; }
-  /// CPU streams: the threads that kernels on this stream may use.
+  /// CPU streams: the threads that kernels on this stream may use. A CUDA stream has one, the
+  /// caller's.
   virtual ThreadTeam& team() = 0;
 
   const StreamOptions& options() const { return options_; }

@@ -70,6 +70,23 @@ double cores_of_control_groups() {
 
 }  // namespace
 
+std::vector<std::string> gpu_lines(const CudaSystem& system) {
+  if (!system.problem.empty()) return {"no GPU: " + system.problem};
+  std::vector<std::string> lines;
+  for (const CudaDevice& device : system.devices) {
+    lines.push_back(fmt::format(
+        "cuda {}: {}, compute capability {}.{}, {} multiprocessors, {:.1f} GiB, {:.1f} GiB free, "
+        "{}",
+        device.index, device.name, device.major, device.minor, device.num_multiprocessors,
+        static_cast<double>(device.total_bytes) / (1 << 30),
+        static_cast<double>(device.free_bytes) / (1 << 30), device.pci_bus));
+  }
+  lines.push_back(fmt::format("CUDA {} in this program, the driver runs up to {}",
+                              cuda_version_text(system.runtime_version),
+                              cuda_version_text(system.driver_version)));
+  return lines;
+}
+
 std::string_view version() {
   return SHERD_VERSION;
 }
@@ -96,7 +113,8 @@ std::string system_info() {
   line("build",
        fmt::format("{}, g++ {}, C++{}", SHERD_BUILD_TYPE, __VERSION__, __cplusplus / 100 % 100));
   line("libraries", fmt::format("{}; {}", SHERD_LIBRARIES, openblas_get_config()));
-  line("devices", "cpu (built without CUDA)");
+  line("devices", "cpu");
+  for (const std::string& text : gpu_lines(cuda_system())) line("", text);
   const std::string model = proc_value("/proc/cpuinfo", "model name");
   line("processor", model.empty() ? "unknown" : model);
   line("cores", fmt::format("{}, usable by this process: {}", std::thread::hardware_concurrency(),

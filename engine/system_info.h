@@ -4,6 +4,9 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "core/cuda_device.h"
 
 namespace sherd::engine {
 
@@ -12,6 +15,9 @@ std::string_view version();
 /// Cores that this process may use: its affinity, and the quota of its control group (rounded up,
 /// at least one). A container that sees 64 cores and may use 2 gets 2.
 int num_usable_cores();
+
+/// What `sherd info` says about GPUs: one line each, or why there is none.
+std::vector<std::string> gpu_lines(const CudaSystem& system);
 
 /// What `sherd info` prints.
 std::string system_info();

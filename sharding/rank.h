@@ -26,7 +26,7 @@ struct Rank {
   Stream& compute() const { return *compute_stream; }
   Stream& gather() const { return *gather_stream; }
   Stream& reduce() const { return *reduce_stream; }
-  std::unique_ptr<Event> make_event() const { return make_cpu_event(); }
+  std::unique_ptr<Event> make_event() const { return compute().make_event(); }
 
   /// Runs `work` and returns when this rank's streams are idle. If it throws, the communicators are
   /// aborted with the reason first, so that no peer waits, and the error is rethrown once the

@@ -1,0 +1,187 @@
+#include <deque>
+#include <mutex>
+
+#include "core/cuda_device.h"
+#include "core/cuda_error.h"
+#include "core/thread_team.h"
+
+namespace sherd {
+namespace {
+
+using std::chrono::nanoseconds;
+
+class CudaEvent final : public Event {
+ public:
+  explicit CudaEvent(unsigned flags) {
+    check_cuda(cudaEventCreateWithFlags(&event_, flags), "cudaEventCreateWithFlags");
+  }
+  ~CudaEvent() override { cudaEventDestroy(event_); }
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
+  cudaEvent_t get() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+cudaEvent_t handle_of(const Event& event) {
+  return dynamic_cast<const CudaEvent&>(event).get();
+}
+
+// How long a stream stood still at its waits: a timed event before and after each. They are read
+// once the device has passed them, and never waited for.
+class WaitMeter {
+ public:
+  template <class Wait>
+  void around(cudaStream_t stream, Wait&& wait) {
+    Pair pair = take();
+    check_cuda(cudaEventRecord(pair.begin->get(), stream), "cudaEventRecord");
+    wait();
+    check_cuda(cudaEventRecord(pair.end->get(), stream), "cudaEventRecord");
+    pending_.push_back(std::move(pair));
+    if (pending_.size() > kMany) collect();
+  }
+  nanoseconds total() {
+    collect();
+    return total_;
+  }
+
+ private:
+  static constexpr std::size_t kMany = 256;
+  struct Pair {
+    std::unique_ptr<CudaEvent> begin, end;
+  };
+  Pair take() {
+    if (free_.empty()) {
+      return {std::make_unique<CudaEvent>(cudaEventDefault),
+              std::make_unique<CudaEvent>(cudaEventDefault)};
+    }
+    Pair pair = std::move(free_.back());
+    free_.pop_back();
+    return pair;
+  }
+  void collect() {
+    while (!pending_.empty()) {
+      const cudaError_t status = cudaEventQuery(pending_.front().end->get());
+      if (status == cudaErrorNotReady) return;
+      check_cuda(status, "cudaEventQuery");
+      Pair pair = std::move(pending_.front());
+      pending_.pop_front();
+      float milliseconds = 0.0f;
+      check_cuda(cudaEventElapsedTime(&milliseconds, pair.begin->get(), pair.end->get()),
+                 "cudaEventElapsedTime");
+      total_ += nanoseconds(static_cast<std::int64_t>(static_cast<double>(milliseconds) * 1e6));
+      free_.push_back(std::move(pair));
+    }
+  }
+  std::deque<Pair> pending_;
+  std::vector<Pair> free_;
+  nanoseconds total_{0};
+};
+
+// What host code in the queue threw first. Shared with the queue, which may outlive a call.
+struct HostError {
+  std::mutex mutex;
+  std::exception_ptr error;
+
+  bool has() {
+    std::lock_guard lock(mutex);
+    return error != nullptr;
+  }
+  void set(std::exception_ptr thrown) {
+    std::lock_guard lock(mutex);
+    if (!error) error = std::move(thrown);
+  }
+  void rethrow() {
+    std::lock_guard lock(mutex);
+    if (error) std::rethrow_exception(error);
+  }
+};
+
+struct HostWork {
+  std::function<void()> work;
+  std::shared_ptr<HostError> errors;
+};
+
+void run_host_work(void* data) {
+  const std::unique_ptr<HostWork> item(static_cast<HostWork*>(data));
+  if (item->errors->has()) return;
+  try {
+    item->work();
+  } catch (...) {
+    item->errors->set(std::current_exception());
+  }
+}
+
+class QueueOnDevice final : public CudaStream {
+ public:
+  QueueOnDevice(StreamOptions options, CudaStreamOptions cuda)
+      : CudaStream(std::move(options)), cuda_(cuda), team_(1) {
+    use_cuda_device(cuda.device);
+    check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking),
+               "cudaStreamCreateWithFlags");
+    mailbox_ = pinned_memory(kMailboxBytes);
+  }
+  ~QueueOnDevice() override {
+    cudaSetDevice(cuda_.device);
+    cudaStreamSynchronize(stream_);
+    cudaStreamDestroy(stream_);
+  }
+
+  const CudaStreamOptions& cuda() const override { return cuda_; }
+  CUstream_st* handle() const override { return stream_; }
+  void* mailbox() override { return mailbox_.get(); }
+
+  void run(std::string_view label, std::function<void()> work) override {
+    boundary(label);
+    enqueue(std::move(work));
+    boundary(label);
+  }
+  std::unique_ptr<Event> make_event() const override {
+    return std::make_unique<CudaEvent>(cudaEventDisableTiming);
+  }
+  void record(Event& event) override {
+    boundary("record");
+    check_cuda(cudaEventRecord(handle_of(event), stream_), "cudaEventRecord");
+  }
+  void wait(const Event& event) override {
+    waits_.around(stream_, [&] {
+      check_cuda(cudaStreamWaitEvent(stream_, handle_of(event), 0), "cudaStreamWaitEvent");
+    });
+    boundary("wait");
+  }
+  void synchronize() override {
+    const cudaError_t status = cudaStreamSynchronize(stream_);
+    errors_->rethrow();
+    check_cuda(status, "cudaStreamSynchronize");
+  }
+  nanoseconds waited() const override { return waits_.total(); }
+  ThreadTeam& team() override { return team_; }
+
+ private:
+  void enqueue(std::function<void()> work) {
+    auto item = std::make_unique<HostWork>(HostWork{std::move(work), errors_});
+    check_cuda(cudaLaunchHostFunc(stream_, run_host_work, item.get()), "cudaLaunchHostFunc");
+    item.release();  // the queue's from here on
+  }
+  // A delay must hold up the device's queue, not the thread that fills it.
+  void boundary(std::string_view label) {
+    if (!options().hook) return;
+    enqueue([this, label = std::string(label)] { options().hook(name(), label); });
+  }
+
+  CudaStreamOptions cuda_;
+  ThreadTeam team_;
+  cudaStream_t stream_ = nullptr;
+  std::shared_ptr<void> mailbox_;
+  std::shared_ptr<HostError> errors_ = std::make_shared<HostError>();
+  mutable WaitMeter waits_;
+};
+
+}  // namespace
+
+std::unique_ptr<CudaStream> make_cuda_stream(StreamOptions options, CudaStreamOptions cuda) {
+  return std::make_unique<QueueOnDevice>(std::move(options), cuda);
+}
+
+}  // namespace sherd
