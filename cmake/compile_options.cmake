@@ -16,9 +16,10 @@ endif()
 if(SHERD_CUDA)
   set(CMAKE_CUDA_ARCHITECTURES ${SHERD_CUDA_ARCHITECTURES})
   enable_language(CUDA)
+  # Debian 12's CMake 3.25 doesn't know this nvcc's flag for the standard.
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
   set(CMAKE_CUDA_STANDARD 20)
-  set(CMAKE_CUDA_STANDARD_REQUIRED ON)
-  set(CMAKE_CUDA_EXTENSIONS OFF)
   set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -g1 -lineinfo")
 endif()
 
@@ -48,7 +49,9 @@ endif()
 sherd_compile_options(-ffp-contract=off -fno-math-errno -fno-trapping-math -fopenmp-simd)
 # Division, square root and subnormals are IEEE's in device code by default. constexpr functions of
 # the standard library (std::bit_cast) may be called there.
-add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:--fmad=false;--expt-relaxed-constexpr;--extended-lambda>")
+add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:--fmad=false;--expt-relaxed-constexpr>")
+# nvcc 13 and fmt 9 disagree about consteval; the C++ files keep the check of format strings.
+add_compile_definitions("$<$<COMPILE_LANGUAGE:CUDA>:FMT_CONSTEVAL=;FMT_USE_CONSTEXPR=1>")
 
 if(SHERD_SANITIZE)
   add_compile_options(-fsanitize=${SHERD_SANITIZE} -fno-omit-frame-pointer)

@@ -24,4 +24,9 @@ if(SHERD_CUDA)
   endfunction()
   sherd_cuda_library(cudnn cudnn.h cudnn)
   sherd_cuda_library(nccl nccl.h nccl)
+  # cuDNN's graph API in C++: headers only, put there by `./dev deps cuda`.
+  find_path(cudnn_frontend_INCLUDE_DIR cudnn_frontend.h
+    HINTS ${CMAKE_SOURCE_DIR}/build/deps/cudnn_frontend/include REQUIRED)
+  target_include_directories(Sherd::cudnn SYSTEM INTERFACE ${cudnn_frontend_INCLUDE_DIR})
+  target_compile_definitions(Sherd::cudnn INTERFACE CUDNN_FRONTEND_SKIP_JSON_LIB)
 endif()

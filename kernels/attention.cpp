@@ -4,7 +4,7 @@
 
 #include "core/thread_team.h"
 #include "kernels/cpu/attention.h"
-#include "kernels/device.h"
+#include "kernels/cuda/forms.h"
 
 namespace sherd::kernels {
 namespace {
@@ -33,7 +33,7 @@ void attention_forward(Stream& stream, const AttentionForward& args) {
   check_tensor("qkv", args.qkv, dtype, shape.tokens() * shape.packed_width());
   check_tensor("out", args.out, dtype, shape.tokens() * shape.query_heads * shape.head_width);
   check_tensor("lse", args.lse, DType::kF32, shape.tokens() * shape.query_heads);
-  if (stream.device() == DeviceKind::kCuda) no_cuda_kernel("attention_forward");
+  if (stream.device() == DeviceKind::kCuda) return cuda::attention_forward(stream, args);
   stream.run("attention_forward", [&stream, args] { cpu::attention_forward(stream.team(), args); });
 }
 
@@ -47,7 +47,7 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
   check_tensor("dout", args.dout, dtype, out_numel);
   check_tensor("lse", args.lse, DType::kF32, shape.tokens() * shape.query_heads);
   check_tensor("dqkv", args.dqkv, dtype, shape.tokens() * shape.packed_width());
-  if (stream.device() == DeviceKind::kCuda) no_cuda_kernel("attention_backward");
+  if (stream.device() == DeviceKind::kCuda) return cuda::attention_backward(stream, args);
   stream.run("attention_backward",
              [&stream, args] { cpu::attention_backward(stream.team(), args); });
 }

@@ -2,7 +2,7 @@
 
 #include "core/thread_team.h"
 #include "kernels/cpu/linear.h"
-#include "kernels/device.h"
+#include "kernels/cuda/forms.h"
 
 namespace sherd::kernels {
 namespace {
@@ -29,7 +29,7 @@ void linear_forward(Stream& stream, const LinearForward& args) {
   check_tensor("w", args.w, args.x.dtype, O * I);
   check_tensor("y", args.y, args.x.dtype, T * O);
   if (args.bias) check_tensor("bias", args.bias, args.x.dtype, O);
-  if (stream.device() == DeviceKind::kCuda) no_cuda_kernel("linear_forward");
+  if (stream.device() == DeviceKind::kCuda) return cuda::linear_forward(stream, args);
   stream.run("linear_forward", [&stream, args] { cpu::linear_forward(stream.team(), args); });
 }
 
@@ -39,7 +39,7 @@ void linear_backward_input(Stream& stream, const LinearBackwardInput& args) {
   check_tensor("dy", args.dy, args.dy.dtype, T * O);
   check_tensor("w", args.w, args.dy.dtype, O * I);
   check_tensor("dx", args.dx, args.dy.dtype, T * I);
-  if (stream.device() == DeviceKind::kCuda) no_cuda_kernel("linear_backward_input");
+  if (stream.device() == DeviceKind::kCuda) return cuda::linear_backward_input(stream, args);
   stream.run("linear_backward_input",
              [&stream, args] { cpu::linear_backward_input(stream.team(), args); });
 }
@@ -51,7 +51,7 @@ void linear_backward_weight(Stream& stream, const LinearBackwardWeight& args) {
   check_tensor("x", args.x, args.dy.dtype, T * I);
   check_tensor("dw", args.dw, args.dw.dtype, O * I);
   if (args.dbias) check_tensor("dbias", args.dbias, args.dw.dtype, O);
-  if (stream.device() == DeviceKind::kCuda) no_cuda_kernel("linear_backward_weight");
+  if (stream.device() == DeviceKind::kCuda) return cuda::linear_backward_weight(stream, args);
   stream.run("linear_backward_weight",
              [&stream, args] { cpu::linear_backward_weight(stream.team(), args); });
 }

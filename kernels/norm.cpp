@@ -2,7 +2,7 @@
 
 #include "core/error.h"
 #include "kernels/cpu/norm.h"
-#include "kernels/device.h"
+#include "kernels/cuda/forms.h"
 
 namespace sherd::kernels {
 namespace {
@@ -31,7 +31,7 @@ void norm_forward(Stream& stream, const NormForward& args) {
   check(args.rstd, DType::kF32, tokens);
   CHECK(!args.branch || args.residual_out, "a branch, but no place for the sum");
   CHECK(args.mean || args.shape.kind == NormKind::kRmsNorm, "layernorm without mean");
-  if (stream.device() == DeviceKind::kCuda) no_cuda_kernel("norm_forward");
+  if (stream.device() == DeviceKind::kCuda) return cuda::norm_forward(stream, args);
   stream.run("norm_forward", [=, &stream] { cpu::norm_forward(stream.team(), args); });
 }
 
@@ -52,7 +52,7 @@ void norm_backward(Stream& stream, const NormBackward& args) {
   CHECK(args.workspace.bytes() >= norm_backward_workspace_bytes(args.shape),
         "a workspace of {} bytes where {} are needed", args.workspace.bytes(),
         norm_backward_workspace_bytes(args.shape));
-  if (stream.device() == DeviceKind::kCuda) no_cuda_kernel("norm_backward");
+  if (stream.device() == DeviceKind::kCuda) return cuda::norm_backward(stream, args);
   stream.run("norm_backward", [=, &stream] { cpu::norm_backward(stream.team(), args); });
 }
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/device.h"
+#include "kernels/cuda/forms.h"
 #include "kernels/linear.h"
 
 namespace sherd::kernels {
@@ -51,7 +51,9 @@ void orthogonalise(Stream& stream, Tensor matrix, std::int64_t rows, std::int64_
   CHECK(workspace.dtype == DType::kF32 &&
             workspace.numel >= orthogonalise_workspace_numel(rows, columns),
         "a workspace of {} elements", workspace.numel);
-  if (stream.device() == DeviceKind::kCuda) no_cuda_kernel("orthogonalise");
+  if (stream.device() == DeviceKind::kCuda) {
+    return cuda::orthogonalise(stream, matrix, rows, columns, workspace);
+  }
   const std::int64_t small = std::min(rows, columns), large = std::max(rows, columns);
   const std::int64_t numel = rows * columns;
   const Tensor x = workspace.part(0, numel);

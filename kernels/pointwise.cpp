@@ -2,7 +2,7 @@
 
 #include "core/error.h"
 #include "kernels/cpu/pointwise.h"
-#include "kernels/device.h"
+#include "kernels/cuda/forms.h"
 
 namespace sherd::kernels {
 namespace {
@@ -21,12 +21,12 @@ void check_alike(ConstTensor a, ConstTensor b) {
 }  // namespace
 
 void fill_zero(Stream& stream, Tensor x) {
-  if (is_cuda(stream)) no_cuda_kernel("fill_zero");
+  if (is_cuda(stream)) return cuda::fill_zero(stream, x);
   stream.run("fill_zero", [=, &stream] { cpu::fill_zero(stream.team(), x); });
 }
 
 void fill_constant(Stream& stream, Tensor out, float value) {
-  if (is_cuda(stream)) no_cuda_kernel("fill_constant");
+  if (is_cuda(stream)) return cuda::fill_constant(stream, out, value);
   stream.run("fill_constant", [=, &stream] { cpu::fill_constant(stream.team(), out, value); });
 }
 
@@ -34,13 +34,13 @@ void cast(Stream& stream, ConstTensor x, Tensor y) {
   CHECK(x.numel == y.numel, "cast of {} elements into {}", x.numel, y.numel);
   CHECK(x.data != y.data || size_of(x.dtype) == size_of(y.dtype), "cast of {} to {} in place",
         name_of(x.dtype), name_of(y.dtype));
-  if (is_cuda(stream)) no_cuda_kernel("cast");
+  if (is_cuda(stream)) return cuda::cast(stream, x, y);
   stream.run("cast", [=, &stream] { cpu::cast(stream.team(), x, y); });
 }
 
 void add(Stream& stream, ConstTensor x, Tensor accumulator) {
   CHECK(x.numel == accumulator.numel, "{} elements added to {}", x.numel, accumulator.numel);
-  if (is_cuda(stream)) no_cuda_kernel("add");
+  if (is_cuda(stream)) return cuda::add(stream, x, accumulator);
   stream.run("add", [=, &stream] { cpu::add(stream.team(), x, accumulator); });
 }
 
@@ -54,14 +54,14 @@ void residual_add(Stream& stream, ConstTensor residual, ConstTensor branch, cons
                   Tensor out) {
   check_alike(residual, out);
   check_alike(branch, out);
-  if (is_cuda(stream)) no_cuda_kernel("residual_add");
+  if (is_cuda(stream)) return cuda::residual_add(stream, residual, branch, dropout, out);
   stream.run("residual_add",
              [=, &stream] { cpu::residual_add(stream.team(), residual, branch, dropout, out); });
 }
 
 void dropout_backward(Stream& stream, ConstTensor dy, const Dropout& dropout, Tensor dx) {
   check_alike(dy, dx);
-  if (is_cuda(stream)) no_cuda_kernel("dropout_backward");
+  if (is_cuda(stream)) return cuda::dropout_backward(stream, dy, dropout, dx);
   stream.run("dropout_backward",
              [=, &stream] { cpu::dropout_backward(stream.team(), dy, dropout, dx); });
 }
@@ -72,7 +72,7 @@ void sum_of_squares(Stream& stream, ConstTensor x, Tensor out, Tensor workspace)
   CHECK(workspace.dtype == DType::kF64 &&
             workspace.bytes() >= sum_of_squares_workspace_bytes(x.numel),
         "workspace is {} of {}", workspace.numel, name_of(workspace.dtype));
-  if (is_cuda(stream)) no_cuda_kernel("sum_of_squares");
+  if (is_cuda(stream)) return cuda::sum_of_squares(stream, x, out, workspace);
   stream.run("sum_of_squares",
              [=, &stream] { cpu::sum_of_squares(stream.team(), x, out, workspace); });
 }
@@ -82,7 +82,7 @@ std::int64_t sum_of_squares_workspace_bytes(std::int64_t numel) {
 }
 
 std::int64_t find_non_finite(Stream& stream, ConstTensor x) {
-  if (is_cuda(stream)) no_cuda_kernel("find_non_finite");
+  if (is_cuda(stream)) return cuda::find_non_finite(stream, x);
   std::int64_t found = -1;
   stream.run("find_non_finite",
              [=, &stream, &found] { found = cpu::find_non_finite(stream.team(), x); });
@@ -94,7 +94,9 @@ void fill_normal(Stream& stream, Tensor out, const RandomAddress& address,
                  std::int64_t first_element, float mean, float stddev) {
   CHECK(out.dtype == DType::kF32, "fill_normal into {}", name_of(out.dtype));
   CHECK(first_element >= 0, "first element {}", first_element);
-  if (is_cuda(stream)) no_cuda_kernel("fill_normal");
+  if (is_cuda(stream)) {
+    return cuda::fill_normal(stream, out, address, first_element, mean, stddev);
+  }
   stream.run("fill_normal", [=, &stream] {
     cpu::fill_normal(stream.team(), out, address, first_element, mean, stddev);
   });

@@ -2,7 +2,7 @@
 
 #include "core/error.h"
 #include "kernels/cpu/rotary.h"
-#include "kernels/device.h"
+#include "kernels/cuda/forms.h"
 
 namespace sherd::kernels {
 
@@ -11,7 +11,9 @@ void rotary_table(Stream& stream, Tensor table, std::int64_t positions, std::int
   CHECK(head_width >= 2 && head_width % 2 == 0, "head width {}", head_width);
   CHECK(table.dtype == DType::kF32 && table.numel == positions * head_width,
         "a table of {} {} for [{}, {}]", table.numel, name_of(table.dtype), positions, head_width);
-  if (stream.device() == DeviceKind::kCuda) no_cuda_kernel("rotary_table");
+  if (stream.device() == DeviceKind::kCuda) {
+    return cuda::rotary_table(stream, table, positions, head_width, theta);
+  }
   stream.run("rotary_table", [=, &stream] {
     cpu::rotary_table(stream.team(), table, positions, head_width, theta);
   });
@@ -26,7 +28,7 @@ void rotary(Stream& stream, const Rotary& args) {
   CHECK(args.qkv.numel == args.sequences * args.positions * heads * args.head_width,
         "{} elements for {} x {} tokens of {} heads of {}", args.qkv.numel, args.sequences,
         args.positions, heads, args.head_width);
-  if (stream.device() == DeviceKind::kCuda) no_cuda_kernel("rotary");
+  if (stream.device() == DeviceKind::kCuda) return cuda::rotary(stream, args);
   stream.run("rotary", [=, &stream] { cpu::rotary(stream.team(), args); });
 }
 

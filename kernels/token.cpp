@@ -2,7 +2,7 @@
 
 #include "core/thread_team.h"
 #include "kernels/cpu/token.h"
-#include "kernels/device.h"
+#include "kernels/cuda/forms.h"
 
 namespace sherd::kernels {
 namespace {
@@ -27,7 +27,7 @@ void embedding_forward(Stream& stream, const EmbeddingForward& args) {
                                   args.position_weight.numel >= args.positions * args.width),
         "embedding: position_weight has {} elements, {} positions of width {}",
         args.position_weight.numel, args.positions, args.width);
-  if (stream.device() == DeviceKind::kCuda) no_cuda_kernel("embedding_forward");
+  if (stream.device() == DeviceKind::kCuda) return cuda::embedding_forward(stream, args);
   stream.run("embedding_forward", [&stream, args] { cpu::embedding_forward(stream.team(), args); });
 }
 
@@ -45,7 +45,7 @@ void embedding_backward(Stream& stream, const EmbeddingBackward& args) {
     check_tensor("embedding: d_position_weight", args.d_position_weight,
                  args.d_position_weight.dtype, args.position_rows * args.width);
   }
-  if (stream.device() == DeviceKind::kCuda) no_cuda_kernel("embedding_backward");
+  if (stream.device() == DeviceKind::kCuda) return cuda::embedding_backward(stream, args);
   stream.run("embedding_backward",
              [&stream, args] { cpu::embedding_backward(stream.team(), args); });
 }
@@ -62,7 +62,7 @@ void cross_entropy(Stream& stream, const CrossEntropy& args) {
                args.tokens * args.vocab_size);
   check_tensor("cross_entropy: targets", args.targets, DType::kI32, args.tokens);
   check_tensor("cross_entropy: losses", args.losses, DType::kF32, args.tokens);
-  if (stream.device() == DeviceKind::kCuda) no_cuda_kernel("cross_entropy");
+  if (stream.device() == DeviceKind::kCuda) return cuda::cross_entropy(stream, args);
   stream.run("cross_entropy", [&stream, args] { cpu::cross_entropy(stream.team(), args); });
 }
 

@@ -2,7 +2,7 @@
 
 #include "core/error.h"
 #include "kernels/cpu/update.h"
-#include "kernels/device.h"
+#include "kernels/cuda/forms.h"
 
 namespace sherd::kernels {
 namespace {
@@ -37,10 +37,8 @@ void check_ratios(const UpdateCommon& args, std::span<const float> ratios) {
         args.segments.size());
 }
 
-template <class Work>
-void run(Stream& stream, const char* name, Work&& work) {
-  if (stream.device() == DeviceKind::kCuda) no_cuda_kernel(name);
-  stream.run(name, std::forward<Work>(work));
+bool is_cuda(const Stream& stream) {
+  return stream.device() == DeviceKind::kCuda;
 }
 
 void check_lamb(const LambUpdate& args) {
@@ -57,7 +55,8 @@ void adam_update(Stream& stream, const AdamUpdate& args) {
   check_moment(args.common, args.exp_avg);
   check_moment(args.common, args.exp_avg_sq);
   CHECK(args.time_step >= 1, "time step {}", args.time_step);
-  run(stream, "adam_update", [=, &stream] { cpu::adam_update(stream.team(), args); });
+  if (is_cuda(stream)) return cuda::adam_update(stream, args);
+  stream.run("adam_update", [=, &stream] { cpu::adam_update(stream.team(), args); });
 }
 
 void sgd_update(Stream& stream, const SgdUpdate& args) {
@@ -65,43 +64,50 @@ void sgd_update(Stream& stream, const SgdUpdate& args) {
   if (args.momentum_buffer) check_moment(args.common, args.momentum_buffer);
   CHECK(args.momentum_buffer || args.momentum == 0.0f, "momentum {} without a buffer",
         args.momentum);
-  run(stream, "sgd_update", [=, &stream] { cpu::sgd_update(stream.team(), args); });
+  if (is_cuda(stream)) return cuda::sgd_update(stream, args);
+  stream.run("sgd_update", [=, &stream] { cpu::sgd_update(stream.team(), args); });
 }
 
 void lion_update(Stream& stream, const LionUpdate& args) {
   check_common(args.common);
   check_moment(args.common, args.exp_avg);
-  run(stream, "lion_update", [=, &stream] { cpu::lion_update(stream.team(), args); });
+  if (is_cuda(stream)) return cuda::lion_update(stream, args);
+  stream.run("lion_update", [=, &stream] { cpu::lion_update(stream.team(), args); });
 }
 
 void lamb_moments(Stream& stream, const LambUpdate& args) {
   check_lamb(args);
-  run(stream, "lamb_moments", [=, &stream] { cpu::lamb_moments(stream.team(), args); });
+  if (is_cuda(stream)) return cuda::lamb_moments(stream, args);
+  stream.run("lamb_moments", [=, &stream] { cpu::lamb_moments(stream.team(), args); });
 }
 
 void lamb_norms(Stream& stream, const LambUpdate& args, Tensor sums) {
   check_lamb(args);
   check_sums(args.common, sums);
-  run(stream, "lamb_norms", [=, &stream] { cpu::lamb_norms(stream.team(), args, sums); });
+  if (is_cuda(stream)) return cuda::lamb_norms(stream, args, sums);
+  stream.run("lamb_norms", [=, &stream] { cpu::lamb_norms(stream.team(), args, sums); });
 }
 
 void lamb_apply(Stream& stream, const LambUpdate& args, std::span<const float> ratios) {
   check_lamb(args);
   check_ratios(args.common, ratios);
-  run(stream, "lamb_apply", [=, &stream] { cpu::lamb_apply(stream.team(), args, ratios); });
+  if (is_cuda(stream)) return cuda::lamb_apply(stream, args, ratios);
+  stream.run("lamb_apply", [=, &stream] { cpu::lamb_apply(stream.team(), args, ratios); });
 }
 
 void lars_norms(Stream& stream, const LarsUpdate& args, Tensor sums) {
   check_common(args.common);
   check_sums(args.common, sums);
-  run(stream, "lars_norms", [=, &stream] { cpu::lars_norms(stream.team(), args, sums); });
+  if (is_cuda(stream)) return cuda::lars_norms(stream, args, sums);
+  stream.run("lars_norms", [=, &stream] { cpu::lars_norms(stream.team(), args, sums); });
 }
 
 void lars_apply(Stream& stream, const LarsUpdate& args, std::span<const float> ratios) {
   check_common(args.common);
   check_moment(args.common, args.momentum_buffer);
   check_ratios(args.common, ratios);
-  run(stream, "lars_apply", [=, &stream] { cpu::lars_apply(stream.team(), args, ratios); });
+  if (is_cuda(stream)) return cuda::lars_apply(stream, args, ratios);
+  stream.run("lars_apply", [=, &stream] { cpu::lars_apply(stream.team(), args, ratios); });
 }
 
 void muon_momentum(Stream& stream, const MuonUpdate& args) {
@@ -109,7 +115,8 @@ void muon_momentum(Stream& stream, const MuonUpdate& args) {
   check_moment(args.common, args.momentum_buffer);
   CHECK(args.update.dtype == DType::kF32 && args.update.numel == args.common.parameter.numel,
         "{} updates of {} parameters", args.update.numel, args.common.parameter.numel);
-  run(stream, "muon_momentum", [=, &stream] { cpu::muon_momentum(stream.team(), args); });
+  if (is_cuda(stream)) return cuda::muon_momentum(stream, args);
+  stream.run("muon_momentum", [=, &stream] { cpu::muon_momentum(stream.team(), args); });
 }
 
 void muon_apply(Stream& stream, const MuonUpdate& args, std::span<const float> ratios) {
@@ -117,7 +124,8 @@ void muon_apply(Stream& stream, const MuonUpdate& args, std::span<const float> r
   CHECK(args.update.dtype == DType::kF32 && args.update.numel == args.common.parameter.numel,
         "{} updates of {} parameters", args.update.numel, args.common.parameter.numel);
   check_ratios(args.common, ratios);
-  run(stream, "muon_apply", [=, &stream] { cpu::muon_apply(stream.team(), args, ratios); });
+  if (is_cuda(stream)) return cuda::muon_apply(stream, args, ratios);
+  stream.run("muon_apply", [=, &stream] { cpu::muon_apply(stream.team(), args, ratios); });
 }
 
 }  // namespace sherd::kernels

@@ -1,0 +1,79 @@
+// T tokens (rows), V vocabulary. One block does one row: the maximum and the sum in one pass, the
+// gradient in place in a second.
+#include "kernels/body/math.h"
+#include "kernels/cuda/forms.h"
+#include "kernels/cuda/launch.cuh"
+
+namespace sherd::kernels::cuda {
+namespace {
+
+using body::fast_exp;
+using body::load_wide;
+using body::store_narrow;
+
+constexpr int kRowThreads = 512;
+
+template <int N, class T>
+__global__ void __launch_bounds__(kRowThreads)
+    cross_entropy_row(T* logits, const std::int32_t* targets, float* losses,
+                      std::int64_t vocab_size, bool gradient, float scale) {
+  __shared__ float scratch[32];
+  const std::int64_t row = blockIdx.x;
+  T* x = logits + row * vocab_size;
+  const std::int32_t target = targets[row];
+  if (target < 0 || target >= vocab_size) __trap();
+  const float target_logit = body::widen(x[target]);  // read by all before anyone writes
+  const std::int64_t step = static_cast<std::int64_t>(blockDim.x) * N;
+  const std::int64_t begin = static_cast<std::int64_t>(threadIdx.x) * N;
+
+  // A thread's sum is kept relative to the largest it has seen (Milakov & Gimelshein 2018).
+  float most = -body::kInfinity, sum = 0.0f;
+  for (std::int64_t v = begin; v < vocab_size; v += step) {
+    float pack[N];
+    load_wide<N>(x + v, pack);
+    float largest = most;
+    for (int i = 0; i < N; ++i) largest = pack[i] > largest ? pack[i] : largest;
+    if (largest > most) {
+      sum *= fast_exp(most - largest);
+      most = largest;
+    }
+    for (int i = 0; i < N; ++i) {
+      sum += pack[i] == -body::kInfinity ? 0.0f : fast_exp(pack[i] - most);  // not inf - inf
+    }
+  }
+  const float maximum = block_max(most, scratch);
+  // A thread that saw nothing has -inf and 0; its share is 0 and not NaN.
+  const float total =
+      block_sum(most == -body::kInfinity ? sum : sum * fast_exp(most - maximum), scratch);
+  if (threadIdx.x == 0) losses[row] = body::fast_log(total) + (maximum - target_logit);
+  if (!gradient) return;
+  const float inverse = 1.0f / total;
+  for (std::int64_t v = begin; v < vocab_size; v += step) {
+    float pack[N];
+    load_wide<N>(x + v, pack);
+    for (int i = 0; i < N; ++i) {
+      const float share = fast_exp(pack[i] - maximum) * inverse;
+      pack[i] = scale * (v + i == target ? share - 1.0f : share);
+    }
+    store_narrow<N>(x + v, pack);
+  }
+}
+
+}  // namespace
+
+void cross_entropy(Stream& stream, const CrossEntropy& args) {
+  dispatch_float(args.logits.dtype, [&]<class T>(T) {
+    constexpr int N = body::pack_of<T>();
+    T* logits = args.logits.as<T>();
+    const auto launch = [&](auto kernel) {
+      kernel<<<static_cast<unsigned>(args.tokens), kRowThreads, 0, handle_of(stream)>>>(
+          logits, args.targets.as<std::int32_t>(), args.losses.as<float>(), args.vocab_size,
+          args.gradient, args.grad_scale);
+    };
+    const bool packs = args.vocab_size % N == 0 && body::allow_packs(logits);
+    packs ? launch(cross_entropy_row<N, T>) : launch(cross_entropy_row<1, T>);
+  });
+  check_launch("cross_entropy");
+}
+
+}  // namespace sherd::kernels::cuda

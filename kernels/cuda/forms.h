@@ -1,0 +1,75 @@
+/// The CUDA form of every kernel; the equations and rules are in kernels/<stem>.h, and the fronts
+/// there have checked the arguments. Everything is enqueued on the stream and nothing waits, unless
+/// said so. Built without CUDA, kernels/no_cuda.cpp throws instead.
+#pragma once
+
+#include "kernels/activation.h"
+#include "kernels/attention.h"
+#include "kernels/linear.h"
+#include "kernels/norm.h"
+#include "kernels/pointwise.h"
+#include "kernels/rotary.h"
+#include "kernels/token.h"
+#include "kernels/update.h"
+
+namespace sherd::kernels::cuda {
+
+// pointwise.cu, measure.cu
+void fill_zero(Stream& stream, const Tensor& x);
+void fill_constant(Stream& stream, const Tensor& out, float value);
+void cast(Stream& stream, const ConstTensor& x, const Tensor& y);
+void add(Stream& stream, const ConstTensor& x, const Tensor& accumulator);
+void residual_add(Stream& stream, const ConstTensor& residual, const ConstTensor& branch,
+                  const Dropout& dropout, const Tensor& out);
+void dropout_backward(Stream& stream, const ConstTensor& dy, const Dropout& dropout,
+                      const Tensor& dx);
+/// The CPU's bits.
+void sum_of_squares(Stream& stream, const ConstTensor& x, const Tensor& out,
+                    const Tensor& workspace);
+/// Waits.
+std::int64_t find_non_finite(Stream& stream, const ConstTensor& x);
+/// Formed in f64 with the device's log and cos: rounded to f32, an element may differ from the
+/// CPU's in its last bit where f64 falls next to a tie.
+void fill_normal(Stream& stream, const Tensor& out, const RandomAddress& address,
+                 std::int64_t first_element, float mean, float stddev);
+/// out[i] = ((in_0[i] + in_1[i]) + ...), at most kMaxSumInputs device buffers, for communicators.
+inline constexpr int kMaxSumInputs = 64;
+void sum_in_order(Stream& stream, const ConstTensor* inputs, int num_inputs, const Tensor& out);
+
+void activation_forward(Stream& stream, const ActivationForward& args);
+void activation_backward(Stream& stream, const ActivationBackward& args);
+
+void norm_forward(Stream& stream, const NormForward& args);
+void norm_backward(Stream& stream, const NormBackward& args);
+
+void rotary_table(Stream& stream, const Tensor& table, std::int64_t positions,
+                  std::int64_t head_width, double theta);
+void rotary(Stream& stream, const Rotary& args);
+
+/// A token outside of the vocabulary traps: the data's reader has checked it.
+void embedding_forward(Stream& stream, const EmbeddingForward& args);
+void embedding_backward(Stream& stream, const EmbeddingBackward& args);
+void cross_entropy(Stream& stream, const CrossEntropy& args);
+
+void linear_forward(Stream& stream, const LinearForward& args);
+void linear_backward_input(Stream& stream, const LinearBackwardInput& args);
+void linear_backward_weight(Stream& stream, const LinearBackwardWeight& args);
+
+void attention_forward(Stream& stream, const AttentionForward& args);
+void attention_backward(Stream& stream, const AttentionBackward& args);
+
+void orthogonalise(Stream& stream, const Tensor& matrix, std::int64_t rows, std::int64_t columns,
+                   const Tensor& workspace);
+
+void adam_update(Stream& stream, const AdamUpdate& args);
+void sgd_update(Stream& stream, const SgdUpdate& args);
+void lion_update(Stream& stream, const LionUpdate& args);
+void lamb_moments(Stream& stream, const LambUpdate& args);
+void lamb_norms(Stream& stream, const LambUpdate& args, const Tensor& sums);
+void lamb_apply(Stream& stream, const LambUpdate& args, std::span<const float> ratios);
+void lars_norms(Stream& stream, const LarsUpdate& args, const Tensor& sums);
+void lars_apply(Stream& stream, const LarsUpdate& args, std::span<const float> ratios);
+void muon_momentum(Stream& stream, const MuonUpdate& args);
+void muon_apply(Stream& stream, const MuonUpdate& args, std::span<const float> ratios);
+
+}  // namespace sherd::kernels::cuda

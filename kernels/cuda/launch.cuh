@@ -1,0 +1,85 @@
+/// What the .cu files share: the stream's handle, types, and launches over flat buffers.
+#pragma once
+
+#include "core/cuda_device.h"
+#include "core/cuda_error.h"
+#include "kernels/body/number.h"
+#include "kernels/body/walk.h"
+
+namespace sherd::kernels::cuda {
+
+inline cudaStream_t handle_of(Stream& stream) {
+  return cuda_stream(stream).handle();
+}
+
+/// After every launch: a launch that was refused must not be taken for one that ran.
+inline void check_launch(const char* kernel) {
+  check_cuda(cudaPeekAtLastError(), kernel);
+}
+
+/// Calls `function(T{})` with the C++ type of a floating-point tensor type.
+template <class Function>
+void dispatch_float(DType dtype, Function&& function) {
+  switch (dtype) {
+    case DType::kF32:
+      return function(float{});
+    case DType::kBF16:
+      return function(BFloat16{});
+    case DType::kF16:
+      return function(Float16{});
+    default:
+      CHECK(false, "{} where f32, bf16 or f16 was expected", name_of(dtype));
+  }
+}
+
+template <int N, class Body>
+__global__ void __launch_bounds__(body::kThreads) flat_kernel(std::int64_t numel, const Body body) {
+  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  body::walk_flat<N>(numel, thread, static_cast<std::int64_t>(gridDim.x) * blockDim.x, body);
+}
+
+/// Runs `work` over `numel` elements, in packs of N if `packs`, else one by one.
+template <int N, class Body>
+void launch_flat(Stream& stream, const char* kernel, std::int64_t numel, bool packs,
+                 const Body& work) {
+  if (numel == 0) return;
+  const auto blocks = static_cast<unsigned>(body::flat_blocks(numel, packs ? N : 1));
+  if (packs) {
+    flat_kernel<N><<<blocks, body::kThreads, 0, handle_of(stream)>>>(numel, work);
+  } else {
+    flat_kernel<1><<<blocks, body::kThreads, 0, handle_of(stream)>>>(numel, work);
+  }
+  check_launch(kernel);
+}
+
+/// The sum over a block's threads, the same for all of them, in an order that blockDim fixes.
+/// `scratch` has room for 32; all threads call it.
+template <class T>
+__device__ T block_sum(T value, T* scratch) {
+  for (int offset = 16; offset > 0; offset /= 2) {
+    value += __shfl_xor_sync(0xffffffffu, value, offset);
+  }
+  __syncthreads();  // whoever still reads the last sum
+  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = value;
+  __syncthreads();
+  T sum = scratch[0];
+  for (unsigned warp = 1; warp < blockDim.x / 32; ++warp) sum += scratch[warp];
+  return sum;
+}
+template <class T>
+__device__ T block_max(T value, T* scratch) {
+  for (int offset = 16; offset > 0; offset /= 2) {
+    const T other = __shfl_xor_sync(0xffffffffu, value, offset);
+    value = other > value ? other : value;
+  }
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = value;
+  __syncthreads();
+  T most = scratch[0];
+  for (unsigned warp = 1; warp < blockDim.x / 32; ++warp) {
+    most = scratch[warp] > most ? scratch[warp] : most;
+  }
+  return most;
+}
+
+}  // namespace sherd::kernels::cuda

@@ -1,0 +1,213 @@
+// The three products through cuBLASLt. For each key (kernels/body/product_key.h) the heuristics are
+// asked once per thread and device; its first answer is used from then on. A stream's workspace is
+// the caller's, so products on different streams share nothing.
+#include "kernels/linear.h"
+
+#include <cublasLt.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "core/cuda_device.h"
+#include "core/cuda_error.h"
+#include "kernels/body/product_key.h"
+#include "kernels/cuda/column_sums.h"
+#include "kernels/cuda/forms.h"
+
+namespace sherd::kernels::cuda {
+namespace {
+
+using body::ProductEpilogue;
+using body::ProductKey;
+
+void check_blas(cublasStatus_t status, const char* call) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw TrainingError("{} failed: {}", call, cublasLtGetStatusString(status));
+}
+
+// Handles live as long as the process: destroying them at exit races with the driver's own end.
+cublasLtHandle_t handle_of_device(int device) {
+  static std::mutex mutex;
+  static auto* handles = new std::map<int, cublasLtHandle_t>;
+  std::lock_guard lock(mutex);
+  cublasLtHandle_t& handle = (*handles)[device];
+  if (!handle) check_blas(cublasLtCreate(&handle), "cublasLtCreate");
+  return handle;
+}
+
+cudaDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return CUDA_R_32F;
+    case DType::kBF16:
+      return CUDA_R_16BF;
+    case DType::kF16:
+      return CUDA_R_16F;
+    default:
+      CHECK(false, "a product of {}", name_of(dtype));
+      __builtin_unreachable();
+  }
+}
+
+struct Destroy {
+  void operator()(cublasLtMatmulDesc_t x) const { cublasLtMatmulDescDestroy(x); }
+  void operator()(cublasLtMatrixLayout_t x) const { cublasLtMatrixLayoutDestroy(x); }
+  void operator()(cublasLtMatmulPreference_t x) const { cublasLtMatmulPreferenceDestroy(x); }
+};
+template <class T>
+using Owned = std::unique_ptr<std::remove_pointer_t<T>, Destroy>;
+
+struct Product {
+  Owned<cublasLtMatmulDesc_t> operation;
+  Owned<cublasLtMatrixLayout_t> a, b, d;
+  cublasLtMatmulAlgo_t algorithm;
+};
+
+template <class T>
+void set(const Owned<cublasLtMatmulDesc_t>& operation, cublasLtMatmulDescAttributes_t what,
+         const T& value) {
+  check_blas(cublasLtMatmulDescSetAttribute(operation.get(), what, &value, sizeof value),
+             "cublasLtMatmulDescSetAttribute");
+}
+template <class T>
+void set(const Owned<cublasLtMatmulPreference_t>& preference,
+         cublasLtMatmulPreferenceAttributes_t what, const T& value) {
+  check_blas(cublasLtMatmulPreferenceSetAttribute(preference.get(), what, &value, sizeof value),
+             "cublasLtMatmulPreferenceSetAttribute");
+}
+
+Owned<cublasLtMatrixLayout_t> layout(DType dtype, std::int64_t rows, std::int64_t columns) {
+  cublasLtMatrixLayout_t layout = nullptr;
+  check_blas(cublasLtMatrixLayoutCreate(&layout, type_of(dtype), static_cast<std::uint64_t>(rows),
+                                        static_cast<std::uint64_t>(columns), rows),
+             "cublasLtMatrixLayoutCreate");
+  return Owned<cublasLtMatrixLayout_t>(layout);
+}
+
+Owned<cublasLtMatmulDesc_t> operation_of(const ProductKey& key) {
+  const cublasComputeType_t compute =
+      key.in == DType::kF32 && key.allow_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  cublasLtMatmulDesc_t created = nullptr;
+  check_blas(cublasLtMatmulDescCreate(&created, compute, CUDA_R_32F), "cublasLtMatmulDescCreate");
+  Owned<cublasLtMatmulDesc_t> operation(created);
+  const auto transposed = [](bool yes) { return yes ? CUBLAS_OP_T : CUBLAS_OP_N; };
+  set(operation, CUBLASLT_MATMUL_DESC_TRANSA, transposed(key.transpose_a));
+  set(operation, CUBLASLT_MATMUL_DESC_TRANSB, transposed(key.transpose_b));
+  if (key.epilogue == ProductEpilogue::kBias) {
+    set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(key.in));
+  }
+  return operation;
+}
+
+// Split sums are kept in f32 and added in a step of their own: the other schemes round partial sums
+// to the output's type, or add them in an order that a counter decides.
+Owned<cublasLtMatmulPreference_t> preference_of(const ProductKey& key) {
+  cublasLtMatmulPreference_t created = nullptr;
+  check_blas(cublasLtMatmulPreferenceCreate(&created), "cublasLtMatmulPreferenceCreate");
+  Owned<cublasLtMatmulPreference_t> preference(created);
+  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+      static_cast<std::uint64_t>(key.workspace_bytes));
+  if (key.deterministic) {
+    set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+        static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  }
+  const auto alignment = static_cast<std::uint32_t>(key.alignment);
+  for (const auto what :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+    set(preference, what, alignment);
+  }
+  return preference;
+}
+
+Product plan(cublasLtHandle_t handle, const ProductKey& key) {
+  Product product{
+      .operation = operation_of(key),
+      .a = key.transpose_a ? layout(key.in, key.k, key.m) : layout(key.in, key.m, key.k),
+      .b = key.transpose_b ? layout(key.in, key.n, key.k) : layout(key.in, key.k, key.n),
+      .d = layout(key.out, key.m, key.n),
+      .algorithm = {}};
+  const Owned<cublasLtMatmulPreference_t> preference = preference_of(key);
+  cublasLtMatmulHeuristicResult_t result{};
+  int found = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      handle, product.operation.get(), product.a.get(), product.b.get(), product.d.get(),
+      product.d.get(), preference.get(), 1, &result, &found);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && found == 0)) {
+    throw UsageError(
+        "cuBLASLt {} has no algorithm for a product [{}, {}] over {} of {} into {} with {} bytes "
+        "of "
+        "workspace on this GPU; choose other types in mixed_precision, or run.device: cpu",
+        cublasLtGetVersion(), key.m, key.n, key.k, name_of(key.in), name_of(key.out),
+        key.workspace_bytes);
+  }
+  check_blas(status, "cublasLtMatmulAlgoGetHeuristic");
+  product.algorithm = result.algo;
+  return product;
+}
+
+const Product& planned(int device, const ProductKey& key) {
+  thread_local std::map<std::pair<int, ProductKey>, Product> products;
+  const std::pair at(device, key);
+  const auto found = products.find(at);
+  if (found != products.end()) return found->second;
+  return products.emplace(at, plan(handle_of_device(device), key)).first->second;
+}
+
+struct Operands {
+  const void *a, *b;
+  void* d;
+  const void* bias = nullptr;
+};
+
+// `key` has its shape; what follows from the operands and the stream is filled in here.
+void multiply(Stream& stream, ProductKey key, DType in, DType out, const Operands& operands,
+              const Tensor& workspace) {
+  CudaStream& cuda = cuda_stream(stream);
+  key.in = in;
+  key.out = out;
+  key.epilogue = operands.bias ? ProductEpilogue::kBias : ProductEpilogue::kNone;
+  key.allow_tf32 = cuda.cuda().allow_tf32;
+  key.deterministic = cuda.cuda().deterministic;
+  key.alignment = body::alignment_class(size_of(in) < size_of(out) ? in : out, operands.a,
+                                        operands.b, operands.d, operands.bias);
+  key.workspace_bytes = std::min(workspace.bytes(), body::kProductWorkspaceBytes);
+  const Product& product = planned(cuda.cuda().device, key);
+  if (operands.bias) set(product.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
+  const float alpha = 1.0f, beta = key.add_to_output ? 1.0f : 0.0f;
+  check_blas(
+      cublasLtMatmul(handle_of_device(cuda.cuda().device), product.operation.get(), &alpha,
+                     operands.a, product.a.get(), operands.b, product.b.get(), &beta, operands.d,
+                     product.d.get(), operands.d, product.d.get(), &product.algorithm,
+                     workspace.data, static_cast<std::size_t>(key.workspace_bytes), cuda.handle()),
+      "cublasLtMatmul");
+}
+
+}  // namespace
+
+void linear_forward(Stream& stream, const LinearForward& args) {
+  multiply(stream, body::forward_product(args.shape), args.x.dtype, args.y.dtype,
+           {args.w.data, args.x.data, args.y.data, args.bias.data}, args.workspace);
+}
+
+void linear_backward_input(Stream& stream, const LinearBackwardInput& args) {
+  ProductKey key = body::backward_input_product(args.shape);
+  key.add_to_output = args.add_to_output;
+  multiply(stream, key, args.dy.dtype, args.dx.dtype, {args.w.data, args.dy.data, args.dx.data},
+           args.workspace);
+}
+
+void linear_backward_weight(Stream& stream, const LinearBackwardWeight& args) {
+  ProductKey key = body::backward_weight_product(args.shape);
+  key.add_to_output = args.add_to_output;
+  multiply(stream, key, args.dy.dtype, args.dw.dtype, {args.x.data, args.dy.data, args.dw.data},
+           args.workspace);
+  if (args.dbias) {
+    sum_columns(stream, args.dy, args.shape.tokens, args.shape.outputs, args.dbias,
+                args.add_to_output);
+  }
+}
+
+}  // namespace sherd::kernels::cuda

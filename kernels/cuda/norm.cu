@@ -1,0 +1,257 @@
+// T tokens (rows), D width. One block does one row; sums run over its threads in an order that D
+// alone decides. A thread reads back only what it has written itself.
+#include "kernels/norm.h"
+
+#include "kernels/body/dropout.h"
+#include "kernels/body/norm_blocks.h"
+#include "kernels/cuda/forms.h"
+#include "kernels/cuda/launch.cuh"
+
+namespace sherd::kernels::cuda {
+namespace {
+
+using body::load_wide;
+using body::Mask;
+using body::store_narrow;
+
+template <class T>
+struct ForwardRows {
+  const T *residual, *branch, *weight, *bias;
+  T *residual_out, *y;
+  float *mean, *rstd;
+  Mask mask;
+  std::int64_t width;
+  float eps;
+  bool centred;
+};
+
+template <int N, class T>
+__global__ void forward_row(const ForwardRows<T> a) {
+  __shared__ float scratch[32];
+  const std::int64_t row = blockIdx.x, start = row * a.width;
+  const std::int64_t step = static_cast<std::int64_t>(blockDim.x) * N;
+  const std::int64_t begin = static_cast<std::int64_t>(threadIdx.x) * N;
+  const T* r = a.residual_out != nullptr ? a.residual_out : a.residual;
+  float sum = 0.0f;
+  for (std::int64_t d = begin; d < a.width; d += step) {
+    float x[N];
+    load_wide<N>(a.residual + start + d, x);
+    if (a.branch != nullptr) {
+      float branch[N];
+      load_wide<N>(a.branch + start + d, branch);
+      a.mask.template apply<N>(start + d, branch);
+      // What is normalised is r as stored.
+      for (int i = 0; i < N; ++i) x[i] = body::widen(body::narrow<T>(x[i] + branch[i]));
+    }
+    if (a.residual_out != nullptr) store_narrow<N>(a.residual_out + start + d, x);
+    for (int i = 0; i < N; ++i) sum += a.centred ? x[i] : x[i] * x[i];
+  }
+  const auto width = static_cast<float>(a.width);
+  float mean = 0.0f, squares = block_sum(sum, scratch);
+  if (a.centred) {
+    // A second pass: squared differences from the mean don't cancel.
+    mean = squares / width;
+    float part = 0.0f;
+    for (std::int64_t d = begin; d < a.width; d += step) {
+      float x[N];
+      load_wide<N>(r + start + d, x);
+      for (int i = 0; i < N; ++i) part += (x[i] - mean) * (x[i] - mean);
+    }
+    squares = block_sum(part, scratch);
+  }
+  const float rstd = 1.0f / sqrtf(squares / width + a.eps);
+  if (threadIdx.x == 0) {
+    if (a.mean != nullptr) a.mean[row] = mean;
+    a.rstd[row] = rstd;
+  }
+  for (std::int64_t d = begin; d < a.width; d += step) {
+    float x[N], w[N], b[N] = {};
+    load_wide<N>(r + start + d, x);
+    load_wide<N>(a.weight + d, w);
+    if (a.bias != nullptr) load_wide<N>(a.bias + d, b);
+    for (int i = 0; i < N; ++i) {
+      const float scaled = (x[i] - mean) * rstd * w[i];
+      x[i] = a.bias != nullptr ? scaled + b[i] : scaled;
+    }
+    store_narrow<N>(a.y + start + d, x);
+  }
+}
+
+template <class T>
+struct BackwardRows {
+  const T *residual, *weight, *dy, *d_residual_out;
+  const float *mean, *rstd;
+  T *d_residual_in, *d_branch;
+  Mask mask;
+  std::int64_t width;
+  bool centred;
+};
+
+template <int N, class T>
+__global__ void backward_row(const BackwardRows<T> a) {
+  __shared__ float scratch[32];
+  const std::int64_t row = blockIdx.x, start = row * a.width;
+  const std::int64_t step = static_cast<std::int64_t>(blockDim.x) * N;
+  const std::int64_t begin = static_cast<std::int64_t>(threadIdx.x) * N;
+  const float mean = a.centred ? a.mean[row] : 0.0f, rstd = a.rstd[row];
+  float sum_g = 0.0f, sum_g_xhat = 0.0f;
+  for (std::int64_t d = begin; d < a.width; d += step) {
+    float x[N], dy[N], w[N];
+    load_wide<N>(a.residual + start + d, x);
+    load_wide<N>(a.dy + start + d, dy);
+    load_wide<N>(a.weight + d, w);
+    for (int i = 0; i < N; ++i) {
+      const float g = dy[i] * w[i];
+      sum_g += g;
+      sum_g_xhat += g * ((x[i] - mean) * rstd);
+    }
+  }
+  const auto width = static_cast<float>(a.width);
+  const float mean_g = a.centred ? block_sum(sum_g, scratch) / width : 0.0f;
+  const float mean_g_xhat = block_sum(sum_g_xhat, scratch) / width;
+  for (std::int64_t d = begin; d < a.width; d += step) {
+    float x[N], dy[N], w[N];
+    load_wide<N>(a.residual + start + d, x);
+    load_wide<N>(a.dy + start + d, dy);
+    load_wide<N>(a.weight + d, w);
+    for (int i = 0; i < N; ++i) {
+      const float xhat = (x[i] - mean) * rstd;
+      x[i] = rstd * (dy[i] * w[i] - mean_g - xhat * mean_g_xhat);
+    }
+    if (a.d_residual_out != nullptr) {
+      load_wide<N>(a.d_residual_out + start + d, dy);
+      for (int i = 0; i < N; ++i) x[i] = dy[i] + x[i];
+    }
+    if (a.d_branch != nullptr) {
+      for (int i = 0; i < N; ++i) dy[i] = x[i];
+      a.mask.template apply<N>(start + d, dy);
+      store_narrow<N>(a.d_branch + start + d, dy);
+    }
+    store_narrow<N>(a.d_residual_in + start + d, x);
+  }
+}
+
+// The rows of one block, in order, for N columns of one thread: partial [blocks][2][D].
+template <int N, class T>
+__global__ void column_sums(const BackwardRows<T> a, std::int64_t tokens, float* partial) {
+  const std::int64_t d = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * N;
+  if (d >= a.width) return;
+  const body::RowBlocks blocks(tokens);
+  const std::int64_t block = blockIdx.y, end = blocks.end(block);
+  float dweight[N] = {}, dbias[N] = {};
+#pragma unroll 4
+  for (std::int64_t row = blocks.begin(block); row < end; ++row) {
+    const float mean = a.centred ? a.mean[row] : 0.0f, rstd = a.rstd[row];
+    float x[N], dy[N];
+    load_wide<N>(a.residual + row * a.width + d, x);
+    load_wide<N>(a.dy + row * a.width + d, dy);
+    for (int i = 0; i < N; ++i) {
+      dweight[i] += dy[i] * ((x[i] - mean) * rstd);
+      dbias[i] += dy[i];
+    }
+  }
+  float* out = partial + block * 2 * a.width + d;
+  for (int i = 0; i < N; ++i) {
+    out[i] = dweight[i];
+    out[a.width + i] = dbias[i];
+  }
+}
+
+// out = the partial rows in order, plus `out` itself if asked.
+template <class G>
+__global__ void add_row_blocks(const float* partial, std::int64_t blocks, std::int64_t width,
+                               bool add_to_output, G* out) {
+  const std::int64_t d = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (d >= width) return;
+  float sum = 0.0f;
+#pragma unroll 8
+  for (std::int64_t block = 0; block < blocks; ++block) sum += partial[block * 2 * width + d];
+  out[d] = body::narrow<G>(add_to_output ? body::widen(out[d]) + sum : sum);
+}
+
+void finish(Stream& stream, const float* partial, const NormBackward& args, const Tensor& out) {
+  const std::int64_t width = args.shape.width;
+  const auto grid = static_cast<unsigned>(body::ceil_div(width, body::kThreads));
+  dispatch_float(out.dtype, [&]<class G>(G) {
+    add_row_blocks<<<grid, body::kThreads, 0, handle_of(stream)>>>(
+        partial, body::RowBlocks(args.shape.tokens).count(), width, args.add_to_weight_gradients,
+        out.as<G>());
+  });
+  check_launch("norm_backward (weights)");
+}
+
+template <int N, class T>
+void forward(Stream& stream, const NormShape& shape, const ForwardRows<T>& rows) {
+  forward_row<N><<<static_cast<unsigned>(shape.tokens),
+                   body::row_threads(body::ceil_div(shape.width, N)), 0, handle_of(stream)>>>(rows);
+  check_launch("norm_forward");
+}
+
+// The weights' sums first: d_residual_in may take the place of something that they read.
+template <int N, class T>
+void backward(Stream& stream, const NormBackward& args, const BackwardRows<T>& rows) {
+  constexpr int kColumnThreads = 128;
+  const NormShape& shape = args.shape;
+  const std::int64_t blocks = body::RowBlocks(shape.tokens).count();
+  auto* partial = static_cast<float*>(args.workspace.data);
+  const dim3 grid(static_cast<unsigned>(body::ceil_div(shape.width, N * kColumnThreads)),
+                  static_cast<unsigned>(blocks));
+  column_sums<N><<<grid, kColumnThreads, 0, handle_of(stream)>>>(rows, shape.tokens, partial);
+  check_launch("norm_backward (columns)");
+  finish(stream, partial, args, args.dweight);
+  if (args.dbias) finish(stream, partial + shape.width, args, args.dbias);
+  backward_row<N>
+      <<<static_cast<unsigned>(shape.tokens), body::row_threads(body::ceil_div(shape.width, N)), 0,
+         handle_of(stream)>>>(rows);
+  check_launch("norm_backward");
+}
+
+}  // namespace
+
+void norm_forward(Stream& stream, const NormForward& args) {
+  if (args.shape.tokens == 0) return;
+  dispatch_float(args.residual.dtype, [&]<class T>(T) {
+    constexpr int N = body::pack_of<T>();
+    const ForwardRows<T> rows{.residual = args.residual.as<T>(),
+                              .branch = args.branch.as<T>(),
+                              .weight = args.weight.as<T>(),
+                              .bias = args.bias.as<T>(),
+                              .residual_out = args.residual_out.as<T>(),
+                              .y = args.y.as<T>(),
+                              .mean = args.mean.as<float>(),
+                              .rstd = args.rstd.as<float>(),
+                              .mask = Mask(args.branch_dropout),
+                              .width = args.shape.width,
+                              .eps = args.shape.eps,
+                              .centred = args.shape.kind == NormKind::kLayerNorm};
+    const bool packs =
+        rows.width % N == 0 && body::allow_packs(rows.residual, rows.branch, rows.weight, rows.bias,
+                                                 rows.residual_out, rows.y);
+    packs ? forward<N>(stream, args.shape, rows) : forward<1>(stream, args.shape, rows);
+  });
+}
+
+void norm_backward(Stream& stream, const NormBackward& args) {
+  if (args.shape.tokens == 0) return;
+  dispatch_float(args.dy.dtype, [&]<class T>(T) {
+    constexpr int N = body::pack_of<T>();
+    const bool centred = args.shape.kind == NormKind::kLayerNorm;
+    const BackwardRows<T> rows{.residual = args.residual.as<T>(),
+                               .weight = args.weight.as<T>(),
+                               .dy = args.dy.as<T>(),
+                               .d_residual_out = args.d_residual_out.as<T>(),
+                               .mean = centred ? args.mean.as<float>() : nullptr,
+                               .rstd = args.rstd.as<float>(),
+                               .d_residual_in = args.d_residual_in.as<T>(),
+                               .d_branch = args.d_branch.as<T>(),
+                               .mask = Mask(args.branch_dropout),
+                               .width = args.shape.width,
+                               .centred = centred};
+    const bool packs = rows.width % N == 0 &&
+                       body::allow_packs(rows.residual, rows.weight, rows.dy, rows.d_residual_out,
+                                         rows.d_residual_in, rows.d_branch);
+    packs ? backward<N>(stream, args, rows) : backward<1>(stream, args, rows);
+  });
+}
+
+}  // namespace sherd::kernels::cuda

@@ -1,0 +1,114 @@
+// The twin of kernels/cuda in a program built without CUDA: a stream on a GPU can't exist here, so
+// whoever comes is our bug or asked for a device that this program doesn't have.
+#include "kernels/cuda/forms.h"
+#include "kernels/device.h"
+
+namespace sherd::kernels::cuda {
+
+void fill_zero(Stream&, const Tensor&) {
+  no_cuda_kernel("fill_zero");
+}
+void fill_constant(Stream&, const Tensor&, float) {
+  no_cuda_kernel("fill_constant");
+}
+void cast(Stream&, const ConstTensor&, const Tensor&) {
+  no_cuda_kernel("cast");
+}
+void add(Stream&, const ConstTensor&, const Tensor&) {
+  no_cuda_kernel("add");
+}
+void residual_add(Stream&, const ConstTensor&, const ConstTensor&, const Dropout&, const Tensor&) {
+  no_cuda_kernel("residual_add");
+}
+void dropout_backward(Stream&, const ConstTensor&, const Dropout&, const Tensor&) {
+  no_cuda_kernel("dropout_backward");
+}
+void sum_of_squares(Stream&, const ConstTensor&, const Tensor&, const Tensor&) {
+  no_cuda_kernel("sum_of_squares");
+}
+std::int64_t find_non_finite(Stream&, const ConstTensor&) {
+  no_cuda_kernel("find_non_finite");
+}
+void fill_normal(Stream&, const Tensor&, const RandomAddress&, std::int64_t, float, float) {
+  no_cuda_kernel("fill_normal");
+}
+void sum_in_order(Stream&, const ConstTensor*, int, const Tensor&) {
+  no_cuda_kernel("sum_in_order");
+}
+void activation_forward(Stream&, const ActivationForward&) {
+  no_cuda_kernel("activation_forward");
+}
+void activation_backward(Stream&, const ActivationBackward&) {
+  no_cuda_kernel("activation_backward");
+}
+void norm_forward(Stream&, const NormForward&) {
+  no_cuda_kernel("norm_forward");
+}
+void norm_backward(Stream&, const NormBackward&) {
+  no_cuda_kernel("norm_backward");
+}
+void rotary_table(Stream&, const Tensor&, std::int64_t, std::int64_t, double) {
+  no_cuda_kernel("rotary_table");
+}
+void rotary(Stream&, const Rotary&) {
+  no_cuda_kernel("rotary");
+}
+void embedding_forward(Stream&, const EmbeddingForward&) {
+  no_cuda_kernel("embedding_forward");
+}
+void embedding_backward(Stream&, const EmbeddingBackward&) {
+  no_cuda_kernel("embedding_backward");
+}
+void cross_entropy(Stream&, const CrossEntropy&) {
+  no_cuda_kernel("cross_entropy");
+}
+void linear_forward(Stream&, const LinearForward&) {
+  no_cuda_kernel("linear_forward");
+}
+void linear_backward_input(Stream&, const LinearBackwardInput&) {
+  no_cuda_kernel("linear_backward_input");
+}
+void linear_backward_weight(Stream&, const LinearBackwardWeight&) {
+  no_cuda_kernel("linear_backward_weight");
+}
+void attention_forward(Stream&, const AttentionForward&) {
+  no_cuda_kernel("attention_forward");
+}
+void attention_backward(Stream&, const AttentionBackward&) {
+  no_cuda_kernel("attention_backward");
+}
+void orthogonalise(Stream&, const Tensor&, std::int64_t, std::int64_t, const Tensor&) {
+  no_cuda_kernel("orthogonalise");
+}
+void adam_update(Stream&, const AdamUpdate&) {
+  no_cuda_kernel("adam_update");
+}
+void sgd_update(Stream&, const SgdUpdate&) {
+  no_cuda_kernel("sgd_update");
+}
+void lion_update(Stream&, const LionUpdate&) {
+  no_cuda_kernel("lion_update");
+}
+void lamb_moments(Stream&, const LambUpdate&) {
+  no_cuda_kernel("lamb_moments");
+}
+void lamb_norms(Stream&, const LambUpdate&, const Tensor&) {
+  no_cuda_kernel("lamb_norms");
+}
+void lamb_apply(Stream&, const LambUpdate&, std::span<const float>) {
+  no_cuda_kernel("lamb_apply");
+}
+void lars_norms(Stream&, const LarsUpdate&, const Tensor&) {
+  no_cuda_kernel("lars_norms");
+}
+void lars_apply(Stream&, const LarsUpdate&, std::span<const float>) {
+  no_cuda_kernel("lars_apply");
+}
+void muon_momentum(Stream&, const MuonUpdate&) {
+  no_cuda_kernel("muon_momentum");
+}
+void muon_apply(Stream&, const MuonUpdate&, std::span<const float>) {
+  no_cuda_kernel("muon_apply");
+}
+
+}  // namespace sherd::kernels::cuda
