@@ -7,6 +7,8 @@
 
 #include "core/error.h"
 #include "engine/system_info.h"
+#include "sharding/comm/nccl.h"
+#include "sharding/comm/shared_device.h"
 #include "sharding/comm/single.h"
 
 namespace sherd::engine {
@@ -28,12 +30,16 @@ class FirstError {
   std::exception_ptr error_;
 };
 
-std::unique_ptr<sharding::Rank> make_rank(const LaunchOptions& options, int r,
+std::unique_ptr<sharding::Rank> make_rank(const LaunchOptions& options, int r, int device,
                                           std::unique_ptr<sharding::Communicator> gather,
                                           std::unique_ptr<sharding::Communicator> reduce) {
   auto rank = std::make_unique<sharding::Rank>();
   rank->rank = r;
   rank->world_size = options.world_size;
+  if (options.device == DeviceKind::kCuda) {
+    use_cuda_device(device);
+    CHECK(options.memory, "ranks on GPUs without a memory of their own");
+  }
   rank->memory = options.memory ? options.memory(r) : std::make_unique<HeapAllocator>();
   rank->gather_communicator = std::move(gather);
   rank->reduce_communicator = std::move(reduce);
@@ -42,13 +48,60 @@ std::unique_ptr<sharding::Rank> make_rank(const LaunchOptions& options, int r,
   const auto stream_options = [&](const char* name, int num_threads) {
     return StreamOptions{name, r, num_threads, own_cores, options.hook, options.trace};
   };
+  if (options.device == DeviceKind::kCuda) {
+    CudaStreamOptions cuda = options.cuda;
+    cuda.device = device;
+    rank->compute_stream = make_cuda_stream(stream_options("compute", 1), cuda);
+    rank->gather_stream = make_cuda_stream(stream_options("gather", 1), cuda);
+    rank->reduce_stream = make_cuda_stream(stream_options("reduce", 1), cuda);
+    return rank;
+  }
   rank->compute_stream = make_cpu_compute_stream(stream_options("compute", threads));
   rank->gather_stream = make_cpu_worker_stream(stream_options("gather", 1));
   rank->reduce_stream = make_cpu_worker_stream(stream_options("reduce", 1));
   return rank;
 }
 
+// The GPU of every rank; on the CPU nobody asks.
+std::vector<int> devices_of(const LaunchOptions& options) {
+  std::vector<int> devices(static_cast<std::size_t>(options.world_size), 0);
+  if (options.device == DeviceKind::kCpu) return devices;
+  require_cuda_devices(1);
+  const auto num_devices = static_cast<int>(cuda_system().devices.size());
+  for (int r = 0; r < options.world_size; ++r) {
+    devices[r] = device_of_rank(r, options.world_size, num_devices, options.share_device);
+  }
+  return devices;
+}
+
+using Communicators = std::vector<std::unique_ptr<sharding::Communicator>>;
+
+Communicators make_communicators(const LaunchOptions& options, const std::vector<int>& devices) {
+  if (options.world_size == 1) {
+    Communicators one;
+    one.push_back(sharding::make_single_communicator());
+    return one;
+  }
+  if (options.device == DeviceKind::kCpu) {
+    return sharding::make_thread_communicators(options.world_size, options.peer_timeout);
+  }
+  return options.share_device
+             ? sharding::make_shared_device_communicators(options.world_size, options.peer_timeout)
+             : sharding::make_nccl_communicators(devices);
+}
+
 }  // namespace
+
+int device_of_rank(int rank, int world_size, int num_devices, bool share_device) {
+  if (share_device) return rank % num_devices;
+  if (world_size > num_devices) {
+    throw UsageError(
+        "{} ranks need a GPU each, but this machine shows {}; use fewer ranks, or --share-device "
+        "to put several ranks on one GPU",
+        world_size, num_devices);
+  }
+  return rank;
+}
 
 int LaunchOptions::compute_threads() const {
   if (threads_per_rank > 0) return threads_per_rank;
@@ -57,19 +110,14 @@ int LaunchOptions::compute_threads() const {
 
 void run_ranks(const LaunchOptions& options, const std::function<void(sharding::Rank&)>& body) {
   CHECK(options.world_size >= 1, "a world of {} ranks", options.world_size);
-  std::vector<std::unique_ptr<sharding::Communicator>> gather, reduce;
-  if (options.world_size == 1) {
-    gather.push_back(sharding::make_single_communicator());
-    reduce.push_back(sharding::make_single_communicator());
-  } else {
-    gather = sharding::make_thread_communicators(options.world_size, options.peer_timeout);
-    reduce = sharding::make_thread_communicators(options.world_size, options.peer_timeout);
-  }
+  const std::vector<int> devices = devices_of(options);
+  Communicators gather = make_communicators(options, devices);
+  Communicators reduce = make_communicators(options, devices);
   FirstError first_error;
   const auto run_rank = [&](int r) {
     std::unique_ptr<sharding::Rank> rank;
     try {
-      rank = make_rank(options, r, std::move(gather[r]), std::move(reduce[r]));
+      rank = make_rank(options, r, devices[r], std::move(gather[r]), std::move(reduce[r]));
       rank->report_failure = [&](std::exception_ptr error) { first_error.set(std::move(error)); };
       body(*rank);
     } catch (const std::exception& error) {

@@ -3,11 +3,15 @@
 /// Ranks share the machine's cores: cores / ranks compute threads each, at least one. If one rank
 /// throws, it aborts its communicators with the reason, so that the others stop instead of waiting;
 /// `run_ranks` then rethrows the first error.
+///
+/// On GPUs a rank is the thread that fills the queues of one GPU. Each has a GPU of its own and they
+/// talk through NCCL, or, if asked, all share the GPUs there are and read each other's memory.
 #pragma once
 
 #include <chrono>
 #include <functional>
 
+#include "core/cuda_device.h"
 #include "core/trace.h"
 #include "sharding/comm/threads.h"
 #include "sharding/rank.h"
@@ -23,8 +27,16 @@ struct LaunchOptions {
   std::function<std::unique_ptr<Allocator>(int r)> memory;
   std::chrono::milliseconds peer_timeout = sharding::kDefaultPeerTimeout;
 
+  DeviceKind device = DeviceKind::kCpu;
+  bool share_device = false;  ///< several ranks on one GPU: --share-device
+  CudaStreamOptions cuda;     ///< of every stream; its device is set by the rank
+
   int compute_threads() const;
 };
+
+/// The GPU of rank `rank`: its own, or, if shared, ranks in turn. UsageError if there are more ranks
+/// than GPUs and they aren't to be shared.
+int device_of_rank(int rank, int world_size, int num_devices, bool share_device);
 
 /// Runs `body` on every rank, each on its own thread, and returns when all have ended. `body`
 /// builds what it needs and does its work inside `rank.guard`.

@@ -22,9 +22,13 @@ class Exchange {
   std::vector<std::vector<double>> all(const std::string& what, std::span<const double> mine);
 
  private:
+  const double* gather_on_host(const std::string& what, std::span<const double> mine);
+  const double* gather_on_device(const std::string& what, std::span<const double> mine);
+
   const Rank* rank_;
   Buffer rows_;
   std::unique_ptr<Event> done_;
+  std::shared_ptr<void> staging_;  ///< on a GPU: the numbers on their way
 };
 
 }  // namespace sherd::sharding

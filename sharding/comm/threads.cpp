@@ -1,126 +1,12 @@
 #include "sharding/comm/threads.h"
 
-#include <condition_variable>
 #include <cstring>
-#include <mutex>
 
 #include "kernels/pointwise.h"
+#include "sharding/comm/meeting_place.h"
 
 namespace sherd::sharding {
 namespace {
-
-// What a rank brings to a meeting. Everything but `data` must agree over ranks.
-struct Contribution {
-  const char* collective = "";
-  std::string what;
-  Tensor data;
-  int root = 0;
-
-  bool agrees(const Contribution& other) const {
-    return std::strcmp(collective, other.collective) == 0 && what == other.what &&
-           data.dtype == other.data.dtype && data.numel == other.data.numel && root == other.root;
-  }
-  std::string text() const {
-    const bool rooted = std::strcmp(collective, "broadcast") == 0;
-    return fmt::format("{} of {} ({} {}){}", collective, what, data.numel, name_of(data.dtype),
-                       rooted ? fmt::format(" from rank {}", root) : "");
-  }
-};
-
-// The place where ranks meet. `meeting_` counts completed meetings, so that a fast rank that comes
-// for the next one is not mistaken for a slow one of this.
-class MeetingPlace {
- public:
-  MeetingPlace(int world_size, std::chrono::milliseconds timeout)
-      : timeout_(timeout), brought_(world_size), here_(world_size, false) {}
-
-  int world_size() const { return static_cast<int>(brought_.size()); }
-  const Contribution& brought_by(int rank) const { return brought_[rank]; }
-
-  /// Opens a collective: every rank's contribution can be read until the next meeting.
-  void bring(int rank, Contribution contribution) {
-    std::unique_lock lock(mutex_);
-    throw_if_aborted();
-    brought_[rank] = std::move(contribution);
-    meet(rank, lock, /*opening=*/true);
-  }
-  /// Meets again inside the collective that the last `bring` opened. Whoever was there then comes
-  /// here, and none leaves early: only `bring` throws. A rank that saw an abort here and left would
-  /// free memory that others still read, and miss the collective's next meeting, for which a rank
-  /// that had passed before the abort would wait for ever. An abort stops the next collective.
-  void meet_again(int rank) {
-    std::unique_lock lock(mutex_);
-    meet(rank, lock, /*opening=*/false);
-  }
-  void abort(const std::string& reason) {
-    std::lock_guard lock(mutex_);
-    abort_locked(reason);
-  }
-
- private:
-  void meet(int rank, std::unique_lock<std::mutex>& lock, bool opening) {
-    here_[rank] = true;
-    if (++num_here_ == world_size()) {
-      if (opening) check_agreement();
-      num_here_ = 0;
-      std::fill(here_.begin(), here_.end(), false);
-      ++meeting_;
-      all_here_.notify_all();
-      return;
-    }
-    const std::uint64_t meeting = meeting_;
-    if (!opening) {
-      all_here_.wait(lock, [&] { return meeting_ != meeting; });
-      return;
-    }
-    const bool in_time = all_here_.wait_for(
-        lock, timeout_, [&] { return meeting_ != meeting || !abort_reason_.empty(); });
-    if (meeting_ != meeting) return;  // complete, even if someone aborted right after
-    if (!in_time) abort_locked(timeout_message(rank));
-    throw_if_aborted();
-  }
-
-  std::string timeout_message(int rank) const {
-    std::string missing;
-    int first_missing = -1;
-    for (int r = 0; r < world_size(); ++r) {
-      if (here_[r]) continue;
-      if (first_missing < 0) first_missing = r;
-      missing += fmt::format("{}rank {}", missing.empty() ? "" : ", ", r);
-    }
-    return fmt::format("rank {} waited {} s for {} in {} of {}. Read rank {}'s log first.", rank,
-                       std::chrono::duration<double>(timeout_).count(), missing,
-                       brought_[rank].collective, brought_[rank].what, first_missing);
-  }
-
-  void check_agreement() {
-    for (int r = 1; r < world_size(); ++r) {
-      if (brought_[r].agrees(brought_[0])) continue;
-      abort_locked(
-          fmt::format("rank 0 called {} while rank {} called {}: ranks must follow one schedule",
-                      brought_[0].text(), r, brought_[r].text()));
-      throw_if_aborted();
-    }
-  }
-
-  void abort_locked(const std::string& reason) {
-    if (!abort_reason_.empty()) return;
-    abort_reason_ = reason.empty() ? "a rank stopped" : reason;
-    all_here_.notify_all();
-  }
-  void throw_if_aborted() const {
-    if (!abort_reason_.empty()) throw PeerError("{}", abort_reason_);
-  }
-
-  const std::chrono::milliseconds timeout_;
-  std::mutex mutex_;
-  std::condition_variable all_here_;
-  std::vector<Contribution> brought_;
-  std::vector<char> here_;
-  int num_here_ = 0;
-  std::uint64_t meeting_ = 0;
-  std::string abort_reason_;
-};
 
 class ThreadCommunicator final : public Communicator {
  public:
@@ -172,7 +58,7 @@ class ThreadCommunicator final : public Communicator {
   }
 
   void barrier(Stream& stream, const std::string& what) override {
-    stream.run("barrier " + what, [this, what] { place_->bring(rank_, {"barrier", what, {}}); });
+    stream.run("barrier " + what, [this, what] { place_->bring(rank_, {"barrier", what}); });
   }
 
   void abort(const std::string& reason) override { place_->abort(reason); }

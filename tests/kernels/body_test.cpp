@@ -183,7 +183,9 @@ TYPED_TEST(BodyOf, ActivationsHaveTheCpusBits) {
 
 TYPED_TEST(BodyOf, RotaryTurnsQueryAndKeyHeadsAsTheCpuAndLeavesValuesAlone) {
   using T = TypeParam;
-  Rotary args{.sequences = 2, .positions = 5, .query_heads = 4, .kv_heads = 2, .head_width = 16};
+  Rotary args;
+  args.sequences = 2, args.positions = 5;
+  args.query_heads = 4, args.kv_heads = 2, args.head_width = 16;
   const OwnedTensor table(DType::kF32, random_values(5 * 16, 11));
   OwnedTensor expected = this->filled(2 * 5 * 8 * 16, 12), actual = expected;
   args.table = table;
@@ -222,17 +224,13 @@ TYPED_TEST(BodyOf, EmbeddingsAndTheSumsOfTheirGradientsHaveTheCpusBits) {
   OwnedTensor d_weight(DType::kF32, V * D), actual_d(DType::kF32, test::Values(V * D, 0.0));
   OwnedTensor d_position(DType::kF32, S * D);
   const OwnedTensor workspace = test::workspace(embedding_backward_workspace_bytes(B * S, D, V, 1));
-  embedding_backward(*this->stream, {.sequences = B,
-                                     .positions = S,
-                                     .width = D,
-                                     .vocab_size = V,
-                                     .position_rows = S,
-                                     .tokens = tokens,
-                                     .dy = dy,
-                                     .dropout = dropout,
-                                     .d_token_weight = d_weight,
-                                     .d_position_weight = d_position,
-                                     .workspace = workspace});
+  EmbeddingBackward backward;
+  backward.sequences = B, backward.positions = backward.position_rows = S;
+  backward.width = D, backward.vocab_size = V;
+  backward.tokens = tokens, backward.dy = dy, backward.dropout = dropout;
+  backward.d_token_weight = d_weight, backward.d_position_weight = d_position;
+  backward.workspace = workspace.tensor();
+  embedding_backward(*this->stream, backward);
   const body::EmbeddingSums<T> sums{dy.tensor().template as<T>(), body::Mask(dropout), D};
   constexpr int N = TestFixture::N;
   for (std::int64_t v = 0; v < V; ++v) {

@@ -1,0 +1,69 @@
+/// Where ranks of one process meet: every rank brings what it has to a collective, and can read what
+/// the others brought until the next one.
+///
+/// Errors   PeerError with the reason if a rank aborted, waited longer than the timeout, or brought
+///          something that doesn't agree. Only `bring` throws.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/stream.h"
+#include "core/tensor.h"
+
+namespace sherd::sharding {
+
+/// What a rank brings to a meeting. Collective, name, type, count and root must agree over ranks.
+struct Contribution {
+  const char* collective = "";
+  std::string what{};
+  Tensor data{};
+  int root = 0;
+  /// Ranks that share a GPU (sharding/comm/shared_device.h): when `data` can be read, when the rank
+  /// has made its sum, and when it has read the others'.
+  const Event *ready = nullptr, *summed = nullptr, *done = nullptr;
+
+  bool agrees(const Contribution& other) const;
+  std::string text() const;
+};
+
+/// Counts completed meetings, so that a fast rank that comes for the next one is not mistaken for a
+/// slow one of this.
+class MeetingPlace {
+ public:
+  MeetingPlace(int world_size, std::chrono::milliseconds timeout);
+
+  int world_size() const { return static_cast<int>(brought_.size()); }
+  const Contribution& brought_by(int rank) const { return brought_[rank]; }
+
+  /// Opens a collective: every rank's contribution can be read until the next `bring`.
+  void bring(int rank, Contribution contribution);
+  /// Meets again inside the collective that the last `bring` opened. Whoever was there then comes
+  /// here, and none leaves early: only `bring` throws. A rank that saw an abort here and left would
+  /// free memory that others still read, and miss the collective's next meeting, for which a rank
+  /// that had passed before the abort would wait for ever. An abort stops the next collective.
+  void meet_again(int rank);
+  void abort(const std::string& reason);
+
+ private:
+  void meet(int rank, std::unique_lock<std::mutex>& lock, bool opening);
+  std::string timeout_message(int rank) const;
+  void check_agreement();
+  void abort_locked(const std::string& reason);
+  void throw_if_aborted() const;
+
+  const std::chrono::milliseconds timeout_;
+  std::mutex mutex_;
+  std::condition_variable all_here_;
+  std::vector<Contribution> brought_;
+  std::vector<char> here_;
+  int num_here_ = 0;
+  std::uint64_t meeting_ = 0;
+  std::string abort_reason_;
+};
+
+}  // namespace sherd::sharding

@@ -1,0 +1,172 @@
+#include "sharding/comm/shared_device.h"
+
+#include <exception>
+
+#include "core/cuda_device.h"
+#include "kernels/cuda/forms.h"
+#include "sharding/comm/meeting_place.h"
+
+namespace sherd::sharding {
+namespace {
+
+// Whatever fails inside a collective, its meetings are kept: the others can't leave them. The error
+// comes out at the end.
+class Attempts {
+ public:
+  template <class Work>
+  void operator()(Work&& work) {
+    if (error_) return;
+    try {
+      work();
+    } catch (...) {
+      error_ = std::current_exception();
+    }
+  }
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::exception_ptr error_;
+};
+
+class SharedDeviceCommunicator final : public Communicator {
+ public:
+  SharedDeviceCommunicator(std::shared_ptr<MeetingPlace> place, int rank)
+      : place_(std::move(place)), rank_(rank) {}
+
+  int rank() const override { return rank_; }
+  int world_size() const override { return place_->world_size(); }
+
+  void all_gather(Stream& stream, const std::string& what, Tensor full) override {
+    check_divides(full, what);
+    collect(stream, {"all_gather", what, full}, [&] { copy_other_slices(stream, full); });
+  }
+
+  void reduce_scatter(Stream& stream, const std::string& what, Tensor full, Tensor out) override {
+    check_divides(full, what);
+    CHECK(out.numel * world_size() == full.numel && out.dtype == full.dtype,
+          "reduce_scatter of {}: {} elements into {}", what, full.numel, out.numel);
+    collect(stream, {"reduce_scatter", what, full}, [&] { sum_slice(stream, out); });
+  }
+
+  void all_reduce(Stream& stream, const std::string& what, Tensor full) override {
+    check_divides(full, what);
+    open(stream, {"all_reduce", what, full});
+    Attempts attempt;
+    attempt([&] {
+      wait_for(stream, &Contribution::ready);
+      // Nobody else reads this rank's slice of this rank's buffer, so it can take the sum.
+      sum_slice(stream, slice(full, rank_));
+      stream.record(*summed_);
+    });
+    place_->meet_again(rank_);
+    attempt([&] {
+      wait_for(stream, &Contribution::summed);
+      copy_other_slices(stream, full);
+    });
+    close(stream, attempt);
+  }
+
+  void broadcast(Stream& stream, const std::string& what, Tensor data, int root) override {
+    CHECK(root >= 0 && root < world_size(), "broadcast from rank {}", root);
+    collect(stream, {"broadcast", what, data, root}, [&] {
+      if (rank_ != root) copy(stream, place_->brought_by(root).data, data);
+    });
+  }
+
+  void barrier(Stream& stream, const std::string& what) override {
+    collect(stream, {"barrier", what}, [] {});
+  }
+
+  void abort(const std::string& reason) override { place_->abort(reason); }
+
+ private:
+  void check_divides(const Tensor& full, const std::string& what) const {
+    CHECK(full.numel % world_size() == 0, "{}: {} elements on {} ranks", what, full.numel,
+          world_size());
+  }
+  Tensor slice(const Tensor& full, int rank) const {
+    const std::int64_t count = full.numel / world_size();
+    return full.part(rank * count, count);
+  }
+
+  // An event is recorded anew only when everybody has enqueued the wait for its last point: the
+  // meetings of the collective before see to that.
+  void open(Stream& stream, Contribution contribution) {
+    if (!ready_) {
+      ready_ = stream.make_event();
+      summed_ = stream.make_event();
+      done_ = stream.make_event();
+    }
+    stream.record(*ready_);
+    contribution.ready = ready_.get();
+    contribution.summed = summed_.get();
+    contribution.done = done_.get();
+    place_->bring(rank_, std::move(contribution));
+  }
+  void close(Stream& stream, Attempts& attempt) {
+    attempt([&] { stream.record(*done_); });
+    place_->meet_again(rank_);
+    attempt([&] { wait_for(stream, &Contribution::done); });
+    // Until all have enqueued that wait, nobody may record the event again or destroy it.
+    place_->meet_again(rank_);
+    attempt.rethrow();
+  }
+  template <class Work>
+  void collect(Stream& stream, Contribution contribution, Work&& work) {
+    open(stream, std::move(contribution));
+    Attempts attempt;
+    attempt([&] {
+      wait_for(stream, &Contribution::ready);
+      work();
+    });
+    close(stream, attempt);
+  }
+  void wait_for(Stream& stream, const Event* Contribution::*which) const {
+    for (int r = 0; r < world_size(); ++r) {
+      if (r != rank_) stream.wait(*(place_->brought_by(r).*which));
+    }
+  }
+
+  static void copy(Stream& stream, const ConstTensor& from, const Tensor& to) {
+    copy_bytes(cuda_stream(stream), from.data, to.data, to.bytes());
+  }
+  void copy_other_slices(Stream& stream, const Tensor& full) const {
+    for (int offset = 1; offset < world_size(); ++offset) {
+      const int owner = (rank_ + offset) % world_size();
+      copy(stream, slice(place_->brought_by(owner).data, owner), slice(full, owner));
+    }
+  }
+  void sum_slice(Stream& stream, const Tensor& out) {
+    inputs_.clear();
+    for (int r = 0; r < world_size(); ++r) {
+      inputs_.push_back(slice(place_->brought_by(r).data, rank_));
+    }
+    kernels::cuda::sum_in_order(stream, inputs_.data(), world_size(), out);
+  }
+
+  std::shared_ptr<MeetingPlace> place_;
+  const int rank_;
+  std::unique_ptr<Event> ready_, summed_, done_;
+  std::vector<ConstTensor> inputs_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<Communicator>> make_shared_device_communicators(
+    int world_size, std::chrono::milliseconds timeout) {
+  CHECK(world_size >= 1, "a world of {} ranks", world_size);
+  if (world_size > kernels::cuda::kMaxSumInputs) {
+    throw UsageError("{} ranks share a GPU; at most {} can", world_size,
+                     kernels::cuda::kMaxSumInputs);
+  }
+  auto place = std::make_shared<MeetingPlace>(world_size, timeout);
+  std::vector<std::unique_ptr<Communicator>> communicators;
+  for (int rank = 0; rank < world_size; ++rank) {
+    communicators.push_back(std::make_unique<SharedDeviceCommunicator>(place, rank));
+  }
+  return communicators;
+}
+
+}  // namespace sherd::sharding
