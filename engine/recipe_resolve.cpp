@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "engine/byte_size.h"
 #include "engine/recipe.h"
 #include "engine/recipe_fields.h"
 #include "engine/recipe_source.h"
@@ -345,6 +346,13 @@ class Resolver {
                                     std::pair("run.output_dir", &recipe.run.output_dir),
                                     std::pair("data.path", &recipe.data.path)}) {
       if (text->empty()) fail({key}, "{} is \"\"; expected a name.", key);
+    }
+    if (!recipe.memory.device_memory.empty()) {
+      try {
+        parse_bytes(recipe.memory.device_memory);
+      } catch (const UsageError& error) {
+        fail({"memory.device_memory"}, "memory.device_memory: {}", error.what());
+      }
     }
     if (recipe.run.device == DeviceChoice::kCuda) {
       fail({"run.device"},
