@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "engine/byte_size.h"
+#include "engine/plan_advice.h"
 #include "engine/progress.h"
 #include "engine/system_info.h"
 
@@ -25,12 +26,8 @@ std::string row(std::string_view name, const std::vector<std::string>& cells) {
 std::string ranks_line(const WorldPlan& plan) {
   const int world_size = plan.world_size();
   if (world_size == 1) return "rank 0, the only one\n";
-  bool same = true;
-  for (int rank = 0; rank < world_size; ++rank) {
-    same &= plan.of(rank).arena_bytes() == plan.worst().arena_bytes();
-  }
   return fmt::format("rank {} of {}{}\n", plan.worst_rank(), world_size,
-                     same ? "; all need the same" : ", the one that needs most");
+                     plan.groups().size() == 1 ? "; all need the same" : ", the one that needs most");
 }
 
 }  // namespace
@@ -111,6 +108,11 @@ std::optional<std::string> check_fits(const ResolvedRecipe& recipe, const WorldP
       fmt::format("{}; {} has {}, {} too little.", need_sentence(recipe.values, plan, limit),
                   limit.shared ? "this machine" : "the device", human_bytes(limit.bytes),
                   human_bytes(needed - limit.bytes));
+  const std::vector<Change> changes = cheapest_changes(recipe, limit);
+  sentence += changes.empty()
+                  ? " No change of stage, micro-batch, recompute, prefetch depth or ranks fits."
+                  : fmt::format(" {} needs {}.", changes[0].summary(),
+                                human_bytes(changes[0].needed_bytes));
   if (recipe.values.memory.on_exceed == OnExceed::kWarn) return sentence;
   throw UsageError("{}", sentence);
 }

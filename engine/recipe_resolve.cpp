@@ -43,6 +43,7 @@ class Resolver {
     require_all();
     derive();
     check_model();
+    check_sizes();
     check_training();
     check_precision();
     check_run();
@@ -75,12 +76,26 @@ class Resolver {
     is_set_[row] = true;
   }
 
+  // Parsed once: plans resolve a recipe with hundreds of settings.
+  static const std::vector<RawValue>& default_values() {
+    static const std::vector<RawValue> kValues = [] {
+      std::vector<RawValue> values;
+      for (const Field& field : recipe_fields()) {
+        const bool has_value = field.fallback.kind == Fallback::Kind::kValue;
+        values.push_back(has_value ? parse_value(std::string(field.fallback.text),
+                                                 fmt::format("default of {}", field.key))
+                                   : RawValue{});
+      }
+      return values;
+    }();
+    return kValues;
+  }
+
   void fill_defaults() {
     for (std::size_t row = 0; row < recipe_fields().size(); ++row) {
       const Field& field = recipe_fields()[row];
       if (is_set_[row] || field.fallback.kind != Fallback::Kind::kValue) continue;
-      const std::string where = fmt::format("default of {}", field.key);
-      assign_value(field, parse_value(std::string(field.fallback.text), where), where,
+      assign_value(field, default_values()[row], fmt::format("default of {}", field.key),
                    resolved_.values);
     }
   }
@@ -250,6 +265,23 @@ class Resolver {
            "training.seq_length is {}, longer than model.max_seq_length {}. Raise the latter or "
            "leave it out.",
            training.seq_length, model.max_seq_length);
+    }
+  }
+
+  // So that no product of a few sizes overflows later: what a rank holds stays far below 2^63 bytes.
+  void check_sizes() {
+    const auto& model = resolved_.values.model;
+    const auto& training = resolved_.values.training;
+    const double tokens = static_cast<double>(training.micro_batch_size) *
+                          static_cast<double>(training.seq_length);
+    const double widths = static_cast<double>(8 * model.hidden_size + 4 * model.ffn_hidden_size) +
+                          static_cast<double>(model.num_attention_heads);
+    constexpr double kMostElementBytes = 16.0;
+    if (tokens * widths * static_cast<double>(model.num_layers + 8) * kMostElementBytes >= 0x1p62) {
+      fail({"training.seq_length", kMicroBatch},
+           "micro-steps of {} sequences of {} tokens need more bytes than 64 bits can count in {} "
+           "layers of width {}. Make them smaller.",
+           training.micro_batch_size, training.seq_length, model.num_layers, model.hidden_size);
     }
   }
 

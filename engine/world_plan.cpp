@@ -38,10 +38,11 @@ WorldPlan::WorldPlan(const TrainingOptions& options, MemoryRequest request) {
   std::map<std::vector<std::int64_t>, std::size_t> known;
   for (int rank = 0; rank < world_size; ++rank) {
     const auto [at, is_new] = known.emplace(
-        ranks_differ ? peculiarity_of(units, rank) : std::vector<std::int64_t>{}, plans_.size());
+        ranks_differ ? peculiarity_of(units, rank) : std::vector<std::int64_t>{}, groups_.size());
     request.rank = rank;
-    if (is_new) plans_.push_back(plan_memory(options, request));
-    plan_of_rank_.push_back(at->second);
+    if (is_new) groups_.push_back({rank, 0, plan_memory(options, request)});
+    ++groups_[at->second].num_ranks;
+    group_of_rank_.push_back(at->second);
     const std::int64_t bytes = of(rank).arena_bytes();
     if (bytes > worst().arena_bytes()) worst_rank_ = rank;
     if (__builtin_add_overflow(all_arenas_bytes_, bytes, &all_arenas_bytes_)) {

@@ -18,8 +18,16 @@ class WorldPlan {
   /// Of every rank; `request.rank` doesn't matter.
   WorldPlan(const TrainingOptions& options, MemoryRequest request);
 
-  int world_size() const { return static_cast<int>(plan_of_rank_.size()); }
-  const MemoryPlan& of(int rank) const { return plans_[plan_of_rank_[rank]]; }
+  /// Ranks that need the same.
+  struct Group {
+    int first_rank = 0;
+    std::int64_t num_ranks = 0;
+    MemoryPlan plan;
+  };
+
+  int world_size() const { return static_cast<int>(group_of_rank_.size()); }
+  const std::vector<Group>& groups() const { return groups_; }
+  const MemoryPlan& of(int rank) const { return groups_[group_of_rank_[rank]].plan; }
   /// The rank that needs most, the first of several.
   int worst_rank() const { return worst_rank_; }
   const MemoryPlan& worst() const { return of(worst_rank_); }
@@ -27,8 +35,8 @@ class WorldPlan {
   std::int64_t all_arenas_bytes() const { return all_arenas_bytes_; }
 
  private:
-  std::vector<MemoryPlan> plans_;
-  std::vector<std::size_t> plan_of_rank_;
+  std::vector<Group> groups_;
+  std::vector<std::size_t> group_of_rank_;
   int worst_rank_ = 0;
   std::int64_t all_arenas_bytes_ = 0;
 };
