@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 
-#ifdef __SANITIZE_ADDRESS__
+#if defined(__SANITIZE_ADDRESS__) && defined(SHERD_POISON_ARENA)
 #include <sanitizer/asan_interface.h>
 #else
 #define ASAN_POISON_MEMORY_REGION(address, bytes) ((void)(address), (void)(bytes))

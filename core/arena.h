@@ -1,8 +1,9 @@
 /// The memory of one rank of a run: one mapping as large as its plan, in which every buffer has its
 /// place. Nothing can be acquired that isn't planned, and nothing as anything but what was planned.
 ///
-/// Pages are touched first by whoever writes them first. Under the address sanitizer everything
-/// outside of living buffers is poisoned, gaps between them included.
+/// Pages are touched first by whoever writes them first. Compiled with SHERD_POISON_ARENA, under
+/// the address sanitizer everything outside of living buffers is poisoned, gaps between them
+/// included.
 ///
 /// Errors   a buffer that isn't in the plan, or not like this, or is there already, is our bug
 ///          (CHECK). TrainingError if the machine refuses the mapping.

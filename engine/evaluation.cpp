@@ -71,6 +71,10 @@ EvaluationResult Evaluation::run(std::int64_t num_batches) {
         const std::int64_t first = (pass * world + rank) * rows;
         const std::int64_t count = std::clamp<std::int64_t>(windows - first, 0, rows);
         const std::int64_t tokens = count * options_.model.seq_length;
+        // Rows that nobody counts are computed all the same, so they hold some token.
+        for (const Tensor& all : {inputs_.tensor(), targets_.tensor()}) {
+          std::fill_n(all.as<std::int32_t>() + tokens, all.numel - tokens, 0);
+        }
         if (count > 0) {
           batcher_.fill_validation(first, count, inputs_.tensor().part(0, tokens),
                                    targets_.tensor().part(0, tokens));

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "checkpoint/strict_json.h"
-#include "tests/checkpoint/checkpoint_builder.h"
-#include "tests/checkpoint/manifest_editor.h"
+#include "tests/checkpoint/support/checkpoint_builder.h"
+#include "tests/checkpoint/support/manifest_editor.h"
 #include "tests/support/error_text.h"
 #include "tests/support/temp_folder.h"
 
@@ -19,7 +19,7 @@ using test::unframed;
 Manifest small_manifest(int world = 2) {
   static const test::TempFolder folder;
   static int next = 0;
-  const auto tensors = test::small_tensors();
+  const auto tensors = test::sample_tensors();
   return test::build_checkpoint(folder.file(std::to_string(next++)), 12, tensors,
                                 test::even_cut(tensors, world))
       .manifest;

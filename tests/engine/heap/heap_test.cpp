@@ -62,10 +62,11 @@ namespace {
 // A micro-batch of 64 tokens of width 48 takes 12 KiB, so every tensor-sized buffer would be seen.
 std::int64_t allocations_of_a_run(const test::TempFolder& folder, int stage, int num_steps,
                                   const std::string& more) {
+  static int run = 0;  // Every run finds an empty output folder, so all of them start alike.
   RecipeRequest request;
   request.path = "heap.yaml";
   request.text = fmt::format(
-      "run: {{name: heap, output_dir: {0}/run, num_threads: 2}}\n"
+      "run: {{name: heap, output_dir: {0}/run-{4}, num_threads: 2}}\n"
       "model: {{num_layers: 3, hidden_size: 48, num_attention_heads: 4, vocab_size: 256, "
       "max_seq_length: 32, dropout: 0.1}}\n"
       "data: {{path: {0}/text, format: bytes, validation_fraction: 0.1}}\n"
@@ -74,7 +75,7 @@ std::int64_t allocations_of_a_run(const test::TempFolder& folder, int stage, int
       "parallelism: {{data_parallel_shard_degree: 2}}\n"
       "zero_optimization: {{stage: {2}}}\n"
       "{3}",
-      folder.path(), num_steps, stage, more);
+      folder.path(), num_steps, stage, more, run++);
   const std::int64_t before = large_allocations.load();
   train(resolve_recipe(request));
   return large_allocations.load() - before;

@@ -39,21 +39,24 @@ inline std::uint64_t mixed(std::uint64_t x) {  // splitmix64, Steele et al. 2014
   return x ^ (x >> 31);
 }
 
-/// The bits that element `i` of a tensor has in every checkpoint made here: finite, in both types.
-inline std::uint32_t element_bits(const StateTensor& tensor, std::int64_t i, std::uint64_t seed) {
-  const std::uint64_t name = std::hash<std::string>()(tensor.name + "/" + tensor.kind);
-  const std::uint64_t random = mixed(name ^ mixed(seed ^ mixed(static_cast<std::uint64_t>(i))));
-  const auto exponent = static_cast<std::uint32_t>(90 + (random >> 40) % 70);
-  const std::uint32_t bits = (static_cast<std::uint32_t>(random) & 0x807fffffu) | exponent << 23;
-  return tensor.dtype == DType::kBF16 ? bits >> 16 : bits;
-}
-
-inline void append_element(std::string& bytes, const StateTensor& tensor, std::int64_t i,
-                           std::uint64_t seed) {
-  const std::uint32_t bits = element_bits(tensor, i, seed);
-  char raw[4];
-  std::memcpy(raw, &bits, 4);  // little-endian: the low half comes first
-  bytes.append(raw, size_of(tensor.dtype));
+/// The bytes of elements [first, first + count) of a tensor, as every checkpoint made here has
+/// them: finite, in both types.
+inline std::string element_bytes(const StateTensor& tensor, std::int64_t first, std::int64_t count,
+                                 std::uint64_t seed) {
+  const std::uint64_t key =
+      std::hash<std::string>()(tensor.name + "/" + tensor.kind) ^ mixed(seed + 1);
+  std::string bytes;
+  for (std::int64_t i = first; i < first + count; ++i) {
+    const std::uint64_t random = mixed(key ^ mixed(static_cast<std::uint64_t>(i)));
+    const auto exponent = static_cast<std::uint32_t>(90 + (random >> 40) % 70);
+    std::uint32_t bits = (static_cast<std::uint32_t>(random) & 0x807fffffu) | exponent << 23;
+    if (i % 5 == 0) bits = (bits & 0xffff0000u) | 0x8000u;  // half-way between two bf16
+    if (tensor.dtype == DType::kBF16) bits >>= 16;
+    char raw[4];
+    std::memcpy(raw, &bits, 4);  // little-endian: the low half comes first
+    bytes.append(raw, size_of(tensor.dtype));
+  }
+  return bytes;
 }
 
 /// Elements [first, first + count) of tensor `tensor`, on one rank.
@@ -124,9 +127,7 @@ inline ShardInfo write_shard(const std::string& path, const std::string& uuid,
       dataset.dtype = tensor.dtype;
       shard.pieces.push_back({range.tensor, range.first, range.count, dataset.numel});
       dataset.numel += range.count;
-      for (std::int64_t i = 0; i < range.count; ++i) {
-        append_element(data[kind], tensor, range.first + i, seed);
-      }
+      data[kind] += element_bytes(tensor, range.first, range.count, seed);
     }
     if (dataset.numel > 0) shard.datasets.push_back(dataset);
   }
@@ -232,7 +233,7 @@ inline Built build_checkpoint(const std::string& checkpoints, std::int64_t step,
 }
 
 /// A model in little: matrices whose rows don't divide by anything, vectors, an odd total.
-inline std::vector<StateTensor> small_tensors(DType moments = DType::kF32) {
+inline std::vector<StateTensor> sample_tensors(DType moments = DType::kF32) {
   const std::vector<std::pair<std::string, std::vector<std::int64_t>>> parameters = {
       {"embedding.token.weight", {37, 11}},
       {"block.0.norm1.weight", {11}},
@@ -269,12 +270,8 @@ struct WantedState {
     int wrong = 0;
     for (std::size_t i = 0; i < memory.size(); ++i) {
       const sharding::StatePiece& piece = state.pieces[i];
-      std::string expected;
-      for (std::int64_t k = 0; k < piece.count; ++k) {
-        append_element(expected, state.tensors[static_cast<std::size_t>(piece.tensor)],
-                       piece.first_element + k, seed);
-      }
-      wrong += memory[i] != expected;
+      const StateTensor& tensor = state.tensors[static_cast<std::size_t>(piece.tensor)];
+      wrong += memory[i] != element_bytes(tensor, piece.first_element, piece.count, seed);
     }
     return wrong;
   }

@@ -1,0 +1,348 @@
+// The power goes at any moment. All calls of a run that makes its folder, saves twice and removes
+// the first checkpoint are recorded; for every prefix of them and for every subset of the effects
+// that no fsync has made durable yet, the disk is put together as a file system may leave it, and
+// must hold whole checkpoints only, and the ones acknowledged among them.
+//
+// The model of a file system: fsync of a file makes what was written to it durable, fsync of a
+// directory the names in it. What isn't durable may have happened or not, independently, writes in
+// part as well. A rename is one effect: it has happened or it hasn't.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "checkpoint/step_directory.h"
+#include "checkpoint/writer.h"
+#include "tests/checkpoint/support/hooked_disk.h"
+#include "tests/checkpoint/support/save_world.h"
+#include "tests/support/temp_folder.h"
+
+namespace sherd::checkpoint {
+namespace {
+
+using test::DiskCall;
+using test::HookedDisk;
+
+struct Event {
+  DiskCall call;
+  std::int64_t acknowledged = 0;  ///< instead of a call: this step was said to be saved
+  std::int64_t released = 0;      ///< instead of a call: from here on this step may be gone
+};
+using Trace = std::vector<Event>;
+using Files = std::map<std::string, std::string>;  ///< of one directory: name -> bytes
+
+struct Recording {
+  Trace trace;
+  std::map<std::string, Files> steps;  ///< every committed directory as it was, by name
+};
+
+std::string parent_of(const std::string& path) {
+  return path.substr(0, path.rfind('/'));
+}
+std::string name_in(const std::string& path) {
+  return path.substr(path.rfind('/') + 1);
+}
+
+Recording record(int world) {
+  const test::TempFolder folder;
+  Recording recording;
+  Trace& trace = recording.trace;
+  HookedDisk disk({}, [&](const DiskCall& call, std::int64_t result) {
+    if (result < 0) return;
+    DiskCall plain = call;
+    const auto shorten = [&](std::string& path) {  // paths as if the folder were the root
+      if (path.ends_with("/..")) path = parent_of(parent_of(path));
+      if (path.starts_with(folder.path())) path = "/root" + path.substr(folder.path().size());
+    };
+    shorten(plain.path);
+    shorten(plain.to);
+    if (plain.writes()) plain.bytes.resize(static_cast<std::size_t>(result));
+    trace.push_back({plain, 0, 0});
+  });
+  const std::string run = folder.file("run");
+  make_directory(disk, run);
+  const std::string directory = prepare_checkpoints(disk, run);
+  test::SaveWorld save(directory, world, test::small_tensors(), disk);
+  for (const std::int64_t step : {1, 2}) {
+    EXPECT_TRUE(save.save(step).committed);
+    EXPECT_EQ(save.complaint_about_step(step), "");
+    trace.push_back({{}, step, 0});
+    const std::string name = step_directory_name(step);
+    for (const std::string& file : list_directory(posix_disk(), directory + "/" + name)) {
+      recording.steps[name][file] = test::file_bytes(directory + "/" + name + "/" + file);
+    }
+  }
+  trace.push_back({{}, 0, 1});
+  remove_checkpoint(disk, directory, 1, "tag");
+  return recording;
+}
+
+// ------------------------------------------------------------------------------ the model
+
+/// A file or a directory: what is durable of it, and what isn't yet.
+struct Node {
+  struct Write {
+    std::int64_t offset = 0;
+    std::string bytes;
+  };
+  /// A change of names in a directory: `gone` goes, `name` comes; either may be empty.
+  struct Change {
+    std::string gone, name;
+    std::shared_ptr<Node> node;
+  };
+
+  bool is_directory = false;
+  std::string bytes;
+  std::vector<Write> pending_writes;
+  std::map<std::string, std::shared_ptr<Node>> names;
+  std::vector<Change> pending_changes;
+
+  // As processes see it: everything has happened.
+  std::map<std::string, std::shared_ptr<Node>> seen;
+};
+
+class ModelDisk {
+ public:
+  ModelDisk() : root_(std::make_shared<Node>()) { root_->is_directory = true; }
+
+  const std::shared_ptr<Node>& root() const { return root_; }
+
+  void play(const DiskCall& call) {
+    if (call.name == "mkdir") {
+      add(call.path, true);
+    } else if (call.name == "open" && (call.flags & O_CREAT)) {
+      add(call.path, false);
+    } else if (call.name == "pwrite") {
+      find(call.path)->pending_writes.push_back({call.offset, call.bytes});
+    } else if (call.name == "fsync") {
+      sync(*find(call.path));
+    } else if (call.name == "unlink" || call.name == "rmdir") {
+      Node& parent = *find(parent_of(call.path));
+      parent.pending_changes.push_back({name_in(call.path), "", nullptr});
+      parent.seen.erase(name_in(call.path));
+    } else if (call.name == "rename" || call.name == "rename_new") {
+      Node& parent = *find(parent_of(call.path));
+      ASSERT_EQ(parent_of(call.path), parent_of(call.to)) << "the model has no moves";
+      const std::shared_ptr<Node> node = parent.seen.at(name_in(call.path));
+      parent.pending_changes.push_back({name_in(call.path), name_in(call.to), node});
+      parent.seen.erase(name_in(call.path));
+      parent.seen[name_in(call.to)] = node;
+    }
+  }
+
+ private:
+  std::shared_ptr<Node> find(const std::string& path) const {
+    if (path == "/root") return root_;
+    return find(parent_of(path))->seen.at(name_in(path));
+  }
+  void add(const std::string& path, bool is_directory) {
+    Node& parent = *find(parent_of(path));
+    auto node = std::make_shared<Node>();
+    node->is_directory = is_directory;
+    parent.pending_changes.push_back({"", name_in(path), node});
+    parent.seen[name_in(path)] = node;
+  }
+  static void write(std::string& bytes, const Node::Write& write) {
+    const std::size_t end = static_cast<std::size_t>(write.offset) + write.bytes.size();
+    if (bytes.size() < end) bytes.resize(end, '\0');
+    bytes.replace(static_cast<std::size_t>(write.offset), write.bytes.size(), write.bytes);
+  }
+  static void change(std::map<std::string, std::shared_ptr<Node>>& names,
+                     const Node::Change& change) {
+    if (!change.gone.empty()) names.erase(change.gone);
+    if (!change.name.empty()) names[change.name] = change.node;
+  }
+  static void sync(Node& node) {
+    for (const Node::Write& pending : node.pending_writes) write(node.bytes, pending);
+    for (const Node::Change& pending : node.pending_changes) change(node.names, pending);
+    node.pending_writes.clear();
+    node.pending_changes.clear();
+  }
+
+  std::shared_ptr<Node> root_;
+  friend class AfterPowerLoss;
+};
+
+/// All states that the power may leave: the search decides about pending effects as it comes to
+/// them, and only where a step- directory's contents depend on them. What no reader would look at
+/// isn't multiplied out, so the number of states stays small though none is left out.
+class AfterPowerLoss {
+ public:
+  using Names = std::map<std::string, std::shared_ptr<Node>>;
+
+  /// Every set of names that a directory may have.
+  static std::vector<Names> names_of(const Node& directory) {
+    std::vector<Names> all;
+    const std::size_t pending = directory.pending_changes.size();
+    EXPECT_LE(pending, 16u);
+    for (std::uint32_t mask = 0; mask < (1u << pending); ++mask) {
+      Names names = directory.names;
+      for (std::size_t i = 0; i < pending; ++i) {
+        if (mask & (1u << i)) ModelDisk::change(names, directory.pending_changes[i]);
+      }
+      if (std::find(all.begin(), all.end(), names) == all.end()) all.push_back(std::move(names));
+    }
+    return all;
+  }
+
+  /// Whether every state of the file has these bytes: each pending write missing, torn or made.
+  static bool is_surely(const Node& file, const std::string& bytes) {
+    std::size_t states = 1;
+    for (std::size_t i = 0; i < file.pending_writes.size(); ++i) states *= 3;
+    for (std::size_t state = 0; state < states; ++state) {
+      std::string made = file.bytes;
+      std::size_t rest = state;
+      for (const Node::Write& pending : file.pending_writes) {
+        Node::Write part = pending;
+        const std::size_t choice = rest % 3;
+        rest /= 3;
+        if (choice == 1) part.bytes.resize(part.bytes.size() / 2);
+        if (choice > 0) ModelDisk::write(made, part);
+      }
+      if (made != bytes) return false;
+    }
+    return true;
+  }
+};
+
+/// Looks at every state that a power loss at this moment may leave.
+class Examination {
+ public:
+  explicit Examination(const Recording& recording) : recording_(recording) {}
+
+  /// "" or the first violation. `must` are the steps that were acknowledged and not released.
+  std::string violation(const ModelDisk& disk, const std::set<std::int64_t>& must) {
+    // root / run / checkpoints, each of which may not be there at all
+    for (const auto& root : AfterPowerLoss::names_of(*disk.root())) {
+      const auto run = root.find("run");
+      if (run == root.end()) {
+        ++num_states_;
+        if (!must.empty()) return "the run's folder is gone";
+        continue;
+      }
+      for (const auto& names : AfterPowerLoss::names_of(*run->second)) {
+        const auto checkpoints = names.find("checkpoints");
+        if (checkpoints == names.end()) {
+          ++num_states_;
+          if (!must.empty()) return "checkpoints/ is gone";
+          continue;
+        }
+        for (const auto& steps : AfterPowerLoss::names_of(*checkpoints->second)) {
+          if (std::string found = look_at(steps, must); !found.empty()) return found;
+        }
+      }
+    }
+    return "";
+  }
+  std::int64_t num_states() const { return num_states_; }
+
+ private:
+  std::string look_at(const AfterPowerLoss::Names& steps, const std::set<std::int64_t>& must) {
+    ++num_states_;
+    for (const std::int64_t step : must) {
+      if (!steps.contains(step_directory_name(step))) {
+        return step_directory_name(step) + " was acknowledged and is lost";
+      }
+    }
+    for (const auto& [name, node] : steps) {
+      if (!name.starts_with("step-")) continue;
+      for (const auto& files : AfterPowerLoss::names_of(*node)) {
+        ++num_states_;
+        if (std::string found = partial(name, files); !found.empty()) return found;
+      }
+    }
+    return "";
+  }
+
+  std::string partial(const std::string& step, const AfterPowerLoss::Names& files) {
+    const Files& whole = recording_.steps.at(step);
+    for (const auto& [name, bytes] : whole) {
+      const auto found = files.find(name);
+      if (found == files.end()) return step + " may lack " + name;
+      if (!AfterPowerLoss::is_surely(*found->second, bytes)) {
+        return step + " may have wrong bytes in " + name;
+      }
+    }
+    if (files.size() != whole.size()) return step + " may have files that aren't its own";
+    return "";
+  }
+
+  const Recording& recording_;
+  std::int64_t num_states_ = 0;
+};
+
+struct Verdict {
+  std::string violation;  ///< with the call before which the power went
+  std::int64_t num_states = 0;
+};
+
+/// `left_out` is the index of an event that the file system never hears of, or -1.
+Verdict examine(const Recording& recording, int left_out) {
+  ModelDisk disk;
+  Examination examination(recording);
+  std::set<std::int64_t> must;
+  for (int i = 0; i < static_cast<int>(recording.trace.size()); ++i) {
+    const Event& event = recording.trace[static_cast<std::size_t>(i)];
+    if (event.acknowledged > 0) must.insert(event.acknowledged);
+    if (event.released > 0) must.erase(event.released);
+    if (!event.call.name.empty() && i != left_out) disk.play(event.call);
+    if (std::string found = examination.violation(disk, must); !found.empty()) {
+      return {
+          "power lost after event " + std::to_string(i) + " (" + event.call.what() + "): " + found,
+          examination.num_states()};
+    }
+  }
+  return {"", examination.num_states()};
+}
+
+TEST(PowerLoss, LeavesWholeCheckpointsOnlyAndTheAcknowledgedOnes) {
+  for (const int world : {1, 2}) {
+    const Recording recording = record(world);
+    const Verdict verdict = examine(recording, -1);
+    EXPECT_EQ(verdict.violation, "") << world << " ranks";
+    // The last one is from a trace that really saved, acknowledged and removed.
+    EXPECT_GT(recording.trace.size(), 60u);
+    EXPECT_GT(verdict.num_states, 500);
+    RecordProperty("states_" + std::to_string(world), static_cast<int>(verdict.num_states));
+  }
+}
+
+// The model would be worth nothing if it didn't see what is missing: each fsync is needed, and the
+// loss of any of them is found.
+TEST(PowerLoss, LosesSomethingWithoutAnyOneFsync) {
+  const Recording recording = record(2);
+  int num_fsyncs = 0;
+  for (int i = 0; i < static_cast<int>(recording.trace.size()); ++i) {
+    const DiskCall& call = recording.trace[static_cast<std::size_t>(i)].call;
+    if (call.name != "fsync") continue;
+    ++num_fsyncs;
+    EXPECT_NE(examine(recording, i).violation, "") << "unneeded: " << i << " " << call.what();
+  }
+  // Two for the folders; per save two shards, index, manifest and two directories; one removal.
+  EXPECT_EQ(num_fsyncs, 2 + 2 * 6 + 1);
+}
+
+// And it sees an order that is wrong: the acknowledgement before the last fsync, the rename before
+// the shards' own.
+TEST(PowerLoss, FindsARenameThatComesTooEarly) {
+  Recording recording = record(1);
+  Trace& trace = recording.trace;
+  const auto rename = std::find_if(trace.begin(), trace.end(), [](const Event& event) {
+    return event.call.name == "rename_new";
+  });
+  ASSERT_NE(rename, trace.end());
+  std::swap(*rename, *(rename - 3));
+  EXPECT_NE(rename->call.name, "rename_new");
+  // Paths of calls that follow name the temporary directory, so only the prefix up to it counts.
+  trace.erase(rename - 2, trace.end());
+  EXPECT_NE(examine(recording, -1).violation, "");
+}
+
+}  // namespace
+}  // namespace sherd::checkpoint
