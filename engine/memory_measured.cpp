@@ -1,9 +1,8 @@
-// Predicted and measured, side by side: what a run shows at its end, and memory.json.
+// Predicted and measured, side by side: what a run shows at its end.
 #include <fmt/format.h>
 
 #include <cstdlib>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "engine/byte_size.h"
@@ -12,8 +11,6 @@
 namespace sherd::engine {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 std::string signed_text(const ByteUnit& unit, std::int64_t bytes) {
   return bytes == 0 ? "0" : fmt::format("{:+.1f}", unit.of(bytes));
 }
@@ -21,22 +18,6 @@ std::string signed_text(const ByteUnit& unit, std::int64_t bytes) {
 bool as_planned(const MemoryPlan& plan, const MeasuredMemory& measured) {
   return measured.peak_bytes == plan.peak_bytes() &&
          measured.peak_by_category == plan.peak_by_category();
-}
-
-Json by_category(const BytesByCategory& bytes) {
-  Json json = Json::object();
-  for (int i = 0; i < kNumCategories; ++i) {
-    if (bytes[i] != 0) json[std::string(name_of(static_cast<Category>(i)))] = bytes[i];
-  }
-  return json;
-}
-
-Json by_phase(const BytesByPhase& phases) {
-  Json json = Json::object();
-  for (int i = 0; i < kNumPhases; ++i) {
-    json[std::string(name_of(static_cast<Phase>(1u << i)))] = by_category(phases[i]);
-  }
-  return json;
 }
 
 // Exact below a unit's tenth, since a difference of a byte matters here.
@@ -96,39 +77,6 @@ std::string memory_comparison(const WorldPlan& plan, const std::vector<MeasuredM
   text += fmt::format("{} of {} ranks as planned, to the byte\n", equal, plan.world_size());
   text += row("process, resident", plan.all_arenas_bytes(), resident_bytes);
   return text + "(what a process holds outside of the plan: libraries, heap, page tables)\n";
-}
-
-std::string memory_json(const WorldPlan& plan, const std::vector<MeasuredMemory>& ranks,
-                        std::int64_t resident_bytes) {
-  CHECK(std::ssize(ranks) == plan.world_size(), "{} ranks measured of {}", ranks.size(),
-        plan.world_size());
-  const MeasuredMemory& worst = ranks[plan.worst_rank()];
-  Json predicted, measured;
-  predicted["worst_rank"] = plan.worst_rank();
-  predicted["peak_bytes"] = plan.worst().peak_bytes();
-  predicted["arena_bytes"] = plan.worst().arena_bytes();
-  predicted["by_category"] = by_category(plan.worst().peak_by_category());
-  measured["peak_bytes"] = worst.peak_bytes;
-  measured["by_category"] = by_category(worst.peak_by_category);
-  for (int rank = 0; rank < plan.world_size(); ++rank) {
-    const MemoryPlan& of = plan.of(rank);
-    predicted["by_rank"].push_back({{"rank", rank},
-                                    {"peak_bytes", of.peak_bytes()},
-                                    {"arena_bytes", of.arena_bytes()},
-                                    {"by_category", by_category(of.peak_by_category())},
-                                    {"by_phase", by_phase(of.by_phase())}});
-    measured["by_rank"].push_back({{"rank", rank},
-                                   {"peak_bytes", ranks[rank].peak_bytes},
-                                   {"by_category", by_category(ranks[rank].peak_by_category)},
-                                   {"by_phase", by_phase(ranks[rank].by_phase)}});
-  }
-  Json all;
-  all["predicted"] = std::move(predicted);
-  all["measured"] = std::move(measured);
-  all["process"] = {{"resident_peak_bytes", resident_bytes},
-                    {"arenas_bytes", plan.all_arenas_bytes()},
-                    {"outside_plan_bytes", resident_bytes - plan.all_arenas_bytes()}};
-  return all.dump(2) + "\n";
 }
 
 }  // namespace sherd::engine

@@ -26,8 +26,9 @@ std::string row(std::string_view name, const std::vector<std::string>& cells) {
 std::string ranks_line(const WorldPlan& plan) {
   const int world_size = plan.world_size();
   if (world_size == 1) return "rank 0, the only one\n";
-  return fmt::format("rank {} of {}{}\n", plan.worst_rank(), world_size,
-                     plan.groups().size() == 1 ? "; all need the same" : ", the one that needs most");
+  return fmt::format(
+      "rank {} of {}{}\n", plan.worst_rank(), world_size,
+      plan.groups().size() == 1 ? "; all need the same" : ", the one that needs most");
 }
 
 }  // namespace
@@ -81,7 +82,7 @@ std::int64_t needed_bytes(const WorldPlan& plan, const DeviceLimit& limit) {
 
 std::string need_sentence(const Recipe& recipe, const WorldPlan& world, const DeviceLimit& limit) {
   const MemoryPlan& plan = world.worst();
-  const ByteUnit unit = unit_for(plan.arena_bytes() / 10);  // one digit more than in tables
+  const ByteUnit unit = unit_for(plan.arena_bytes());
   const BytesByCategory& peak =
       plan.by_phase()[std::countr_zero(static_cast<unsigned>(plan.peak_phase()))];
   std::string parts;

@@ -37,8 +37,8 @@ Batch batch_of(const Recipe& recipe) {
           recipe.training.gradient_accumulation_steps};
 }
 
-// What a person wrote, in the file or on the command line, as one text. What follows from other keys
-// is left out, so that it follows anew.
+// What a person wrote, in the file or on the command line, as one text. What follows from other
+// keys is left out, so that it follows anew.
 std::string written_by_a_person(const ResolvedRecipe& recipe) {
   std::string yaml;
   std::string_view block;
@@ -85,8 +85,8 @@ Cost cost_of(const Recipe& recipe) {
                kRecomputeFactors[static_cast<std::size_t>(options.model.recompute)];
   cost.sent = static_cast<double>(traffic.total_bytes()) * ranks;
   const double exposed = 0.25 * cost.sent + (waits ? 0.75 * gathered * ranks : 0.0);
-  cost.total = cost.flops * (1.0 + 128.0 / static_cast<double>(options.model.tokens())) +
-               1000.0 * exposed;
+  cost.total =
+      cost.flops * (1.0 + 128.0 / static_cast<double>(options.model.tokens())) + 1000.0 * exposed;
   return cost;
 }
 
@@ -192,7 +192,8 @@ std::vector<Dimension> dimensions_of(const Variants& variants, bool shared_limit
   for (auto size = smaller.rbegin(); size != smaller.rend(); ++size) {
     if (*size < batch.micro) micro.push_back({{}, *size, 0});
   }
-  for (std::int64_t s = zero.stage + 1; s <= 3; ++s) stage.push_back({{{kStage, std::to_string(s)}}});
+  for (std::int64_t s = zero.stage + 1; s <= 3; ++s)
+    stage.push_back({{{kStage, std::to_string(s)}}});
   if (recipe.activation_checkpointing.mode == Recompute::kNone) {
     recompute.push_back({{{kRecompute, "selective"}}});
   }
@@ -350,7 +351,9 @@ std::string Change::summary() const {
 }
 
 std::string Change::command() const {
-  return fmt::format("{}", fmt::join(arguments, " "));
+  std::string text;
+  for (const std::string& argument : arguments) text += (text.empty() ? "" : " ") + argument;
+  return text;
 }
 
 std::vector<Change> cheapest_changes(const ResolvedRecipe& recipe, const DeviceLimit& limit) {

@@ -1,6 +1,6 @@
-/// What to change in a recipe that doesn't fit, and how far one that fits could go. Every answer is a
-/// plan that was made: the recipe is resolved again with other settings, under all of its rules, and
-/// planned. Nothing that changes results is ever proposed (types, sizes, the global batch).
+/// What to change in a recipe that doesn't fit, and how far one that fits could go. Every answer is
+/// a plan that was made: the recipe is resolved again with other settings, under all of its rules,
+/// and planned. Nothing that changes results is ever proposed (types, sizes, the global batch).
 ///
 /// Changes are ranked by what a step is expected to cost, all ranks together:
 ///
@@ -8,8 +8,9 @@
 ///
 /// Full recompute adds a third to the flops (one more forward), selective a fiftieth. Small
 /// micro-steps make products less efficient. A link moves about a byte in the time of 1000 flops
-/// (400 Tflop/s beside 400 GB/s), a quarter of that shows behind the computation, and all of a gather
-/// that isn't prefetched. It is a model for ranking, not a forecast; more ranks always come last.
+/// (400 Tflop/s beside 400 GB/s), a quarter of that shows behind the computation, and all of a
+/// gather that isn't prefetched. It is a model for ranking, not a forecast; more ranks always come
+/// last.
 #pragma once
 
 #include <optional>
@@ -34,8 +35,8 @@ struct Change {
   std::string command() const;  ///< "--set training.micro_batch_size=4 --set ..."
 };
 
-/// The cheapest changes that fit: single ones; if there is none, pairs; if there is none, all of them
-/// at once. Empty if nothing fits. At most five, the cheapest first.
+/// The cheapest changes that fit: single ones; if there is none, pairs; if there is none, all of
+/// them at once. Empty if nothing fits. At most five, the cheapest first.
 std::vector<Change> cheapest_changes(const ResolvedRecipe& recipe, const DeviceLimit& limit);
 
 /// How far one number can go.

@@ -268,12 +268,13 @@ class Resolver {
     }
   }
 
-  // So that no product of a few sizes overflows later: what a rank holds stays far below 2^63 bytes.
+  // So that no product of a few sizes overflows later: what a rank holds stays far below 2^63
+  // bytes.
   void check_sizes() {
     const auto& model = resolved_.values.model;
     const auto& training = resolved_.values.training;
-    const double tokens = static_cast<double>(training.micro_batch_size) *
-                          static_cast<double>(training.seq_length);
+    const double tokens =
+        static_cast<double>(training.micro_batch_size) * static_cast<double>(training.seq_length);
     const double widths = static_cast<double>(8 * model.hidden_size + 4 * model.ffn_hidden_size) +
                           static_cast<double>(model.num_attention_heads);
     constexpr double kMostElementBytes = 16.0;
