@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "core/arena.h"
 #include "core/error.h"
 #include "engine/byte_size.h"
 #include "engine/memory_report.h"
@@ -11,32 +12,54 @@
 namespace sherd::engine {
 namespace {
 
+std::string_view phase_name(int index) {
+  return name_of(static_cast<Phase>(1u << index));
+}
+
 std::string signed_text(const ByteUnit& unit, std::int64_t bytes) {
   return bytes == 0 ? "0" : fmt::format("{:+.1f}", unit.of(bytes));
 }
 
-bool as_planned(const MemoryPlan& plan, const MeasuredMemory& measured) {
-  return measured.peak_bytes == plan.peak_bytes() &&
-         measured.peak_by_category == plan.peak_by_category();
+// To the byte, since a difference of one byte matters here.
+std::string difference_lines(int rank, const MemoryPlan& plan, const MeasuredMemory& measured) {
+  std::string lines;
+  for (int phase = 0; phase < kNumPhases; ++phase) {
+    const BytesByCategory &planned = plan.by_phase()[phase], &found = measured.by_phase[phase];
+    if (sum(found) == 0 || found == planned) continue;
+    lines += fmt::format("rank {}, {}:", rank, phase_name(phase));
+    for (int i = 0; i < kNumCategories; ++i) {
+      if (planned[i] == found[i]) continue;
+      lines += fmt::format(" {} planned {} B, measured {} B;", name_of(static_cast<Category>(i)),
+                           planned[i], found[i]);
+    }
+    lines.back() = '\n';
+  }
+  return lines;
 }
 
-// Exact below a unit's tenth, since a difference of a byte matters here.
-std::string difference_line(int rank, const MemoryPlan& plan, const MeasuredMemory& measured) {
-  std::string line = fmt::format("rank {}: planned {} B, measured {} B", rank, plan.peak_bytes(),
-                                 measured.peak_bytes);
-  const BytesByCategory planned = plan.peak_by_category();
-  for (int i = 0; i < kNumCategories; ++i) {
-    if (planned[i] == measured.peak_by_category[i]) continue;
-    line += fmt::format("; {} planned {} B, measured {} B", name_of(static_cast<Category>(i)),
-                        planned[i], measured.peak_by_category[i]);
+std::string missing_phases_line(const MeasuredMemory& measured) {
+  std::string names;
+  for (int phase = 0; phase < kNumPhases; ++phase) {
+    if (sum(measured.by_phase[phase]) > 0) continue;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", phase_name(phase));
   }
-  return line + "\n";
+  return names.empty() ? "" : fmt::format("this run had no {}\n", names);
 }
 
 }  // namespace
 
 MeasuredMemory measured_memory(const Allocator& memory) {
-  return {memory.peak_bytes(), memory.peak_by_category(), memory.peak_by_phase()};
+  const auto* arena = dynamic_cast<const Arena*>(&memory);
+  return {memory.peak_bytes(), memory.peak_by_category(), memory.peak_by_phase(),
+          arena ? arena->resident_bytes() : 0};
+}
+
+bool as_planned(const MemoryPlan& plan, const MeasuredMemory& measured) {
+  for (int phase = 0; phase < kNumPhases; ++phase) {
+    const BytesByCategory& found = measured.by_phase[phase];
+    if (sum(found) > 0 && found != plan.by_phase()[phase]) return false;
+  }
+  return true;
 }
 
 std::int64_t peak_resident_bytes() {
@@ -68,15 +91,20 @@ std::string memory_comparison(const WorldPlan& plan, const std::vector<MeasuredM
   }
   text += row("all at once", worst.peak_bytes(), measured.peak_bytes);
   int equal = 0;
+  std::int64_t arenas_resident = 0;
   for (int rank = 0; rank < plan.world_size(); ++rank) {
     equal += as_planned(plan.of(rank), ranks[rank]);
-    if (!as_planned(plan.of(rank), ranks[rank])) {
-      text += difference_line(rank, plan.of(rank), ranks[rank]);
-    }
+    text += difference_lines(rank, plan.of(rank), ranks[rank]);
+    arenas_resident += ranks[rank].resident_bytes;
   }
-  text += fmt::format("{} of {} ranks as planned, to the byte\n", equal, plan.world_size());
-  text += row("process, resident", plan.all_arenas_bytes(), resident_bytes);
-  return text + "(what a process holds outside of the plan: libraries, heap, page tables)\n";
+  text += missing_phases_line(measured);
+  text += fmt::format("{} of {} ranks as planned in every phase, to the byte\n", equal,
+                      plan.world_size());
+  text += row("all arenas", plan.all_arenas_bytes(), arenas_resident);
+  return text + fmt::format("{:<22}{:>12}{:>12}\n", "outside of the plan", "",
+                            unit.text(resident_bytes - arenas_resident)) +
+         fmt::format("{:<22}{:>12}{:>12}   resident; outside: libraries, heap, page tables\n",
+                     "process", "", unit.text(resident_bytes));
 }
 
 }  // namespace sherd::engine

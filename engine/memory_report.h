@@ -48,20 +48,24 @@ std::string need_sentence(const Recipe& recipe, const WorldPlan& plan, const Dev
 std::optional<std::string> check_fits(const ResolvedRecipe& recipe, const WorldPlan& plan,
                                       const DeviceLimit& limit);
 
-/// What one rank's allocator counted.
+/// What one rank's allocator counted, when the rank has ended.
 struct MeasuredMemory {
   std::int64_t peak_bytes = 0;
   BytesByCategory peak_by_category{};
-  BytesByPhase by_phase{};
+  BytesByPhase by_phase{};          ///< nothing in phases that never began
+  std::int64_t resident_bytes = 0;  ///< of its arena: pages that were written
 };
 MeasuredMemory measured_memory(const Allocator& memory);
+
+/// Whether every phase that began held what was planned for it, to the byte and by category.
+bool as_planned(const MemoryPlan& plan, const MeasuredMemory& measured);
 
 /// The most that this process has had resident so far (VmHWM).
 std::int64_t peak_resident_bytes();
 
-/// After a run, predicted and measured side by side: the worst rank by category, then each rank on
-/// which the two differ, then the process, with what it holds outside of the plan. `ranks[r]` is
-/// rank r's.
+/// After a run, predicted and measured side by side: the worst rank by category, then each rank and
+/// phase where the two differ, phases that never began, and the process, with what it holds outside
+/// of the plan. `ranks[r]` is rank r's.
 std::string memory_comparison(const WorldPlan& plan, const std::vector<MeasuredMemory>& ranks,
                               std::int64_t resident_bytes);
 /// The same for <output_dir>/memory.json: predicted and measured, each with peak_bytes (the worst

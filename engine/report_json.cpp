@@ -111,14 +111,17 @@ std::string memory_json(const WorldPlan& plan, const std::vector<MeasuredMemory>
         plan.world_size());
   const MeasuredMemory& worst = ranks[plan.worst_rank()];
   Json predicted, measured;
+  std::int64_t arenas_resident = 0;
   predicted["worst_rank"] = plan.worst_rank();
   predicted["peak_bytes"] = plan.worst().peak_bytes();
   predicted["arena_bytes"] = plan.worst().arena_bytes();
+  predicted["all_ranks_arena_bytes"] = plan.all_arenas_bytes();
   predicted["by_category"] = by_category(plan.worst().peak_by_category());
   measured["peak_bytes"] = worst.peak_bytes;
   measured["by_category"] = by_category(worst.peak_by_category);
   for (int rank = 0; rank < plan.world_size(); ++rank) {
     const MemoryPlan& of = plan.of(rank);
+    arenas_resident += ranks[rank].resident_bytes;
     predicted["by_rank"].push_back({{"rank", rank},
                                     {"peak_bytes", of.peak_bytes()},
                                     {"arena_bytes", of.arena_bytes()},
@@ -126,6 +129,7 @@ std::string memory_json(const WorldPlan& plan, const std::vector<MeasuredMemory>
                                     {"by_phase", by_phase(of.by_phase())}});
     measured["by_rank"].push_back({{"rank", rank},
                                    {"peak_bytes", ranks[rank].peak_bytes},
+                                   {"resident_bytes", ranks[rank].resident_bytes},
                                    {"by_category", by_category(ranks[rank].peak_by_category)},
                                    {"by_phase", by_phase(ranks[rank].by_phase)}});
   }
@@ -133,8 +137,8 @@ std::string memory_json(const WorldPlan& plan, const std::vector<MeasuredMemory>
   all["predicted"] = std::move(predicted);
   all["measured"] = std::move(measured);
   all["process"] = {{"resident_peak_bytes", resident_bytes},
-                    {"arenas_bytes", plan.all_arenas_bytes()},
-                    {"outside_plan_bytes", resident_bytes - plan.all_arenas_bytes()}};
+                    {"arenas_resident_bytes", arenas_resident},
+                    {"outside_plan_bytes", resident_bytes - arenas_resident}};
   return all.dump(2) + "\n";
 }
 
