@@ -101,8 +101,9 @@ std::string memory_comparison(const WorldPlan& plan, const std::vector<MeasuredM
   text += fmt::format("{} of {} ranks as planned in every phase, to the byte\n", equal,
                       plan.world_size());
   text += row("all arenas", plan.all_arenas_bytes(), arenas_resident);
-  return text + fmt::format("{:<22}{:>12}{:>12}\n", "outside of the plan", "",
-                            unit.text(resident_bytes - arenas_resident)) +
+  return text +
+         fmt::format("{:<22}{:>12}{:>12}\n", "outside of the plan", "",
+                     unit.text(resident_bytes - arenas_resident)) +
          fmt::format("{:<22}{:>12}{:>12}   resident; outside: libraries, heap, page tables\n",
                      "process", "", unit.text(resident_bytes));
 }

@@ -124,17 +124,17 @@ class Variants {
     return std::nullopt;
   }
 
-  std::int64_t needed(const ResolvedRecipe& variant) const {
-    return needed_bytes(plan_world(variant.values), limit_);
-  }
-
   /// The variant, if it fits.
   std::optional<Change> fitting(Settings settings, const Batch& wanted) const {
     const auto variant = resolved(settings, wanted);
     if (!variant) return std::nullopt;
-    const std::int64_t bytes = needed(*variant);
-    if (bytes > limit_.bytes) return std::nullopt;
-    return change(std::move(settings), variant->values, bytes);
+    try {
+      const std::int64_t bytes = needed_bytes(plan_world(variant->values), limit_);
+      if (bytes > limit_.bytes) return std::nullopt;
+      return change(std::move(settings), variant->values, bytes);
+    } catch (const UsageError&) {  // more bytes than can be counted
+      return std::nullopt;
+    }
   }
 
   Change change(Settings settings, const Recipe& variant, std::int64_t bytes) const {

@@ -51,12 +51,12 @@ std::string head_text(const PlanReport& report) {
 }
 
 std::string stages_text(const PlanReport& report) {
-  std::int64_t largest = 0, most_sent = 0;
+  std::int64_t least = report.plan.worst().arena_bytes(), most_sent = 0;
   for (const StageReport& stage : report.stages) {
-    largest = std::max(largest, stage.plan.worst().arena_bytes());
+    least = std::min(least, stage.plan.worst().arena_bytes());
     most_sent = std::max(most_sent, stage.sent_bytes);
   }
-  const ByteUnit unit = unit_for(largest), sent_unit = unit_for(most_sent);
+  const ByteUnit unit = unit_for(least), sent_unit = unit_for(most_sent);
   std::string text =
       fmt::format("stages on {}, {} per rank\n{:<22}{:>12}{:>12}{:>12}{:>12}\n",
                   plural(report.recipe.world_size(), "rank"), unit.name, "", "at rest", "peak",
