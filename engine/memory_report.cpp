@@ -17,50 +17,61 @@ namespace {
 constexpr int kNameColumn = 22;
 constexpr int kColumn = 12;
 
-std::string row(std::string_view name, const std::vector<std::string>& cells) {
+std::string text_row(std::string_view name, const std::vector<std::string>& cells) {
   std::string line = fmt::format("{:<{}}", name, kNameColumn);
   for (const std::string& cell : cells) line += fmt::format("{:>{}}", cell, kColumn);
   return line + "\n";
 }
 
-std::string ranks_line(const WorldPlan& plan) {
+}  // namespace
+
+std::string worst_rank_text(const WorldPlan& plan) {
   const int world_size = plan.world_size();
-  if (world_size == 1) return "rank 0, the only one\n";
-  return fmt::format(
-      "rank {} of {}{}\n", plan.worst_rank(), world_size,
-      plan.groups().size() == 1 ? "; all need the same" : ", the one that needs most");
+  if (world_size == 1) return "rank 0, the only one";
+  return fmt::format("rank {} of {}{}", plan.worst_rank(), world_size,
+                     plan.groups().size() == 1 ? "; all need the same" : ", the one that needs most");
 }
 
-}  // namespace
+std::vector<std::string> memory_columns() {
+  std::vector<std::string> columns = {"at rest"};
+  for (int phase = 0; phase < kNumPhases; ++phase) {
+    columns.emplace_back(name_of(static_cast<Phase>(1u << phase)));
+  }
+  return columns;
+}
+
+std::vector<MemoryRow> memory_rows(const MemoryPlan& plan) {
+  std::vector<MemoryRow> rows;
+  const BytesByCategory at_rest = plan.at_rest(), peak = plan.peak_by_category();
+  for (int category = 0; category < kNumCategories; ++category) {
+    if (peak[category] == 0) continue;
+    MemoryRow& row =
+        rows.emplace_back(readable_name(static_cast<Category>(category)), at_rest[category]);
+    for (const BytesByCategory& phase : plan.by_phase()) row.bytes.emplace_back(phase[category]);
+  }
+  MemoryRow live("live", sum(at_rest)), idle("gaps and idle", {}), arena("arena", {});
+  for (const BytesByCategory& phase : plan.by_phase()) {
+    live.bytes.emplace_back(sum(phase));
+    idle.bytes.emplace_back(plan.arena_bytes() - sum(phase));
+    arena.bytes.emplace_back(plan.arena_bytes());
+  }
+  rows.insert(rows.end(), {live, idle, arena});
+  return rows;
+}
 
 std::string memory_table(const WorldPlan& world) {
   const MemoryPlan& plan = world.worst();
   const ByteUnit unit = unit_for(plan.arena_bytes());
-  std::vector<std::string> heads = {"at rest"};
-  for (int phase = 0; phase < kNumPhases; ++phase) {
-    heads.emplace_back(name_of(static_cast<Phase>(1u << phase)));
+  std::string table = worst_rank_text(world) + "\n" + text_row(unit.name, memory_columns());
+  for (const MemoryRow& row : memory_rows(plan)) {
+    std::vector<std::string> cells;
+    for (const auto& bytes : row.bytes) cells.push_back(bytes ? unit.text(*bytes) : "");
+    table += text_row(row.name, cells);
   }
-  std::string table = ranks_line(world) + row(unit.name, heads);
-  const BytesByCategory at_rest = plan.at_rest();
-  for (int category = 0; category < kNumCategories; ++category) {
-    if (plan.peak_by_category()[category] == 0) continue;
-    std::vector<std::string> cells = {unit.text(at_rest[category])};
-    for (const BytesByCategory& phase : plan.by_phase())
-      cells.push_back(unit.text(phase[category]));
-    table += row(readable_name(static_cast<Category>(category)), cells);
-  }
-  std::vector<std::string> live = {unit.text(sum(at_rest))}, idle = {""}, arena = {""};
-  for (const BytesByCategory& phase : plan.by_phase()) {
-    live.push_back(unit.text(sum(phase)));
-    idle.push_back(unit.text(plan.arena_bytes() - sum(phase)));
-    arena.push_back(unit.text(plan.arena_bytes()));
-  }
-  table += row("live", live) + row("gaps and idle", idle) + row("arena", arena);
-  table +=
-      fmt::format("peak: {} in {}; gaps {}; arena {}\n", human_bytes(plan.peak_bytes()),
-                  name_of(plan.peak_phase()), human_bytes(plan.arena_bytes() - plan.peak_bytes()),
-                  human_bytes(plan.arena_bytes()));
-  return table;
+  return table + fmt::format("peak: {} in {}; gaps {}; arena {}\n", human_bytes(plan.peak_bytes()),
+                             name_of(plan.peak_phase()),
+                             human_bytes(plan.arena_bytes() - plan.peak_bytes()),
+                             human_bytes(plan.arena_bytes()));
 }
 
 std::string readable_name(Category category) {

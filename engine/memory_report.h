@@ -23,6 +23,17 @@ namespace sherd::engine {
 ///   arena                           201.4    201.4 ...
 std::string memory_table(const WorldPlan& plan);
 
+/// The table's figures: a name, and bytes at rest and in each phase; nothing where a cell is empty.
+struct MemoryRow {
+  MemoryRow(std::string name, std::optional<std::int64_t> at_rest)
+      : name(std::move(name)), bytes{at_rest} {}
+  std::string name;
+  std::vector<std::optional<std::int64_t>> bytes;
+};
+std::vector<MemoryRow> memory_rows(const MemoryPlan& plan);
+std::vector<std::string> memory_columns();  ///< "at rest", "init", "forward", ...
+std::string worst_rank_text(const WorldPlan& plan);
+
 /// "gathered parameters" for gathered_parameters.
 std::string readable_name(Category category);
 
