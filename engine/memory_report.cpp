@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 
 #include "core/error.h"
 #include "engine/byte_size.h"
@@ -28,8 +27,9 @@ std::string text_row(std::string_view name, const std::vector<std::string>& cell
 std::string worst_rank_text(const WorldPlan& plan) {
   const int world_size = plan.world_size();
   if (world_size == 1) return "rank 0, the only one";
-  return fmt::format("rank {} of {}{}", plan.worst_rank(), world_size,
-                     plan.groups().size() == 1 ? "; all need the same" : ", the one that needs most");
+  return fmt::format(
+      "rank {} of {}{}", plan.worst_rank(), world_size,
+      plan.groups().size() == 1 ? "; all need the same" : ", the one that needs most");
 }
 
 std::vector<std::string> memory_columns() {
@@ -94,8 +94,7 @@ std::int64_t needed_bytes(const WorldPlan& plan, const DeviceLimit& limit) {
 std::string need_sentence(const Recipe& recipe, const WorldPlan& world, const DeviceLimit& limit) {
   const MemoryPlan& plan = world.worst();
   const ByteUnit unit = unit_for(plan.arena_bytes());
-  const BytesByCategory& peak =
-      plan.by_phase()[std::countr_zero(static_cast<unsigned>(plan.peak_phase()))];
+  const BytesByCategory& peak = plan.by_phase()[phase_index(plan.peak_phase())];
   std::string parts;
   for (int category = 0; category < kNumCategories; ++category) {
     if (unit.of(peak[category]) < 0.05) continue;

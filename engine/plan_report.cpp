@@ -41,15 +41,6 @@ std::string parameters_text(std::int64_t count) {
   return fmt::format("{:.2f} M", number / 1e6);
 }
 
-std::string head_text(const PlanReport& report) {
-  const Recipe& recipe = report.recipe;
-  return fmt::format("{}: {} parameters, stage {} on {}, {} of {} x {} tokens per rank and step\n",
-                     recipe.run.name, parameters_text(report.num_parameters),
-                     recipe.zero_optimization.stage, plural(recipe.world_size(), "rank"),
-                     plural(recipe.training.gradient_accumulation_steps, "micro-step"),
-                     recipe.training.micro_batch_size, recipe.training.seq_length);
-}
-
 std::string stages_text(const PlanReport& report) {
   std::int64_t least = report.plan.worst().arena_bytes(), most_sent = 0;
   for (const StageReport& stage : report.stages) {
@@ -110,11 +101,7 @@ std::string extreme_text(std::string_view what, const std::optional<Extreme>& ex
 std::string sent_text(const PlanReport& report) {
   const ByteUnit unit = unit_for(report.sent_bytes);
   std::string text = fmt::format("sent in a step by {}\n{:<22}{:>16}{:>8}{:>12}{:>14}\n",
-                                 report.recipe.world_size() == 1 ? "the only rank"
-                                 : report.recipe.optimizer.type == OptimizerType::kMuon
-                                     ? "the rank that sends most"
-                                     : "each rank",
-                                 "", "collective", "type", "calls", unit.name);
+                                 sender_text(report), "", "collective", "type", "calls", unit.name);
   for (const sharding::Sent& sent : report.sent) {
     text += fmt::format("{:<22}{:>16}{:>8}{:>12}{:>14}\n", sent.what,
                         sharding::name_of(sent.collective), name_of(sent.dtype), sent.calls,
@@ -152,9 +139,25 @@ PlanReport plan_report(const ResolvedRecipe& recipe, const DeviceLimit& limit) {
   return report;
 }
 
+std::string plan_headline(const PlanReport& report) {
+  const Recipe& recipe = report.recipe;
+  return fmt::format("{} parameters, stage {} on {}, {} of {} x {} tokens per rank and step",
+                     parameters_text(report.num_parameters), recipe.zero_optimization.stage,
+                     plural(recipe.world_size(), "rank"),
+                     plural(recipe.training.gradient_accumulation_steps, "micro-step"),
+                     recipe.training.micro_batch_size, recipe.training.seq_length);
+}
+
+std::string sender_text(const PlanReport& report) {
+  if (report.recipe.world_size() == 1) return "the only rank";
+  if (report.recipe.optimizer.type == OptimizerType::kMuon) return "the rank that sends most";
+  return "each rank";
+}
+
 std::string plan_text(const PlanReport& report) {
-  std::string text = head_text(report) + "\n" + memory_table(report.plan) + "\n" +
-                     stages_text(report) + "\n" + fits_text(report);
+  std::string text = report.recipe.run.name + ": " + plan_headline(report) + "\n\n" +
+                     memory_table(report.plan) + "\n" + stages_text(report) + "\n" +
+                     fits_text(report);
   text += extreme_text("largest micro-batch that fits", report.largest_micro_batch);
   text += extreme_text("smallest world that fits", report.smallest_world);
   return text + "\n" + sent_text(report);

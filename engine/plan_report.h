@@ -40,5 +40,12 @@ PlanReport plan_report(const ResolvedRecipe& recipe, const DeviceLimit& limit);
 
 std::string plan_text(const PlanReport& report);
 std::string plan_json(const PlanReport& report);  ///< one object; ends with a newline
+/// One HTML page that needs nothing else: bars of the stages, a step's phases, the same tables.
+std::string plan_page(const PlanReport& report);
+
+/// "3.08 M parameters, stage 3 on 2 ranks, ..."
+std::string plan_headline(const PlanReport& report);
+/// Whose bytes `sent` counts: "each rank", ...
+std::string sender_text(const PlanReport& report);
 
 }  // namespace sherd::engine

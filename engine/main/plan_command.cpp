@@ -2,11 +2,26 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
 #include "core/error.h"
 #include "engine/byte_size.h"
 #include "engine/plan_report.h"
 
 namespace sherd::main {
+
+namespace {
+
+void write_page(const std::string& path, const std::string& page) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << page;
+  file.close();
+  if (!file) throw UsageError("--html {}: can't be written: {}", path, std::strerror(errno));
+}
+
+}  // namespace
 
 PlanCommand::PlanCommand(CLI::App& command, const engine::RecipeRequest& request)
     : request_(request) {
@@ -15,6 +30,8 @@ PlanCommand::PlanCommand(CLI::App& command, const engine::RecipeRequest& request
                   "Memory of one rank's device, e.g. 80GiB; else the recipe's, else this machine's")
       ->type_name("SIZE");
   command.add_flag("--json", json_, "One JSON object instead of tables");
+  command.add_option("--html", html_, "Also write one page with the same figures, drawn")
+      ->type_name("FILE");
 }
 
 void PlanCommand::run() const {
@@ -29,6 +46,7 @@ void PlanCommand::run() const {
   }
   const auto report =
       engine::plan_report(recipe, engine::device_limit(recipe.values, device_memory));
+  if (!html_.empty()) write_page(html_, engine::plan_page(report));
   fmt::print("{}", json_ ? engine::plan_json(report) : engine::plan_text(report));
 }
 

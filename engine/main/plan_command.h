@@ -16,7 +16,7 @@ class PlanCommand {
 
  private:
   const engine::RecipeRequest& request_;
-  std::string device_memory_;
+  std::string device_memory_, html_;
   bool json_ = false;
 };
 
