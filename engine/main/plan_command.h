@@ -17,7 +17,7 @@ class PlanCommand {
  private:
   const engine::RecipeRequest& request_;
   std::string device_memory_, html_;
-  bool json_ = false;
+  bool json_ = false, paper_convention_ = false;
 };
 
 }  // namespace sherd::main
