@@ -38,9 +38,11 @@ PlanCommand::PlanCommand(CLI::App& command, const engine::RecipeRequest& request
 }
 
 void PlanCommand::run() const {
-  const engine::ResolvedRecipe recipe = engine::resolve_recipe(request_);
+  engine::RecipeRequest request = request_;
+  request.reads_data = false;
+  const engine::ResolvedRecipe recipe = engine::resolve_recipe(request);
   if (paper_convention_) {
-    if (json_ || !html_.empty() || !device_memory_.empty()) {
+    if (json_ || !html_.empty() || device_memory_) {
       throw UsageError(
           "--paper-convention goes without --json, --html and --device-memory: it is one table.");
     }
@@ -48,9 +50,9 @@ void PlanCommand::run() const {
     return;
   }
   std::optional<std::int64_t> device_memory;
-  if (!device_memory_.empty()) {
+  if (device_memory_) {
     try {
-      device_memory = engine::parse_bytes(device_memory_);
+      device_memory = engine::parse_bytes(*device_memory_);
     } catch (const UsageError& error) {
       throw UsageError("--device-memory: {}", error.what());
     }
