@@ -21,7 +21,7 @@ constexpr std::int64_t kMiB = 1 << 20;
 
 using Names = std::vector<std::string>;
 
-TEST(WriterSmall, WhatIsSavedIsOnDiskBitForBit) {
+TEST(Writer, WhatIsSavedIsOnDiskBitForBit) {
   for (const int world : {1, 2, 3, 8}) {
     const test::TempFolder folder;
     SaveWorld save(folder.path(), world, test::small_tensors());
@@ -41,7 +41,7 @@ TEST(Writer, RanksWithoutAnyElementsHaveAShardToo) {
 }
 
 // 18 MiB of state per kind, so that blocks of 4 MiB wrap around rings of any size, whole or not.
-TEST(WriterSmall, ARingSmallerThanTheSliceChangesNothing) {
+TEST(Writer, ARingSmallerThanTheSliceChangesNothing) {
   const std::vector<sharding::StateTensor> tensors = {
       {"a", "param", {1 << 20, 3}, DType::kF32},
       {"b", "param", {1543, 1001}, DType::kF32},
@@ -139,7 +139,7 @@ TEST(Writer, AHoleBetweenRanksIsNotCommitted) {
 }
 
 // After wait_copied the engine updates the state while the disk still writes.
-TEST(WriterSmall, UpdatesAfterTheCopyDontReachTheCheckpoint) {
+TEST(Writer, UpdatesAfterTheCopyDontReachTheCheckpoint) {
   const std::vector<sharding::StateTensor> tensors = {{"a", "param", {5 << 20}, DType::kF32}};
   const test::TempFolder folder;
   SaveWorld save(folder.path(), 1, tensors, posix_disk(), 20 * kMiB, 2);
@@ -154,7 +154,7 @@ TEST(WriterSmall, UpdatesAfterTheCopyDontReachTheCheckpoint) {
   EXPECT_EQ(save.complaint_about_step(1), "");
 }
 
-TEST(WriterSmall, ADiscardedSaveLeavesNothing) {
+TEST(Writer, ADiscardedSaveLeavesNothing) {
   const std::vector<sharding::StateTensor> tensors = {{"a", "param", {5 << 20}, DType::kF32}};
   const test::TempFolder folder;
   SaveWorld save(folder.path(), 2, tensors, posix_disk(), 0, 2);
@@ -183,7 +183,7 @@ TEST(Writer, AWriterThatGoesAwayTakesItsSaveWithIt) {
 
 // Rank 1's thread unwinds (an exception, Ctrl-C) while rank 0 is already committing. Whoever comes
 // first wins, and either way there is a whole checkpoint or none.
-TEST(WriterSmall, ARankThatGivesUpDuringTheCommitTakesNothingOutOfIt) {
+TEST(Writer, ARankThatGivesUpDuringTheCommitTakesNothingOutOfIt) {
   int committed = 0;
   for (int i = 0; i < 40; ++i) {
     const test::TempFolder folder;

@@ -69,6 +69,11 @@ inline std::vector<sharding::StateTensor> small_tensors(std::int64_t scale = 1) 
   };
 }
 
+/// What the crash tests save: large enough that a save has a middle.
+inline std::vector<sharding::StateTensor> crash_tensors() {
+  return small_tensors(24);
+}
+
 /// One rank's pieces: of every tensor an uneven run, so that cuts fall anywhere.
 class KnownState {
  public:
@@ -109,8 +114,12 @@ class KnownState {
 };
 
 inline std::string file_bytes(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
+  std::ifstream in(path, std::ios::binary | std::ios::ate);
+  if (!in) return "";
+  std::string bytes(static_cast<std::size_t>(in.tellg()), '\0');
+  in.seekg(0);
+  in.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  return bytes;
 }
 
 inline std::string checksum_complaint(const std::string& bytes,
@@ -145,8 +154,8 @@ inline std::string complaint_about(const std::string& directory, std::int64_t st
       checkpoint::parse_manifest(file_bytes(directory + "/manifest.json"), directory);
   if (manifest.step != step) return "step " + std::to_string(manifest.step);
   if (manifest.tensors.size() != tensors.size()) return "another number of tensors";
-  if (XXH3_64bits(file_bytes(directory + "/index.h5").data(),
-                  file_bytes(directory + "/index.h5").size()) != manifest.index_checksum) {
+  const std::string index = file_bytes(directory + "/index.h5");
+  if (XXH3_64bits(index.data(), index.size()) != manifest.index_checksum) {
     return "index.h5";
   }
   const int world = static_cast<int>(manifest.shards.size());
