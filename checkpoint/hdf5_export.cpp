@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <string_view>
 
 #include "checkpoint/block_reader.h"
@@ -132,8 +133,9 @@ void write_metadata(const File& file, const Layout& layout,
 void write_data(const File& file, const Checkpoint& checkpoint, const Layout& layout,
                 const std::vector<int>& numbers, DType dtype) {
   const Manifest& manifest = checkpoint.manifest();
-  std::vector<char> memory(static_cast<std::size_t>(in_order_buffer_bytes(manifest)));
-  BlockReader reader(checkpoint, {memory.data(), DType::kU8, std::ssize(memory)});
+  const std::int64_t bytes = in_order_buffer_bytes(manifest);
+  const auto memory = std::make_unique_for_overwrite<char[]>(static_cast<std::size_t>(bytes));
+  BlockReader reader(checkpoint, {memory.get(), DType::kU8, bytes});
   ElementWriter writer(file, dtype);
   const std::vector<StoredRun> runs = stored_runs(manifest);
   for (std::size_t i = 0; i < numbers.size(); ++i) {
@@ -142,7 +144,7 @@ void write_data(const File& file, const Checkpoint& checkpoint, const Layout& la
     auto run = std::lower_bound(runs.begin(), runs.end(), numbers[i],
                                 [](const StoredRun& r, int number) { return r.tensor < number; });
     for (; run != runs.end() && run->tensor == numbers[i]; ++run) {
-      reader.each(*run, [&](std::string_view bytes) { writer.add(bytes, tensor.dtype); });
+      reader.each(*run, [&](std::string_view part) { writer.add(part, tensor.dtype); });
     }
     writer.flush();
   }

@@ -136,16 +136,17 @@ std::string inspect_json(const Checkpoint& checkpoint, bool digests) {
 
 std::vector<std::string> tensor_digests(const Checkpoint& checkpoint) {
   const Manifest& manifest = checkpoint.manifest();
-  std::vector<char> memory(static_cast<std::size_t>(in_order_buffer_bytes(manifest)));
-  BlockReader reader(checkpoint, {memory.data(), DType::kU8, std::ssize(memory)});
+  const std::int64_t bytes = in_order_buffer_bytes(manifest);
+  const auto memory = std::make_unique_for_overwrite<char[]>(static_cast<std::size_t>(bytes));
+  BlockReader reader(checkpoint, {memory.get(), DType::kU8, bytes});
   const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(),
                                                                               XXH3_freeState);
   std::vector<std::string> digests;
   XXH3_64bits_reset(state.get());
   const std::vector<StoredRun> runs = stored_runs(manifest);
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    reader.each(runs[i], [&state](std::string_view bytes) {
-      XXH3_64bits_update(state.get(), bytes.data(), bytes.size());
+    reader.each(runs[i], [&state](std::string_view part) {
+      XXH3_64bits_update(state.get(), part.data(), part.size());
     });
     if (i + 1 < runs.size() && runs[i + 1].tensor == runs[i].tensor) continue;
     digests.push_back(fmt::format("{:016x}", XXH3_64bits_digest(state.get())));

@@ -66,9 +66,11 @@ void check_pieces(const Manifest& manifest, std::size_t number, const std::strin
                         label(tensor), numel);
       }
       if (piece.position != filled || piece.count > dataset.numel - filled) {
-        throw DataError("{}: {}: piece {} is at [{}, +{}) of dataset /{}, where {} of {} follow",
-                        file, shard_label(manifest, number), next, piece.position, piece.count,
-                        dataset.kind, filled, dataset.numel);
+        throw DataError(
+            "{}: {}: piece {} is at [{}, +{}) of dataset /{}, which has {} elements and is filled "
+            "up to {}",
+            file, shard_label(manifest, number), next, piece.position, piece.count, dataset.kind,
+            dataset.numel, filled);
       }
       filled += piece.count;
       ++next;

@@ -7,21 +7,22 @@
 #include <memory>
 
 #include "checkpoint/block_reader.h"
-#include "checkpoint/committed.h"
 #include "core/error.h"
 
 namespace sherd::checkpoint {
 namespace {
 
 constexpr std::size_t kMostProblems = 100;
+constexpr std::int64_t kPartBytes = 64 << 10;  // of metadata, read at once
 
 class DeepVerifier {
  public:
   DeepVerifier(const Checkpoint& checkpoint, VerifyReport& report)
       : checkpoint_(checkpoint),
         report_(report),
-        buffer_(static_cast<std::size_t>(kBlockBytes)),
-        blocks_(checkpoint, {buffer_.data(), DType::kU8, kBlockBytes}) {}
+        buffer_(std::make_unique_for_overwrite<char[]>(kBlockBytes)),
+        part_(std::make_unique_for_overwrite<char[]>(kPartBytes)),
+        blocks_(checkpoint, {buffer_.get(), DType::kU8, kBlockBytes}) {}
 
   void shard(int number) {
     const ShardInfo& shard = checkpoint_.manifest().shards[static_cast<std::size_t>(number)];
@@ -82,11 +83,10 @@ class DeepVerifier {
   }
 
   void add(Checksum& checksum, const File& file, std::int64_t begin, std::int64_t end) {
-    std::vector<char> part(64 << 10);
     while (begin < end) {
-      const std::int64_t bytes = std::min(end - begin, std::ssize(part));
-      file.read_at(part.data(), bytes, begin);
-      XXH3_64bits_update(checksum.state.get(), part.data(), static_cast<std::size_t>(bytes));
+      const std::int64_t bytes = std::min(end - begin, kPartBytes);
+      file.read_at(part_.get(), bytes, begin);
+      XXH3_64bits_update(checksum.state.get(), part_.get(), static_cast<std::size_t>(bytes));
       report_.bytes_checked += bytes;
       begin += bytes;
     }
@@ -102,31 +102,37 @@ class DeepVerifier {
 
   const Checkpoint& checkpoint_;
   VerifyReport& report_;
-  std::vector<char> buffer_;
+  std::unique_ptr<char[]> buffer_;
+  std::unique_ptr<char[]> part_;
   BlockReader blocks_;
   std::int64_t unlisted_ = 0;
 };
 
 }  // namespace
 
-VerifyReport verify(Disk& disk, const std::string& path, VerifyDepth depth) {
+VerifyReport verify(const Checkpoint& checkpoint, VerifyDepth depth) {
   VerifyReport report;
-  try {
-    const Checkpoint checkpoint(disk, path);
-    report.num_files = checkpoint.num_shards() + 2;
-    for (const std::string& name : checkpoint.foreign_entries()) {
-      report.notes.push_back(
-          fmt::format("{}/{} isn't part of the checkpoint", checkpoint.path(), name));
-    }
-    if (depth == VerifyDepth::kShallow) return report;
-    DeepVerifier verifier(checkpoint, report);
-    for (int shard = 0; shard < checkpoint.num_shards(); ++shard) verifier.shard(shard);
-    verifier.index();
-    verifier.finish();
-  } catch (const DataError& error) {
-    report.problems.push_back(error.what());
+  report.num_files = checkpoint.num_shards() + 2;
+  for (const std::string& name : checkpoint.foreign_entries()) {
+    report.notes.push_back(
+        fmt::format("{}/{} isn't part of the checkpoint", checkpoint.path(), name));
   }
+  if (depth == VerifyDepth::kShallow) return report;
+  DeepVerifier verifier(checkpoint, report);
+  for (int shard = 0; shard < checkpoint.num_shards(); ++shard) verifier.shard(shard);
+  verifier.index();
+  verifier.finish();
   return report;
+}
+
+VerifyReport verify(Disk& disk, const std::string& path, VerifyDepth depth) {
+  try {
+    return verify(Checkpoint(disk, path), depth);
+  } catch (const DataError& error) {
+    VerifyReport report;
+    report.problems.push_back(error.what());
+    return report;
+  }
 }
 
 }  // namespace sherd::checkpoint

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/committed.h"
 #include "checkpoint/disk.h"
 
 namespace sherd::checkpoint {
@@ -29,5 +30,7 @@ struct VerifyReport {
 };
 
 VerifyReport verify(Disk& disk, const std::string& path, VerifyDepth depth);
+/// What opening has looked at already holds.
+VerifyReport verify(const Checkpoint& checkpoint, VerifyDepth depth);
 
 }  // namespace sherd::checkpoint

@@ -37,40 +37,118 @@ std::string_view name_of(Category category) {
   return "?";
 }
 
-Buffer::~Buffer() {
-  if (allocator_) allocator_->give_back(*this);
+std::string_view name_of(Phase phase) {
+  switch (phase) {
+    case kInit:
+      return "init";
+    case kForward:
+      return "forward";
+    case kLoss:
+      return "loss";
+    case kBackward:
+      return "backward";
+    case kUpdate:
+      return "update";
+    case kEvaluation:
+      return "evaluation";
+    case kAlways:
+      return "always";
+  }
+  return "?";
 }
+
+struct Buffer::Holding {
+  Allocator* allocator = nullptr;
+  BufferSpec spec;
+  Tensor tensor;
+  bool alive = false;
+  std::int64_t life = 0;
+};
+
+Buffer::Buffer() noexcept = default;
+Buffer::Buffer(Buffer&& other) noexcept = default;
+
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  if (holding_ && holding_ != other.holding_) holding_->allocator->give_back(*holding_);
+  holding_ = std::move(other.holding_);
+  return *this;
+}
+
+Buffer::~Buffer() {
+  if (holding_) holding_->allocator->give_back(*holding_);
+}
+
+const Tensor& Buffer::tensor() const {
+  static const Tensor kNone;
+  if (!holding_) return kNone;
+  CHECK(holding_->alive, "buffer {} is used outside of its phases", holding_->spec.name);
+  return holding_->tensor;
+}
+
+std::int64_t Buffer::life() const {
+  return holding_ ? holding_->life : 0;
+}
+
+Allocator::Allocator() = default;
+Allocator::~Allocator() = default;
 
 Buffer Allocator::acquire(const BufferSpec& spec) {
   CHECK(spec.numel >= 0, "buffer {} of {} elements", spec.name, spec.numel);
-  Buffer buffer;
-  buffer.category_ = spec.category;
-  constexpr std::size_t kAlignment = 4096;
-  const auto bytes = static_cast<std::size_t>(spec.bytes());
-  const std::size_t rounded = std::max((bytes + kAlignment - 1) / kAlignment, std::size_t{1});
-  void* data = std::aligned_alloc(kAlignment, rounded * kAlignment);
-  if (!data) throw std::bad_alloc();
-  std::memset(data, 0, rounded * kAlignment);
-  buffer.tensor_ = {data, spec.dtype, spec.numel};
-  buffer.allocator_ = this;
-
   std::lock_guard lock(mutex_);
-  const auto category = static_cast<std::size_t>(spec.category);
-  current_[category] += spec.bytes();
-  peak_[category] = std::max(peak_[category], current_[category]);
-  current_bytes_ += spec.bytes();
-  peak_bytes_ = std::max(peak_bytes_, current_bytes_);
+  Buffer buffer;
+  buffer.holding_ = std::make_unique<Buffer::Holding>();
+  Buffer::Holding& holding = *buffer.holding_;
+  holding.tensor = {place(spec), spec.dtype, spec.numel};
+  holding.allocator = this;
+  holding.spec = spec;
+  if (spec.phases != kAlways) passing_.push_back(&holding);
   acquired_.push_back(spec);
+  if ((spec.phases & phase_) != 0) set_alive(holding, true);
   return buffer;
 }
 
-void Allocator::give_back(Buffer& buffer) noexcept {
-  {
-    std::lock_guard lock(mutex_);
-    current_[static_cast<std::size_t>(buffer.category_)] -= buffer.tensor_.bytes();
-    current_bytes_ -= buffer.tensor_.bytes();
+void Allocator::enter(Phase phase) {
+  std::lock_guard lock(mutex_);
+  if (phase_ == phase) return;
+  // What dies makes room for what comes.
+  for (Buffer::Holding* holding : passing_) {
+    if ((holding->spec.phases & phase) == 0) set_alive(*holding, false);
   }
-  std::free(buffer.tensor_.data);
+  phase_ = phase;
+  for (Buffer::Holding* holding : passing_) {
+    if ((holding->spec.phases & phase) != 0) set_alive(*holding, true);
+  }
+  note_peaks();
+}
+
+void Allocator::set_alive(Buffer::Holding& holding, bool alive) noexcept {
+  if (holding.alive == alive) return;
+  holding.alive = alive;
+  const std::int64_t bytes = holding.spec.bytes();
+  const auto category = static_cast<std::size_t>(holding.spec.category);
+  current_[category] += alive ? bytes : -bytes;
+  current_bytes_ += alive ? bytes : -bytes;
+  if (!alive) return went_away(holding.spec, holding.tensor.data);
+  ++holding.life;
+  came_alive(holding.spec, holding.tensor.data);
+  peak_[category] = std::max(peak_[category], current_[category]);
+  note_peaks();
+}
+
+void Allocator::note_peaks() noexcept {
+  peak_bytes_ = std::max(peak_bytes_, current_bytes_);
+  for (int i = 0; i < kNumPhases; ++i) {
+    if (phase_ != (1u << i) || current_bytes_ < peak_of_phase_[i]) continue;
+    peak_of_phase_[i] = current_bytes_;
+    peak_by_phase_[i] = current_;
+  }
+}
+
+void Allocator::give_back(Buffer::Holding& holding) noexcept {
+  std::lock_guard lock(mutex_);
+  set_alive(holding, false);
+  std::erase(passing_, &holding);
+  remove(holding.spec, holding.tensor.data);
 }
 
 BytesByCategory Allocator::current() const {
@@ -80,6 +158,10 @@ BytesByCategory Allocator::current() const {
 BytesByCategory Allocator::peak_by_category() const {
   std::lock_guard lock(mutex_);
   return peak_;
+}
+BytesByPhase Allocator::peak_by_phase() const {
+  std::lock_guard lock(mutex_);
+  return peak_by_phase_;
 }
 std::int64_t Allocator::current_bytes() const {
   std::lock_guard lock(mutex_);
@@ -92,6 +174,28 @@ std::int64_t Allocator::peak_bytes() const {
 std::vector<BufferSpec> Allocator::acquired() const {
   std::lock_guard lock(mutex_);
   return acquired_;
+}
+
+HeapAllocator::~HeapAllocator() = default;
+
+void* HeapAllocator::place(const BufferSpec& spec) {
+  constexpr std::size_t kAlignment = 4096;
+  const auto bytes = static_cast<std::size_t>(spec.bytes());
+  const std::size_t pages = std::max((bytes + kAlignment - 1) / kAlignment, std::size_t{1});
+  void* data = std::aligned_alloc(kAlignment, pages * kAlignment);
+  if (!data) throw std::bad_alloc();
+  std::memset(data, 0, pages * kAlignment);
+  return data;
+}
+
+void HeapAllocator::remove(const BufferSpec&, void* data) noexcept {
+  std::free(data);
+}
+
+void HeapAllocator::came_alive(const BufferSpec&, void*) noexcept {}
+
+void HeapAllocator::went_away(const BufferSpec& spec, void* data) noexcept {
+  std::memset(data, 0xff, static_cast<std::size_t>(spec.bytes()));  // NaN in every float type
 }
 
 }  // namespace sherd

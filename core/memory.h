@@ -1,13 +1,13 @@
 /// The one place tensor memory comes from. Every buffer says its name, what it is for and when it
-/// is alive, and is counted when it is acquired and when it is given back.
+/// is alive, and is counted when it comes alive and when it goes away.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "core/tensor.h"
@@ -31,19 +31,22 @@ enum class Category : std::uint8_t {
 inline constexpr int kNumCategories = 12;
 std::string_view name_of(Category category);
 
-/// When a buffer is alive, as a set.
+/// A rank's time, cut into pieces that never overlap. A buffer names those in which it is alive;
+/// buffers without a common phase may stand in the same place. Communication isn't a phase, because
+/// it runs beside others: what it needs is alive in the phases during which it may run.
 enum Phase : std::uint32_t {
-  kInit = 1u << 0,
-  kGather = 1u << 1,
-  kForward = 1u << 2,
-  kBackward = 1u << 3,
-  kReduce = 1u << 4,
-  kUpdate = 1u << 5,
-  kCheckpointing = 1u << 6,
-  kEvaluation = 1u << 7,
-  kAlways = 0xffu,
+  kInit = 1u << 0,        ///< between construction and the first step
+  kForward = 1u << 1,     ///< embedding and blocks of a micro-step
+  kLoss = 1u << 2,        ///< head, loss and their gradients
+  kBackward = 1u << 3,    ///< blocks and embedding, and the end of all reductions
+  kUpdate = 1u << 4,      ///< verdict and optimizer
+  kEvaluation = 1u << 5,  ///< evaluation and sampling: forward only
+  kAlways = (1u << 6) - 1,
 };
 using Phases = std::uint32_t;
+inline constexpr int kNumPhases = 6;
+inline constexpr Phases kForwardToBackward = kForward | kLoss | kBackward;
+std::string_view name_of(Phase phase);
 
 struct BufferSpec {
   std::string name;
@@ -53,61 +56,97 @@ struct BufferSpec {
   Phases phases = kAlways;
 
   std::int64_t bytes() const { return numel * static_cast<std::int64_t>(size_of(dtype)); }
+  bool operator==(const BufferSpec&) const = default;
 };
 
 using BytesByCategory = std::array<std::int64_t, kNumCategories>;
+using BytesByPhase = std::array<BytesByCategory, kNumPhases>;
 
 class Allocator;
 
-/// Owns one piece of tensor memory, zeroed when acquired; gives it back when destroyed.
+/// Owns one piece of tensor memory; gives it back when destroyed. What is in it: zeros at first if
+/// it is alive always; otherwise anything, whenever one of its phases begins.
 class Buffer {
  public:
-  Buffer() = default;
-  Buffer(Buffer&& other) noexcept { swap(other); }
-  Buffer& operator=(Buffer&& other) noexcept {
-    Buffer(std::move(other)).swap(*this);
-    return *this;
-  }
+  Buffer() noexcept;
+  Buffer(Buffer&& other) noexcept;
+  Buffer& operator=(Buffer&& other) noexcept;
   ~Buffer();
 
-  const Tensor& tensor() const { return tensor_; }
-  operator Tensor() const { return tensor_; }       // NOLINT: a buffer is the tensor it holds
-  operator ConstTensor() const { return tensor_; }  // NOLINT
-  explicit operator bool() const { return allocator_ != nullptr; }
+  /// Valid until the end of the phase. Outside of the buffer's phases: our bug (CHECK).
+  const Tensor& tensor() const;
+  operator Tensor() const { return tensor(); }       // NOLINT: a buffer is the tensor it holds
+  operator ConstTensor() const { return tensor(); }  // NOLINT
+  explicit operator bool() const { return holding_ != nullptr; }
+  /// How often it has come alive: what stood in it in an earlier life is gone.
+  std::int64_t life() const;
 
  private:
   friend class Allocator;
-  void swap(Buffer& other) noexcept {
-    std::swap(allocator_, other.allocator_);
-    std::swap(tensor_, other.tensor_);
-    std::swap(category_, other.category_);
-  }
-  Allocator* allocator_ = nullptr;
-  Tensor tensor_;
-  Category category_ = Category::kParameters;
+  struct Holding;
+  std::unique_ptr<Holding> holding_;
 };
 
-/// One per rank. Buffers are aligned to 4096 bytes. Must outlive its buffers. Any thread may call.
+/// One per rank; must outlive its buffers. Counts every buffer while it is alive. Any thread may
+/// acquire; the rank's own thread changes the phase.
 class Allocator {
  public:
+  Allocator();
+  virtual ~Allocator();
+  Allocator(const Allocator&) = delete;
+  Allocator& operator=(const Allocator&) = delete;
+
   Buffer acquire(const BufferSpec& spec);
+
+  /// From now on the buffers of this phase are alive and no others. Before the first call all are.
+  /// Work that other streams do on buffers which die here must be over.
+  void enter(Phase phase);
 
   BytesByCategory current() const;
   BytesByCategory peak_by_category() const;  ///< each category's own maximum over time
+  BytesByPhase peak_by_phase() const;        ///< by category, when that phase held most
   std::int64_t current_bytes() const;
   std::int64_t peak_bytes() const;           ///< the maximum over time of the sum
   std::vector<BufferSpec> acquired() const;  ///< every buffer ever acquired, in order
 
+ protected:
+  /// Where the buffer will stand whenever it is alive.
+  virtual void* place(const BufferSpec& spec) = 0;
+  virtual void remove(const BufferSpec& spec, void* data) noexcept = 0;
+  /// The bytes at `data` may be used from now on, or no longer.
+  virtual void came_alive(const BufferSpec& spec, void* data) noexcept = 0;
+  virtual void went_away(const BufferSpec& spec, void* data) noexcept = 0;
+
  private:
   friend class Buffer;
-  void give_back(Buffer& buffer) noexcept;
+  void set_alive(Buffer::Holding& holding, bool alive) noexcept;
+  void note_peaks() noexcept;
+  void give_back(Buffer::Holding& holding) noexcept;
 
   mutable std::mutex mutex_;
+  Phases phase_ = kAlways;
+  std::vector<Buffer::Holding*> passing_;  // buffers that aren't alive always
   BytesByCategory current_{};
   BytesByCategory peak_{};
+  BytesByPhase peak_by_phase_{};
+  std::array<std::int64_t, kNumPhases> peak_of_phase_{};
   std::int64_t current_bytes_ = 0;
   std::int64_t peak_bytes_ = 0;
   std::vector<BufferSpec> acquired_;
+};
+
+/// Takes each buffer from the heap, aligned to 4096 bytes: for measurements and tests, which have
+/// no plan. A run allocates from an Arena (core/arena.h). Buffers that go away are overwritten, so
+/// that whoever relies on their content is seen.
+class HeapAllocator final : public Allocator {
+ public:
+  ~HeapAllocator() override;
+
+ private:
+  void* place(const BufferSpec& spec) override;
+  void remove(const BufferSpec& spec, void* data) noexcept override;
+  void came_alive(const BufferSpec& spec, void* data) noexcept override;
+  void went_away(const BufferSpec& spec, void* data) noexcept override;
 };
 
 }  // namespace sherd

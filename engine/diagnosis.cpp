@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "kernels/pointwise.h"
-#include "sharding/exchange.h"
 
 namespace sherd::engine {
 
@@ -55,10 +54,16 @@ std::string Diagnosis::name_of(const Finding& finding) const {
                      static_cast<std::int64_t>(finding.element), unit.name());
 }
 
+std::vector<std::vector<double>> Diagnosis::all_findings() {
+  const double mine[kNumbers] = {
+      in_slice_.order,      in_slice_.unit,     in_slice_.parameter,
+      in_slice_.element,    at_origin_.order,   at_origin_.unit,
+      at_origin_.parameter, at_origin_.element, loss_finite_ ? 1.0 : 0.0};
+  return exchange_.all("diagnosis", mine);
+}
+
 std::string Diagnosis::where() {
-  sharding::Exchange exchange(model_.rank(), 4);
-  const double mine[] = {in_slice_.order, in_slice_.unit, in_slice_.parameter, in_slice_.element};
-  const auto rows = exchange.all("overflow", mine);
+  const auto rows = all_findings();
   for (std::size_t owner = 0; owner < rows.size(); ++owner) {
     const auto& row = rows[owner];
     if (row[0] < 0.0) continue;
@@ -68,11 +73,7 @@ std::string Diagnosis::where() {
 }
 
 std::string Diagnosis::explain(std::int64_t step, double loss, double norm) {
-  sharding::Exchange exchange(model_.rank(), 9);
-  const double mine[] = {in_slice_.order,      in_slice_.unit,     in_slice_.parameter,
-                         in_slice_.element,    at_origin_.order,   at_origin_.unit,
-                         at_origin_.parameter, at_origin_.element, loss_finite_ ? 1.0 : 0.0};
-  const auto rows = exchange.all("diagnosis", mine);
+  const auto rows = all_findings();
 
   // A NaN's sign depends on the machine and says nothing.
   const auto number = [](double x) { return std::isnan(x) ? "nan" : fmt::format("{}", x); };

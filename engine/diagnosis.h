@@ -11,12 +11,16 @@
 #include <string>
 
 #include "engine/sharded_model.h"
+#include "sharding/exchange.h"
 
 namespace sherd::engine {
 
 class Diagnosis {
  public:
-  explicit Diagnosis(ShardedModel& model) : model_(model) {}
+  static constexpr int kNumbers = 9;  ///< of each rank, exchanged through `exchange`
+
+  Diagnosis(ShardedModel& model, sharding::Exchange& exchange)
+      : model_(model), exchange_(exchange) {}
 
   /// Finds the first non-finite element of this rank's reduced slices.
   void look_at_slices();
@@ -39,7 +43,10 @@ class Diagnosis {
   Finding find_in_full(int unit, const Tensor& full) const;
   std::string name_of(const Finding& finding) const;
 
+  std::vector<std::vector<double>> all_findings();
+
   ShardedModel& model_;
+  sharding::Exchange& exchange_;
   Finding in_slice_;
   Finding at_origin_;
   double looks_ = 0.0;

@@ -7,28 +7,40 @@
 
 namespace sherd::engine {
 
+namespace {
+
+constexpr int kNumbers = 2;  // of each rank: loss and tokens
+
+}  // namespace
+
+std::vector<BufferSpec> evaluation_buffers(const TrainingOptions& options, int world_size) {
+  const std::int64_t tokens = options.model.tokens();
+  return {{"evaluation.inputs", Category::kData, DType::kI32, tokens, kEvaluation},
+          {"evaluation.targets", Category::kData, DType::kI32, tokens, kEvaluation},
+          sharding::exchange_buffer("evaluation", kNumbers, world_size)};
+}
+
 Evaluation::Evaluation(const TrainingOptions& options, ShardedModel& model,
                        const data::Batcher& batcher)
     : options_(options),
       model_(model),
       batcher_(batcher),
-      inputs_(model.rank().memory->acquire({"evaluation.inputs", Category::kData, DType::kI32,
-                                            options.model.tokens(), kEvaluation})),
-      targets_(model.rank().memory->acquire({"evaluation.targets", Category::kData, DType::kI32,
-                                             options.model.tokens(), kEvaluation})),
-      exchange_(model.rank(), 2) {}
+      inputs_(model.rank().memory->acquire(evaluation_buffers(options, 1)[0])),
+      targets_(model.rank().memory->acquire(evaluation_buffers(options, 1)[1])),
+      exchange_(model.rank(), "evaluation", kNumbers) {}
 
 template <class Fill>
 double Evaluation::mean_loss(std::int64_t num_passes, const Fill& fill, std::int64_t* num_tokens) {
   const std::int64_t seq_length = options_.model.seq_length;
+  model_.rank().memory->enter(kEvaluation);
   double mine[] = {0.0, 0.0};
   for (std::int64_t pass_index = 0; pass_index < num_passes; ++pass_index) {
     if (interrupted()) throw Interrupted("Ctrl-C during an evaluation; metrics so far are on disk");
     const std::int64_t rows = fill(pass_index);
     // A rank without rows left still takes part in the gathers.
-    const model::Pass pass{.inputs = inputs(), .targets = targets()};
+    const model::Pass pass{.inputs = inputs_, .targets = targets_};
     model_.parameters().plan(model_.evaluation_uses());
-    model_.forward(pass);
+    model_.forward(pass, kEvaluation);
     model_.evaluate_head(pass);
     mine[0] += model_.loss_sum(0, rows * seq_length);
     mine[1] += static_cast<double>(rows * seq_length);
@@ -59,9 +71,13 @@ EvaluationResult Evaluation::run(std::int64_t num_batches) {
         const std::int64_t first = (pass * world + rank) * rows;
         const std::int64_t count = std::clamp<std::int64_t>(windows - first, 0, rows);
         const std::int64_t tokens = count * options_.model.seq_length;
+        // Rows that nobody counts are computed all the same, so they hold some token.
+        for (const Tensor& all : {inputs_.tensor(), targets_.tensor()}) {
+          std::fill_n(all.as<std::int32_t>() + tokens, all.numel - tokens, 0);
+        }
         if (count > 0) {
-          batcher_.fill_validation(first, count, inputs().part(0, tokens),
-                                   targets().part(0, tokens));
+          batcher_.fill_validation(first, count, inputs_.tensor().part(0, tokens),
+                                   targets_.tensor().part(0, tokens));
         }
         return count;
       },
@@ -70,7 +86,7 @@ EvaluationResult Evaluation::run(std::int64_t num_batches) {
     result.loss_20_batches = mean_loss(
         20,
         [&](std::int64_t pass) {
-          batcher_.fill_validation_sample(pass * world + rank, rows, inputs(), targets());
+          batcher_.fill_validation_sample(pass * world + rank, rows, inputs_, targets_);
           return rows;
         },
         nullptr);

@@ -18,6 +18,9 @@ struct EvaluationResult {
   std::optional<double> loss_20_batches;
 };
 
+/// Everything that an Evaluation acquires: inputs, targets, and what it exchanges.
+std::vector<BufferSpec> evaluation_buffers(const TrainingOptions& options, int world_size);
+
 class Evaluation {
  public:
   Evaluation(const TrainingOptions& options, ShardedModel& model, const data::Batcher& batcher);
@@ -27,9 +30,8 @@ class Evaluation {
   /// Errors   Interrupted if Ctrl-C was pressed meanwhile.
   EvaluationResult run(std::int64_t num_batches);
 
-  /// Room for one micro-batch of tokens: [T] i32 each. Also used by a step that is replayed.
-  const Tensor& inputs() const { return inputs_.tensor(); }
-  const Tensor& targets() const { return targets_.tensor(); }
+  /// Room for one micro-batch of tokens: [T] i32 each, in kEvaluation.
+  const Buffer& inputs() const { return inputs_; }
 
  private:
   /// Adds this rank's token losses; `fill` writes one micro-batch and says how many of its rows

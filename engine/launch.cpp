@@ -34,7 +34,7 @@ std::unique_ptr<sharding::Rank> make_rank(const LaunchOptions& options, int r,
   auto rank = std::make_unique<sharding::Rank>();
   rank->rank = r;
   rank->world_size = options.world_size;
-  rank->memory = std::make_unique<Allocator>();
+  rank->memory = options.memory ? options.memory(r) : std::make_unique<HeapAllocator>();
   rank->gather_communicator = std::move(gather);
   rank->reduce_communicator = std::move(reduce);
   const int threads = options.compute_threads();

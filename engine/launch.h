@@ -19,6 +19,8 @@ struct LaunchOptions {
   int threads_per_rank = 0;  ///< 0: num_usable_cores() / world_size, at least 1
   BoundaryHook hook;         ///< on every stream of every rank; for tests
   Trace* trace = nullptr;
+  /// Makes the memory of rank r, on that rank's thread. Empty: from the heap, without a plan.
+  std::function<std::unique_ptr<Allocator>(int r)> memory;
   std::chrono::milliseconds peer_timeout = sharding::kDefaultPeerTimeout;
 
   int compute_threads() const;

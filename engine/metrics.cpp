@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -56,6 +58,29 @@ std::string to_json(const EvaluationMetrics& metrics) {
   if (metrics.val_loss_20_batches) put(line, "val_loss_20_batches", *metrics.val_loss_20_batches);
   line["num_tokens"] = metrics.num_tokens;
   return line.dump();
+}
+
+void keep_metrics_before(const std::string& path, std::int64_t step) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return;
+  std::string kept;
+  for (std::string line; std::getline(in, line) && !in.eof();) {  // at eof: no newline, torn
+    const Json parsed = Json::parse(line, nullptr, false);
+    if (!parsed.is_object() || !parsed.contains("step")) continue;
+    if (parsed.at("step").is_number_integer() && parsed.at("step").get<std::int64_t>() < step) {
+      kept += line + "\n";
+    }
+  }
+  const std::string beside = path + ".tmp";
+  std::ofstream out(beside, std::ios::binary | std::ios::trunc);
+  out << kept;
+  out.close();
+  std::error_code error;
+  if (out) std::filesystem::rename(beside, path, error);
+  if (!out || error) {
+    throw DataError("{}: can't be cut back to step {} ({})", path, step,
+                    error ? error.message() : std::strerror(errno));
+  }
 }
 
 MetricsWriter::MetricsWriter(std::string path, Existing existing) : path_(std::move(path)) {

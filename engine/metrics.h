@@ -47,6 +47,11 @@ struct EvaluationMetrics {
 std::string to_json(const StepMetrics& metrics);
 std::string to_json(const EvaluationMetrics& metrics);
 
+/// Keeps the lines of steps before `step` and takes the others away, a torn last line too: a
+/// resumed run writes them again. Atomic; a file that isn't there stays away. Errors   DataError
+/// naming the file.
+void keep_metrics_before(const std::string& path, std::int64_t step);
+
 /// Appends whole lines, each in one write, so neither a reader nor a kill leaves half a line.
 /// Errors   DataError naming the file if it can't be opened or written (a full disk: what was
 ///          written of the line is taken back).

@@ -12,7 +12,7 @@ namespace sherd::engine {
 double measure_product_rate(int num_threads) {
   constexpr std::int64_t kSize = 1024;
   constexpr int kRepeats = 5;
-  Allocator memory;
+  HeapAllocator memory;
   const auto stream = make_cpu_compute_stream({.name = "product rate",
                                                .rank = 0,
                                                .num_threads = num_threads,

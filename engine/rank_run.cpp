@@ -10,6 +10,19 @@
 #include "engine/training_step.h"
 
 namespace sherd::engine {
+
+// One micro-batch is read while the next one is written, at any time.
+std::vector<BufferSpec> batch_buffers(const TrainingOptions& options) {
+  std::vector<BufferSpec> buffers;
+  for (const int index : {0, 1}) {
+    for (const char* kind : {"inputs", "targets"}) {
+      buffers.push_back({fmt::format("batch.{}.{}", index, kind), Category::kData, DType::kI32,
+                         options.model.tokens()});
+    }
+  }
+  return buffers;
+}
+
 namespace {
 
 class RankRun {
@@ -21,23 +34,28 @@ class RankRun {
         model_(context.options, rank),
         training_step_(context.options, model_),
         evaluation_(context.options, model_, context.batcher),
-        prefetcher_(
-            [this](std::int64_t step, std::int64_t micro_step, const data::Batch& batch) {
-              context_.batcher.fill(step, micro_step, rank_.rank, batch.inputs, batch.targets);
-            },
-            0, context.options.num_micro_steps, {acquire_batch(0), acquire_batch(1)}) {
-    if (rank_.rank == 0) {
-      metrics_.emplace((context.output / "metrics.jsonl").string(),
-                       MetricsWriter::Existing::kReplace);
-    }
-  }
+        checkpointing_(context.options, context.checkpoints, model_, training_step_,
+                       context.progress),
+        batches_(acquire_batches(context.options, rank)) {}
 
   void train() {
-    if (rank_.rank == 0) report_memory();
+    first_step_ = checkpointing_.begin();
+    prefetcher_.emplace(
+        [this](std::int64_t step, std::int64_t micro_step, const data::Batch& batch) {
+          context_.batcher.fill(step, micro_step, rank_.rank, batch.inputs, batch.targets);
+        },
+        first_step_, context_.options.num_micro_steps, std::array{batch(0), batch(1)});
+    next_number_ = first_step_ * context_.options.num_micro_steps;
+    if (rank_.rank == 0) {
+      const std::string path = (context_.output / "metrics.jsonl").string();
+      keep_metrics_before(path, first_step_);
+      metrics_.emplace(path, MetricsWriter::Existing::kContinue);
+      report_memory();
+    }
     const std::int64_t max_steps = recipe_.training.max_steps;
     const std::int64_t eval_interval = recipe_.training.eval_interval;
     begin_ = Clock::now();
-    for (std::int64_t step = 0; step < max_steps; ++step) {
+    for (std::int64_t step = first_step_; step < max_steps; ++step) {
       trace_if_asked(step);
       const auto step_begin = Clock::now();
       const StepResult result = training_step_.run(
@@ -54,32 +72,37 @@ class RankRun {
       if (last || (eval_interval > 0 && (step + 1) % eval_interval == 0)) {
         evaluate(step, last ? 0 : recipe_.training.eval_batches);
       }
+      checkpointing_.after_step(step);
     }
+    checkpointing_.finish();
     print_sample();
   }
 
  private:
-  data::Batch acquire_batch(int index) {
-    const std::int64_t tokens = context_.options.model.tokens();
-    for (const char* kind : {"inputs", "targets"}) {
-      batches_.push_back(
-          rank_.memory->acquire({fmt::format("batch.{}.{}", index, kind), Category::kData,
-                                 DType::kI32, tokens, kForward | kBackward}));
+  static std::vector<Buffer> acquire_batches(const TrainingOptions& options,
+                                             const sharding::Rank& rank) {
+    std::vector<Buffer> batches;
+    for (const BufferSpec& buffer : batch_buffers(options)) {
+      batches.push_back(rank.memory->acquire(buffer));
     }
-    return {batches_[batches_.size() - 2], batches_.back()};
+    return batches;
+  }
+  data::Batch batch(std::size_t index) const {
+    return {batches_[2 * index], batches_[2 * index + 1]};
   }
 
-  // The prefetched batch; a step that is replayed asks for batches again, which are made anew.
+  // The prefetched batch. A step that is replayed, before the run stops, asks for its batches
+  // again: they are made anew, and the prefetcher's work is over.
   TokenBatch next_batch(std::int64_t step, std::int64_t micro_step) {
     const std::int64_t number = step * context_.options.num_micro_steps + micro_step;
     if (number == next_number_) {
       ++next_number_;
-      const data::Batch batch = prefetcher_.next();
+      const data::Batch batch = prefetcher_->next();
       return {batch.inputs, batch.targets};
     }
-    context_.batcher.fill(step, micro_step, rank_.rank, evaluation_.inputs(),
-                          evaluation_.targets());
-    return {evaluation_.inputs(), evaluation_.targets()};
+    prefetcher_.reset();
+    context_.batcher.fill(step, micro_step, rank_.rank, batch(0).inputs, batch(0).targets);
+    return {batch(0).inputs, batch(0).targets};
   }
 
   void trace_if_asked(std::int64_t step) {
@@ -150,8 +173,8 @@ class RankRun {
     update.comm_cpu_ms = comm_cpu_ms_ / steps;
     update.memory_bytes = rank_.memory->peak_bytes();
     const std::chrono::duration<double> so_far = Clock::now() - begin_;
-    update.time_left =
-        so_far / static_cast<double>(step + 1) * static_cast<double>(update.max_steps - step - 1);
+    update.time_left = so_far / static_cast<double>(step + 1 - first_step_) *
+                       static_cast<double>(update.max_steps - step - 1);
     context_.progress.update(update);
     exposed_ms_ = comm_cpu_ms_ = busy_seconds_ = 0.0;
     steps_since_report_ = 0;
@@ -192,9 +215,11 @@ class RankRun {
   ShardedModel model_;
   TrainingStep training_step_;
   Evaluation evaluation_;
+  Checkpointing checkpointing_;
   std::vector<Buffer> batches_;
-  data::BatchPrefetcher prefetcher_;
+  std::optional<data::BatchPrefetcher> prefetcher_;
   std::optional<MetricsWriter> metrics_;
+  std::int64_t first_step_ = 0;
   std::int64_t next_number_ = 0;
 
   Clock::time_point begin_;

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "core/trace.h"
+#include "engine/checkpointing.h"
 #include "engine/data/batcher.h"
 #include "engine/progress.h"
 #include "engine/training_options.h"
@@ -18,8 +19,12 @@ struct RunContext {
   const std::filesystem::path& output;
   Progress& progress;
   Trace& trace;
+  const CheckpointOptions& checkpoints;
   double product_rate = 0.0;  ///< flop/s of the whole machine; 0 if not measured
 };
+
+/// The two micro-batches of tokens, inputs and targets each, that the data prefetch fills in turn.
+std::vector<BufferSpec> batch_buffers(const TrainingOptions& options);
 
 void run_rank(const RunContext& context, sharding::Rank& rank);
 

@@ -146,6 +146,13 @@ struct Recipe {
     double max_norm = 0;  ///< 0: off
   } gradient_clipping;
 
+  struct Checkpoint {
+    std::string resume;  ///< "auto", "never", or a checkpoint's folder
+    std::string init_from;
+    std::int64_t interval = 0;  ///< 0: none are written
+    bool async = true;
+  } checkpoint;
+
   struct Metrics {
     std::int64_t log_interval = 0;
     std::optional<StepRange> trace_steps;

@@ -125,6 +125,11 @@ const std::vector<Field> kFields = {
 
     {KEY(gradient_clipping.max_norm), .fallback = value("1"), .range = at_least(0), .help = "Scale gradients down to this global norm; 0 turns clipping off."},
 
+    {KEY(checkpoint.interval), .fallback = value("0"), .range = between(0, 1e12), .help = "Steps between checkpoints in {run.output_dir}/checkpoints; one more after the last step. 0: none."},
+    {KEY(checkpoint.async), .fallback = value("true"), .help = "Training goes on while a checkpoint is written; off: it waits."},
+    {KEY(checkpoint.resume), .fallback = value("auto"), .help = "auto: go on from the newest good checkpoint of {run.output_dir}, or start at step 0 if there is none. never: start at step 0, an error if there are checkpoints. A path: go on from that checkpoint."},
+    {KEY(checkpoint.init_from), .fallback = value("''"), .help = "A checkpoint's folder: start a new run (step 0, fresh optimizer) from its weights. Used where there is nothing to resume."},
+
     {KEY(metrics.log_interval), .fallback = value("10"), .range = between(1, 1e12), .help = "Steps between printed lines. metrics.jsonl has every step."},
     {KEY(metrics.trace_steps), .fallback = value("[]"), .range = between(0, 1e12), .help = "First and last step (counted from 0) of a Chrome trace of every stream of every rank."},
 };
@@ -142,6 +147,7 @@ const std::vector<Block> kBlocks = {
     {"optimizer", "The update."},
     {"lr_scheduler", "The learning rate over the steps."},
     {"gradient_clipping", "The limit of the gradient's norm."},
+    {"checkpoint", "What is kept on disk, and where a run begins."},
     {"metrics", "What is reported."},
 };
 // clang-format on

@@ -7,10 +7,13 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
+#include "core/arena.h"
 #include "engine/data/dataset.h"
 #include "engine/interrupt.h"
 #include "engine/launch.h"
+#include "engine/memory_plan.h"
 #include "engine/model/parameters.h"
 #include "engine/product_rate.h"
 #include "engine/progress.h"
@@ -58,6 +61,34 @@ std::string model_line(const TrainingOptions& options, const Recipe& recipe) {
                      options.tokens_per_step(static_cast<int>(recipe.world_size())));
 }
 
+// What must agree for a resume to be the same run. Learning rate, length and layout may change.
+std::shared_ptr<const nlohmann::json> fingerprint_of(const ResolvedRecipe& resolved,
+                                                     const data::Dataset& dataset) {
+  const Recipe& recipe = resolved.values;
+  nlohmann::json keys = {
+      {"run.seed", std::to_string(recipe.run.seed)},
+      {"training.seq_length", recipe.training.seq_length},
+      {"training.global_batch_size", recipe.training.global_batch_size},
+      {"data (fingerprint)", fmt::format("{:016x}", dataset.fingerprint())},
+      {"optimizer.type", static_cast<int>(recipe.optimizer.type)},
+      {"mixed_precision.param_dtype", static_cast<int>(recipe.mixed_precision.param_dtype)},
+      {"model.dropout", recipe.model.dropout},
+  };
+  return std::make_shared<const nlohmann::json>(std::move(keys));
+}
+
+CheckpointOptions checkpoint_options(const ResolvedRecipe& resolved, const data::Dataset& dataset) {
+  const Recipe& recipe = resolved.values;
+  return {.directory = recipe.run.output_dir + "/checkpoints",
+          .interval = recipe.checkpoint.interval,
+          .async = recipe.checkpoint.async,
+          .resume = recipe.checkpoint.resume,
+          .init_from = recipe.checkpoint.init_from,
+          .max_steps = recipe.training.max_steps,
+          .fingerprint = fingerprint_of(resolved, dataset),
+          .recipe = resolved.yaml()};
+}
+
 }  // namespace
 
 void train(const ResolvedRecipe& resolved) {
@@ -70,12 +101,20 @@ void train(const ResolvedRecipe& resolved) {
   prepare_output_folder(recipe.run.output_dir);
   const std::filesystem::path output(recipe.run.output_dir);
   write_file(output / "recipe.yaml", resolved.yaml());
+  const CheckpointOptions checkpoints = checkpoint_options(resolved, *dataset);
+  if (checkpoints.interval > 0) prepare_output_folder(checkpoints.directory);
 
   Trace trace;
   LaunchOptions launch;
   launch.world_size = static_cast<int>(recipe.world_size());
   launch.threads_per_rank = static_cast<int>(recipe.run.num_threads);
   launch.trace = &trace;
+  launch.memory = [&](int rank) {
+    return std::make_unique<Arena>(plan_memory(options, {.world_size = launch.world_size,
+                                                         .rank = rank,
+                                                         .num_threads = launch.compute_threads(),
+                                                         .saves = checkpoints.interval > 0}));
+  };
 
   Progress progress;
   progress.message(model_line(options, recipe));
@@ -87,6 +126,7 @@ void train(const ResolvedRecipe& resolved) {
                            .output = output,
                            .progress = progress,
                            .trace = trace,
+                           .checkpoints = checkpoints,
                            .product_rate = measure_product_rate(std::min(
                                num_usable_cores(), launch.world_size * launch.compute_threads()))};
   install_interrupt_handler();

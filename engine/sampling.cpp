@@ -50,8 +50,9 @@ std::int32_t choose_token(const std::vector<float>& logits, const SamplingOption
 }
 
 std::vector<std::int32_t> sample(ShardedModel& model, const std::vector<std::int32_t>& prompt,
-                                 const SamplingOptions& options, Tensor inputs) {
+                                 const SamplingOptions& options, const Buffer& inputs) {
   CHECK(!prompt.empty(), "a prompt without tokens");
+  model.rank().memory->enter(kEvaluation);
   const std::int64_t context = model.transformer().shape().seq_length;
   const std::int64_t sequences = model.transformer().shape().sequences;
   std::vector<std::int32_t> tokens = prompt;
@@ -59,11 +60,11 @@ std::vector<std::int32_t> sample(ShardedModel& model, const std::vector<std::int
   for (std::int64_t draw = 0; draw < options.num_tokens; ++draw) {
     if (interrupted()) throw Interrupted("Ctrl-C during sampling; metrics are on disk");
     const auto length = std::min<std::int64_t>(context, static_cast<std::int64_t>(tokens.size()));
-    const Tensor window = inputs.part(0, length);
+    const Tensor window = inputs.tensor().part(0, length);
     std::copy(tokens.end() - length, tokens.end(), window.as<std::int32_t>());
     model.transformer().resize(1, length);
     model.parameters().plan(model.evaluation_uses());
-    model.forward({.inputs = window, .targets = {}});
+    model.forward({.inputs = window, .targets = {}}, kEvaluation);
     const Tensor row = model.token_logits(length - 1);
     kernels::cast(model.rank().compute(), row,
                   Tensor{logits.data(), DType::kF32, static_cast<std::int64_t>(logits.size())});

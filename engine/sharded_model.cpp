@@ -10,7 +10,9 @@ std::vector<sharding::UnitState> make_units(const TrainingOptions& options,
                                             const sharding::Rank& rank) {
   std::vector<sharding::UnitState> units;
   for (UnitSpec& spec : model::parameter_table(options.model)) {
-    units.emplace_back(std::move(spec), options.placement, options.precision, rank);
+    units.emplace_back(
+        sharding::UnitPlan(std::move(spec), options.placement, options.precision, rank.world_size),
+        rank);
   }
   return units;
 }
@@ -66,7 +68,8 @@ std::vector<int> ShardedModel::evaluation_uses() const {
   return uses;
 }
 
-void ShardedModel::forward(const model::Pass& pass) {
+void ShardedModel::forward(const model::Pass& pass, Phase phase) {
+  rank_.memory->enter(phase);
   const model::ModelShape& shape = options_.model;
   {
     TraceSpan span(rank_.compute(), "forward embedding");
@@ -84,6 +87,7 @@ void ShardedModel::forward(const model::Pass& pass) {
 
 void ShardedModel::backward(const model::Pass& pass) {
   const model::ModelShape& shape = options_.model;
+  rank_.memory->enter(kLoss);
   {
     const auto views = parameters_.get(head_unit());
     TraceSpan span(rank_.compute(), "head and loss");
@@ -93,6 +97,7 @@ void ShardedModel::backward(const model::Pass& pass) {
     // A tied matrix stays open: the embedding's share is still to come.
     if (!tied_) gradients_.close(head_unit());
   }
+  rank_.memory->enter(kBackward);
   for (int block = num_blocks_ - 1; block >= 0; --block) {
     const int unit = block_unit(block);
     const auto views = parameters_.get(unit);

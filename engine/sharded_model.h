@@ -32,8 +32,9 @@ class ShardedModel {
   std::vector<int> training_uses() const;
   std::vector<int> evaluation_uses() const;
 
-  /// Embedding and blocks of one pass; each unit is gathered, used and released.
-  void forward(const model::Pass& pass);
+  /// Embedding and blocks of one pass; each unit is gathered, used and released. `phase` is
+  /// kForward, or kEvaluation if no backward follows.
+  void forward(const model::Pass& pass, Phase phase = kForward);
   /// Head, loss and blocks back to the embedding; each unit's gradient is closed when it is whole.
   void backward(const model::Pass& pass);
   /// Head and loss without gradients.

@@ -17,13 +17,33 @@
 
 namespace sherd::engine {
 
+namespace {
+
+constexpr int kVerdictNumbers = 5;
+
+}  // namespace
+
+std::vector<BufferSpec> training_step_buffers(const TrainingOptions& options,
+                                              const std::vector<sharding::UnitPlan>& units,
+                                              int rank) {
+  const int world_size = units[0].layout.world_size();
+  const optim::NormBuffers norm = optim::gradient_norm_buffers(units);
+  std::vector<BufferSpec> buffers = optim::optimizer_buffers(options.optimizer, units, rank);
+  buffers.insert(
+      buffers.end(),
+      {norm.sums, norm.workspace, sharding::exchange_buffer("verdict", kVerdictNumbers, world_size),
+       sharding::exchange_buffer("diagnosis", Diagnosis::kNumbers, world_size)});
+  return buffers;
+}
+
 TrainingStep::TrainingStep(const TrainingOptions& options, ShardedModel& model)
     : options_(options),
       model_(model),
       rank_(model.rank()),
       optimizer_(optim::make_optimizer(options.optimizer, rank_, model.units())),
       norm_(rank_, model.units()),
-      exchange_(rank_, 5),
+      exchange_(rank_, "verdict", kVerdictNumbers),
+      diagnosis_exchange_(rank_, "diagnosis", Diagnosis::kNumbers),
       scaler_(options.loss_scaling) {}
 
 StepResult TrainingStep::run(std::int64_t step, const NextBatch& next_batch, bool asked_to_stop) {
@@ -46,7 +66,7 @@ StepResult TrainingStep::run(std::int64_t step, const NextBatch& next_batch, boo
 // Parameters, moments and Adam's step count stay as they are. Every rank is here, since the verdict
 // is one.
 void TrainingStep::skip(StepResult& result) {
-  Diagnosis diagnosis(model_);
+  Diagnosis diagnosis(model_, diagnosis_exchange_);
   diagnosis.look_at_slices();
   result.skipped = true;
   result.overflow = diagnosis.where();
@@ -91,6 +111,7 @@ model::Pass TrainingStep::pass_of(std::int64_t step, int micro_step,
 // Every rank adds the same numbers in the same order, so every rank reaches the same verdict.
 TrainingStep::Verdict TrainingStep::judge(double loss_sum, bool asked_to_stop) {
   TraceSpan span(rank_.compute(), "judge");
+  rank_.memory->enter(kUpdate);
   const auto waited = rank_.compute().waited();
   const auto cpu = rank_.gather().cpu_time() + rank_.reduce().cpu_time();
   const double mine[] = {norm_.local_sum_of_squares(), loss_sum,
@@ -121,6 +142,7 @@ TrainingStep::Verdict TrainingStep::judge(double loss_sum, bool asked_to_stop) {
 }
 
 void TrainingStep::update(std::int64_t step, float gradient_scale) {
+  if (before_update) before_update();
   TraceSpan span(rank_.compute(), "update");
   const optim::UpdateStep how{
       .lr = static_cast<float>(optim::learning_rate(options_.lr_schedule, step)),
@@ -135,7 +157,7 @@ void TrainingStep::update(std::int64_t step, float gradient_scale) {
 
 void TrainingStep::explain_non_finite(std::int64_t step, const NextBatch& next_batch,
                                       const Verdict& verdict) {
-  Diagnosis diagnosis(model_);
+  Diagnosis diagnosis(model_, diagnosis_exchange_);
   diagnosis.look_at_slices();
   diagnosis.watch_gradients();
   const double loss_sum = accumulate_gradients(step, next_batch);

@@ -31,6 +31,12 @@ struct TokenBatch {
 };
 using NextBatch = std::function<TokenBatch(std::int64_t step, std::int64_t micro_step)>;
 
+/// Everything that a TrainingStep acquires on rank `rank`: the optimizer's buffers and what the
+/// verdict needs.
+std::vector<BufferSpec> training_step_buffers(const TrainingOptions& options,
+                                              const std::vector<sharding::UnitPlan>& units,
+                                              int rank);
+
 class TrainingStep {
  public:
   TrainingStep(const TrainingOptions& options, ShardedModel& model);
@@ -41,6 +47,22 @@ class TrainingStep {
   ///          parameters are then as before the step, which is replayed once to find where the
   ///          first such value arose. TrainingError if the scaler gives up (optim/loss_scaler.h).
   StepResult run(std::int64_t step, const NextBatch& next_batch, bool asked_to_stop = false);
+
+  /// Called before the parameters and moments of a step change (not if it is skipped).
+  std::function<void()> before_update;
+
+  /// What the trajectory depends on besides parameters and moments.
+  struct Counters {
+    std::int64_t num_updates = 0;  ///< steps that weren't skipped: Adam's t
+    optim::LossScaler::State scaler;
+    bool operator==(const Counters&) const = default;
+  };
+  Counters counters() const { return {num_updates_, scaler_.state()}; }
+  void restore(const Counters& counters) {
+    num_updates_ = counters.num_updates;
+    scaler_.restore(counters.scaler);
+  }
+  const optim::Optimizer& optimizer() const { return *optimizer_; }
 
  private:
   struct Verdict {
@@ -65,8 +87,9 @@ class TrainingStep {
   std::unique_ptr<optim::Optimizer> optimizer_;
   optim::GradientNorm norm_;
   sharding::Exchange exchange_;
+  sharding::Exchange diagnosis_exchange_;
   optim::LossScaler scaler_;
-  std::int64_t num_updates_ = 0;  ///< steps that weren't skipped: Adam's t
+  std::int64_t num_updates_ = 0;
   std::chrono::nanoseconds waited_before_{0};
   std::chrono::nanoseconds cpu_before_{0};
 };

@@ -3,15 +3,19 @@
 namespace sherd::optim {
 namespace {
 
+// The same for every parameter.
+std::vector<std::string> kinds_of(const OptimizerOptions& options) {
+  return moment_kinds(options, {}, {});
+}
+
 class NormOptimizer final : public ByNorm {
  public:
   NormOptimizer(const OptimizerOptions& options, const sharding::Rank& rank,
                 const std::vector<sharding::UnitState>& units)
       : options_(options), slices_(updated_slices(units, options.decay)), norms_(rank, units) {
-    const char* first_name = lamb() ? "exp_avg" : "momentum";
-    first_ = acquire_moments(rank, units, first_name, options.moments);
+    first_ = acquire_moments(rank, units, kinds_of(options)[0], options.moments);
     second_.resize(units.size());
-    if (lamb()) second_ = acquire_moments(rank, units, "exp_avg_sq", options.moments);
+    if (lamb()) second_ = acquire_moments(rank, units, kinds_of(options)[1], options.moments);
     for (const auto& of_unit : slices_) {
       for (const UpdatedSlice& slice : of_unit) {
         segment_ratios_.emplace_back(slice.segments.size());
@@ -55,6 +59,20 @@ class NormOptimizer final : public ByNorm {
         kernels::lars_apply(stream, lars_args(unit, slice, step), ratios);
       }
     }
+  }
+
+  std::vector<MomentPiece> moments() const override {
+    std::vector<MomentPiece> pieces;
+    const std::vector<std::string> kinds = kinds_of(options_);
+    for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
+      for (std::size_t unit = 0; unit < slices_.size(); ++unit) {
+        const Buffer& moments = kind == 0 ? first_[unit] : second_[unit];
+        for (const UpdatedSlice& slice : slices_[unit]) {
+          add_moment_pieces(slice, kinds[kind], slice.part_of(moments), pieces);
+        }
+      }
+    }
+    return pieces;
   }
 
  private:
@@ -106,6 +124,18 @@ class NormOptimizer final : public ByNorm {
 };
 
 }  // namespace
+
+std::vector<BufferSpec> by_norm_buffers(const OptimizerOptions& options,
+                                        const std::vector<sharding::UnitPlan>& units) {
+  const TensorNormBuffers norms = tensor_norm_buffers(units);
+  std::vector<BufferSpec> buffers = {norms.sums, norms.exchange};
+  for (const std::string& kind : kinds_of(options)) {
+    for (const sharding::UnitPlan& unit : units) {
+      buffers.push_back(moment_buffer(unit, kind, options.moments));
+    }
+  }
+  return buffers;
+}
 
 std::unique_ptr<ByNorm> make_by_norm(const OptimizerOptions& options, const sharding::Rank& rank,
                                      const std::vector<sharding::UnitState>& units) {

@@ -19,6 +19,9 @@ class ByNorm : public Optimizer {
   std::vector<float> ratios_;
 };
 
+std::vector<BufferSpec> by_norm_buffers(const OptimizerOptions& options,
+                                        const std::vector<sharding::UnitPlan>& units);
+
 std::unique_ptr<ByNorm> make_by_norm(const OptimizerOptions& options, const sharding::Rank& rank,
                                      const std::vector<sharding::UnitState>& units);
 

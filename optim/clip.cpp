@@ -6,18 +6,23 @@
 
 namespace sherd::optim {
 
+NormBuffers gradient_norm_buffers(const std::vector<sharding::UnitPlan>& units) {
+  std::int64_t largest = 0;
+  for (const sharding::UnitPlan& unit : units) {
+    largest = std::max(largest, unit.layout.slice_numel());
+  }
+  return {{"gradient_norm.sums", Category::kWorkspace, DType::kF64,
+           static_cast<std::int64_t>(units.size()), kUpdate},
+          {"gradient_norm.workspace", Category::kWorkspace, DType::kF64,
+           kernels::sum_of_squares_workspace_bytes(largest) / 8, kUpdate}};
+}
+
 GradientNorm::GradientNorm(const sharding::Rank& rank,
                            const std::vector<sharding::UnitState>& units)
     : rank_(&rank), units_(&units) {
-  std::int64_t largest = 0;
-  for (const sharding::UnitState& unit : units) {
-    largest = std::max(largest, unit.layout().slice_numel());
-  }
-  sums_ = rank.memory->acquire({"gradient_norm.sums", Category::kWorkspace, DType::kF64,
-                                static_cast<std::int64_t>(units.size()), kUpdate});
-  workspace_ =
-      rank.memory->acquire({"gradient_norm.workspace", Category::kWorkspace, DType::kF64,
-                            kernels::sum_of_squares_workspace_bytes(largest) / 8, kUpdate});
+  const NormBuffers buffers = gradient_norm_buffers(sharding::plans_of(units));
+  sums_ = rank.memory->acquire(buffers.sums);
+  workspace_ = rank.memory->acquire(buffers.workspace);
 }
 
 double GradientNorm::local_sum_of_squares() {

@@ -14,6 +14,12 @@
 
 namespace sherd::optim {
 
+/// One sum per unit, and the workspace of the largest slice.
+struct NormBuffers {
+  BufferSpec sums, workspace;
+};
+NormBuffers gradient_norm_buffers(const std::vector<sharding::UnitPlan>& units);
+
 class GradientNorm {
  public:
   GradientNorm(const sharding::Rank& rank, const std::vector<sharding::UnitState>& units);

@@ -3,26 +3,33 @@
 namespace sherd::optim {
 namespace {
 
+bool is_adam(const OptimizerOptions& options) {
+  return options.type == OptimizerType::kAdamW || options.type == OptimizerType::kAdam;
+}
+
+// The same for every parameter.
+std::vector<std::string> kinds_of(const OptimizerOptions& options) {
+  return moment_kinds(options, {}, {});
+}
+
 class Elementwise final : public Optimizer {
  public:
   Elementwise(const OptimizerOptions& options, const sharding::Rank& rank,
               const std::vector<sharding::UnitState>& units)
       : options_(options),
         slices_(updated_slices(units, options.decay)),
+        kinds_(kinds_of(options)),
         first_(units.size()),
         second_(units.size()) {
-    const bool adam = is_adam();
-    if (options.type == OptimizerType::kSgd && options.momentum == 0.0f) return;
-    const char* first_name = options.type == OptimizerType::kSgd ? "momentum" : "exp_avg";
-    first_ = acquire_moments(rank, units, first_name, options.moments);
-    if (adam) second_ = acquire_moments(rank, units, "exp_avg_sq", options.moments);
+    if (!kinds_.empty()) first_ = acquire_moments(rank, units, kinds_[0], options.moments);
+    if (kinds_.size() > 1) second_ = acquire_moments(rank, units, kinds_[1], options.moments);
   }
 
   void update(Stream& stream, int unit, const UpdateStep& step) override {
     for (const UpdatedSlice& slice : slices_[unit]) {
       const kernels::UpdateCommon common = common_of(slice, step, options_.moments);
       const Tensor first = slice.part_of(first_[unit]);
-      if (is_adam()) {
+      if (is_adam(options_)) {
         kernels::adam_update(stream, {.common = common,
                                       .exp_avg = first,
                                       .exp_avg_sq = slice.part_of(second_[unit]),
@@ -39,17 +46,38 @@ class Elementwise final : public Optimizer {
     }
   }
 
- private:
-  bool is_adam() const {
-    return options_.type == OptimizerType::kAdamW || options_.type == OptimizerType::kAdam;
+  std::vector<MomentPiece> moments() const override {
+    std::vector<MomentPiece> pieces;
+    for (std::size_t kind = 0; kind < kinds_.size(); ++kind) {
+      for (std::size_t unit = 0; unit < slices_.size(); ++unit) {
+        const Buffer& moments = kind == 0 ? first_[unit] : second_[unit];
+        for (const UpdatedSlice& slice : slices_[unit]) {
+          add_moment_pieces(slice, kinds_[kind], slice.part_of(moments), pieces);
+        }
+      }
+    }
+    return pieces;
   }
 
+ private:
   OptimizerOptions options_;
   std::vector<std::vector<UpdatedSlice>> slices_;
+  std::vector<std::string> kinds_;
   std::vector<Buffer> first_, second_;
 };
 
 }  // namespace
+
+std::vector<BufferSpec> elementwise_buffers(const OptimizerOptions& options,
+                                            const std::vector<sharding::UnitPlan>& units) {
+  std::vector<BufferSpec> buffers;
+  for (const std::string& kind : kinds_of(options)) {
+    for (const sharding::UnitPlan& unit : units) {
+      buffers.push_back(moment_buffer(unit, kind, options.moments));
+    }
+  }
+  return buffers;
+}
 
 std::unique_ptr<Optimizer> make_elementwise(const OptimizerOptions& options,
                                             const sharding::Rank& rank,

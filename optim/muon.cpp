@@ -3,10 +3,16 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 
 #include "kernels/orthogonalise.h"
 
 namespace sherd::optim {
+
+bool is_muons(const UnitSpec& unit, const ParameterSpec& parameter) {
+  return unit.unit_class == UnitClass::kBlock && parameter.shape.size() == 2;
+}
+
 namespace {
 
 /// One logical matrix of a unit's flat buffer.
@@ -21,18 +27,14 @@ struct OwnedMatrix {
   }
 };
 
-bool is_muons(const sharding::UnitState& unit, const ParameterSpec& parameter) {
-  return unit.spec().unit_class == UnitClass::kBlock && parameter.shape.size() == 2;
-}
-
-std::vector<OwnedMatrix> matrices_of(const sharding::UnitState& unit) {
+std::vector<OwnedMatrix> matrices_of(const sharding::UnitPlan& unit) {
   std::vector<OwnedMatrix> matrices;
-  for (std::size_t i = 0; i < unit.spec().parameters.size(); ++i) {
-    const ParameterSpec& parameter = unit.spec().parameters[i];
-    if (!is_muons(unit, parameter)) continue;
+  for (std::size_t i = 0; i < unit.spec.parameters.size(); ++i) {
+    const ParameterSpec& parameter = unit.spec.parameters[i];
+    if (!is_muons(unit.spec, parameter)) continue;
     std::vector<std::int64_t> all_rows = parameter.matrix_rows;
     if (all_rows.empty()) all_rows = {parameter.shape[0]};
-    std::int64_t offset = unit.layout().offset(static_cast<int>(i));
+    std::int64_t offset = unit.layout.offset(static_cast<int>(i));
     for (const std::int64_t rows : all_rows) {
       matrices.push_back({offset, rows, parameter.shape[1], 0});
       offset += rows * parameter.shape[1];
@@ -56,13 +58,68 @@ void choose_owners(std::vector<OwnedMatrix>& matrices, int world_size) {
   }
 }
 
+std::int64_t padded(std::int64_t numel) {
+  return (numel + sharding::kAlignment - 1) / sharding::kAlignment * sharding::kAlignment;
+}
+
+}  // namespace
+
+// AdamW's second moment is kept for AdamW's parameters only, piece after piece of the updated
+// slices. Pieces begin at multiples of 64 elements, so all of a parameter's pieces together take
+// what the parameter takes.
+std::int64_t second_moment_numel(const sharding::UnitPlan& unit, int rank) {
+  std::int64_t numel = 0;
+  if (!unit.placement.optimizer_sharded) {
+    for (const ParameterSpec& parameter : unit.spec.parameters) {
+      if (!is_muons(unit.spec, parameter)) numel += padded(parameter.numel());
+    }
+    return numel;
+  }
+  for (const sharding::Piece& piece : unit.layout.pieces(rank)) {
+    if (!is_muons(unit.spec, unit.spec.parameters[piece.parameter])) numel += padded(piece.count);
+  }
+  return numel;
+}
+
+namespace {
+
+struct MuonBuffers {
+  std::vector<BufferSpec> momentum;                   // by unit
+  std::vector<std::optional<BufferSpec>> exp_avg_sq;  // by unit
+  std::optional<BufferSpec> update, workspace;
+};
+
+MuonBuffers buffers_of(const OptimizerOptions& options,
+                       const std::vector<sharding::UnitPlan>& units, int rank) {
+  MuonBuffers buffers;
+  std::int64_t largest_unit = 0, workspace = 0;
+  for (const sharding::UnitPlan& unit : units) {
+    buffers.momentum.push_back(moment_buffer(unit, "momentum", options.moments));
+    const std::int64_t rest = second_moment_numel(unit, rank);
+    buffers.exp_avg_sq.emplace_back();
+    if (rest > 0) {
+      buffers.exp_avg_sq.back() = {unit.spec.name + ".exp_avg_sq", Category::kOptimizer,
+                                   options.moments.dtype, rest};
+    }
+    for (const OwnedMatrix& matrix : matrices_of(unit)) {
+      largest_unit = std::max(largest_unit, unit.layout.numel());
+      workspace =
+          std::max(workspace, kernels::orthogonalise_workspace_numel(matrix.rows, matrix.columns));
+    }
+  }
+  if (largest_unit > 0) {
+    buffers.update = {"muon.update", Category::kWorkspace, DType::kF32, largest_unit, kUpdate};
+    buffers.workspace = {"muon.workspace", Category::kWorkspace, DType::kF32, workspace, kUpdate};
+  }
+  return buffers;
+}
+
 /// One slice: what is Muon's of it, and what is AdamW's.
 struct MuonSlice {
   UpdatedSlice matrices;                     ///< segments of matrices only
   std::vector<float> ratios;                 ///< one per segment
   UpdatedSlice rest;                         ///< the other segments
-  Buffer exp_avg_sq;                         ///< compact: only as long as `rest`
-  std::vector<std::int64_t> rest_positions;  ///< of each rest segment in exp_avg_sq
+  std::vector<std::int64_t> rest_positions;  ///< of each rest segment in the unit's exp_avg_sq
 };
 
 class Muon final : public Optimizer {
@@ -72,30 +129,26 @@ class Muon final : public Optimizer {
       : options_(options),
         rank_(&rank),
         units_(&units),
-        moments_(acquire_moments(rank, units, "momentum", options.moments)),
         ready_(rank.make_event()),
         done_(rank.make_event()) {
+    const MuonBuffers buffers = buffers_of(options, sharding::plans_of(units), rank.rank);
     auto slices = updated_slices(units, options.decay);
-    std::int64_t largest_unit = 0, workspace = 0;
     for (std::size_t unit = 0; unit < units.size(); ++unit) {
-      matrices_.push_back(matrices_of(units[unit]));
-      choose_owners(matrices_.back(), rank.world_size);
-      for (const OwnedMatrix& matrix : matrices_.back()) {
-        largest_unit = std::max(largest_unit, units[unit].layout().numel());
-        workspace = std::max(workspace,
-                             kernels::orthogonalise_workspace_numel(matrix.rows, matrix.columns));
+      moments_.push_back(rank.memory->acquire(buffers.momentum[unit]));
+      exp_avg_sq_.emplace_back();
+      if (buffers.exp_avg_sq[unit]) {
+        exp_avg_sq_.back() = rank.memory->acquire(*buffers.exp_avg_sq[unit]);
       }
+      matrices_.push_back(matrices_of(units[unit].plan()));
+      choose_owners(matrices_.back(), rank.world_size);
       slices_.emplace_back();
+      std::int64_t rest_position = 0;
       for (UpdatedSlice& slice : slices[unit]) {
-        slices_.back().push_back(split(units[unit], std::move(slice)));
+        slices_.back().push_back(split(units[unit], std::move(slice), rest_position));
       }
     }
-    if (largest_unit == 0) return;
-    const auto acquire = [&](const char* name, std::int64_t numel) {
-      return rank.memory->acquire({name, Category::kWorkspace, DType::kF32, numel, kUpdate});
-    };
-    update_ = acquire("muon.update", largest_unit);
-    workspace_ = acquire("muon.workspace", workspace);
+    if (buffers.update) update_ = rank.memory->acquire(*buffers.update);
+    if (buffers.workspace) workspace_ = rank.memory->acquire(*buffers.workspace);
   }
 
   void update(Stream& stream, int unit, const UpdateStep& step) override {
@@ -103,31 +156,50 @@ class Muon final : public Optimizer {
     for (const MuonSlice& slice : slices_[unit]) update_rest(stream, unit, slice, step);
   }
 
+  std::vector<MomentPiece> moments() const override {
+    std::vector<MomentPiece> pieces;
+    for (std::size_t unit = 0; unit < slices_.size(); ++unit) {
+      for (const MuonSlice& slice : slices_[unit]) {
+        add_moment_pieces(slice.matrices, "momentum", slice.matrices.part_of(moments_[unit]),
+                          pieces);
+        add_moment_pieces(slice.rest, "exp_avg", slice.rest.part_of(moments_[unit]), pieces);
+        for (std::size_t i = 0; i < slice.rest.segments.size(); ++i) {
+          const kernels::UpdateSegment& segment = slice.rest.segments[i];
+          add_moment_piece({"exp_avg_sq", slice.rest.owner, segment.parameter,
+                            segment.first_element, second_moment(unit, slice, i)},
+                           pieces);
+        }
+      }
+    }
+    return pieces;
+  }
+
  private:
-  MuonSlice split(const sharding::UnitState& unit, UpdatedSlice slice) {
-    MuonSlice result{slice, {}, slice, {}, {}};
+  // Positions in the unit's exp_avg_sq go on from slice to slice.
+  static MuonSlice split(const sharding::UnitState& unit, UpdatedSlice slice,
+                         std::int64_t& rest_position) {
+    MuonSlice result{slice, {}, slice, {}};
     result.matrices.segments.clear();
     result.rest.segments.clear();
-    std::int64_t rest_numel = 0;
     const std::uint32_t first_index = unit.spec().parameters[0].index;
     for (const kernels::UpdateSegment& segment : slice.segments) {
       const ParameterSpec& parameter = unit.spec().parameters[segment.parameter - first_index];
-      if (is_muons(unit, parameter)) {
+      if (is_muons(unit.spec(), parameter)) {
         result.matrices.segments.push_back(segment);
         result.ratios.push_back(ratio_of(parameter, segment.first_element));
       } else {
         result.rest.segments.push_back(segment);
-        result.rest_positions.push_back(rest_numel);
-        rest_numel += (segment.count + sharding::kAlignment - 1) / sharding::kAlignment *
-                      sharding::kAlignment;
+        // Only a piece's last segment is not a multiple of 64.
+        result.rest_positions.push_back(rest_position);
+        rest_position += padded(segment.count);
       }
     }
-    if (rest_numel > 0) {
-      result.exp_avg_sq =
-          rank_->memory->acquire({fmt::format("{}.exp_avg_sq.{}", unit.name(), slice.owner),
-                                  Category::kOptimizer, options_.moments.dtype, rest_numel});
-    }
     return result;
+  }
+
+  Tensor second_moment(std::size_t unit, const MuonSlice& slice, std::size_t segment) const {
+    return exp_avg_sq_[unit].tensor().part(slice.rest_positions[segment],
+                                           slice.rest.segments[segment].count);
   }
 
   static float ratio_of(const ParameterSpec& parameter, std::int64_t element) {
@@ -203,15 +275,15 @@ class Muon final : public Optimizer {
       common.parameter = slice.rest.parameter.part(segment.first, segment.count);
       common.gradient = slice.rest.gradient.part(segment.first, segment.count);
       common.segments = {&alone, 1};
-      kernels::adam_update(stream, {.common = common,
-                                    .exp_avg = exp_avg.part(segment.first, segment.count),
-                                    .exp_avg_sq = slice.exp_avg_sq.tensor().part(
-                                        slice.rest_positions[i], segment.count),
-                                    .decoupled_decay = true,
-                                    .beta1 = options_.beta1,
-                                    .beta2 = options_.beta2,
-                                    .eps = options_.eps,
-                                    .time_step = step.time_step});
+      kernels::adam_update(stream,
+                           {.common = common,
+                            .exp_avg = exp_avg.part(segment.first, segment.count),
+                            .exp_avg_sq = second_moment(static_cast<std::size_t>(unit), slice, i),
+                            .decoupled_decay = true,
+                            .beta1 = options_.beta1,
+                            .beta2 = options_.beta2,
+                            .eps = options_.eps,
+                            .time_step = step.time_step});
     }
   }
 
@@ -220,13 +292,26 @@ class Muon final : public Optimizer {
   const std::vector<sharding::UnitState>* units_;
   std::vector<std::vector<OwnedMatrix>> matrices_;  // by unit
   std::vector<std::vector<MuonSlice>> slices_;      // by unit
-  std::vector<Buffer> moments_;  // momentum of matrices, AdamW's first moment of the rest
-  Buffer update_;                // u, full, of one unit at a time
+  std::vector<Buffer> moments_;     // momentum of matrices, AdamW's first moment of the rest
+  std::vector<Buffer> exp_avg_sq_;  // AdamW's second moment of the rest
+  Buffer update_;                   // u, full, of one unit at a time
   Buffer workspace_;
   std::unique_ptr<Event> ready_, done_;
 };
 
 }  // namespace
+
+std::vector<BufferSpec> muon_buffers(const OptimizerOptions& options,
+                                     const std::vector<sharding::UnitPlan>& units, int rank) {
+  MuonBuffers buffers = buffers_of(options, units, rank);
+  std::vector<BufferSpec> all = std::move(buffers.momentum);
+  for (auto& exp_avg_sq : buffers.exp_avg_sq) {
+    if (exp_avg_sq) all.push_back(std::move(*exp_avg_sq));
+  }
+  if (buffers.update) all.push_back(std::move(*buffers.update));
+  if (buffers.workspace) all.push_back(std::move(*buffers.workspace));
+  return all;
+}
 
 std::unique_ptr<Optimizer> make_muon(const OptimizerOptions& options, const sharding::Rank& rank,
                                      const std::vector<sharding::UnitState>& units) {

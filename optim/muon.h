@@ -23,6 +23,13 @@
 
 namespace sherd::optim {
 
+/// Whether Muon updates it, or AdamW.
+bool is_muons(const UnitSpec& unit, const ParameterSpec& parameter);
+/// Elements of AdamW's second moment that rank `rank` keeps of a unit.
+std::int64_t second_moment_numel(const sharding::UnitPlan& unit, int rank);
+std::vector<BufferSpec> muon_buffers(const OptimizerOptions& options,
+                                     const std::vector<sharding::UnitPlan>& units, int rank);
+
 std::unique_ptr<Optimizer> make_muon(const OptimizerOptions& options, const sharding::Rank& rank,
                                      const std::vector<sharding::UnitState>& units);
 

@@ -22,6 +22,15 @@ struct UpdateStep {
   float gradient_scale = 1.0f;  ///< clip factor / loss scale
 };
 
+/// Consecutive elements of one parameter's moment in this rank's memory.
+struct MomentPiece {
+  std::string kind;  ///< "exp_avg", "exp_avg_sq", "momentum"
+  int owner = 0;     ///< of the slice that it belongs to
+  std::uint32_t parameter = 0;
+  std::int64_t first_element = 0;
+  Tensor data;
+};
+
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -30,6 +39,8 @@ class Optimizer {
   /// Updates the slices of unit `unit` that this rank holds, on `stream`. May be a collective;
   /// units come in the same order on every rank.
   virtual void update(Stream& stream, int unit, const UpdateStep& step) = 0;
+  /// Where this rank's moments are, in words that depend on neither stage nor world.
+  virtual std::vector<MomentPiece> moments() const = 0;
 };
 
 /// Which parameters decay: those of two or more dimensions whose name matches none of `no_decay`
@@ -60,6 +71,13 @@ struct OptimizerOptions {
   WeightDecay decay{};
   MomentType moments{};
 };
+
+/// The kinds of moments that an optimizer keeps of a parameter of `unit`.
+std::vector<std::string> moment_kinds(const OptimizerOptions& options, const UnitSpec& unit,
+                                      const ParameterSpec& parameter);
+/// Everything that an optimizer acquires on rank `rank`.
+std::vector<BufferSpec> optimizer_buffers(const OptimizerOptions& options,
+                                          const std::vector<sharding::UnitPlan>& units, int rank);
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options,
                                           const sharding::Rank& rank,

@@ -64,16 +64,51 @@ std::vector<std::vector<UpdatedSlice>> updated_slices(const std::vector<sharding
   return slices;
 }
 
+BufferSpec moment_buffer(const sharding::UnitPlan& unit, const std::string& kind,
+                         const MomentType& type) {
+  return {unit.spec.name + "." + kind, Category::kOptimizer, type.dtype, unit.updated_numel()};
+}
+
 std::vector<Buffer> acquire_moments(const sharding::Rank& rank,
                                     const std::vector<sharding::UnitState>& units,
-                                    const std::string& name, const MomentType& type) {
+                                    const std::string& kind, const MomentType& type) {
   std::vector<Buffer> buffers;
   for (const sharding::UnitState& unit : units) {
-    const auto num_slices = static_cast<std::int64_t>(unit.updated_slices().size());
-    buffers.push_back(rank.memory->acquire({unit.name() + "." + name, Category::kOptimizer,
-                                            type.dtype, num_slices * unit.layout().slice_numel()}));
+    buffers.push_back(rank.memory->acquire(moment_buffer(unit.plan(), kind, type)));
   }
   return buffers;
+}
+
+void add_moment_piece(MomentPiece piece, std::vector<MomentPiece>& pieces) {
+  if (!pieces.empty()) {
+    MomentPiece& last = pieces.back();
+    const bool goes_on = last.kind == piece.kind && last.owner == piece.owner &&
+                         last.parameter == piece.parameter &&
+                         last.first_element + last.data.numel == piece.first_element &&
+                         static_cast<char*>(last.data.data) + last.data.bytes() == piece.data.data;
+    if (goes_on) {
+      last.data.numel += piece.data.numel;
+      return;
+    }
+  }
+  pieces.push_back(std::move(piece));
+}
+
+void add_moment_pieces(const UpdatedSlice& slice, const std::string& kind, const Tensor& moments,
+                       std::vector<MomentPiece>& pieces) {
+  for (const kernels::UpdateSegment& segment : slice.segments) {
+    add_moment_piece({kind, slice.owner, segment.parameter, segment.first_element,
+                      moments.part(segment.first, segment.count)},
+                     pieces);
+  }
+}
+
+std::int64_t most_segments(const sharding::UnitPlan& unit) {
+  std::int64_t num_matrices = 0;
+  for (const ParameterSpec& parameter : unit.spec.parameters) {
+    num_matrices += std::max<std::int64_t>(1, std::ssize(parameter.matrix_rows));
+  }
+  return unit.layout.slice_numel() / kLongestSegment + num_matrices;
 }
 
 kernels::UpdateCommon common_of(const UpdatedSlice& slice, const UpdateStep& step,

@@ -28,10 +28,21 @@ struct UpdatedSlice {
 std::vector<std::vector<UpdatedSlice>> updated_slices(const std::vector<sharding::UnitState>& units,
                                                       const WeightDecay& decay);
 
-/// By unit: a buffer as large as the slices that this rank updates, for one kind of moment.
+/// A buffer as large as the unit's slices that this rank updates, for one kind of moment.
+BufferSpec moment_buffer(const sharding::UnitPlan& unit, const std::string& kind,
+                         const MomentType& type);
+/// One for each unit.
 std::vector<Buffer> acquire_moments(const sharding::Rank& rank,
                                     const std::vector<sharding::UnitState>& units,
-                                    const std::string& name, const MomentType& type);
+                                    const std::string& kind, const MomentType& type);
+/// Adds a piece, or lengthens the last one if it goes on there.
+void add_moment_piece(MomentPiece piece, std::vector<MomentPiece>& pieces);
+/// Adds the pieces of one kind of moment that `segments` of a slice have in `moments`, which begins
+/// with the slice's first element.
+void add_moment_pieces(const UpdatedSlice& slice, const std::string& kind, const Tensor& moments,
+                       std::vector<MomentPiece>& pieces);
+/// No rank's slice of the unit has more segments.
+std::int64_t most_segments(const sharding::UnitPlan& unit);
 
 /// What every update kernel is told; the slice must outlive the call.
 kernels::UpdateCommon common_of(const UpdatedSlice& slice, const UpdateStep& step,

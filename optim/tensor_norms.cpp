@@ -6,32 +6,31 @@
 namespace sherd::optim {
 namespace {
 
-std::int64_t count_parameters(const std::vector<sharding::UnitState>& units) {
+std::int64_t count_parameters(const std::vector<sharding::UnitPlan>& units) {
   std::int64_t count = 0;
-  for (const sharding::UnitState& unit : units) {
-    for (const ParameterSpec& parameter : unit.spec().parameters) {
+  for (const sharding::UnitPlan& unit : units) {
+    for (const ParameterSpec& parameter : unit.spec.parameters) {
       count = std::max<std::int64_t>(count, parameter.index + 1);
     }
   }
   return count;
 }
 
-std::int64_t most_segments(const std::vector<sharding::UnitState>& units) {
-  std::size_t most = 1;
-  for (const auto& of_unit : updated_slices(units, {})) {
-    for (const UpdatedSlice& slice : of_unit) most = std::max(most, slice.segments.size());
-  }
-  return static_cast<std::int64_t>(most);
-}
-
 }  // namespace
+
+TensorNormBuffers tensor_norm_buffers(const std::vector<sharding::UnitPlan>& units) {
+  std::int64_t most = 1;
+  for (const sharding::UnitPlan& unit : units) most = std::max(most, most_segments(unit));
+  return {{"tensor_norms.sums", Category::kWorkspace, DType::kF64, 2 * most, kUpdate},
+          sharding::exchange_buffer("tensor_norms", static_cast<int>(2 * count_parameters(units)),
+                                    units[0].layout.world_size())};
+}
 
 TensorNorms::TensorNorms(const sharding::Rank& rank, const std::vector<sharding::UnitState>& units)
     : rank_(&rank),
-      num_parameters_(count_parameters(units)),
-      sums_(rank.memory->acquire({"tensor_norms.sums", Category::kWorkspace, DType::kF64,
-                                  2 * most_segments(units), kUpdate})),
-      exchange_(rank, static_cast<int>(2 * num_parameters_)) {}
+      num_parameters_(count_parameters(sharding::plans_of(units))),
+      sums_(rank.memory->acquire(tensor_norm_buffers(sharding::plans_of(units)).sums)),
+      exchange_(rank, "tensor_norms", static_cast<int>(2 * num_parameters_)) {}
 
 std::vector<TensorNorms::Pair> TensorNorms::all(
     Stream& stream, const std::vector<std::vector<UpdatedSlice>>& slices,

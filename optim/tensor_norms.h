@@ -14,6 +14,12 @@
 
 namespace sherd::optim {
 
+/// The sums of one slice's segments, and the exchange of all tensors' partials.
+struct TensorNormBuffers {
+  BufferSpec sums, exchange;
+};
+TensorNormBuffers tensor_norm_buffers(const std::vector<sharding::UnitPlan>& units);
+
 class TensorNorms {
  public:
   TensorNorms(const sharding::Rank& rank, const std::vector<sharding::UnitState>& units);

@@ -4,10 +4,14 @@
 
 namespace sherd::sharding {
 
-Exchange::Exchange(const Rank& rank, int count)
+BufferSpec exchange_buffer(const std::string& name, int count, int world_size) {
+  return {"exchange." + name, Category::kCommunication, DType::kF64,
+          static_cast<std::int64_t>(count) * world_size};
+}
+
+Exchange::Exchange(const Rank& rank, const std::string& name, int count)
     : rank_(&rank),
-      rows_(rank.memory->acquire({"exchange", Category::kCommunication, DType::kF64,
-                                  static_cast<std::int64_t>(count) * rank.world_size})),
+      rows_(rank.memory->acquire(exchange_buffer(name, count, rank.world_size))),
       done_(rank.make_event()) {}
 
 std::vector<std::vector<double>> Exchange::all(const std::string& what,

@@ -9,10 +9,13 @@
 
 namespace sherd::sharding {
 
+/// Room for `count` numbers of every rank.
+BufferSpec exchange_buffer(const std::string& name, int count, int world_size);
+
 class Exchange {
  public:
   /// Exchanges `count` f64 numbers per rank at a time.
-  Exchange(const Rank& rank, int count);
+  Exchange(const Rank& rank, const std::string& name, int count);
 
   /// Every rank's numbers, row r holding those of rank r. Runs on the reduce stream, behind the
   /// step's reductions; blocks the caller (counted as the compute stream's waiting).

@@ -13,6 +13,43 @@ constexpr int kAccumulator = -2;
 
 }  // namespace
 
+ReductionBuffers reduction_buffers(const std::vector<UnitPlan>& units, int num_micro_steps) {
+  const Placement& placement = units[0].placement;
+  const Precision& precision = units[0].precision;
+  const bool same_type = precision.reduce == precision.accumulate;
+  if (!placement.gradients_sharded && num_micro_steps == 1 && same_type) return {};
+  const bool at_boundary = placement.grad_sync == GradSync::kBoundary;
+  std::map<UnitClass, std::int64_t> largest;
+  std::int64_t largest_slice = 0;
+  int num_blocks = 0;
+  for (const UnitPlan& unit : units) {
+    std::int64_t& numel = largest[unit.spec.unit_class];
+    numel = std::max(numel, unit.layout.numel());
+    largest_slice = std::max(largest_slice, unit.layout.slice_numel());
+    num_blocks += unit.spec.unit_class == UnitClass::kBlock;
+  }
+  // The reductions of a micro-step end under the next one's forward. The head's gradient is formed
+  // with the loss.
+  const bool last_on = num_micro_steps > 1 && !at_boundary;
+  ReductionBuffers buffers;
+  for (const auto& [unit_class, numel] : largest) {
+    const bool block = unit_class == UnitClass::kBlock;
+    // At the boundary a slot is drained by the compute stream itself, so one is enough.
+    const int num_slots = block ? std::min(at_boundary ? 1 : 2, num_blocks) : 1;
+    const Phases phases = last_on ? kForwardToBackward : block ? kBackward : kLoss | kBackward;
+    for (int i = 0; i < num_slots; ++i) {
+      buffers.slots.push_back({unit_class,
+                               {fmt::format("gradient.{}.{}", block ? "block" : "edge", i),
+                                Category::kUnreducedGradients, precision.reduce, numel, phases}});
+    }
+  }
+  if (placement.gradients_sharded && (num_micro_steps > 1 || !same_type)) {
+    buffers.staging = {"gradient.staging", Category::kCommunication, precision.reduce,
+                       largest_slice, last_on ? kForwardToBackward : kLoss | kBackward};
+  }
+  return buffers;
+}
+
 GradientReduction::GradientReduction(const Rank& rank, const std::vector<UnitState>& units,
                                      int num_micro_steps)
     : rank_(&rank),
@@ -26,37 +63,12 @@ GradientReduction::GradientReduction(const Rank& rank, const std::vector<UnitSta
         "gradients accumulated in {} can't be reduced in {} at the boundary",
         name_of(precision_.accumulate), name_of(precision_.reduce));
   for (std::size_t i = 0; i < units.size(); ++i) written_.push_back(rank.make_event());
-  make_slots();
-}
-
-void GradientReduction::make_slots() {
-  if (!placement_.gradients_sharded && num_micro_steps_ == 1 && same_type()) return;
-  // At the boundary a slot is drained by the compute stream itself, so one is enough.
-  const int block_slots = placement_.grad_sync == GradSync::kBoundary ? 1 : 2;
-  std::map<UnitClass, std::int64_t> largest;
-  std::int64_t largest_slice = 0;
-  int num_blocks = 0;
-  for (const UnitState& unit : *units_) {
-    std::int64_t& numel = largest[unit.spec().unit_class];
-    numel = std::max(numel, unit.layout().numel());
-    largest_slice = std::max(largest_slice, unit.layout().slice_numel());
-    num_blocks += unit.spec().unit_class == UnitClass::kBlock;
+  const ReductionBuffers buffers = reduction_buffers(plans_of(units), num_micro_steps);
+  for (const ReductionBuffers::Slot& slot : buffers.slots) {
+    slots_.push_back({slot.unit_class, rank.memory->acquire(slot.buffer), -1, -1, false,
+                      rank.make_event(), rank.make_event()});
   }
-  for (const auto& [unit_class, numel] : largest) {
-    const bool block = unit_class == UnitClass::kBlock;
-    for (int i = 0; i < (block ? std::min(block_slots, num_blocks) : 1); ++i) {
-      slots_.push_back(
-          {unit_class,
-           rank_->memory->acquire({fmt::format("gradient.{}.{}", block ? "block" : "edge", i),
-                                   Category::kUnreducedGradients, precision_.reduce, numel,
-                                   kBackward | kReduce}),
-           -1, false, rank_->make_event(), rank_->make_event()});
-    }
-  }
-  if (placement_.gradients_sharded && (num_micro_steps_ > 1 || !same_type())) {
-    staging_ = rank_->memory->acquire(
-        {"gradient.staging", Category::kCommunication, precision_.reduce, largest_slice, kReduce});
-  }
+  if (buffers.staging) staging_ = rank.memory->acquire(*buffers.staging);
 }
 
 void GradientReduction::begin_micro_step(int micro_step) {
@@ -89,10 +101,11 @@ std::vector<Tensor> GradientReduction::open(int unit) {
     }
     Slot& slot = slot_for(unit);
     rank_->compute().wait(*slot.free);
-    if (slot.unit != unit) {
+    if (slot.unit != unit || slot.life != slot.buffer.life()) {
       zero_padding(state, slot.buffer.tensor().part(0, state.layout().numel()));
     }
     slot.unit = unit;
+    slot.life = slot.buffer.life();
     slot.open = true;
     open_slot_[unit] = static_cast<int>(&slot - slots_.data());
   }

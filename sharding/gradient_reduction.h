@@ -17,11 +17,23 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "sharding/unit.h"
 
 namespace sherd::sharding {
+
+/// The pool of slots and the staging buffer; both may be empty.
+struct ReductionBuffers {
+  struct Slot {
+    UnitClass unit_class;
+    BufferSpec buffer;
+  };
+  std::vector<Slot> slots;
+  std::optional<BufferSpec> staging;
+};
+ReductionBuffers reduction_buffers(const std::vector<UnitPlan>& units, int num_micro_steps);
 
 class GradientReduction {
  public:
@@ -43,7 +55,8 @@ class GradientReduction {
   struct Slot {
     UnitClass unit_class;
     Buffer buffer;
-    int unit = -1;  // whose layout stands in it
+    int unit = -1;           // whose layout stands in it
+    std::int64_t life = -1;  // of the buffer, when it was laid out
     bool open = false;
     std::unique_ptr<Event> written, free;
   };
@@ -53,7 +66,6 @@ class GradientReduction {
   bool same_type() const { return precision_.reduce == precision_.accumulate; }
   bool into_accumulator() const { return first() && !placement_.gradients_sharded && same_type(); }
   void accumulate(Stream& stream, const Tensor& gradient, const Tensor& accumulator) const;
-  void make_slots();
   Slot& slot_for(int unit);
   void zero_padding(const UnitState& unit, const Tensor& full);
   void reduce_sharded(int unit, Slot& slot);

@@ -7,42 +7,50 @@
 
 namespace sherd::sharding {
 
-ParameterGather::ParameterGather(const Rank& rank, const std::vector<UnitState>& units,
-                                 const GatherOptions& options)
-    : rank_(&rank), units_(&units), prefetch_depth_(options.prefetch_depth) {
-  for (std::size_t i = 0; i < units.size(); ++i) {
-    tags_.push_back({0, rank.make_event(), rank.make_event()});
-  }
-  if (sharded()) make_slots(options);
-}
-
-void ParameterGather::make_slots(const GatherOptions& options) {
+std::vector<GatherSlot> gather_slots(const std::vector<UnitPlan>& units,
+                                     const GatherOptions& options) {
+  if (!units[0].placement.parameters_sharded) return {};
   struct ClassSize {
     int num_units = 0;
     std::int64_t largest = 0;
   };
   std::map<UnitClass, ClassSize> classes;
-  for (const UnitState& unit : *units_) {
-    ClassSize& size = classes[unit.spec().unit_class];
+  for (const UnitPlan& unit : units) {
+    ClassSize& size = classes[unit.spec.unit_class];
     ++size.num_units;
-    size.largest = std::max(size.largest, unit.layout().numel());
+    size.largest = std::max(size.largest, unit.layout.numel());
   }
+  std::vector<GatherSlot> slots;
   for (const auto& [unit_class, size] : classes) {
+    const bool block = unit_class == UnitClass::kBlock;
     int num_slots = 1;
-    if (unit_class == UnitClass::kBlock) {
+    if (block) {
       num_slots = options.reshard_after_forward
                       ? std::min(size.num_units, options.prefetch_depth + 1)
                       : size.num_units;
     }
-    const char* class_name = unit_class == UnitClass::kBlock ? "block" : "edge";
     for (int i = 0; i < num_slots; ++i) {
-      slots_.push_back({unit_class,
-                        rank_->memory->acquire({fmt::format("gather.{}.{}", class_name, i),
-                                                Category::kGatheredParameters,
-                                                (*units_)[0].precision().parameters, size.largest,
-                                                kGather | kForward | kBackward | kEvaluation}),
-                        -1, -1, 0, rank_->make_event(), rank_->make_event()});
+      slots.push_back(
+          {unit_class,
+           {fmt::format("gather.{}.{}", block ? "block" : "edge", i), Category::kGatheredParameters,
+            units[0].precision.parameters, size.largest, kForwardToBackward | kEvaluation}});
     }
+  }
+  return slots;
+}
+
+ParameterGather::ParameterGather(const Rank& rank, const std::vector<UnitState>& units,
+                                 const GatherOptions& options)
+    : rank_(&rank),
+      units_(&units),
+      prefetch_depth_(options.prefetch_depth),
+      began_(rank.make_event()) {
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    tags_.push_back({0, rank.make_event(), rank.make_event()});
+  }
+  for (const GatherSlot& slot : gather_slots(plans_of(units), options)) {
+    slots_.push_back({slot.unit_class, rank.memory->acquire(slot.buffer), -1, -1, -1, 0,
+                      rank.make_event(), rank.make_event()});
   }
 }
 
@@ -51,6 +59,10 @@ void ParameterGather::plan(std::vector<int> uses) {
         uses_.size() - current_);
   uses_ = std::move(uses);
   current_ = promised_ = 0;
+  if (!sharded()) return;
+  // What the compute stream did before may have used the slots' memory for something else.
+  rank_->compute().record(*began_);
+  rank_->gather().wait(*began_);
 }
 
 void ParameterGather::abandon() {
@@ -111,9 +123,14 @@ bool ParameterGather::promise_slot(int unit) {
 
 ParameterGather::Slot* ParameterGather::find(int unit) {
   for (Slot& slot : slots_) {
-    if (slot.unit == unit && slot.version == tags_[unit].version) return &slot;
+    if (holds(slot, unit)) return &slot;
   }
   return nullptr;
+}
+
+bool ParameterGather::holds(const Slot& slot, int unit) const {
+  return slot.unit == unit && slot.version == tags_[unit].version &&
+         slot.life == slot.buffer.life();
 }
 
 // Of the slots that nobody was promised, the one whose content is needed latest (Belady 1966: with
@@ -123,7 +140,7 @@ ParameterGather::Slot* ParameterGather::evict(UnitClass unit_class) {
   std::size_t latest_use = 0;
   for (Slot& slot : slots_) {
     if (slot.unit_class != unit_class || slot.pins > 0) continue;
-    const bool stale = slot.unit < 0 || slot.version != tags_[slot.unit].version;
+    const bool stale = slot.unit < 0 || !holds(slot, slot.unit);
     const std::size_t use = stale ? uses_.size() + 1 : next_use(slot.unit);
     if (!latest || use > latest_use) {
       latest = &slot;
@@ -150,6 +167,7 @@ void ParameterGather::gather_into(Slot& slot, int unit) {
   stream.record(*slot.ready);
   slot.unit = unit;
   slot.version = tags_[unit].version;
+  slot.life = slot.buffer.life();
 }
 
 void ParameterGather::publish(int unit) {

@@ -34,6 +34,14 @@ struct GatherOptions {
   bool reshard_after_forward = true;
 };
 
+/// The pool of slots; empty where parameters are resident.
+struct GatherSlot {
+  UnitClass unit_class;
+  BufferSpec buffer;
+};
+std::vector<GatherSlot> gather_slots(const std::vector<UnitPlan>& units,
+                                     const GatherOptions& options);
+
 class ParameterGather {
  public:
   ParameterGather(const Rank& rank, const std::vector<UnitState>& units,
@@ -58,7 +66,8 @@ class ParameterGather {
     Buffer buffer;
     int unit = -1;
     std::int64_t version = -1;
-    int pins = 0;  // uses that were promised this slot and haven't been released
+    std::int64_t life = -1;  // of the buffer, when it was filled
+    int pins = 0;            // uses that were promised this slot and haven't been released
     std::unique_ptr<Event> ready, free;
   };
   struct UnitTag {
@@ -68,11 +77,11 @@ class ParameterGather {
   };
 
   bool sharded() const { return (*units_)[0].placement().parameters_sharded; }
-  void make_slots(const GatherOptions& options);
   void prefetch();
   bool promise_slot(int unit);
   Slot* find(int unit);
   Slot* evict(UnitClass unit_class);
+  bool holds(const Slot& slot, int unit) const;
   std::size_t next_use(int unit) const;
   void gather_into(Slot& slot, int unit);
 
@@ -85,6 +94,7 @@ class ParameterGather {
   bool in_use_ = false;
   std::vector<UnitTag> tags_;
   std::vector<Slot> slots_;
+  std::unique_ptr<Event> began_;  // slots' memory is free for this plan
 };
 
 }  // namespace sherd::sharding

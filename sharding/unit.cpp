@@ -4,52 +4,69 @@
 
 namespace sherd::sharding {
 
-UnitState::UnitState(UnitSpec spec, const Placement& placement, const Precision& precision,
-                     const Rank& rank)
-    : spec_(std::move(spec)),
-      placement_(placement),
-      precision_(precision),
-      layout_(spec_, rank.world_size),
-      rank_(rank.rank) {
-  if (placement_.optimizer_sharded) {
+UnitPlan::UnitPlan(UnitSpec spec_, const Placement& placement_, const Precision& precision_,
+                   int world_size)
+    : spec(std::move(spec_)),
+      placement(placement_),
+      precision(precision_),
+      layout(spec, world_size) {}
+
+UnitBuffers unit_buffers(const UnitPlan& unit) {
+  const std::string& name = unit.spec.name;
+  const bool low_precision = unit.precision.parameters != DType::kF32;
+  UnitBuffers buffers;
+  if (!unit.placement.parameters_sharded) {
+    buffers.resident = {name + ".parameters", Category::kParameters, unit.precision.parameters,
+                        unit.layout.numel()};
+  }
+  if (low_precision || unit.placement.parameters_sharded) {
+    buffers.master = {name + ".master", low_precision ? Category::kMaster : Category::kParameters,
+                      DType::kF32, unit.updated_numel()};
+  }
+  buffers.gradients = {
+      name + ".gradients", Category::kGradients, unit.precision.accumulate,
+      unit.placement.gradients_sharded ? unit.layout.slice_numel() : unit.layout.numel()};
+  return buffers;
+}
+
+UnitState::UnitState(UnitPlan plan, const Rank& rank) : plan_(std::move(plan)), rank_(rank.rank) {
+  CHECK(plan_.layout.world_size() == rank.world_size, "a unit planned for {} ranks, not {}",
+        plan_.layout.world_size(), rank.world_size);
+  if (placement().optimizer_sharded) {
     updated_slices_ = {rank_};
   } else {
     for (int owner = 0; owner < rank.world_size; ++owner) updated_slices_.push_back(owner);
   }
-  const bool low_precision = precision_.parameters != DType::kF32;
-  if (!placement_.parameters_sharded) {
-    resident_ = rank.memory->acquire(
-        {name() + ".parameters", Category::kParameters, precision_.parameters, layout_.numel()});
-  }
-  if (low_precision || placement_.parameters_sharded) {
-    const std::int64_t numel =
-        placement_.optimizer_sharded ? layout_.slice_numel() : layout_.numel();
-    master_ = rank.memory->acquire({name() + ".master",
-                                    low_precision ? Category::kMaster : Category::kParameters,
-                                    DType::kF32, numel});
-  }
-  gradients_ = rank.memory->acquire(
-      {name() + ".gradients", Category::kGradients, precision_.accumulate,
-       placement_.gradients_sharded ? layout_.slice_numel() : layout_.numel()});
+  const UnitBuffers buffers = unit_buffers(plan_);
+  if (buffers.resident) resident_ = rank.memory->acquire(*buffers.resident);
+  if (buffers.master) master_ = rank.memory->acquire(*buffers.master);
+  gradients_ = rank.memory->acquire(buffers.gradients);
 }
 
 Tensor UnitState::master(int owner) const {
-  CHECK(!placement_.optimizer_sharded || owner == rank_, "rank {} asked for slice {} of {}", rank_,
+  CHECK(!placement().optimizer_sharded || owner == rank_, "rank {} asked for slice {} of {}", rank_,
         owner, name());
   const Tensor& whole = master_ ? master_.tensor() : resident_.tensor();
-  return whole.numel == layout_.slice_numel() ? whole : layout_.slice(whole, owner);
+  return whole.numel == layout().slice_numel() ? whole : layout().slice(whole, owner);
 }
 
 Tensor UnitState::gradient(int owner) const {
-  CHECK(!placement_.gradients_sharded || owner == rank_, "rank {} asked for gradient {} of {}",
+  CHECK(!placement().gradients_sharded || owner == rank_, "rank {} asked for gradient {} of {}",
         rank_, owner, name());
-  return placement_.gradients_sharded ? gradients_.tensor()
-                                      : layout_.slice(gradients_.tensor(), owner);
+  return placement().gradients_sharded ? gradients_.tensor()
+                                       : layout().slice(gradients_.tensor(), owner);
 }
 
 void UnitState::refresh_resident(Stream& stream, int owner) const {
   if (!master_ || !resident_) return;
-  kernels::cast(stream, master(owner), layout_.slice(resident_.tensor(), owner));
+  kernels::cast(stream, master(owner), layout().slice(resident_.tensor(), owner));
+}
+
+std::vector<UnitPlan> plans_of(const std::vector<UnitState>& units) {
+  std::vector<UnitPlan> plans;
+  plans.reserve(units.size());
+  for (const UnitState& unit : units) plans.push_back(unit.plan());
+  return plans;
 }
 
 }  // namespace sherd::sharding

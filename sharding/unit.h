@@ -10,6 +10,7 @@
 ///   16-bit, f32 grad  2 + 4 + 4    2 + 4/N + 4    2 + 4/N + 4/N    4/N + 4/N
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,16 +26,39 @@ struct Precision {
   DType accumulate = DType::kF32;  ///< gradients added over micro-steps
 };
 
+/// A unit in one world, before anyone holds it: all that memory and traffic follow from.
+struct UnitPlan {
+  UnitPlan(UnitSpec spec, const Placement& placement, const Precision& precision, int world_size);
+
+  UnitSpec spec;
+  Placement placement;
+  Precision precision;
+  FlatLayout layout;
+
+  /// Elements of the slices that one rank updates: all of them at stage 0, its own otherwise.
+  std::int64_t updated_numel() const {
+    return placement.optimizer_sharded ? layout.slice_numel() : layout.numel();
+  }
+};
+
+/// What a rank holds at rest of a unit.
+struct UnitBuffers {
+  std::optional<BufferSpec> resident;  ///< stages 0-2
+  std::optional<BufferSpec> master;    ///< stage 3, and 16-bit compute
+  BufferSpec gradients;
+};
+UnitBuffers unit_buffers(const UnitPlan& unit);
+
 class UnitState {
  public:
-  UnitState(UnitSpec spec, const Placement& placement, const Precision& precision,
-            const Rank& rank);
+  UnitState(UnitPlan plan, const Rank& rank);
 
-  const UnitSpec& spec() const { return spec_; }
-  const std::string& name() const { return spec_.name; }
-  const FlatLayout& layout() const { return layout_; }
-  const Placement& placement() const { return placement_; }
-  const Precision& precision() const { return precision_; }
+  const UnitPlan& plan() const { return plan_; }
+  const UnitSpec& spec() const { return plan_.spec; }
+  const std::string& name() const { return plan_.spec.name; }
+  const FlatLayout& layout() const { return plan_.layout; }
+  const Placement& placement() const { return plan_.placement; }
+  const Precision& precision() const { return plan_.precision; }
 
   /// Full parameters in compute type; empty at stage 3.
   const Tensor& resident_parameters() const { return resident_.tensor(); }
@@ -51,15 +75,14 @@ class UnitState {
   void refresh_resident(Stream& stream, int owner) const;
 
  private:
-  UnitSpec spec_;
-  Placement placement_;
-  Precision precision_;
-  FlatLayout layout_;
+  UnitPlan plan_;
   int rank_;
   std::vector<int> updated_slices_;
-  Buffer resident_;  // stages 0-2
-  Buffer master_;    // stage 3, and 16-bit compute
+  Buffer resident_;
+  Buffer master_;
   Buffer gradients_;
 };
+
+std::vector<UnitPlan> plans_of(const std::vector<UnitState>& units);
 
 }  // namespace sherd::sharding

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "core/error.h"
+#include "engine/main/checkpoint_commands.h"
 #include "engine/recipe.h"
 #include "engine/recipe_text.h"
 #include "engine/run.h"
@@ -60,6 +61,7 @@ void run(int argc, char** argv) {
   add_recipe_arguments(*recipe, request);
   recipe->add_flag("--help-fields", options.help_fields, "Print every key a recipe can have");
   recipe->add_flag("--markdown", options.markdown, "Print docs/recipe.md");
+  const sherd::main::CheckpointCommands checkpoints(app);
   CLI::App* info =
       app.add_subcommand("info", "Print version, libraries and what this machine offers");
 
@@ -71,6 +73,7 @@ void run(int argc, char** argv) {
   }
   if (*train) sherd::engine::train(sherd::engine::resolve_recipe(request));
   if (*recipe) print_recipe(request, options);
+  checkpoints.run_chosen();
   if (*info) fmt::print("{}", sherd::engine::system_info());
 }
 

@@ -41,27 +41,32 @@ std::int64_t logits_chunk_tokens(const ModelShape& shape) {
   return std::min(shape.tokens(), std::max<std::int64_t>(fitting, 64));
 }
 
-Activations::Activations(const ModelShape& shape, Allocator& memory, int num_threads) {
+namespace {
+
+constexpr Phases kKept = kForwardToBackward | kEvaluation;
+
+}  // namespace
+
+Activations::Activations(const ModelShape& shape, int num_threads, const Acquire& acquire_buffer) {
   const std::int64_t tokens = shape.tokens();
   const std::int64_t heads_width = shape.query_heads * shape.head_width();
   const auto acquire = [&](std::string name, Category category, DType dtype, std::int64_t numel,
                            Phases phases) {
-    return memory.acquire({std::move(name), category, dtype, numel, phases});
+    return acquire_buffer({std::move(name), category, dtype, numel, phases});
   };
-  const auto kept = [&](std::string name, std::int64_t numel, DType dtype) {
-    return acquire(std::move(name), Category::kActivations, dtype, numel,
-                   kForward | kBackward | kEvaluation);
+  const auto kept = [&](std::string name, std::int64_t numel, DType dtype, Phases phases = kKept) {
+    return acquire(std::move(name), Category::kActivations, dtype, numel, phases);
   };
   const bool selective = shape.recompute == Recompute::kSelective;
-  const auto norm = [&](const std::string& name, bool keep_output = true) {
+  const auto norm = [&](const std::string& name, bool keep_output, Phases phases) {
     NormActivations kept_norm;
     if (keep_output) {
-      kept_norm.normed_TD = kept(name + ".normed", tokens * shape.width, shape.dtype);
+      kept_norm.normed_TD = kept(name + ".normed", tokens * shape.width, shape.dtype, phases);
     }
     if (shape.norm == kernels::NormKind::kLayerNorm) {
-      kept_norm.mean_T = kept(name + ".mean", tokens, DType::kF32);
+      kept_norm.mean_T = kept(name + ".mean", tokens, DType::kF32, phases);
     }
-    kept_norm.rstd_T = kept(name + ".rstd", tokens, DType::kF32);
+    kept_norm.rstd_T = kept(name + ".rstd", tokens, DType::kF32, phases);
     return kept_norm;
   };
 
@@ -70,43 +75,47 @@ Activations::Activations(const ModelShape& shape, Allocator& memory, int num_thr
     residual_TD.push_back(kept(name + ".residual", tokens * shape.width, shape.dtype));
     if (i > 0 && shape.recompute == Recompute::kFull) continue;
     BlockActivations block;
-    block.norm1 = norm(name + ".norm1", !selective);
+    block.norm1 = norm(name + ".norm1", !selective, kKept);
     block.qkv_TE = kept(name + ".qkv", tokens * shape.qkv_width(), shape.dtype);
     block.attended_TD = kept(name + ".attended", tokens * heads_width, shape.dtype);
     block.lse_BHS = kept(name + ".lse", tokens * shape.query_heads, DType::kF32);
     block.middle_TD = kept(name + ".middle", tokens * shape.width, shape.dtype);
-    block.norm2 = norm(name + ".norm2", !selective);
+    block.norm2 = norm(name + ".norm2", !selective, kKept);
     block.up_TU = kept(name + ".up", tokens * shape.up_width(), shape.dtype);
     if (!selective) {
       block.activated_TF = kept(name + ".activated", tokens * shape.ffn_width, shape.dtype);
     }
     blocks.push_back(std::move(block));
   }
+  constexpr Phases kInBlocks = kForward | kBackward | kEvaluation;
   if (selective) {
-    normed_TD = kept("blocks.normed", tokens * shape.width, shape.dtype);
-    activated_TF = kept("blocks.activated", tokens * shape.ffn_width, shape.dtype);
+    normed_TD = kept("blocks.normed", tokens * shape.width, shape.dtype, kInBlocks);
+    activated_TF = kept("blocks.activated", tokens * shape.ffn_width, shape.dtype, kInBlocks);
   }
-  residual_TD.push_back(kept("head.residual", tokens * shape.width, shape.dtype));
-  final_norm = norm("final_norm");
-  losses_T = kept("losses", tokens, DType::kF32);
+  constexpr Phases kToHead = kForward | kLoss | kEvaluation;
+  constexpr Phases kInHead = kLoss | kEvaluation;
+  residual_TD.push_back(kept("head.residual", tokens * shape.width, shape.dtype, kToHead));
+  final_norm = norm("final_norm", true, kInHead);
+  // Read after the backward, when the step's loss is added up.
+  losses_T = kept("losses", tokens, DType::kF32, kInHead | kBackward);
   chunk_tokens = logits_chunk_tokens(shape);
-  logits_CV = acquire("logits", Category::kLogits, shape.dtype, chunk_tokens * shape.vocab_size,
-                      kForward | kBackward | kEvaluation);
+  logits_CV =
+      acquire("logits", Category::kLogits, shape.dtype, chunk_tokens * shape.vocab_size, kInHead);
 
-  const auto scratch = [&](std::string name, std::int64_t numel, Phases phases) {
-    return acquire(std::move(name), Category::kActivations, shape.dtype, numel, phases);
+  branch_TD = kept("branch", tokens * shape.width, shape.dtype, kInBlocks);
+  d_residual_TD = kept("d_residual", tokens * shape.width, shape.dtype, kLoss | kBackward);
+  const auto in_backward = [&](std::string name, std::int64_t width) {
+    return kept(std::move(name), tokens * width, shape.dtype, kBackward);
   };
-  branch_TD = scratch("branch", tokens * shape.width, kForward | kBackward | kEvaluation);
-  d_residual_TD = scratch("d_residual", tokens * shape.width, kBackward);
-  if (shape.dropout > 0.0) d_branch_TD = scratch("d_branch", tokens * shape.width, kBackward);
-  d_wide = scratch("d_wide", tokens * std::max(shape.qkv_width(), shape.up_width()), kBackward);
-  d_narrow = scratch("d_narrow", tokens * std::max(heads_width, shape.ffn_width), kBackward);
+  if (shape.dropout > 0.0) d_branch_TD = in_backward("d_branch", shape.width);
+  d_wide = in_backward("d_wide", std::max(shape.qkv_width(), shape.up_width()));
+  d_narrow = in_backward("d_narrow", std::max(heads_width, shape.ffn_width));
   if (shape.positions == Positions::kRope) {
     rotary_SK = acquire("rotary", Category::kWorkspace, DType::kF32,
                         shape.seq_length * shape.head_width(), kAlways);
   }
   workspace = acquire("workspace", Category::kWorkspace, DType::kU8,
-                      workspace_bytes(shape, num_threads), kForward | kBackward | kEvaluation);
+                      workspace_bytes(shape, num_threads), kKept);
 }
 
 NormTensors Activations::norm(const NormActivations& norm, const ModelShape& shape) const {
@@ -128,8 +137,7 @@ BlockTensors Activations::block(std::int64_t index, const ModelShape& shape) con
       .middle_TD = rows(kept.middle_TD, tokens, shape.width),
       .norm2 = norm(kept.norm2, shape),
       .up_TU = rows(kept.up_TU, tokens, shape.up_width()),
-      .activated_TF = rows(kept.activated_TF, tokens, shape.ffn_width),
-      .next_TD = rows(residual_TD[index + 1], tokens, shape.width)};
+      .activated_TF = rows(kept.activated_TF, tokens, shape.ffn_width)};
   if (shape.recompute == Recompute::kSelective) {
     block.norm1.normed_TD = block.norm2.normed_TD = rows(normed_TD, tokens, shape.width);
     block.activated_TF = rows(activated_TF, tokens, shape.ffn_width);

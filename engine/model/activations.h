@@ -1,5 +1,6 @@
 /// Every buffer that flows between kernels on one rank: what the forward keeps for the backward,
-/// and the scratch of both. All are acquired once, before step 0.
+/// and the scratch of both. All are acquired once, before step 0; each is alive in the phases that
+/// use it, so that logits and the backward's scratch share memory.
 ///
 /// Kept per block (elements per token; f32 statistics apart): residual D (its input), norm1 output
 /// D, qkv, attention output H K, middle residual D, norm2 output D, up output F or 2F, activation
@@ -8,6 +9,7 @@
 /// blocks share everything but the residual.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "core/memory.h"
@@ -41,11 +43,13 @@ struct BlockTensors {
   Tensor qkv_TE, attended_TD, lse_BHS, middle_TD;
   NormTensors norm2;
   Tensor up_TU, activated_TF;
-  Tensor next_TD;  ///< the block's output
 };
 
+/// Gives a buffer; or, where a run is only planned, notes it and gives an empty one.
+using Acquire = std::function<Buffer(const BufferSpec&)>;
+
 struct Activations {
-  Activations(const ModelShape& shape, Allocator& memory, int num_threads);
+  Activations(const ModelShape& shape, int num_threads, const Acquire& acquire_buffer);
 
   NormTensors norm(const NormActivations& norm, const ModelShape& shape) const;
   BlockTensors block(std::int64_t index, const ModelShape& shape) const;

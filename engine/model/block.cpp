@@ -51,7 +51,7 @@ void Transformer::block_forward(std::int64_t block, const BlockParameters& param
   const Tensor branch_TD = rows(activations_.branch_TD, shape_.tokens(), shape_.width);
   project(parameters.down, kept.activated_TF, shape_.ffn_width, shape_.width, branch_TD);
   kernels::residual_add(compute_, kept.middle_TD, branch_TD, dropout(pass, mlp_branch_site(block)),
-                        kept.next_TD);
+                        rows(activations_.residual_TD[block + 1], shape_.tokens(), shape_.width));
 }
 
 // From the block's input to its last activation: what the backward needs.

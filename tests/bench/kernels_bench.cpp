@@ -41,7 +41,7 @@ Stream& stream() {
 
 // Buffers by name and size, filled with something that is no special case.
 Tensor tensor(const std::string& name, std::int64_t numel, DType dtype = DType::kF32) {
-  static Allocator memory;
+  static HeapAllocator memory;
   static std::map<std::string, Buffer> buffers;
   const std::string key = fmt::format("{}/{}/{}", name, numel, name_of(dtype));
   auto it = buffers.find(key);

@@ -14,7 +14,7 @@ std::int64_t of(const BytesByCategory& bytes, Category category) {
 }
 
 TEST(Allocator, GivesZeroedMemoryAlignedToPages) {
-  Allocator allocator;
+  HeapAllocator allocator;
   for (int round = 0; round < 2; ++round) {  // the second gets used memory again
     for (const std::int64_t numel : {0, 1, 1000, 5000}) {
       const Buffer buffer = allocator.acquire({"x", Category::kParameters, DType::kF32, numel});
@@ -31,7 +31,7 @@ TEST(Allocator, GivesZeroedMemoryAlignedToPages) {
 }
 
 TEST(Allocator, CountsWhatIsAliveByCategory) {
-  Allocator allocator;
+  HeapAllocator allocator;
   const Buffer parameters = allocator.acquire({"p", Category::kParameters, DType::kF32, 100});
   {
     const Buffer first = allocator.acquire({"a", Category::kActivations, DType::kBF16, 300});
@@ -46,7 +46,7 @@ TEST(Allocator, CountsWhatIsAliveByCategory) {
 }
 
 TEST(Allocator, PeakOfTheSumIsNotTheSumOfThePeaks) {
-  Allocator allocator;
+  HeapAllocator allocator;
   { const Buffer a = allocator.acquire({"a", Category::kActivations, DType::kU8, 700}); }
   { const Buffer b = allocator.acquire({"b", Category::kLogits, DType::kU8, 500}); }
   EXPECT_EQ(of(allocator.peak_by_category(), Category::kActivations), 700);
@@ -56,7 +56,7 @@ TEST(Allocator, PeakOfTheSumIsNotTheSumOfThePeaks) {
 }
 
 TEST(Allocator, RemembersEveryBufferInOrder) {
-  Allocator allocator;
+  HeapAllocator allocator;
   { const Buffer a = allocator.acquire({"a", Category::kData, DType::kI32, 3, kForward}); }
   const Buffer b = allocator.acquire({"b", Category::kWorkspace, DType::kU8, 5});
   const std::vector<BufferSpec> acquired = allocator.acquired();
@@ -69,7 +69,7 @@ TEST(Allocator, RemembersEveryBufferInOrder) {
 }
 
 TEST(Buffer, IsCountedOnceHoweverItMoves) {
-  Allocator allocator;
+  HeapAllocator allocator;
   Buffer a = allocator.acquire({"a", Category::kGradients, DType::kF32, 10});
   void* data = a.tensor().data;
   Buffer b = std::move(a);
@@ -85,7 +85,7 @@ TEST(Buffer, IsCountedOnceHoweverItMoves) {
 }
 
 TEST(Allocator, CountsRightlyWhenManyThreadsCall) {
-  Allocator allocator;
+  HeapAllocator allocator;
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&allocator] {

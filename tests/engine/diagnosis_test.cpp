@@ -237,13 +237,14 @@ TEST(Diagnosis, SaysSoWhereOnlyTheSumOverRanksIsNotFinite) {
   std::vector<std::string> messages(2);
   run_ranks(setup, [&](sharding::Rank& rank) {
     engine::ShardedModel model(options, rank);
+    sharding::Exchange exchange(rank, "diagnosis", engine::Diagnosis::kNumbers);
     rank.guard([&] {
       const sharding::UnitState& block = model.units()[2];
       const std::vector<sharding::Piece> pieces = block.layout().pieces(1);
       if (rank.rank == 1) {
         block.gradient(1).as<float>()[pieces.back().position + 3] = -INFINITY;
       }
-      engine::Diagnosis diagnosis(model);
+      engine::Diagnosis diagnosis(model, exchange);
       diagnosis.look_at_slices();
       diagnosis.watch_gradients();
       diagnosis.stop_watching(4.0);

@@ -43,7 +43,9 @@ inline std::vector<sharding::UnitState> make_units(const std::vector<UnitSpec>& 
                                                    const sharding::Rank& rank,
                                                    const sharding::Precision& precision = {}) {
   std::vector<sharding::UnitState> units;
-  for (const UnitSpec& spec : specs) units.emplace_back(spec, placement, precision, rank);
+  for (const UnitSpec& spec : specs) {
+    units.emplace_back(sharding::UnitPlan(spec, placement, precision, rank.world_size), rank);
+  }
   return units;
 }
 
@@ -76,7 +78,7 @@ inline sharding::Rank lone_rank(int rank, int world_size) {
   sharding::Rank member;
   member.rank = rank;
   member.world_size = world_size;
-  member.memory = std::make_unique<Allocator>();
+  member.memory = std::make_unique<HeapAllocator>();
   return member;
 }
 

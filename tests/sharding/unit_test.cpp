@@ -73,7 +73,7 @@ TEST(UnitState, PaddingIsSmallAndBounded) {
     for (const ParameterSpec& parameter : spec.parameters) numel += parameter.numel();
     for (int world = 1; world <= 8; ++world) {
       const Rank rank = test::lone_rank(0, world);
-      const UnitState unit(spec, kStages[3], {}, rank);
+      const UnitState unit({spec, kStages[3], {}, rank.world_size}, rank);
       const auto tensors = static_cast<std::int64_t>(spec.parameters.size());
       EXPECT_EQ(unit.layout().numel(), test::padded_numel(spec, world));
       EXPECT_LT(unit.layout().numel() - numel, 64 * tensors + 64 * world);
@@ -86,7 +86,8 @@ TEST(UnitState, GradientsKeptUntilTheBoundaryAreWhole) {
   const UnitSpec spec = test::small_units(1, false)[1];
   for (const int stage : {2, 3}) {
     const Rank rank = test::lone_rank(1, 4);
-    const UnitState unit(spec, placement_of(stage, GradSync::kBoundary), {}, rank);
+    const UnitState unit({spec, placement_of(stage, GradSync::kBoundary), {}, rank.world_size},
+                         rank);
     EXPECT_EQ(unit.gradients().numel, unit.layout().numel());
     EXPECT_EQ(unit.gradient(3).data, unit.layout().slice(unit.gradients(), 3).data);
   }
@@ -96,7 +97,8 @@ TEST(UnitState, StageZeroUpdatesEverySliceTheOthersTheirOwn) {
   const UnitSpec spec = test::small_units(1, false)[1];
   for (int stage = 0; stage <= 3; ++stage) {
     const Rank rank = test::lone_rank(1, 3);
-    const UnitState unit(spec, kStages[static_cast<std::size_t>(stage)], {}, rank);
+    const UnitState unit({spec, kStages[static_cast<std::size_t>(stage)], {}, rank.world_size},
+                         rank);
     EXPECT_EQ(unit.updated_slices(),
               stage == 0 ? (std::vector<int>{0, 1, 2}) : std::vector<int>{1});
   }
@@ -106,7 +108,8 @@ TEST(UnitState, TheF32SliceIsAViewOfTheResidentParameters) {
   const UnitSpec spec = test::small_units(1, false)[1];
   for (int stage = 0; stage <= 2; ++stage) {
     const Rank rank = test::lone_rank(2, 3);
-    const UnitState unit(spec, kStages[static_cast<std::size_t>(stage)], {}, rank);
+    const UnitState unit({spec, kStages[static_cast<std::size_t>(stage)], {}, rank.world_size},
+                         rank);
     for (const int owner : unit.updated_slices()) {
       EXPECT_EQ(unit.master(owner).data,
                 unit.layout().slice(unit.resident_parameters(), owner).data);
@@ -118,7 +121,8 @@ TEST(UnitState, StageThreeHoldsNoResidentParameters) {
   const UnitSpec spec = test::small_units(1, false)[1];
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const Rank rank = test::lone_rank(0, 2);
-    const UnitState unit(spec, kStages[3], {dtype, DType::kF32, DType::kF32}, rank);
+    const UnitState unit({spec, kStages[3], {dtype, DType::kF32, DType::kF32}, rank.world_size},
+                         rank);
     EXPECT_FALSE(unit.resident_parameters());
     EXPECT_EQ(unit.master(0).numel, unit.layout().slice_numel());
     EXPECT_EQ(unit.master(0).dtype, DType::kF32);
@@ -130,8 +134,11 @@ TEST(UnitState, RefreshRoundsTheMasterIntoItsPlaceInTheResidentParameters) {
   const auto stream = make_cpu_compute_stream({});
   for (int stage = 0; stage <= 2; ++stage) {
     const Rank rank = test::lone_rank(1, 2);
-    const UnitState unit(spec, kStages[static_cast<std::size_t>(stage)],
-                         {DType::kBF16, DType::kF32, DType::kF32}, rank);
+    const UnitState unit({spec,
+                          kStages[static_cast<std::size_t>(stage)],
+                          {DType::kBF16, DType::kF32, DType::kF32},
+                          rank.world_size},
+                         rank);
     test::fill_slices(unit, [](auto p, auto i) { return test::number(p, i, 1); });
     for (const int owner : unit.updated_slices()) {
       unit.refresh_resident(*stream, owner);
@@ -147,7 +154,7 @@ TEST(UnitState, RefreshRoundsTheMasterIntoItsPlaceInTheResidentParameters) {
 TEST(UnitStateDeathTest, AnotherRanksSliceIsNotThereToBeAskedFor) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const Rank rank = test::lone_rank(0, 2);
-  const UnitState unit(test::small_units(1, false)[1], kStages[3], {}, rank);
+  const UnitState unit({test::small_units(1, false)[1], kStages[3], {}, rank.world_size}, rank);
   EXPECT_DEATH(unit.master(1), "rank 0 asked for slice 1 of block.0");
   EXPECT_DEATH(unit.gradient(1), "rank 0 asked for gradient 1 of block.0");
 }

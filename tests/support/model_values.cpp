@@ -42,7 +42,7 @@ void compute_gradients(engine::ShardedModel& model, const model::Pass& pass) {
 
 double compute_loss_sum(engine::ShardedModel& model, const model::Pass& pass) {
   model.parameters().plan(model.evaluation_uses());
-  model.forward(pass);
+  model.forward(pass, kEvaluation);
   model.evaluate_head(pass);
   return model.loss_sum(0, pass.inputs.numel);
 }

@@ -1,11 +1,14 @@
 #include "tests/support/training_harness.h"
 
+#include <gtest/gtest.h>
+
 #include <atomic>
 #include <bit>
 #include <chrono>
 #include <memory>
 #include <thread>
 
+#include "engine/memory_plan.h"
 #include "engine/model/parameters.h"
 
 namespace sherd::testing {
@@ -113,8 +116,10 @@ engine::TrainingOptions applied(engine::TrainingOptions options, const RunShape&
   return options;
 }
 
-void run_ranks(const RunShape& setup, const std::function<void(sharding::Rank&)>& body) {
+void run_ranks(const RunShape& setup, const std::function<void(sharding::Rank&)>& body,
+               const std::function<std::unique_ptr<Allocator>(int r)>& memory) {
   engine::LaunchOptions launch;
+  launch.memory = memory;
   launch.world_size = setup.world_size;
   launch.threads_per_rank = setup.threads_per_rank;
   if (setup.delay_seed != 0) launch.hook = delays(setup.delay_seed);
@@ -157,11 +162,30 @@ void collect_parameters(const engine::ShardedModel& model,
   }
 }
 
+void expect_memory_as_planned(const Arena& memory, const std::string& what) {
+  const MemoryPlan& plan = memory.plan();
+  EXPECT_EQ(memory.not_acquired(), std::vector<std::string>{}) << what;
+  EXPECT_EQ(memory.peak_bytes(), plan.peak_bytes()) << what;
+  EXPECT_EQ(memory.peak_by_category(), plan.peak_by_category()) << what;
+  for (const Phase phase : {kForward, kLoss, kBackward, kUpdate}) {
+    const int index = std::countr_zero(static_cast<unsigned>(phase));
+    EXPECT_EQ(memory.peak_by_phase()[index], plan.by_phase()[index])
+        << what << ", " << sherd::name_of(phase);
+  }
+}
+
 Outcome train(engine::TrainingOptions options, const RunShape& setup, int num_steps) {
   options = applied(std::move(options), setup);
   Outcome outcome;
   outcome.parameters = empty_parameters(options.model);
-  run_ranks(setup, [&](sharding::Rank& rank) {
+  engine::LaunchOptions launch;
+  launch.world_size = setup.world_size;
+  launch.threads_per_rank = setup.threads_per_rank;
+  const auto memory = [&](int r) {
+    return std::make_unique<Arena>(MemoryPlan(
+        engine::training_buffers(options, {setup.world_size, r, launch.compute_threads()})));
+  };
+  const auto body = [&](sharding::Rank& rank) {
     engine::ShardedModel model(options, rank);
     engine::TrainingStep training_step(options, model);
     std::vector<std::int32_t> memory;
@@ -175,7 +199,9 @@ Outcome train(engine::TrainingOptions options, const RunShape& setup, int num_st
       }
       collect_parameters(model, outcome.parameters);
     });
-  });
+    expect_memory_as_planned(static_cast<const Arena&>(*rank.memory), name_of(setup));
+  };
+  run_ranks(setup, body, memory);
   return outcome;
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/arena.h"
 #include "engine/launch.h"
 #include "engine/training_step.h"
 
@@ -49,12 +50,16 @@ void fill_tokens(const model::ModelShape& shape, std::int64_t step, std::int64_t
 /// before).
 BoundaryHook delays(std::uint64_t seed);
 
+/// Trains in an arena of planned memory and checks it with `expect_memory_as_planned`.
 Outcome train(engine::TrainingOptions options, const RunShape& setup, int num_steps);
 
 /// `options` with `setup` applied.
 engine::TrainingOptions applied(engine::TrainingOptions options, const RunShape& setup);
-/// Launches `setup.world_size` ranks with its threads and delays.
-void run_ranks(const RunShape& setup, const std::function<void(sharding::Rank&)>& body);
+/// Launches `setup.world_size` ranks with its threads and delays; memory from the heap by default.
+void run_ranks(const RunShape& setup, const std::function<void(sharding::Rank&)>& body,
+               const std::function<std::unique_ptr<Allocator>(int r)>& memory = {});
+/// Fails the test unless each phase of a training, and its peak, held exactly what was planned.
+void expect_memory_as_planned(const Arena& memory, const std::string& what);
 /// A rank's micro-batches as the training step asks for them; `batches` gives them memory.
 engine::NextBatch tokens_for(const engine::TrainingOptions& options, const sharding::Rank& rank,
                              std::vector<std::int32_t>& memory);

@@ -39,7 +39,7 @@ ModelShape llama_shape() {
 }
 
 std::int64_t measured(const ModelShape& shape) {
-  Allocator memory;
+  HeapAllocator memory;
   const auto stream = make_cpu_compute_stream({});
   const Transformer transformer(shape, memory, *stream);
   return memory.peak_by_category()[static_cast<std::size_t>(Category::kActivations)];

@@ -1,0 +1,154 @@
+#include "core/memory_plan.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "core/error.h"
+
+namespace sherd {
+namespace {
+
+/// The buffers that have the same phases, one after another.
+struct Region {
+  Phases phases = 0;
+  std::int64_t bytes = 0;
+  std::int64_t offset = 0;
+};
+
+std::int64_t add(std::int64_t a, std::int64_t b) {
+  std::int64_t result = 0;
+  if (__builtin_add_overflow(a, b, &result)) {
+    throw UsageError("the model needs more bytes than 64 bits can count; make it smaller.");
+  }
+  return result;
+}
+
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return add(value, multiple - 1) / multiple * multiple;
+}
+
+// Puts each region as low as the earlier ones allow; returns what all of them need.
+std::int64_t stack(std::vector<Region>& regions, const std::vector<std::size_t>& order) {
+  std::int64_t end = 0;
+  std::vector<const Region*> placed;
+  for (const std::size_t index : order) {
+    Region& region = regions[index];
+    std::vector<std::pair<std::int64_t, std::int64_t>> taken;
+    for (const Region* other : placed) {
+      if ((other->phases & region.phases) == 0) continue;
+      taken.emplace_back(other->offset, other->offset + other->bytes);
+    }
+    std::sort(taken.begin(), taken.end());
+    region.offset = 0;
+    for (const auto& [begin, stop] : taken) {
+      if (region.offset + region.bytes <= begin) break;
+      region.offset = std::max(region.offset, stop);
+    }
+    end = std::max(end, add(region.offset, region.bytes));
+    placed.push_back(&region);
+  }
+  return end;
+}
+
+std::vector<Region> stacked(std::vector<Region> regions) {
+  std::vector<std::size_t> order(regions.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  constexpr std::size_t kMostOrders = 8;
+  std::vector<Region> best = regions;
+  std::int64_t best_bytes = stack(best, order);
+  if (regions.size() > kMostOrders) return best;
+  while (std::next_permutation(order.begin(), order.end())) {
+    const std::int64_t bytes = stack(regions, order);
+    if (bytes >= best_bytes) continue;
+    best_bytes = bytes;
+    best = regions;
+  }
+  return best;
+}
+
+}  // namespace
+
+std::int64_t sum(const BytesByCategory& bytes) {
+  return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
+}
+
+MemoryPlan::MemoryPlan(std::vector<BufferSpec> buffers) {
+  buffers_.reserve(buffers.size());
+  for (BufferSpec& spec : buffers) {
+    std::int64_t bytes = 0;
+    if (spec.numel < 0 || __builtin_mul_overflow(
+                              spec.numel, static_cast<std::int64_t>(size_of(spec.dtype)), &bytes)) {
+      throw UsageError("buffer {} needs more bytes than 64 bits can count; make the model smaller.",
+                       spec.name);
+    }
+    for (int phase = 0; phase < kNumPhases; ++phase) {
+      if ((spec.phases & (1u << phase)) == 0) continue;
+      std::int64_t& total = by_phase_[phase][static_cast<std::size_t>(spec.category)];
+      total = add(total, bytes);
+    }
+    buffers_.push_back({std::move(spec), 0});
+  }
+  place();
+}
+
+void MemoryPlan::place() {
+  std::map<Phases, Region> by_phases;
+  for (PlannedBuffer& buffer : buffers_) {
+    Region& region = by_phases[buffer.spec.phases];
+    region.phases = buffer.spec.phases;
+    buffer.offset = round_up(region.bytes, alignment_of(buffer.spec));
+    region.bytes = add(buffer.offset, buffer.spec.bytes());
+  }
+  std::vector<Region> regions;
+  for (auto& [phases, region] : by_phases) {
+    region.bytes = round_up(region.bytes, 4096);  // so that any region may follow any other
+    regions.push_back(region);
+  }
+  std::map<Phases, std::int64_t> offsets;
+  for (const Region& region : stacked(std::move(regions))) {
+    offsets[region.phases] = region.offset;
+    arena_bytes_ = std::max(arena_bytes_, region.offset + region.bytes);
+  }
+  for (PlannedBuffer& buffer : buffers_) buffer.offset += offsets[buffer.spec.phases];
+}
+
+std::int64_t MemoryPlan::live_bytes(Phase phase) const {
+  for (int i = 0; i < kNumPhases; ++i) {
+    if (phase == (1u << i)) return sum(by_phase_[i]);
+  }
+  CHECK(false, "{} is not one phase", static_cast<unsigned>(phase));
+  __builtin_unreachable();
+}
+
+std::int64_t MemoryPlan::peak_bytes() const {
+  return live_bytes(peak_phase());
+}
+
+Phase MemoryPlan::peak_phase() const {
+  Phase peak = kInit;
+  for (int i = 1; i < kNumPhases; ++i) {
+    const auto phase = static_cast<Phase>(1u << i);
+    if (live_bytes(phase) > live_bytes(peak)) peak = phase;
+  }
+  return peak;
+}
+
+BytesByCategory MemoryPlan::peak_by_category() const {
+  BytesByCategory peak{};
+  for (const BytesByCategory& phase : by_phase_) {
+    for (int i = 0; i < kNumCategories; ++i) peak[i] = std::max(peak[i], phase[i]);
+  }
+  return peak;
+}
+
+BytesByCategory MemoryPlan::at_rest() const {
+  BytesByCategory bytes{};
+  for (const PlannedBuffer& buffer : buffers_) {
+    if (buffer.spec.phases != kAlways) continue;
+    bytes[static_cast<std::size_t>(buffer.spec.category)] += buffer.spec.bytes();
+  }
+  return bytes;
+}
+
+}  // namespace sherd

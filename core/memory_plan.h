@@ -1,0 +1,55 @@
+/// Every buffer of one rank, before anything is allocated, and where each will stand.
+///
+///   live bytes of a phase    the sum of the buffers that are alive in it
+///   peak                     the largest of these; no placement can need less
+///   arena                    what the placement needs: the peak and the gaps that alignment leaves
+///
+/// Buffers with the same phases stand together in one region. Two regions share memory if they have
+/// no phase in common (logits and the scratch of the backward, Muon's workspace and the
+/// activations). Regions are few, so every order of stacking them is tried and the lowest wins.
+///
+/// Errors   UsageError if bytes overflow 64 bits.
+#pragma once
+
+#include <vector>
+
+#include "core/memory.h"
+
+namespace sherd {
+
+struct PlannedBuffer {
+  BufferSpec spec;
+  std::int64_t offset = 0;  ///< bytes from the arena's start
+};
+
+class MemoryPlan {
+ public:
+  MemoryPlan() = default;
+  explicit MemoryPlan(std::vector<BufferSpec> buffers);
+
+  const std::vector<PlannedBuffer>& buffers() const { return buffers_; }
+  std::int64_t arena_bytes() const { return arena_bytes_; }
+  std::int64_t peak_bytes() const;
+  Phase peak_phase() const;
+  BytesByCategory peak_by_category() const;  ///< each category's own maximum over phases
+  /// Live bytes of every phase, in the order of the enumerators.
+  const BytesByPhase& by_phase() const { return by_phase_; }
+  std::int64_t live_bytes(Phase phase) const;
+  BytesByCategory at_rest() const;  ///< buffers that are alive always
+
+ private:
+  void place();
+
+  std::vector<PlannedBuffer> buffers_;
+  BytesByPhase by_phase_{};
+  std::int64_t arena_bytes_ = 0;
+};
+
+std::int64_t sum(const BytesByCategory& bytes);
+
+/// Of a buffer's place in an arena. Checkpoints are written from their ring directly, by pages.
+inline std::int64_t alignment_of(const BufferSpec& spec) {
+  return spec.category == Category::kCheckpoint ? 4096 : 256;
+}
+
+}  // namespace sherd

@@ -1,0 +1,73 @@
+/// When a run saves and where it begins: the engine's side of checkpoints, on one rank.
+///
+/// A save is one conversation of all ranks, a sentence per step: in `after_step` they tell one
+/// another how far their writers are (checkpoint/writer.h), and everyone draws the same conclusion.
+/// A save that fails is said and discarded, and training goes on.
+#pragma once
+
+#include <memory>
+
+#include "checkpoint/writer.h"
+#include "engine/progress.h"
+#include "engine/run_state.h"
+
+namespace sherd::engine {
+
+struct CheckpointOptions {
+  std::string directory;  ///< "<output_dir>/checkpoints"
+  std::int64_t interval = 0;
+  bool async = true;
+  std::string resume = "auto";
+  std::string init_from;
+  std::int64_t max_steps = 0;
+  /// What every checkpoint says of its run, and what a resume compares: seed, batch, data, ...
+  std::shared_ptr<const nlohmann::json> fingerprint;
+  std::string recipe;  ///< the resolved recipe, YAML
+};
+
+/// What Checkpointing acquires: the staging ring (if anything is saved), a block for reading before
+/// the first step, and its exchange.
+std::vector<BufferSpec> checkpoint_buffers(const TrainingOptions& options, bool saves,
+                                           const std::vector<sharding::UnitPlan>& units, int rank);
+
+class Checkpointing {
+ public:
+  Checkpointing(const TrainingOptions& options, const CheckpointOptions& checkpoints,
+                ShardedModel& model, TrainingStep& training_step, Progress& progress);
+
+  /// Fills model, optimizer and counters from where the options say; returns the step to begin
+  /// with. A collective. A damaged checkpoint is said, and the one before it is taken.
+  /// Errors   DataError if there are checkpoints and none is good; UsageError with `never` and
+  ///          checkpoints there, or if the checkpoint is of another model, batch or data.
+  std::int64_t begin();
+  /// After step `step` (from 0): goes on with a save that is under way, begins one if it is due.
+  void after_step(std::int64_t step);
+  /// After the last step: waits until everything is on disk.
+  void finish();
+
+ private:
+  struct Row;
+  bool load(const std::string& path, bool weights_only, std::int64_t& step, std::string& problem);
+  void check_fingerprint(const checkpoint::Manifest& manifest, const std::string& path) const;
+  std::int64_t resume_newest();
+  void begin_save(std::int64_t step);
+  void advance(bool wait);
+  void say(const std::string& text) const;
+
+  const TrainingOptions& options_;
+  CheckpointOptions checkpoints_;
+  ShardedModel& model_;
+  TrainingStep& training_step_;
+  Progress& progress_;
+  const sharding::Rank& rank_;
+  Buffer ring_, reading_;
+  sharding::Exchange exchange_;
+  sharding::State owned_;
+  std::unique_ptr<checkpoint::Writer> writer_;
+  bool saving_ = false;
+  bool committing_ = false;
+  std::int64_t saving_step_ = 0;
+  std::shared_ptr<const nlohmann::json> global_;  // of the save under way, on rank 0
+};
+
+}  // namespace sherd::engine

@@ -1,0 +1,33 @@
+/// What a recipe needs in memory, known before anything is allocated: the buffers that every room
+/// lists for its own part, put together for one rank.
+#pragma once
+
+#include "core/memory_plan.h"
+#include "engine/training_options.h"
+#include "sharding/unit.h"
+
+namespace sherd::engine {
+
+/// What a rank's memory depends on besides the recipe.
+struct MemoryRequest {
+  int world_size = 1;
+  int rank = 0;
+  int num_threads = 1;  ///< compute threads of a rank: kernels have scratch for each
+  bool saves = false;   ///< checkpoints are written: their ring is part of the plan
+};
+
+/// The model's units as `world_size` ranks share them.
+std::vector<sharding::UnitPlan> plan_units(const TrainingOptions& options, int world_size);
+
+/// Everything that `ShardedModel` and `TrainingStep` acquire.
+std::vector<BufferSpec> training_buffers(const TrainingOptions& options,
+                                         const MemoryRequest& request);
+
+/// Everything that a run acquires: training, evaluation, data and checkpoints.
+MemoryPlan plan_memory(const TrainingOptions& options, const MemoryRequest& request);
+
+/// The rank that needs most. Slices are equally long, but Muon keeps AdamW's second moment only
+/// for what isn't a matrix inside a block, and that isn't spread evenly.
+int worst_rank(const TrainingOptions& options, int world_size);
+
+}  // namespace sherd::engine
