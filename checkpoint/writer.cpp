@@ -177,6 +177,7 @@ void Writer::Save::do_commit() {
     fail();
     return;
   }
+  warn(commit_->note());
   attempt([&] { commit_->hint(); });
   const std::lock_guard lock(mutex_);
   status_.times.committed = Clock::now() - begin_;
@@ -219,9 +220,14 @@ void Writer::Save::attempt(const Work& work) {
   try {
     work();
   } catch (const Error& error) {
-    const std::lock_guard lock(mutex_);
-    if (status_.warning.empty()) status_.warning = error.what();
+    warn(error.what());
   }
+}
+
+void Writer::Save::warn(const std::string& what) {
+  if (what.empty()) return;
+  const std::lock_guard lock(mutex_);
+  status_.warning += (status_.warning.empty() ? "" : "; ") + what;
 }
 
 void Writer::Save::enter(SavePhase phase) {

@@ -17,14 +17,14 @@
 ///
 /// Promise   The directory step-XXXXXXXXXX appears by one rename, after every byte in it has been
 ///           made durable, and is itself durable before the phase is kCommitted. Until then the
-///           checkpoints before it are untouched. An existing step is never replaced: the save
-///           fails.
+///           checkpoints before it are untouched. A whole checkpoint of the same step is never
+///           replaced: the save fails. A damaged one, which a resume has fallen back from, is kept
+///           under another name; status().warning says which.
 /// Snapshot  A copier moves the pieces through the ring; writers take blocks of kBlockBytes from
-/// it,
-///           checksum them and write them directly (where the file system refuses direct writes:
-///           through its cache), so bytes and checksum come from the same memory. With a ring that
-///           holds the slice wait_copied() waits for a copy in memory, with a smaller one for the
-///           disk to take the difference.
+///           it, checksum them and write them directly (where the file system refuses direct
+///           writes: through its cache), so bytes and checksum come from the same memory. With a
+///           ring that holds the slice wait_copied() waits for a copy in memory; with a smaller
+///           one, for the disk to take the difference: nothing is allocated in the ring's place.
 /// Finite    A NaN or infinity in the state fails the save and names tensor, kind and element: it
 ///           must not rotate the good checkpoints out.
 /// Memory    The ring is the caller's; otherwise the HDF5 metadata (some KiB per dataset), 8 bytes
@@ -102,7 +102,8 @@ struct SaveTimes {
 struct SaveStatus {
   SavePhase phase = SavePhase::kIdle;
   std::optional<SaveFailure> failure;  ///< of the save that is on, until it is discarded
-  /// What went wrong without harm: the `latest` hint, or the removal of what a failed save left.
+  /// What went wrong without harm: the `latest` hint, the removal of what a failed save left, a
+  /// damaged checkpoint that was in the way.
   /// Stays until the next begin().
   std::string warning;
   SaveTimes times;  ///< of the save that is on, or the last one

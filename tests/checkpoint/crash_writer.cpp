@@ -1,10 +1,12 @@
 // What the crash tests end in the middle: a program that saves states with known contents and says
 // "saved N" for each checkpoint that is acknowledged.
 //
-//   crash_writer loop OUTPUT WORLD COUNT            COUNT saves after the newest one; 0: for ever;
-//                                                   retention as well, unless it is one save
-//   crash_writer once OUTPUT WORLD N                one save; the process ends before its n-th call
-//   crash_writer rank OUTPUT WORLD N RANK UUID      one rank's part of step 1, likewise
+//   crash_writer loop OUTPUT WORLD COUNT            COUNT saves after the newest one; 0: for ever
+//   crash_writer once OUTPUT WORLD N                one save; ends before its n-th call that may
+//                                                   change a file, which is after the one before
+//   crash_writer once-any OUTPUT WORLD N            likewise, but any call counts
+//   crash_writer rank OUTPUT WORLD N RANK UUID      one rank's part of step 1, likewise;
+//                                                   rank 0 commits, too: the others have prepared
 #include <unistd.h>
 
 #include <cstdio>
@@ -39,14 +41,14 @@ void save_on(Disk& disk, const std::string& output, int world, std::int64_t coun
   CHECK(newest.refused.empty(), "{}: {}", newest.refused[0].path, newest.refused[0].reason);
   const std::int64_t first = newest.checkpoint ? newest.checkpoint->manifest().step + 1 : 1;
 
-  const bool once = count == 1;  // then the save is all there is to end
-  checkpoint::Retention retention(disk, directory, {.keep_last = 2});
+  // After a single save retention has something to remove, too.
+  checkpoint::Retention retention(disk, directory, {.keep_last = count == 1 ? 1 : 2});
   test::SaveWorld save(directory, world, test::crash_tensors(), disk);
   for (std::int64_t step = first; count == 0 || step < first + count; ++step) {
     const test::SaveOutcome outcome = save.save_together(step);
     CHECK(outcome.committed, "{}", outcome.what());
     say("saved " + std::to_string(step));
-    if (!once) retention.apply();
+    retention.apply();
   }
   const checkpoint::RetentionReport report = retention.finish();
   CHECK(report.problems.empty(), "{}", report.problems[0]);
@@ -61,7 +63,19 @@ void write_one_rank(Disk& disk, const std::string& output, int world, int rank,
   writer.begin(1, uuid, known.state());
   CHECK(writer.wait().phase == checkpoint::SavePhase::kPrepared);
   say("prepared");
+  if (rank == 0) {
+    writer.commit(std::make_shared<nlohmann::json>(nlohmann::json::object()));
+    CHECK(writer.wait().phase == checkpoint::SavePhase::kCommitted);
+    say("committed");
+  }
   ::_exit(0);  // without a word to anyone, as a machine that is switched off
+}
+
+bool may_change_files(const test::DiskCall& call) {
+  for (const char* name : {"close", "pread", "fstat", "lstat", "list"}) {
+    if (call.name == name) return false;
+  }
+  return call.name != "open" || (call.flags & O_CREAT) != 0;
 }
 
 }  // namespace
@@ -72,12 +86,13 @@ int main(int argc, char** argv) {
   const int world = std::atoi(words.at(2).c_str());
   const int number = std::atoi(words.at(3).c_str());
   int calls = 0;
-  test::HookedDisk ending([&](const test::DiskCall&) -> std::optional<std::int64_t> {
+  test::HookedDisk ending([&](const test::DiskCall& call) -> std::optional<std::int64_t> {
+    if (mode == "once" && !may_change_files(call)) return {};
     if (calls++ == number) ::_exit(9);
     return {};
   });
   if (mode == "loop") save_on(checkpoint::posix_disk(), words[1], world, number);
-  if (mode == "once") save_on(ending, words[1], world, 1);
+  if (mode.starts_with("once")) save_on(ending, words[1], world, 1);
   if (mode == "rank") {
     write_one_rank(ending, words[1], world, std::atoi(words.at(4).c_str()), words.at(5));
   }
