@@ -18,6 +18,8 @@
 namespace sherd::checkpoint {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 // Checksum and scan read a part that is still in the core's cache.
 constexpr std::int64_t kScanBytes = 64 << 10;
 
@@ -137,7 +139,9 @@ ShardInfo ShardWriter::write() {
   if (found != skeleton_.file_bytes) {
     throw DataError("{}: has {} bytes after {} were written", path_, found, skeleton_.file_bytes);
   }
+  const auto begin = Clock::now();
   file_.sync();  // of the file, not the descriptor: direct writes are in it
+  syncing_ = Clock::now() - begin;
   if (direct_) direct_.close();
   file_.close();
   return layout_.info;
@@ -178,7 +182,9 @@ void ShardWriter::write_blocks() {
 
 void ShardWriter::write_block(const StagingRing::Block& block) {
   ShardDataset& dataset = layout_.info.datasets[static_cast<std::size_t>(block.dataset)];
+  const auto begin = Clock::now();
   dataset.checksums[static_cast<std::size_t>(block.index)] = checked_sum(block);
+  checking_ += std::chrono::nanoseconds(Clock::now() - begin).count();
   write_data(block.data, block.bytes, dataset.offset + block.index * kBlockBytes);
 }
 

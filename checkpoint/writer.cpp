@@ -143,6 +143,8 @@ void Writer::Save::write_shard() {
   copier.join();
   const std::lock_guard lock(mutex_);
   status_.times.written = Clock::now() - begin_;
+  status_.times.checking = shard_.checking();
+  status_.times.syncing = shard_.syncing();
   if (prepared_ && status_.phase == SavePhase::kWriting) status_.phase = SavePhase::kPrepared;
   changed_.notify_all();
 }

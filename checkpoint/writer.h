@@ -95,6 +95,8 @@ struct SaveTimes {
   std::chrono::nanoseconds written{};    ///< begin to the shard durable
   std::chrono::nanoseconds committed{};  ///< begin to the checkpoint durable (rank 0)
   std::chrono::nanoseconds stalled{};    ///< of the caller in wait_copied()
+  std::chrono::nanoseconds checking{};   ///< checksums and the search for NaNs, added over threads
+  std::chrono::nanoseconds syncing{};    ///< fsync of the shard
 
   double mib_per_second() const;  ///< of `written`
 };
