@@ -60,7 +60,7 @@ struct WriterOptions {
   int rank = 0;
   int world = 1;
   Tensor ring;               ///< u8, aligned to kFileAlignment; staging_bytes() holds everything
-  int writes_in_flight = 2;  ///< one writes while the other checksums
+  int writes_in_flight = 3;  ///< two write while the third checksums
   IndexBuilder build_index;  ///< rank 0
   Disk* disk = &posix_disk();
 };

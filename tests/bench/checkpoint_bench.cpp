@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -194,8 +195,13 @@ void measure(const Options& options, int world) {
     stalled.push_back(figures[1].stalled * 1e3);
   }
   const auto [least, most] = std::minmax_element(ratio.begin(), ratio.end());
-  fmt::print("{} rank{}, {:.0f} MiB, {} threads, medians of {} pairs\n", world,
-             world == 1 ? "" : "s", mib, world * options.threads, options.pairs);
+  double load = 0;
+  ::getloadavg(&load, 1);
+  fmt::print(
+      "{} rank{}, {:.0f} MiB, {} threads, medians of {} pairs (load of this machine: {:.1f} on {} "
+      "cores)\n",
+      world, world == 1 ? "" : "s", mib, world * options.threads, options.pairs, load,
+      std::thread::hardware_concurrency());
   fmt::print("  raw direct writes  {:6.0f} MiB/s  fsync {:.1f} ms\n", median(raw),
              median(raw_fsync));
   fmt::print(

@@ -43,6 +43,12 @@ class SaveWorld {
 
   checkpoint::Writer& writer(int rank) { return *writers_[static_cast<std::size_t>(rank)]; }
   KnownState& known(int rank) { return *states_[static_cast<std::size_t>(rank)]; }
+  /// So that their memory is there already.
+  void touch_rings() {
+    for (const AlignedBytes& ring : rings_) {
+      std::memset(ring.data(), 1, static_cast<std::size_t>(ring.tensor().bytes()));
+    }
+  }
   int world() const { return static_cast<int>(writers_.size()); }
   const std::string& directory() const { return directory_; }
 
