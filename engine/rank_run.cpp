@@ -53,7 +53,6 @@ class RankRun {
       metrics_.emplace(path, MetricsWriter::Existing::kContinue);
       checkpointing_.before_commit = [this] { metrics_->sync(); };
       checkpointing_.on_saved = [this](const SaveMetrics& save) { metrics_->write(save); };
-      report_memory();
     }
     const std::int64_t max_steps = recipe_.training.max_steps;
     begin_ = Clock::now();
@@ -125,18 +124,6 @@ class RankRun {
     if (rank_.rank != 0 || !recipe_.metrics.trace_steps) return;
     if (step == recipe_.metrics.trace_steps->first) context_.trace.start();
     if (step == recipe_.metrics.trace_steps->last + 1) context_.trace.stop();
-  }
-
-  void report_memory() {
-    std::string parts;
-    const BytesByCategory bytes = rank_.memory->current();
-    for (int i = 0; i < kNumCategories; ++i) {
-      if (bytes[i] == 0) continue;
-      parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", name_of(static_cast<Category>(i)),
-                           human_bytes(bytes[i]));
-    }
-    context_.progress.message(fmt::format("{} of tensors per rank ({})",
-                                          human_bytes(rank_.memory->current_bytes()), parts));
   }
 
   void report(std::int64_t step, const StepResult& result, Clock::duration took) {

@@ -33,6 +33,7 @@ enum class DeviceChoice { kAuto, kCpu, kCuda };
 enum class NormChoice { kLayerNorm, kRmsNorm };
 enum class PositionChoice { kLearned, kRope };
 enum class ActivationChoice { kGelu, kSwiglu };
+enum class OnExceed { kAbort, kWarn };
 enum class DataFormat { kBytes, kChars, kBin };
 using optim::OptimizerType;
 using sharding::GradSync;
@@ -160,6 +161,11 @@ struct Recipe {
 
     bool saves() const { return interval > 0 || on_interrupt; }
   } checkpoint;
+
+  struct Memory {
+    std::string device_memory;  ///< a size (engine/byte_size.h); empty: what this machine has
+    OnExceed on_exceed = OnExceed::kAbort;
+  } memory;
 
   struct Metrics {
     std::int64_t log_interval = 0;

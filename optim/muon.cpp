@@ -50,7 +50,9 @@ void choose_owners(std::vector<OwnedMatrix>& matrices, int world_size) {
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
     return matrices[a].cost() > matrices[b].cost();
   });
-  std::vector<double> load(static_cast<std::size_t>(world_size), 0.0);
+  // No more ranks than matrices get one: while a rank has none, no other gets its second.
+  const std::size_t num_owners = std::min(matrices.size(), static_cast<std::size_t>(world_size));
+  std::vector<double> load(num_owners, 0.0);
   for (const std::size_t index : order) {
     const auto least = std::min_element(load.begin(), load.end());
     *least += matrices[index].cost();
@@ -311,6 +313,29 @@ std::vector<BufferSpec> muon_buffers(const OptimizerOptions& options,
   if (buffers.update) all.push_back(std::move(*buffers.update));
   if (buffers.workspace) all.push_back(std::move(*buffers.workspace));
   return all;
+}
+
+sharding::Traffic muon_traffic(const std::vector<sharding::UnitPlan>& units, int rank) {
+  const int world_size = units[0].layout.world_size();
+  sharding::Traffic traffic(world_size);
+  for (const sharding::UnitPlan& unit : units) {
+    std::vector<OwnedMatrix> matrices = matrices_of(unit);
+    if (matrices.empty()) continue;
+    choose_owners(matrices, world_size);
+    if (unit.placement.optimizer_sharded) {
+      traffic.add("muon updates", sharding::Collective::kAllGather, DType::kF32,
+                  unit.layout.numel());
+    }
+    if (world_size == 1) continue;
+    for (const OwnedMatrix& matrix : matrices) {
+      if (matrix.owner == rank) {
+        traffic.add("muon matrices", sharding::Collective::kBroadcast, DType::kF32, matrix.numel());
+      } else {
+        traffic.add_received("muon matrices", DType::kF32);
+      }
+    }
+  }
+  return traffic;
 }
 
 std::unique_ptr<Optimizer> make_muon(const OptimizerOptions& options, const sharding::Rank& rank,

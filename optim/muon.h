@@ -30,6 +30,8 @@ std::int64_t second_moment_numel(const sharding::UnitPlan& unit, int rank);
 std::vector<BufferSpec> muon_buffers(const OptimizerOptions& options,
                                      const std::vector<sharding::UnitPlan>& units, int rank);
 
+sharding::Traffic muon_traffic(const std::vector<sharding::UnitPlan>& units, int rank);
+
 std::unique_ptr<Optimizer> make_muon(const OptimizerOptions& options, const sharding::Rank& rank,
                                      const std::vector<sharding::UnitState>& units);
 

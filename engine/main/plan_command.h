@@ -1,0 +1,23 @@
+/// `sherd plan`: what a recipe needs, before anything is allocated.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "engine/recipe.h"
+
+namespace sherd::main {
+
+class PlanCommand {
+ public:
+  /// `command` reads its recipe into `request`, which must outlive this.
+  PlanCommand(CLI::App& command, const engine::RecipeRequest& request);
+  void run() const;
+
+ private:
+  const engine::RecipeRequest& request_;
+  std::string device_memory_, html_;
+  bool json_ = false;
+};
+
+}  // namespace sherd::main
