@@ -55,7 +55,7 @@ WorldPlan plan_world(const Recipe& recipe) {
   return {training_options(recipe),
           {.world_size = static_cast<int>(recipe.world_size()),
            .num_threads = compute_threads(recipe),
-           .saves = recipe.checkpoint.interval > 0}};
+           .saves = recipe.checkpoint.saves()}};
 }
 
 }  // namespace sherd::engine
