@@ -10,13 +10,17 @@ namespace sherd::engine {
 namespace {
 
 // What of a rank's plan isn't the same on all ranks: nothing but the second moments that Muon
-// keeps, by kind of unit (blocks are all alike).
-std::vector<std::int64_t> peculiarity_of(const std::vector<sharding::UnitPlan>& units, int rank) {
-  std::vector<std::int64_t> numels;
-  for (const sharding::UnitPlan& unit : units) {
-    numels.push_back(optim::second_moment_numel(unit, rank));
+// keeps, by kind of unit (blocks are all alike). A row for each rank.
+std::vector<std::vector<std::int64_t>> peculiarities(const TrainingOptions& options,
+                                                     int world_size) {
+  std::vector<std::vector<std::int64_t>> rows(static_cast<std::size_t>(world_size));
+  TrainingOptions one_block = options;
+  one_block.model.num_layers = 1;
+  for (const sharding::UnitPlan& unit : plan_units(one_block, world_size)) {
+    const std::vector<std::int64_t> numels = optim::second_moment_numels(unit);
+    for (std::size_t rank = 0; rank < rows.size(); ++rank) rows[rank].push_back(numels[rank]);
   }
-  return numels;
+  return rows;
 }
 
 }  // namespace
@@ -32,17 +36,20 @@ WorldPlan::WorldPlan(const TrainingOptions& options, MemoryRequest request) {
   const int world_size = request.world_size;
   const bool ranks_differ = options.optimizer.type == optim::OptimizerType::kMuon &&
                             options.placement.optimizer_sharded && world_size > 1;
-  TrainingOptions one_block = options;
-  one_block.model.num_layers = 1;
-  const auto units = plan_units(one_block, world_size);
+  const auto rows =
+      ranks_differ ? peculiarities(options, world_size) : std::vector<std::vector<std::int64_t>>(1);
   std::map<std::vector<std::int64_t>, std::size_t> known;
   for (int rank = 0; rank < world_size; ++rank) {
-    const auto [at, is_new] = known.emplace(
-        ranks_differ ? peculiarity_of(units, rank) : std::vector<std::int64_t>{}, groups_.size());
-    request.rank = rank;
-    if (is_new) groups_.push_back({rank, 0, plan_memory(options, request)});
-    ++groups_[at->second].num_ranks;
-    group_of_rank_.push_back(at->second);
+    // Most ranks are like the one before.
+    if (rank == 0 || (ranks_differ && rows[rank] != rows[rank - 1])) {
+      const auto [at, is_new] = known.emplace(rows[rank], groups_.size());
+      request.rank = rank;
+      if (is_new) groups_.push_back({rank, 0, plan_memory(options, request)});
+      group_of_rank_.push_back(at->second);
+    } else {
+      group_of_rank_.push_back(group_of_rank_.back());
+    }
+    ++groups_[group_of_rank_.back()].num_ranks;
     const std::int64_t bytes = of(rank).arena_bytes();
     if (bytes > worst().arena_bytes()) worst_rank_ = rank;
     if (__builtin_add_overflow(all_arenas_bytes_, bytes, &all_arenas_bytes_)) {

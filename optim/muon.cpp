@@ -83,6 +83,25 @@ std::int64_t second_moment_numel(const sharding::UnitPlan& unit, int rank) {
   return numel;
 }
 
+std::vector<std::int64_t> second_moment_numels(const sharding::UnitPlan& unit) {
+  const auto world_size = static_cast<std::size_t>(unit.layout.world_size());
+  if (!unit.placement.optimizer_sharded) {
+    return std::vector<std::int64_t>(world_size, second_moment_numel(unit, 0));
+  }
+  const std::int64_t slice = unit.layout.slice_numel();
+  std::vector<std::int64_t> numels(world_size, 0);
+  for (std::size_t i = 0; i < unit.spec.parameters.size(); ++i) {
+    const ParameterSpec& parameter = unit.spec.parameters[i];
+    if (is_muons(unit.spec, parameter)) continue;
+    const std::int64_t begin = unit.layout.offset(static_cast<int>(i));
+    const std::int64_t end = begin + parameter.numel();
+    for (std::int64_t rank = begin / slice; rank * slice < end; ++rank) {
+      numels[rank] += padded(std::min(end, (rank + 1) * slice) - std::max(begin, rank * slice));
+    }
+  }
+  return numels;
+}
+
 namespace {
 
 struct MuonBuffers {

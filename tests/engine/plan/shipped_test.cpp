@@ -74,6 +74,41 @@ TEST(ShippedRecipes, TheArenaIsWithinTwoPercentOfTheLowerBound) {
   EXPECT_GE(plans, 4 * 4 * 3 * 3);
 }
 
+// A world plans equal ranks once; which are equal, it must get right.
+TEST(WorldPlan, HoldsForEveryRankWhatThatRankAloneWouldPlan) {
+  std::size_t most_groups = 0;
+  for (const char* optimizer : {"adamw", "muon"}) {
+    for (const char* stage : {"0", "1", "3"}) {
+      for (const int ranks : {1, 3, 7, 64, 200}) {
+        const ResolvedRecipe recipe = resolved(
+            kSmallRecipe,
+            {std::string("optimizer.type=") + optimizer,
+             std::string("zero_optimization.stage=") + stage, "training.micro_batch_size=1",
+             "checkpoint.interval=10", "training.global_batch_size=" + std::to_string(ranks)},
+            ranks);
+        const WorldPlan world = plan_world(recipe.values);
+        std::int64_t all = 0, most = 0;
+        for (int rank = 0; rank < ranks; ++rank) {
+          const MemoryPlan alone = plan_memory(training_options(recipe.values),
+                                               {.world_size = ranks,
+                                                .rank = rank,
+                                                .num_threads = compute_threads(recipe.values),
+                                                .saves = true});
+          EXPECT_EQ(world.of(rank).by_phase(), alone.by_phase())
+              << optimizer << ", stage " << stage << ", rank " << rank << " of " << ranks;
+          EXPECT_EQ(world.of(rank).arena_bytes(), alone.arena_bytes());
+          all += alone.arena_bytes();
+          most = std::max(most, alone.arena_bytes());
+        }
+        EXPECT_EQ(world.all_arenas_bytes(), all);
+        EXPECT_EQ(world.worst().arena_bytes(), most);
+        most_groups = std::max(most_groups, world.groups().size());
+      }
+    }
+  }
+  EXPECT_GE(most_groups, 3u) << "Muon's ranks differ";
+}
+
 TEST(TrillionParameters, ArePlannedOnSixteenThousandRanks) {
   for (const Strings& sets : {Strings{}, Strings{"optimizer.type=muon"}}) {
     const PlanReport report =
