@@ -1,5 +1,6 @@
 #include "engine/world_plan.h"
 
+#include <array>
 #include <map>
 
 #include "core/error.h"
@@ -9,18 +10,21 @@
 namespace sherd::engine {
 namespace {
 
-// What of a rank's plan isn't the same on all ranks: nothing but the second moments that Muon
-// keeps, by kind of unit (blocks are all alike). A row for each rank.
-std::vector<std::vector<std::int64_t>> peculiarities(const TrainingOptions& options,
-                                                     int world_size) {
-  std::vector<std::vector<std::int64_t>> rows(static_cast<std::size_t>(world_size));
+/// What of a rank's plan isn't the same on all ranks: nothing but the second moments that Muon
+/// keeps, by kind of unit (blocks are all alike): embedding, block and head.
+using Peculiarity = std::array<std::int64_t, 3>;
+
+std::vector<Peculiarity> peculiarities(const TrainingOptions& options, int world_size) {
+  std::vector<Peculiarity> ranks(static_cast<std::size_t>(world_size), Peculiarity{});
   TrainingOptions one_block = options;
   one_block.model.num_layers = 1;
-  for (const sharding::UnitPlan& unit : plan_units(one_block, world_size)) {
-    const std::vector<std::int64_t> numels = optim::second_moment_numels(unit);
-    for (std::size_t rank = 0; rank < rows.size(); ++rank) rows[rank].push_back(numels[rank]);
+  const auto units = plan_units(one_block, world_size);
+  CHECK(units.size() <= 3, "a model of one block in {} units", units.size());
+  for (std::size_t unit = 0; unit < units.size(); ++unit) {
+    const std::vector<std::int64_t> numels = optim::second_moment_numels(units[unit]);
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) ranks[rank][unit] = numels[rank];
   }
-  return rows;
+  return ranks;
 }
 
 }  // namespace
@@ -36,9 +40,9 @@ WorldPlan::WorldPlan(const TrainingOptions& options, MemoryRequest request) {
   const int world_size = request.world_size;
   const bool ranks_differ = options.optimizer.type == optim::OptimizerType::kMuon &&
                             options.placement.optimizer_sharded && world_size > 1;
-  const auto rows =
-      ranks_differ ? peculiarities(options, world_size) : std::vector<std::vector<std::int64_t>>(1);
-  std::map<std::vector<std::int64_t>, std::size_t> known;
+  const auto rows = ranks_differ ? peculiarities(options, world_size) : std::vector<Peculiarity>(1);
+  std::map<Peculiarity, std::size_t> known;
+  group_of_rank_.reserve(static_cast<std::size_t>(world_size));
   for (int rank = 0; rank < world_size; ++rank) {
     // Most ranks are like the one before.
     if (rank == 0 || (ranks_differ && rows[rank] != rows[rank - 1])) {
