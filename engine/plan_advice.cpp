@@ -158,7 +158,8 @@ class Variants {
 
  private:
   std::optional<ResolvedRecipe> attempt(const Settings& settings, const Batch& wanted) const {
-    RecipeRequest request{.path = "recipe", .text = text_, .sets = {}, .ranks = {}};
+    RecipeRequest request{
+        .path = "recipe", .text = text_, .sets = {}, .ranks = {}, .reads_data = false};
     for (const auto& [key, value] : settings) request.sets.push_back(key + "=" + value);
     try {
       ResolvedRecipe variant = resolve_recipe(request);

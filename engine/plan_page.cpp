@@ -72,8 +72,8 @@ std::string verdict_section(const PlanReport& report) {
   return fmt::format(
       "<section>\n<p class=\"verdict {0}\">{1}</p>\n"
       "<div class=\"meter{2}\" role=\"img\" aria-label=\"{3} needed, {4} there\">"
-      "<i style=\"width:{5:.3f}%\"></i><b style=\"left:calc({6:.3f}% - 2px)\"></b></div>\n"
-      "<p class=\"small soft\">{7}{3} needed{8}; {4} there ({9})</p>\n</section>\n",
+      "<i style=\"width:{5:.3f}%\"></i>{6}</div>\n"
+      "<p class=\"small soft\">{3} needed{7}; {4} there ({8})</p>\n</section>\n",
       report.fits() ? "good" : "bad",
       report.fits() ? fmt::format("It fits, with {} to spare.",
                                   human_bytes(report.limit.bytes - report.needed_bytes))
@@ -81,15 +81,16 @@ std::string verdict_section(const PlanReport& report) {
                                   human_bytes(report.needed_bytes - report.limit.bytes)),
       report.fits() ? "" : " over", human_bytes(report.needed_bytes),
       human_bytes(report.limit.bytes), percent(report.needed_bytes, whole),
-      percent(report.limit.bytes, whole), "",
+      report.fits()
+          ? ""
+          : fmt::format("<b style=\"left:{:.3f}%\"></b>", percent(report.limit.bytes, whole)),
       report.limit.shared && report.plan.world_size() > 1
           ? fmt::format(" by {} ranks together", report.plan.world_size())
           : " per rank",
       escaped(report.limit.origin));
 }
 
-// The limit as one rank has it, if that is a fixed number.
-std::optional<std::int64_t> limit_per_rank(const PlanReport& report) {
+std::int64_t limit_per_rank(const PlanReport& report) {
   if (!report.limit.shared) return report.limit.bytes;
   return report.limit.bytes / report.plan.world_size();
 }
@@ -101,12 +102,12 @@ std::string stages_section(const PlanReport& report) {
     whole = std::max(whole, stage.plan.worst().arena_bytes());
     for (int i = 0; i < kNumCategories; ++i) used[i] += at_peak(stage.plan.worst())[i];
   }
-  const auto limit = limit_per_rank(report);
+  const std::int64_t limit = limit_per_rank(report);
   std::string html = fmt::format(
       "<section>\n<h2>Stages</h2>\n<p class=\"small soft\">One rank’s memory at its peak, on the "
       "same {} with the same batch{}</p>\n",
       report.plan.world_size() == 1 ? "rank" : fmt::format("{} ranks", report.plan.world_size()),
-      *limit < whole ? "; the dashed line is what a rank may have" : "");
+      limit < whole ? "; the dashed line is what a rank may have" : "");
   for (const StageReport& stage : report.stages) {
     const MemoryPlan& plan = stage.plan.worst();
     const bool fits = stage.needed_bytes <= report.limit.bytes;
@@ -122,9 +123,9 @@ std::string stages_section(const PlanReport& report) {
       if (bytes > 0) html += piece(i, bytes, plan.peak_bytes(), "width");
     }
     html += "</div>";
-    if (*limit < whole) {
+    if (limit < whole) {
       html +=
-          fmt::format("<div class=\"limit\" style=\"left:{:.4f}%\"></div>", percent(*limit, whole));
+          fmt::format("<div class=\"limit\" style=\"left:{:.4f}%\"></div>", percent(limit, whole));
     }
     html += fmt::format(
         "</div><span class=\"figures\">{} <span class=\"{}\">{}</span></span></div>\n",
@@ -213,7 +214,7 @@ std::string answers_section(const PlanReport& report) {
           "<li>No change of stage, micro-batch, recompute, prefetch depth, reductions or "
           "ranks.</li>";
     }
-    html += "</ul>\n";
+    html += "</ul>\n</section>\n<section>\n";
   }
   html += "<h2>How far it can go</h2>\n<ul class=\"answers\">";
   html += extreme_item("largest micro-batch that fits", report.largest_micro_batch);

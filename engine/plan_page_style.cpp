@@ -57,8 +57,8 @@ section {
 .stage .figures { text-align: right; font-variant-numeric: tabular-nums; }
 .bar { position: relative; height: 30px; background: var(--track); border-radius: 5px; }
 .bar .fill { display: flex; height: 100%; border-radius: 5px; overflow: hidden; }
-.bar .fill i { height: 100%; border-right: 1px solid var(--card); }
-.bar .fill i:last-child { border-right: 0; }
+.bar .fill i { height: 100%; box-shadow: inset -1px 0 var(--card); }
+.bar .fill i:last-child { box-shadow: none; }
 .bar .limit { position: absolute; top: -4px; bottom: -4px; width: 0;
   border-left: 2px dashed var(--ink); }
 .mine { text-decoration: underline; text-decoration-thickness: 2px; text-underline-offset: 4px; }
@@ -66,14 +66,14 @@ section {
   position: relative; }
 .column { display: flex; flex-direction: column; justify-content: flex-end; height: 260px;
   background: var(--track); }
-.column i { display: block; width: 100%; border-top: 1px solid var(--card); }
+.column i { display: block; width: 100%; box-shadow: inset 0 1px var(--card); }
 .column.apart { opacity: .75; }
 .phase { text-align: center; font-size: .88rem; padding-top: 6px; line-height: 1.3;
   font-variant-numeric: tabular-nums; }
 .brace { text-align: center; font-size: .82rem; color: var(--soft);
   border-top: 2px solid var(--line); margin-top: 8px; padding-top: 4px; }
 .scroll { overflow-x: auto; margin-top: 12px; }
-table { border-collapse: collapse; width: 100%; font-size: .88rem;
+table { border-collapse: separate; border-spacing: 0; width: 100%; font-size: .88rem;
   font-variant-numeric: tabular-nums; }
 th, td { padding: 5px 10px; text-align: right; white-space: nowrap;
   border-bottom: 1px solid var(--line); }

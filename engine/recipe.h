@@ -207,6 +207,7 @@ struct RecipeRequest {
   std::optional<std::string> text;    ///< if set, stands for the file's content
   std::vector<std::string> sets;      ///< "key=value", later ones win
   std::optional<std::int64_t> ranks;  ///< sets parallelism.data_parallel_shard_degree
+  bool reads_data = true;             ///< if not, as in a plan, data.path may be missing
 };
 
 ResolvedRecipe resolve_recipe(const RecipeRequest& request);

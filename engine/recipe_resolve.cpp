@@ -17,6 +17,7 @@
 namespace sherd::engine {
 namespace {
 
+constexpr const char* kDataPath = "data.path";
 constexpr std::string_view kShardDegree = "parallelism.data_parallel_shard_degree";
 constexpr std::string_view kGlobalBatch = "training.global_batch_size";
 constexpr std::string_view kMicroBatch = "training.micro_batch_size";
@@ -104,6 +105,7 @@ class Resolver {
     std::vector<const Field*> missing;
     for (std::size_t row = 0; row < recipe_fields().size(); ++row) {
       const Field& field = recipe_fields()[row];
+      if (!request_.reads_data && field.key == std::string_view(kDataPath)) continue;
       if (!is_set_[row] && field.fallback.kind == Fallback::Kind::kRequired)
         missing.push_back(&field);
     }
@@ -393,7 +395,8 @@ class Resolver {
     const Recipe& recipe = resolved_.values;
     for (const auto& [key, text] : {std::pair("run.name", &recipe.run.name),
                                     std::pair("run.output_dir", &recipe.run.output_dir),
-                                    std::pair("data.path", &recipe.data.path)}) {
+                                    std::pair(kDataPath, &recipe.data.path)}) {
+      if (!request_.reads_data && key == kDataPath) continue;
       if (text->empty()) fail({key}, "{} is \"\"; expected a name.", key);
     }
     if (!recipe.memory.device_memory.empty()) {

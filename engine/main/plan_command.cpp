@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "engine/byte_size.h"
+#include "engine/paper_convention.h"
 #include "engine/plan_report.h"
 
 namespace sherd::main {
@@ -32,14 +33,26 @@ PlanCommand::PlanCommand(CLI::App& command, const engine::RecipeRequest& request
   command.add_flag("--json", json_, "One JSON object instead of tables");
   command.add_option("--html", html_, "Also write one page with the same figures, drawn")
       ->type_name("FILE");
+  command.add_flag("--paper-convention", paper_convention_,
+                   "Instead: the states alone, counted as in the ZeRO paper's table 1");
 }
 
 void PlanCommand::run() const {
-  const engine::ResolvedRecipe recipe = engine::resolve_recipe(request_);
+  engine::RecipeRequest request = request_;
+  request.reads_data = false;
+  const engine::ResolvedRecipe recipe = engine::resolve_recipe(request);
+  if (paper_convention_) {
+    if (json_ || !html_.empty() || device_memory_) {
+      throw UsageError(
+          "--paper-convention goes without --json, --html and --device-memory: it is one table.");
+    }
+    fmt::print("{}", engine::paper_table(recipe.values));
+    return;
+  }
   std::optional<std::int64_t> device_memory;
-  if (!device_memory_.empty()) {
+  if (device_memory_) {
     try {
-      device_memory = engine::parse_bytes(device_memory_);
+      device_memory = engine::parse_bytes(*device_memory_);
     } catch (const UsageError& error) {
       throw UsageError("--device-memory: {}", error.what());
     }

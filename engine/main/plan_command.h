@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <optional>
 #include <string>
 
 #include "engine/recipe.h"
@@ -16,8 +17,9 @@ class PlanCommand {
 
  private:
   const engine::RecipeRequest& request_;
-  std::string device_memory_, html_;
-  bool json_ = false;
+  std::optional<std::string> device_memory_;
+  std::string html_;
+  bool json_ = false, paper_convention_ = false;
 };
 
 }  // namespace sherd::main
