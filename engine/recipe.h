@@ -151,6 +151,14 @@ struct Recipe {
     std::string init_from;
     std::int64_t interval = 0;  ///< 0: none are written
     bool async = true;
+    std::int64_t staging_mib = 0;  ///< 0: as much as a rank saves
+    std::int64_t keep_last = 0;
+    std::int64_t keep_every = 0;
+    std::int64_t keep_best = 0;
+    bool on_interrupt = false;
+    std::int64_t stop_deadline = 0;  ///< seconds
+
+    bool saves() const { return interval > 0 || on_interrupt; }
   } checkpoint;
 
   struct Metrics {

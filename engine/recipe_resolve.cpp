@@ -281,6 +281,22 @@ class Resolver {
            "metrics.trace_steps is [{}, {}], but with training.max_steps {} the last step is {}.",
            trace->first, trace->last, max_steps, max_steps - 1);
     }
+    const auto& checkpoint = recipe.checkpoint;
+    const std::int64_t eval_interval = recipe.training.eval_interval;
+    if (checkpoint.keep_best > 0 &&
+        (eval_interval == 0 || checkpoint.interval % eval_interval != 0)) {
+      fail({"checkpoint.keep_best", "checkpoint.interval", "training.eval_interval"},
+           "checkpoint.keep_best needs a validation loss at each checkpoint, but "
+           "checkpoint.interval {} isn't a multiple of training.eval_interval {}.",
+           checkpoint.interval, eval_interval);
+    }
+    if (checkpoint.staging_mib > 0 && checkpoint.staging_mib < 4) {
+      fail(
+          {"checkpoint.staging_mib"},
+          "checkpoint.staging_mib is {}; a write takes 4 MiB, so use at least 4, or 0 for all that "
+          "a rank saves.",
+          checkpoint.staging_mib);
+    }
     if (!recipe.data.validation_path.empty() && recipe.data.validation_fraction > 0) {
       fail({"data.validation_fraction", "data.validation_path"},
            "data.validation_fraction is {}, but data.validation_path is set too. Keep one.",

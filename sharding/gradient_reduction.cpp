@@ -15,6 +15,7 @@ constexpr int kAccumulator = -2;
 
 ReductionBuffers reduction_buffers(const std::vector<UnitPlan>& units, int num_micro_steps) {
   const Placement& placement = units[0].placement;
+  if (!placement.has_gradients) return {};
   const Precision& precision = units[0].precision;
   const bool same_type = precision.reduce == precision.accumulate;
   if (!placement.gradients_sharded && num_micro_steps == 1 && same_type) return {};
