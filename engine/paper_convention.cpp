@@ -19,7 +19,7 @@ std::int64_t paper_state_bytes(const TrainingOptions& options, int stage, int wo
   std::int64_t bytes = 0;
   for (const sharding::UnitPlan& unit : units) {
     const sharding::UnitBuffers at_rest = sharding::unit_buffers(unit);
-    bytes += at_rest.master.value().bytes() + at_rest.gradients.bytes();
+    bytes += at_rest.master.value().bytes() + at_rest.gradients.value().bytes();
     bytes += at_rest.resident
                  ? at_rest.resident->bytes()
                  : unit.layout.slice_numel() * static_cast<std::int64_t>(size_of(DType::kBF16));
