@@ -120,10 +120,11 @@ std::optional<std::string> check_fits(const ResolvedRecipe& recipe, const WorldP
                   limit.shared ? "this machine" : "the device", human_bytes(limit.bytes),
                   human_bytes(needed - limit.bytes));
   const std::vector<Change> changes = cheapest_changes(recipe, limit);
-  sentence += changes.empty()
-                  ? " No change of stage, micro-batch, recompute, prefetch depth or ranks fits."
-                  : fmt::format(" {} needs {}.", changes[0].summary(),
-                                human_bytes(changes[0].needed_bytes));
+  sentence +=
+      changes.empty()
+          ? " No change of stage, micro-batch, recompute, prefetch depth, staging or ranks fits."
+          : fmt::format(" {} needs {}.", changes[0].summary(),
+                        human_bytes(changes[0].needed_bytes));
   if (recipe.values.memory.on_exceed == OnExceed::kWarn) return sentence;
   throw UsageError("{}", sentence);
 }

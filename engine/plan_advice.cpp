@@ -18,6 +18,7 @@ constexpr const char* kPrefetch = "zero_optimization.prefetch_depth";
 constexpr const char* kReshard = "zero_optimization.reshard_after_forward";
 constexpr const char* kSync = "zero_optimization.grad_sync";
 constexpr const char* kRecompute = "activation_checkpointing.mode";
+constexpr const char* kStaging = "checkpoint.staging_mib";
 constexpr const char* kMicroBatch = "training.micro_batch_size";
 constexpr const char* kAccumulation = "training.gradient_accumulation_steps";
 constexpr const char* kGlobalBatch = "training.global_batch_size";
@@ -87,6 +88,7 @@ Cost cost_of(const Recipe& recipe) {
   const double exposed = 0.25 * cost.sent + (waits ? 0.75 * gathered * ranks : 0.0);
   cost.total =
       cost.flops * (1.0 + 128.0 / static_cast<double>(options.model.tokens())) + 1000.0 * exposed;
+  if (recipe.checkpoint.saves() && recipe.checkpoint.staging_mib > 0) cost.total *= 1.01;
   return cost;
 }
 
@@ -188,7 +190,7 @@ std::vector<Dimension> dimensions_of(const Variants& variants, bool shared_limit
   const Recipe& recipe = variants.recipe();
   const auto& zero = recipe.zero_optimization;
   const Batch batch = variants.batch();
-  Dimension micro, stage, recompute, sync, reshard, prefetch, ranks;
+  Dimension micro, stage, recompute, sync, reshard, prefetch, staging, ranks;
   const auto smaller = divisors(batch.micro * batch.accumulation);
   for (auto size = smaller.rbegin(); size != smaller.rend(); ++size) {
     if (*size < batch.micro) micro.push_back({{}, *size, 0});
@@ -210,12 +212,18 @@ std::vector<Dimension> dimensions_of(const Variants& variants, bool shared_limit
     depth /= 2;
     prefetch.push_back({{{kPrefetch, std::to_string(depth)}}});
   }
+  // Down to the room of one write: updates then wait for the disk.
+  for (const std::int64_t mebibytes : {1024, 256, 64, 16, 4}) {
+    const std::int64_t now = recipe.checkpoint.staging_mib;
+    if (!recipe.checkpoint.saves() || (now > 0 && mebibytes >= now)) continue;
+    staging.push_back({{{kStaging, std::to_string(mebibytes)}}});
+  }
   for (const std::int64_t count : divisors(batch.ranks * batch.accumulation)) {
     if (count > batch.ranks || (shared_limit && count < batch.ranks)) {
       ranks.push_back({{}, 0, count});
     }
   }
-  std::vector<Dimension> all = {micro, stage, recompute, sync, reshard, prefetch, ranks};
+  std::vector<Dimension> all = {micro, stage, recompute, sync, reshard, prefetch, staging, ranks};
   std::erase_if(all, [](const Dimension& dimension) { return dimension.empty(); });
   return all;
 }

@@ -9,8 +9,8 @@
 /// Full recompute adds a third to the flops (one more forward), selective a fiftieth. Small
 /// micro-steps make products less efficient. A link moves about a byte in the time of 1000 flops
 /// (400 Tflop/s beside 400 GB/s), a quarter of that shows behind the computation, and all of a
-/// gather that isn't prefetched. It is a model for ranking, not a forecast; more ranks always come
-/// last.
+/// gather that isn't prefetched. Staging less than a whole save costs a hundredth. It is a model
+/// for ranking, not a forecast; more ranks always come last.
 #pragma once
 
 #include <optional>

@@ -211,7 +211,7 @@ std::string answers_section(const PlanReport& report) {
     for (const Change& change : report.changes) html += change_item("", change);
     if (report.changes.empty()) {
       html +=
-          "<li>No change of stage, micro-batch, recompute, prefetch depth, reductions or "
+          "<li>No change of stage, micro-batch, recompute, prefetch depth, staging or "
           "ranks.</li>";
     }
     html += "</ul>\n</section>\n<section>\n";

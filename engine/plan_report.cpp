@@ -86,7 +86,7 @@ std::string fits_text(const PlanReport& report) {
   text += fmt::format(", {} too little\n", human_bytes(report.needed_bytes - report.limit.bytes));
   if (report.changes.empty()) {
     return text +
-           "no change of stage, micro-batch, recompute, prefetch depth, reductions or ranks fits\n";
+           "no change of stage, micro-batch, recompute, prefetch depth, staging or ranks fits\n";
   }
   text += "what fits, the cheapest first:\n";
   for (const Change& change : report.changes) text += "  " + change_text(change) + "\n";

@@ -41,7 +41,8 @@ TEST(Advice, EveryChangeThatIsProposedFitsWhenItIsApplied) {
         Strings{"zero_optimization.stage=3", "zero_optimization.reshard_after_forward=false",
                 "zero_optimization.prefetch_depth=3"},
         Strings{"zero_optimization.stage=3", "optimizer.type=muon",
-                "mixed_precision.param_dtype=bf16", "activation_checkpointing.mode=full"}}) {
+                "mixed_precision.param_dtype=bf16", "activation_checkpointing.mode=full"},
+        Strings{"checkpoint.interval=1"}}) {
     for (const bool shared : {false, true}) {
       const ResolvedRecipe recipe = resolved(kSmallRecipe, sets);
       const std::int64_t whole = need(recipe, shared ? together(0) : per_rank(0));
@@ -51,10 +52,10 @@ TEST(Advice, EveryChangeThatIsProposedFitsWhenItIsApplied) {
     }
   }
   EXPECT_EQ(keys, (std::set<std::string>{
-                      "activation_checkpointing.mode", "parallelism.data_parallel_shard_degree",
-                      "training.micro_batch_size", "zero_optimization.grad_sync",
-                      "zero_optimization.prefetch_depth", "zero_optimization.reshard_after_forward",
-                      "zero_optimization.stage"}))
+                      "activation_checkpointing.mode", "checkpoint.staging_mib",
+                      "parallelism.data_parallel_shard_degree", "training.micro_batch_size",
+                      "zero_optimization.grad_sync", "zero_optimization.prefetch_depth",
+                      "zero_optimization.reshard_after_forward", "zero_optimization.stage"}))
       << "the limits above ask for every kind of change";
 }
 

@@ -18,6 +18,7 @@ model: {num_layers: 6, hidden_size: 256, num_attention_heads: 4, vocab_size: 102
 data: {path: nowhere}
 training: {seq_length: 256, global_batch_size: 64, micro_batch_size: 16, max_steps: 10}
 parallelism: {data_parallel_shard_degree: 4}
+checkpoint: {interval: 0}
 )";
 
 /// A trillion parameters on 16,384 ranks.
