@@ -38,6 +38,11 @@ void note(void* memory, int sign) {
   sherd::test::note(memory, 1);
   return memory;
 }
+[[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept try {
+  return operator new(bytes);
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
 [[gnu::noinline]] void operator delete(void* memory) noexcept {
   if (memory) sherd::test::note(memory, -1);
   std::free(memory);
