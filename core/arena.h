@@ -41,6 +41,9 @@ class Arena final : public Allocator {
   std::int64_t taken_bytes() const { return memory_->bytes(); }
   /// Planned buffers that nobody has acquired so far.
   std::vector<std::string> not_acquired() const;
+  /// What of it is in memory: the pages that somebody has written so far (and that aren't swapped
+  /// out).
+  std::int64_t resident_bytes() const;
 
  private:
   struct Place {

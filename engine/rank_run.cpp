@@ -51,9 +51,9 @@ class RankRun {
       const std::string path = (context_.output / "metrics.jsonl").string();
       keep_metrics_before(path, first_step_);
       metrics_.emplace(path, MetricsWriter::Existing::kContinue);
+      metrics_->wait_for_room(context_.checkpoints.saves);
       checkpointing_.before_commit = [this] { metrics_->sync(); };
       checkpointing_.on_saved = [this](const SaveMetrics& save) { metrics_->write(save); };
-      report_memory();
     }
     const std::int64_t max_steps = recipe_.training.max_steps;
     begin_ = Clock::now();
@@ -79,6 +79,7 @@ class RankRun {
       if (stop != StopRequest::kNone) return stop_after(step, stop);
     }
     checkpointing_.finish();
+    if (metrics_) metrics_->sync();
     print_sample();
   }
 
@@ -99,6 +100,7 @@ class RankRun {
   void stop_after(std::int64_t step, StopRequest stop) {
     checkpointing_.finish();
     if (rank_.rank != 0) return;
+    metrics_->sync();
     const std::int64_t newest = checkpointing_.newest_step();
     throw_stopped(
         stop, fmt::format("after step {} of {}; {} is complete up to it, and {}", step + 1,
@@ -125,18 +127,6 @@ class RankRun {
     if (rank_.rank != 0 || !recipe_.metrics.trace_steps) return;
     if (step == recipe_.metrics.trace_steps->first) context_.trace.start();
     if (step == recipe_.metrics.trace_steps->last + 1) context_.trace.stop();
-  }
-
-  void report_memory() {
-    std::string parts;
-    const BytesByCategory bytes = rank_.memory->current();
-    for (int i = 0; i < kNumCategories; ++i) {
-      if (bytes[i] == 0) continue;
-      parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", name_of(static_cast<Category>(i)),
-                           human_bytes(bytes[i]));
-    }
-    context_.progress.message(fmt::format("{} of tensors per rank ({})",
-                                          human_bytes(rank_.memory->current_bytes()), parts));
   }
 
   void report(std::int64_t step, const StepResult& result, Clock::duration took) {

@@ -136,6 +136,9 @@ const std::vector<Field> kFields = {
     {KEY(checkpoint.resume), .fallback = value("auto"), .help = "auto: go on from the newest good checkpoint of {run.output_dir}, or start at step 0 if there is none. never: start at step 0, an error if there are checkpoints. A path: go on from that checkpoint."},
     {KEY(checkpoint.init_from), .fallback = value("''"), .help = "A checkpoint's folder: start a new run (step 0, fresh optimizer) from its weights. Used where there is nothing to resume."},
 
+    {KEY(memory.device_memory), .fallback = value("\"\""), .help = "Memory of one rank's device, such as 80GiB (B; KB, MB, GB, TB; KiB, MiB, GiB, TiB). Empty: on a CPU all ranks of the process share what this machine, or its control group's limit, has."},
+    {KEY(memory.on_exceed), .fallback = value("abort"), .choices = {"abort", "warn"}, .help = "A run that needs more memory ends before its first step, or says so and goes on."},
+
     {KEY(metrics.log_interval), .fallback = value("10"), .range = between(1, 1e12), .help = "Steps between printed lines. metrics.jsonl has every step."},
     {KEY(metrics.trace_steps), .fallback = value("[]"), .range = between(0, 1e12), .help = "First and last step (counted from 0) of a Chrome trace of every stream of every rank."},
 };
@@ -154,6 +157,7 @@ const std::vector<Block> kBlocks = {
     {"lr_scheduler", "The learning rate over the steps."},
     {"gradient_clipping", "The limit of the gradient's norm."},
     {"checkpoint", "What is kept on disk, and where a run begins."},
+    {"memory", "What it may take."},
     {"metrics", "What is reported."},
 };
 // clang-format on

@@ -7,7 +7,7 @@
 #include "core/arena.h"
 #include "engine/data/dataset.h"
 #include "engine/launch.h"
-#include "engine/memory_plan.h"
+#include "engine/memory_report.h"
 #include "engine/model/parameters.h"
 #include "engine/output_folder.h"
 #include "engine/product_rate.h"
@@ -76,6 +76,8 @@ CheckpointOptions checkpoint_options(const ResolvedRecipe& resolved, const data:
 void train(const ResolvedRecipe& resolved) {
   const Recipe& recipe = resolved.values;
   const TrainingOptions options = training_options(recipe);
+  const WorldPlan plan = plan_world(recipe);
+  const auto too_large = check_fits(resolved, plan, device_limit(recipe));
   const auto dataset = data::open_dataset(data_options(recipe));
   // A prompt that the vocabulary can't spell is an error now, not after the last step.
   if (recipe.training.sample_tokens > 0) dataset->text().ids(recipe.training.sample_prompt);
@@ -91,17 +93,14 @@ void train(const ResolvedRecipe& resolved) {
   launch.world_size = static_cast<int>(recipe.world_size());
   launch.threads_per_rank = static_cast<int>(recipe.run.num_threads);
   launch.trace = &trace;
-  launch.memory = [&](int rank) {
-    return std::make_unique<Arena>(plan_memory(options, {.world_size = launch.world_size,
-                                                         .rank = rank,
-                                                         .num_threads = launch.compute_threads(),
-                                                         .saves = checkpoints.saves}));
-  };
+  launch.memory = [&](int rank) { return std::make_unique<Arena>(plan.of(rank)); };
 
   Progress progress;
   progress.message(model_line(options, recipe));
   progress.message(dataset->summary());
   progress.message(cores_line(launch));
+  progress.message(memory_table(plan));
+  if (too_large) progress.message("warning: " + *too_large);
   const RunContext context{.recipe = recipe,
                            .options = options,
                            .batcher = batcher,
@@ -114,7 +113,14 @@ void train(const ResolvedRecipe& resolved) {
   install_stop_handlers(recipe.checkpoint.saves()
                             ? std::optional(std::chrono::seconds(recipe.checkpoint.stop_deadline))
                             : std::nullopt);
-  run_ranks(launch, [&](sharding::Rank& rank) { run_rank(context, rank); });
+  std::vector<MeasuredMemory> measured(static_cast<std::size_t>(launch.world_size));
+  run_ranks(launch, [&](sharding::Rank& rank) {
+    run_rank(context, rank);
+    measured[rank.rank] = measured_memory(*rank.memory);
+  });
+  const std::int64_t resident_bytes = peak_resident_bytes();
+  write_file(output / "memory.json", memory_json(plan, measured, resident_bytes));
+  progress.message(memory_comparison(plan, measured, resident_bytes));
   if (recipe.metrics.trace_steps) {
     write_file(output / "trace.json", trace.to_chrome_json());
     progress.message(fmt::format("trace of steps {} to {}: {}", recipe.metrics.trace_steps->first,

@@ -14,6 +14,7 @@
 #include <cmath>
 
 #include "engine/diagnosis.h"
+#include "engine/memory_plan.h"
 
 namespace sherd::engine {
 
@@ -34,6 +35,16 @@ std::vector<BufferSpec> training_step_buffers(const TrainingOptions& options,
       {norm.sums, norm.workspace, sharding::exchange_buffer("verdict", kVerdictNumbers, world_size),
        sharding::exchange_buffer("diagnosis", Diagnosis::kNumbers, world_size)});
   return buffers;
+}
+
+sharding::Traffic training_step_traffic(const TrainingOptions& options, int world_size, int rank) {
+  const auto units = plan_units(options, world_size);
+  sharding::Traffic traffic = sharding::parameter_traffic(
+      units, options.gather, training_uses(options.model), options.num_micro_steps);
+  traffic.add(sharding::gradient_traffic(units, options.num_micro_steps));
+  traffic.add(optim::optimizer_traffic(options.optimizer, units, rank));
+  traffic.add(sharding::exchange_traffic("verdict", kVerdictNumbers, world_size));
+  return traffic;
 }
 
 TrainingStep::TrainingStep(const TrainingOptions& options, ShardedModel& model)

@@ -39,6 +39,10 @@ std::vector<BufferSpec> training_step_buffers(const TrainingOptions& options,
                                               const std::vector<sharding::UnitPlan>& units,
                                               int rank);
 
+/// What rank `rank` sends in one step, to the byte. Not in it: evaluations, and the diagnosis of a
+/// step that is skipped or replayed.
+sharding::Traffic training_step_traffic(const TrainingOptions& options, int world_size, int rank);
+
 class TrainingStep {
  public:
   TrainingStep(const TrainingOptions& options, ShardedModel& model);

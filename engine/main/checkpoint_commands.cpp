@@ -2,11 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include "checkpoint/hdf5_export.h"
 #include "checkpoint/inspect.h"
 #include "checkpoint/verify.h"
+#include "engine/metrics.h"
 
 namespace sherd::main {
 namespace {
@@ -36,9 +35,10 @@ void verify(const std::string& path, bool deep) {
 void evaluate(const engine::TrainedModelRequest& request, bool as_json) {
   const engine::EvaluationResult result = engine::evaluate_checkpoint(request);
   if (as_json) {
-    nlohmann::ordered_json line = {{"val_loss", result.loss}, {"num_tokens", result.num_tokens}};
-    if (result.loss_20_batches) line["val_loss_20_batches"] = *result.loss_20_batches;
-    fmt::print("{}\n", line.dump());
+    const checkpoint::Checkpoint checkpoint(checkpoint::posix_disk(), request.checkpoint);
+    const engine::EvaluationMetrics line{checkpoint.manifest().step - 1, result.loss,
+                                         result.loss_20_batches, result.num_tokens};
+    fmt::print("{}\n", engine::to_json(line));
     return;
   }
   fmt::print("{}: validation loss {:.4f} over {} tokens\n", request.checkpoint, result.loss,
