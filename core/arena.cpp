@@ -39,6 +39,21 @@ class HostArenaMemory final : public ArenaMemory {
   }
   char* data() const override { return memory_; }
   std::int64_t bytes() const override { return bytes_; }
+  std::int64_t resident_bytes() const override {
+    const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    const auto mapped = static_cast<std::size_t>(bytes_);
+    std::array<unsigned char, 4096> pages{};
+    std::size_t num_resident = 0;
+    for (std::size_t begin = 0; begin < mapped; begin += pages.size() * page) {
+      const std::size_t bytes = std::min(mapped - begin, pages.size() * page);
+      const std::size_t num_pages = (bytes + page - 1) / page;
+      if (mincore(memory_ + begin, bytes, pages.data()) != 0) return 0;
+      num_resident += static_cast<std::size_t>(
+          std::count_if(pages.begin(), pages.begin() + static_cast<std::ptrdiff_t>(num_pages),
+                        [](unsigned char state) { return (state & 1) != 0; }));
+    }
+    return static_cast<std::int64_t>(num_resident * page);
+  }
   void zero(void* data, std::int64_t bytes) override {
     allow(data, bytes);
     std::memset(data, 0, static_cast<std::size_t>(bytes));
@@ -83,21 +98,6 @@ std::vector<std::string> Arena::not_acquired() const {
   }
   std::sort(names.begin(), names.end());
   return names;
-}
-
-std::int64_t Arena::resident_bytes() const {
-  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  std::array<unsigned char, 4096> pages{};
-  std::size_t num_resident = 0;
-  for (std::size_t begin = 0; begin < mapped_bytes_; begin += pages.size() * page) {
-    const std::size_t bytes = std::min(mapped_bytes_ - begin, pages.size() * page);
-    const std::size_t num_pages = (bytes + page - 1) / page;
-    if (mincore(memory_ + begin, bytes, pages.data()) != 0) return 0;
-    num_resident += static_cast<std::size_t>(
-        std::count_if(pages.begin(), pages.begin() + static_cast<std::ptrdiff_t>(num_pages),
-                      [](unsigned char state) { return (state & 1) != 0; }));
-  }
-  return static_cast<std::int64_t>(num_resident * page);
 }
 
 void* Arena::place(const BufferSpec& spec) {

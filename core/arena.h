@@ -22,6 +22,9 @@ class ArenaMemory {
   virtual ~ArenaMemory() = default;
   virtual char* data() const = 0;
   virtual std::int64_t bytes() const = 0;
+  /// What of it is in the machine's memory: the pages that somebody has written so far (and that
+  /// aren't swapped out). 0 on a GPU.
+  virtual std::int64_t resident_bytes() const = 0;
   virtual void zero(void* data, std::int64_t bytes) = 0;
   /// These bytes may be used from now on, or no longer.
   virtual void allow(void* data, std::int64_t bytes) noexcept = 0;
@@ -41,9 +44,8 @@ class Arena final : public Allocator {
   std::int64_t taken_bytes() const { return memory_->bytes(); }
   /// Planned buffers that nobody has acquired so far.
   std::vector<std::string> not_acquired() const;
-  /// What of it is in memory: the pages that somebody has written so far (and that aren't swapped
-  /// out).
-  std::int64_t resident_bytes() const;
+  /// What of it is in the machine's memory.
+  std::int64_t resident_bytes() const { return memory_->resident_bytes(); }
 
  private:
   struct Place {

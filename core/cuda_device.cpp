@@ -50,6 +50,7 @@ class CudaArenaMemory final : public ArenaMemory {
   }
   char* data() const override { return static_cast<char*>(memory_); }
   std::int64_t bytes() const override { return bytes_; }
+  std::int64_t resident_bytes() const override { return 0; }
   // Streams of ours don't synchronise with the default stream: waiting makes the zeros visible.
   void zero(void* data, std::int64_t bytes) override {
     check_cuda(cudaMemset(data, 0, static_cast<std::size_t>(bytes)), "cudaMemset");

@@ -4,8 +4,8 @@
 /// throws, it aborts its communicators with the reason, so that the others stop instead of waiting;
 /// `run_ranks` then rethrows the first error.
 ///
-/// On GPUs a rank is the thread that fills the queues of one GPU. Each has a GPU of its own and they
-/// talk through NCCL, or, if asked, all share the GPUs there are and read each other's memory.
+/// On GPUs a rank is the thread that fills the queues of one GPU. Each has a GPU of its own and
+/// they talk through NCCL, or, if asked, all share the GPUs there are and read each other's memory.
 #pragma once
 
 #include <chrono>
@@ -34,8 +34,8 @@ struct LaunchOptions {
   int compute_threads() const;
 };
 
-/// The GPU of rank `rank`: its own, or, if shared, ranks in turn. UsageError if there are more ranks
-/// than GPUs and they aren't to be shared.
+/// The GPU of rank `rank`: its own, or, if shared, ranks in turn. UsageError if there are more
+/// ranks than GPUs and they aren't to be shared.
 int device_of_rank(int rank, int world_size, int num_devices, bool share_device);
 
 /// Runs `body` on every rank, each on its own thread, and returns when all have ended. `body`

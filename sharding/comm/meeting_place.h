@@ -1,5 +1,5 @@
-/// Where ranks of one process meet: every rank brings what it has to a collective, and can read what
-/// the others brought until the next one.
+/// Where ranks of one process meet: every rank brings what it has to a collective, and can read
+/// what the others brought until the next one.
 ///
 /// Errors   PeerError with the reason if a rank aborted, waited longer than the timeout, or brought
 ///          something that doesn't agree. Only `bring` throws.

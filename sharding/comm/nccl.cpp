@@ -130,7 +130,8 @@ class NcclCommunicator final : public Communicator {
   void all_gather(Stream& stream, const std::string& what, Tensor full) override {
     check_divides(full, what);
     const auto bytes = static_cast<std::size_t>(full.bytes() / world_size());
-    const char* mine = static_cast<const char*>(full.data) + bytes * static_cast<std::size_t>(rank_);
+    const char* mine =
+        static_cast<const char*>(full.data) + bytes * static_cast<std::size_t>(rank_);
     group_->run(rank_, "all_gather of " + what, [&](ncclComm_t communicator) {
       return ncclAllGather(mine, full.data, bytes, ncclUint8, communicator, handle_of(stream));
     });
@@ -191,8 +192,7 @@ std::vector<std::unique_ptr<Communicator>> make_nccl_communicators(
   group->connect(devices);
   std::vector<std::unique_ptr<Communicator>> communicators;
   for (std::size_t rank = 0; rank < devices.size(); ++rank) {
-    communicators.push_back(
-        std::make_unique<NcclCommunicator>(group, static_cast<int>(rank)));
+    communicators.push_back(std::make_unique<NcclCommunicator>(group, static_cast<int>(rank)));
   }
   return communicators;
 }

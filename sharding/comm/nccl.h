@@ -1,5 +1,5 @@
-/// Ranks with a GPU each, over NCCL: one thread per GPU inside a process. (Many machines join with a
-/// shared id instead of a list of devices; that is the distributed issue's.)
+/// Ranks with a GPU each, over NCCL: one thread per GPU inside a process. (Many machines join with
+/// a shared id instead of a list of devices; that is the distributed issue's.)
 ///
 /// Sums   in NCCL's order, which is fixed for a communicator but isn't rank order; 16-bit sums are
 ///        rounded at every hop. Reduce in f32 (mixed_precision.reduce_dtype) to stay close to

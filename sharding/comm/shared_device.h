@@ -5,7 +5,8 @@
 /// queues wait for the events, the threads don't wait for the queues:
 ///
 ///   all_gather       ready; meet; copy every other slice into full; done; meet
-///   reduce_scatter   ready; meet; out = full_0's slice + full_1's slice + ..., in rank order; done;
+///   reduce_scatter   ready; meet; out = full_0's slice + full_1's slice + ..., in rank order;
+///   done;
 ///                    meet
 ///   all_reduce       ready; meet; own slice = the sum in rank order; summed; meet; copy the other
 ///                    slices; done; meet
