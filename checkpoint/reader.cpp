@@ -87,7 +87,8 @@ std::vector<Copy> plan_copies(const Manifest& manifest, const State& wanted) {
 
 // `copies` of one dataset, ascending in begin. `active` are those that the current block is part
 // of.
-void copy_dataset(BlockReader& reader, const Copy* next, const Copy* end) {
+void copy_dataset(BlockReader& reader, const Copy* next, const Copy* end,
+                  const sharding::CopyState& copy_state) {
   std::vector<Copy> active;
   std::int64_t number = 0;
   while (next != end || !active.empty()) {
@@ -99,8 +100,13 @@ void copy_dataset(BlockReader& reader, const Copy* next, const Copy* end) {
     for (const Copy& copy : active) {
       const std::int64_t from = std::max(copy.begin, block_begin);
       const std::int64_t to = std::min(copy.end, block_end);
-      std::memcpy(copy.to + (from - copy.begin), bytes.data() + (from - block_begin),
-                  static_cast<std::size_t>(to - from));
+      const char* source = bytes.data() + (from - block_begin);
+      char* target = copy.to + (from - copy.begin);
+      if (copy_state) {
+        copy_state(source, target, to - from);
+      } else {
+        std::memcpy(target, source, static_cast<std::size_t>(to - from));
+      }
     }
     std::erase_if(active, [block_end](const Copy& copy) { return copy.end <= block_end; });
   }
@@ -151,7 +157,8 @@ void check_match(const Checkpoint& checkpoint, const std::vector<StateTensor>& w
   }
 }
 
-LoadStatistics load(const Checkpoint& checkpoint, const State& wanted, Match match, Tensor buffer) {
+LoadStatistics load(const Checkpoint& checkpoint, const State& wanted, Match match, Tensor buffer,
+                    const sharding::CopyState& copy) {
   check_match(checkpoint, wanted.tensors, match);
   const std::vector<Copy> copies = plan_copies(checkpoint.manifest(), wanted);
   BlockReader reader(checkpoint, buffer);
@@ -163,7 +170,7 @@ LoadStatistics load(const Checkpoint& checkpoint, const State& wanted, Match mat
          ++end) {
       statistics.bytes_copied += copies[end].end - copies[end].begin;
     }
-    copy_dataset(reader, copies.data() + begin, copies.data() + end);
+    copy_dataset(reader, copies.data() + begin, copies.data() + end, copy);
     begin = end;
   }
   statistics.blocks_read = reader.blocks_read();

@@ -35,8 +35,8 @@ struct LoadStatistics {
   std::int64_t bytes_copied = 0;
 };
 
-/// `buffer`: u8, at least kBlockBytes.
+/// `buffer`: u8 in host memory, at least kBlockBytes.
 LoadStatistics load(const Checkpoint& checkpoint, const sharding::State& wanted, Match match,
-                    Tensor buffer);
+                    Tensor buffer, const sharding::CopyState& copy = {});
 
 }  // namespace sherd::checkpoint

@@ -68,14 +68,16 @@ class FirstError {
 }  // namespace
 
 ShardWriter::ShardWriter(Disk& disk, std::string path, ShardLabel label,
-                         const sharding::State& state, Tensor ring, int writes_in_flight)
+                         const sharding::State& state, Tensor ring, int writes_in_flight,
+                         sharding::CopyState copy)
     : disk_(disk),
       path_(std::move(path)),
       label_(std::move(label)),
       tensors_(state.tensors),
       layout_(lay_out_shard(state)),
       ring_(ring),
-      writes_in_flight_(writes_in_flight) {
+      writes_in_flight_(writes_in_flight),
+      copy_state_(std::move(copy)) {
   for (ShardDataset& dataset : layout_.info.datasets) {
     dataset.checksums.resize(
         static_cast<std::size_t>((dataset.bytes() + kBlockBytes - 1) / kBlockBytes));
@@ -112,8 +114,12 @@ void ShardWriter::copy_dataset(int dataset, std::size_t& piece) {
     for (std::int64_t filled = 0; filled < bytes;) {
       const ConstTensor& source = layout_.sources[piece];
       const std::int64_t part = std::min(bytes - filled, source.bytes() - used);
-      std::memcpy(block + filled, static_cast<const char*>(source.data) + used,
-                  static_cast<std::size_t>(part));
+      const char* from = static_cast<const char*>(source.data) + used;
+      if (copy_state_) {
+        copy_state_(from, block + filled, part);
+      } else {
+        std::memcpy(block + filled, from, static_cast<std::size_t>(part));
+      }
       filled += part;
       used += part;
       if (used == source.bytes()) {

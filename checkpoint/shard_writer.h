@@ -29,7 +29,7 @@ class ShardWriter {
   /// `path` doesn't exist yet; its directory does when write() is called. The memory of `state`'s
   /// pieces must stay until copy() has returned, `disk` and `ring` until write() has.
   ShardWriter(Disk& disk, std::string path, ShardLabel label, const sharding::State& state,
-              Tensor ring, int writes_in_flight);
+              Tensor ring, int writes_in_flight, sharding::CopyState copy = {});
 
   void copy();
   ShardInfo write();
@@ -56,6 +56,7 @@ class ShardWriter {
   ShardLayout layout_;
   StagingRing ring_;
   const int writes_in_flight_;
+  const sharding::CopyState copy_state_;
   std::atomic<bool> stopped_{false};
 
   Hdf5Skeleton skeleton_;

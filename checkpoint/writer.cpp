@@ -98,7 +98,7 @@ Writer::Save::Save(const WriterOptions& options, std::int64_t step, std::string 
       shard_path_(temporary_ + "/" + shard_name(options.rank, options.world)),
       part_path_(temporary_ + "/" + part_name(options.rank, options.world)),
       shard_(*options.disk, shard_path_, {save_uuid_, step_, options.rank, options.world}, state,
-             options.ring, options.writes_in_flight) {
+             options.ring, options.writes_in_flight, options.copy) {
   status_.phase = SavePhase::kWriting;
   status_.times.bytes = shard_.bytes();
   thread_ = std::thread([this] { run(); });

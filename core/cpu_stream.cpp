@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <cstring>
 #include <deque>
 #include <exception>
 #include <mutex>
@@ -200,6 +201,11 @@ class WorkerStream final : public Stream {
 };
 
 }  // namespace
+
+void Stream::copy(const void* from, void* to, std::int64_t bytes) {
+  if (bytes == 0 || from == to) return;
+  run("copy", [=] { std::memcpy(to, from, static_cast<std::size_t>(bytes)); });
+}
 
 std::unique_ptr<Stream> make_cpu_compute_stream(StreamOptions options) {
   return std::make_unique<ComputeStream>(std::move(options));

@@ -109,11 +109,4 @@ std::shared_ptr<void> pinned_memory(std::int64_t bytes) {
   return {memory, [](void* data) { cudaFreeHost(data); }};
 }
 
-void copy_bytes(CudaStream& stream, const void* from, void* to, std::int64_t bytes) {
-  if (bytes == 0) return;
-  check_cuda(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault,
-                             stream.handle()),
-             "cudaMemcpyAsync");
-}
-
 }  // namespace sherd

@@ -86,7 +86,4 @@ std::unique_ptr<ArenaMemory> cuda_arena_memory(std::int64_t bytes, int device);
 /// with the pointer, when no copy uses it any more.
 std::shared_ptr<void> pinned_memory(std::int64_t bytes);
 
-/// Enqueues a copy of bytes between any two places, host (pinned) or device.
-void copy_bytes(CudaStream& stream, const void* from, void* to, std::int64_t bytes);
-
 }  // namespace sherd

@@ -137,6 +137,14 @@ class QueueOnDevice final : public CudaStream {
     enqueue(std::move(work));
     boundary(label);
   }
+  void copy(const void* from, void* to, std::int64_t bytes) override {
+    if (bytes == 0 || from == to) return;
+    boundary("copy");
+    check_cuda(
+        cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault, stream_),
+        "cudaMemcpyAsync");
+    boundary("copy");
+  }
   std::unique_ptr<Event> make_event() const override {
     return std::make_unique<CudaEvent>(cudaEventDisableTiming);
   }

@@ -59,6 +59,9 @@ struct BufferSpec {
   DType dtype;
   std::int64_t numel;
   Phases phases = kAlways;
+  /// Host code reads or writes it too: where the device's memory isn't the host's, it has a twin
+  /// there (sharding/mirrored_buffer.h).
+  bool mirrored = false;
 
   std::int64_t bytes() const { return numel * static_cast<std::int64_t>(size_of(dtype)); }
   bool operator==(const BufferSpec&) const = default;

@@ -28,8 +28,5 @@ std::unique_ptr<ArenaMemory> cuda_arena_memory(std::int64_t, int) {
 std::shared_ptr<void> pinned_memory(std::int64_t) {
   refuse();
 }
-void copy_bytes(CudaStream&, const void*, void*, std::int64_t) {
-  refuse();
-}
 
 }  // namespace sherd

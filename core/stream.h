@@ -14,6 +14,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -60,6 +61,9 @@ class Stream {
 
   /// Host code, in this stream's order. `label` names it in traces and to the hook.
   virtual void run(std::string_view label, std::function<void()> work) = 0;
+  /// Copies bytes in this stream's order. Where the device's memory isn't the host's, either side
+  /// may lie in either; host memory that isn't page-locked makes the caller wait.
+  virtual void copy(const void* from, void* to, std::int64_t bytes);
   /// An event for streams of this stream's device.
   virtual std::unique_ptr<Event> make_event() const = 0;
   /// `event` stands for everything enqueued so far.

@@ -94,16 +94,25 @@ Checkpointing::Checkpointing(const TrainingOptions& options, const CheckpointOpt
       exchange_(rank_, "checkpoint", kNumbers) {
   const auto buffers =
       checkpoint_buffers(options, checkpoints.saves, sharding::plans_of(model.units()), rank_.rank);
-  reading_ = rank_.memory->acquire(buffers[1]);
+  reading_ = rank_.acquire_on_host(buffers[1]);
+  if (rank_.separate_memory()) {
+    copies_ = rank_.make_copy_stream("checkpoint");
+    updated_ = rank_.make_event();
+    copy_ = [this](const void* from, void* to, std::int64_t bytes) {
+      copies_->copy(from, to, bytes);
+      copies_->synchronize();
+    };
+  }
   if (!checkpoints_.saves) return;
-  ring_ = rank_.memory->acquire(buffers[2]);
+  ring_ = rank_.acquire_on_host(buffers[2]);
   owned_ = run_state(options, model, training_step, Pieces::kOwned);
   writer_ = std::make_unique<checkpoint::Writer>(
       checkpoint::WriterOptions{.directory = checkpoints_.directory,
                                 .rank = rank_.rank,
                                 .world = rank_.world_size,
                                 .ring = ring_,
-                                .build_index = checkpoint::build_hdf5_index});
+                                .build_index = checkpoint::build_hdf5_index,
+                                .copy = copy_});
   training_step_.before_update = [this] {
     if (saving_) writer_->wait_copied();
   };
@@ -190,7 +199,8 @@ bool Checkpointing::load(const std::string& path, bool weights_only, std::int64_
   if (!weights_only) check_fingerprint(checkpoint.manifest(), path);
   checkpoint::check_match(checkpoint, wanted.tensors, match);
   try {
-    checkpoint::load(checkpoint, wanted, match, reading_);
+    rank_.compute().synchronize();  // initial values aren't still on their way
+    checkpoint::load(checkpoint, wanted, match, reading_, copy_);
   } catch (const DataError& error) {
     good = false;
     problem = error.what();
@@ -272,6 +282,10 @@ void Checkpointing::begin_save(std::int64_t step, const StepOutcome& outcome) {
   std::string uuid;
   for (int i = 0; i < 4; ++i) {
     uuid += fmt::format("{:08x}", static_cast<std::uint32_t>(first[1 + i]));
+  }
+  if (copies_) {
+    rank_.compute().record(*updated_);
+    copies_->wait(*updated_);
   }
   writer_->begin(step, uuid, owned_);
   saving_ = true;

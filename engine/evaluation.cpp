@@ -12,8 +12,8 @@ constexpr int kNumbers = 2;  // of each rank: loss and tokens
 
 std::vector<BufferSpec> evaluation_buffers(const TrainingOptions& options, int world_size) {
   const std::int64_t tokens = options.model.tokens();
-  return {{"evaluation.inputs", Category::kData, DType::kI32, tokens, kEvaluation},
-          {"evaluation.targets", Category::kData, DType::kI32, tokens, kEvaluation},
+  return {{"evaluation.inputs", Category::kData, DType::kI32, tokens, kEvaluation, true},
+          {"evaluation.targets", Category::kData, DType::kI32, tokens, kEvaluation, true},
           sharding::exchange_buffer("evaluation", kNumbers, world_size)};
 }
 
@@ -22,8 +22,8 @@ Evaluation::Evaluation(const TrainingOptions& options, ShardedModel& model,
     : options_(options),
       model_(model),
       batcher_(batcher),
-      inputs_(model.rank().memory->acquire(evaluation_buffers(options, 1)[0])),
-      targets_(model.rank().memory->acquire(evaluation_buffers(options, 1)[1])),
+      inputs_(model.rank(), evaluation_buffers(options, 1)[0]),
+      targets_(model.rank(), evaluation_buffers(options, 1)[1]),
       exchange_(model.rank(), "evaluation", kNumbers) {}
 
 // A rank that left alone would leave the others waiting in a gather.
@@ -46,14 +46,17 @@ Evaluation::Mean Evaluation::mean_loss(std::int64_t num_passes, const Fill& fill
     stop = agreed_stop();
     if (stop != StopRequest::kNone) return {};
     const std::int64_t rows = fill(pass_index);
+    inputs_.to_device(model_.rank().compute());
+    targets_.to_device(model_.rank().compute());
     // A rank without rows left still takes part in the gathers.
-    const model::Pass pass{.inputs = inputs_, .targets = targets_};
+    const model::Pass pass{.inputs = inputs_.device(), .targets = targets_.device()};
     model_.parameters().plan(model_.evaluation_uses());
     model_.forward(pass, kEvaluation);
     model_.evaluate_head(pass);
-    mine[0] += model_.loss_sum(0, rows * seq_length);
+    model_.add_losses(rows * seq_length, pass_index == 0);
     mine[1] += static_cast<double>(rows * seq_length);
   }
+  if (num_passes > 0) mine[0] = model_.loss_sum();
   double loss_sum = 0.0;
   double tokens = 0.0;
   for (const std::vector<double>& row : exchange_.all("evaluation", mine)) {
@@ -80,12 +83,12 @@ EvaluationResult Evaluation::run(std::int64_t num_batches) {
         const std::int64_t count = std::clamp<std::int64_t>(windows - first, 0, rows);
         const std::int64_t tokens = count * options_.model.seq_length;
         // Rows that nobody counts are computed all the same, so they hold some token.
-        for (const Tensor& all : {inputs_.tensor(), targets_.tensor()}) {
+        for (const Tensor& all : {inputs_.host(), targets_.host()}) {
           std::fill_n(all.as<std::int32_t>() + tokens, all.numel - tokens, 0);
         }
         if (count > 0) {
-          batcher_.fill_validation(first, count, inputs_.tensor().part(0, tokens),
-                                   targets_.tensor().part(0, tokens));
+          batcher_.fill_validation(first, count, inputs_.host().part(0, tokens),
+                                   targets_.host().part(0, tokens));
         }
         return count;
       },
@@ -94,7 +97,7 @@ EvaluationResult Evaluation::run(std::int64_t num_batches) {
   result.num_tokens = mean.num_tokens;
   if (windows == all_windows && result.stop == StopRequest::kNone) {
     const auto fill_sample = [&](std::int64_t pass) {
-      batcher_.fill_validation_sample(pass * world + rank, rows, inputs_, targets_);
+      batcher_.fill_validation_sample(pass * world + rank, rows, inputs_.host(), targets_.host());
       return rows;
     };
     result.loss_20_batches = mean_loss(20, fill_sample, result.stop).loss;

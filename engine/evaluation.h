@@ -33,7 +33,7 @@ class Evaluation {
   EvaluationResult run(std::int64_t num_batches);
 
   /// Room for one micro-batch of tokens: [T] i32 each, in kEvaluation.
-  const Buffer& inputs() const { return inputs_; }
+  const sharding::MirroredBuffer& inputs() const { return inputs_; }
 
  private:
   struct Mean {
@@ -49,7 +49,7 @@ class Evaluation {
   const TrainingOptions& options_;
   ShardedModel& model_;
   const data::Batcher& batcher_;
-  Buffer inputs_, targets_;
+  sharding::MirroredBuffer inputs_, targets_;
   sharding::Exchange exchange_;
 };
 

@@ -30,6 +30,18 @@ class FirstError {
   std::exception_ptr error_;
 };
 
+std::unique_ptr<Stream> stream_for(const LaunchOptions& options, int device,
+                                   const StreamOptions& stream) {
+  if (options.make_stream) return options.make_stream(stream);
+  if (options.device == DeviceKind::kCuda) {
+    CudaStreamOptions cuda = options.cuda;
+    cuda.device = device;
+    return make_cuda_stream(stream, cuda);
+  }
+  return stream.name == "compute" ? make_cpu_compute_stream(stream)
+                                  : make_cpu_worker_stream(stream);
+}
+
 std::unique_ptr<sharding::Rank> make_rank(const LaunchOptions& options, int r, int device,
                                           std::unique_ptr<sharding::Communicator> gather,
                                           std::unique_ptr<sharding::Communicator> reduce) {
@@ -38,27 +50,27 @@ std::unique_ptr<sharding::Rank> make_rank(const LaunchOptions& options, int r, i
   rank->world_size = options.world_size;
   if (options.device == DeviceKind::kCuda) {
     use_cuda_device(device);
-    CHECK(options.memory, "ranks on GPUs without a memory of their own");
+    CHECK(options.memory && options.host_memory, "ranks on GPUs without memory of their own");
   }
   rank->memory = options.memory ? options.memory(r) : std::make_unique<HeapAllocator>();
   rank->gather_communicator = std::move(gather);
   rank->reduce_communicator = std::move(reduce);
   const int threads = options.compute_threads();
   const bool own_cores = threads * options.world_size <= num_usable_cores();
-  const auto stream_options = [&](const char* name, int num_threads) {
-    return StreamOptions{name, r, num_threads, own_cores, options.hook, options.trace};
+  const auto make_stream = [&options, r, device, own_cores](const std::string& name,
+                                                            int num_threads) {
+    const StreamOptions stream{name, r, num_threads, own_cores, options.hook, options.trace};
+    return stream_for(options, device, stream);
   };
-  if (options.device == DeviceKind::kCuda) {
-    CudaStreamOptions cuda = options.cuda;
-    cuda.device = device;
-    rank->compute_stream = make_cuda_stream(stream_options("compute", 1), cuda);
-    rank->gather_stream = make_cuda_stream(stream_options("gather", 1), cuda);
-    rank->reduce_stream = make_cuda_stream(stream_options("reduce", 1), cuda);
-    return rank;
+  if (options.host_memory) {
+    rank->host_memory = options.host_memory(r);
+    rank->make_copy_stream = [make_stream](const std::string& name) {
+      return make_stream(name, 1);
+    };
   }
-  rank->compute_stream = make_cpu_compute_stream(stream_options("compute", threads));
-  rank->gather_stream = make_cpu_worker_stream(stream_options("gather", 1));
-  rank->reduce_stream = make_cpu_worker_stream(stream_options("reduce", 1));
+  rank->compute_stream = make_stream("compute", threads);
+  rank->gather_stream = make_stream("gather", 1);
+  rank->reduce_stream = make_stream("reduce", 1);
   return rank;
 }
 

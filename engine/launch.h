@@ -25,11 +25,15 @@ struct LaunchOptions {
   Trace* trace = nullptr;
   /// Makes the memory of rank r, on that rank's thread. Empty: from the heap, without a plan.
   std::function<std::unique_ptr<Allocator>(int r)> memory;
+  /// The same for host memory that the rank's device reaches, where its memory isn't the host's.
+  std::function<std::unique_ptr<Allocator>(int r)> host_memory;
   std::chrono::milliseconds peer_timeout = sharding::kDefaultPeerTimeout;
 
   DeviceKind device = DeviceKind::kCpu;
   bool share_device = false;  ///< several ranks on one GPU: --share-device
   CudaStreamOptions cuda;     ///< of every stream; its device is set by the rank
+  /// Streams in place of the device's own; for tests.
+  std::function<std::unique_ptr<Stream>(const StreamOptions& options)> make_stream;
 
   int compute_threads() const;
 };

@@ -3,7 +3,7 @@
 #include "engine/checkpointing.h"
 #include "engine/evaluation.h"
 #include "engine/model/activations.h"
-#include "engine/rank_run.h"
+#include "engine/token_feed.h"
 #include "engine/training_step.h"
 #include "optim/muon.h"
 
@@ -31,6 +31,7 @@ std::vector<BufferSpec> model_buffers(const TrainingOptions& options,
       sharding::reduction_buffers(units, options.num_micro_steps);
   for (auto& slot : reduction.slots) buffers.push_back(std::move(slot.buffer));
   if (reduction.staging) buffers.push_back(std::move(*reduction.staging));
+  buffers.push_back(loss_sum_buffer());
   model::Activations(options.model, num_threads, [&](const BufferSpec& buffer) {
     buffers.push_back(buffer);
     return Buffer();

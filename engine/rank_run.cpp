@@ -2,26 +2,14 @@
 
 #include <optional>
 
-#include "engine/data/prefetcher.h"
 #include "engine/evaluation.h"
 #include "engine/metrics.h"
 #include "engine/output_folder.h"
 #include "engine/sampling.h"
+#include "engine/token_feed.h"
 #include "engine/training_step.h"
 
 namespace sherd::engine {
-
-// One micro-batch is read while the next one is written, at any time.
-std::vector<BufferSpec> batch_buffers(const TrainingOptions& options) {
-  std::vector<BufferSpec> buffers;
-  for (const int index : {0, 1}) {
-    for (const char* kind : {"inputs", "targets"}) {
-      buffers.push_back({fmt::format("batch.{}.{}", index, kind), Category::kData, DType::kI32,
-                         options.model.tokens()});
-    }
-  }
-  return buffers;
-}
 
 namespace {
 
@@ -36,16 +24,14 @@ class RankRun {
         evaluation_(context.options, model_, context.batcher),
         checkpointing_(context.options, context.checkpoints, model_, training_step_,
                        context.progress),
-        batches_(acquire_batches(context.options, rank)) {}
+        feed_(context.options, rank,
+              [this](std::int64_t step, std::int64_t micro_step, const data::Batch& batch) {
+                context_.batcher.fill(step, micro_step, rank_.rank, batch.inputs, batch.targets);
+              }) {}
 
   void train() {
     first_step_ = checkpointing_.begin();
-    prefetcher_.emplace(
-        [this](std::int64_t step, std::int64_t micro_step, const data::Batch& batch) {
-          context_.batcher.fill(step, micro_step, rank_.rank, batch.inputs, batch.targets);
-        },
-        first_step_, context_.options.num_micro_steps, std::array{batch(0), batch(1)});
-    next_number_ = first_step_ * context_.options.num_micro_steps;
+    feed_.start(first_step_);
     if (rank_.rank == 0) {
       write_file((context_.output / "recipe.yaml").string(), context_.checkpoints.recipe);
       const std::string path = (context_.output / "metrics.jsonl").string();
@@ -67,7 +53,7 @@ class RankRun {
       trace_if_asked(step);
       const auto step_begin = Clock::now();
       const StepResult result = training_step_.run(
-          step, [this](std::int64_t s, std::int64_t m) { return next_batch(s, m); },
+          step, [this](std::int64_t s, std::int64_t m) { return feed_.next(s, m); },
           stop_request());
       if (rank_.rank == 0) report(step, result, Clock::now() - step_begin);
       StepOutcome outcome;
@@ -84,18 +70,6 @@ class RankRun {
   }
 
  private:
-  static std::vector<Buffer> acquire_batches(const TrainingOptions& options,
-                                             const sharding::Rank& rank) {
-    std::vector<Buffer> batches;
-    for (const BufferSpec& buffer : batch_buffers(options)) {
-      batches.push_back(rank.memory->acquire(buffer));
-    }
-    return batches;
-  }
-  data::Batch batch(std::size_t index) const {
-    return {batches_[2 * index], batches_[2 * index + 1]};
-  }
-
   // Rank 0 alone throws: an abort from another could reach it before it has written this step.
   void stop_after(std::int64_t step, StopRequest stop) {
     checkpointing_.finish();
@@ -107,20 +81,6 @@ class RankRun {
                           recipe_.training.max_steps, (context_.output / "metrics.jsonl").string(),
                           newest < 0 ? "there is no checkpoint"
                                      : fmt::format("the newest checkpoint is of step {}", newest)));
-  }
-
-  // The prefetched batch. A step that is replayed, before the run stops, asks for its batches
-  // again: they are made anew, and the prefetcher's work is over.
-  TokenBatch next_batch(std::int64_t step, std::int64_t micro_step) {
-    const std::int64_t number = step * context_.options.num_micro_steps + micro_step;
-    if (number == next_number_) {
-      ++next_number_;
-      const data::Batch batch = prefetcher_->next();
-      return {batch.inputs, batch.targets};
-    }
-    prefetcher_.reset();
-    context_.batcher.fill(step, micro_step, rank_.rank, batch(0).inputs, batch(0).targets);
-    return {batch(0).inputs, batch(0).targets};
   }
 
   void trace_if_asked(std::int64_t step) {
@@ -231,11 +191,9 @@ class RankRun {
   TrainingStep training_step_;
   Evaluation evaluation_;
   Checkpointing checkpointing_;
-  std::vector<Buffer> batches_;
-  std::optional<data::BatchPrefetcher> prefetcher_;
+  TokenFeed feed_;
   std::optional<MetricsWriter> metrics_;
   std::int64_t first_step_ = 0;
-  std::int64_t next_number_ = 0;
 
   Clock::time_point begin_;
   double exposed_ms_ = 0.0, comm_cpu_ms_ = 0.0, busy_seconds_ = 0.0;

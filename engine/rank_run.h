@@ -23,9 +23,6 @@ struct RunContext {
   double product_rate = 0.0;  ///< flop/s of the whole machine; 0 if not measured
 };
 
-/// The two micro-batches of tokens, inputs and targets each, that the data prefetch fills in turn.
-std::vector<BufferSpec> batch_buffers(const TrainingOptions& options);
-
 void run_rank(const RunContext& context, sharding::Rank& rank);
 
 }  // namespace sherd::engine

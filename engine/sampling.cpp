@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 
 #include "engine/stop_request.h"
@@ -19,6 +20,22 @@ double uniform(std::uint64_t seed, std::int64_t draw) {
   const std::uint64_t bits =
       (static_cast<std::uint64_t>(block.word[0]) << 32 | block.word[1]) >> 11;
   return static_cast<double>(bits) * 0x1.0p-53;
+}
+
+template <class T>
+std::vector<float> floats_of(const std::vector<char>& bytes) {
+  std::vector<T> values(bytes.size() / sizeof(T));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return {values.begin(), values.end()};
+}
+
+std::vector<float> on_host(Stream& stream, const Tensor& values) {
+  std::vector<char> bytes(static_cast<std::size_t>(values.bytes()));
+  stream.copy(values.data, bytes.data(), values.bytes());
+  stream.synchronize();
+  if (values.dtype == DType::kBF16) return floats_of<BFloat16>(bytes);
+  if (values.dtype == DType::kF16) return floats_of<Float16>(bytes);
+  return floats_of<float>(bytes);
 }
 
 }  // namespace
@@ -50,27 +67,25 @@ std::int32_t choose_token(const std::vector<float>& logits, const SamplingOption
 }
 
 std::vector<std::int32_t> sample(ShardedModel& model, const std::vector<std::int32_t>& prompt,
-                                 const SamplingOptions& options, const Buffer& inputs) {
+                                 const SamplingOptions& options,
+                                 const sharding::MirroredBuffer& inputs) {
   CHECK(!prompt.empty(), "a prompt without tokens");
   model.rank().memory->enter(kEvaluation);
   const std::int64_t context = model.transformer().shape().seq_length;
   const std::int64_t sequences = model.transformer().shape().sequences;
   std::vector<std::int32_t> tokens = prompt;
-  std::vector<float> logits(static_cast<std::size_t>(model.transformer().shape().vocab_size));
   for (std::int64_t draw = 0; draw < options.num_tokens; ++draw) {
     if (const StopRequest stop = stop_request(); stop != StopRequest::kNone) {
       throw_stopped(stop, "during sampling; what was trained is on disk");
     }
     const auto length = std::min<std::int64_t>(context, static_cast<std::int64_t>(tokens.size()));
-    const Tensor window = inputs.tensor().part(0, length);
-    std::copy(tokens.end() - length, tokens.end(), window.as<std::int32_t>());
+    std::copy(tokens.end() - length, tokens.end(), inputs.host().as<std::int32_t>());
+    inputs.to_device(model.rank().compute(), 0, length);
     model.transformer().resize(1, length);
     model.parameters().plan(model.evaluation_uses());
-    model.forward({.inputs = window, .targets = {}}, kEvaluation);
-    const Tensor row = model.token_logits(length - 1);
-    kernels::cast(model.rank().compute(), row,
-                  Tensor{logits.data(), DType::kF32, static_cast<std::int64_t>(logits.size())});
-    model.rank().compute().synchronize();
+    model.forward({.inputs = inputs.device().part(0, length), .targets = {}}, kEvaluation);
+    const std::vector<float> logits =
+        on_host(model.rank().compute(), model.token_logits(length - 1));
     tokens.push_back(choose_token(logits, options, uniform(options.seed, draw)));
   }
   model.transformer().resize(sequences, context);

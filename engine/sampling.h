@@ -20,7 +20,8 @@ struct SamplingOptions {
 /// costs one forward pass over it.
 /// Errors   Interrupted or Requeue if a signal asks to stop (stop_request.h).
 std::vector<std::int32_t> sample(ShardedModel& model, const std::vector<std::int32_t>& prompt,
-                                 const SamplingOptions& options, const Buffer& inputs);
+                                 const SamplingOptions& options,
+                                 const sharding::MirroredBuffer& inputs);
 
 /// The token at `u` in [0, 1) of softmax(logits / temperature) over the `top_k` largest.
 std::int32_t choose_token(const std::vector<float>& logits, const SamplingOptions& options,

@@ -52,6 +52,10 @@ std::vector<int> evaluation_uses(const model::ModelShape& shape) {
   return uses;
 }
 
+BufferSpec loss_sum_buffer() {
+  return {"loss_sum", Category::kWorkspace, DType::kF64, 1, kAlways, true};
+}
+
 ShardedModel::ShardedModel(const TrainingOptions& options, const sharding::Rank& rank)
     : options_(options),
       rank_(rank),
@@ -60,7 +64,8 @@ ShardedModel::ShardedModel(const TrainingOptions& options, const sharding::Rank&
       units_(make_units(options, rank)),
       parameters_(rank, units_, options.gather),
       gradients_(rank, units_, options.num_micro_steps),
-      transformer_(options.model, *rank.memory, rank.compute()) {
+      transformer_(options.model, *rank.memory, rank.compute()),
+      loss_sum_(rank, loss_sum_buffer()) {
   // Guarded, because gathers are under way here: if anything fails before the run begins, they must
   // have left these buffers.
   rank_.guard([&] {
@@ -130,12 +135,15 @@ Tensor ShardedModel::token_logits(std::int64_t token) {
   return logits;
 }
 
-double ShardedModel::loss_sum(std::int64_t first_token, std::int64_t num_tokens) {
+void ShardedModel::add_losses(std::int64_t num_tokens, bool first) {
+  kernels::sum(rank_.compute(), transformer_.losses().part(0, num_tokens), loss_sum_.device(),
+               !first);
+}
+
+double ShardedModel::loss_sum() {
+  loss_sum_.to_host(rank_.compute());
   rank_.compute().synchronize();
-  const float* losses = transformer_.losses().part(first_token, num_tokens).as<float>();
-  double sum = 0.0;
-  for (std::int64_t i = 0; i < num_tokens; ++i) sum += static_cast<double>(losses[i]);
-  return sum;
+  return *loss_sum_.host().as<double>();
 }
 
 }  // namespace sherd::engine

@@ -7,6 +7,7 @@
 #include "engine/model/transformer.h"
 #include "engine/training_options.h"
 #include "sharding/gradient_reduction.h"
+#include "sharding/mirrored_buffer.h"
 #include "sharding/parameter_gather.h"
 
 namespace sherd::engine {
@@ -15,6 +16,9 @@ namespace sherd::engine {
 /// in the parameter table.
 std::vector<int> training_uses(const model::ModelShape& shape);
 std::vector<int> evaluation_uses(const model::ModelShape& shape);
+
+/// Where losses are added up.
+BufferSpec loss_sum_buffer();
 
 class ShardedModel {
  public:
@@ -46,8 +50,11 @@ class ShardedModel {
   /// Logits of one token of the pass. [V] f32 or the compute type, in device memory.
   Tensor token_logits(std::int64_t token);
 
-  /// The last pass's losses added in f64, in token order. Blocks until they are there.
-  double loss_sum(std::int64_t first_token, std::int64_t num_tokens);
+  /// Adds the last pass's losses of the first `num_tokens` tokens, in f64, to a sum on the device;
+  /// `first`: the sum begins with them.
+  void add_losses(std::int64_t num_tokens, bool first);
+  /// That sum. Blocks until it is there.
+  double loss_sum();
 
  private:
   const TrainingOptions& options_;
@@ -58,6 +65,7 @@ class ShardedModel {
   sharding::ParameterGather parameters_;
   sharding::GradientReduction gradients_;
   model::Transformer transformer_;
+  sharding::MirroredBuffer loss_sum_;
 };
 
 }  // namespace sherd::engine

@@ -73,10 +73,19 @@ TrainedModel trained_model(const Checkpoint& checkpoint, const TrainedModelReque
 
 void load_weights(const Checkpoint& checkpoint, const TrainingOptions& options,
                   ShardedModel& model) {
-  const Buffer reading = model.rank().memory->acquire(checkpoint_reading_buffer());
+  const Buffer reading = model.rank().acquire_on_host(checkpoint_reading_buffer());
   const sharding::State wanted = weights(options, model, Pieces::kHeld);
   checkpoint::check_match(checkpoint, wanted.tensors, checkpoint::Match::kListedKinds);
-  checkpoint::load(checkpoint, wanted, checkpoint::Match::kListedKinds, reading);
+  Stream& stream = model.rank().compute();
+  sharding::CopyState copy;
+  if (model.rank().separate_memory()) {
+    copy = [&stream](const void* from, void* to, std::int64_t bytes) {
+      stream.copy(from, to, bytes);
+      stream.synchronize();
+    };
+  }
+  stream.synchronize();
+  checkpoint::load(checkpoint, wanted, checkpoint::Match::kListedKinds, reading, copy);
   for (std::size_t unit = 0; unit < model.units().size(); ++unit) {
     model.parameters().publish(static_cast<int>(unit));
   }
@@ -137,7 +146,7 @@ std::string sample_checkpoint(const TrainedModelRequest& request, const std::str
   std::vector<std::int32_t> tokens;
   with_weights(checkpoint, trained, [&](sharding::Rank& rank, ShardedModel& model) {
     const auto buffers = evaluation_buffers(trained.options, rank.world_size);
-    const Buffer inputs = rank.memory->acquire(buffers[0]);
+    const sharding::MirroredBuffer inputs(rank, buffers[0]);
     const auto of_rank = sample(model, ids, options, inputs);
     if (rank.rank == 0) tokens = of_rank;
   });

@@ -58,8 +58,8 @@ TrainingStep::TrainingStep(const TrainingOptions& options, ShardedModel& model)
       scaler_(options.loss_scaling) {}
 
 StepResult TrainingStep::run(std::int64_t step, const NextBatch& next_batch, StopRequest asked) {
-  const double loss_sum = accumulate_gradients(step, next_batch);
-  const Verdict verdict = judge(loss_sum, asked);
+  accumulate_gradients(step, next_batch);
+  const Verdict verdict = judge(asked);
   StepResult result = verdict.result;
   result.lr = optim::learning_rate(options_.lr_schedule, step);
   result.loss_scale = scaler_.scale();
@@ -84,8 +84,8 @@ void TrainingStep::skip(StepResult& result) {
   scaler_.skipped_step();
 }
 
-// The step's gradient on every rank's slices; returns the sum of this rank's token losses.
-double TrainingStep::accumulate_gradients(std::int64_t step, const NextBatch& next_batch) {
+// The step's gradient on every rank's slices, and the sum of this rank's token losses.
+void TrainingStep::accumulate_gradients(std::int64_t step, const NextBatch& next_batch) {
   std::vector<int> uses;
   for (int micro_step = 0; micro_step < options_.num_micro_steps; ++micro_step) {
     const std::vector<int> more = model_.training_uses();
@@ -93,16 +93,14 @@ double TrainingStep::accumulate_gradients(std::int64_t step, const NextBatch& ne
   }
   model_.parameters().plan(std::move(uses));
 
-  double loss_sum = 0.0;
   for (int micro_step = 0; micro_step < options_.num_micro_steps; ++micro_step) {
     const model::Pass pass = pass_of(step, micro_step, next_batch(step, micro_step));
     model_.gradients().begin_micro_step(micro_step);
     model_.forward(pass);
     model_.backward(pass);
-    loss_sum += model_.loss_sum(0, options_.model.tokens());
+    model_.add_losses(options_.model.tokens(), micro_step == 0);
   }
   model_.gradients().finish();
-  return loss_sum;
 }
 
 model::Pass TrainingStep::pass_of(std::int64_t step, int micro_step,
@@ -120,12 +118,12 @@ model::Pass TrainingStep::pass_of(std::int64_t step, int micro_step,
 }
 
 // Every rank adds the same numbers in the same order, so every rank reaches the same verdict.
-TrainingStep::Verdict TrainingStep::judge(double loss_sum, StopRequest asked) {
+TrainingStep::Verdict TrainingStep::judge(StopRequest asked) {
   TraceSpan span(rank_.compute(), "judge");
   rank_.memory->enter(kUpdate);
   const auto waited = rank_.compute().waited();
   const auto cpu = rank_.gather().cpu_time() + rank_.reduce().cpu_time();
-  const double mine[] = {norm_.local_sum_of_squares(), loss_sum,
+  const double mine[] = {norm_.local_sum_of_squares(), model_.loss_sum(),
                          std::chrono::duration<double, std::milli>(waited - waited_before_).count(),
                          std::chrono::duration<double, std::milli>(cpu - cpu_before_).count(),
                          static_cast<double>(asked)};
@@ -172,8 +170,8 @@ void TrainingStep::explain_non_finite(std::int64_t step, const NextBatch& next_b
   Diagnosis diagnosis(model_, diagnosis_exchange_);
   diagnosis.look_at_slices();
   diagnosis.watch_gradients();
-  const double loss_sum = accumulate_gradients(step, next_batch);
-  diagnosis.stop_watching(loss_sum);
+  accumulate_gradients(step, next_batch);
+  diagnosis.stop_watching(model_.loss_sum());
   throw TrainingError("{}", diagnosis.explain(step, verdict.loss, verdict.norm));
 }
 

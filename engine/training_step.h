@@ -80,8 +80,8 @@ class TrainingStep {
     StepResult result;
   };
 
-  double accumulate_gradients(std::int64_t step, const NextBatch& next_batch);
-  Verdict judge(double loss_sum, StopRequest asked);
+  void accumulate_gradients(std::int64_t step, const NextBatch& next_batch);
+  Verdict judge(StopRequest asked);
   void update(std::int64_t step, float gradient_scale);
   void skip(StepResult& result);
   [[noreturn]] void explain_non_finite(std::int64_t step, const NextBatch& next_batch,

@@ -26,6 +26,9 @@ void dropout_backward(Stream&, const ConstTensor&, const Dropout&, const Tensor&
 void sum_of_squares(Stream&, const ConstTensor&, const Tensor&, const Tensor&) {
   no_cuda_kernel("sum_of_squares");
 }
+void sum(Stream&, const ConstTensor&, const Tensor&, bool) {
+  no_cuda_kernel("sum");
+}
 std::int64_t find_non_finite(Stream&, const ConstTensor&) {
   no_cuda_kernel("find_non_finite");
 }

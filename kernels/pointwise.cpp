@@ -81,6 +81,17 @@ std::int64_t sum_of_squares_workspace_bytes(std::int64_t numel) {
   return (numel + kSumBlock - 1) / kSumBlock * static_cast<std::int64_t>(sizeof(double));
 }
 
+void sum(Stream& stream, ConstTensor x, Tensor out, bool add) {
+  CHECK(x.dtype == DType::kF32 && out.dtype == DType::kF64 && out.numel == 1,
+        "a sum of {} into {} of {}", name_of(x.dtype), out.numel, name_of(out.dtype));
+  if (is_cuda(stream)) return cuda::sum(stream, x, out, add);
+  stream.run("sum", [=] {
+    double total = 0.0;
+    for (std::int64_t i = 0; i < x.numel; ++i) total += static_cast<double>(x.as<float>()[i]);
+    out.as<double>()[0] = (add ? out.as<double>()[0] : 0.0) + total;
+  });
+}
+
 std::int64_t find_non_finite(Stream& stream, ConstTensor x) {
   if (is_cuda(stream)) return cuda::find_non_finite(stream, x);
   std::int64_t found = -1;

@@ -34,6 +34,10 @@ void dropout_backward(Stream& stream, ConstTensor dy, const Dropout& dropout, Te
 void sum_of_squares(Stream& stream, ConstTensor x, Tensor out, Tensor workspace);
 std::int64_t sum_of_squares_workspace_bytes(std::int64_t numel);
 
+/// out[0] = (add ? out[0] : 0) + sum of x[i], in f64. x is f32, out [1] f64 in device memory. On a
+/// CPU in the order of the elements; on a GPU in another, fixed by numel.
+void sum(Stream& stream, ConstTensor x, Tensor out, bool add);
+
 /// Index of the first element that is infinite or NaN, or -1. Blocks until known.
 std::int64_t find_non_finite(Stream& stream, ConstTensor x);
 

@@ -12,7 +12,7 @@ NormBuffers gradient_norm_buffers(const std::vector<sharding::UnitPlan>& units) 
     largest = std::max(largest, unit.layout.slice_numel());
   }
   return {{"gradient_norm.sums", Category::kWorkspace, DType::kF64,
-           static_cast<std::int64_t>(units.size()), kUpdate},
+           static_cast<std::int64_t>(units.size()), kUpdate, true},
           {"gradient_norm.workspace", Category::kWorkspace, DType::kF64,
            kernels::sum_of_squares_workspace_bytes(largest) / 8, kUpdate}};
 }
@@ -21,7 +21,7 @@ GradientNorm::GradientNorm(const sharding::Rank& rank,
                            const std::vector<sharding::UnitState>& units)
     : rank_(&rank), units_(&units) {
   const NormBuffers buffers = gradient_norm_buffers(sharding::plans_of(units));
-  sums_ = rank.memory->acquire(buffers.sums);
+  sums_ = {rank, buffers.sums};
   workspace_ = rank.memory->acquire(buffers.workspace);
 }
 
@@ -29,12 +29,13 @@ double GradientNorm::local_sum_of_squares() {
   Stream& stream = rank_->compute();
   for (std::size_t i = 0; i < units_->size(); ++i) {
     kernels::sum_of_squares(stream, (*units_)[i].gradient(rank_->rank),
-                            sums_.tensor().part(static_cast<std::int64_t>(i), 1),
+                            sums_.device().part(static_cast<std::int64_t>(i), 1),
                             workspace_.tensor());
   }
+  sums_.to_host(stream);
   stream.synchronize();
   double sum = 0.0;
-  for (std::int64_t i = 0; i < sums_.tensor().numel; ++i) sum += sums_.tensor().as<double>()[i];
+  for (std::int64_t i = 0; i < sums_.host().numel; ++i) sum += sums_.host().as<double>()[i];
   return sum;
 }
 

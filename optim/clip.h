@@ -10,6 +10,7 @@
 
 #include <vector>
 
+#include "sharding/mirrored_buffer.h"
 #include "sharding/unit.h"
 
 namespace sherd::optim {
@@ -24,13 +25,14 @@ class GradientNorm {
  public:
   GradientNorm(const sharding::Rank& rank, const std::vector<sharding::UnitState>& units);
 
-  /// Sum of squares of this rank's slices of all units. Blocks until the compute stream has it.
+  /// Sum of squares of this rank's slices of all units. Blocks until the compute stream has come
+  /// here.
   double local_sum_of_squares();
 
  private:
   const sharding::Rank* rank_;
   const std::vector<sharding::UnitState>* units_;
-  Buffer sums_;  // f64, one per unit
+  sharding::MirroredBuffer sums_;  // f64, one per unit
   Buffer workspace_;
 };
 

@@ -141,6 +141,7 @@ struct MuonSlice {
   std::vector<float> ratios;                 ///< one per segment
   UpdatedSlice rest;                         ///< the other segments
   std::vector<std::int64_t> rest_positions;  ///< of each rest segment in the unit's exp_avg_sq
+  std::vector<kernels::UpdateSegment> rest_alone;  ///< each as if its buffers began with it
 };
 
 class Muon final : public Optimizer {
@@ -199,7 +200,7 @@ class Muon final : public Optimizer {
   // Positions in the unit's exp_avg_sq go on from slice to slice.
   static MuonSlice split(const sharding::UnitState& unit, UpdatedSlice slice,
                          std::int64_t& rest_position) {
-    MuonSlice result{slice, {}, slice, {}};
+    MuonSlice result{slice, {}, slice, {}, {}};
     result.matrices.segments.clear();
     result.rest.segments.clear();
     const std::uint32_t first_index = unit.spec().parameters[0].index;
@@ -210,6 +211,8 @@ class Muon final : public Optimizer {
         result.ratios.push_back(ratio_of(parameter, segment.first_element));
       } else {
         result.rest.segments.push_back(segment);
+        result.rest_alone.push_back(segment);
+        result.rest_alone.back().first = 0;
         // Only a piece's last segment is not a multiple of 64.
         result.rest_positions.push_back(rest_position);
         rest_position += padded(segment.count);
@@ -291,11 +294,9 @@ class Muon final : public Optimizer {
     const Tensor exp_avg = slice.rest.part_of(moments_[unit]);
     for (std::size_t i = 0; i < slice.rest.segments.size(); ++i) {
       const kernels::UpdateSegment& segment = slice.rest.segments[i];
-      kernels::UpdateSegment alone = segment;
-      alone.first = 0;
       common.parameter = slice.rest.parameter.part(segment.first, segment.count);
       common.gradient = slice.rest.gradient.part(segment.first, segment.count);
-      common.segments = {&alone, 1};
+      common.segments = {&slice.rest_alone[i], 1};
       kernels::adam_update(stream,
                            {.common = common,
                             .exp_avg = exp_avg.part(segment.first, segment.count),

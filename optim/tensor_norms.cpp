@@ -21,7 +21,7 @@ std::int64_t count_parameters(const std::vector<sharding::UnitPlan>& units) {
 TensorNormBuffers tensor_norm_buffers(const std::vector<sharding::UnitPlan>& units) {
   std::int64_t most = 1;
   for (const sharding::UnitPlan& unit : units) most = std::max(most, most_segments(unit));
-  return {{"tensor_norms.sums", Category::kWorkspace, DType::kF64, 2 * most, kUpdate},
+  return {{"tensor_norms.sums", Category::kWorkspace, DType::kF64, 2 * most, kUpdate, true},
           sharding::exchange_buffer("tensor_norms", static_cast<int>(2 * count_parameters(units)),
                                     units[0].layout.world_size())};
 }
@@ -34,7 +34,7 @@ sharding::Traffic tensor_norm_traffic(const std::vector<sharding::UnitPlan>& uni
 TensorNorms::TensorNorms(const sharding::Rank& rank, const std::vector<sharding::UnitState>& units)
     : rank_(&rank),
       num_parameters_(count_parameters(sharding::plans_of(units))),
-      sums_(rank.memory->acquire(tensor_norm_buffers(sharding::plans_of(units)).sums)),
+      sums_(rank, tensor_norm_buffers(sharding::plans_of(units)).sums),
       exchange_(rank, "tensor_norms", static_cast<int>(2 * num_parameters_)) {}
 
 std::vector<TensorNorms::Pair> TensorNorms::all(
@@ -44,10 +44,11 @@ std::vector<TensorNorms::Pair> TensorNorms::all(
   for (std::size_t unit = 0; unit < slices.size(); ++unit) {
     for (const UpdatedSlice& slice : slices[unit]) {
       if (slice.owner != rank_->rank) continue;
-      sums_of(static_cast<int>(unit), slice, sums_.tensor());
-      stream.synchronize();
-      const double* sums = sums_.tensor().as<double>();
+      sums_of(static_cast<int>(unit), slice, sums_.device());
       const std::size_t num_segments = slice.segments.size();
+      sums_.to_host(stream, 0, static_cast<std::int64_t>(2 * num_segments));
+      stream.synchronize();
+      const double* sums = sums_.host().as<double>();
       for (std::size_t i = 0; i < num_segments; ++i) {
         mine[2 * slice.segments[i].parameter] += sums[i];
         mine[2 * slice.segments[i].parameter + 1] += sums[num_segments + i];

@@ -38,7 +38,7 @@ class TensorNorms {
  private:
   const sharding::Rank* rank_;
   std::int64_t num_parameters_ = 0;
-  Buffer sums_;
+  sharding::MirroredBuffer sums_;
   sharding::Exchange exchange_;
 };
 

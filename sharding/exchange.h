@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "sharding/rank.h"
+#include "sharding/mirrored_buffer.h"
 #include "sharding/traffic.h"
 
 namespace sherd::sharding {
@@ -26,13 +26,9 @@ class Exchange {
   std::vector<std::vector<double>> all(const std::string& what, std::span<const double> mine);
 
  private:
-  const double* gather_on_host(const std::string& what, std::span<const double> mine);
-  const double* gather_on_device(const std::string& what, std::span<const double> mine);
-
   const Rank* rank_;
-  Buffer rows_;
+  MirroredBuffer rows_;
   std::unique_ptr<Event> done_;
-  std::shared_ptr<void> staging_;  ///< on a GPU: the numbers on their way
 };
 
 }  // namespace sherd::sharding

@@ -27,6 +27,7 @@ void drain(Stream& stream) {
 void Rank::guard(const std::function<void()>& work) const {
   try {
     work();
+    compute().synchronize();
     gather().synchronize();
     reduce().synchronize();
   } catch (...) {
@@ -35,6 +36,7 @@ void Rank::guard(const std::function<void()>& work) const {
     const std::string reason = fmt::format("rank {} stopped: {}", rank, reason_of(error));
     gather_communicator->abort(reason);
     reduce_communicator->abort(reason);
+    drain(compute());
     drain(gather());
     drain(reduce());
     throw;

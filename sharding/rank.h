@@ -20,6 +20,8 @@ struct Rank {
   // Buffers outlive streams and streams outlive nothing they touch: members are destroyed from the
   // bottom, so the workers are joined before communicators and memory go.
   std::unique_ptr<Allocator> memory;
+  /// Host memory that the device reaches: where the device's memory isn't the host's, else null.
+  std::unique_ptr<Allocator> host_memory;
   std::unique_ptr<Communicator> gather_communicator;
   std::unique_ptr<Communicator> reduce_communicator;
 
@@ -27,6 +29,15 @@ struct Rank {
   Stream& gather() const { return *gather_stream; }
   Stream& reduce() const { return *reduce_stream; }
   std::unique_ptr<Event> make_event() const { return compute().make_event(); }
+
+  /// Whether host code must not touch what stands in `memory`.
+  bool separate_memory() const { return host_memory != nullptr; }
+  /// A buffer for host code and copies alone: never in a device's memory of its own.
+  Buffer acquire_on_host(const BufferSpec& spec) const {
+    return (host_memory ? *host_memory : *memory).acquire(spec);
+  }
+  /// Where the memory is separate: a stream for copies from and to the host beside everything else.
+  std::function<std::unique_ptr<Stream>(const std::string& name)> make_copy_stream;
 
   /// Runs `work` and returns when this rank's streams are idle. If it throws, the communicators are
   /// aborted with the reason first, so that no peer waits, and the error is rethrown once the

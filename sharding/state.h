@@ -34,6 +34,10 @@ struct StatePiece {
   Tensor data;  ///< [count], of the tensor's type
 };
 
+/// Copies bytes from or to the memory of a rank's state and returns when they are there. Empty: it
+/// is the host's own.
+using CopyState = std::function<void(const void* from, void* to, std::int64_t bytes)>;
+
 struct State {
   std::vector<StateTensor> tensors;  ///< of the whole model, the same list on every rank
   std::vector<StatePiece> pieces;    ///< this rank's

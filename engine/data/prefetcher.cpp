@@ -34,6 +34,11 @@ Batch BatchPrefetcher::next() {
   return buffers_[static_cast<std::size_t>(num_given_++ % 2)];
 }
 
+bool BatchPrefetcher::has_next() {
+  std::lock_guard lock(mutex_);
+  return num_filled_ > num_given_;
+}
+
 void BatchPrefetcher::work() {
   for (std::int64_t batch = 0;; ++batch) {
     {

@@ -39,6 +39,8 @@ class BatchPrefetcher {
   /// until the next call, so whatever reads it must be done by then.
   /// Errors   rethrows what `fill` threw, at the micro-batch that it threw for and ever after.
   Batch next();
+  /// Whether next() would return at once.
+  bool has_next();
 
  private:
   void work();

@@ -26,6 +26,7 @@ void dropout_backward(Stream& stream, const ConstTensor& dy, const Dropout& drop
 /// The CPU's bits.
 void sum_of_squares(Stream& stream, const ConstTensor& x, const Tensor& out,
                     const Tensor& workspace);
+void sum(Stream& stream, const ConstTensor& x, const Tensor& out, bool add);
 /// Waits.
 std::int64_t find_non_finite(Stream& stream, const ConstTensor& x);
 /// Formed in f64 with the device's log and cos: rounded to f32, an element may differ from the

@@ -37,6 +37,19 @@ __global__ void add_partials(const double* partial, std::int64_t num_blocks, dou
   if (threadIdx.x == 0) *out = total;
 }
 
+// One block: what is added are a micro-batch's losses, some thousands.
+constexpr int kSumThreads = 1024;
+
+__global__ void __launch_bounds__(kSumThreads)
+    sum_values(const float* x, std::int64_t numel, bool add, double* out) {
+  __shared__ double scratch[32];
+  double total = 0.0;
+  for (std::int64_t i = threadIdx.x; i < numel; i += kSumThreads)
+    total += static_cast<double>(x[i]);
+  total = block_sum(total, scratch);
+  if (threadIdx.x == 0) *out = (add ? *out : 0.0) + total;
+}
+
 constexpr int kSearchBlocks = CudaStream::kMailboxBytes / sizeof(std::int64_t);
 
 template <class T>
@@ -87,6 +100,12 @@ void sum_of_squares(Stream& stream, const ConstTensor& x, const Tensor& out,
   }
   add_partials<<<1, 32, 0, handle_of(stream)>>>(partial, num_blocks, out.as<double>());
   check_launch("sum_of_squares");
+}
+
+void sum(Stream& stream, const ConstTensor& x, const Tensor& out, bool add) {
+  sum_values<<<1, kSumThreads, 0, handle_of(stream)>>>(x.as<float>(), x.numel, add,
+                                                       out.as<double>());
+  check_launch("sum");
 }
 
 std::int64_t find_non_finite(Stream& stream, const ConstTensor& x) {

@@ -130,7 +130,7 @@ class SharedDeviceCommunicator final : public Communicator {
   }
 
   static void copy(Stream& stream, const ConstTensor& from, const Tensor& to) {
-    copy_bytes(cuda_stream(stream), from.data, to.data, to.bytes());
+    stream.copy(from.data, to.data, to.bytes());
   }
   void copy_other_slices(Stream& stream, const Tensor& full) const {
     for (int offset = 1; offset < world_size(); ++offset) {

@@ -20,12 +20,7 @@ class SingleCommunicator final : public Communicator {
     CHECK(full.numel == out.numel && full.dtype == out.dtype, "reduce_scatter of {}", what);
     if (full.data == out.data) return pass(stream, "reduce_scatter", what);
     check_not_aborted();
-    if (stream.device() == DeviceKind::kCuda) {
-      return copy_bytes(cuda_stream(stream), full.data, out.data, full.bytes());
-    }
-    stream.run("reduce_scatter " + what, [full, out] {
-      std::memcpy(out.data, full.data, static_cast<std::size_t>(full.bytes()));
-    });
+    stream.copy(full.data, out.data, full.bytes());
   }
   void all_reduce(Stream& stream, const std::string& what, Tensor) override {
     pass(stream, "all_reduce", what);
