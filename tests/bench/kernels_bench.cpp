@@ -3,8 +3,8 @@
 // thread, the rest against a copy of the same bytes. `share` is the part of the bound that is
 // reached.
 //
-//   ./dev bench            all
-//   ./dev bench linear     those whose name matches
+//   ./dev bench kernels            all
+//   ./dev bench kernels linear     those whose name matches
 
 #include <benchmark/benchmark.h>
 
