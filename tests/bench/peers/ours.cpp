@@ -10,12 +10,17 @@
 
 #include <fmt/format.h>
 
+#include <time.h>
+
+#include <atomic>
 #include <barrier>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "core/arena.h"
 #include "engine/launch.h"
@@ -82,6 +87,36 @@ void describe(const engine::Recipe& recipe) {
   fmt::print("{}\n", out.dump());
 }
 
+// Processor time of rank 0's own thread in each kernel, by the label under which it ran: the calls
+// of the stream's hook come in pairs around the work.
+class KernelTimes {
+ public:
+  BoundaryHook hook() {
+    return [this](std::string_view stream, std::string_view label) {
+      if (stream != "compute" || std::this_thread::get_id() != thread_) return;
+      if (label == "record" || label == "wait") return;
+      timespec now{};
+      clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+      const double seconds =
+          static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+      if (inside_) seconds_[std::string(label)] += seconds - begin_;
+      begin_ = seconds;
+      inside_ = !inside_;
+    };
+  }
+  void start() {
+    thread_ = std::this_thread::get_id();
+    seconds_.clear();
+  }
+  const std::map<std::string, double>& seconds() const { return seconds_; }
+
+ private:
+  std::atomic<std::thread::id> thread_{};
+  bool inside_ = false;
+  double begin_ = 0.0;
+  std::map<std::string, double> seconds_;
+};
+
 engine::LaunchOptions launch_of(const engine::Recipe& recipe,
                                 const engine::TrainingOptions& options) {
   engine::LaunchOptions launch;
@@ -146,6 +181,8 @@ void train(const engine::Recipe& recipe, const std::string& tokens_path) {
   const std::vector<std::int32_t> tokens = read_all<std::int32_t>(tokens_path);
   const std::int64_t libraries = status_bytes("VmRSS");
   engine::LaunchOptions launch = launch_of(recipe, options);
+  KernelTimes kernels;
+  launch.hook = kernels.hook();
   std::barrier turn(launch.world_size);
   bool more = true;
   engine::run_ranks(launch, [&](sharding::Rank& rank) {
@@ -158,6 +195,7 @@ void train(const engine::Recipe& recipe, const std::string& tokens_path) {
         if (rank.rank == 0) more = std::getline(std::cin, line) && line == "step";
         turn.arrive_and_wait();
         if (!more) return;
+        if (rank.rank == 0) kernels.start();
         const auto begin = Clock::now();
         const engine::StepResult result =
             training_step.run(step, [&](std::int64_t s, std::int64_t) { return batches.at(s); });
@@ -165,9 +203,10 @@ void train(const engine::Recipe& recipe, const std::string& tokens_path) {
         const std::chrono::duration<double> seconds = Clock::now() - begin;
         if (rank.rank != 0) continue;
         const nlohmann::ordered_json answer = {
-            {"loss", result.loss},        {"grad_norm", result.grad_norm},
-            {"seconds", seconds.count()}, {"exposed_comm_ms", result.exposed_comm_ms},
-            {"libraries", libraries},     {"peak", status_bytes("VmHWM")}};
+            {"loss", result.loss},          {"grad_norm", result.grad_norm},
+            {"seconds", seconds.count()},   {"exposed_comm_ms", result.exposed_comm_ms},
+            {"kernels", kernels.seconds()}, {"libraries", libraries},
+            {"peak", status_bytes("VmHWM")}};
         fmt::print("{}\n", answer.dump());
         std::fflush(stdout);
       }
