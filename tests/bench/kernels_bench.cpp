@@ -175,8 +175,8 @@ void attention(benchmark::State& state) {
 BENCHMARK(attention)->Arg(0)->Arg(1)->UseRealTime()->Unit(benchmark::kMillisecond);
 
 void norm_forward(benchmark::State& state) {
-  const std::int64_t numel = kTokens * 8 * kWidth;
-  const kernels::NormShape shape{kernels::NormKind::kLayerNorm, kTokens * 8, kWidth, 1e-5f};
+  const std::int64_t numel = kTokens * 32 * kWidth;
+  const kernels::NormShape shape{kernels::NormKind::kLayerNorm, kTokens * 32, kWidth, 1e-5f};
   measure_bytes(state, numel, 2, [&] {
     kernels::norm_forward(stream(), {.shape = shape,
                                      .residual = tensor("residual", numel),
@@ -186,22 +186,22 @@ void norm_forward(benchmark::State& state) {
                                      .bias = tensor("norm.b", kWidth),
                                      .residual_out = {},
                                      .y = tensor("normed", numel),
-                                     .mean = tensor("mean", kTokens * 8),
-                                     .rstd = tensor("rstd", kTokens * 8)});
+                                     .mean = tensor("mean", kTokens * 32),
+                                     .rstd = tensor("rstd", kTokens * 32)});
   });
 }
 BENCHMARK(norm_forward)->UseRealTime()->Unit(benchmark::kMillisecond);
 
 void norm_backward(benchmark::State& state) {
-  const std::int64_t numel = kTokens * 8 * kWidth;
-  const kernels::NormShape shape{kernels::NormKind::kLayerNorm, kTokens * 8, kWidth, 1e-5f};
+  const std::int64_t numel = kTokens * 32 * kWidth;
+  const kernels::NormShape shape{kernels::NormKind::kLayerNorm, kTokens * 32, kWidth, 1e-5f};
   // Reads r, dy and the gradient from after it, writes the gradient of r.
   measure_bytes(state, numel, 4, [&] {
     kernels::norm_backward(
         stream(), {.shape = shape,
                    .residual = tensor("residual", numel),
-                   .mean = tensor("mean", kTokens * 8),
-                   .rstd = tensor("rstd", kTokens * 8),
+                   .mean = tensor("mean", kTokens * 32),
+                   .rstd = tensor("rstd", kTokens * 32),
                    .weight = tensor("norm.w", kWidth),
                    .dy = tensor("normed", numel),
                    .d_residual_out = tensor("d_residual", numel),
@@ -278,11 +278,10 @@ BENCHMARK(cross_entropy)->UseRealTime()->Unit(benchmark::kMillisecond);
 void sum_of_squares(benchmark::State& state) {
   const std::int64_t numel = 16 << 20;
   const Tensor workspace =
-      tensor("squares.workspace", kernels::sum_of_squares_workspace_bytes(numel), DType::kU8);
-  const Tensor out = tensor("squares", sizeof(double), DType::kU8);
-  measure_bytes(state, numel, 1, [&] {
-    kernels::sum_of_squares(stream(), tensor("g", numel), {out.data, DType::kF64, 1}, workspace);
-  });
+      tensor("squares.workspace", kernels::sum_of_squares_workspace_bytes(numel) / 8, DType::kF64);
+  const Tensor out = tensor("squares", 1, DType::kF64);
+  measure_bytes(state, numel, 1,
+                [&] { kernels::sum_of_squares(stream(), tensor("g", numel), out, workspace); });
 }
 BENCHMARK(sum_of_squares)->UseRealTime()->Unit(benchmark::kMillisecond);
 
