@@ -116,11 +116,10 @@ void compute_in_place(const Product<float, float>& p, const Cell& cell) {
         .b = operand_at(p.b, 0, cell.column),
         .c = c,
         .c_stride = p.columns,
-        .add = p.bias != nullptr});
+        .add = p.add_to_output || p.bias != nullptr});
 }
 
-// f32 in, and an output that must see the whole sum at once (it is added to, or has 16 bits): the
-// sum is formed on the stack, piece by piece of the cell.
+// f32 in, 16 bits out: the sum is formed on the stack, piece by piece of the cell.
 template <class R>
 void compute_through_stack(const Product<float, R>& p, const Cell& cell) {
   constexpr std::int64_t kRows = 144, kColumns = 240;
@@ -189,7 +188,7 @@ void compute_cell(const Product<T, R>& p, const Cell& cell, float* scratch) {
   if constexpr (!std::is_same_v<T, float>) {
     compute_widened(p, cell, scratch);
   } else if constexpr (std::is_same_v<R, float>) {
-    p.add_to_output ? compute_through_stack(p, cell) : compute_in_place(p, cell);
+    compute_in_place(p, cell);
   } else {
     compute_through_stack(p, cell);
   }

@@ -97,6 +97,7 @@ def row_of(case):
     median = statistics.median
     ratios = [t["theirs"]["seconds"] / t["ours"]["seconds"] for t in turns]
     ours, theirs = (median(t[side]["seconds"] for t in turns) for side in ("ours", "theirs"))
+    processor = median(t["theirs"]["processor_seconds"] / t["ours"]["processor_seconds"] for t in turns)
     bounds = [case["flops"] * tokens / t["rate"] for t in turns]
     share = lambda side: median(b / t[side]["seconds"] for b, t in zip(bounds, turns))
     last = turns[-1]
@@ -106,6 +107,7 @@ def row_of(case):
     return [case["model"], str(case["world"]), f"{ours_name} / {case['wrapper']}, {case['mode']}",
             f"{tokens / ours:,.0f}", f"{tokens / theirs:,.0f}",
             f"**{median(ratios):.2f}** ({min(ratios):.2f}–{max(ratios):.2f})",
+            f"{processor:.2f}",
             f"{last['ours']['loss']:.5f} / {last['theirs']['loss']:.5f}",
             f"{share('ours'):.0%} / {share('theirs'):.0%}",
             f"{last['ours']['peak'] / 2**20:,.0f} / {last['theirs']['peak'] / 2**20:,.0f}",
@@ -115,6 +117,7 @@ def row_of(case):
 
 
 HEAD = ["model", "world", "Sherd / PyTorch", "Sherd tokens/s", "PyTorch tokens/s", "ratio (min–max)",
+        "ratio of processor time",
         "last loss", "share of product rate", "peak MiB", "of it libraries", "beyond 16 B/parameter", "load"]
 
 

@@ -117,6 +117,12 @@ class KernelTimes {
   std::map<std::string, double> seconds_;
 };
 
+double processor_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
 engine::LaunchOptions launch_of(const engine::Recipe& recipe,
                                 const engine::TrainingOptions& options) {
   engine::LaunchOptions launch;
@@ -196,6 +202,7 @@ void train(const engine::Recipe& recipe, const std::string& tokens_path) {
         turn.arrive_and_wait();
         if (!more) return;
         if (rank.rank == 0) kernels.start();
+        const double processor = processor_seconds();
         const auto begin = Clock::now();
         const engine::StepResult result =
             training_step.run(step, [&](std::int64_t s, std::int64_t) { return batches.at(s); });
@@ -203,9 +210,13 @@ void train(const engine::Recipe& recipe, const std::string& tokens_path) {
         const std::chrono::duration<double> seconds = Clock::now() - begin;
         if (rank.rank != 0) continue;
         const nlohmann::ordered_json answer = {
-            {"loss", result.loss},          {"grad_norm", result.grad_norm},
-            {"seconds", seconds.count()},   {"exposed_comm_ms", result.exposed_comm_ms},
-            {"kernels", kernels.seconds()}, {"libraries", libraries},
+            {"loss", result.loss},
+            {"grad_norm", result.grad_norm},
+            {"seconds", seconds.count()},
+            {"exposed_comm_ms", result.exposed_comm_ms},
+            {"processor_seconds", processor_seconds() - processor},
+            {"kernels", kernels.seconds()},
+            {"libraries", libraries},
             {"peak", status_bytes("VmHWM")}};
         fmt::print("{}\n", answer.dump());
         std::fflush(stdout);

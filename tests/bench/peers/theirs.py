@@ -193,18 +193,18 @@ def main():
         for other in others:
             other.stdin.write(line)
             other.stdin.flush()
-        begin = time.perf_counter()
+        begin, processor = time.perf_counter(), time.process_time()
         loss, norm = take_step(step)
         seconds = time.perf_counter() - begin
         step += 1
-        memory = [libraries, status_bytes("VmHWM")]
+        own = [libraries, status_bytes("VmHWM"), time.process_time() - processor]
         if world > 1:
-            all_memory = [None] * world
-            torch.distributed.all_gather_object(all_memory, memory)
-            memory = [sum(each[i] for each in all_memory) for i in (0, 1)]
+            of_all = [None] * world
+            torch.distributed.all_gather_object(of_all, own)
+            own = [sum(values) for values in zip(*of_all)]
         if rank == 0:
             print(json.dumps({"loss": loss, "grad_norm": norm, "seconds": seconds,
-                              "libraries": memory[0], "peak": memory[1]}), flush=True)
+                              "libraries": own[0], "peak": own[1], "processor_seconds": own[2]}), flush=True)
     for other in others:
         other.stdin.close()
         other.wait()
