@@ -132,15 +132,18 @@ def load(model, m, path):
 
 
 def wrap(model, mode, world):
-    if mode.endswith("+fsdp2"):
-        from torch.distributed.fsdp import fully_shard
-        for i, block in enumerate(model.block):
-            if mode.startswith("compile"):
-                block.compile()
-            fully_shard(block)
-        return fully_shard(model)
-    wrapped = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True) if world > 1 else model
-    return torch.compile(wrapped) if mode.startswith("compile") else wrapped
+    compiled = mode.startswith("compile")
+    if world == 1:
+        return torch.compile(model) if compiled else model
+    # Block by block: torch.compile around the wrapper of DDP stopped in its first step here.
+    for block in model.block if compiled else []:
+        block.compile()
+    if mode.endswith("+ddp"):
+        return nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+    from torch.distributed.fsdp import fully_shard
+    for block in model.block:
+        fully_shard(block)
+    return fully_shard(model)
 
 
 def main():
