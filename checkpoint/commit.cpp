@@ -8,6 +8,7 @@
 
 #include "checkpoint/manifest.h"
 #include "checkpoint/step_directory.h"
+#include "checkpoint/verify.h"
 #include "core/error.h"
 
 namespace sherd::checkpoint {
@@ -80,9 +81,24 @@ void Commit::rename_into_place(const std::string& manifest_text) {
     done = true;
   }
   if (!done) {
-    throw DataError("{}: exists already; a checkpoint is never replaced", final_);
+    make_way();
+    if (!rename_new(disk_, temporary_, final_)) throw DataError("{}: is there again", final_);
   }
   renamed_ = true;
+}
+
+// The output lock keeps other runs away, so what stands at our step is older than this run: it was
+// found damaged at the start, or the run began at an earlier checkpoint by the person's choice. All
+// of it is read to tell these apart. Its new name is durable before ours is given: at no moment may
+// the power take what somebody may still want to look at.
+void Commit::make_way() {
+  const VerifyReport report = verify(disk_, final_, VerifyDepth::kDeep);
+  if (report.good()) {
+    throw DataError("{}: exists already and is whole; a checkpoint is never replaced", final_);
+  }
+  const std::string aside = set_aside(disk_, plan_.directory, plan_.step, plan_.save_uuid);
+  note_ = fmt::format("the damaged checkpoint that stood there is kept as {} ({})", aside,
+                      report.problems[0]);
 }
 
 void Commit::hint() const {

@@ -31,8 +31,12 @@ class Commit {
  public:
   Commit(Disk& disk, CommitPlan plan);
 
-  /// Everything up to and including the durable name. Errors: DiskError, DataError.
+  /// Everything up to and including the durable name. A checkpoint of this step that is damaged,
+  /// the one that a resume has fallen back from, is set aside first: it keeps its bytes and loses
+  /// its name. A whole one stays, and run() fails. Errors: DiskError, DataError.
   void run();
+  /// After run(): where a damaged checkpoint went, a sentence; or "".
+  const std::string& note() const { return note_; }
   /// After run(): points people to the checkpoint. Errors: DiskError, harmless.
   void hint() const;
   /// After run() has thrown: removes the temporary directory with all shards in it; a checkpoint
@@ -44,11 +48,13 @@ class Commit {
   std::vector<ShardInfo> take_parts();
   std::string write_files();
   void rename_into_place(const std::string& manifest_text);
+  void make_way();
 
   Disk& disk_;
   CommitPlan plan_;
   std::string temporary_;
   std::string final_;
+  std::string note_;
   bool renamed_ = false;
 };
 

@@ -143,6 +143,8 @@ void Writer::Save::write_shard() {
   copier.join();
   const std::lock_guard lock(mutex_);
   status_.times.written = Clock::now() - begin_;
+  status_.times.checking = shard_.checking();
+  status_.times.syncing = shard_.syncing();
   if (prepared_ && status_.phase == SavePhase::kWriting) status_.phase = SavePhase::kPrepared;
   changed_.notify_all();
 }
@@ -177,6 +179,7 @@ void Writer::Save::do_commit() {
     fail();
     return;
   }
+  warn(commit_->note());
   attempt([&] { commit_->hint(); });
   const std::lock_guard lock(mutex_);
   status_.times.committed = Clock::now() - begin_;
@@ -219,9 +222,14 @@ void Writer::Save::attempt(const Work& work) {
   try {
     work();
   } catch (const Error& error) {
-    const std::lock_guard lock(mutex_);
-    if (status_.warning.empty()) status_.warning = error.what();
+    warn(error.what());
   }
+}
+
+void Writer::Save::warn(const std::string& what) {
+  if (what.empty()) return;
+  const std::lock_guard lock(mutex_);
+  status_.warning += (status_.warning.empty() ? "" : "; ") + what;
 }
 
 void Writer::Save::enter(SavePhase phase) {

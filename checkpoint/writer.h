@@ -17,14 +17,14 @@
 ///
 /// Promise   The directory step-XXXXXXXXXX appears by one rename, after every byte in it has been
 ///           made durable, and is itself durable before the phase is kCommitted. Until then the
-///           checkpoints before it are untouched. An existing step is never replaced: the save
-///           fails.
+///           checkpoints before it are untouched. A whole checkpoint of the same step is never
+///           replaced: the save fails. A damaged one, which a resume has fallen back from, is kept
+///           under another name; status().warning says which.
 /// Snapshot  A copier moves the pieces through the ring; writers take blocks of kBlockBytes from
-/// it,
-///           checksum them and write them directly (where the file system refuses direct writes:
-///           through its cache), so bytes and checksum come from the same memory. With a ring that
-///           holds the slice wait_copied() waits for a copy in memory, with a smaller one for the
-///           disk to take the difference.
+///           it, checksum them and write them directly (where the file system refuses direct
+///           writes: through its cache), so bytes and checksum come from the same memory. With a
+///           ring that holds the slice wait_copied() waits for a copy in memory; with a smaller
+///           one, for the disk to take the difference: nothing is allocated in the ring's place.
 /// Finite    A NaN or infinity in the state fails the save and names tensor, kind and element: it
 ///           must not rotate the good checkpoints out.
 /// Memory    The ring is the caller's; otherwise the HDF5 metadata (some KiB per dataset), 8 bytes
@@ -60,7 +60,7 @@ struct WriterOptions {
   int rank = 0;
   int world = 1;
   Tensor ring;               ///< u8, aligned to kFileAlignment; staging_bytes() holds everything
-  int writes_in_flight = 2;  ///< one writes while the other checksums
+  int writes_in_flight = 3;  ///< two write while the third checksums
   IndexBuilder build_index;  ///< rank 0
   Disk* disk = &posix_disk();
 };
@@ -95,6 +95,8 @@ struct SaveTimes {
   std::chrono::nanoseconds written{};    ///< begin to the shard durable
   std::chrono::nanoseconds committed{};  ///< begin to the checkpoint durable (rank 0)
   std::chrono::nanoseconds stalled{};    ///< of the caller in wait_copied()
+  std::chrono::nanoseconds checking{};   ///< checksums and the search for NaNs, added over threads
+  std::chrono::nanoseconds syncing{};    ///< fsync of the shard
 
   double mib_per_second() const;  ///< of `written`
 };
@@ -102,7 +104,8 @@ struct SaveTimes {
 struct SaveStatus {
   SavePhase phase = SavePhase::kIdle;
   std::optional<SaveFailure> failure;  ///< of the save that is on, until it is discarded
-  /// What went wrong without harm: the `latest` hint, or the removal of what a failed save left.
+  /// What went wrong without harm: the `latest` hint, the removal of what a failed save left, a
+  /// damaged checkpoint that was in the way.
   /// Stays until the next begin().
   std::string warning;
   SaveTimes times;  ///< of the save that is on, or the last one

@@ -1,8 +1,10 @@
 #include "core/arena.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 
@@ -46,6 +48,21 @@ std::vector<std::string> Arena::not_acquired() const {
   }
   std::sort(names.begin(), names.end());
   return names;
+}
+
+std::int64_t Arena::resident_bytes() const {
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  std::array<unsigned char, 4096> pages{};
+  std::size_t num_resident = 0;
+  for (std::size_t begin = 0; begin < mapped_bytes_; begin += pages.size() * page) {
+    const std::size_t bytes = std::min(mapped_bytes_ - begin, pages.size() * page);
+    const std::size_t num_pages = (bytes + page - 1) / page;
+    if (mincore(memory_ + begin, bytes, pages.data()) != 0) return 0;
+    num_resident += static_cast<std::size_t>(
+        std::count_if(pages.begin(), pages.begin() + static_cast<std::ptrdiff_t>(num_pages),
+                      [](unsigned char state) { return (state & 1) != 0; }));
+  }
+  return static_cast<std::int64_t>(num_resident * page);
 }
 
 void* Arena::place(const BufferSpec& spec) {

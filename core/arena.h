@@ -24,6 +24,9 @@ class Arena final : public Allocator {
   const MemoryPlan& plan() const { return plan_; }
   /// Planned buffers that nobody has acquired so far.
   std::vector<std::string> not_acquired() const;
+  /// What of it is in memory: the pages that somebody has written so far (and that aren't swapped
+  /// out).
+  std::int64_t resident_bytes() const;
 
  private:
   struct Place {

@@ -62,6 +62,15 @@ class Interrupted : public Error {
       : Error(130, fmt::format(format, std::forward<Args>(args)...)) {}
 };
 
+/// A scheduler took the machine away, and the run saved what it had: starting the same command
+/// again goes on from there. Exit 75 (sysexits.h: a temporary failure, try again).
+class Requeue : public Error {
+ public:
+  template <class... Args>
+  explicit Requeue(fmt::format_string<Args...> format, Args&&... args)
+      : Error(75, fmt::format(format, std::forward<Args>(args)...)) {}
+};
+
 namespace detail {
 [[noreturn]] void check_failed(const char* file, int line, const char* condition,
                                const std::string& message);

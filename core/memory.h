@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -47,6 +48,10 @@ using Phases = std::uint32_t;
 inline constexpr int kNumPhases = 6;
 inline constexpr Phases kForwardToBackward = kForward | kLoss | kBackward;
 std::string_view name_of(Phase phase);
+/// Where one phase stands in the order of the enumerators.
+constexpr int phase_index(Phase phase) {
+  return std::countr_zero(static_cast<unsigned>(phase));
+}
 
 struct BufferSpec {
   std::string name;

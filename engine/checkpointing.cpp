@@ -1,12 +1,15 @@
 #include "engine/checkpointing.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "checkpoint/committed.h"
 #include "checkpoint/hdf5_index.h"
 #include "checkpoint/reader.h"
+#include "checkpoint/step_directory.h"
 
 namespace sherd::engine {
 namespace {
@@ -25,12 +28,21 @@ json to_json(const TrainingStep::Counters& counters) {
           {"total_skips", counters.scaler.total_skips}};
 }
 
-TrainingStep::Counters counters_of(const json& counters) {
+TrainingStep::Counters counters_of(const checkpoint::Checkpoint& checkpoint) try {
+  const json& counters = checkpoint.manifest().global->at("counters");
   return {
       counters.at("num_updates").get<std::int64_t>(),
       {counters.at("loss_scale").get<double>(), counters.at("clean_steps").get<std::int64_t>(),
        counters.at("credit").get<std::int64_t>(), counters.at("skips_in_a_row").get<std::int64_t>(),
        counters.at("total_skips").get<std::int64_t>()}};
+} catch (const json::exception& error) {
+  throw DataError("{}: its counters aren't a run's: {}", checkpoint.manifest_path(), error.what());
+}
+
+std::optional<double> validation_loss_of(const checkpoint::Manifest& manifest) {
+  const auto found = manifest.global->find("validation_loss");
+  if (found == manifest.global->end() || !found->is_number()) return std::nullopt;
+  return found->get<double>();
 }
 
 // A rank's bytes of each kind, at most: slices are padded, and Muon keeps less of some kinds.
@@ -54,14 +66,19 @@ std::vector<std::int64_t> bytes_by_kind(const TrainingOptions& options,
 
 }  // namespace
 
+BufferSpec checkpoint_reading_buffer() {
+  return {"checkpoint.reading", Category::kCheckpoint, DType::kU8, checkpoint::kBlockBytes, kInit};
+}
+
 std::vector<BufferSpec> checkpoint_buffers(const TrainingOptions& options, bool saves,
                                            const std::vector<sharding::UnitPlan>& units, int rank) {
   std::vector<BufferSpec> buffers = {
       sharding::exchange_buffer("checkpoint", kNumbers, units[0].layout.world_size()),
-      {"checkpoint.reading", Category::kCheckpoint, DType::kU8, checkpoint::kBlockBytes, kInit}};
+      checkpoint_reading_buffer()};
   if (saves) {
-    buffers.push_back({"checkpoint.ring", Category::kCheckpoint, DType::kU8,
-                       checkpoint::staging_bytes(bytes_by_kind(options, units, rank))});
+    std::int64_t bytes = checkpoint::staging_bytes(bytes_by_kind(options, units, rank));
+    if (options.staging_bytes > 0) bytes = std::min(bytes, options.staging_bytes);
+    buffers.push_back({"checkpoint.ring", Category::kCheckpoint, DType::kU8, bytes});
   }
   return buffers;
 }
@@ -75,10 +92,10 @@ Checkpointing::Checkpointing(const TrainingOptions& options, const CheckpointOpt
       progress_(progress),
       rank_(model.rank()),
       exchange_(rank_, "checkpoint", kNumbers) {
-  const auto buffers = checkpoint_buffers(options, checkpoints.interval > 0,
-                                          sharding::plans_of(model.units()), rank_.rank);
+  const auto buffers =
+      checkpoint_buffers(options, checkpoints.saves, sharding::plans_of(model.units()), rank_.rank);
   reading_ = rank_.memory->acquire(buffers[1]);
-  if (checkpoints_.interval == 0) return;
+  if (!checkpoints_.saves) return;
   ring_ = rank_.memory->acquire(buffers[2]);
   owned_ = run_state(options, model, training_step, Pieces::kOwned);
   writer_ = std::make_unique<checkpoint::Writer>(
@@ -98,6 +115,13 @@ void Checkpointing::say(const std::string& text) const {
 
 std::int64_t Checkpointing::begin() {
   auto& disk = checkpoint::posix_disk();
+  if (rank_.rank == 0 && checkpoints_.saves) {
+    for (const std::string& failure :
+         checkpoint::remove_leftovers(disk, checkpoints_.directory).failures) {
+      progress_.message(failure);
+    }
+    retention_.emplace(disk, checkpoints_.directory, checkpoints_.keep, validation_loss_of);
+  }
   const std::string& resume = checkpoints_.resume;
   const bool exist = !checkpoint::committed_steps(disk, checkpoints_.directory).empty();
   std::int64_t step = 0;
@@ -170,6 +194,7 @@ bool Checkpointing::load(const std::string& path, bool weights_only, std::int64_
   } catch (const DataError& error) {
     good = false;
     problem = error.what();
+    if (rank_.rank != 0) progress_.message(fmt::format("rank {}: {}", rank_.rank, problem));
   }
   const double mine[kNumbers] = {good ? 1.0 : 0.0, static_cast<double>(checkpoint.manifest().step)};
   for (const std::vector<double>& row : exchange_.all("resume", mine)) {
@@ -180,8 +205,9 @@ bool Checkpointing::load(const std::string& path, bool weights_only, std::int64_
   }
   if (!good) return false;
   if (!weights_only) {
-    training_step_.restore(counters_of(checkpoint.manifest().global->at("counters")));
-    step = checkpoint.manifest().step;
+    training_step_.restore(counters_of(checkpoint));
+    step = newest_step_ = checkpoint.manifest().step;
+    begun_evaluated_ = validation_loss_of(checkpoint.manifest()).has_value();
   }
   for (std::size_t unit = 0; unit < model_.units().size(); ++unit) {
     model_.parameters().publish(static_cast<int>(unit));
@@ -191,7 +217,7 @@ bool Checkpointing::load(const std::string& path, bool weights_only, std::int64_
 
 void Checkpointing::check_fingerprint(const checkpoint::Manifest& manifest,
                                       const std::string& path) const {
-  const json& saved = manifest.global->at("run");
+  const json saved = manifest.global->value("run", json::object());
   for (const auto& [key, value] : checkpoints_.fingerprint->items()) {
     if (saved.contains(key) && saved.at(key) == value) continue;
     throw UsageError(
@@ -202,21 +228,26 @@ void Checkpointing::check_fingerprint(const checkpoint::Manifest& manifest,
   }
 }
 
-void Checkpointing::after_step(std::int64_t step) {
-  if (checkpoints_.interval == 0) return;
+void Checkpointing::after_step(std::int64_t step, const StepOutcome& outcome) {
+  if (!checkpoints_.saves) return;
   if (saving_) advance(false);
-  const bool last = step + 1 == checkpoints_.max_steps;
-  if (!last && (step + 1) % checkpoints_.interval != 0) return;
+  if (retention_) report_removals(retention_->take_report());
+  const std::int64_t done = step + 1;
+  const bool last = done == checkpoints_.max_steps;
+  const std::int64_t interval = checkpoints_.interval;
+  const bool due = interval > 0 && (last || done % interval == 0);
+  if (!due && !outcome.save_now) return;
   while (saving_) advance(true);  // one save at a time
-  begin_save(step + 1);
-  while (saving_ && (last || !checkpoints_.async)) advance(true);
+  begin_save(done, outcome);
+  while (saving_ && (last || outcome.save_now || !checkpoints_.async)) advance(true);
 }
 
 void Checkpointing::finish() {
   while (saving_) advance(true);
+  if (retention_) report_removals(retention_->finish());
 }
 
-void Checkpointing::begin_save(std::int64_t step) {
+void Checkpointing::begin_save(std::int64_t step, const StepOutcome& outcome) {
   // Rank 0 draws the uuid; its 32 hex digits travel as four numbers.
   double mine[kNumbers] = {};
   if (rank_.rank == 0) {
@@ -224,10 +255,18 @@ void Checkpointing::begin_save(std::int64_t step) {
     for (int i = 0; i < 4; ++i) {
       mine[1 + i] = static_cast<double>(std::stoul(uuid.substr(8 * i, 8), nullptr, 16));
     }
-    global_ = std::make_shared<const json>(json{{"run", *checkpoints_.fingerprint},
-                                                {"counters", to_json(training_step_.counters())},
-                                                {"recipe", checkpoints_.recipe},
-                                                {"world_size", rank_.world_size}});
+    json global = {{"run", *checkpoints_.fingerprint},
+                   {"counters", to_json(training_step_.counters())},
+                   {"recipe", checkpoints_.recipe},
+                   {"world_size", rank_.world_size},
+                   {"vocabulary", json::array()}};
+    for (const char32_t character : checkpoints_.vocabulary) {
+      global["vocabulary"].push_back(static_cast<std::uint32_t>(character));
+    }
+    if (outcome.validation_loss && std::isfinite(*outcome.validation_loss)) {
+      global["validation_loss"] = *outcome.validation_loss;
+    }
+    global_ = std::make_shared<const json>(std::move(global));
   }
   const std::vector<double> first = exchange_.all("save", mine)[0];
   std::string uuid;
@@ -240,8 +279,11 @@ void Checkpointing::begin_save(std::int64_t step) {
   saving_step_ = step;
 }
 
+// Ranks that wait for the disk go on talking: none of them is silent for so long that the others
+// take it for dead.
 void Checkpointing::advance(bool wait) {
-  const checkpoint::SaveStatus status = wait ? writer_->wait() : writer_->status();
+  if (wait) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const checkpoint::SaveStatus status = writer_->status();
   const double mine[kNumbers] = {static_cast<double>(status.phase)};
   bool all_prepared = true, any_failed = false, committed = false;
   const auto rows = exchange_.all("save", mine);
@@ -260,18 +302,37 @@ void Checkpointing::advance(bool wait) {
     writer_->wait();
     saving_ = false;
   } else if (committed) {
-    const checkpoint::SaveTimes times = status.times;
     writer_->finish();
     saving_ = false;
-    say(fmt::format("saved {}/{}: {:.0f} MiB/s per rank, {:.1f} ms stalled{}",
-                    checkpoints_.directory, checkpoint::step_directory_name(saving_step_),
-                    times.mib_per_second(),
-                    std::chrono::duration<double, std::milli>(times.stalled).count(),
-                    status.warning.empty() ? "" : "; " + status.warning));
+    newest_step_ = saving_step_;
+    if (rank_.rank == 0) saved(status);
   } else if (all_prepared && !committing_) {
     committing_ = true;
-    if (rank_.rank == 0) writer_->commit(global_);
+    if (rank_.rank == 0) {
+      if (before_commit) before_commit();
+      writer_->commit(global_);
+    }
   }
+}
+
+void Checkpointing::saved(const checkpoint::SaveStatus& status) {
+  const checkpoint::SaveTimes& times = status.times;
+  const SaveMetrics metrics{
+      .saved = saving_step_,
+      .bytes = times.bytes,
+      .write_mib_per_s = times.mib_per_second(),
+      .stalled_ms = std::chrono::duration<double, std::milli>(times.stalled).count(),
+      .save_s = std::chrono::duration<double>(times.committed).count()};
+  progress_.message(
+      fmt::format("saved {}/{}: {:.0f} MiB/s per rank, {:.1f} ms stalled{}", checkpoints_.directory,
+                  checkpoint::step_directory_name(saving_step_), metrics.write_mib_per_s,
+                  metrics.stalled_ms, status.warning.empty() ? "" : "; " + status.warning));
+  if (on_saved) on_saved(metrics);
+  retention_->apply();
+}
+
+void Checkpointing::report_removals(const checkpoint::RetentionReport& report) const {
+  for (const std::string& problem : report.problems) progress_.message(problem);
 }
 
 }  // namespace sherd::engine

@@ -5,26 +5,41 @@
 /// A save that fails is said and discarded, and training goes on.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
 
+#include "checkpoint/retention.h"
 #include "checkpoint/writer.h"
+#include "engine/metrics.h"
 #include "engine/progress.h"
 #include "engine/run_state.h"
 
 namespace sherd::engine {
 
 struct CheckpointOptions {
-  std::string directory;  ///< "<output_dir>/checkpoints"
-  std::int64_t interval = 0;
+  std::string directory;      ///< "<output_dir>/checkpoints"
+  bool saves = false;         ///< at an interval, or when a signal asks for it
+  std::int64_t interval = 0;  ///< 0: at no interval
   bool async = true;
+  checkpoint::RetentionPolicy keep{};
   std::string resume = "auto";
   std::string init_from;
   std::int64_t max_steps = 0;
   /// What every checkpoint says of its run, and what a resume compares: seed, batch, data, ...
   std::shared_ptr<const nlohmann::json> fingerprint;
-  std::string recipe;  ///< the resolved recipe, YAML
+  std::string recipe;                  ///< the resolved recipe, YAML
+  std::vector<char32_t> vocabulary{};  ///< of character data: what the ids mean
 };
 
+/// What a step has come to, as far as saving is concerned.
+struct StepOutcome {
+  bool save_now = false;                  ///< whether or not the interval has passed
+  std::optional<double> validation_loss;  ///< if it was evaluated after this step
+};
+
+/// Where the blocks of a checkpoint are read into before the first step.
+BufferSpec checkpoint_reading_buffer();
 /// What Checkpointing acquires: the staging ring (if anything is saved), a block for reading before
 /// the first step, and its exchange.
 std::vector<BufferSpec> checkpoint_buffers(const TrainingOptions& options, bool saves,
@@ -40,17 +55,27 @@ class Checkpointing {
   /// Errors   DataError if there are checkpoints and none is good; UsageError with `never` and
   ///          checkpoints there, or if the checkpoint is of another model, batch or data.
   std::int64_t begin();
+  /// Whether the validation loss at the step that begin() returned is known already.
+  bool begun_evaluated() const { return begun_evaluated_; }
   /// After step `step` (from 0): goes on with a save that is under way, begins one if it is due.
-  void after_step(std::int64_t step);
+  void after_step(std::int64_t step, const StepOutcome& outcome);
   /// After the last step: waits until everything is on disk.
   void finish();
+  /// Steps done in the newest checkpoint that was loaded or committed; -1: none.
+  std::int64_t newest_step() const { return newest_step_; }
+
+  /// On rank 0. Before a checkpoint is committed, and after.
+  std::function<void()> before_commit;
+  std::function<void(const SaveMetrics&)> on_saved;
 
  private:
   struct Row;
   bool load(const std::string& path, bool weights_only, std::int64_t& step, std::string& problem);
   void check_fingerprint(const checkpoint::Manifest& manifest, const std::string& path) const;
   std::int64_t resume_newest();
-  void begin_save(std::int64_t step);
+  void begin_save(std::int64_t step, const StepOutcome& outcome);
+  void saved(const checkpoint::SaveStatus& status);
+  void report_removals(const checkpoint::RetentionReport& report) const;
   void advance(bool wait);
   void say(const std::string& text) const;
 
@@ -64,9 +89,12 @@ class Checkpointing {
   sharding::Exchange exchange_;
   sharding::State owned_;
   std::unique_ptr<checkpoint::Writer> writer_;
+  std::optional<checkpoint::Retention> retention_;  // rank 0
   bool saving_ = false;
   bool committing_ = false;
   std::int64_t saving_step_ = 0;
+  std::int64_t newest_step_ = -1;
+  bool begun_evaluated_ = false;
   std::shared_ptr<const nlohmann::json> global_;  // of the save under way, on rank 0
 };
 

@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-
-#include "engine/interrupt.h"
-
 namespace sherd::engine {
 
 namespace {
@@ -29,13 +26,25 @@ Evaluation::Evaluation(const TrainingOptions& options, ShardedModel& model,
       targets_(model.rank().memory->acquire(evaluation_buffers(options, 1)[1])),
       exchange_(model.rank(), "evaluation", kNumbers) {}
 
+// A rank that left alone would leave the others waiting in a gather.
+StopRequest Evaluation::agreed_stop() {
+  const double mine[] = {static_cast<double>(stop_request()), 0.0};
+  double most = 0.0;
+  for (const std::vector<double>& row : exchange_.all("evaluation", mine)) {
+    most = std::max(most, row[0]);
+  }
+  return static_cast<StopRequest>(static_cast<int>(most));
+}
+
 template <class Fill>
-double Evaluation::mean_loss(std::int64_t num_passes, const Fill& fill, std::int64_t* num_tokens) {
+Evaluation::Mean Evaluation::mean_loss(std::int64_t num_passes, const Fill& fill,
+                                       StopRequest& stop) {
   const std::int64_t seq_length = options_.model.seq_length;
   model_.rank().memory->enter(kEvaluation);
   double mine[] = {0.0, 0.0};
   for (std::int64_t pass_index = 0; pass_index < num_passes; ++pass_index) {
-    if (interrupted()) throw Interrupted("Ctrl-C during an evaluation; metrics so far are on disk");
+    stop = agreed_stop();
+    if (stop != StopRequest::kNone) return {};
     const std::int64_t rows = fill(pass_index);
     // A rank without rows left still takes part in the gathers.
     const model::Pass pass{.inputs = inputs_, .targets = targets_};
@@ -51,8 +60,7 @@ double Evaluation::mean_loss(std::int64_t num_passes, const Fill& fill, std::int
     loss_sum += row[0];
     tokens += row[1];
   }
-  if (num_tokens) *num_tokens = static_cast<std::int64_t>(tokens);
-  return loss_sum / tokens;
+  return {loss_sum / tokens, static_cast<std::int64_t>(tokens)};
 }
 
 EvaluationResult Evaluation::run(std::int64_t num_batches) {
@@ -65,7 +73,7 @@ EvaluationResult Evaluation::run(std::int64_t num_batches) {
   const std::int64_t num_passes = (windows + rows * world - 1) / (rows * world);
 
   EvaluationResult result;
-  result.loss = mean_loss(
+  const Mean mean = mean_loss(
       num_passes,
       [&](std::int64_t pass) {
         const std::int64_t first = (pass * world + rank) * rows;
@@ -81,15 +89,15 @@ EvaluationResult Evaluation::run(std::int64_t num_batches) {
         }
         return count;
       },
-      &result.num_tokens);
-  if (windows == all_windows) {
-    result.loss_20_batches = mean_loss(
-        20,
-        [&](std::int64_t pass) {
-          batcher_.fill_validation_sample(pass * world + rank, rows, inputs_, targets_);
-          return rows;
-        },
-        nullptr);
+      result.stop);
+  result.loss = mean.loss;
+  result.num_tokens = mean.num_tokens;
+  if (windows == all_windows && result.stop == StopRequest::kNone) {
+    const auto fill_sample = [&](std::int64_t pass) {
+      batcher_.fill_validation_sample(pass * world + rank, rows, inputs_, targets_);
+      return rows;
+    };
+    result.loss_20_batches = mean_loss(20, fill_sample, result.stop).loss;
   }
   return result;
 }

@@ -22,7 +22,7 @@ std::vector<BufferSpec> model_buffers(const TrainingOptions& options,
     sharding::UnitBuffers at_rest = sharding::unit_buffers(unit);
     if (at_rest.resident) buffers.push_back(std::move(*at_rest.resident));
     if (at_rest.master) buffers.push_back(std::move(*at_rest.master));
-    buffers.push_back(std::move(at_rest.gradients));
+    if (at_rest.gradients) buffers.push_back(std::move(*at_rest.gradients));
   }
   for (sharding::GatherSlot& slot : sharding::gather_slots(units, options.gather)) {
     buffers.push_back(std::move(slot.buffer));
@@ -63,6 +63,15 @@ MemoryPlan plan_memory(const TrainingOptions& options, const MemoryRequest& requ
   append(buffers, batch_buffers(options));
   append(buffers, checkpoint_buffers(options, request.saves,
                                      plan_units(options, request.world_size), request.rank));
+  return MemoryPlan(std::move(buffers));
+}
+
+MemoryPlan plan_memory_of_use(const TrainingOptions& options, const MemoryRequest& request) {
+  CHECK(!options.placement.has_gradients, "a model that is only used has no gradients");
+  std::vector<BufferSpec> buffers =
+      model_buffers(options, plan_units(options, request.world_size), request.num_threads);
+  append(buffers, evaluation_buffers(options, request.world_size));
+  buffers.push_back(checkpoint_reading_buffer());
   return MemoryPlan(std::move(buffers));
 }
 

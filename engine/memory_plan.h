@@ -26,6 +26,9 @@ std::vector<BufferSpec> training_buffers(const TrainingOptions& options,
 /// Everything that a run acquires: training, evaluation, data and checkpoints.
 MemoryPlan plan_memory(const TrainingOptions& options, const MemoryRequest& request);
 
+/// Everything that a model acquires whose weights are only used (engine/trained_model.h).
+MemoryPlan plan_memory_of_use(const TrainingOptions& options, const MemoryRequest& request);
+
 /// The rank that needs most. Slices are equally long, but Muon keeps AdamW's second moment only
 /// for what isn't a matrix inside a block, and that isn't spread evenly.
 int worst_rank(const TrainingOptions& options, int world_size);

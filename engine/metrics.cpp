@@ -60,6 +60,17 @@ std::string to_json(const EvaluationMetrics& metrics) {
   return line.dump();
 }
 
+std::string to_json(const SaveMetrics& metrics) {
+  Json line;
+  line["step"] = metrics.saved - 1;
+  line["saved"] = metrics.saved;
+  line["bytes"] = metrics.bytes;
+  put(line, "write_mib_per_s", metrics.write_mib_per_s);
+  put(line, "stalled_ms", metrics.stalled_ms);
+  put(line, "save_s", metrics.save_s);
+  return line.dump();
+}
+
 void keep_metrics_before(const std::string& path, std::int64_t step) {
   std::ifstream in(path, std::ios::binary);
   if (!in) return;
@@ -102,6 +113,11 @@ MetricsWriter::MetricsWriter(std::string path, Existing existing) : path_(std::m
 
 MetricsWriter::~MetricsWriter() {
   ::close(file_);
+}
+
+void MetricsWriter::sync() {
+  if (::fsync(file_) == 0) return;
+  throw DataError("{}: can't be made durable ({})", path_, std::strerror(errno));
 }
 
 void MetricsWriter::write_line(std::string line) {

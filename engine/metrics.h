@@ -5,6 +5,7 @@
 ///   with loss scaling also "loss_scale":65536.0,"skipped":false, and on a skipped step
 ///   "overflow":"tensor \"block.3.mlp.up.weight\" (element 12) of unit \"block.3\", slice owner
 ///   rank 1"
+///   {"step":11,"saved":12,"bytes":1474560,"write_mib_per_s":812.5,"stalled_ms":0.25,"save_s":0.5}
 ///   {"step":12,"val_loss":4.125,"val_loss_20_batches":4.0625,"num_tokens":111488}
 ///
 /// Numbers are decimals that read back as exactly the same double, so equal losses are equal text
@@ -43,8 +44,18 @@ struct EvaluationMetrics {
   std::int64_t num_tokens = 0;  ///< over which val_loss is the mean
 };
 
+/// A checkpoint has been committed. Its line stands when that is known, which may be steps later.
+struct SaveMetrics {
+  std::int64_t saved = 0;  ///< steps done in the checkpoint
+  std::int64_t bytes = 0;  ///< of one rank's state
+  double write_mib_per_s = 0;
+  double stalled_ms = 0;  ///< an update waited so long until its slice was copied
+  double save_s = 0;      ///< from the save's begin to its last fsync
+};
+
 /// One line each, without the newline.
 std::string to_json(const StepMetrics& metrics);
+std::string to_json(const SaveMetrics& metrics);
 std::string to_json(const EvaluationMetrics& metrics);
 
 /// Keeps the lines of steps before `step` and takes the others away, a torn last line too: a
@@ -66,6 +77,10 @@ class MetricsWriter {
 
   void write(const StepMetrics& metrics) { write_line(to_json(metrics)); }
   void write(const EvaluationMetrics& metrics) { write_line(to_json(metrics)); }
+  void write(const SaveMetrics& metrics) { write_line(to_json(metrics)); }
+
+  /// Everything written so far is on the disk itself. Errors   DataError naming the file.
+  void sync();
 
  private:
   void write_line(std::string line);

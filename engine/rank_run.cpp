@@ -4,8 +4,8 @@
 
 #include "engine/data/prefetcher.h"
 #include "engine/evaluation.h"
-#include "engine/interrupt.h"
 #include "engine/metrics.h"
+#include "engine/output_folder.h"
 #include "engine/sampling.h"
 #include "engine/training_step.h"
 
@@ -47,32 +47,35 @@ class RankRun {
         first_step_, context_.options.num_micro_steps, std::array{batch(0), batch(1)});
     next_number_ = first_step_ * context_.options.num_micro_steps;
     if (rank_.rank == 0) {
+      write_file((context_.output / "recipe.yaml").string(), context_.checkpoints.recipe);
       const std::string path = (context_.output / "metrics.jsonl").string();
       keep_metrics_before(path, first_step_);
       metrics_.emplace(path, MetricsWriter::Existing::kContinue);
-      report_memory();
+      checkpointing_.before_commit = [this] { metrics_->sync(); };
+      checkpointing_.on_saved = [this](const SaveMetrics& save) { metrics_->write(save); };
     }
     const std::int64_t max_steps = recipe_.training.max_steps;
-    const std::int64_t eval_interval = recipe_.training.eval_interval;
     begin_ = Clock::now();
+    // A stop in the middle of an evaluation leaves it to whoever goes on.
+    if (first_step_ > 0 && !checkpointing_.begun_evaluated()) {
+      StepOutcome outcome;
+      const StopRequest stop = evaluate_if_due(first_step_ - 1, outcome);
+      if (stop != StopRequest::kNone) return stop_after(first_step_ - 1, stop);
+    }
     for (std::int64_t step = first_step_; step < max_steps; ++step) {
       trace_if_asked(step);
       const auto step_begin = Clock::now();
       const StepResult result = training_step_.run(
-          step, [this](std::int64_t s, std::int64_t m) { return next_batch(s, m); }, interrupted());
+          step, [this](std::int64_t s, std::int64_t m) { return next_batch(s, m); },
+          stop_request());
       if (rank_.rank == 0) report(step, result, Clock::now() - step_begin);
-      if (result.interrupted) {
-        // Rank 0 alone throws: an abort from another could reach it before it has written this
-        // step.
-        if (rank_.rank != 0) return;
-        throw Interrupted("Ctrl-C after step {} of {}; {} is complete up to it", step + 1,
-                          max_steps, (context_.output / "metrics.jsonl").string());
-      }
-      const bool last = step + 1 == max_steps;
-      if (last || (eval_interval > 0 && (step + 1) % eval_interval == 0)) {
-        evaluate(step, last ? 0 : recipe_.training.eval_batches);
-      }
-      checkpointing_.after_step(step);
+      StepOutcome outcome;
+      StopRequest stop = result.stop;
+      if (stop == StopRequest::kNone) stop = evaluate_if_due(step, outcome);
+      outcome.save_now = stop == StopRequest::kRequeue ||
+                         (stop == StopRequest::kInterrupt && recipe_.checkpoint.on_interrupt);
+      checkpointing_.after_step(step, outcome);
+      if (stop != StopRequest::kNone) return stop_after(step, stop);
     }
     checkpointing_.finish();
     print_sample();
@@ -89,6 +92,18 @@ class RankRun {
   }
   data::Batch batch(std::size_t index) const {
     return {batches_[2 * index], batches_[2 * index + 1]};
+  }
+
+  // Rank 0 alone throws: an abort from another could reach it before it has written this step.
+  void stop_after(std::int64_t step, StopRequest stop) {
+    checkpointing_.finish();
+    if (rank_.rank != 0) return;
+    const std::int64_t newest = checkpointing_.newest_step();
+    throw_stopped(
+        stop, fmt::format("after step {} of {}; {} is complete up to it, and {}", step + 1,
+                          recipe_.training.max_steps, (context_.output / "metrics.jsonl").string(),
+                          newest < 0 ? "there is no checkpoint"
+                                     : fmt::format("the newest checkpoint is of step {}", newest)));
   }
 
   // The prefetched batch. A step that is replayed, before the run stops, asks for its batches
@@ -109,18 +124,6 @@ class RankRun {
     if (rank_.rank != 0 || !recipe_.metrics.trace_steps) return;
     if (step == recipe_.metrics.trace_steps->first) context_.trace.start();
     if (step == recipe_.metrics.trace_steps->last + 1) context_.trace.stop();
-  }
-
-  void report_memory() {
-    std::string parts;
-    const BytesByCategory bytes = rank_.memory->current();
-    for (int i = 0; i < kNumCategories; ++i) {
-      if (bytes[i] == 0) continue;
-      parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", name_of(static_cast<Category>(i)),
-                           human_bytes(bytes[i]));
-    }
-    context_.progress.message(fmt::format("{} of tensors per rank ({})",
-                                          human_bytes(rank_.memory->current_bytes()), parts));
   }
 
   void report(std::int64_t step, const StepResult& result, Clock::duration took) {
@@ -180,10 +183,19 @@ class RankRun {
     steps_since_report_ = 0;
   }
 
-  void evaluate(std::int64_t step, std::int64_t num_batches) {
-    if (context_.batcher.num_validation_windows() == 0) return;
-    const EvaluationResult result = evaluation_.run(num_batches);
-    if (rank_.rank != 0) return;
+  StopRequest evaluate_if_due(std::int64_t step, StepOutcome& outcome) {
+    const std::int64_t interval = recipe_.training.eval_interval;
+    const bool last = step + 1 == recipe_.training.max_steps;
+    if (!last && (interval == 0 || (step + 1) % interval != 0)) return StopRequest::kNone;
+    if (context_.batcher.num_validation_windows() == 0) return StopRequest::kNone;
+    const EvaluationResult result = evaluation_.run(last ? 0 : recipe_.training.eval_batches);
+    if (result.stop != StopRequest::kNone) return result.stop;
+    outcome.validation_loss = result.loss;
+    if (rank_.rank == 0) report(step, result);
+    return StopRequest::kNone;
+  }
+
+  void report(std::int64_t step, const EvaluationResult& result) {
     metrics_->write(
         EvaluationMetrics{step, result.loss, result.loss_20_batches, result.num_tokens});
     std::string line = fmt::format("step {}: validation loss {:.4f} over {} tokens", step + 1,

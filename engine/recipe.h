@@ -33,6 +33,7 @@ enum class DeviceChoice { kAuto, kCpu, kCuda };
 enum class NormChoice { kLayerNorm, kRmsNorm };
 enum class PositionChoice { kLearned, kRope };
 enum class ActivationChoice { kGelu, kSwiglu };
+enum class OnExceed { kAbort, kWarn };
 enum class DataFormat { kBytes, kChars, kBin };
 using optim::OptimizerType;
 using sharding::GradSync;
@@ -151,7 +152,20 @@ struct Recipe {
     std::string init_from;
     std::int64_t interval = 0;  ///< 0: none are written
     bool async = true;
+    std::int64_t staging_mib = 0;  ///< 0: as much as a rank saves
+    std::int64_t keep_last = 0;
+    std::int64_t keep_every = 0;
+    std::int64_t keep_best = 0;
+    bool on_interrupt = false;
+    std::int64_t stop_deadline = 0;  ///< seconds
+
+    bool saves() const { return interval > 0 || on_interrupt; }
   } checkpoint;
+
+  struct Memory {
+    std::string device_memory;  ///< a size (engine/byte_size.h); empty: what this machine has
+    OnExceed on_exceed = OnExceed::kAbort;
+  } memory;
 
   struct Metrics {
     std::int64_t log_interval = 0;
@@ -193,6 +207,7 @@ struct RecipeRequest {
   std::optional<std::string> text;    ///< if set, stands for the file's content
   std::vector<std::string> sets;      ///< "key=value", later ones win
   std::optional<std::int64_t> ranks;  ///< sets parallelism.data_parallel_shard_degree
+  bool reads_data = true;             ///< if not, as in a plan, data.path may be missing
 };
 
 ResolvedRecipe resolve_recipe(const RecipeRequest& request);

@@ -125,10 +125,19 @@ const std::vector<Field> kFields = {
 
     {KEY(gradient_clipping.max_norm), .fallback = value("1"), .range = at_least(0), .help = "Scale gradients down to this global norm; 0 turns clipping off."},
 
-    {KEY(checkpoint.interval), .fallback = value("0"), .range = between(0, 1e12), .help = "Steps between checkpoints in {run.output_dir}/checkpoints; one more after the last step. 0: none."},
+    {KEY(checkpoint.interval), .fallback = value("1000"), .range = between(0, 1e12), .help = "Steps between checkpoints in {run.output_dir}/checkpoints; one more after the last step, and one when SIGTERM or SIGUSR1 ends the run (exit code 75: start it again). 0: none."},
     {KEY(checkpoint.async), .fallback = value("true"), .help = "Training goes on while a checkpoint is written; off: it waits."},
+    {KEY(checkpoint.staging_mib), .fallback = value("0"), .range = between(0, 1e9), .help = "MiB of memory in which a rank stages what it saves. 0: all of it, so that training waits for a copy in memory only. Less (at least 4): the next update waits until the disk has taken the difference."},
+    {KEY(checkpoint.keep_last), .fallback = value("2"), .range = between(1, 1e9), .help = "The newest good checkpoints that stay. Every new one is read back and compared with its checksums before an older one goes."},
+    {KEY(checkpoint.keep_every), .fallback = value("0"), .range = between(0, 1e12), .help = "Checkpoints of steps that are multiples of this stay too. 0: none for that reason."},
+    {KEY(checkpoint.keep_best), .fallback = value("0"), .range = between(0, 1e9), .help = "Checkpoints with the lowest validation losses that stay too. 0: none for that reason."},
+    {KEY(checkpoint.on_interrupt), .fallback = value("false"), .help = "Ctrl-C saves before the run ends. A second Ctrl-C ends it at once."},
+    {KEY(checkpoint.stop_deadline), .fallback = value("120"), .range = between(1, 86400), .help = "Seconds from SIGTERM or SIGUSR1 to the end of the process, saved or not."},
     {KEY(checkpoint.resume), .fallback = value("auto"), .help = "auto: go on from the newest good checkpoint of {run.output_dir}, or start at step 0 if there is none. never: start at step 0, an error if there are checkpoints. A path: go on from that checkpoint."},
     {KEY(checkpoint.init_from), .fallback = value("''"), .help = "A checkpoint's folder: start a new run (step 0, fresh optimizer) from its weights. Used where there is nothing to resume."},
+
+    {KEY(memory.device_memory), .fallback = value("\"\""), .help = "Memory of one rank's device, such as 80GiB (B; KB, MB, GB, TB; KiB, MiB, GiB, TiB). Empty: on a CPU all ranks of the process share what this machine, or its control group's limit, has."},
+    {KEY(memory.on_exceed), .fallback = value("abort"), .choices = {"abort", "warn"}, .help = "A run that needs more memory ends before its first step, or says so and goes on."},
 
     {KEY(metrics.log_interval), .fallback = value("10"), .range = between(1, 1e12), .help = "Steps between printed lines. metrics.jsonl has every step."},
     {KEY(metrics.trace_steps), .fallback = value("[]"), .range = between(0, 1e12), .help = "First and last step (counted from 0) of a Chrome trace of every stream of every rank."},
@@ -148,6 +157,7 @@ const std::vector<Block> kBlocks = {
     {"lr_scheduler", "The learning rate over the steps."},
     {"gradient_clipping", "The limit of the gradient's norm."},
     {"checkpoint", "What is kept on disk, and where a run begins."},
+    {"memory", "What it may take."},
     {"metrics", "What is reported."},
 };
 // clang-format on

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "engine/byte_size.h"
 #include "engine/recipe.h"
 #include "engine/recipe_fields.h"
 #include "engine/recipe_source.h"
@@ -16,6 +17,7 @@
 namespace sherd::engine {
 namespace {
 
+constexpr const char* kDataPath = "data.path";
 constexpr std::string_view kShardDegree = "parallelism.data_parallel_shard_degree";
 constexpr std::string_view kGlobalBatch = "training.global_batch_size";
 constexpr std::string_view kMicroBatch = "training.micro_batch_size";
@@ -42,6 +44,7 @@ class Resolver {
     require_all();
     derive();
     check_model();
+    check_sizes();
     check_training();
     check_precision();
     check_run();
@@ -74,12 +77,26 @@ class Resolver {
     is_set_[row] = true;
   }
 
+  // Parsed once: plans resolve a recipe with hundreds of settings.
+  static const std::vector<RawValue>& default_values() {
+    static const std::vector<RawValue> kValues = [] {
+      std::vector<RawValue> values;
+      for (const Field& field : recipe_fields()) {
+        const bool has_value = field.fallback.kind == Fallback::Kind::kValue;
+        values.push_back(has_value ? parse_value(std::string(field.fallback.text),
+                                                 fmt::format("default of {}", field.key))
+                                   : RawValue{});
+      }
+      return values;
+    }();
+    return kValues;
+  }
+
   void fill_defaults() {
     for (std::size_t row = 0; row < recipe_fields().size(); ++row) {
       const Field& field = recipe_fields()[row];
       if (is_set_[row] || field.fallback.kind != Fallback::Kind::kValue) continue;
-      const std::string where = fmt::format("default of {}", field.key);
-      assign_value(field, parse_value(std::string(field.fallback.text), where), where,
+      assign_value(field, default_values()[row], fmt::format("default of {}", field.key),
                    resolved_.values);
     }
   }
@@ -88,6 +105,7 @@ class Resolver {
     std::vector<const Field*> missing;
     for (std::size_t row = 0; row < recipe_fields().size(); ++row) {
       const Field& field = recipe_fields()[row];
+      if (!request_.reads_data && field.key == std::string_view(kDataPath)) continue;
       if (!is_set_[row] && field.fallback.kind == Fallback::Kind::kRequired)
         missing.push_back(&field);
     }
@@ -252,6 +270,24 @@ class Resolver {
     }
   }
 
+  // So that no product of a few sizes overflows later: what a rank holds stays far below 2^63
+  // bytes.
+  void check_sizes() {
+    const auto& model = resolved_.values.model;
+    const auto& training = resolved_.values.training;
+    const double tokens =
+        static_cast<double>(training.micro_batch_size) * static_cast<double>(training.seq_length);
+    const double widths = static_cast<double>(8 * model.hidden_size + 4 * model.ffn_hidden_size) +
+                          static_cast<double>(model.num_attention_heads);
+    constexpr double kMostElementBytes = 16.0;
+    if (tokens * widths * static_cast<double>(model.num_layers + 8) * kMostElementBytes >= 0x1p62) {
+      fail({"training.seq_length", kMicroBatch},
+           "micro-steps of {} sequences of {} tokens need more bytes than 64 bits can count in {} "
+           "layers of width {}. Make them smaller.",
+           training.micro_batch_size, training.seq_length, model.num_layers, model.hidden_size);
+    }
+  }
+
   void check_training() {
     const Recipe& recipe = resolved_.values;
     const auto& schedule = recipe.lr_scheduler;
@@ -280,6 +316,22 @@ class Resolver {
       fail({"metrics.trace_steps", "training.max_steps"},
            "metrics.trace_steps is [{}, {}], but with training.max_steps {} the last step is {}.",
            trace->first, trace->last, max_steps, max_steps - 1);
+    }
+    const auto& checkpoint = recipe.checkpoint;
+    const std::int64_t eval_interval = recipe.training.eval_interval;
+    if (checkpoint.keep_best > 0 &&
+        (eval_interval == 0 || checkpoint.interval % eval_interval != 0)) {
+      fail({"checkpoint.keep_best", "checkpoint.interval", "training.eval_interval"},
+           "checkpoint.keep_best needs a validation loss at each checkpoint, but "
+           "checkpoint.interval {} isn't a multiple of training.eval_interval {}.",
+           checkpoint.interval, eval_interval);
+    }
+    if (checkpoint.staging_mib > 0 && checkpoint.staging_mib < 4) {
+      fail(
+          {"checkpoint.staging_mib"},
+          "checkpoint.staging_mib is {}; a write takes 4 MiB, so use at least 4, or 0 for all that "
+          "a rank saves.",
+          checkpoint.staging_mib);
     }
     if (!recipe.data.validation_path.empty() && recipe.data.validation_fraction > 0) {
       fail({"data.validation_fraction", "data.validation_path"},
@@ -343,8 +395,16 @@ class Resolver {
     const Recipe& recipe = resolved_.values;
     for (const auto& [key, text] : {std::pair("run.name", &recipe.run.name),
                                     std::pair("run.output_dir", &recipe.run.output_dir),
-                                    std::pair("data.path", &recipe.data.path)}) {
+                                    std::pair(kDataPath, &recipe.data.path)}) {
+      if (!request_.reads_data && key == kDataPath) continue;
       if (text->empty()) fail({key}, "{} is \"\"; expected a name.", key);
+    }
+    if (!recipe.memory.device_memory.empty()) {
+      try {
+        parse_bytes(recipe.memory.device_memory);
+      } catch (const UsageError& error) {
+        fail({"memory.device_memory"}, "memory.device_memory: {}", error.what());
+      }
     }
     if (recipe.run.device == DeviceChoice::kCuda) {
       fail({"run.device"},

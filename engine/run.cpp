@@ -1,46 +1,23 @@
 #include "engine/run.h"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/output_lock.h"
 #include "core/arena.h"
 #include "engine/data/dataset.h"
-#include "engine/interrupt.h"
 #include "engine/launch.h"
-#include "engine/memory_plan.h"
+#include "engine/memory_report.h"
 #include "engine/model/parameters.h"
+#include "engine/output_folder.h"
 #include "engine/product_rate.h"
 #include "engine/progress.h"
 #include "engine/rank_run.h"
+#include "engine/stop_request.h"
 #include "engine/system_info.h"
 
 namespace sherd::engine {
 namespace {
-
-void write_file(const std::filesystem::path& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << text;
-  file.close();
-  if (!file) throw DataError("{}: can't be written: {}", path.string(), std::strerror(errno));
-}
-
-// Everything that a run writes goes here, so find out before computing anything.
-void prepare_output_folder(const std::string& folder) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error || access(folder.c_str(), W_OK | X_OK) != 0) {
-    throw UsageError(
-        "run.output_dir {}: can't be written: {}. Choose another folder with --set "
-        "run.output_dir=...",
-        folder, error ? error.message() : std::strerror(errno));
-  }
-}
 
 std::string cores_line(const LaunchOptions& launch) {
   const int cores = num_usable_cores();
@@ -80,13 +57,18 @@ std::shared_ptr<const nlohmann::json> fingerprint_of(const ResolvedRecipe& resol
 CheckpointOptions checkpoint_options(const ResolvedRecipe& resolved, const data::Dataset& dataset) {
   const Recipe& recipe = resolved.values;
   return {.directory = recipe.run.output_dir + "/checkpoints",
+          .saves = recipe.checkpoint.saves(),
           .interval = recipe.checkpoint.interval,
           .async = recipe.checkpoint.async,
+          .keep = {.keep_last = static_cast<int>(recipe.checkpoint.keep_last),
+                   .keep_every = recipe.checkpoint.keep_every,
+                   .keep_best = static_cast<int>(recipe.checkpoint.keep_best)},
           .resume = recipe.checkpoint.resume,
           .init_from = recipe.checkpoint.init_from,
           .max_steps = recipe.training.max_steps,
           .fingerprint = fingerprint_of(resolved, dataset),
-          .recipe = resolved.yaml()};
+          .recipe = resolved.yaml(),
+          .vocabulary = dataset.text().characters()};
 }
 
 }  // namespace
@@ -94,32 +76,31 @@ CheckpointOptions checkpoint_options(const ResolvedRecipe& resolved, const data:
 void train(const ResolvedRecipe& resolved) {
   const Recipe& recipe = resolved.values;
   const TrainingOptions options = training_options(recipe);
+  const WorldPlan plan = plan_world(recipe);
+  const auto too_large = check_fits(resolved, plan, device_limit(recipe));
   const auto dataset = data::open_dataset(data_options(recipe));
   // A prompt that the vocabulary can't spell is an error now, not after the last step.
   if (recipe.training.sample_tokens > 0) dataset->text().ids(recipe.training.sample_prompt);
   const data::Batcher batcher(dataset, batch_shape(recipe));
   prepare_output_folder(recipe.run.output_dir);
   const std::filesystem::path output(recipe.run.output_dir);
-  write_file(output / "recipe.yaml", resolved.yaml());
+  const checkpoint::OutputLock lock(checkpoint::posix_disk(), recipe.run.output_dir);
   const CheckpointOptions checkpoints = checkpoint_options(resolved, *dataset);
-  if (checkpoints.interval > 0) prepare_output_folder(checkpoints.directory);
+  if (checkpoints.saves) prepare_output_folder(checkpoints.directory);
 
   Trace trace;
   LaunchOptions launch;
   launch.world_size = static_cast<int>(recipe.world_size());
   launch.threads_per_rank = static_cast<int>(recipe.run.num_threads);
   launch.trace = &trace;
-  launch.memory = [&](int rank) {
-    return std::make_unique<Arena>(plan_memory(options, {.world_size = launch.world_size,
-                                                         .rank = rank,
-                                                         .num_threads = launch.compute_threads(),
-                                                         .saves = checkpoints.interval > 0}));
-  };
+  launch.memory = [&](int rank) { return std::make_unique<Arena>(plan.of(rank)); };
 
   Progress progress;
   progress.message(model_line(options, recipe));
   progress.message(dataset->summary());
   progress.message(cores_line(launch));
+  progress.message(memory_table(plan));
+  if (too_large) progress.message("warning: " + *too_large);
   const RunContext context{.recipe = recipe,
                            .options = options,
                            .batcher = batcher,
@@ -129,8 +110,17 @@ void train(const ResolvedRecipe& resolved) {
                            .checkpoints = checkpoints,
                            .product_rate = measure_product_rate(std::min(
                                num_usable_cores(), launch.world_size * launch.compute_threads()))};
-  install_interrupt_handler();
-  run_ranks(launch, [&](sharding::Rank& rank) { run_rank(context, rank); });
+  install_stop_handlers(recipe.checkpoint.saves()
+                            ? std::optional(std::chrono::seconds(recipe.checkpoint.stop_deadline))
+                            : std::nullopt);
+  std::vector<MeasuredMemory> measured(static_cast<std::size_t>(launch.world_size));
+  run_ranks(launch, [&](sharding::Rank& rank) {
+    run_rank(context, rank);
+    measured[rank.rank] = measured_memory(*rank.memory);
+  });
+  const std::int64_t resident_bytes = peak_resident_bytes();
+  write_file(output / "memory.json", memory_json(plan, measured, resident_bytes));
+  progress.message(memory_comparison(plan, measured, resident_bytes));
   if (recipe.metrics.trace_steps) {
     write_file(output / "trace.json", trace.to_chrome_json());
     progress.message(fmt::format("trace of steps {} to {}: {}", recipe.metrics.trace_steps->first,

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "engine/interrupt.h"
+#include "engine/stop_request.h"
 #include "kernels/philox.h"
 #include "kernels/pointwise.h"
 
@@ -58,7 +58,9 @@ std::vector<std::int32_t> sample(ShardedModel& model, const std::vector<std::int
   std::vector<std::int32_t> tokens = prompt;
   std::vector<float> logits(static_cast<std::size_t>(model.transformer().shape().vocab_size));
   for (std::int64_t draw = 0; draw < options.num_tokens; ++draw) {
-    if (interrupted()) throw Interrupted("Ctrl-C during sampling; metrics are on disk");
+    if (const StopRequest stop = stop_request(); stop != StopRequest::kNone) {
+      throw_stopped(stop, "during sampling; what was trained is on disk");
+    }
     const auto length = std::min<std::int64_t>(context, static_cast<std::int64_t>(tokens.size()));
     const Tensor window = inputs.tensor().part(0, length);
     std::copy(tokens.end() - length, tokens.end(), window.as<std::int32_t>());

@@ -18,7 +18,7 @@ struct SamplingOptions {
 /// Extends `prompt` (at least one token). A collective: all ranks draw the same numbers from the
 /// same logits, so all get the same text. The context is the last seq_length tokens; every token
 /// costs one forward pass over it.
-/// Errors   Interrupted if Ctrl-C was pressed meanwhile.
+/// Errors   Interrupted or Requeue if a signal asks to stop (stop_request.h).
 std::vector<std::int32_t> sample(ShardedModel& model, const std::vector<std::int32_t>& prompt,
                                  const SamplingOptions& options, const Buffer& inputs);
 

@@ -1,5 +1,7 @@
 #include "engine/sharded_model.h"
 
+#include <numeric>
+
 #include "engine/model/sites.h"
 #include "kernels/pointwise.h"
 
@@ -36,6 +38,20 @@ void fill_initial_values(const sharding::UnitState& unit, Stream& stream, std::u
 
 }  // namespace
 
+std::vector<int> training_uses(const model::ModelShape& shape) {
+  std::vector<int> uses = evaluation_uses(shape);
+  for (auto block = static_cast<int>(shape.num_layers); block >= 1; --block) uses.push_back(block);
+  return uses;  // the embedding's backward needs no parameters
+}
+
+std::vector<int> evaluation_uses(const model::ModelShape& shape) {
+  const auto num_blocks = static_cast<int>(shape.num_layers);
+  std::vector<int> uses(static_cast<std::size_t>(num_blocks) + 1);
+  std::iota(uses.begin(), uses.end(), 0);  // the embedding, and the blocks behind it
+  uses.push_back(shape.tied ? 0 : 1 + num_blocks);
+  return uses;
+}
+
 ShardedModel::ShardedModel(const TrainingOptions& options, const sharding::Rank& rank)
     : options_(options),
       rank_(rank),
@@ -53,19 +69,6 @@ ShardedModel::ShardedModel(const TrainingOptions& options, const sharding::Rank&
       parameters_.publish(static_cast<int>(unit));
     }
   });
-}
-
-std::vector<int> ShardedModel::training_uses() const {
-  std::vector<int> uses = evaluation_uses();
-  for (int block = num_blocks_ - 1; block >= 0; --block) uses.push_back(block_unit(block));
-  return uses;  // the embedding's backward needs no parameters
-}
-
-std::vector<int> ShardedModel::evaluation_uses() const {
-  std::vector<int> uses = {embedding_unit()};
-  for (int block = 0; block < num_blocks_; ++block) uses.push_back(block_unit(block));
-  uses.push_back(head_unit());
-  return uses;
 }
 
 void ShardedModel::forward(const model::Pass& pass, Phase phase) {

@@ -11,6 +11,11 @@
 
 namespace sherd::engine {
 
+/// The units that a training micro-step uses, and those that an evaluation uses, in order: numbers
+/// in the parameter table.
+std::vector<int> training_uses(const model::ModelShape& shape);
+std::vector<int> evaluation_uses(const model::ModelShape& shape);
+
 class ShardedModel {
  public:
   /// Acquires every buffer and fills this rank's slices with the initial values of `options.seed`,
@@ -28,9 +33,8 @@ class ShardedModel {
   int block_unit(int block) const { return 1 + block; }
   int head_unit() const { return tied_ ? 0 : 1 + num_blocks_; }
 
-  /// The units that a training micro-step uses, and those that an evaluation uses, in order.
-  std::vector<int> training_uses() const;
-  std::vector<int> evaluation_uses() const;
+  std::vector<int> training_uses() const { return engine::training_uses(options_.model); }
+  std::vector<int> evaluation_uses() const { return engine::evaluation_uses(options_.model); }
 
   /// Embedding and blocks of one pass; each unit is gathered, used and released. `phase` is
   /// kForward, or kEvaluation if no backward follows.

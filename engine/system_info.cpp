@@ -2,12 +2,15 @@
 
 #include <fmt/format.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <fstream>
 #include <sstream>
 #include <thread>
+#include <vector>
 
 // cblas.h has its home in kernels/cpu/gemm.cpp; this one name is all that's needed here.
 extern "C" char* openblas_get_config();
@@ -46,6 +49,21 @@ int cores_of_affinity() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
+/// This process's control group and those above it, up to the root: folders of version 2.
+std::vector<std::string> control_groups() {
+  std::string group;
+  std::istringstream groups(content_of("/proc/self/cgroup"));
+  for (std::string line; std::getline(groups, line);) {
+    if (line.starts_with("0::")) group = line.substr(3);
+  }
+  std::vector<std::string> folders;
+  while (true) {
+    folders.push_back("/sys/fs/cgroup" + group);
+    if (group.empty()) return folders;
+    group.resize(group.rfind('/') == std::string::npos ? 0 : group.rfind('/'));
+  }
+}
+
 /// The smallest quota from this process's control group up to the root; 0 for none.
 double cores_of_control_groups() {
   double smallest = 0;
@@ -53,16 +71,7 @@ double cores_of_control_groups() {
     const double cores = cores_of_quota(text);
     if (cores > 0 && (smallest == 0 || cores < smallest)) smallest = cores;
   };
-  std::string group;
-  std::istringstream groups(content_of("/proc/self/cgroup"));
-  for (std::string line; std::getline(groups, line);) {
-    if (line.starts_with("0::")) group = line.substr(3);
-  }
-  while (true) {
-    consider(content_of("/sys/fs/cgroup" + group + "/cpu.max"));
-    if (group.empty()) break;
-    group.resize(group.rfind('/') == std::string::npos ? 0 : group.rfind('/'));
-  }
+  for (const std::string& folder : control_groups()) consider(content_of(folder + "/cpu.max"));
   const std::string version_1 = "/sys/fs/cgroup/cpu/cpu.cfs_";
   consider(content_of(version_1 + "quota_us") + " " + content_of(version_1 + "period_us"));
   return smallest;
@@ -79,6 +88,23 @@ double cores_of_quota(std::string_view text) {
   double quota = 0, period = 0;
   if (!(words >> quota >> period) || quota <= 0 || period <= 0) return 0;
   return quota / period;
+}
+
+std::int64_t bytes_of_limit(std::string_view text) {
+  std::int64_t bytes = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), bytes);
+  return error == std::errc() && bytes > 0 ? bytes : 0;
+}
+
+std::int64_t usable_memory_bytes() {
+  std::int64_t bytes = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  const auto consider = [&](const std::string& text) {
+    const std::int64_t limit = bytes_of_limit(text);
+    if (limit > 0) bytes = std::min(bytes, limit);
+  };
+  for (const std::string& folder : control_groups()) consider(content_of(folder + "/memory.max"));
+  consider(content_of("/sys/fs/cgroup/memory/memory.limit_in_bytes"));
+  return bytes;
 }
 
 int num_usable_cores() {

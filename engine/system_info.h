@@ -13,11 +13,17 @@ std::string_view version();
 /// at least one). A container that sees 64 cores and may use 2 gets 2.
 int num_usable_cores();
 
+/// Memory that this process may use: the machine's, or less by a limit of its control group.
+std::int64_t usable_memory_bytes();
+
 /// What `sherd info` prints.
 std::string system_info();
 
 /// The processor time quota of one control group in cores, or 0 for none. `text` is the content of
 /// `cpu.max` (version 2: "max 100000", "200000 100000") or "<quota> <period>" of version 1.
 double cores_of_quota(std::string_view text);
+
+/// The limit in a control group's `memory.max` or `memory.limit_in_bytes`, or 0 for none.
+std::int64_t bytes_of_limit(std::string_view text);
 
 }  // namespace sherd::engine

@@ -89,6 +89,7 @@ TrainingOptions training_options(const Recipe& recipe) {
                        .moments = {dtype_of(precision.optimizer_state_dtype),
                                    precision.stochastic_rounding, recipe.run.seed}};
   options.lr_schedule = recipe.lr_schedule();
+  options.staging_bytes = recipe.checkpoint.staging_mib << 20;
   options.max_norm = static_cast<float>(recipe.gradient_clipping.max_norm);
   return options;
 }

@@ -28,6 +28,8 @@ struct TrainingOptions {
   optim::LrSchedule lr_schedule;
   float max_norm = 0.0f;  ///< 0: no clipping
 
+  std::int64_t staging_bytes = 0;  ///< of a rank's checkpoints, at most; 0: all that it saves
+
   /// Tokens of one step over all ranks: what the loss is divided by, once.
   std::int64_t tokens_per_step(int world_size) const {
     return model.tokens() * num_micro_steps * world_size;

@@ -14,6 +14,7 @@
 #include <cmath>
 
 #include "engine/diagnosis.h"
+#include "engine/memory_plan.h"
 
 namespace sherd::engine {
 
@@ -36,6 +37,16 @@ std::vector<BufferSpec> training_step_buffers(const TrainingOptions& options,
   return buffers;
 }
 
+sharding::Traffic training_step_traffic(const TrainingOptions& options, int world_size, int rank) {
+  const auto units = plan_units(options, world_size);
+  sharding::Traffic traffic = sharding::parameter_traffic(
+      units, options.gather, training_uses(options.model), options.num_micro_steps);
+  traffic.add(sharding::gradient_traffic(units, options.num_micro_steps));
+  traffic.add(optim::optimizer_traffic(options.optimizer, units, rank));
+  traffic.add(sharding::exchange_traffic("verdict", kVerdictNumbers, world_size));
+  return traffic;
+}
+
 TrainingStep::TrainingStep(const TrainingOptions& options, ShardedModel& model)
     : options_(options),
       model_(model),
@@ -46,9 +57,9 @@ TrainingStep::TrainingStep(const TrainingOptions& options, ShardedModel& model)
       diagnosis_exchange_(rank_, "diagnosis", Diagnosis::kNumbers),
       scaler_(options.loss_scaling) {}
 
-StepResult TrainingStep::run(std::int64_t step, const NextBatch& next_batch, bool asked_to_stop) {
+StepResult TrainingStep::run(std::int64_t step, const NextBatch& next_batch, StopRequest asked) {
   const double loss_sum = accumulate_gradients(step, next_batch);
-  const Verdict verdict = judge(loss_sum, asked_to_stop);
+  const Verdict verdict = judge(loss_sum, asked);
   StepResult result = verdict.result;
   result.lr = optim::learning_rate(options_.lr_schedule, step);
   result.loss_scale = scaler_.scale();
@@ -109,7 +120,7 @@ model::Pass TrainingStep::pass_of(std::int64_t step, int micro_step,
 }
 
 // Every rank adds the same numbers in the same order, so every rank reaches the same verdict.
-TrainingStep::Verdict TrainingStep::judge(double loss_sum, bool asked_to_stop) {
+TrainingStep::Verdict TrainingStep::judge(double loss_sum, StopRequest asked) {
   TraceSpan span(rank_.compute(), "judge");
   rank_.memory->enter(kUpdate);
   const auto waited = rank_.compute().waited();
@@ -117,7 +128,7 @@ TrainingStep::Verdict TrainingStep::judge(double loss_sum, bool asked_to_stop) {
   const double mine[] = {norm_.local_sum_of_squares(), loss_sum,
                          std::chrono::duration<double, std::milli>(waited - waited_before_).count(),
                          std::chrono::duration<double, std::milli>(cpu - cpu_before_).count(),
-                         asked_to_stop ? 1.0 : 0.0};
+                         static_cast<double>(asked)};
   waited_before_ = waited;
   cpu_before_ = cpu;
 
@@ -129,7 +140,8 @@ TrainingStep::Verdict TrainingStep::judge(double loss_sum, bool asked_to_stop) {
     total_loss += row[1];
     verdict.result.exposed_comm_ms = std::max(verdict.result.exposed_comm_ms, row[2]);
     verdict.result.comm_cpu_ms = std::max(verdict.result.comm_cpu_ms, row[3]);
-    verdict.result.interrupted |= row[4] != 0.0;
+    verdict.result.stop =
+        std::max(verdict.result.stop, static_cast<StopRequest>(static_cast<int>(row[4])));
   }
   verdict.norm = static_cast<float>(std::sqrt(sum_of_squares) / scaler_.scale());
   verdict.loss = total_loss / static_cast<double>(options_.tokens_per_step(rank_.world_size));

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "engine/sharded_model.h"
+#include "engine/stop_request.h"
 #include "optim/clip.h"
 #include "sharding/exchange.h"
 
@@ -19,10 +20,11 @@ struct StepResult {
   double lr = 0.0;
   double exposed_comm_ms = 0.0;  ///< worst rank: its compute stream stood still for communication
   double comm_cpu_ms = 0.0;      ///< worst rank: processor time of its communication workers
-  bool interrupted = false;      ///< some rank was asked to stop: all stop after this step
-  bool skipped = false;          ///< the gradient overflowed: no update, a lower loss scale
-  double loss_scale = 1.0;       ///< of this step
-  std::string overflow;          ///< of a skipped step: the first non-finite gradient
+  /// What some rank was asked for: all stop after this step.
+  StopRequest stop = StopRequest::kNone;
+  bool skipped = false;     ///< the gradient overflowed: no update, a lower loss scale
+  double loss_scale = 1.0;  ///< of this step
+  std::string overflow;     ///< of a skipped step: the first non-finite gradient
 };
 
 /// Gives the rank's micro-batches, i32 [T] each, valid until the next call.
@@ -37,16 +39,21 @@ std::vector<BufferSpec> training_step_buffers(const TrainingOptions& options,
                                               const std::vector<sharding::UnitPlan>& units,
                                               int rank);
 
+/// What rank `rank` sends in one step, to the byte. Not in it: evaluations, and the diagnosis of a
+/// step that is skipped or replayed.
+sharding::Traffic training_step_traffic(const TrainingOptions& options, int world_size, int rank);
+
 class TrainingStep {
  public:
   TrainingStep(const TrainingOptions& options, ShardedModel& model);
 
-  /// Runs step `step` (from 0). `asked_to_stop` is this rank's wish to end after the step.
+  /// Runs step `step` (from 0). `asked` is this rank's wish to end after the step.
   /// With loss scaling, a step whose gradient isn't finite is skipped by all ranks.
   /// Errors   TrainingError if the loss or the gradient is not finite without loss scaling: the
   ///          parameters are then as before the step, which is replayed once to find where the
   ///          first such value arose. TrainingError if the scaler gives up (optim/loss_scaler.h).
-  StepResult run(std::int64_t step, const NextBatch& next_batch, bool asked_to_stop = false);
+  StepResult run(std::int64_t step, const NextBatch& next_batch,
+                 StopRequest asked = StopRequest::kNone);
 
   /// Called before the parameters and moments of a step change (not if it is skipped).
   std::function<void()> before_update;
@@ -74,7 +81,7 @@ class TrainingStep {
   };
 
   double accumulate_gradients(std::int64_t step, const NextBatch& next_batch);
-  Verdict judge(double loss_sum, bool asked_to_stop);
+  Verdict judge(double loss_sum, StopRequest asked);
   void update(std::int64_t step, float gradient_scale);
   void skip(StepResult& result);
   [[noreturn]] void explain_non_finite(std::int64_t step, const NextBatch& next_batch,

@@ -50,7 +50,9 @@ void choose_owners(std::vector<OwnedMatrix>& matrices, int world_size) {
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
     return matrices[a].cost() > matrices[b].cost();
   });
-  std::vector<double> load(static_cast<std::size_t>(world_size), 0.0);
+  // No more ranks than matrices get one: while a rank has none, no other gets its second.
+  const std::size_t num_owners = std::min(matrices.size(), static_cast<std::size_t>(world_size));
+  std::vector<double> load(num_owners, 0.0);
   for (const std::size_t index : order) {
     const auto least = std::min_element(load.begin(), load.end());
     *least += matrices[index].cost();
@@ -79,6 +81,25 @@ std::int64_t second_moment_numel(const sharding::UnitPlan& unit, int rank) {
     if (!is_muons(unit.spec, unit.spec.parameters[piece.parameter])) numel += padded(piece.count);
   }
   return numel;
+}
+
+std::vector<std::int64_t> second_moment_numels(const sharding::UnitPlan& unit) {
+  const auto world_size = static_cast<std::size_t>(unit.layout.world_size());
+  if (!unit.placement.optimizer_sharded) {
+    return std::vector<std::int64_t>(world_size, second_moment_numel(unit, 0));
+  }
+  const std::int64_t slice = unit.layout.slice_numel();
+  std::vector<std::int64_t> numels(world_size, 0);
+  for (std::size_t i = 0; i < unit.spec.parameters.size(); ++i) {
+    const ParameterSpec& parameter = unit.spec.parameters[i];
+    if (is_muons(unit.spec, parameter)) continue;
+    const std::int64_t begin = unit.layout.offset(static_cast<int>(i));
+    const std::int64_t end = begin + parameter.numel();
+    for (std::int64_t rank = begin / slice; rank * slice < end; ++rank) {
+      numels[rank] += padded(std::min(end, (rank + 1) * slice) - std::max(begin, rank * slice));
+    }
+  }
+  return numels;
 }
 
 namespace {
@@ -311,6 +332,29 @@ std::vector<BufferSpec> muon_buffers(const OptimizerOptions& options,
   if (buffers.update) all.push_back(std::move(*buffers.update));
   if (buffers.workspace) all.push_back(std::move(*buffers.workspace));
   return all;
+}
+
+sharding::Traffic muon_traffic(const std::vector<sharding::UnitPlan>& units, int rank) {
+  const int world_size = units[0].layout.world_size();
+  sharding::Traffic traffic(world_size);
+  for (const sharding::UnitPlan& unit : units) {
+    std::vector<OwnedMatrix> matrices = matrices_of(unit);
+    if (matrices.empty()) continue;
+    choose_owners(matrices, world_size);
+    if (unit.placement.optimizer_sharded) {
+      traffic.add("muon updates", sharding::Collective::kAllGather, DType::kF32,
+                  unit.layout.numel());
+    }
+    if (world_size == 1) continue;
+    for (const OwnedMatrix& matrix : matrices) {
+      if (matrix.owner == rank) {
+        traffic.add("muon matrices", sharding::Collective::kBroadcast, DType::kF32, matrix.numel());
+      } else {
+        traffic.add_received("muon matrices", DType::kF32);
+      }
+    }
+  }
+  return traffic;
 }
 
 std::unique_ptr<Optimizer> make_muon(const OptimizerOptions& options, const sharding::Rank& rank,

@@ -27,8 +27,12 @@ namespace sherd::optim {
 bool is_muons(const UnitSpec& unit, const ParameterSpec& parameter);
 /// Elements of AdamW's second moment that rank `rank` keeps of a unit.
 std::int64_t second_moment_numel(const sharding::UnitPlan& unit, int rank);
+/// The same for all ranks at once: as cheap for thousands of them as the parameters are few.
+std::vector<std::int64_t> second_moment_numels(const sharding::UnitPlan& unit);
 std::vector<BufferSpec> muon_buffers(const OptimizerOptions& options,
                                      const std::vector<sharding::UnitPlan>& units, int rank);
+
+sharding::Traffic muon_traffic(const std::vector<sharding::UnitPlan>& units, int rank);
 
 std::unique_ptr<Optimizer> make_muon(const OptimizerOptions& options, const sharding::Rank& rank,
                                      const std::vector<sharding::UnitState>& units);

@@ -3,6 +3,7 @@
 #include "optim/by_norm.h"
 #include "optim/elementwise.h"
 #include "optim/muon.h"
+#include "optim/tensor_norms.h"
 
 namespace sherd::optim {
 
@@ -60,6 +61,24 @@ std::vector<BufferSpec> optimizer_buffers(const OptimizerOptions& options,
       return by_norm_buffers(options, units);
     case OptimizerType::kMuon:
       return muon_buffers(options, units, rank);
+  }
+  CHECK(false, "unknown optimizer");
+  __builtin_unreachable();
+}
+
+sharding::Traffic optimizer_traffic(const OptimizerOptions& options,
+                                    const std::vector<sharding::UnitPlan>& units, int rank) {
+  switch (options.type) {
+    case OptimizerType::kAdamW:
+    case OptimizerType::kAdam:
+    case OptimizerType::kSgd:
+    case OptimizerType::kLion:
+      return sharding::Traffic(units[0].layout.world_size());
+    case OptimizerType::kLamb:
+    case OptimizerType::kLars:
+      return tensor_norm_traffic(units);
+    case OptimizerType::kMuon:
+      return muon_traffic(units, rank);
   }
   CHECK(false, "unknown optimizer");
   __builtin_unreachable();

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "sharding/traffic.h"
 #include "sharding/unit.h"
 
 namespace sherd::optim {
@@ -78,6 +79,10 @@ std::vector<std::string> moment_kinds(const OptimizerOptions& options, const Uni
 /// Everything that an optimizer acquires on rank `rank`.
 std::vector<BufferSpec> optimizer_buffers(const OptimizerOptions& options,
                                           const std::vector<sharding::UnitPlan>& units, int rank);
+
+/// What rank `rank` sends in one update: norms of LAMB and LARS, Muon's matrices.
+sharding::Traffic optimizer_traffic(const OptimizerOptions& options,
+                                    const std::vector<sharding::UnitPlan>& units, int rank);
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options,
                                           const sharding::Rank& rank,

@@ -26,6 +26,11 @@ TensorNormBuffers tensor_norm_buffers(const std::vector<sharding::UnitPlan>& uni
                                     units[0].layout.world_size())};
 }
 
+sharding::Traffic tensor_norm_traffic(const std::vector<sharding::UnitPlan>& units) {
+  return sharding::exchange_traffic("tensor norms", static_cast<int>(2 * count_parameters(units)),
+                                    units[0].layout.world_size());
+}
+
 TensorNorms::TensorNorms(const sharding::Rank& rank, const std::vector<sharding::UnitState>& units)
     : rank_(&rank),
       num_parameters_(count_parameters(sharding::plans_of(units))),

@@ -20,6 +20,8 @@ struct TensorNormBuffers {
 };
 TensorNormBuffers tensor_norm_buffers(const std::vector<sharding::UnitPlan>& units);
 
+sharding::Traffic tensor_norm_traffic(const std::vector<sharding::UnitPlan>& units);
+
 class TensorNorms {
  public:
   TensorNorms(const sharding::Rank& rank, const std::vector<sharding::UnitState>& units);

@@ -9,6 +9,13 @@ BufferSpec exchange_buffer(const std::string& name, int count, int world_size) {
           static_cast<std::int64_t>(count) * world_size};
 }
 
+Traffic exchange_traffic(const std::string& name, int count, int world_size) {
+  Traffic traffic(world_size);
+  traffic.add(name, Collective::kAllGather, DType::kF64,
+              static_cast<std::int64_t>(count) * world_size);
+  return traffic;
+}
+
 Exchange::Exchange(const Rank& rank, const std::string& name, int count)
     : rank_(&rank),
       rows_(rank.memory->acquire(exchange_buffer(name, count, rank.world_size))),

@@ -6,11 +6,15 @@
 #include <vector>
 
 #include "sharding/rank.h"
+#include "sharding/traffic.h"
 
 namespace sherd::sharding {
 
 /// Room for `count` numbers of every rank.
 BufferSpec exchange_buffer(const std::string& name, int count, int world_size);
+
+/// What one exchange sends.
+Traffic exchange_traffic(const std::string& name, int count, int world_size);
 
 class Exchange {
  public:

@@ -15,6 +15,7 @@ constexpr int kAccumulator = -2;
 
 ReductionBuffers reduction_buffers(const std::vector<UnitPlan>& units, int num_micro_steps) {
   const Placement& placement = units[0].placement;
+  if (!placement.has_gradients) return {};
   const Precision& precision = units[0].precision;
   const bool same_type = precision.reduce == precision.accumulate;
   if (!placement.gradients_sharded && num_micro_steps == 1 && same_type) return {};
@@ -48,6 +49,20 @@ ReductionBuffers reduction_buffers(const std::vector<UnitPlan>& units, int num_m
                        largest_slice, last_on ? kForwardToBackward : kLoss | kBackward};
   }
   return buffers;
+}
+
+// At the boundary the accumulator is reduced, which then has the type of reductions.
+Traffic gradient_traffic(const std::vector<UnitPlan>& units, int num_micro_steps) {
+  const Placement& placement = units[0].placement;
+  const bool at_boundary = placement.grad_sync == GradSync::kBoundary;
+  const Collective collective =
+      placement.optimizer_sharded ? Collective::kReduceScatter : Collective::kAllReduce;
+  Traffic traffic(units[0].layout.world_size());
+  for (const UnitPlan& unit : units) {
+    traffic.add("gradients", collective, unit.precision.reduce, unit.layout.numel(),
+                at_boundary ? 1 : num_micro_steps);
+  }
+  return traffic;
 }
 
 GradientReduction::GradientReduction(const Rank& rank, const std::vector<UnitState>& units,

@@ -20,6 +20,7 @@
 #include <optional>
 #include <vector>
 
+#include "sharding/traffic.h"
 #include "sharding/unit.h"
 
 namespace sherd::sharding {
@@ -34,6 +35,9 @@ struct ReductionBuffers {
   std::optional<BufferSpec> staging;
 };
 ReductionBuffers reduction_buffers(const std::vector<UnitPlan>& units, int num_micro_steps);
+
+/// What a step sends for gradients.
+Traffic gradient_traffic(const std::vector<UnitPlan>& units, int num_micro_steps);
 
 class GradientReduction {
  public:

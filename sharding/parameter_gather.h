@@ -21,26 +21,19 @@
 /// Errors: misuse (a use out of order, a release without a get) is our bug (CHECK).
 #pragma once
 
-#include <deque>
 #include <memory>
 #include <vector>
 
+#include "sharding/slot_schedule.h"
+#include "sharding/traffic.h"
 #include "sharding/unit.h"
 
 namespace sherd::sharding {
 
-struct GatherOptions {
-  int prefetch_depth = 1;
-  bool reshard_after_forward = true;
-};
-
-/// The pool of slots; empty where parameters are resident.
-struct GatherSlot {
-  UnitClass unit_class;
-  BufferSpec buffer;
-};
-std::vector<GatherSlot> gather_slots(const std::vector<UnitPlan>& units,
-                                     const GatherOptions& options);
+/// What a step of `num_micro_steps` times `uses` sends for parameters: gathers at stage 3, the
+/// publishing of updates at stages 1 and 2.
+Traffic parameter_traffic(const std::vector<UnitPlan>& units, const GatherOptions& options,
+                          const std::vector<int>& uses, int num_micro_steps);
 
 class ParameterGather {
  public:
@@ -62,39 +55,23 @@ class ParameterGather {
 
  private:
   struct Slot {
-    UnitClass unit_class;
     Buffer buffer;
-    int unit = -1;
-    std::int64_t version = -1;
     std::int64_t life = -1;  // of the buffer, when it was filled
-    int pins = 0;            // uses that were promised this slot and haven't been released
     std::unique_ptr<Event> ready, free;
-  };
-  struct UnitTag {
-    std::int64_t version = 0;
-    std::unique_ptr<Event> updated;    // the slice holds this version
-    std::unique_ptr<Event> published;  // the resident full buffer holds this version
   };
 
   bool sharded() const { return (*units_)[0].placement().parameters_sharded; }
+  void forget_lost_slots();
   void prefetch();
-  bool promise_slot(int unit);
-  Slot* find(int unit);
-  Slot* evict(UnitClass unit_class);
-  bool holds(const Slot& slot, int unit) const;
-  std::size_t next_use(int unit) const;
   void gather_into(Slot& slot, int unit);
 
   const Rank* rank_;
   const std::vector<UnitState>* units_;
-  int prefetch_depth_;
-  std::vector<int> uses_;
-  std::size_t current_ = 0;   // the use that `get` gives next, or has given
-  std::size_t promised_ = 0;  // uses before this one have a slot
-  bool in_use_ = false;
-  std::vector<UnitTag> tags_;
+  SlotSchedule schedule_;
   std::vector<Slot> slots_;
-  std::unique_ptr<Event> began_;  // slots' memory is free for this plan
+  std::vector<std::unique_ptr<Event>> updated_;    // by unit: the slice holds its new values
+  std::vector<std::unique_ptr<Event>> published_;  // by unit: so does the resident full buffer
+  std::unique_ptr<Event> began_;                   // slots' memory is free for this plan
 };
 
 }  // namespace sherd::sharding

@@ -25,6 +25,7 @@ struct Placement {
   bool gradients_sharded = false;
   bool parameters_sharded = false;
   GradSync grad_sync = GradSync::kBoundary;
+  bool has_gradients = true;  ///< false: the model is used, not trained
 };
 
 inline constexpr std::array<Placement, 4> kStages = {{

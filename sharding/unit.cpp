@@ -23,9 +23,11 @@ UnitBuffers unit_buffers(const UnitPlan& unit) {
     buffers.master = {name + ".master", low_precision ? Category::kMaster : Category::kParameters,
                       DType::kF32, unit.updated_numel()};
   }
-  buffers.gradients = {
-      name + ".gradients", Category::kGradients, unit.precision.accumulate,
-      unit.placement.gradients_sharded ? unit.layout.slice_numel() : unit.layout.numel()};
+  if (unit.placement.has_gradients) {
+    buffers.gradients = {
+        name + ".gradients", Category::kGradients, unit.precision.accumulate,
+        unit.placement.gradients_sharded ? unit.layout.slice_numel() : unit.layout.numel()};
+  }
   return buffers;
 }
 
@@ -40,7 +42,7 @@ UnitState::UnitState(UnitPlan plan, const Rank& rank) : plan_(std::move(plan)), 
   const UnitBuffers buffers = unit_buffers(plan_);
   if (buffers.resident) resident_ = rank.memory->acquire(*buffers.resident);
   if (buffers.master) master_ = rank.memory->acquire(*buffers.master);
-  gradients_ = rank.memory->acquire(buffers.gradients);
+  if (buffers.gradients) gradients_ = rank.memory->acquire(*buffers.gradients);
 }
 
 Tensor UnitState::master(int owner) const {

@@ -45,7 +45,7 @@ struct UnitPlan {
 struct UnitBuffers {
   std::optional<BufferSpec> resident;  ///< stages 0-2
   std::optional<BufferSpec> master;    ///< stage 3, and 16-bit compute
-  BufferSpec gradients;
+  std::optional<BufferSpec> gradients;
 };
 UnitBuffers unit_buffers(const UnitPlan& unit);
 

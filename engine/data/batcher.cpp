@@ -30,7 +30,8 @@ Batcher::Batcher(std::shared_ptr<const Dataset> dataset, BatchShape shape)
         shape.seq_length, shape.num_micro_steps, shape.world);
   train_ = windows_of(Split::kTrain);
   validation_ = windows_of(Split::kValidation);
-  CHECK(train_.num_windows > 0, "no training window of {} tokens", shape.seq_length);
+  CHECK(train_.num_windows + validation_.num_windows > 0, "no window of {} tokens",
+        shape.seq_length);
 }
 
 Batcher::Windows Batcher::windows_of(Split split) const {

@@ -69,6 +69,20 @@ std::string_view name_of(Format format) {
   return "?";
 }
 
+std::unique_ptr<const TokenText> make_token_text(Format format, std::int64_t vocab_size,
+                                                 std::vector<char32_t> characters) {
+  switch (format) {
+    case Format::kBytes:
+      return make_byte_text(vocab_size);
+    case Format::kChars:
+      return make_character_text(std::move(characters));
+    case Format::kBin:
+      return make_id_text(vocab_size);
+  }
+  CHECK(false, "unknown data format");
+  __builtin_unreachable();
+}
+
 std::int64_t Dataset::num_tokens(Split split) const {
   std::int64_t num_tokens = 0;
   for (const FilePart& part : parts(split)) num_tokens += part.count;
@@ -86,8 +100,10 @@ class DatasetBuilder {
   }
 
   void map_files() {
-    map(options_.path, "data.path");
-    num_train_files_ = mapped_.size();
+    if (!options_.only_validate || options_.validation_path.empty()) {
+      map(options_.path, "data.path");
+      num_train_files_ = mapped_.size();
+    }
     if (options_.validation_path.empty()) return;
     map(options_.validation_path, "data.validation_path");
     for (std::size_t v = num_train_files_; v < mapped_.size(); ++v) {
@@ -118,17 +134,7 @@ class DatasetBuilder {
           break;
       }
     }
-    switch (options_.format) {
-      case Format::kBytes:
-        dataset_.text_ = make_byte_text(options_.vocab_size);
-        break;
-      case Format::kChars:
-        dataset_.text_ = make_character_text(std::move(characters));
-        break;
-      case Format::kBin:
-        dataset_.text_ = make_id_text(options_.vocab_size);
-        break;
-    }
+    dataset_.text_ = make_token_text(options_.format, options_.vocab_size, std::move(characters));
   }
 
   void split() {
@@ -146,7 +152,7 @@ class DatasetBuilder {
         dataset_.validation_.push_back({file, first_validation, count - first_validation});
       }
     }
-    require_a_window(Split::kTrain, options_.path, "training");
+    if (num_train_files_ > 0) require_a_window(Split::kTrain, options_.path, "training");
     if (!by_fraction) {
       require_a_window(Split::kValidation, options_.validation_path, "validation");
     } else if (options_.validation_fraction > 0) {
@@ -212,6 +218,10 @@ class DatasetBuilder {
           "data.format to bytes.",
           file->path(), bad, file->bytes()[static_cast<std::size_t>(bad)]);
     }
+    if (!options_.vocabulary.empty()) {
+      require_known(seen);
+      return options_.vocabulary;
+    }
     std::vector<char32_t> characters;
     for (std::size_t point = 0; point < seen.size(); ++point) {
       if (seen[point]) characters.push_back(static_cast<char32_t>(point));
@@ -223,6 +233,15 @@ class DatasetBuilder {
           options_.path, characters.size(), options_.vocab_size, characters.size());
     }
     return characters;
+  }
+
+  void require_known(std::vector<bool>& seen) const {
+    for (const char32_t known : options_.vocabulary) seen[known] = false;
+    const auto unknown = std::find(seen.begin(), seen.end(), true);
+    if (unknown == seen.end()) return;
+    throw DataError(
+        "{}: has the character U+{:04X}, which isn't among the {} that the model knows.",
+        mapped_.back()->path(), unknown - seen.begin(), options_.vocabulary.size());
   }
 
   void add(std::unique_ptr<const TokenFile> file) { dataset_.files_.push_back(std::move(file)); }

@@ -36,6 +36,11 @@ struct DataOptions {
   double validation_fraction = 0.1;  ///< in [0, 1); read only without a validation_path
   std::int64_t vocab_size = 256;
   std::int64_t seq_length = 1;  ///< only to refuse text without a single window of it
+
+  /// For a model that is trained already: only `validation_path`, if it is given, is opened; and
+  /// `chars` are these characters, of which text may have fewer but no others.
+  bool only_validate = false;
+  std::vector<char32_t> vocabulary{};  ///< empty: the text's own
 };
 
 /// The tokens [first, first + count) of a file, all in one split. No window crosses its ends.
@@ -44,6 +49,10 @@ struct FilePart {
   std::int64_t first = 0;
   std::int64_t count = 0;
 };
+
+/// What ids mean in a format; `characters` for kChars only.
+std::unique_ptr<const TokenText> make_token_text(Format format, std::int64_t vocab_size,
+                                                 std::vector<char32_t> characters);
 
 class Dataset {
  public:

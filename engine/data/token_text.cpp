@@ -114,6 +114,8 @@ class CharacterText final : public TokenText {
     return ids;
   }
 
+  std::vector<char32_t> characters() const override { return characters_; }
+
  private:
   std::vector<char32_t> characters_;
 };

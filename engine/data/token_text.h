@@ -21,6 +21,9 @@ class TokenText {
   /// Errors   UsageError for text that has no ids here (an unknown character; for `bin`, which
   ///          knows no text, anything but ids separated by spaces).
   virtual std::vector<std::int32_t> ids(std::string_view text) const = 0;
+
+  /// The characters that ids 0, 1, ... stand for; empty where a token isn't a character.
+  virtual std::vector<char32_t> characters() const { return {}; }
 };
 
 std::unique_ptr<const TokenText> make_byte_text(std::int64_t vocab_size);

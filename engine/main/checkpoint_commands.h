@@ -1,9 +1,9 @@
-/// `sherd inspect`, `sherd verify` and `sherd export`: what can be asked of a checkpoint.
+/// What can be asked of a checkpoint: inspect, verify, export, eval, sample.
 #pragma once
 
 #include <CLI/CLI.hpp>
 
-#include <functional>
+#include "engine/trained_model.h"
 
 namespace sherd::main {
 
@@ -17,12 +17,18 @@ class CheckpointCommands {
   CLI::App* inspect_;
   CLI::App* verify_;
   CLI::App* export_;
+  CLI::App* eval_;
+  CLI::App* sample_;
   std::string path_;
   std::string to_;
   std::string dtype_ = "f32";
   bool json_ = false;
   bool digests_ = false;
   bool deep_ = false;
+  std::vector<std::string> sets_;
+  std::optional<std::int64_t> ranks_;
+  std::string prompt_;
+  engine::SamplingOptions sampling_{.num_tokens = 200, .temperature = 0.8};
 };
 
 }  // namespace sherd::main

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "engine/main/checkpoint_commands.h"
+#include "engine/main/plan_command.h"
 #include "engine/recipe.h"
 #include "engine/recipe_text.h"
 #include "engine/run.h"
@@ -61,6 +62,10 @@ void run(int argc, char** argv) {
   add_recipe_arguments(*recipe, request);
   recipe->add_flag("--help-fields", options.help_fields, "Print every key a recipe can have");
   recipe->add_flag("--markdown", options.markdown, "Print docs/recipe.md");
+  CLI::App* plan =
+      app.add_subcommand("plan", "Say what a recipe needs and sends, and whether it fits");
+  add_recipe_arguments(*plan, request)->required();
+  const sherd::main::PlanCommand plan_command(*plan, request);
   const sherd::main::CheckpointCommands checkpoints(app);
   CLI::App* info =
       app.add_subcommand("info", "Print version, libraries and what this machine offers");
@@ -73,6 +78,7 @@ void run(int argc, char** argv) {
   }
   if (*train) sherd::engine::train(sherd::engine::resolve_recipe(request));
   if (*recipe) print_recipe(request, options);
+  if (*plan) plan_command.run();
   checkpoints.run_chosen();
   if (*info) fmt::print("{}", sherd::engine::system_info());
 }

@@ -106,6 +106,14 @@ class Examiner {
   test::WantedState wanted_;
 };
 
+// Under the address sanitizer each look costs a hundred times as much: every 37th bit, which is
+// every place within a byte.
+#ifdef __SANITIZE_ADDRESS__
+constexpr std::size_t kStride = 37;
+#else
+constexpr std::size_t kStride = 1;
+#endif
+
 // Every bit of every file, two threads.
 Count flip_bits(const std::string& path) {
   Count total;
@@ -114,7 +122,7 @@ Count flip_bits(const std::string& path) {
     Examiner examiner(path);
     Count count;
     for (auto& [name, content] : examiner.disk.files) {
-      for (std::size_t bit = begin; bit < content.size() * 8; bit += 2) {
+      for (std::size_t bit = begin * kStride; bit < content.size() * 8; bit += 2 * kStride) {
         const char flip = static_cast<char>(1 << bit % 8);
         content[bit / 8] = static_cast<char>(content[bit / 8] ^ flip);
         const std::string how = fmt::format("{}: bit {}", name, bit);
@@ -136,13 +144,16 @@ Count flip_bits(const std::string& path) {
 }
 
 void expect_every_bit_refused(const std::string& path) {
-  std::size_t bytes = 0;
-  for (const auto& [name, content] : FrozenDisk(path).files) bytes += content.size();
+  std::size_t bytes = 0, flips = 0;
+  for (const auto& [name, content] : FrozenDisk(path).files) {
+    bytes += content.size();
+    flips += (content.size() * 8 + kStride - 1) / kStride;
+  }
   EXPECT_LE(bytes, 64u << 10);
   const Count count = flip_bits(path);
   EXPECT_EQ(count.wrong, 0) << count.first_wrong;
   EXPECT_EQ(count.harmless, 0);
-  EXPECT_EQ(static_cast<std::size_t>(count.refused), bytes * 8);
+  EXPECT_EQ(static_cast<std::size_t>(count.refused), flips);
 }
 
 TEST(Corruption, EveryFlippedBitIsRefusedWithItsFileNamed) {

@@ -123,6 +123,41 @@ INSTANTIATE_TEST_SUITE_P(Faults, EveryCall,
                                       : std::string(::strerrorname_np(test.param));
                          });
 
+// The same where a damaged checkpoint of that step stands in the way.
+TEST(Fault, EveryCallFailedOnceWhileADamagedStepIsSavedAnewLosesNeither) {
+  for (const int error_number : {EIO, ENOSPC}) {
+    bool ran_through = false;
+    int num_failed = 0;
+    for (int n = 0; !ran_through; ++n) {
+      OneFault fault;
+      HookedDisk disk(fault.hook());
+      const test::TempFolder folder;
+      SaveWorld save(folder.path(), 1, test::small_tensors(), disk);
+      for (const std::int64_t step : {1, 2}) ASSERT_TRUE(save.save(step).committed);
+      const std::string index = folder.file("step-0000000002/index.h5");
+      File(posix_disk(), index, O_WRONLY).write_at("damage", 6, 0);
+      fault.arm(n, error_number);
+      const SaveOutcome outcome = save.save(2);
+      ran_through = fault.faulted().empty();
+      SCOPED_TRACE("call " + std::to_string(n) + ": " + fault.faulted());
+      ASSERT_EQ(save.complaint_about_step(1), "");
+      int num_damaged = 0;
+      for (const std::string& name : save.names()) {
+        const std::string found = folder.read(name + "/index.h5");
+        num_damaged += found.starts_with("damage");
+        EXPECT_TRUE(name == "latest" || found.size() > 0) << name;
+      }
+      EXPECT_EQ(num_damaged, 1);
+      num_failed += !outcome.committed;
+      if (!outcome.committed) {
+        ASSERT_TRUE(save.save(2).committed);
+      }
+      ASSERT_EQ(save.complaint_about_step(2), "");
+    }
+    EXPECT_GE(num_failed, 30);
+  }
+}
+
 // From the n-th call on nothing works any longer, the clean-up neither. The run goes on; what is
 // left has no step- name and goes at the next start.
 TEST(Fault, ADiskThatStaysBrokenLosesNothing) {

@@ -13,10 +13,10 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
+#include "checkpoint/committed.h"
 #include "checkpoint/step_directory.h"
 #include "checkpoint/writer.h"
 #include "tests/checkpoint/support/hooked_disk.h"
@@ -33,13 +33,17 @@ struct Event {
   DiskCall call;
   std::int64_t acknowledged = 0;  ///< instead of a call: this step was said to be saved
   std::int64_t released = 0;      ///< instead of a call: from here on this step may be gone
+  std::size_t version = 0;        ///< of what was acknowledged, in Recording::steps
 };
 using Trace = std::vector<Event>;
 using Files = std::map<std::string, std::string>;  ///< of one directory: name -> bytes
 
 struct Recording {
   Trace trace;
-  std::map<std::string, Files> steps;  ///< every committed directory as it was, by name
+  /// What a committed directory of this name may hold: what was saved there, and what damage made
+  /// of it, in the order in which these came to be.
+  std::map<std::string, std::vector<Files>> steps;
+  Files damaged;  ///< if not empty: nobody may lose it
 };
 
 std::string parent_of(const std::string& path) {
@@ -49,38 +53,88 @@ std::string name_in(const std::string& path) {
   return path.substr(path.rfind('/') + 1);
 }
 
-Recording record(int world) {
-  const test::TempFolder folder;
-  Recording recording;
-  Trace& trace = recording.trace;
-  HookedDisk disk({}, [&](const DiskCall& call, std::int64_t result) {
+Files files_in(const std::string& directory) {
+  Files files;
+  for (const std::string& name : list_directory(posix_disk(), directory)) {
+    files[name] = test::file_bytes(directory + "/" + name);
+  }
+  return files;
+}
+
+/// A run in a folder of its own whose calls are written down.
+class Recorder {
+ public:
+  explicit Recorder(int world)
+      : disk_({}, [this](const DiskCall& call, std::int64_t result) { write_down(call, result); }),
+        directory_((make_directory(disk_, folder_.file("run")),
+                    prepare_checkpoints(disk_, folder_.file("run")))),
+        save_(directory_, world, test::small_tensors(), disk_) {}
+
+  void save(std::int64_t step) {
+    const test::SaveOutcome outcome = save_.save(step);
+    EXPECT_TRUE(outcome.committed) << outcome.what();
+    EXPECT_EQ(save_.complaint_about_step(step), "");
+    std::vector<Files>& versions = recording_.steps[step_directory_name(step)];
+    recording_.trace.push_back({{}, step, 0, versions.size()});
+    versions.push_back(files_in(path_of(step)));
+  }
+  void remove(std::int64_t step) {
+    recording_.trace.push_back({{}, 0, step});
+    remove_checkpoint(disk_, directory_, step, "tag");
+  }
+  /// The disk itself changes bytes of a shard, long after they were durable.
+  void damage(std::int64_t step) {
+    const std::string path = path_of(step) + "/" + shard_name(0, save_.world());
+    const File shard(posix_disk(), path, O_WRONLY);
+    DiskCall damage{"damage", path, "", 0, shard.status().bytes / 2, "damage"};
+    shard.write_at(damage.bytes.data(), std::ssize(damage.bytes), damage.offset);
+    recording_.trace.push_back({{}, 0, step});
+    write_down(damage, 0);
+    recording_.damaged = files_in(path_of(step));
+    recording_.steps[step_directory_name(step)].push_back(recording_.damaged);
+  }
+  const Recording& recording() const { return recording_; }
+
+ private:
+  std::string path_of(std::int64_t step) const {
+    return directory_ + "/" + step_directory_name(step);
+  }
+  void write_down(const DiskCall& call, std::int64_t result) {
     if (result < 0) return;
     DiskCall plain = call;
     const auto shorten = [&](std::string& path) {  // paths as if the folder were the root
       if (path.ends_with("/..")) path = parent_of(parent_of(path));
-      if (path.starts_with(folder.path())) path = "/root" + path.substr(folder.path().size());
+      if (path.starts_with(folder_.path())) path = "/root" + path.substr(folder_.path().size());
     };
     shorten(plain.path);
     shorten(plain.to);
     if (plain.writes()) plain.bytes.resize(static_cast<std::size_t>(result));
-    trace.push_back({plain, 0, 0});
-  });
-  const std::string run = folder.file("run");
-  make_directory(disk, run);
-  const std::string directory = prepare_checkpoints(disk, run);
-  test::SaveWorld save(directory, world, test::small_tensors(), disk);
-  for (const std::int64_t step : {1, 2}) {
-    EXPECT_TRUE(save.save(step).committed);
-    EXPECT_EQ(save.complaint_about_step(step), "");
-    trace.push_back({{}, step, 0});
-    const std::string name = step_directory_name(step);
-    for (const std::string& file : list_directory(posix_disk(), directory + "/" + name)) {
-      recording.steps[name][file] = test::file_bytes(directory + "/" + name + "/" + file);
-    }
+    recording_.trace.push_back({plain, 0, 0});
   }
-  trace.push_back({{}, 0, 1});
-  remove_checkpoint(disk, directory, 1, "tag");
-  return recording;
+
+  Recording recording_;
+  test::TempFolder folder_;
+  HookedDisk disk_;
+  std::string directory_;
+  test::SaveWorld save_;
+};
+
+Recording record(int world) {
+  Recorder recorder(world);
+  recorder.save(1);
+  recorder.save(2);
+  recorder.remove(1);
+  return recorder.recording();
+}
+
+/// A resume has fallen back from a damaged step 2 to step 1, and saves step 2 anew.
+Recording record_over_damage(int world) {
+  Recorder recorder(world);
+  recorder.save(1);
+  recorder.save(2);
+  recorder.damage(2);
+  recorder.save(2);
+  return recorder.recording();
 }
 
 // ------------------------------------------------------------------------------ the model
@@ -120,6 +174,8 @@ class ModelDisk {
       add(call.path, false);
     } else if (call.name == "pwrite") {
       find(call.path)->pending_writes.push_back({call.offset, call.bytes});
+    } else if (call.name == "damage") {
+      write(find(call.path)->bytes, {call.offset, call.bytes});
     } else if (call.name == "fsync") {
       sync(*find(call.path));
     } else if (call.name == "unlink" || call.name == "rmdir") {
@@ -211,13 +267,18 @@ class AfterPowerLoss {
   }
 };
 
+using Acknowledged = std::map<std::int64_t, std::size_t>;  ///< step -> version
+
 /// Looks at every state that a power loss at this moment may leave.
 class Examination {
  public:
   explicit Examination(const Recording& recording) : recording_(recording) {}
 
-  /// "" or the first violation. `must` are the steps that were acknowledged and not released.
-  std::string violation(const ModelDisk& disk, const std::set<std::int64_t>& must) {
+  void damage_is_done() { damage_done_ = true; }
+
+  /// "" or the first violation. `must` are the steps that were acknowledged and not released, with
+  /// the version that was.
+  std::string violation(const ModelDisk& disk, const Acknowledged& must) {
     // root / run / checkpoints, each of which may not be there at all
     for (const auto& root : AfterPowerLoss::names_of(*disk.root())) {
       const auto run = root.find("run");
@@ -243,25 +304,48 @@ class Examination {
   std::int64_t num_states() const { return num_states_; }
 
  private:
-  std::string look_at(const AfterPowerLoss::Names& steps, const std::set<std::int64_t>& must) {
+  std::string look_at(const AfterPowerLoss::Names& steps, const Acknowledged& must) {
     ++num_states_;
-    for (const std::int64_t step : must) {
+    for (const auto& [step, version] : must) {
       if (!steps.contains(step_directory_name(step))) {
         return step_directory_name(step) + " was acknowledged and is lost";
       }
     }
+    bool damaged_is_there = recording_.damaged.empty() || !damage_done_;
     for (const auto& [name, node] : steps) {
+      damaged_is_there = damaged_is_there || surely_holds(*node, recording_.damaged);
       if (!name.starts_with("step-")) continue;
       for (const auto& files : AfterPowerLoss::names_of(*node)) {
         ++num_states_;
-        if (std::string found = partial(name, files); !found.empty()) return found;
+        const auto acknowledged = must.find(*step_of_directory(name));
+        const std::size_t oldest = acknowledged == must.end() ? 0 : acknowledged->second;
+        if (std::string found = unlike_all(name, oldest, files); !found.empty()) return found;
       }
     }
-    return "";
+    return damaged_is_there ? "" : "the damaged checkpoint is lost";
   }
 
-  std::string partial(const std::string& step, const AfterPowerLoss::Names& files) {
-    const Files& whole = recording_.steps.at(step);
+  bool surely_holds(const Node& directory, const Files& files) {
+    for (const auto& names : AfterPowerLoss::names_of(directory)) {
+      if (!partial("", names, files).empty()) return false;
+    }
+    return true;
+  }
+
+  /// "" if the directory is surely one of those that may stand at this step.
+  std::string unlike_all(const std::string& step, std::size_t oldest,
+                         const AfterPowerLoss::Names& files) {
+    std::string complaint;
+    const std::vector<Files>& versions = recording_.steps.at(step);
+    for (std::size_t version = oldest; version < versions.size(); ++version) {
+      complaint = partial(step, files, versions[version]);
+      if (complaint.empty()) return "";
+    }
+    return complaint;
+  }
+
+  static std::string partial(const std::string& step, const AfterPowerLoss::Names& files,
+                             const Files& whole) {
     for (const auto& [name, bytes] : whole) {
       const auto found = files.find(name);
       if (found == files.end()) return step + " may lack " + name;
@@ -274,6 +358,7 @@ class Examination {
   }
 
   const Recording& recording_;
+  bool damage_done_ = false;
   std::int64_t num_states_ = 0;
 };
 
@@ -286,12 +371,13 @@ struct Verdict {
 Verdict examine(const Recording& recording, int left_out) {
   ModelDisk disk;
   Examination examination(recording);
-  std::set<std::int64_t> must;
+  Acknowledged must;
   for (int i = 0; i < static_cast<int>(recording.trace.size()); ++i) {
     const Event& event = recording.trace[static_cast<std::size_t>(i)];
-    if (event.acknowledged > 0) must.insert(event.acknowledged);
+    if (event.acknowledged > 0) must[event.acknowledged] = event.version;
     if (event.released > 0) must.erase(event.released);
     if (!event.call.name.empty() && i != left_out) disk.play(event.call);
+    if (event.call.name == "damage") examination.damage_is_done();
     if (std::string found = examination.violation(disk, must); !found.empty()) {
       return {
           "power lost after event " + std::to_string(i) + " (" + event.call.what() + "): " + found,
@@ -326,6 +412,20 @@ TEST(PowerLoss, LosesSomethingWithoutAnyOneFsync) {
   }
   // Two for the folders; per save two shards, index, manifest and two directories; one removal.
   EXPECT_EQ(num_fsyncs, 2 + 2 * 6 + 1);
+}
+
+TEST(PowerLoss, WhileADamagedCheckpointIsSetAsideLosesNeitherItNorTheNewOne) {
+  const Recording recording = record_over_damage(2);
+  EXPECT_EQ(examine(recording, -1).violation, "");
+  int num_fsyncs = 0;
+  for (int i = 0; i < static_cast<int>(recording.trace.size()); ++i) {
+    const DiskCall& call = recording.trace[static_cast<std::size_t>(i)].call;
+    if (call.name != "fsync") continue;
+    ++num_fsyncs;
+    EXPECT_NE(examine(recording, i).violation, "") << "unneeded: " << i << " " << call.what();
+  }
+  // Two for the folders, three saves, and one of the directory when the damaged one has moved.
+  EXPECT_EQ(num_fsyncs, 2 + 3 * 6 + 1);
 }
 
 // And it sees an order that is wrong: the acknowledgement before the last fsync, the rename before

@@ -4,10 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
+#include <functional>
 #include <limits>
+#include <map>
 #include <string>
 #include <vector>
 
+#include "checkpoint/committed.h"
+#include "checkpoint/step_directory.h"
 #include "tests/checkpoint/support/known_state.h"
 #include "tests/checkpoint/support/save_world.h"
 #include "tests/support/temp_folder.h"
@@ -21,7 +26,7 @@ constexpr std::int64_t kMiB = 1 << 20;
 
 using Names = std::vector<std::string>;
 
-TEST(WriterSmall, WhatIsSavedIsOnDiskBitForBit) {
+TEST(Writer, WhatIsSavedIsOnDiskBitForBit) {
   for (const int world : {1, 2, 3, 8}) {
     const test::TempFolder folder;
     SaveWorld save(folder.path(), world, test::small_tensors());
@@ -41,7 +46,7 @@ TEST(Writer, RanksWithoutAnyElementsHaveAShardToo) {
 }
 
 // 18 MiB of state per kind, so that blocks of 4 MiB wrap around rings of any size, whole or not.
-TEST(WriterSmall, ARingSmallerThanTheSliceChangesNothing) {
+TEST(Writer, ARingSmallerThanTheSliceChangesNothing) {
   const std::vector<sharding::StateTensor> tensors = {
       {"a", "param", {1 << 20, 3}, DType::kF32},
       {"b", "param", {1543, 1001}, DType::kF32},
@@ -76,11 +81,72 @@ TEST(Writer, AStepIsNeverReplaced) {
   const test::SaveOutcome again = save.save(5);
   EXPECT_FALSE(again.committed);
   ASSERT_TRUE(again.failure);
-  EXPECT_NE(again.failure->message.find("exists already"), std::string::npos)
+  EXPECT_NE(again.failure->message.find("exists already and is whole"), std::string::npos)
       << again.failure->message;
   EXPECT_EQ(folder.read("step-0000000005/manifest.json"), before);
   EXPECT_EQ(save.names(), (Names{"latest", "step-0000000005"}));
   EXPECT_TRUE(save.save(6).committed);
+}
+
+std::string damaged_name(const SaveWorld& save, std::int64_t step) {
+  std::string found;
+  for (const std::string& name : save.names()) {
+    if (name.starts_with("damaged-" + step_directory_name(step) + "-")) found = name;
+  }
+  return found;
+}
+
+// What a resume falls back from: bytes that changed, a file that is missing or cut off, no
+// manifest.
+TEST(Writer, ADamagedCheckpointMakesWayForItsStepAndIsKept) {
+  using Damage = std::function<void(const std::string& checkpoint)>;
+  const std::vector<std::pair<std::string, Damage>> damages = {
+      {"shard-00001-of-00002.h5",
+       [](const std::string& path) {
+         const File file(posix_disk(), path + "/shard-00001-of-00002.h5", O_WRONLY);
+         file.write_at("!", 1, 4096 + 100);
+       }},
+      {"shard-00000-of-00002.h5",
+       [](const std::string& path) {
+         remove_file(posix_disk(), path + "/shard-00000-of-00002.h5");
+       }},
+      {"manifest.json",
+       [](const std::string& path) { std::filesystem::resize_file(path + "/manifest.json", 100); }},
+      {"manifest.json",
+       [](const std::string& path) {
+         remove_tree(posix_disk(), path);
+         make_directory(posix_disk(), path);
+       }},
+  };
+  for (const auto& [problem, damage] : damages) {
+    const test::TempFolder folder;
+    SaveWorld save(folder.path(), 2, test::small_tensors());
+    ASSERT_TRUE(save.save(4).committed);
+    ASSERT_TRUE(save.save(5).committed);
+    const std::string path = folder.file(step_directory_name(5));
+    damage(path);
+    std::map<std::string, std::string> before;
+    for (const std::string& name : list_directory(posix_disk(), path)) {
+      before[name] = test::file_bytes(path + "/" + name);
+    }
+
+    const test::SaveOutcome again = save.save(5);
+    ASSERT_TRUE(again.committed) << again.what();
+    EXPECT_EQ(save.complaint_about_step(5), "");
+    EXPECT_EQ(save.complaint_about_step(4), "");
+    const std::string aside = damaged_name(save, 5);
+    EXPECT_EQ(save.names(),
+              (Names{aside, "latest", step_directory_name(4), step_directory_name(5)}));
+    for (const std::string& said : {folder.file(aside), problem}) {
+      EXPECT_NE(again.warning.find(said), std::string::npos) << said << " in\n" << again.warning;
+    }
+    for (const auto& [name, bytes] : before) EXPECT_EQ(folder.read(aside + "/" + name), bytes);
+    EXPECT_EQ(list_directory(posix_disk(), folder.file(aside)).size(), before.size());
+    // Nobody takes it for a checkpoint, and nobody clears it away.
+    EXPECT_EQ(committed_steps(posix_disk(), folder.path()), (std::vector<std::int64_t>{5, 4}));
+    EXPECT_EQ(remove_leftovers(posix_disk(), folder.path()).removed, Names{});
+    EXPECT_EQ(save.save(6).warning, "");
+  }
 }
 
 TEST(Writer, ANaNFailsTheSaveAndIsNamed) {
@@ -139,7 +205,7 @@ TEST(Writer, AHoleBetweenRanksIsNotCommitted) {
 }
 
 // After wait_copied the engine updates the state while the disk still writes.
-TEST(WriterSmall, UpdatesAfterTheCopyDontReachTheCheckpoint) {
+TEST(Writer, UpdatesAfterTheCopyDontReachTheCheckpoint) {
   const std::vector<sharding::StateTensor> tensors = {{"a", "param", {5 << 20}, DType::kF32}};
   const test::TempFolder folder;
   SaveWorld save(folder.path(), 1, tensors, posix_disk(), 20 * kMiB, 2);
@@ -154,7 +220,7 @@ TEST(WriterSmall, UpdatesAfterTheCopyDontReachTheCheckpoint) {
   EXPECT_EQ(save.complaint_about_step(1), "");
 }
 
-TEST(WriterSmall, ADiscardedSaveLeavesNothing) {
+TEST(Writer, ADiscardedSaveLeavesNothing) {
   const std::vector<sharding::StateTensor> tensors = {{"a", "param", {5 << 20}, DType::kF32}};
   const test::TempFolder folder;
   SaveWorld save(folder.path(), 2, tensors, posix_disk(), 0, 2);
@@ -183,7 +249,7 @@ TEST(Writer, AWriterThatGoesAwayTakesItsSaveWithIt) {
 
 // Rank 1's thread unwinds (an exception, Ctrl-C) while rank 0 is already committing. Whoever comes
 // first wins, and either way there is a whole checkpoint or none.
-TEST(WriterSmall, ARankThatGivesUpDuringTheCommitTakesNothingOutOfIt) {
+TEST(Writer, ARankThatGivesUpDuringTheCommitTakesNothingOutOfIt) {
   int committed = 0;
   for (int i = 0; i < 40; ++i) {
     const test::TempFolder folder;

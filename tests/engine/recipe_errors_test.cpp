@@ -60,8 +60,8 @@ TEST(RecipeErrors, UnknownBlocks) {
   EXPECT_EQ(error_of(tiny_with("quux:\n  a: 1\n")),
             "recipes/tiny.yaml:12: unknown block \"quux\"; blocks are run, model, data, training, "
             "parallelism, zero_optimization, mixed_precision, loss_scaling, "
-            "activation_checkpointing, optimizer, lr_scheduler, gradient_clipping, checkpoint and "
-            "metrics.");
+            "activation_checkpointing, optimizer, lr_scheduler, gradient_clipping, checkpoint, "
+            "memory and metrics.");
   EXPECT_EQ(error_of(tiny_with("learning_rate: 1\n")),
             "recipes/tiny.yaml:12: unknown key \"learning_rate\"; did you mean \"optimizer.lr\"?");
 }

@@ -15,8 +15,9 @@ namespace sherd::test {
 
 class TempFolder {
  public:
-  TempFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "sherd-XXXXXX").string();
+  explicit TempFolder(
+      const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
+    std::string pattern = (parent / "sherd-XXXXXX").string();
     CHECK(::mkdtemp(pattern.data()), "no temporary folder {}", pattern);
     path_ = pattern;
   }
@@ -45,5 +46,12 @@ class TempFolder {
  private:
   std::string path_;
 };
+
+/// Where files live in memory, if this machine has such a place: for tests that make hundreds of
+/// folders and would only wait for the disk.
+inline std::filesystem::path memory_folder() {
+  const char* place = "/dev/shm";
+  return ::access(place, W_OK) == 0 ? place : std::filesystem::temp_directory_path();
+}
 
 }  // namespace sherd::test

@@ -23,14 +23,12 @@
 
 namespace sherd::test {
 
-/// Bytes at an address that direct writes take.
+/// Bytes at an address that direct writes take; not set, so that what isn't used costs nothing.
 class AlignedBytes {
  public:
   explicit AlignedBytes(std::int64_t bytes)
       : data_(static_cast<char*>(::operator new(static_cast<std::size_t>(bytes), kAlignment))),
-        bytes_(bytes) {
-    std::memset(data_.get(), 0, static_cast<std::size_t>(bytes));
-  }
+        bytes_(bytes) {}
   char* data() const { return data_.get(); }
   Tensor tensor() const { return {data_.get(), DType::kU8, bytes_}; }
 
@@ -67,6 +65,11 @@ inline std::vector<sharding::StateTensor> small_tensors(std::int64_t scale = 1) 
       {"block.0.up.weight", "exp_avg_sq", {16 * scale, 8}, DType::kF32},
       {"scale", "statistics", {1}, DType::kF32},
   };
+}
+
+/// What the crash tests save: large enough that a save has a middle.
+inline std::vector<sharding::StateTensor> crash_tensors() {
+  return small_tensors(24);
 }
 
 /// One rank's pieces: of every tensor an uneven run, so that cuts fall anywhere.
@@ -109,8 +112,12 @@ class KnownState {
 };
 
 inline std::string file_bytes(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
+  std::ifstream in(path, std::ios::binary | std::ios::ate);
+  if (!in) return "";
+  std::string bytes(static_cast<std::size_t>(in.tellg()), '\0');
+  in.seekg(0);
+  in.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  return bytes;
 }
 
 inline std::string checksum_complaint(const std::string& bytes,
@@ -145,8 +152,8 @@ inline std::string complaint_about(const std::string& directory, std::int64_t st
       checkpoint::parse_manifest(file_bytes(directory + "/manifest.json"), directory);
   if (manifest.step != step) return "step " + std::to_string(manifest.step);
   if (manifest.tensors.size() != tensors.size()) return "another number of tensors";
-  if (XXH3_64bits(file_bytes(directory + "/index.h5").data(),
-                  file_bytes(directory + "/index.h5").size()) != manifest.index_checksum) {
+  const std::string index = file_bytes(directory + "/index.h5");
+  if (XXH3_64bits(index.data(), index.size()) != manifest.index_checksum) {
     return "index.h5";
   }
   const int world = static_cast<int>(manifest.shards.size());

@@ -43,19 +43,51 @@ class SaveWorld {
 
   checkpoint::Writer& writer(int rank) { return *writers_[static_cast<std::size_t>(rank)]; }
   KnownState& known(int rank) { return *states_[static_cast<std::size_t>(rank)]; }
+  /// So that their memory is there already.
+  void touch_rings() {
+    for (const AlignedBytes& ring : rings_) {
+      std::memset(ring.data(), 1, static_cast<std::size_t>(ring.tensor().bytes()));
+    }
+  }
   int world() const { return static_cast<int>(writers_.size()); }
   const std::string& directory() const { return directory_; }
 
   /// One rank after the other, so that the order of calls is the same every time.
   SaveOutcome save(std::int64_t step) {
     const std::string uuid = checkpoint::make_save_uuid();
+    for (int rank = 0; rank < world(); ++rank) {
+      begin(rank, step, uuid);
+      writer(rank).wait();
+    }
+    return conclude(step);
+  }
+  /// All ranks at once.
+  SaveOutcome save_together(std::int64_t step) {
+    const std::string uuid = checkpoint::make_save_uuid();
+    for (int rank = 0; rank < world(); ++rank) begin(rank, step, uuid);
+    return conclude(step);
+  }
+
+  std::string complaint_about_step(std::int64_t step) const {
+    return complaint_about(directory_ + "/" + checkpoint::step_directory_name(step), step,
+                           tensors_);
+  }
+  std::vector<std::string> names() const {
+    return checkpoint::list_directory(checkpoint::posix_disk(), directory_);
+  }
+
+ private:
+  void begin(int rank, std::int64_t step, const std::string& uuid) {
+    known(rank).fill(step);
+    writer(rank).begin(step, uuid, known(rank).state());
+  }
+  /// What an engine does once every rank has something to say.
+  SaveOutcome conclude(std::int64_t step) {
     SaveOutcome outcome;
     bool prepared = true;
     for (int rank = 0; rank < world(); ++rank) {
-      known(rank).fill(step);
-      writer(rank).begin(step, uuid, known(rank).state());
-      const checkpoint::SaveStatus status = writer(rank).wait();
       writer(rank).wait_copied();
+      const checkpoint::SaveStatus status = writer(rank).wait();
       if (status.phase == checkpoint::SavePhase::kPrepared) continue;
       prepared = false;
       if (!outcome.failure) outcome.failure = status.failure;
@@ -80,15 +112,6 @@ class SaveWorld {
     return outcome;
   }
 
-  std::string complaint_about_step(std::int64_t step) const {
-    return complaint_about(directory_ + "/" + checkpoint::step_directory_name(step), step,
-                           tensors_);
-  }
-  std::vector<std::string> names() const {
-    return checkpoint::list_directory(checkpoint::posix_disk(), directory_);
-  }
-
- private:
   std::string directory_;
   std::vector<sharding::StateTensor> tensors_;
   std::vector<std::unique_ptr<KnownState>> states_;

@@ -1,0 +1,66 @@
+#include "engine/main/plan_command.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include "core/error.h"
+#include "engine/byte_size.h"
+#include "engine/paper_convention.h"
+#include "engine/plan_report.h"
+
+namespace sherd::main {
+
+namespace {
+
+void write_page(const std::string& path, const std::string& page) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << page;
+  file.close();
+  if (!file) throw UsageError("--html {}: can't be written: {}", path, std::strerror(errno));
+}
+
+}  // namespace
+
+PlanCommand::PlanCommand(CLI::App& command, const engine::RecipeRequest& request)
+    : request_(request) {
+  command
+      .add_option("--device-memory", device_memory_,
+                  "Memory of one rank's device, e.g. 80GiB; else the recipe's, else this machine's")
+      ->type_name("SIZE");
+  command.add_flag("--json", json_, "One JSON object instead of tables");
+  command.add_option("--html", html_, "Also write one page with the same figures, drawn")
+      ->type_name("FILE");
+  command.add_flag("--paper-convention", paper_convention_,
+                   "Instead: the states alone, counted as in the ZeRO paper's table 1");
+}
+
+void PlanCommand::run() const {
+  engine::RecipeRequest request = request_;
+  request.reads_data = false;
+  const engine::ResolvedRecipe recipe = engine::resolve_recipe(request);
+  if (paper_convention_) {
+    if (json_ || !html_.empty() || device_memory_) {
+      throw UsageError(
+          "--paper-convention goes without --json, --html and --device-memory: it is one table.");
+    }
+    fmt::print("{}", engine::paper_table(recipe.values));
+    return;
+  }
+  std::optional<std::int64_t> device_memory;
+  if (device_memory_) {
+    try {
+      device_memory = engine::parse_bytes(*device_memory_);
+    } catch (const UsageError& error) {
+      throw UsageError("--device-memory: {}", error.what());
+    }
+  }
+  const auto report =
+      engine::plan_report(recipe, engine::device_limit(recipe.values, device_memory));
+  if (!html_.empty()) write_page(html_, engine::plan_page(report));
+  fmt::print("{}", json_ ? engine::plan_json(report) : engine::plan_text(report));
+}
+
+}  // namespace sherd::main

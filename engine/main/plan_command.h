@@ -1,0 +1,25 @@
+/// `sherd plan`: what a recipe needs, before anything is allocated.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
+
+#include "engine/recipe.h"
+
+namespace sherd::main {
+
+class PlanCommand {
+ public:
+  /// `command` reads its recipe into `request`, which must outlive this.
+  PlanCommand(CLI::App& command, const engine::RecipeRequest& request);
+  void run() const;
+
+ private:
+  const engine::RecipeRequest& request_;
+  std::optional<std::string> device_memory_;
+  std::string html_;
+  bool json_ = false, paper_convention_ = false;
+};
+
+}  // namespace sherd::main

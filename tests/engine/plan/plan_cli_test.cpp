@@ -1,0 +1,159 @@
+// `sherd plan` and a run's memory report from outside.
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/engine/train_cli_support.h"
+
+namespace sherd::engine {
+namespace {
+
+using Json = nlohmann::json;
+using Strings = std::vector<std::string>;
+
+class PlanCliTest : public TrainCliTest {
+ protected:
+  /// `sherd plan tiny.yaml`, whose data doesn't exist.
+  test::ProgramOutcome plan(const Strings& extra = {}) const {
+    Strings arguments = {"plan", folder_.file("tiny.yaml")};
+    arguments.insert(arguments.end(), extra.begin(), extra.end());
+    return test::run_program(SHERD_PROGRAM, arguments);
+  }
+  void expect_plan_refused(const Strings& extra, const Strings& parts) const {
+    const test::ProgramOutcome outcome = plan(extra);
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.out << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_EQ(lines_of(outcome.err).size(), 1u) << outcome.err;
+    for (const std::string& part : parts) {
+      EXPECT_NE(outcome.err.find(part), std::string::npos) << part << " in\n" << outcome.err;
+    }
+  }
+};
+
+TEST_F(PlanCliTest, PrintsTablesWithoutTouchingTheData) {
+  const auto outcome = plan({"--ranks", "4", "--set", "zero_optimization.stage=3"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  for (const char* part : {"tiny: ", "stage 3 on 4 ranks", "rank 0 of 4; all need the same\n",
+                           "\nlive  ", "\narena  ", "stages on 4 ranks", "stage 3  ",
+                           ", this recipe\n", "\nfits: ", "\nlargest micro-batch that fits: ",
+                           "\nsmallest world that fits: 1", "sent in a step by "}) {
+    EXPECT_NE(outcome.out.find(part), std::string::npos) << part << " in\n" << outcome.out;
+  }
+}
+
+TEST_F(PlanCliTest, WantsNoDataPath) {
+  folder_.write("bare.yaml",
+                "model: {num_layers: 1, hidden_size: 32, num_attention_heads: 4, vocab_size: 64}\n"
+                "training: {seq_length: 16, micro_batch_size: 2, max_steps: 1}\n");
+  const auto outcome = test::run_program(SHERD_PROGRAM, {"plan", folder_.file("bare.yaml")});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(test::run_program(SHERD_PROGRAM, {"train", folder_.file("bare.yaml")}).exit_code, 2);
+}
+
+TEST_F(PlanCliTest, JsonIsOneObjectAndThePageIsAFile) {
+  const auto outcome =
+      plan({"--json", "--device-memory", "1.5MiB", "--html", folder_.file("plan.html")});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const Json json = Json::parse(outcome.out);
+  EXPECT_EQ(json.at("limit").at("bytes"), 1'572'864);
+  EXPECT_EQ(json.at("limit").at("origin"), "--device-memory");
+  const std::string page = folder_.read("plan.html");
+  EXPECT_TRUE(page.starts_with("<!doctype html>"));
+  EXPECT_TRUE(page.ends_with("</html>\n"));
+}
+
+TEST_F(PlanCliTest, ThePapersConventionIsATableOfItsOwn) {
+  const auto outcome = plan({"--paper-convention"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("\n    1024"), std::string::npos) << outcome.out;
+  expect_plan_refused({"--paper-convention", "--json"}, {"--paper-convention goes without"});
+}
+
+TEST_F(PlanCliTest, RefusesSizesThatAreNone) {
+  expect_plan_refused({"--device-memory", "80"}, {"--device-memory: \"80\" has no unit", "GiB"});
+  expect_plan_refused({"--device-memory", "80GX"}, {"unknown unit \"GX\""});
+  expect_plan_refused({"--device-memory", "-1GiB"}, {"less than one byte"});
+  expect_plan_refused({"--device-memory", ""}, {"isn't a size"});
+  expect_plan_refused({"--device-memory", "9999999999TiB"}, {"more bytes than 63 bits"});
+  expect_plan_refused({"--set", "memory.device_memory=80"},
+                      {"memory.device_memory: \"80\" has no"});
+  expect_plan_refused({"--html", folder_.file("none/plan.html")}, {"--html ", "can't be written"});
+}
+
+TEST_F(PlanCliTest, RefusesShapesThatAreNone) {
+  const auto set = [](const char* value) { return Strings{"--set", value}; };
+  expect_plan_refused(set("model.num_layers=0"), {"model.num_layers is 0"});
+  expect_plan_refused(set("model.hidden_size=-32"), {"model.hidden_size is -32"});
+  expect_plan_refused(set("model.num_attention_heads=5"), {"heads don't divide"});
+  expect_plan_refused(set("model.num_kv_heads=3"), {"model.num_kv_heads is 3"});
+  expect_plan_refused(set("training.seq_length=0"), {"training.seq_length is 0"});
+  expect_plan_refused(set("model.vocab_size=99999999999999999999"), {"model.vocab_size is 9"});
+}
+
+// Each size is in its range; their products aren't.
+TEST_F(PlanCliTest, RefusesModelsAndBatchesThatOverflow) {
+  const Strings widest = {
+      "--set", "model.hidden_size=262144", "--set", "model.num_attention_heads=1024",
+      "--set", "model.num_kv_heads=1024",  "--set", "model.ffn_hidden_size=1048576",
+      "--set", "model.num_layers=10000",   "--set", "model.vocab_size=16777216"};
+  Strings long_batches = widest;
+  long_batches.insert(long_batches.end(), {"--set", "training.seq_length=16777216", "--set",
+                                           "training.micro_batch_size=1000000", "--set",
+                                           "training.global_batch_size=1000000"});
+  expect_plan_refused(long_batches, {"more bytes than 64 bits can count"});
+  Strings many_ranks = widest;
+  many_ranks.insert(many_ranks.end(),
+                    {"--ranks", "65536", "--set", "training.global_batch_size=65536"});
+  expect_plan_refused(many_ranks, {"65536 ranks", "more bytes than 64 bits"});
+}
+
+TEST_F(PlanCliTest, ARunThatCannotFitEndsBeforeAnythingIsReadOrWritten) {
+  const test::ProgramOutcome outcome =
+      train("refused", {"--set", "memory.device_memory=300KB", "--set", "data.path=nowhere"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_EQ(lines_of(outcome.err).size(), 1u) << outcome.err;
+  for (const char* part :
+       {"sherd: stage 0 on 1 rank needs ", "; the device has 293 KiB, ", " too little. "}) {
+    EXPECT_NE(outcome.err.find(part), std::string::npos) << part << " in\n" << outcome.err;
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder_.file("refused")));
+}
+
+TEST_F(PlanCliTest, ARunOnWarnGoesOn) {
+  const test::ProgramOutcome outcome =
+      train("warned", {"--set", "memory.device_memory=300KB", "--set", "memory.on_exceed=warn"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("warning: stage 0 on 1 rank needs "), std::string::npos);
+}
+
+TEST_F(PlanCliTest, ARunShowsTheTableBeforeAndTheComparisonAfter) {
+  const Strings cut = {"--ranks", "2", "--set", "zero_optimization.stage=3"};
+  const auto planned = plan({"--ranks", "2", "--set", "zero_optimization.stage=3", "--json"});
+  const Json json = Json::parse(planned.out);
+  const test::ProgramOutcome outcome = train("run", cut);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const std::size_t table = outcome.out.find("rank 0 of 2; all need the same\n"),
+                    first_step = outcome.out.find("step 2/6"),
+                    comparison = outcome.out.find("2 of 2 ranks as planned in every phase");
+  ASSERT_NE(table, std::string::npos) << outcome.out;
+  ASSERT_NE(comparison, std::string::npos) << outcome.out;
+  EXPECT_LT(table, first_step);
+  EXPECT_LT(first_step, comparison);
+  EXPECT_EQ(outcome.out.find("this run had no"), std::string::npos) << outcome.out;
+
+  const Json memory = Json::parse(folder_.read("run/memory.json"));
+  const std::int64_t peak = json.at("plan").at("peak_bytes");
+  EXPECT_EQ(memory.at("predicted").at("peak_bytes"), peak);
+  EXPECT_EQ(memory.at("measured").at("peak_bytes"), peak);
+  EXPECT_EQ(memory.at("measured").at("by_category"), memory.at("predicted").at("by_category"));
+  for (int rank = 0; rank < 2; ++rank) {
+    const Json& found = memory.at("measured").at("by_rank").at(rank);
+    EXPECT_EQ(found.at("by_phase"), json.at("plan").at("by_phase")) << rank;
+    EXPECT_GT(found.at("resident_bytes"), 0);
+  }
+  EXPECT_GT(memory.at("process").at("outside_plan_bytes"), 1 << 20);  // libraries at least
+}
+
+}  // namespace
+}  // namespace sherd::engine

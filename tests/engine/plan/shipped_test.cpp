@@ -1,0 +1,129 @@
+// Every recipe that ships plans, and so does one of a trillion parameters.
+
+#include <filesystem>
+#include <set>
+
+#include "engine/training_step.h"
+#include "tests/engine/plan/plan_support.h"
+
+namespace sherd::engine {
+namespace {
+
+std::vector<std::string> shipped_recipes() {
+  std::vector<std::string> paths;
+  for (const auto& entry : std::filesystem::directory_iterator(SHERD_SOURCE_DIR "/recipes")) {
+    if (entry.path().extension() == ".yaml") paths.push_back(entry.path().string());
+  }
+  return paths;
+}
+
+ResolvedRecipe shipped(const std::string& path, Strings sets = {}) {
+  // data.path may come with --set alone; a plan reads no data.
+  sets.push_back("data.path=nowhere");
+  return resolved_file(path, sets);
+}
+
+TEST(ShippedRecipes, AllPlanAtEveryStage) {
+  std::set<std::string> names;
+  for (const std::string& path : shipped_recipes()) {
+    const ResolvedRecipe recipe = shipped(path);
+    names.insert(recipe.values.run.name);
+    const PlanReport report = plan_report(recipe, per_rank(std::int64_t{80} << 30));
+    EXPECT_EQ(report.stages.size(), 4u) << path;
+    EXPECT_TRUE(report.fits()) << path;
+    EXPECT_TRUE(report.largest_micro_batch) << path;
+    EXPECT_TRUE(report.smallest_world) << path;
+    EXPECT_TRUE(plan_text(report).find("fits: stage ") != std::string::npos);
+  }
+  for (const char* name : {"quickstart", "gpt2_124m", "llama_1b", "shakespeare_char_cpu"}) {
+    EXPECT_TRUE(names.contains(name)) << name;
+  }
+}
+
+// Live bytes of the largest phase are what no placement can do without.
+TEST(ShippedRecipes, TheArenaIsWithinTwoPercentOfTheLowerBound) {
+  int plans = 0;
+  for (const std::string& path : shipped_recipes()) {
+    for (const char* stage : {"0", "1", "2", "3"}) {
+      for (const char* recompute : {"none", "selective", "full"}) {
+        for (const char* optimizer : {"adamw", "lamb", "muon"}) {
+          const ResolvedRecipe recipe =
+              shipped(path, {std::string("zero_optimization.stage=") + stage,
+                             std::string("activation_checkpointing.mode=") + recompute,
+                             std::string("optimizer.type=") + optimizer});
+          const WorldPlan world = plan_world(recipe.values);
+          for (const WorldPlan::Group& group : world.groups()) {
+            std::int64_t most_alive = 0;
+            for (const Phase phase : {kInit, kForward, kLoss, kBackward, kUpdate, kEvaluation}) {
+              std::int64_t alive = 0;
+              for (const PlannedBuffer& buffer : group.plan.buffers()) {
+                if ((buffer.spec.phases & phase) != 0) alive += buffer.spec.bytes();
+              }
+              most_alive = std::max(most_alive, alive);
+            }
+            EXPECT_EQ(group.plan.peak_bytes(), most_alive);
+            EXPECT_LE(static_cast<double>(group.plan.arena_bytes()),
+                      1.02 * static_cast<double>(most_alive))
+                << path << ", stage " << stage << ", " << recompute << ", " << optimizer;
+            ++plans;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GE(plans, 4 * 4 * 3 * 3);
+}
+
+// A world plans equal ranks once; which are equal, it must get right.
+TEST(WorldPlan, HoldsForEveryRankWhatThatRankAloneWouldPlan) {
+  std::size_t most_groups = 0;
+  for (const char* optimizer : {"adamw", "muon"}) {
+    for (const char* stage : {"0", "1", "3"}) {
+      for (const int ranks : {1, 3, 7, 64, 200}) {
+        const ResolvedRecipe recipe = resolved(
+            kSmallRecipe,
+            {std::string("optimizer.type=") + optimizer,
+             std::string("zero_optimization.stage=") + stage, "training.micro_batch_size=1",
+             "checkpoint.interval=10", "training.global_batch_size=" + std::to_string(ranks)},
+            ranks);
+        const WorldPlan world = plan_world(recipe.values);
+        std::int64_t all = 0, most = 0;
+        for (int rank = 0; rank < ranks; ++rank) {
+          const MemoryPlan alone = plan_memory(training_options(recipe.values),
+                                               {.world_size = ranks,
+                                                .rank = rank,
+                                                .num_threads = compute_threads(recipe.values),
+                                                .saves = true});
+          EXPECT_EQ(world.of(rank).by_phase(), alone.by_phase())
+              << optimizer << ", stage " << stage << ", rank " << rank << " of " << ranks;
+          EXPECT_EQ(world.of(rank).arena_bytes(), alone.arena_bytes());
+          all += alone.arena_bytes();
+          most = std::max(most, alone.arena_bytes());
+        }
+        EXPECT_EQ(world.all_arenas_bytes(), all);
+        EXPECT_EQ(world.worst().arena_bytes(), most);
+        most_groups = std::max(most_groups, world.groups().size());
+      }
+    }
+  }
+  EXPECT_GE(most_groups, 3u) << "Muon's ranks differ";
+}
+
+TEST(TrillionParameters, ArePlannedOnSixteenThousandRanks) {
+  for (const Strings& sets : {Strings{}, Strings{"optimizer.type=muon"}}) {
+    const PlanReport report =
+        plan_report(resolved(kTrillionRecipe, sets), per_rank(std::int64_t{80} << 30));
+    EXPECT_NEAR(static_cast<double>(report.num_parameters), 1e12, 5e9);
+    EXPECT_EQ(report.plan.world_size(), 16384);
+    EXPECT_EQ(report.stages.size(), 4u);
+    EXPECT_FALSE(report.fits());
+    // Stage 0 holds 2 + 4 + 4 bytes per parameter and rank, and AdamW's 8 or Muon's 4.
+    const auto at_rest = static_cast<double>(sum(report.stages[0].plan.worst().at_rest()));
+    EXPECT_NEAR(at_rest / static_cast<double>(report.num_parameters), sets.empty() ? 18.0 : 14.0,
+                0.1);
+    EXPECT_FALSE(plan_page(report).empty());
+  }
+}
+
+}  // namespace
+}  // namespace sherd::engine
