@@ -79,8 +79,9 @@ std::vector<MeasuredMemory> measure(const WorldPlan& plan, const std::vector<Pha
     }
     if (one_more && rank == 1) buffers.push_back(memory->acquire(*one_more));
     for (const Phase phase : phases) memory->enter(phase);
+    const std::vector<BufferSpec> acquired = memory->acquired();
     for (std::size_t i = 0; i < buffers.size(); ++i) {
-      const BufferSpec& spec = memory->acquired()[i];
+      const BufferSpec& spec = acquired[i];
       if ((spec.phases & phases.back()) == 0 || spec.numel == 0) continue;
       std::memset(buffers[i].tensor().data, 1, static_cast<std::size_t>(spec.bytes()));
     }

@@ -89,7 +89,8 @@ TEST(PaperConvention, DiffersFromOursByThe16BitCopyAtStage3) {
   const auto recipe = resolved(
       kSmallRecipe, {"zero_optimization.stage=3", "mixed_precision.param_dtype=bf16",
                      "mixed_precision.reduce_dtype=bf16", "mixed_precision.grad_accum_dtype=bf16"});
-  const MemoryPlan& plan = plan_world(recipe.values).worst();
+  const WorldPlan world = plan_world(recipe.values);
+  const MemoryPlan& plan = world.worst();
   std::int64_t ours = 0, slice = 0;
   for (const PlannedBuffer& buffer : plan.buffers()) {
     const Category category = buffer.spec.category;
