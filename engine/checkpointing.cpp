@@ -300,6 +300,7 @@ void Checkpointing::advance(bool wait) {
   if (any_failed) {
     writer_->discard();
     writer_->wait();
+    exchange_.all("save", mine);  // every rank's files are gone: there is room again
     saving_ = false;
   } else if (committed) {
     writer_->finish();

@@ -116,26 +116,34 @@ MetricsWriter::~MetricsWriter() {
 }
 
 void MetricsWriter::sync() {
+  write_waiting(false);
   if (::fsync(file_) == 0) return;
   throw DataError("{}: can't be made durable ({})", path_, std::strerror(errno));
 }
 
 void MetricsWriter::write_line(std::string line) {
-  line.push_back('\n');
+  waiting_ += line + "\n";
+  write_waiting(waits_for_room_);
+}
+
+void MetricsWriter::write_waiting(bool may_stay) {
   struct stat before {};
   const bool known = ::fstat(file_, &before) == 0;
   std::size_t written = 0;
-  while (written < line.size()) {
-    const ssize_t count = ::write(file_, line.data() + written, line.size() - written);
+  while (written < waiting_.size()) {
+    const ssize_t count = ::write(file_, waiting_.data() + written, waiting_.size() - written);
     if (count > 0) {
       written += static_cast<std::size_t>(count);
     } else if (count == 0 || errno != EINTR) {
       const int reason = count == 0 ? ENOSPC : errno;
       const bool torn = written > 0 && !(known && ::ftruncate(file_, before.st_size) == 0);
+      if (may_stay && reason == ENOSPC && !torn && waiting_.size() < (1u << 20)) return;
+      waiting_.clear();
       throw DataError("{}: can't be written ({}){}; make room or set another run.output_dir.",
                       path_, std::strerror(reason), torn ? ", its last line is cut short" : "");
     }
   }
+  waiting_.clear();
 }
 
 }  // namespace sherd::engine

@@ -79,14 +79,21 @@ class MetricsWriter {
   void write(const EvaluationMetrics& metrics) { write_line(to_json(metrics)); }
   void write(const SaveMetrics& metrics) { write_line(to_json(metrics)); }
 
+  /// A save may fill the disk and give the room back: lines that don't fit wait in memory, up to a
+  /// MiB, and go out with the next one or with sync().
+  void wait_for_room(bool wait) { waits_for_room_ = wait; }
+
   /// Everything written so far is on the disk itself. Errors   DataError naming the file.
   void sync();
 
  private:
   void write_line(std::string line);
+  void write_waiting(bool may_stay);
 
   std::string path_;
   int file_ = -1;
+  bool waits_for_room_ = false;
+  std::string waiting_;  // whole lines
 };
 
 }  // namespace sherd::engine

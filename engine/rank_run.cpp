@@ -51,6 +51,7 @@ class RankRun {
       const std::string path = (context_.output / "metrics.jsonl").string();
       keep_metrics_before(path, first_step_);
       metrics_.emplace(path, MetricsWriter::Existing::kContinue);
+      metrics_->wait_for_room(context_.checkpoints.saves);
       checkpointing_.before_commit = [this] { metrics_->sync(); };
       checkpointing_.on_saved = [this](const SaveMetrics& save) { metrics_->write(save); };
     }
@@ -78,6 +79,7 @@ class RankRun {
       if (stop != StopRequest::kNone) return stop_after(step, stop);
     }
     checkpointing_.finish();
+    if (metrics_) metrics_->sync();
     print_sample();
   }
 
@@ -98,6 +100,7 @@ class RankRun {
   void stop_after(std::int64_t step, StopRequest stop) {
     checkpointing_.finish();
     if (rank_.rank != 0) return;
+    metrics_->sync();
     const std::int64_t newest = checkpointing_.newest_step();
     throw_stopped(
         stop, fmt::format("after step {} of {}; {} is complete up to it, and {}", step + 1,

@@ -129,6 +129,14 @@ TEST(MetricsWriter, NamesTheFileItCannotWrite) {
             "run.output_dir.");
 }
 
+TEST(MetricsWriter, WhileASaveMayGiveRoomBackLinesWaitAndAreNotLost) {
+  MetricsWriter full("/dev/full", Existing::kReplace);
+  full.wait_for_room(true);
+  full.write(example());
+  full.write(example());
+  EXPECT_THROW(full.sync(), DataError);
+}
+
 // A limit on file size cuts a write short just as a disk that becomes full does.
 TEST(MetricsWriter, TakesBackALineThatDidNotFit) {
   const test::TempFolder folder;
