@@ -9,8 +9,8 @@
 /// type.
 ///           Products are summed in f32 and rounded once to the output's type.
 /// Add       `add_to_output`: the result is added to what stands in dx / dw / dbias instead of
-///           replacing it (one f32 addition after the whole sum; used between chunks of one
-///           micro-step, never between micro-steps).
+///           replacing it (used between chunks of one micro-step, never between micro-steps): a
+///           16-bit one after the whole sum, an f32 one in pieces of the depth, as the sum grows.
 /// Bits      Tiles are fixed by (T, I, O) alone; the number of threads changes nothing.
 /// Workspace `linear_workspace_bytes` for 16-bit types (f32 copies of tiles); none for f32.
 /// Errors    sizes that disagree are our bug (CHECK). Nothing may alias the output.

@@ -10,8 +10,9 @@
 namespace sherd::model {
 namespace {
 
-// 64 MiB of f32 logits: large enough for the products to run at full rate, small beside the model.
-constexpr std::int64_t kLogitsChunkElements = 16 << 20;
+// At most 128 MiB of f32 logits: the products of a chunk of few tokens are slow, because the head's
+// matrix is packed anew for each.
+constexpr std::int64_t kLogitsChunkElements = 32 << 20;
 
 std::int64_t workspace_bytes(const ModelShape& shape, int num_threads) {
   const std::int64_t tokens = shape.tokens();
@@ -37,8 +38,13 @@ std::int64_t workspace_bytes(const ModelShape& shape, int num_threads) {
 }  // namespace
 
 std::int64_t logits_chunk_tokens(const ModelShape& shape) {
-  const std::int64_t fitting = kLogitsChunkElements / shape.vocab_size / 64 * 64;
-  return std::min(shape.tokens(), std::max<std::int64_t>(fitting, 64));
+  constexpr std::int64_t kMultiple = 64;
+  const std::int64_t fitting = std::max<std::int64_t>(
+      kLogitsChunkElements / shape.vocab_size / kMultiple * kMultiple, kMultiple);
+  // Chunks of one size: a short last one would be slower still.
+  const std::int64_t chunks = (shape.tokens() + fitting - 1) / fitting;
+  const std::int64_t even = (shape.tokens() + chunks - 1) / chunks;
+  return std::min(shape.tokens(), (even + kMultiple - 1) / kMultiple * kMultiple);
 }
 
 namespace {

@@ -1,6 +1,9 @@
 // B sequences, S positions, H query heads, G key/value heads, K head width. A task is one query
-// head of one sequence (forward) or one key/value head of one sequence with its group (backward);
-// heads are first copied out of the packed rows as contiguous f32 [S, K].
+// head of one sequence (forward) or one key/value head of one sequence with its group (backward).
+//
+// The products of a tile are too small for OpenBLAS, which would pack both factors anew for each:
+// half of its time. Here the right factors are packed once per head, in panels, and the left ones
+// are read where they lie.
 #include "kernels/cpu/attention.h"
 
 #include <algorithm>
@@ -10,33 +13,36 @@
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/dispatch.h"
-#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/lane_sum.h"
 #include "kernels/cpu/random.h"
+#include "kernels/cpu/tile_product.h"
 #include "kernels/cpu/vector_math.h"
 
 namespace sherd::kernels::cpu {
 namespace {
 
-constexpr std::int64_t kTile = 64;  // queries (forward) or keys (backward) of one tile
-constexpr std::int64_t kLine = 16;  // floats of a cache line
+constexpr std::int64_t kTile = 48;  // queries (forward) or keys (backward): whole tiles of products
+constexpr std::int64_t kQueries = kDepth;  // the backward's queries at a time
+constexpr std::int64_t kLine = 16;         // floats of a cache line
 
 std::int64_t round_up(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b * b;
 }
 
-// Hands out pieces of one thread's scratch, each at a cache line.
+// Hands out pieces of one thread's scratch, each at a cache line; without memory it only counts.
 class Scratch {
  public:
-  explicit Scratch(float* begin) : next_(begin) {}
+  explicit Scratch(float* begin = nullptr) : begin_(begin) {}
   float* take(std::int64_t count) {
-    float* piece = next_;
-    next_ += round_up(count, kLine);
-    return piece;
+    const std::int64_t at = taken_;
+    taken_ += round_up(count, kLine);
+    return begin_ ? begin_ + at : nullptr;
   }
+  std::int64_t taken() const { return taken_; }
 
  private:
-  float* next_;
+  float* begin_;
+  std::int64_t taken_ = 0;
 };
 
 // Where one head of one sequence lies in rows of `stride` elements.
@@ -67,6 +73,14 @@ HeadRows<T> out_head(T* out, const AttentionShape& shape, std::int64_t b, std::i
 template <class T>
 void load_head(const HeadRows<const T>& head, const AttentionShape& shape, float* out_SK) {
   widen_rows(head.first, head.stride, out_SK, shape.head_width, shape.positions, shape.head_width);
+}
+
+// The head's rows as f32: where they lie, or copied to `copy_SK`.
+template <class T>
+MatrixView view_head(const HeadRows<const T>& head, const AttentionShape& shape, float* copy_SK) {
+  if constexpr (std::is_same_v<T, float>) return {head.first, head.stride};
+  load_head(head, shape, copy_SK);
+  return {copy_SK, shape.head_width};
 }
 
 template <class T>
@@ -127,79 +141,110 @@ float softmax_row(const AttentionForward& args, std::int64_t first_element, std:
   return args.dropout.scale() / sum;
 }
 
+struct ForwardBuffers {
+  ForwardBuffers(const AttentionShape& shape, Scratch& scratch) {
+    const std::int64_t S = shape.positions, K = shape.head_width;
+    score_stride = round_up(S, kTileColumns);
+    copy_SK = scratch.take(S * K);
+    key_panels = scratch.take(panel_floats(K, S));
+    value_panels = scratch.take(panel_floats(S, K));
+    query = scratch.take(kTile * K);
+    out = scratch.take(kTile * K);
+    score = scratch.take(kTile * score_stride);
+  }
+  std::int64_t score_stride;
+  float *copy_SK, *key_panels, *value_panels;
+  float *query, *out, *score;  // of one tile of queries
+};
+
+// The scores of `rows` queries against all keys up to the tile's last, and a few beyond.
+void score_queries(const AttentionShape& shape, const MatrixView& query, std::int64_t rows,
+                   std::int64_t keys, const ForwardBuffers& buffers) {
+  multiply_panels({.first = {.depth = shape.head_width,
+                             .a = query.data,
+                             .a_row = query.stride,
+                             .b = buffers.key_panels,
+                             .c = buffers.score,
+                             .c_stride = buffers.score_stride,
+                             .scale = score_scale(shape)},
+                   .b_panel = shape.head_width * kTileColumns},
+                  rows, round_up(keys, kTileColumns));
+}
+
+void weigh_values(const AttentionShape& shape, std::int64_t rows, std::int64_t keys,
+                  const ForwardBuffers& buffers) {
+  multiply_panels({.first = {.depth = keys,
+                             .a = buffers.score,
+                             .a_row = buffers.score_stride,
+                             .b = buffers.value_panels,
+                             .c = buffers.out,
+                             .c_stride = shape.head_width},
+                   .b_panel = shape.positions * kTileColumns},
+                  rows, shape.head_width);
+}
+
 // One head of one sequence, tile of queries by tile; writes its rows of out and lse.
 template <class T>
 void forward_head(const AttentionForward& args, std::int64_t b, std::int64_t h, Scratch scratch) {
   const AttentionShape& shape = args.shape;
   const std::int64_t S = shape.positions, K = shape.head_width;
   const std::int64_t g = h / (shape.query_heads / shape.kv_heads);
-  const std::int64_t stride = round_up(S, kLine);
-  float* key_SK = scratch.take(S * K);
-  float* value_SK = scratch.take(S * K);
-  float* query = scratch.take(kTile * K);
-  float* score = scratch.take(kTile * stride);
+  const ForwardBuffers buffers(shape, scratch);
   const T* qkv = args.qkv.as<T>();
-  load_head(packed_head(qkv, shape, b, Part::kKey, g), shape, key_SK);
-  load_head(packed_head(qkv, shape, b, Part::kValue, g), shape, value_SK);
+  pack_columns_of_transpose(
+      view_head(packed_head(qkv, shape, b, Part::kKey, g), shape, buffers.copy_SK), K, S,
+      buffers.key_panels);
+  pack_columns(view_head(packed_head(qkv, shape, b, Part::kValue, g), shape, buffers.copy_SK), S, K,
+               buffers.value_panels);
   const HeadRows<const T> queries = packed_head(qkv, shape, b, Part::kQuery, h);
   const HeadRows<T> out = out_head(args.out.as<T>(), shape, b, h);
   float* lse_S = args.lse.as<float>() + (b * shape.query_heads + h) * S;
   for (std::int64_t q0 = 0; q0 < S; q0 += kTile) {
     const std::int64_t rows = std::min(kTile, S - q0), keys = q0 + rows;
-    widen_rows(queries.first + q0 * queries.stride, queries.stride, query, K, rows, K);
-    gemm({.rows = rows,
-          .columns = keys,
-          .depth = K,
-          .a = {query, K},
-          .b = {key_SK, K, true},
-          .c = score,
-          .c_stride = stride,
-          .scale = score_scale(shape)});
+    widen_rows(queries.first + q0 * queries.stride, queries.stride, buffers.query, K, rows, K);
+    score_queries(shape, {buffers.query, K}, rows, keys, buffers);
     float factor[kTile];
     for (std::int64_t r = 0; r < rows; ++r) {
       factor[r] = softmax_row(args, element_of(shape, b, h, q0 + r), q0 + r, keys,
-                              score + r * stride, lse_S + q0 + r);
+                              buffers.score + r * buffers.score_stride, lse_S + q0 + r);
     }
-    float* out_tile = query;  // the queries have done their work
-    gemm({.rows = rows,
-          .columns = K,
-          .depth = keys,
-          .a = {score, stride},
-          .b = {value_SK, K},
-          .c = out_tile,
-          .c_stride = K});
+    weigh_values(shape, rows, keys, buffers);
     for (std::int64_t r = 0; r < rows; ++r) {
 #pragma omp simd
-      for (std::int64_t k = 0; k < K; ++k) out_tile[r * K + k] *= factor[r];
+      for (std::int64_t k = 0; k < K; ++k) buffers.out[r * K + k] *= factor[r];
     }
-    narrow_rows(out_tile, K, out.first + q0 * out.stride, out.stride, rows, K);
+    narrow_rows(buffers.out, K, out.first + q0 * out.stride, out.stride, rows, K);
   }
 }
 
-// What the backward of one key/value head keeps in scratch.
+// What the backward of one key/value head keeps in scratch: panels whose depth is the head's width
+// (_KS) or the positions (_SK), rows of gradients, and p and ds of one tile.
 struct BackwardBuffers {
-  explicit BackwardBuffers(const AttentionShape& shape, Scratch scratch) {
-    const std::int64_t S = shape.positions, head = S * shape.head_width;
-    for (float** buffer :
-         {&key_SK, &value_SK, &dkey_SK, &dvalue_SK, &query_SK, &dout_SK, &dquery_SK}) {
-      *buffer = scratch.take(head);
+  BackwardBuffers(const AttentionShape& shape, Scratch& scratch) {
+    const std::int64_t S = shape.positions, K = shape.head_width;
+    for (float** panels : {&key_KS, &value_KS}) *panels = scratch.take(panel_floats(K, S));
+    for (float** panels : {&key_SK, &query_SK, &dout_SK}) {
+      *panels = scratch.take(panel_floats(S, K));
     }
-    p = scratch.take(S * kTile);
-    ds = scratch.take(S * kTile);
+    for (float** rows : {&query_copy, &dout_copy, &dquery, &dkey, &dvalue}) {
+      *rows = scratch.take(S * K);
+    }
+    p = scratch.take(kQueries * kTile);
+    ds = scratch.take(kQueries * kTile);
     dot_S = scratch.take(S);
   }
-  float *key_SK, *value_SK, *dkey_SK, *dvalue_SK;
-  float *query_SK, *dout_SK, *dquery_SK;
-  float *p, *ds;  // [S, tile]: of the queries that see a tile of keys
+  float *key_KS, *value_KS, *key_SK, *query_SK, *dout_SK;
+  float *query_copy, *dout_copy, *dquery, *dkey, *dvalue;
+  float *p, *ds;  // [queries, tile]
   float* dot_S;   // D of the header
 };
 
 // D[q] = <do[q,:], o[q,:]>, with o in `out_SK`.
-void dot_rows(const AttentionShape& shape, const float* dout_SK, const float* out_SK,
+void dot_rows(const AttentionShape& shape, const MatrixView& dout_SK, const MatrixView& out_SK,
               float* dot_S) {
   const std::int64_t K = shape.head_width;
   for (std::int64_t q = 0; q < shape.positions; ++q) {
-    const float *a = dout_SK + q * K, *b = out_SK + q * K;
+    const float *a = dout_SK.from_row(q).data, *b = out_SK.from_row(q).data;
     LaneSum sum;
     sum.add(
         static_cast<int>(K), [=](int i) { return load8(a + i) * load8(b + i); },
@@ -239,34 +284,40 @@ void differentiate_row(const Dropout& dropout, const ScoreRow& row, std::int64_t
   }
 }
 
+// The keys [k0, k0 + num_keys) and the queries [q0, q0 + num_queries) of one head, q0 >= k0.
 struct BackwardTile {
-  std::int64_t b, h, k0, num_keys;
+  std::int64_t b, h, k0, num_keys, q0, num_queries;
   bool first_of_group;
 };
 
-// The scores and dp of the queries q >= k0 against the tile's keys, then in their place drop(p) and
-// ds, exactly zero where masked.
+// A query head's rows.
+struct QueryHead {
+  MatrixView query, dout;
+};
+
+// The scores and dp of the tile, then in their place drop(p) and ds, exactly zero where masked.
 void differentiate_tile(const AttentionBackward& args, const BackwardTile& tile,
-                        const BackwardBuffers& buffers) {
+                        const QueryHead& head, const BackwardBuffers& buffers) {
   const AttentionShape& shape = args.shape;
-  const std::int64_t S = shape.positions, K = shape.head_width, k0 = tile.k0;
-  const auto multiply = [&](const float* rows, const float* keys, float scale, float* out) {
-    gemm({.rows = S - k0,
-          .columns = tile.num_keys,
-          .depth = K,
-          .a = {rows + k0 * K, K},
-          .b = {keys + k0 * K, K, true},
-          .c = out,
-          .c_stride = kTile,
-          .scale = scale});
+  const std::int64_t S = shape.positions, K = shape.head_width, k0 = tile.k0, q0 = tile.q0;
+  const auto multiply = [&](const MatrixView& rows, const float* panels, float scale, float* out) {
+    multiply_panels({.first = {.depth = K,
+                               .a = rows.from_row(q0).data,
+                               .a_row = rows.stride,
+                               .b = panels + k0 * K,
+                               .c = out,
+                               .c_stride = kTile,
+                               .scale = scale},
+                     .b_panel = K * kTileColumns},
+                    tile.num_queries, round_up(tile.num_keys, kTileColumns));
   };
-  multiply(buffers.query_SK, buffers.key_SK, score_scale(shape), buffers.p);
-  multiply(buffers.dout_SK, buffers.value_SK, 1.0f, buffers.ds);
+  multiply(head.query, buffers.key_KS, score_scale(shape), buffers.p);
+  multiply(head.dout, buffers.value_KS, 1.0f, buffers.ds);
   const auto* lse_S = args.lse.as<float>() + (tile.b * shape.query_heads + tile.h) * S;
-  for (std::int64_t q = k0; q < S; ++q) {
+  for (std::int64_t q = q0; q < q0 + tile.num_queries; ++q) {
     const std::int64_t seen = std::min(tile.num_keys, q - k0 + 1);
-    float* p = buffers.p + (q - k0) * kTile;
-    float* ds = buffers.ds + (q - k0) * kTile;
+    float* p = buffers.p + (q - q0) * kTile;
+    float* ds = buffers.ds + (q - q0) * kTile;
     differentiate_row(
         args.dropout,
         {p, ds, lse_S[q], buffers.dot_S[q], element_of(shape, tile.b, tile.h, q) + k0}, seen);
@@ -275,59 +326,85 @@ void differentiate_tile(const AttentionBackward& args, const BackwardTile& tile,
   }
 }
 
-// dV and dK of the tile are whole sums over its queries; dQ gathers one addend per tile.
-void multiply_tile(const AttentionShape& shape, const BackwardTile& tile,
-                   const BackwardBuffers& buffers) {
-  const std::int64_t K = shape.head_width, k0 = tile.k0, num_queries = shape.positions - k0;
-  const auto over_queries = [&](const float* weights, const float* rows, float scale, float* out) {
-    gemm({.rows = tile.num_keys,
-          .columns = K,
-          .depth = num_queries,
-          .a = {weights, kTile, true},
-          .b = {rows + k0 * K, K},
-          .c = out + k0 * K,
-          .c_stride = K,
-          .scale = scale,
-          .add = !tile.first_of_group});
+// Adds the tile's part to dV and dK of its keys and to dQ of its queries.
+void accumulate_tile(const AttentionShape& shape, const BackwardTile& tile,
+                     const BackwardBuffers& buffers) {
+  const std::int64_t S = shape.positions, K = shape.head_width, k0 = tile.k0, q0 = tile.q0;
+  const auto over_queries = [&](const float* weights, const float* panels, float scale,
+                                float* out) {
+    multiply_panels({.first = {.depth = tile.num_queries,
+                               .a = weights,
+                               .a_row = 1,
+                               .a_depth = kTile,
+                               .b = panels + q0 * kTileColumns,
+                               .c = out + k0 * K,
+                               .c_stride = K,
+                               .scale = scale,
+                               .add = !tile.first_of_group || q0 > k0},
+                     .b_panel = S * kTileColumns},
+                    tile.num_keys, K);
   };
-  over_queries(buffers.p, buffers.dout_SK, 1.0f, buffers.dvalue_SK);
-  over_queries(buffers.ds, buffers.query_SK, score_scale(shape), buffers.dkey_SK);
-  gemm({.rows = num_queries,
-        .columns = K,
-        .depth = tile.num_keys,
-        .a = {buffers.ds, kTile},
-        .b = {buffers.key_SK + k0 * K, K},
-        .c = buffers.dquery_SK + k0 * K,
-        .c_stride = K,
-        .scale = score_scale(shape),
-        .add = k0 > 0});
+  over_queries(buffers.p, buffers.dout_SK, 1.0f, buffers.dvalue);
+  over_queries(buffers.ds, buffers.query_SK, score_scale(shape), buffers.dkey);
+  multiply_panels({.first = {.depth = tile.num_keys,
+                             .a = buffers.ds,
+                             .a_row = kTile,
+                             .b = buffers.key_SK + k0 * kTileColumns,
+                             .c = buffers.dquery + q0 * K,
+                             .c_stride = K,
+                             .scale = score_scale(shape),
+                             .add = k0 > 0},
+                   .b_panel = S * kTileColumns},
+                  tile.num_queries, K);
 }
 
-// One key/value head of one sequence: its query heads in order, and for each the tiles of keys.
+// One query head: tiles of keys, and for each the queries that see them.
+template <class T>
+void backward_head(const AttentionBackward& args, std::int64_t b, std::int64_t h,
+                   const BackwardBuffers& buffers) {
+  const AttentionShape& shape = args.shape;
+  const std::int64_t S = shape.positions, K = shape.head_width;
+  const QueryHead head{
+      view_head(packed_head(args.qkv.as<T>(), shape, b, Part::kQuery, h), shape,
+                buffers.query_copy),
+      view_head(out_head(args.dout.as<T>(), shape, b, h), shape, buffers.dout_copy)};
+  pack_columns(head.query, S, K, buffers.query_SK);
+  pack_columns(head.dout, S, K, buffers.dout_SK);
+  dot_rows(shape, head.dout,
+           view_head(out_head(args.out.as<T>(), shape, b, h), shape, buffers.dquery),
+           buffers.dot_S);
+  const bool first_of_group = h % (shape.query_heads / shape.kv_heads) == 0;
+  for (std::int64_t k0 = 0; k0 < S; k0 += kTile) {
+    for (std::int64_t q0 = k0; q0 < S; q0 += kQueries) {
+      const BackwardTile tile{
+          b, h, k0, std::min(kTile, S - k0), q0, std::min(kQueries, S - q0), first_of_group};
+      differentiate_tile(args, tile, head, buffers);
+      accumulate_tile(shape, tile, buffers);
+    }
+  }
+  store_head(buffers.dquery, shape, packed_head(args.dqkv.as<T>(), shape, b, Part::kQuery, h));
+}
+
+// One key/value head of one sequence: its query heads in order.
 template <class T>
 void backward_group(const AttentionBackward& args, std::int64_t b, std::int64_t g,
                     Scratch scratch) {
   const AttentionShape& shape = args.shape;
-  const std::int64_t S = shape.positions, group = shape.query_heads / shape.kv_heads;
+  const std::int64_t S = shape.positions, K = shape.head_width;
+  const std::int64_t group = shape.query_heads / shape.kv_heads;
   const BackwardBuffers buffers(shape, scratch);
   const T* qkv = args.qkv.as<T>();
   T* dqkv = args.dqkv.as<T>();
-  load_head(packed_head(qkv, shape, b, Part::kKey, g), shape, buffers.key_SK);
-  load_head(packed_head(qkv, shape, b, Part::kValue, g), shape, buffers.value_SK);
-  for (std::int64_t h = g * group; h < (g + 1) * group; ++h) {
-    load_head(packed_head(qkv, shape, b, Part::kQuery, h), shape, buffers.query_SK);
-    load_head(out_head(args.dout.as<T>(), shape, b, h), shape, buffers.dout_SK);
-    load_head(out_head(args.out.as<T>(), shape, b, h), shape, buffers.dquery_SK);
-    dot_rows(shape, buffers.dout_SK, buffers.dquery_SK, buffers.dot_S);
-    for (std::int64_t k0 = 0; k0 < S; k0 += kTile) {
-      const BackwardTile tile{b, h, k0, std::min(kTile, S - k0), h == g * group};
-      differentiate_tile(args, tile, buffers);
-      multiply_tile(shape, tile, buffers);
-    }
-    store_head(buffers.dquery_SK, shape, packed_head(dqkv, shape, b, Part::kQuery, h));
-  }
-  store_head(buffers.dkey_SK, shape, packed_head(dqkv, shape, b, Part::kKey, g));
-  store_head(buffers.dvalue_SK, shape, packed_head(dqkv, shape, b, Part::kValue, g));
+  const MatrixView key =
+      view_head(packed_head(qkv, shape, b, Part::kKey, g), shape, buffers.query_copy);
+  pack_columns_of_transpose(key, K, S, buffers.key_KS);
+  pack_columns(key, S, K, buffers.key_SK);
+  pack_columns_of_transpose(
+      view_head(packed_head(qkv, shape, b, Part::kValue, g), shape, buffers.query_copy), K, S,
+      buffers.value_KS);
+  for (std::int64_t h = g * group; h < (g + 1) * group; ++h) backward_head<T>(args, b, h, buffers);
+  store_head(buffers.dkey, shape, packed_head(dqkv, shape, b, Part::kKey, g));
+  store_head(buffers.dvalue, shape, packed_head(dqkv, shape, b, Part::kValue, g));
 }
 
 Scratch checked_scratch(const Tensor& workspace, std::int64_t floats, int num_threads, int thread) {
@@ -362,13 +439,15 @@ void attention_backward(ThreadTeam& team, const AttentionBackward& args) {
 }
 
 std::int64_t attention_forward_scratch_floats(const AttentionShape& shape) {
-  const std::int64_t head = round_up(shape.positions * shape.head_width, kLine);
-  return 2 * head + kTile * shape.head_width + kTile * round_up(shape.positions, kLine);
+  Scratch scratch;
+  ForwardBuffers(shape, scratch);
+  return scratch.taken();
 }
 
 std::int64_t attention_backward_scratch_floats(const AttentionShape& shape) {
-  const std::int64_t head = round_up(shape.positions * shape.head_width, kLine);
-  return 7 * head + 2 * kTile * shape.positions + round_up(shape.positions, kLine);
+  Scratch scratch;
+  BackwardBuffers(shape, scratch);
+  return scratch.taken();
 }
 
 }  // namespace sherd::kernels::cpu

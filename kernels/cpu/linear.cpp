@@ -28,12 +28,13 @@ struct Cells {
   std::int64_t count() const { return down() * across(); }
 };
 
-// OpenBLAS comes within 5 % of its best rate on cells of 512 x 512 and loses 10 % on 256 x 128, so
-// cells are large; their number is a multiple of four, so that 1, 2 and 4 threads share them
-// evenly; and of the grids with that number we take the one with the least to pack, the least
-// perimeter. Below a million products a second thread costs more than it brings.
+// OpenBLAS packs both factors anew for every cell: on 512 x 576 that takes 9 % more than on 1024 x
+// 576, and 256 x 128 loses 10 % on 512 x 512. So cells are large; their number is a multiple of
+// four, so that 1, 2 and 4 threads share them evenly; and of the grids with that number we take the
+// one with the least to pack, the least perimeter. Below a million products a second thread costs
+// more than it brings.
 Cells cut_into_cells(std::int64_t rows, std::int64_t columns, std::int64_t depth) {
-  constexpr std::int64_t kCellArea = 640 * 640;
+  constexpr std::int64_t kCellArea = 768 * 1024;
   constexpr std::int64_t kRowsMultiple = 8, kColumnsMultiple = 16;
   const std::int64_t products = rows * columns * depth;
   const std::int64_t wanted = products < (1 << 20)   ? 1
@@ -115,11 +116,10 @@ void compute_in_place(const Product<float, float>& p, const Cell& cell) {
         .b = operand_at(p.b, 0, cell.column),
         .c = c,
         .c_stride = p.columns,
-        .add = p.bias != nullptr});
+        .add = p.add_to_output || p.bias != nullptr});
 }
 
-// f32 in, and an output that must see the whole sum at once (it is added to, or has 16 bits): the
-// sum is formed on the stack, piece by piece of the cell.
+// f32 in, 16 bits out: the sum is formed on the stack, piece by piece of the cell.
 template <class R>
 void compute_through_stack(const Product<float, R>& p, const Cell& cell) {
   constexpr std::int64_t kRows = 144, kColumns = 240;
@@ -188,7 +188,7 @@ void compute_cell(const Product<T, R>& p, const Cell& cell, float* scratch) {
   if constexpr (!std::is_same_v<T, float>) {
     compute_widened(p, cell, scratch);
   } else if constexpr (std::is_same_v<R, float>) {
-    p.add_to_output ? compute_through_stack(p, cell) : compute_in_place(p, cell);
+    compute_in_place(p, cell);
   } else {
     compute_through_stack(p, cell);
   }

@@ -1,9 +1,8 @@
 #include "sharding/comm/single.h"
 
-#include <cstring>
 #include <mutex>
 
-#include "core/cuda_device.h"
+#include "core/error.h"
 
 namespace sherd::sharding {
 namespace {

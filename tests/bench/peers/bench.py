@@ -1,0 +1,164 @@
+"""`./dev bench peers`: Sherd and PyTorch do the same training side by side, taking turns step by step.
+
+Both start from one file of weights, read the same tokens, and print the same losses, which is the
+proof that it is the same work. A turn is one step of either, so that a change of the machine's load
+meets both; what counts is the median of the ratios of neighbouring turns. Every finished case is
+kept in build/peers/results.jsonl, so that an interrupted run goes on where it was; --fresh forgets it.
+"""
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+
+import numpy
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+OUT = ROOT / "build" / "peers"
+OURS = ROOT / "build" / "cpu" / "tests" / "sherd_peers"
+MODELS = {"quickstart": 8, "llama_25m": 4, "gpt2_124m": 1}  # sequences of one step at world 1
+WARM_UP = 2
+CASES = [(1, 0, "plain"), (2, 0, "ddp"), (2, 3, "fsdp2")]  # world, our stage, their wrapper
+
+
+class Side:
+    """A process that takes a step when told to."""
+
+    def __init__(self, command, log):
+        self.log = log
+        self.process = subprocess.Popen([str(c) for c in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=open(log, "w"), text=True, cwd=ROOT)
+
+    def step(self):
+        self.process.stdin.write("step\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit(f"a side stopped; its words:\n{self.log.read_text()[-2000:]}")
+        return json.loads(line)
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def output_of(*command):
+    return subprocess.run([str(c) for c in command], check=True, capture_output=True, text=True, cwd=ROOT).stdout
+
+
+def write_tokens(path, model, world, steps):
+    # Frequencies like a text's (Zipf), so that the loss falls from ln(V) and a wrong gradient shows.
+    generator = numpy.random.default_rng(1)
+    weights = 1.0 / numpy.arange(1, model["vocab_size"] + 1)
+    shape = (steps, world, model["sequences"], model["seq_length"] + 1)
+    generator.choice(model["vocab_size"], size=shape, p=weights / weights.sum()).astype(numpy.int32).tofile(path)
+
+
+def measure(name, world, stage, wrapper, mode, pairs, threads):
+    """Turns of both; what is kept of one case."""
+    recipe = HERE / f"{name}.yaml"
+    rows = MODELS[name] if MODELS[name] > 1 else world
+    sets = [f"parallelism.data_parallel_shard_degree={world}", f"zero_optimization.stage={stage}",
+            f"training.global_batch_size={rows}", f"run.num_threads={threads // world}"]
+    model = json.loads(output_of(OURS, "describe", recipe, *sets))
+    OUT.mkdir(parents=True, exist_ok=True)
+    shape, weights, tokens = (OUT / f"{name}.{what}" for what in ("json", "weights", "tokens"))
+    shape.write_text(json.dumps(model))
+    if not weights.exists():
+        output_of(OURS, "weights", recipe, weights)
+    write_tokens(tokens, model, world, WARM_UP + pairs + 1)
+    their_mode = mode if wrapper == "plain" else f"{mode}+{wrapper}"
+    ours = Side([OURS, "train", recipe, tokens, *sets], OUT / "ours.log")
+    theirs = Side([sys.executable, HERE / "theirs.py", shape, weights, tokens, their_mode, world, threads // world],
+                  OUT / "theirs.log")
+    turns = []
+    for turn in range(WARM_UP + pairs):
+        rate = float(output_of(OURS, "rate", threads)) * 1e9
+        turns.append({"rate": rate, "ours": ours.step(), "theirs": theirs.step()})
+        if turn == 0:
+            # What compiling took isn't counted against the peer's peak.
+            pathlib.Path(f"/proc/{theirs.process.pid}/clear_refs").write_text("5")
+            pathlib.Path(f"/proc/{ours.process.pid}/clear_refs").write_text("5")
+        print(f"  {name} world {world} {their_mode} turn {turn - WARM_UP + 1}/{pairs}: ours {turns[-1]['ours']['seconds']:.3f} s,"
+              f" theirs {turns[-1]['theirs']['seconds']:.3f} s, load {os.getloadavg()[0]:.1f}", flush=True)
+    ours.end()
+    theirs.end()
+    return {"model": name, "world": world, "stage": stage, "wrapper": wrapper, "mode": mode, "threads": threads,
+            "tokens": rows * model["seq_length"], "parameters": model["num_parameters"],
+            "flops": model["flops_per_token"], "load": os.getloadavg()[0],
+            "loss_gap": max(abs(t["ours"]["loss"] - t["theirs"]["loss"]) for t in turns), "turns": turns[WARM_UP:]}
+
+
+def row_of(case):
+    turns, tokens = case["turns"], case["tokens"]
+    median = statistics.median
+    ratios = [t["theirs"]["seconds"] / t["ours"]["seconds"] for t in turns]
+    ours, theirs = (median(t[side]["seconds"] for t in turns) for side in ("ours", "theirs"))
+    processor = median(t["theirs"]["processor_seconds"] / t["ours"]["processor_seconds"] for t in turns)
+    bounds = [case["flops"] * tokens / t["rate"] for t in turns]
+    share = lambda side: median(b / t[side]["seconds"] for b, t in zip(bounds, turns))
+    last = turns[-1]
+    beyond = lambda side: (last[side]["peak"] - last[side]["libraries"] - 16 * case["parameters"] *
+                           (1 if case["stage"] == 3 else case["world"])) / 2**20
+    ours_name = f"stage {case['stage']}" if case["world"] > 1 else "plain"
+    return [case["model"], str(case["world"]), f"{ours_name} / {case['wrapper']}, {case['mode']}",
+            f"{tokens / ours:,.0f}", f"{tokens / theirs:,.0f}",
+            f"**{median(ratios):.2f}** ({min(ratios):.2f}–{max(ratios):.2f})",
+            f"{processor:.2f}",
+            f"{last['ours']['loss']:.5f} / {last['theirs']['loss']:.5f}",
+            f"{share('ours'):.0%} / {share('theirs'):.0%}",
+            f"{last['ours']['peak'] / 2**20:,.0f} / {last['theirs']['peak'] / 2**20:,.0f}",
+            f"{last['ours']['libraries'] / 2**20:,.0f} / {last['theirs']['libraries'] / 2**20:,.0f}",
+            f"{beyond('ours'):,.0f} / {beyond('theirs'):,.0f}",
+            f"{case['load']:.1f}"]
+
+
+HEAD = ["model", "world", "Sherd / PyTorch", "Sherd tokens/s", "PyTorch tokens/s", "ratio (min–max)",
+        "ratio of processor time",
+        "last loss", "share of product rate", "peak MiB", "of it libraries", "beyond 16 B/parameter", "load"]
+
+
+def print_table(cases):
+    print("| " + " | ".join(HEAD) + " |\n|" + "---|" * len(HEAD))
+    for case in cases:
+        print("| " + " | ".join(row_of(case)) + " |")
+    print("\nGreatest difference of the losses of any step:",
+          ", ".join(f"{c['model']} {c['world']} {c['wrapper']} {c['mode']} {c['loss_gap']:.1e}" for c in cases))
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="./dev bench peers")
+    parser.add_argument("--models", default=",".join(MODELS), help="comma-separated")
+    parser.add_argument("--modes", default="eager,compile")
+    parser.add_argument("--cases", default="plain,ddp,fsdp2")
+    parser.add_argument("--pairs", type=int, default=5, help="measured turns of each case")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of all ranks together")
+    parser.add_argument("--fresh", action="store_true", help="forget the cases measured before")
+    args = parser.parse_args()
+    OUT.mkdir(parents=True, exist_ok=True)
+    kept = OUT / "results.jsonl"
+    if args.fresh:
+        kept.unlink(missing_ok=True)
+        for weights in OUT.glob("*.weights"):
+            weights.unlink()
+    key = lambda c: (c["model"], c["world"], c["wrapper"], c["mode"], c["threads"], len(c["turns"]))
+    done = {key(c): c for c in map(json.loads, kept.read_text().splitlines())} if kept.exists() else {}
+    shown = []
+    for name in args.models.split(","):
+        for world, stage, wrapper in CASES:
+            for mode in args.modes.split(","):
+                if wrapper not in args.cases.split(","):
+                    continue
+                wanted = (name, world, wrapper, mode, args.threads, args.pairs)
+                if wanted not in done:
+                    done[wanted] = measure(name, world, stage, wrapper, mode, args.pairs, args.threads)
+                    with open(kept, "a") as file:
+                        file.write(json.dumps(done[wanted]) + "\n")
+                shown.append(done[wanted])
+    print_table(shown)
+
+
+main()

@@ -1,0 +1,259 @@
+// Sherd's side of `./dev bench peers`: a training that takes one step each time it is told to, so
+// that it and PyTorch can take turns on a machine whose load changes.
+//
+//   sherd_peers describe RECIPE [KEY=VALUE...]       the model as JSON, for the other side
+//   sherd_peers weights RECIPE FILE [KEY=VALUE...]   initial parameters, f32, in the table's order
+//   sherd_peers train RECIPE TOKENS [KEY=VALUE...]   "step" on stdin takes a step; the answer is
+//   JSON sherd_peers rate THREADS                         products per second, in GFLOP/s
+//
+// TOKENS: i32 [steps, global batch, S + 1]; rank r takes its micro-batch's rows.
+
+#include <fmt/format.h>
+
+#include <time.h>
+
+#include <atomic>
+#include <barrier>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "core/arena.h"
+#include "engine/launch.h"
+#include "engine/memory_plan.h"
+#include "engine/model/parameters.h"
+#include "engine/product_rate.h"
+#include "engine/recipe.h"
+#include "engine/system_info.h"
+#include "engine/training_step.h"
+
+namespace {
+
+using namespace sherd;
+
+// A line of /proc/self/status in bytes: VmHWM is the peak, VmRSS what is resident now.
+std::int64_t status_bytes(const std::string& key) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind(key + ":", 0) == 0) return std::stoll(line.substr(key.size() + 1)) * 1024;
+  }
+  return 0;
+}
+
+template <class Number>
+std::vector<Number> read_all(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (bytes.empty()) throw DataError("{}: can't be read, or is empty", path);
+  std::vector<Number> numbers(bytes.size() / sizeof(Number));
+  std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(Number));
+  return numbers;
+}
+
+void describe(const engine::Recipe& recipe) {
+  const engine::TrainingOptions options = engine::training_options(recipe);
+  const model::ModelShape& shape = options.model;
+  nlohmann::ordered_json out = {{"layers", shape.num_layers},
+                                {"width", shape.width},
+                                {"query_heads", shape.query_heads},
+                                {"kv_heads", shape.kv_heads},
+                                {"ffn_width", shape.ffn_width},
+                                {"vocab_size", shape.vocab_size},
+                                {"rmsnorm", shape.norm == kernels::NormKind::kRmsNorm},
+                                {"rope", shape.positions == model::Positions::kRope},
+                                {"swiglu", shape.gated()},
+                                {"bias", shape.bias},
+                                {"tied", shape.tied},
+                                {"norm_eps", shape.norm_eps},
+                                {"rope_theta", shape.rope_theta},
+                                {"sequences", shape.sequences},
+                                {"seq_length", shape.seq_length},
+                                {"lr", recipe.optimizer.lr},
+                                {"betas", {options.optimizer.beta1, options.optimizer.beta2}},
+                                {"eps", options.optimizer.eps},
+                                {"weight_decay", options.optimizer.decay.rate},
+                                {"max_norm", options.max_norm},
+                                {"num_parameters", model::num_parameters(shape)},
+                                {"flops_per_token", engine::flops_per_token(shape)}};
+  for (const UnitSpec& unit : model::parameter_table(shape)) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      out["parameters"].push_back({parameter.name, parameter.shape});
+    }
+  }
+  fmt::print("{}\n", out.dump());
+}
+
+// Processor time of rank 0's own thread in each kernel, by the label under which it ran: the calls
+// of the stream's hook come in pairs around the work.
+class KernelTimes {
+ public:
+  BoundaryHook hook() {
+    return [this](std::string_view stream, std::string_view label) {
+      if (stream != "compute" || std::this_thread::get_id() != thread_) return;
+      if (label == "record" || label == "wait") return;
+      timespec now{};
+      clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+      const double seconds =
+          static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+      if (inside_) seconds_[std::string(label)] += seconds - begin_;
+      begin_ = seconds;
+      inside_ = !inside_;
+    };
+  }
+  void start() {
+    thread_ = std::this_thread::get_id();
+    seconds_.clear();
+  }
+  const std::map<std::string, double>& seconds() const { return seconds_; }
+
+ private:
+  std::atomic<std::thread::id> thread_{};
+  bool inside_ = false;
+  double begin_ = 0.0;
+  std::map<std::string, double> seconds_;
+};
+
+double processor_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+engine::LaunchOptions launch_of(const engine::Recipe& recipe,
+                                const engine::TrainingOptions& options) {
+  engine::LaunchOptions launch;
+  launch.world_size = static_cast<int>(recipe.world_size());
+  launch.threads_per_rank = static_cast<int>(recipe.run.num_threads);
+  const int threads = launch.compute_threads();
+  launch.memory = [&options, world = launch.world_size, threads](int rank) {
+    return std::make_unique<Arena>(
+        MemoryPlan(engine::training_buffers(options, {world, rank, threads})));
+  };
+  return launch;
+}
+
+void write_weights(const engine::Recipe& recipe, const std::string& path) {
+  const engine::TrainingOptions options = engine::training_options(recipe);
+  engine::run_ranks(launch_of(recipe, options), [&](sharding::Rank& rank) {
+    engine::ShardedModel model(options, rank);
+    engine::TrainingStep training_step(options, model);
+    CHECK(rank.world_size == 1, "the weights are written by one rank");
+    std::ofstream file(path, std::ios::binary);
+    for (const sharding::UnitState& unit : model.units()) {
+      for (const Tensor& tensor : unit.layout().views(unit.resident_parameters())) {
+        file.write(static_cast<const char*>(tensor.data), tensor.bytes());
+      }
+    }
+  });
+}
+
+// One rank's batches out of the file.
+class Batches {
+ public:
+  Batches(const std::vector<std::int32_t>& file, const model::ModelShape& shape,
+          const sharding::Rank& rank)
+      : file_(file),
+        shape_(shape),
+        rank_(rank),
+        inputs_(shape.tokens()),
+        targets_(shape.tokens()) {}
+
+  engine::TokenBatch at(std::int64_t step) {
+    const std::int64_t width = shape_.seq_length + 1;
+    for (std::int64_t b = 0; b < shape_.sequences; ++b) {
+      const std::int64_t row = (step * rank_.world_size + rank_.rank) * shape_.sequences + b;
+      CHECK((row + 1) * width <= static_cast<std::int64_t>(file_.size()), "no tokens for step {}",
+            step);
+      std::copy_n(&file_[row * width], shape_.seq_length, &inputs_[b * shape_.seq_length]);
+      std::copy_n(&file_[row * width + 1], shape_.seq_length, &targets_[b * shape_.seq_length]);
+    }
+    return {{inputs_.data(), DType::kI32, shape_.tokens()},
+            {targets_.data(), DType::kI32, shape_.tokens()}};
+  }
+
+ private:
+  const std::vector<std::int32_t>& file_;
+  const model::ModelShape& shape_;
+  const sharding::Rank& rank_;
+  std::vector<std::int32_t> inputs_, targets_;
+};
+
+void train(const engine::Recipe& recipe, const std::string& tokens_path) {
+  const engine::TrainingOptions options = engine::training_options(recipe);
+  const std::vector<std::int32_t> tokens = read_all<std::int32_t>(tokens_path);
+  const std::int64_t libraries = status_bytes("VmRSS");
+  engine::LaunchOptions launch = launch_of(recipe, options);
+  KernelTimes kernels;
+  launch.hook = kernels.hook();
+  std::barrier turn(launch.world_size);
+  bool more = true;
+  engine::run_ranks(launch, [&](sharding::Rank& rank) {
+    engine::ShardedModel model(options, rank);
+    engine::TrainingStep training_step(options, model);
+    Batches batches(tokens, options.model, rank);
+    rank.guard([&] {
+      for (std::int64_t step = 0;; ++step) {
+        std::string line;
+        if (rank.rank == 0) more = std::getline(std::cin, line) && line == "step";
+        turn.arrive_and_wait();
+        if (!more) return;
+        if (rank.rank == 0) kernels.start();
+        const double processor = processor_seconds();
+        const auto begin = Clock::now();
+        const engine::StepResult result =
+            training_step.run(step, [&](std::int64_t s, std::int64_t) { return batches.at(s); });
+        turn.arrive_and_wait();
+        const std::chrono::duration<double> seconds = Clock::now() - begin;
+        if (rank.rank != 0) continue;
+        const nlohmann::ordered_json answer = {
+            {"loss", result.loss},
+            {"grad_norm", result.grad_norm},
+            {"seconds", seconds.count()},
+            {"exposed_comm_ms", result.exposed_comm_ms},
+            {"processor_seconds", processor_seconds() - processor},
+            {"kernels", kernels.seconds()},
+            {"libraries", libraries},
+            {"peak", status_bytes("VmHWM")}};
+        fmt::print("{}\n", answer.dump());
+        std::fflush(stdout);
+      }
+    });
+  });
+}
+
+int run(std::vector<std::string> args) {
+  const std::string command = args.empty() ? "" : args[0];
+  if (command == "rate" && args.size() == 2) {
+    fmt::print("{:.2f}\n", engine::measure_product_rate(std::stoi(args[1])) * 1e-9);
+    return 0;
+  }
+  const std::size_t own = command == "describe" ? 2 : 3;
+  if (args.size() < own) throw UsageError("sherd_peers: see the head of ours.cpp");
+  engine::RecipeRequest request;
+  request.path = args[1];
+  request.sets.assign(args.begin() + static_cast<std::ptrdiff_t>(own), args.end());
+  const engine::ResolvedRecipe resolved = engine::resolve_recipe(request);
+  if (command == "describe") {
+    describe(resolved.values);
+  } else if (command == "weights") {
+    write_weights(resolved.values, args[2]);
+  } else {
+    train(resolved.values, args[2]);
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run({argv + 1, argv + argc});
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "sherd_peers: {}\n", error.what());
+    return 1;
+  }
+}
