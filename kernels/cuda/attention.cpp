@@ -51,7 +51,7 @@ struct GraphKey {
       cudnnGetVersion(), key.text(), reason);
 }
 
-void check_graph(const GraphKey& key, const cudnn_frontend::error_t& status) {
+void check_graph(const GraphKey& key, cudnn_frontend::error_t status) {
   if (status.is_bad()) refuse(key, status.get_message());
 }
 
