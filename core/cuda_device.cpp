@@ -1,5 +1,8 @@
 #include "core/cuda_device.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include "core/cuda_error.h"
 
 namespace sherd {
@@ -27,9 +30,8 @@ CudaDevice describe(int index) {
 
 class CudaArenaMemory final : public ArenaMemory {
  public:
-  CudaArenaMemory(std::int64_t bytes, int device)
-      : bytes_(cuda_arena_bytes(bytes)), device_(device) {
-    use_cuda_device(device);
+  explicit CudaArenaMemory(std::int64_t bytes) : bytes_(cuda_arena_bytes(bytes)) {
+    check_cuda(cudaGetDevice(&device_), "cudaGetDevice");
     std::size_t free = 0, total = 0;
     check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
     const cudaError_t status = cudaMalloc(&memory_, static_cast<std::size_t>(bytes_));
@@ -39,7 +41,7 @@ class CudaArenaMemory final : public ArenaMemory {
           "GPU {} refused one allocation of {} bytes for a rank's memory; {} of its "
           "{} bytes were free. Close what else runs there, or plan a smaller run "
           "(sherd plan)",
-          device, bytes_, free, total);
+          device_, bytes_, free, total);
     }
     check_cuda(status, "cudaMalloc");
     zero(memory_, bytes_);
@@ -62,7 +64,27 @@ class CudaArenaMemory final : public ArenaMemory {
  private:
   void* memory_ = nullptr;
   std::int64_t bytes_;
-  int device_;
+  int device_ = 0;
+};
+
+class PinnedArenaMemory final : public ArenaMemory {
+ public:
+  explicit PinnedArenaMemory(std::int64_t bytes)
+      : bytes_(std::max<std::int64_t>(bytes, 1)), memory_(pinned_memory(bytes_)) {
+    zero(memory_.get(), bytes_);
+  }
+  char* data() const override { return static_cast<char*>(memory_.get()); }
+  std::int64_t bytes() const override { return bytes_; }
+  std::int64_t resident_bytes() const override { return bytes_; }
+  void zero(void* data, std::int64_t bytes) override {
+    std::memset(data, 0, static_cast<std::size_t>(bytes));
+  }
+  void allow(void*, std::int64_t) noexcept override {}
+  void forbid(void*, std::int64_t) noexcept override {}
+
+ private:
+  std::int64_t bytes_;
+  std::shared_ptr<void> memory_;
 };
 
 }  // namespace
@@ -98,8 +120,11 @@ void use_cuda_device(int device) {
   check_cuda(cudaSetDevice(device), "cudaSetDevice");
 }
 
-std::unique_ptr<ArenaMemory> cuda_arena_memory(std::int64_t bytes, int device) {
-  return std::make_unique<CudaArenaMemory>(bytes, device);
+std::unique_ptr<ArenaMemory> cuda_arena_memory(std::int64_t bytes) {
+  return std::make_unique<CudaArenaMemory>(bytes);
+}
+std::unique_ptr<ArenaMemory> pinned_arena_memory(std::int64_t bytes) {
+  return std::make_unique<PinnedArenaMemory>(bytes);
 }
 
 std::shared_ptr<void> pinned_memory(std::int64_t bytes) {

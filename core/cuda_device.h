@@ -80,7 +80,10 @@ inline std::int64_t cuda_arena_bytes(std::int64_t plan_bytes) {
   return (pages > 0 ? pages : 1) * kCudaGranularity;
 }
 /// One plain allocation of `cuda_arena_bytes(bytes)`. TrainingError says how much was free.
-std::unique_ptr<ArenaMemory> cuda_arena_memory(std::int64_t bytes, int device);
+/// It is on the device that the calling thread talks to.
+std::unique_ptr<ArenaMemory> cuda_arena_memory(std::int64_t bytes);
+/// Page-locked host memory. TrainingError if the machine refuses to lock as much.
+std::unique_ptr<ArenaMemory> pinned_arena_memory(std::int64_t bytes);
 
 /// Page-locked host memory: what copies to and from a GPU without a stop on the way. Given back
 /// with the pointer, when no copy uses it any more.

@@ -22,7 +22,10 @@ void use_cuda_device(int) {
 std::unique_ptr<CudaStream> make_cuda_stream(StreamOptions, CudaStreamOptions) {
   refuse();
 }
-std::unique_ptr<ArenaMemory> cuda_arena_memory(std::int64_t, int) {
+std::unique_ptr<ArenaMemory> cuda_arena_memory(std::int64_t) {
+  refuse();
+}
+std::unique_ptr<ArenaMemory> pinned_arena_memory(std::int64_t) {
   refuse();
 }
 std::shared_ptr<void> pinned_memory(std::int64_t) {

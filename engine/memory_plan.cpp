@@ -6,6 +6,7 @@
 #include "engine/token_feed.h"
 #include "engine/training_step.h"
 #include "optim/muon.h"
+#include "sharding/mirrored_buffer.h"
 
 namespace sherd::engine {
 namespace {
@@ -16,7 +17,7 @@ void append(std::vector<BufferSpec>& to, std::vector<BufferSpec> from) {
 
 std::vector<BufferSpec> model_buffers(const TrainingOptions& options,
                                       const std::vector<sharding::UnitPlan>& units,
-                                      int num_threads) {
+                                      const MemoryRequest& request) {
   std::vector<BufferSpec> buffers;
   for (const sharding::UnitPlan& unit : units) {
     sharding::UnitBuffers at_rest = sharding::unit_buffers(unit);
@@ -32,7 +33,7 @@ std::vector<BufferSpec> model_buffers(const TrainingOptions& options,
   for (auto& slot : reduction.slots) buffers.push_back(std::move(slot.buffer));
   if (reduction.staging) buffers.push_back(std::move(*reduction.staging));
   buffers.push_back(loss_sum_buffer());
-  model::Activations(options.model, num_threads, [&](const BufferSpec& buffer) {
+  model::Activations(options.model, request.num_threads, [&](const BufferSpec& buffer) {
     buffers.push_back(buffer);
     return Buffer();
   });
@@ -53,27 +54,65 @@ std::vector<BufferSpec> training_buffers(const TrainingOptions& options,
                                          const MemoryRequest& request) {
   CHECK(request.num_threads >= 1, "a rank of {} threads", request.num_threads);
   const auto units = plan_units(options, request.world_size);
-  std::vector<BufferSpec> buffers = model_buffers(options, units, request.num_threads);
+  std::vector<BufferSpec> buffers = model_buffers(options, units, request);
   append(buffers, training_step_buffers(options, units, request.rank));
   return buffers;
 }
 
-MemoryPlan plan_memory(const TrainingOptions& options, const MemoryRequest& request) {
+namespace {
+
+std::vector<BufferSpec> run_buffers(const TrainingOptions& options, const MemoryRequest& request) {
   std::vector<BufferSpec> buffers = training_buffers(options, request);
   append(buffers, evaluation_buffers(options, request.world_size));
   append(buffers, batch_buffers(options));
   append(buffers, checkpoint_buffers(options, request.saves,
                                      plan_units(options, request.world_size), request.rank));
+  return buffers;
+}
+
+std::vector<BufferSpec> use_buffers(const TrainingOptions& options, const MemoryRequest& request) {
+  CHECK(!options.placement.has_gradients, "a model that is only used has no gradients");
+  std::vector<BufferSpec> buffers =
+      model_buffers(options, plan_units(options, request.world_size), request);
+  append(buffers, evaluation_buffers(options, request.world_size));
+  buffers.push_back(checkpoint_reading_buffer());
+  return buffers;
+}
+
+// What Rank::acquire_on_host takes.
+bool on_host_alone(const BufferSpec& buffer) {
+  return buffer.category == Category::kCheckpoint;
+}
+
+}  // namespace
+
+MemoryPlan device_plan(std::vector<BufferSpec> buffers, const MemoryRequest& request) {
+  if (request.separate_memory) std::erase_if(buffers, on_host_alone);
   return MemoryPlan(std::move(buffers));
 }
 
+MemoryPlan host_plan(const std::vector<BufferSpec>& buffers, const MemoryRequest& request) {
+  std::vector<BufferSpec> host;
+  if (!request.separate_memory) return MemoryPlan(std::move(host));
+  for (const BufferSpec& buffer : buffers) {
+    if (on_host_alone(buffer)) host.push_back(buffer);
+    if (buffer.mirrored) host.push_back(sharding::twin_of(buffer));
+  }
+  return MemoryPlan(std::move(host));
+}
+
+MemoryPlan plan_memory(const TrainingOptions& options, const MemoryRequest& request) {
+  return device_plan(run_buffers(options, request), request);
+}
+MemoryPlan plan_host_memory(const TrainingOptions& options, const MemoryRequest& request) {
+  return host_plan(run_buffers(options, request), request);
+}
+
 MemoryPlan plan_memory_of_use(const TrainingOptions& options, const MemoryRequest& request) {
-  CHECK(!options.placement.has_gradients, "a model that is only used has no gradients");
-  std::vector<BufferSpec> buffers =
-      model_buffers(options, plan_units(options, request.world_size), request.num_threads);
-  append(buffers, evaluation_buffers(options, request.world_size));
-  buffers.push_back(checkpoint_reading_buffer());
-  return MemoryPlan(std::move(buffers));
+  return device_plan(use_buffers(options, request), request);
+}
+MemoryPlan plan_host_memory_of_use(const TrainingOptions& options, const MemoryRequest& request) {
+  return host_plan(use_buffers(options, request), request);
 }
 
 int worst_rank(const TrainingOptions& options, int world_size) {

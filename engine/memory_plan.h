@@ -14,6 +14,11 @@ struct MemoryRequest {
   int rank = 0;
   int num_threads = 1;  ///< compute threads of a rank: kernels have scratch for each
   bool saves = false;   ///< checkpoints are written: their ring is part of the plan
+  DeviceKind device = DeviceKind::kCpu;
+  bool deterministic = true;  ///< on a GPU: run.deterministic
+  /// The device's memory isn't the host's, as a GPU's: what host code alone needs isn't in it, and
+  /// what both need has a twin on the host.
+  bool separate_memory = false;
 };
 
 /// The model's units as `world_size` ranks share them.
@@ -23,11 +28,20 @@ std::vector<sharding::UnitPlan> plan_units(const TrainingOptions& options, int w
 std::vector<BufferSpec> training_buffers(const TrainingOptions& options,
                                          const MemoryRequest& request);
 
-/// Everything that a run acquires: training, evaluation, data and checkpoints.
+/// Of `buffers`, what stands in the device's memory, and what in the host's beside it: with
+/// separate memory the staging of checkpoints and the twins of mirrored buffers, otherwise nothing.
+MemoryPlan device_plan(std::vector<BufferSpec> buffers, const MemoryRequest& request);
+MemoryPlan host_plan(const std::vector<BufferSpec>& buffers, const MemoryRequest& request);
+
+/// Everything that a run acquires on its device: training, evaluation, data and checkpoints.
 MemoryPlan plan_memory(const TrainingOptions& options, const MemoryRequest& request);
 
 /// Everything that a model acquires whose weights are only used (engine/trained_model.h).
 MemoryPlan plan_memory_of_use(const TrainingOptions& options, const MemoryRequest& request);
+
+/// What each of the two above needs beside it in host memory.
+MemoryPlan plan_host_memory(const TrainingOptions& options, const MemoryRequest& request);
+MemoryPlan plan_host_memory_of_use(const TrainingOptions& options, const MemoryRequest& request);
 
 /// The rank that needs most. Slices are equally long, but Muon keeps AdamW's second moment only
 /// for what isn't a matrix inside a block, and that isn't spread evenly.

@@ -10,6 +10,9 @@
 
 #include "engine/memory_plan.h"
 #include "engine/model/parameters.h"
+#include "engine/rank_memory.h"
+#include "engine/token_feed.h"
+#include "tests/support/separate_device.h"
 
 namespace sherd::testing {
 namespace {
@@ -24,11 +27,13 @@ std::uint64_t mixed(std::uint64_t value) {  // splitmix64's finaliser
 }  // namespace
 
 std::string name_of(const RunShape& setup) {
-  return fmt::format("stage {} world {} micro-steps {} {} prefetch {} {} threads {} delays {}",
+  constexpr const char* kPlaces[] = {"", ", apart", ", apart and deferred", ", on a GPU"};
+  return fmt::format("stage {} world {} micro-steps {} {} prefetch {} {} threads {} delays {}{}",
                      setup.stage, setup.world_size, setup.num_micro_steps,
                      setup.grad_sync == sharding::GradSync::kBoundary ? "boundary" : "every",
                      setup.prefetch_depth, setup.reshard_after_forward ? "reshard" : "keep",
-                     setup.threads_per_rank, setup.delay_seed);
+                     setup.threads_per_rank, setup.delay_seed,
+                     kPlaces[static_cast<int>(setup.place)]);
 }
 
 std::string difference(const Outcome& a, const Outcome& b) {
@@ -116,13 +121,18 @@ engine::TrainingOptions applied(engine::TrainingOptions options, const RunShape&
   return options;
 }
 
-void run_ranks(const RunShape& setup, const std::function<void(sharding::Rank&)>& body,
-               const std::function<std::unique_ptr<Allocator>(int r)>& memory) {
+engine::LaunchOptions launch_options(const RunShape& setup) {
   engine::LaunchOptions launch;
-  launch.memory = memory;
   launch.world_size = setup.world_size;
   launch.threads_per_rank = setup.threads_per_rank;
   if (setup.delay_seed != 0) launch.hook = delays(setup.delay_seed);
+  return launch;
+}
+
+void run_ranks(const RunShape& setup, const std::function<void(sharding::Rank&)>& body,
+               const std::function<std::unique_ptr<Allocator>(int r)>& memory) {
+  engine::LaunchOptions launch = launch_options(setup);
+  launch.memory = memory;
   engine::run_ranks(launch, body);
 }
 
@@ -151,15 +161,17 @@ std::map<std::string, std::vector<float>> empty_parameters(const model::ModelSha
 
 void collect_parameters(const engine::ShardedModel& model,
                         std::map<std::string, std::vector<float>>& parameters) {
-  const int rank = model.rank().rank;
+  const sharding::Rank& rank = model.rank();
   for (const sharding::UnitState& unit : model.units()) {
-    const float* slice = unit.master(rank).as<float>();
-    for (const sharding::Piece& piece : unit.layout().pieces(rank)) {
+    const Tensor slice = unit.master(rank.rank);
+    for (const sharding::Piece& piece : unit.layout().pieces(rank.rank)) {
       const std::string& name = unit.spec().parameters[piece.parameter].name;
-      std::copy_n(slice + piece.position, piece.count,
-                  parameters.at(name).begin() + piece.first_element);
+      const Tensor part = slice.part(piece.position, piece.count);
+      rank.compute().copy(part.data, parameters.at(name).data() + piece.first_element,
+                          part.bytes());
     }
   }
+  rank.compute().synchronize();
 }
 
 void expect_memory_as_planned(const Arena& memory, const std::string& what) {
@@ -174,22 +186,57 @@ void expect_memory_as_planned(const Arena& memory, const std::string& what) {
   }
 }
 
+void place_ranks(engine::LaunchOptions& launch, const RunShape& setup,
+                 const std::function<std::vector<BufferSpec>(int r)>& buffers) {
+  using Place = RunShape::Place;
+  engine::MemoryRequest request;
+  request.separate_memory = setup.place != Place::kHost;
+  const auto device = [=](int r) { return engine::device_plan(buffers(r), request); };
+  const auto host = [=](int r) { return engine::host_plan(buffers(r), request); };
+  if (setup.place == Place::kHost) {
+    launch.memory = [=](int r) { return std::make_unique<Arena>(device(r)); };
+  } else if (setup.place == Place::kGpu) {
+    launch.device = DeviceKind::kCuda;
+    launch.share_device = true;
+    launch.memory = [=](int r) { return engine::cuda_arena(device(r)); };
+    launch.host_memory = [=](int r) { return engine::pinned_arena(host(r)); };
+  } else {
+    SeparateDevice(setup.place == Place::kApartDeferred).use_for(launch, device, host);
+  }
+}
+
 Outcome train(engine::TrainingOptions options, const RunShape& setup, int num_steps) {
   options = applied(std::move(options), setup);
   Outcome outcome;
   outcome.parameters = empty_parameters(options.model);
-  engine::LaunchOptions launch;
-  launch.world_size = setup.world_size;
-  launch.threads_per_rank = setup.threads_per_rank;
-  const auto memory = [&](int r) {
-    return std::make_unique<Arena>(MemoryPlan(
-        engine::training_buffers(options, {setup.world_size, r, launch.compute_threads()})));
-  };
+  engine::LaunchOptions launch = launch_options(setup);
+  const bool apart = setup.place != RunShape::Place::kHost;
+  place_ranks(launch, setup, [&](int r) {
+    const auto device = setup.place == RunShape::Place::kGpu ? DeviceKind::kCuda : DeviceKind::kCpu;
+    auto buffers = engine::training_buffers(options, {.world_size = setup.world_size,
+                                                      .rank = r,
+                                                      .num_threads = launch.compute_threads(),
+                                                      .device = device});
+    const auto batches = engine::batch_buffers(options);
+    if (apart) buffers.insert(buffers.end(), batches.begin(), batches.end());
+    return buffers;
+  });
   const auto body = [&](sharding::Rank& rank) {
     engine::ShardedModel model(options, rank);
     engine::TrainingStep training_step(options, model);
     std::vector<std::int32_t> memory;
-    const engine::NextBatch next_batch = tokens_for(options, rank, memory);
+    engine::NextBatch next_batch = tokens_for(options, rank, memory);
+    std::optional<engine::TokenFeed> feed;
+    if (apart) {
+      feed.emplace(
+          options, rank, [&](std::int64_t step, std::int64_t micro_step, const data::Batch& batch) {
+            fill_tokens(options.model, step,
+                        (micro_step * rank.world_size + rank.rank) * options.model.sequences,
+                        batch.inputs.as<std::int32_t>(), batch.targets.as<std::int32_t>());
+          });
+      feed->start(0);
+      next_batch = [&](std::int64_t step, std::int64_t micro) { return feed->next(step, micro); };
+    }
     rank.guard([&] {
       for (int step = 0; step < num_steps; ++step) {
         const engine::StepResult result = training_step.run(step, next_batch);
@@ -200,8 +247,12 @@ Outcome train(engine::TrainingOptions options, const RunShape& setup, int num_st
       collect_parameters(model, outcome.parameters);
     });
     expect_memory_as_planned(static_cast<const Arena&>(*rank.memory), name_of(setup));
+    if (apart) {
+      EXPECT_EQ(static_cast<const Arena&>(*rank.host_memory).not_acquired(),
+                std::vector<std::string>{});
+    }
   };
-  run_ranks(setup, body, memory);
+  engine::run_ranks(launch, body);
   return outcome;
 }
 

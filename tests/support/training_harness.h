@@ -9,6 +9,7 @@
 
 #include "core/arena.h"
 #include "engine/launch.h"
+#include "engine/memory_plan.h"
 #include "engine/training_step.h"
 
 namespace sherd::testing {
@@ -22,6 +23,9 @@ struct RunShape {
   int prefetch_depth = 1;
   bool reshard_after_forward = true;
   int threads_per_rank = 1;
+  /// kApart: a device whose memory isn't the host's (tests/support/separate_device.h); deferred,
+  /// its kernels run behind the host's back. kGpu: a GPU, which all ranks share.
+  enum class Place { kHost, kApart, kApartDeferred, kGpu } place = Place::kHost;
   std::uint64_t delay_seed = 0;  ///< 0: no delays; else sleeps up to 0.2 ms at stream boundaries
 };
 std::string name_of(const RunShape& setup);
@@ -55,6 +59,7 @@ Outcome train(engine::TrainingOptions options, const RunShape& setup, int num_st
 
 /// `options` with `setup` applied.
 engine::TrainingOptions applied(engine::TrainingOptions options, const RunShape& setup);
+engine::LaunchOptions launch_options(const RunShape& setup);
 /// Launches `setup.world_size` ranks with its threads and delays; memory from the heap by default.
 void run_ranks(const RunShape& setup, const std::function<void(sharding::Rank&)>& body,
                const std::function<std::unique_ptr<Allocator>(int r)>& memory = {});
@@ -63,6 +68,9 @@ void expect_memory_as_planned(const Arena& memory, const std::string& what);
 /// A rank's micro-batches as the training step asks for them; `batches` gives them memory.
 engine::NextBatch tokens_for(const engine::TrainingOptions& options, const sharding::Rank& rank,
                              std::vector<std::int32_t>& memory);
+/// Gives `launch` the memory that `buffers` of rank r need where `setup` places ranks.
+void place_ranks(engine::LaunchOptions& launch, const RunShape& setup,
+                 const std::function<std::vector<BufferSpec>(int r)>& buffers);
 /// Copies what this rank owns into whole tensors (every rank writes its own elements).
 void collect_parameters(const engine::ShardedModel& model,
                         std::map<std::string, std::vector<float>>& parameters);

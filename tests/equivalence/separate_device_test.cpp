@@ -1,0 +1,73 @@
+// The run on a device whose memory isn't the host's, without a GPU
+// (tests/support/separate_device.h): the same bits as in host memory, nothing that host code may
+// not touch is touched, and nothing is read before it is there.
+
+#include <gtest/gtest.h>
+
+#include "tests/support/pairwise.h"
+#include "tests/support/training_harness.h"
+
+namespace sherd::testing {
+namespace {
+
+using optim::OptimizerType;
+using sharding::GradSync;
+using Place = RunShape::Place;
+
+constexpr OptimizerType kOptimizers[] = {
+    OptimizerType::kAdamW, OptimizerType::kAdam, OptimizerType::kSgd, OptimizerType::kLion,
+    OptimizerType::kLamb,  OptimizerType::kLars, OptimizerType::kMuon};
+constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
+
+// Stage, world, micro-steps, optimizer, type, model, deferred, delays.
+const std::vector<int> kFactors = {4, 3, 2, 7, 3, 2, 2, 2};
+
+void expect_equal_to_host(const std::vector<int>& row) {
+  model::ModelShape shape = tiny_model(row[5] == 0);
+  shape.dtype = kTypes[row[4]];
+  engine::TrainingOptions options = tiny_training(shape, 1.0f);
+  options.precision = {shape.dtype, DType::kF32, DType::kF32};
+  if (shape.dtype == DType::kF16) {
+    options.loss_scaling.mode = optim::LossScaling::Mode::kDynamic;
+    options.loss_scaling.initial_scale_power = 8;
+  }
+  options.optimizer.type = kOptimizers[row[3]];
+  options.optimizer.momentum = 0.9f;
+  RunShape setup{.world_size = row[1] + 1,
+                 .num_micro_steps = row[2] == 0 ? 1 : 3,
+                 .stage = row[0],
+                 .grad_sync = row[3] % 2 == 0 ? GradSync::kEveryMicroStep : GradSync::kBoundary,
+                 .prefetch_depth = row[3] % 3};
+  const Outcome on_host = train(options, setup, 3);
+  setup.place = row[6] == 0 ? Place::kApart : Place::kApartDeferred;
+  setup.delay_seed = row[7] == 0 ? 0 : 31u + static_cast<unsigned>(row[3]);
+  EXPECT_EQ(difference(train(options, setup, 3), on_host), "") << name_of(setup);
+}
+
+TEST(SeparateDevice, TrainsToTheBitsOfHostMemoryAtEveryStageWorldOptimizerAndType) {
+  for (const std::vector<int>& row : pairwise_cover(kFactors)) expect_equal_to_host(row);
+}
+
+TEST(SeparateDeviceSmall, ADeferredDeviceTrainsToTheBitsOfHostMemory) {
+  expect_equal_to_host({3, 1, 1, 4, 0, 0, 1, 1});
+  expect_equal_to_host({1, 1, 0, 6, 1, 1, 1, 0});
+}
+
+// The test device itself: host code that touches its memory dies.
+TEST(SeparateDeviceDeathTest, HostCodeThatReadsDeviceMemoryDies) {
+  const auto reads_a_parameter = [] {
+    const auto options = tiny_training(tiny_model(true));
+    engine::LaunchOptions launch;
+    place_ranks(launch, {.place = Place::kApart},
+                [&](int r) { return engine::training_buffers(options, {.rank = r}); });
+    engine::run_ranks(launch, [&](sharding::Rank& rank) {
+      const engine::ShardedModel model(options, rank);
+      rank.guard([] {});
+      std::printf("%f\n", static_cast<double>(*model.units()[0].master(0).as<float>()));
+    });
+  };
+  EXPECT_DEATH(reads_a_parameter(), "");
+}
+
+}  // namespace
+}  // namespace sherd::testing
