@@ -53,6 +53,8 @@ struct CudaStreamOptions {
   bool allow_tf32 = false;
   /// Only algorithms whose result is a function of their input.
   bool deterministic = true;
+  /// `Stream::section` keeps its work as a CUDA graph.
+  bool graphs = false;
 };
 
 /// A queue on a GPU. `run` runs host code in the queue's order on a driver's thread: it must not

@@ -1,5 +1,6 @@
 #include <deque>
 #include <mutex>
+#include <unordered_map>
 
 #include "core/cuda_device.h"
 #include "core/cuda_error.h"
@@ -125,6 +126,7 @@ class QueueOnDevice final : public CudaStream {
   ~QueueOnDevice() override {
     cudaSetDevice(cuda_.device);
     cudaStreamSynchronize(stream_);
+    graphs_.clear();
     cudaStreamDestroy(stream_);
   }
 
@@ -145,6 +147,19 @@ class QueueOnDevice final : public CudaStream {
         "cudaMemcpyAsync");
     boundary("copy");
   }
+  // The first time the work is enqueued as it is, since libraries may set something up then; the
+  // second time it is recorded.
+  void section(const std::string& key, const std::function<void()>& enqueue) override {
+    if (!keeps_sections()) return enqueue();
+    Graph& graph = graphs_[key];
+    if (graph.seen && !graph.executable) graph.executable = record_graph(enqueue);
+    if (!graph.seen) enqueue();
+    graph.seen = true;
+    if (graph.executable) {
+      check_cuda(cudaGraphLaunch(graph.executable.get(), stream_), "cudaGraphLaunch");
+    }
+  }
+  bool keeps_sections() const override { return cuda_.graphs && !options().hook; }
   std::unique_ptr<Event> make_event() const override {
     return std::make_unique<CudaEvent>(cudaEventDisableTiming);
   }
@@ -167,6 +182,34 @@ class QueueOnDevice final : public CudaStream {
   ThreadTeam& team() override { return team_; }
 
  private:
+  struct DestroyGraph {
+    void operator()(cudaGraphExec_t graph) const { cudaGraphExecDestroy(graph); }
+  };
+  using Executable = std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>, DestroyGraph>;
+  struct Graph {
+    bool seen = false;
+    Executable executable;
+  };
+
+  Executable record_graph(const std::function<void()>& enqueue) {
+    cudaGraph_t graph = nullptr;
+    check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal),
+               "cudaStreamBeginCapture");
+    try {
+      enqueue();
+    } catch (...) {
+      cudaStreamEndCapture(stream_, &graph);  // the stream works on; what was recorded is dropped
+      if (graph) cudaGraphDestroy(graph);
+      throw;
+    }
+    check_cuda(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture");
+    cudaGraphExec_t executable = nullptr;
+    const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
+    cudaGraphDestroy(graph);
+    check_cuda(status, "cudaGraphInstantiate");
+    return Executable(executable);
+  }
+
   void enqueue(std::function<void()> work) {
     auto item = std::make_unique<HostWork>(HostWork{std::move(work), errors_});
     check_cuda(cudaLaunchHostFunc(stream_, run_host_work, item.get()), "cudaLaunchHostFunc");
@@ -184,6 +227,7 @@ class QueueOnDevice final : public CudaStream {
   std::shared_ptr<void> mailbox_;
   std::shared_ptr<HostError> errors_ = std::make_shared<HostError>();
   mutable WaitMeter waits_;
+  std::unordered_map<std::string, Graph> graphs_;
 };
 
 }  // namespace

@@ -116,6 +116,7 @@ int device_of_rank(int rank, int world_size, int num_devices, bool share_device)
 }
 
 int LaunchOptions::compute_threads() const {
+  if (device == DeviceKind::kCuda) return 1;  // the thread that fills the queues
   if (threads_per_rank > 0) return threads_per_rank;
   return std::max(1, num_usable_cores() / world_size);
 }

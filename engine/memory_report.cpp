@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/cuda_device.h"
 #include "core/error.h"
 #include "engine/byte_size.h"
 #include "engine/plan_advice.h"
@@ -84,7 +85,21 @@ DeviceLimit device_limit(const Recipe& recipe, std::optional<std::int64_t> devic
   if (device_memory) return {*device_memory, false, "--device-memory"};
   const std::string& size = recipe.memory.device_memory;
   if (!size.empty()) return {parse_bytes(size), false, "memory.device_memory"};
-  return {usable_memory_bytes(), true, "this machine"};
+  if (device_kind(recipe) == DeviceKind::kCpu) return {usable_memory_bytes(), true, "this machine"};
+  const CudaSystem system = cuda_system();
+  if (!system.problem.empty()) {
+    throw UsageError(
+        "run.device is cuda, but {}, so what a GPU has can't be asked: say --device-memory 80GB, or "
+        "memory.device_memory in the recipe.",
+        system.problem);
+  }
+  // Ranks that share GPUs share their memory evenly.
+  const auto num_devices = static_cast<std::int64_t>(system.devices.size());
+  const std::int64_t sharing =
+      recipe.run.share_device ? (recipe.world_size() + num_devices - 1) / num_devices : 1;
+  std::int64_t least = INT64_MAX;
+  for (const CudaDevice& gpu : system.devices) least = std::min(least, gpu.free_bytes / sharing);
+  return {least, false, "what this machine's GPU has free"};
 }
 
 std::int64_t needed_bytes(const WorldPlan& plan, const DeviceLimit& limit) {

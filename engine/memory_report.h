@@ -44,7 +44,8 @@ struct DeviceLimit {
   std::string origin;   ///< "--device-memory", "memory.device_memory", "this machine"
 };
 /// `device_memory` (a person's --device-memory), else the recipe's memory.device_memory, each for
-/// one rank; else what this machine or its control group allows, shared by all ranks.
+/// one rank; else what this machine or its control group allows, shared by all ranks, or what its
+/// GPUs have free. UsageError if the recipe wants a GPU, there is none, and nobody says its size.
 DeviceLimit device_limit(const Recipe& recipe, std::optional<std::int64_t> device_memory = {});
 
 /// What has to fit into `limit`: the worst rank's arena, or all ranks' together.

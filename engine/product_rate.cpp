@@ -2,16 +2,56 @@
 
 #include <algorithm>
 #include <chrono>
+#include <vector>
 
-#include "core/memory.h"
+#include "engine/rank_memory.h"
 #include "kernels/linear.h"
 #include "kernels/pointwise.h"
 
 namespace sherd::engine {
+namespace {
+
+struct Operands {
+  Tensor x, w, y, workspace;
+};
+
+// The best round counts; the first one is warm-up.
+double best_rate(Stream& stream, std::int64_t size, int products_per_round, const Operands& on) {
+  constexpr int kRounds = 5;
+  kernels::fill_constant(stream, on.x, 0.5f);
+  kernels::fill_constant(stream, on.w, 0.5f);
+  double best_seconds = 1e9;
+  for (int round = 0; round <= kRounds; ++round) {
+    stream.synchronize();
+    const auto begin = Clock::now();
+    for (int i = 0; i < products_per_round; ++i) {
+      kernels::linear_forward(stream, {.shape = {size, size, size},
+                                       .x = on.x,
+                                       .w = on.w,
+                                       .bias = {},
+                                       .y = on.y,
+                                       .workspace = on.workspace});
+    }
+    stream.synchronize();
+    const std::chrono::duration<double> seconds = Clock::now() - begin;
+    if (round > 0) best_seconds = std::min(best_seconds, seconds.count());
+  }
+  const auto n = static_cast<double>(size);
+  return products_per_round * 2.0 * n * n * n / best_seconds;
+}
+
+std::vector<BufferSpec> operand_buffers(std::int64_t size, DType dtype) {
+  std::vector<BufferSpec> buffers;
+  for (const char* name : {"x", "w", "y"}) {
+    buffers.push_back({name, Category::kWorkspace, dtype, size * size, kInit});
+  }
+  return buffers;
+}
+
+}  // namespace
 
 double measure_product_rate(int num_threads) {
   constexpr std::int64_t kSize = 1024;
-  constexpr int kRepeats = 5;
   HeapAllocator memory;
   const auto stream = make_cpu_compute_stream({.name = "product rate",
                                                .rank = 0,
@@ -19,20 +59,27 @@ double measure_product_rate(int num_threads) {
                                                .may_spin = true,
                                                .hook = {},
                                                .trace = nullptr});
-  const auto matrix = [&](const char* name) {
-    Buffer buffer = memory.acquire({name, Category::kWorkspace, DType::kF32, kSize * kSize, kInit});
-    kernels::fill_constant(*stream, buffer, 0.5f);
-    return buffer;
-  };
-  const Buffer x = matrix("x"), w = matrix("w"), y = matrix("y");
-  double best_seconds = 1e9;
-  for (int repeat = 0; repeat <= kRepeats; ++repeat) {
-    const auto begin = Clock::now();
-    kernels::linear_forward(*stream, {{kSize, kSize, kSize}, x, w, {}, y, {}});
-    const std::chrono::duration<double> seconds = Clock::now() - begin;
-    if (repeat > 0) best_seconds = std::min(best_seconds, seconds.count());
-  }
-  return 2.0 * kSize * kSize * kSize / best_seconds;
+  const auto buffers = operand_buffers(kSize, DType::kF32);
+  const Buffer x = memory.acquire(buffers[0]), w = memory.acquire(buffers[1]),
+               y = memory.acquire(buffers[2]);
+  return best_rate(*stream, kSize, 1, {x, w, y, {}});
+}
+
+double measure_product_rate_of_gpu(DType dtype, const CudaStreamOptions& options) {
+  constexpr std::int64_t kSize = 8192;
+  use_cuda_device(options.device);
+  std::vector<BufferSpec> buffers = operand_buffers(kSize, dtype);
+  const std::int64_t workspace_bytes = kernels::linear_workspace_bytes(
+      {kSize, kSize, kSize}, dtype, dtype,
+      {.kind = DeviceKind::kCuda, .num_threads = 1, .deterministic = options.deterministic});
+  buffers.push_back({"workspace", Category::kWorkspace, DType::kU8, workspace_bytes, kInit});
+  const auto memory = cuda_arena(MemoryPlan(buffers));
+  const Buffer x = memory->acquire(buffers[0]), w = memory->acquire(buffers[1]),
+               y = memory->acquire(buffers[2]), workspace = memory->acquire(buffers[3]);
+  const auto stream = make_cuda_stream({.name = "product rate"}, options);
+  const double rate = best_rate(*stream, kSize, 10, {x, w, y, workspace});
+  stream->synchronize();
+  return rate;
 }
 
 }  // namespace sherd::engine

@@ -74,6 +74,7 @@ std::string format_progress(const ProgressUpdate& update, int width) {
   if (update.share_of_peak) {
     fields.push_back({3, fmt::format("{:.0f}% of peak", *update.share_of_peak * 100)});
   }
+  if (update.mfu) fields.push_back({3, fmt::format("{:.0f}% MFU", *update.mfu * 100)});
   fields.push_back({4, fmt::format("exposed {}", human_milliseconds(update.exposed_comm_ms))});
   if (update.comm_cpu_ms >= 0.05) {
     fields.push_back({6, fmt::format("comm cpu {}", human_milliseconds(update.comm_cpu_ms))});

@@ -23,6 +23,7 @@ struct ProgressUpdate {
   double tokens_per_s = 0;
   std::optional<double>
       share_of_peak{};            ///< of the machine's measured product rate, 1 is all of it
+  std::optional<double> mfu{};    ///< share of the GPUs' stated dense peak
   double exposed_comm_ms = 0;     ///< per step
   double comm_cpu_ms = 0;         ///< per step; shown if at least 0.05
   std::int64_t memory_bytes = 0;  ///< peak of one rank
@@ -35,7 +36,7 @@ std::string human_duration(Seconds duration);         ///< "8s", "1m 12s", "3h 0
 std::string human_milliseconds(double milliseconds);  ///< "0.4 ms", "12 ms", "1.3 s"
 
 /// One line of at most `width` characters: what doesn't fit is left out, whole fields at a time,
-/// the least important first (processor time, memory, exposed, share, rate, time left).
+/// the least important first (processor time, memory, exposed, share, MFU, rate, time left).
 std::string format_progress(const ProgressUpdate& update, int width);
 
 /// Lines and the rewritten line on one output. Any thread may call.

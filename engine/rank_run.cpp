@@ -131,10 +131,9 @@ class RankRun {
     update.max_steps = recipe_.training.max_steps;
     update.loss = loss;
     update.tokens_per_s = static_cast<double>(tokens_per_step) * steps / busy_seconds_;
-    if (context_.product_rate > 0.0) {
-      update.share_of_peak =
-          update.tokens_per_s * flops_per_token(context_.options.model) / context_.product_rate;
-    }
+    const double flops = update.tokens_per_s * flops_per_token(context_.options.model);
+    if (context_.rates.measured > 0.0) update.share_of_peak = flops / context_.rates.measured;
+    if (context_.rates.stated > 0.0) update.mfu = flops / context_.rates.stated;
     update.exposed_comm_ms = exposed_ms_ / steps;
     update.comm_cpu_ms = comm_cpu_ms_ / steps;
     update.memory_bytes = rank_.memory->peak_bytes();

@@ -6,6 +6,7 @@
 #include "core/trace.h"
 #include "engine/checkpointing.h"
 #include "engine/data/batcher.h"
+#include "engine/device.h"
 #include "engine/progress.h"
 #include "engine/training_options.h"
 
@@ -20,7 +21,7 @@ struct RunContext {
   Progress& progress;
   Trace& trace;
   const CheckpointOptions& checkpoints;
-  double product_rate = 0.0;  ///< flop/s of the whole machine; 0 if not measured
+  ProductRates rates;
 };
 
 void run_rank(const RunContext& context, sharding::Rank& rank);

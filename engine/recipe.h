@@ -55,6 +55,9 @@ struct Recipe {
     std::string output_dir;
     std::uint64_t seed = 0;
     DeviceChoice device = DeviceChoice::kAuto;
+    bool share_device = false;     ///< several ranks on one GPU
+    bool deterministic = true;     ///< on GPUs: the same bits in every run
+    bool cuda_graphs = false;
     std::int64_t num_threads = 0;  ///< compute threads per rank; 0 = cores / ranks, at least one
   } run;
 
@@ -116,6 +119,7 @@ struct Recipe {
     FloatType grad_accum_dtype = FloatType::kF32;
     FloatType optimizer_state_dtype = FloatType::kF32;
     bool stochastic_rounding = false;
+    bool allow_tf32 = false;  ///< GPUs: f32 products with 10 bits of mantissa
   } mixed_precision;
 
   LossScaling loss_scaling;

@@ -46,7 +46,10 @@ const std::vector<Field> kFields = {
     {KEY(run.name), .fallback = derived("the recipe's file name"), .help = "Names the run in its output."},
     {KEY(run.output_dir), .fallback = derived("runs/{run.name}"), .help = "Folder for metrics, the resolved recipe and traces; made if missing."},
     {KEY(run.seed), .fallback = value("1"), .help = "Every random number (initial weights, order of the data, dropout, sampling) is a function of it."},
-    {KEY(run.device), .fallback = value("auto"), .choices = {"auto", "cpu", "cuda"}, .help = "auto takes the fastest device that this program was built for. cuda needs a build with CUDA."},
+    {KEY(run.device), .fallback = value("auto"), .choices = {"auto", "cpu", "cuda"}, .help = "auto takes a GPU if there is one that this program can use. cuda needs a build with CUDA, and a GPU for each rank."},
+    {KEY(run.share_device), .fallback = value("false"), .help = "GPUs: let ranks share the GPUs there are, in turn; slower than one rank, good for trying stages out. Same as --share-device."},
+    {KEY(run.deterministic), .fallback = value("true"), .help = "GPUs: only algorithms that give the same bits in every run; false may be faster. A CPU always gives them."},
+    {KEY(run.cuda_graphs), .fallback = value("false"), .help = "GPUs: launch each unit's kernels as one CUDA graph. Changes no bit."},
     {KEY(run.num_threads), .fallback = value("0"), .range = between(0, 4096), .help = "Compute threads per rank; 0 shares the machine's cores among the ranks, at least one each. Results don't depend on it."},
 
     {KEY(model.num_layers), .fallback = kRequired, .range = between(1, 10'000), .help = "Transformer blocks."},
@@ -96,6 +99,7 @@ const std::vector<Field> kFields = {
     {KEY(mixed_precision.grad_accum_dtype), .fallback = derived("reduce_dtype"), .choices = {"f32", "bf16", "f16"}, .help = "Type of gradients accumulated over micro-steps. Differs from reduce_dtype only with grad_sync: every_micro_step."},
     {KEY(mixed_precision.optimizer_state_dtype), .fallback = value("f32"), .choices = {"f32", "bf16", "f16"}, .help = "Type of the optimizer's moments: f32 or bf16."},
     {KEY(mixed_precision.stochastic_rounding), .fallback = value("false"), .help = "Round bf16 moments up or down at random, in proportion, by a counter-based generator; false rounds to nearest."},
+    {KEY(mixed_precision.allow_tf32), .fallback = value("false"), .help = "GPUs: multiply f32 matrices in TF32 (10 bits of mantissa in, sums in f32)."},
 
     {KEY(loss_scaling.mode), .fallback = derived("dynamic with f16 parameters or gradients, otherwise none"), .choices = {"none", "static", "dynamic"}, .help = "Multiply the loss so that small f16 gradients don't vanish; dynamic adapts the factor. A step whose gradient isn't finite is skipped on every rank."},
     {KEY(loss_scaling.initial_scale_power), .fallback = value("16"), .range = between(0, 24), .help = "The scale starts at 2 to this power; static stays there."},

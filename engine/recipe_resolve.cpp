@@ -406,10 +406,6 @@ class Resolver {
         fail({"memory.device_memory"}, "memory.device_memory: {}", error.what());
       }
     }
-    if (recipe.run.device == DeviceChoice::kCuda) {
-      fail({"run.device"},
-           "run.device is cuda; this program was built without CUDA. Use cpu or auto.");
-    }
   }
 
   bool is_set(std::string_view key) const { return is_set_[row_of(key)]; }

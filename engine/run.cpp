@@ -4,32 +4,17 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/output_lock.h"
-#include "core/arena.h"
 #include "engine/data/dataset.h"
-#include "engine/launch.h"
+#include "engine/device.h"
 #include "engine/memory_report.h"
 #include "engine/model/parameters.h"
 #include "engine/output_folder.h"
-#include "engine/product_rate.h"
 #include "engine/progress.h"
 #include "engine/rank_run.h"
 #include "engine/stop_request.h"
-#include "engine/system_info.h"
 
 namespace sherd::engine {
 namespace {
-
-std::string cores_line(const LaunchOptions& launch) {
-  const int cores = num_usable_cores();
-  const int threads = launch.compute_threads();
-  std::string line = fmt::format("{} rank{} with {} compute thread{} each on {} core{}",
-                                 launch.world_size, launch.world_size == 1 ? "" : "s", threads,
-                                 threads == 1 ? "" : "s", cores, cores == 1 ? "" : "s");
-  if (launch.world_size * threads > cores) {
-    line += fmt::format(": more threads than cores, so ranks take turns and each is slower");
-  }
-  return line;
-}
 
 std::string model_line(const TrainingOptions& options, const Recipe& recipe) {
   return fmt::format("{}: {:.2f} M parameters, stage {}, {} steps of {} tokens", recipe.run.name,
@@ -74,9 +59,13 @@ CheckpointOptions checkpoint_options(const ResolvedRecipe& resolved, const data:
 }  // namespace
 
 void train(const ResolvedRecipe& resolved) {
+  train(resolved, choose_device(resolved.values));
+}
+
+void train(const ResolvedRecipe& resolved, const Device& device) {
   const Recipe& recipe = resolved.values;
   const TrainingOptions options = training_options(recipe);
-  const WorldPlan plan = plan_world(recipe);
+  const WorldPlan plan = plan_world(recipe, device);
   const auto too_large = check_fits(resolved, plan, device_limit(recipe));
   const auto dataset = data::open_dataset(data_options(recipe));
   // A prompt that the vocabulary can't spell is an error now, not after the last step.
@@ -89,16 +78,15 @@ void train(const ResolvedRecipe& resolved) {
   if (checkpoints.saves) prepare_output_folder(checkpoints.directory);
 
   Trace trace;
-  LaunchOptions launch;
-  launch.world_size = static_cast<int>(recipe.world_size());
-  launch.threads_per_rank = static_cast<int>(recipe.run.num_threads);
+  LaunchOptions launch = launch_options(recipe);
   launch.trace = &trace;
-  launch.memory = [&](int rank) { return std::make_unique<Arena>(plan.of(rank)); };
+  device.use_for(
+      launch, [&](int r) { return plan.of(r); }, [&](int r) { return plan.host_of(r); });
 
   Progress progress;
   progress.message(model_line(options, recipe));
   progress.message(dataset->summary());
-  progress.message(cores_line(launch));
+  progress.message(device_line(launch));
   progress.message(memory_table(plan));
   if (too_large) progress.message("warning: " + *too_large);
   const RunContext context{.recipe = recipe,
@@ -108,8 +96,7 @@ void train(const ResolvedRecipe& resolved) {
                            .progress = progress,
                            .trace = trace,
                            .checkpoints = checkpoints,
-                           .product_rate = measure_product_rate(std::min(
-                               num_usable_cores(), launch.world_size * launch.compute_threads()))};
+                           .rates = product_rates(recipe, launch)};
   install_stop_handlers(recipe.checkpoint.saves()
                             ? std::optional(std::chrono::seconds(recipe.checkpoint.stop_deadline))
                             : std::nullopt);

@@ -76,6 +76,22 @@ ShardedModel::ShardedModel(const TrainingOptions& options, const sharding::Rank&
   });
 }
 
+// What a block's kernels depend on besides shapes that never change: where its parameters and
+// gradients stand, and the pass. Dropout draws anew at every step, and a recomputed block's backward
+// depends on what the last forward left: those are never the same work again.
+void ShardedModel::section(const char* what, int unit, const std::vector<Tensor>& parameters,
+                           const std::vector<Tensor>& gradients, const model::Pass& pass,
+                           const std::function<void()>& enqueue) {
+  const model::ModelShape& shape = transformer_.shape();
+  const bool repeats = (!pass.training || shape.dropout == 0.0) && shape.recompute != Recompute::kFull;
+  if (!repeats || !rank_.compute().keeps_sections()) return enqueue();
+  rank_.compute().section(
+      fmt::format("{} {} {} {} {} {} {}", what, unit, parameters[0].data,
+                  gradients.empty() ? nullptr : gradients[0].data, pass.training, shape.sequences,
+                  shape.seq_length),
+      enqueue);
+}
+
 void ShardedModel::forward(const model::Pass& pass, Phase phase) {
   rank_.memory->enter(phase);
   const model::ModelShape& shape = options_.model;
@@ -88,7 +104,9 @@ void ShardedModel::forward(const model::Pass& pass, Phase phase) {
     const int unit = block_unit(block);
     const auto views = parameters_.get(unit);
     TraceSpan span(rank_.compute(), "forward " + units_[unit].name());
-    transformer_.block_forward(block, model::block_parameters(shape, views), pass);
+    section("forward", unit, views, {}, pass, [&] {
+      transformer_.block_forward(block, model::block_parameters(shape, views), pass);
+    });
     parameters_.release(unit);
   }
 }
@@ -111,8 +129,10 @@ void ShardedModel::backward(const model::Pass& pass) {
     const auto views = parameters_.get(unit);
     const auto gradients = gradients_.open(unit);
     TraceSpan span(rank_.compute(), "backward " + units_[unit].name());
-    transformer_.block_backward(block, model::block_parameters(shape, views),
-                                model::block_parameters(shape, gradients), pass);
+    section("backward", unit, views, gradients, pass, [&] {
+      transformer_.block_backward(block, model::block_parameters(shape, views),
+                                  model::block_parameters(shape, gradients), pass);
+    });
     parameters_.release(unit);
     gradients_.close(unit);
   }

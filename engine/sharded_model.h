@@ -57,6 +57,10 @@ class ShardedModel {
   double loss_sum();
 
  private:
+  void section(const char* what, int unit, const std::vector<Tensor>& parameters,
+               const std::vector<Tensor>& gradients, const model::Pass& pass,
+               const std::function<void()>& enqueue);
+
   const TrainingOptions& options_;
   const sharding::Rank& rank_;
   int num_blocks_;

@@ -3,10 +3,8 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/reader.h"
-#include "core/arena.h"
 #include "engine/checkpointing.h"
 #include "engine/data/dataset.h"
-#include "engine/launch.h"
 #include "engine/memory_plan.h"
 #include "engine/run_state.h"
 
@@ -93,15 +91,23 @@ void load_weights(const Checkpoint& checkpoint, const TrainingOptions& options,
 
 /// Runs `use(rank, model)` on every rank, with the checkpoint's weights in the model.
 template <class Use>
-void with_weights(const Checkpoint& checkpoint, const TrainedModel& trained, const Use& use) {
-  LaunchOptions launch;
-  launch.world_size = static_cast<int>(trained.recipe.world_size());
-  launch.threads_per_rank = static_cast<int>(trained.recipe.run.num_threads);
-  launch.memory = [&](int rank) {
-    return std::make_unique<Arena>(plan_memory_of_use(
-        trained.options,
-        {.world_size = launch.world_size, .rank = rank, .num_threads = launch.compute_threads()}));
+void with_weights(const Checkpoint& checkpoint, const TrainedModel& trained,
+                  const std::optional<Device>& asked, const Use& use) {
+  const Device device = asked ? *asked : choose_device(trained.recipe);
+  LaunchOptions launch = launch_options(trained.recipe);
+  MemoryRequest request{.world_size = launch.world_size,
+                        .num_threads = launch.compute_threads(),
+                        .device = device.kind,
+                        .deterministic = trained.recipe.run.deterministic,
+                        .separate_memory = device.separate_memory};
+  const auto of_rank = [&request](int r) {
+    MemoryRequest of_rank = request;
+    of_rank.rank = r;
+    return of_rank;
   };
+  device.use_for(
+      launch, [&](int r) { return plan_memory_of_use(trained.options, of_rank(r)); },
+      [&](int r) { return plan_host_memory_of_use(trained.options, of_rank(r)); });
   install_stop_handlers();
   run_ranks(launch, [&](sharding::Rank& rank) {
     ShardedModel model(trained.options, rank);
@@ -126,7 +132,7 @@ EvaluationResult evaluate_checkpoint(const TrainedModelRequest& request) {
                     data.path);
   }
   EvaluationResult result;
-  with_weights(checkpoint, trained, [&](sharding::Rank& rank, ShardedModel& model) {
+  with_weights(checkpoint, trained, request.device, [&](sharding::Rank& rank, ShardedModel& model) {
     Evaluation evaluation(trained.options, model, batcher);
     const EvaluationResult of_rank = evaluation.run(0);
     if (rank.rank == 0) result = of_rank;
@@ -144,7 +150,7 @@ std::string sample_checkpoint(const TrainedModelRequest& request, const std::str
   std::vector<std::int32_t> ids = text->ids(prompt);
   if (ids.empty()) ids = {0};
   std::vector<std::int32_t> tokens;
-  with_weights(checkpoint, trained, [&](sharding::Rank& rank, ShardedModel& model) {
+  with_weights(checkpoint, trained, request.device, [&](sharding::Rank& rank, ShardedModel& model) {
     const auto buffers = evaluation_buffers(trained.options, rank.world_size);
     const sharding::MirroredBuffer inputs(rank, buffers[0]);
     const auto of_rank = sample(model, ids, options, inputs);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/device.h"
 #include "engine/evaluation.h"
 #include "engine/sampling.h"
 
@@ -19,6 +20,7 @@ struct TrainedModelRequest {
   std::string checkpoint;             ///< its folder
   std::vector<std::string> sets{};    ///< "key=value"
   std::optional<std::int64_t> ranks;  ///< none: as many as in the recipe
+  std::optional<Device> device{};     ///< none: what the recipe names; for tests
 };
 
 /// The loss over the whole validation split: what training itself prints after its last step.

@@ -30,10 +30,7 @@ std::vector<Peculiarity> peculiarities(const TrainingOptions& options, int world
 }  // namespace
 
 int compute_threads(const Recipe& recipe) {
-  LaunchOptions launch;
-  launch.world_size = static_cast<int>(recipe.world_size());
-  launch.threads_per_rank = static_cast<int>(recipe.run.num_threads);
-  return launch.compute_threads();
+  return launch_options(recipe).compute_threads();
 }
 
 WorldPlan::WorldPlan(const TrainingOptions& options, MemoryRequest request) {
@@ -48,7 +45,10 @@ WorldPlan::WorldPlan(const TrainingOptions& options, MemoryRequest request) {
     if (rank == 0 || (ranks_differ && rows[rank] != rows[rank - 1])) {
       const auto [at, is_new] = known.emplace(rows[rank], groups_.size());
       request.rank = rank;
-      if (is_new) groups_.push_back({rank, 0, plan_memory(options, request)});
+      if (is_new) {
+        groups_.push_back(
+            {rank, 0, plan_memory(options, request), plan_host_memory(options, request)});
+      }
       group_of_rank_.push_back(at->second);
     } else {
       group_of_rank_.push_back(group_of_rank_.back());
@@ -62,11 +62,19 @@ WorldPlan::WorldPlan(const TrainingOptions& options, MemoryRequest request) {
   }
 }
 
-WorldPlan plan_world(const Recipe& recipe) {
+WorldPlan plan_world(const Recipe& recipe, const Device& device) {
   return {training_options(recipe),
           {.world_size = static_cast<int>(recipe.world_size()),
            .num_threads = compute_threads(recipe),
-           .saves = recipe.checkpoint.saves()}};
+           .saves = recipe.checkpoint.saves(),
+           .device = device.kind,
+           .deterministic = recipe.run.deterministic,
+           .separate_memory = device.separate_memory}};
+}
+
+WorldPlan plan_world(const Recipe& recipe) {
+  const DeviceKind kind = device_kind(recipe);
+  return plan_world(recipe, {kind, kind == DeviceKind::kCuda, {}});
 }
 
 }  // namespace sherd::engine

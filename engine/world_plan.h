@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "engine/device.h"
 #include "engine/memory_plan.h"
 
 namespace sherd::engine {
@@ -23,11 +24,13 @@ class WorldPlan {
     int first_rank = 0;
     std::int64_t num_ranks = 0;
     MemoryPlan plan;
+    MemoryPlan host;  ///< beside it, where the device's memory isn't the host's
   };
 
   int world_size() const { return static_cast<int>(group_of_rank_.size()); }
   const std::vector<Group>& groups() const { return groups_; }
   const MemoryPlan& of(int rank) const { return groups_[group_of_rank_[rank]].plan; }
+  const MemoryPlan& host_of(int rank) const { return groups_[group_of_rank_[rank]].host; }
   /// The rank that needs most, the first of several.
   int worst_rank() const { return worst_rank_; }
   const MemoryPlan& worst() const { return of(worst_rank_); }
@@ -41,6 +44,8 @@ class WorldPlan {
   std::int64_t all_arenas_bytes_ = 0;
 };
 
+/// On the device that the recipe names, whether or not this machine has it.
 WorldPlan plan_world(const Recipe& recipe);
+WorldPlan plan_world(const Recipe& recipe, const Device& device);
 
 }  // namespace sherd::engine

@@ -32,6 +32,9 @@ CLI::Option* add_recipe_arguments(CLI::App& command, RecipeRequest& request) {
   command.add_option("--set", request.sets, "Override a key of the recipe; may be repeated")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
+  command.add_flag_callback(
+      "--share-device", [&request] { request.sets.emplace_back("run.share_device=true"); },
+      "Put several ranks on one GPU");
   return command.add_option("recipe", request.path, "The recipe, a YAML file")->type_name("RECIPE");
 }
 
