@@ -31,7 +31,7 @@ std::vector<BufferSpec> model_buffers(const TrainingOptions& options,
       sharding::reduction_buffers(units, options.num_micro_steps);
   for (auto& slot : reduction.slots) buffers.push_back(std::move(slot.buffer));
   if (reduction.staging) buffers.push_back(std::move(*reduction.staging));
-  model::Activations(options.model, num_threads, [&](const BufferSpec& buffer) {
+  model::Activations(options.model, {DeviceKind::kCpu, num_threads}, [&](const BufferSpec& buffer) {
     buffers.push_back(buffer);
     return Buffer();
   });
