@@ -33,7 +33,10 @@ std::vector<BufferSpec> model_buffers(const TrainingOptions& options,
   for (auto& slot : reduction.slots) buffers.push_back(std::move(slot.buffer));
   if (reduction.staging) buffers.push_back(std::move(*reduction.staging));
   buffers.push_back(loss_sum_buffer());
-  model::Activations(options.model, request.num_threads, [&](const BufferSpec& buffer) {
+  const kernels::ComputeDevice device{.kind = request.device,
+                                      .num_threads = request.num_threads,
+                                      .deterministic = request.deterministic};
+  model::Activations(options.model, device, [&](const BufferSpec& buffer) {
     buffers.push_back(buffer);
     return Buffer();
   });

@@ -6,7 +6,8 @@
 ///
 /// Shapes   gelu: x, y [T, F]. swiglu: x [T, 2F] (gate, then up), y [T, F]. Gradients alike.
 /// Types    f32, bf16 or f16, one for all; computed in f32.
-/// Alias    dx may be x (each element is read before it is written).
+/// Alias    dx may be x, and dx may be dy where they have one shape (each element is read before it
+///          is written).
 #pragma once
 
 #include "core/stream.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/thread_team.h"
+#include "kernels/body/attention.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cuda/forms.h"
 
@@ -52,12 +53,15 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
              [&stream, args] { cpu::attention_backward(stream.team(), args); });
 }
 
-std::int64_t attention_workspace_bytes(const AttentionShape& shape, DType /*dtype*/,
-                                       int num_threads) {
+std::int64_t attention_workspace_bytes(const AttentionShape& shape, DType dtype,
+                                       const ComputeDevice& device) {
   check_shape(shape);
+  if (device.kind == DeviceKind::kCuda) {
+    return body::attention_workspace_bytes(shape, dtype, device.deterministic);
+  }
   const std::int64_t floats = std::max(cpu::attention_forward_scratch_floats(shape),
                                        cpu::attention_backward_scratch_floats(shape));
-  return floats * 4 * num_threads;
+  return floats * 4 * device.num_threads;
 }
 
 }  // namespace sherd::kernels

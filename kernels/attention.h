@@ -16,12 +16,23 @@
 /// Dropout   element ((row * H + h) * S + q) * S + k, row counted within this micro-batch and
 ///           `first_element` set by the caller to its first global row times H * S * S.
 /// Bits      tiles are fixed by the shape; the number of threads changes nothing.
-/// Workspace `attention_workspace_bytes`, proportional to threads * tile * S, never S * S.
+/// Workspace `attention_workspace_bytes`. CPU: proportional to threads * tile * S, never S * S.
 /// Alias     nothing.
+///
+/// On a GPU cuDNN computes 16-bit heads whose width is a multiple of 8; our own kernels, in f32,
+/// the rest (heads up to 256 wide). What cuDNN doesn't promise, we don't:
+///   Dropout   its mask is its own: a function of the seed (seed, step, site and first_element make
+///             it) and of the place in the micro-batch. Forward and backward agree and a run
+///             repeats its bits; the CPU's mask and another micro-batch size give other ones.
+///   Bits      the same from run to run on streams that are `deterministic`.
+///   Workspace a fixed reserve (kernels/body/attention.h): what its plan wants is known only on the
+///             GPU. Deterministic plans keep dP, B * H * S * S of 16 bits.
+///   Errors    UsageError with shape and cuDNN's version where it has no plan that fits.
 #pragma once
 
 #include "core/stream.h"
 #include "core/tensor.h"
+#include "kernels/device.h"
 #include "kernels/dropout.h"
 
 namespace sherd::kernels {
@@ -56,6 +67,7 @@ struct AttentionBackward {
 void attention_backward(Stream& stream, const AttentionBackward& args);
 
 /// Enough for both directions.
-std::int64_t attention_workspace_bytes(const AttentionShape& shape, DType dtype, int num_threads);
+std::int64_t attention_workspace_bytes(const AttentionShape& shape, DType dtype,
+                                       const ComputeDevice& device);
 
 }  // namespace sherd::kernels

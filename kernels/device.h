@@ -1,11 +1,21 @@
-/// What a kernel's front does when it is asked for a device that this program can't compute on.
+/// What the fronts know of the device that a stream belongs to.
 #pragma once
 
 #include <string_view>
 
+#include "core/stream.h"
+
 namespace sherd::kernels {
 
-/// Throws UsageError: `kernel` was asked for on a CUDA device.
+/// What the size of a kernel's scratch depends on beside its shape.
+struct ComputeDevice {
+  DeviceKind kind = DeviceKind::kCpu;
+  int num_threads = 1;        ///< CPU: of the stream's team
+  bool deterministic = true;  ///< CUDA: CudaStreamOptions::deterministic
+};
+ComputeDevice compute_device(Stream& stream);
+
+/// Throws UsageError: `kernel` was asked for on a CUDA device that this program can't compute on.
 [[noreturn]] void no_cuda_kernel(std::string_view kernel);
 
 }  // namespace sherd::kernels

@@ -1,6 +1,8 @@
 #include "kernels/linear.h"
 
 #include "core/thread_team.h"
+#include "kernels/activation.h"
+#include "kernels/body/product_key.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cuda/forms.h"
 
@@ -20,6 +22,24 @@ void check_shape(const LinearShape& shape) {
         "linear: {} tokens, {} inputs, {} outputs", shape.tokens, shape.inputs, shape.outputs);
 }
 
+// Whether GELU is taken along in the product's own kernel.
+bool fuses_gelu(const Stream& stream, const LinearForward& args) {
+  return stream.device() == DeviceKind::kCuda &&
+         body::fuses_gelu(args.shape.outputs, args.y.dtype,
+                          body::alignment_class(args.y.dtype, args.x.data, args.w.data,
+                                                args.bias.data, args.y.data, args.gelu_input.data));
+}
+bool fuses_gelu(const Stream& stream, const LinearBackwardInput& args) {
+  return stream.device() == DeviceKind::kCuda &&
+         body::fuses_gelu(args.shape.inputs, args.dx.dtype,
+                          body::alignment_class(args.dx.dtype, args.dy.data, args.w.data,
+                                                args.dx.data, args.gelu_input.data));
+}
+
+ActivationShape gelu_of(std::int64_t tokens, std::int64_t width) {
+  return {ActivationKind::kGelu, tokens, width};
+}
+
 }  // namespace
 
 void linear_forward(Stream& stream, const LinearForward& args) {
@@ -29,6 +49,12 @@ void linear_forward(Stream& stream, const LinearForward& args) {
   check_tensor("w", args.w, args.x.dtype, O * I);
   check_tensor("y", args.y, args.x.dtype, T * O);
   if (args.bias) check_tensor("bias", args.bias, args.x.dtype, O);
+  if (args.gelu_input) check_tensor("gelu_input", args.gelu_input, args.x.dtype, T * O);
+  if (args.gelu_input && !fuses_gelu(stream, args)) {
+    linear_forward(stream,
+                   {args.shape, args.x, args.w, args.bias, args.gelu_input, args.workspace});
+    return activation_forward(stream, {gelu_of(T, O), args.gelu_input, args.y});
+  }
   if (stream.device() == DeviceKind::kCuda) return cuda::linear_forward(stream, args);
   stream.run("linear_forward", [&stream, args] { cpu::linear_forward(stream.team(), args); });
 }
@@ -39,6 +65,12 @@ void linear_backward_input(Stream& stream, const LinearBackwardInput& args) {
   check_tensor("dy", args.dy, args.dy.dtype, T * O);
   check_tensor("w", args.w, args.dy.dtype, O * I);
   check_tensor("dx", args.dx, args.dy.dtype, T * I);
+  if (args.gelu_input) check_tensor("gelu_input", args.gelu_input, args.dy.dtype, T * I);
+  CHECK(!args.gelu_input || !args.add_to_output, "linear: a gradient behind GELU is added to");
+  if (args.gelu_input && !fuses_gelu(stream, args)) {
+    linear_backward_input(stream, {args.shape, args.dy, args.w, args.dx, false, args.workspace});
+    return activation_backward(stream, {gelu_of(T, I), args.gelu_input, args.dx, args.dx});
+  }
   if (stream.device() == DeviceKind::kCuda) return cuda::linear_backward_input(stream, args);
   stream.run("linear_backward_input",
              [&stream, args] { cpu::linear_backward_input(stream.team(), args); });
@@ -57,9 +89,10 @@ void linear_backward_weight(Stream& stream, const LinearBackwardWeight& args) {
 }
 
 std::int64_t linear_workspace_bytes(const LinearShape& shape, DType dtype, DType /*grad_dtype*/,
-                                    int num_threads) {
+                                    const ComputeDevice& device) {
   check_shape(shape);
-  return cpu::linear_workspace_bytes(shape, dtype, num_threads);
+  if (device.kind == DeviceKind::kCuda) return body::product_workspace_bytes(shape);
+  return cpu::linear_workspace_bytes(shape, dtype, device.num_threads);
 }
 
 }  // namespace sherd::kernels

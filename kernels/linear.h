@@ -12,12 +12,22 @@
 ///           replacing it (used between chunks of one micro-step, never between micro-steps): a
 ///           16-bit one after the whole sum, an f32 one in pieces of the depth, as the sum grows.
 /// Bits      Tiles are fixed by (T, I, O) alone; the number of threads changes nothing.
-/// Workspace `linear_workspace_bytes` for 16-bit types (f32 copies of tiles); none for f32.
+/// Workspace `linear_workspace_bytes`. CPU: f32 copies of tiles for 16-bit types, none for f32.
+///           CUDA: what cuBLASLt is offered (32 MiB; a stream with less works, by other algorithms)
+///           and the partial sums of dbias.
 /// Errors    sizes that disagree are our bug (CHECK). Nothing may alias the output.
+///
+/// GELU      With `gelu_input`, the product before or behind GELU (kernels/activation.h) takes it
+///           along: forward, gelu_input[t,o] gets the sum and y its gelu; backward, dx is
+///           multiplied by GELU's slope at gelu_input[t,i], which makes it that input's gradient.
+///           CPU: the bits of the two calls it stands for. CUDA: one kernel where cuBLASLt allows
+///           it (kernels/body/product_key.h: 16 bits, rows of a multiple of 8 elements, aligned),
+///           which takes GELU of the sum before it is rounded; else the two calls.
 #pragma once
 
 #include "core/stream.h"
 #include "core/tensor.h"
+#include "kernels/device.h"
 
 namespace sherd::kernels {
 
@@ -32,6 +42,7 @@ struct LinearForward {
   ConstTensor x, w, bias;  ///< bias may be empty
   Tensor y;
   Tensor workspace;
+  Tensor gelu_input{};  ///< [T, O]; may be empty
 };
 void linear_forward(Stream& stream, const LinearForward& args);
 
@@ -41,6 +52,7 @@ struct LinearBackwardInput {
   Tensor dx;
   bool add_to_output = false;
   Tensor workspace;
+  ConstTensor gelu_input{};  ///< [T, I]; may be empty; not with add_to_output
 };
 void linear_backward_input(Stream& stream, const LinearBackwardInput& args);
 
@@ -53,8 +65,8 @@ struct LinearBackwardWeight {
 };
 void linear_backward_weight(Stream& stream, const LinearBackwardWeight& args);
 
-/// Enough for all three at this shape on a stream with this many threads.
+/// Enough for all three at this shape.
 std::int64_t linear_workspace_bytes(const LinearShape& shape, DType dtype, DType grad_dtype,
-                                    int num_threads);
+                                    const ComputeDevice& device);
 
 }  // namespace sherd::kernels

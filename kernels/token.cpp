@@ -1,6 +1,7 @@
 #include "kernels/token.h"
 
 #include "core/thread_team.h"
+#include "kernels/body/token.h"
 #include "kernels/cpu/token.h"
 #include "kernels/cuda/forms.h"
 
@@ -50,8 +51,9 @@ void embedding_backward(Stream& stream, const EmbeddingBackward& args) {
              [&stream, args] { cpu::embedding_backward(stream.team(), args); });
 }
 
-std::int64_t embedding_backward_workspace_bytes(std::int64_t tokens, std::int64_t /*width*/,
-                                                std::int64_t vocab_size, int /*num_threads*/) {
+std::int64_t embedding_backward_workspace_bytes(std::int64_t tokens, std::int64_t vocab_size,
+                                                const ComputeDevice& device) {
+  if (device.kind == DeviceKind::kCuda) return body::token_order_bytes(tokens);
   return cpu::embedding_backward_workspace_bytes(tokens, vocab_size);
 }
 

@@ -3,6 +3,7 @@
 
 #include "core/stream.h"
 #include "core/tensor.h"
+#include "kernels/device.h"
 #include "kernels/dropout.h"
 
 namespace sherd::kernels {
@@ -37,8 +38,8 @@ struct EmbeddingBackward {
   Tensor workspace;  ///< embedding_backward_workspace_bytes
 };
 void embedding_backward(Stream& stream, const EmbeddingBackward& args);
-std::int64_t embedding_backward_workspace_bytes(std::int64_t tokens, std::int64_t width,
-                                                std::int64_t vocab_size, int num_threads);
+std::int64_t embedding_backward_workspace_bytes(std::int64_t tokens, std::int64_t vocab_size,
+                                                const ComputeDevice& device);
 
 /// loss[t] = log sum_v exp(logits[t,v]) - logits[t, target[t]]; and, if `gradient`, logits are
 /// overwritten with grad_scale * (softmax(logits) - onehot(target)).

@@ -14,11 +14,10 @@ namespace {
 // matrix is packed anew for each.
 constexpr std::int64_t kLogitsChunkElements = 32 << 20;
 
-std::int64_t workspace_bytes(const ModelShape& shape, int num_threads) {
+std::int64_t workspace_bytes(const ModelShape& shape, const kernels::ComputeDevice& device) {
   const std::int64_t tokens = shape.tokens();
   const std::int64_t heads_width = shape.query_heads * shape.head_width();
-  std::int64_t bytes =
-      kernels::attention_workspace_bytes(shape.attention(), shape.dtype, num_threads);
+  std::int64_t bytes = kernels::attention_workspace_bytes(shape.attention(), shape.dtype, device);
   const kernels::LinearShape products[] = {
       {tokens, shape.width, shape.qkv_width()},
       {tokens, heads_width, shape.width},
@@ -27,12 +26,12 @@ std::int64_t workspace_bytes(const ModelShape& shape, int num_threads) {
       {logits_chunk_tokens(shape), shape.width, shape.vocab_size},
   };
   for (const kernels::LinearShape& product : products) {
-    bytes = std::max(
-        bytes, kernels::linear_workspace_bytes(product, shape.dtype, DType::kF32, num_threads));
+    bytes =
+        std::max(bytes, kernels::linear_workspace_bytes(product, shape.dtype, DType::kF32, device));
   }
   bytes = std::max(bytes, kernels::norm_backward_workspace_bytes(shape.norm_shape()));
-  return std::max(bytes, kernels::embedding_backward_workspace_bytes(
-                             tokens, shape.width, shape.vocab_size, num_threads));
+  return std::max(bytes,
+                  kernels::embedding_backward_workspace_bytes(tokens, shape.vocab_size, device));
 }
 
 }  // namespace
@@ -53,7 +52,8 @@ constexpr Phases kKept = kForwardToBackward | kEvaluation;
 
 }  // namespace
 
-Activations::Activations(const ModelShape& shape, int num_threads, const Acquire& acquire_buffer) {
+Activations::Activations(const ModelShape& shape, const kernels::ComputeDevice& device,
+                         const Acquire& acquire_buffer) {
   const std::int64_t tokens = shape.tokens();
   const std::int64_t heads_width = shape.query_heads * shape.head_width();
   const auto acquire = [&](std::string name, Category category, DType dtype, std::int64_t numel,
@@ -120,8 +120,8 @@ Activations::Activations(const ModelShape& shape, int num_threads, const Acquire
     rotary_SK = acquire("rotary", Category::kWorkspace, DType::kF32,
                         shape.seq_length * shape.head_width(), kAlways);
   }
-  workspace = acquire("workspace", Category::kWorkspace, DType::kU8,
-                      workspace_bytes(shape, num_threads), kKept);
+  workspace =
+      acquire("workspace", Category::kWorkspace, DType::kU8, workspace_bytes(shape, device), kKept);
 }
 
 NormTensors Activations::norm(const NormActivations& norm, const ModelShape& shape) const {

@@ -15,6 +15,7 @@
 #include "core/memory.h"
 #include "core/stream.h"
 #include "engine/model/shape.h"
+#include "kernels/device.h"
 
 namespace sherd::model {
 
@@ -49,7 +50,8 @@ struct BlockTensors {
 using Acquire = std::function<Buffer(const BufferSpec&)>;
 
 struct Activations {
-  Activations(const ModelShape& shape, int num_threads, const Acquire& acquire_buffer);
+  Activations(const ModelShape& shape, const kernels::ComputeDevice& device,
+              const Acquire& acquire_buffer);
 
   NormTensors norm(const NormActivations& norm, const ModelShape& shape) const;
   BlockTensors block(std::int64_t index, const ModelShape& shape) const;

@@ -36,12 +36,13 @@ void Transformer::project(const Affine& affine, const Tensor& x, std::int64_t in
 
 void Transformer::project_backward(const Affine& parameters, const Affine& gradients,
                                    const Tensor& x, const Tensor& dy, std::int64_t inputs,
-                                   std::int64_t outputs, const Tensor& dx) {
+                                   std::int64_t outputs, const Tensor& dx,
+                                   const Tensor& gelu_input) {
   const kernels::LinearShape product{shape_.tokens(), inputs, outputs};
   kernels::linear_backward_weight(
       compute_, {product, dy, x, gradients.weight, gradients.bias, false, activations_.workspace});
   kernels::linear_backward_input(
-      compute_, {product, dy, parameters.weight, dx, false, activations_.workspace});
+      compute_, {product, dy, parameters.weight, dx, false, activations_.workspace, gelu_input});
 }
 
 void Transformer::block_forward(std::int64_t block, const BlockParameters& parameters,
@@ -86,6 +87,16 @@ void Transformer::fill_block(std::int64_t block, const BlockParameters& paramete
                                    .y = kept.norm2.normed_TD,
                                    .mean = kept.norm2.mean_T,
                                    .rstd = kept.norm2.rstd_T});
+  if (shape_.activated_in_product()) {
+    kernels::linear_forward(compute_, {.shape = {shape_.tokens(), width, shape_.up_width()},
+                                       .x = kept.norm2.normed_TD,
+                                       .w = parameters.up.weight,
+                                       .bias = parameters.up.bias,
+                                       .y = kept.activated_TF,
+                                       .workspace = activations_.workspace,
+                                       .gelu_input = kept.up_TU});
+    return;
+  }
   project(parameters.up, kept.norm2.normed_TD, width, shape_.up_width(), kept.up_TU);
   kernels::activation_forward(compute_, {shape_.activation_shape(), kept.up_TU, kept.activated_TF});
 }
@@ -157,18 +168,23 @@ void Transformer::block_backward(std::int64_t block, const BlockParameters& para
 void Transformer::mlp_backward(std::int64_t block, const BlockParameters& parameters,
                                const BlockParameters& gradients, const Tensor& d_branch_TD) {
   const BlockTensors kept = activations_.block(block, shape_);
-  const Tensor d_activated_TF =
-      activations_.d_narrow.tensor().part(0, shape_.tokens() * shape_.ffn_width);
   if (shape_.recompute == Recompute::kSelective) {
     normalise(parameters.norm2, kept.middle_TD, kept.norm2);
     kernels::activation_forward(compute_,
                                 {shape_.activation_shape(), kept.up_TU, kept.activated_TF});
   }
   const Tensor d_up_TU = activations_.d_wide.tensor().part(0, shape_.tokens() * shape_.up_width());
-  project_backward(parameters.down, gradients.down, kept.activated_TF, d_branch_TD,
-                   shape_.ffn_width, shape_.width, d_activated_TF);
-  kernels::activation_backward(compute_,
-                               {shape_.activation_shape(), kept.up_TU, d_activated_TF, d_up_TU});
+  if (shape_.gated()) {
+    const Tensor d_activated_TF =
+        activations_.d_narrow.tensor().part(0, shape_.tokens() * shape_.ffn_width);
+    project_backward(parameters.down, gradients.down, kept.activated_TF, d_branch_TD,
+                     shape_.ffn_width, shape_.width, d_activated_TF);
+    kernels::activation_backward(compute_,
+                                 {shape_.activation_shape(), kept.up_TU, d_activated_TF, d_up_TU});
+  } else {
+    project_backward(parameters.down, gradients.down, kept.activated_TF, d_branch_TD,
+                     shape_.ffn_width, shape_.width, d_up_TU, kept.up_TU);
+  }
   project_backward(parameters.up, gradients.up, kept.norm2.normed_TD, d_up_TU, shape_.width,
                    shape_.up_width(), activations_.branch_TD);
 }

@@ -20,7 +20,9 @@ enum class Positions { kLearned, kRope };
 ///   none       nothing
 ///   selective  the outputs of norms and activations, cheap to compute and half of what is kept
 ///   full       everything but the blocks' inputs: one more forward of each block
-/// The recomputed values have the same bits, dropout included, so the gradients have too.
+/// The recomputed values have the same bits, dropout included, so the gradients have too. On a GPU
+/// `none` and `full` take GELU of the up projection's sum before it is rounded, `selective` of what
+/// is kept, rounded: there it agrees with the others to that rounding.
 enum class Recompute { kNone, kSelective, kFull };
 
 struct ModelShape {
@@ -50,6 +52,9 @@ struct ModelShape {
   std::int64_t head_width() const { return width / query_heads; }
   std::int64_t qkv_width() const { return (query_heads + 2 * kv_heads) * head_width(); }
   bool gated() const { return activation == kernels::ActivationKind::kSwiGlu; }
+  /// The up projection's product takes GELU along; what `selective` computes again must have been
+  /// computed by the same kernel in the forward.
+  bool activated_in_product() const { return !gated() && recompute != Recompute::kSelective; }
   std::int64_t up_width() const { return gated() ? 2 * ffn_width : ffn_width; }
   bool norm_bias() const { return bias && norm == kernels::NormKind::kLayerNorm; }
 

@@ -16,7 +16,7 @@ Transformer::Transformer(const ModelShape& shape, Allocator& memory, Stream& com
     : shape_(shape),
       planned_tokens_(shape.tokens()),
       compute_(compute),
-      activations_(shape, compute.team().num_threads(),
+      activations_(shape, kernels::compute_device(compute),
                    [&](const BufferSpec& spec) { return memory.acquire(spec); }) {
   if (shape_.positions == Positions::kRope) {
     kernels::rotary_table(compute_, activations_.rotary_SK, shape_.seq_length, shape_.head_width(),

@@ -70,7 +70,7 @@ class Transformer {
                const Tensor& y);
   void project_backward(const Affine& parameters, const Affine& gradients, const Tensor& x,
                         const Tensor& dy, std::int64_t inputs, std::int64_t outputs,
-                        const Tensor& dx);
+                        const Tensor& dx, const Tensor& gelu_input = {});
   void fill_block(std::int64_t block, const BlockParameters& parameters, const Pass& pass);
   void normalise(const Affine& parameters, const Tensor& residual_TD, const NormTensors& norm);
   void attention_backward(std::int64_t block, const BlockParameters& parameters,

@@ -38,6 +38,14 @@ struct Mask {
         scale(dropout.scale()),
         active(dropout.active()) {}
 
+  /// What one element, `offset` after the tensor's first, is multiplied by.
+  SHERD_HOST_DEVICE float factor(std::int64_t offset) const {
+    if (!active) return 1.0f;
+    const auto element = static_cast<std::uint64_t>(first_element + offset);
+    const RandomBlock block = random_block(address, element >> 2);
+    return word_at(block, element) >= threshold ? scale : 0.0f;
+  }
+
   /// x becomes mask * x, for N elements that start `offset` after the tensor's first.
   template <int N>
   SHERD_HOST_DEVICE void apply(std::int64_t offset, float (&x)[N]) const {

@@ -15,7 +15,15 @@
 
 namespace sherd::kernels::body {
 
-enum class ProductEpilogue : std::uint8_t { kNone, kBias };
+/// What is done to a sum before it is rounded. The slope of GELU comes with the gradient's product.
+enum class ProductEpilogue : std::uint8_t { kNone, kBias, kGelu, kGeluBias, kGeluSlope };
+
+inline bool has_bias(ProductEpilogue epilogue) {
+  return epilogue == ProductEpilogue::kBias || epilogue == ProductEpilogue::kGeluBias;
+}
+inline bool has_gelu(ProductEpilogue epilogue) {
+  return epilogue >= ProductEpilogue::kGelu;
+}
 
 struct ProductKey {
   std::int64_t m = 0, n = 0, k = 0;
@@ -37,10 +45,26 @@ struct ProductKey {
 /// What cuBLASLt is offered at most: more changes nothing on Hopper (cuBLAS's own default there).
 inline constexpr std::int64_t kProductWorkspaceBytes = 32 << 20;
 
+/// The sums over blocks of rows that a bias' gradient is added up from, in f32.
+inline constexpr std::int64_t kBiasRows = 64;  ///< of one block: the CPU's, kernels/cpu/linear.cpp
+inline std::int64_t bias_sums_bytes(const LinearShape& shape) {
+  return (shape.tokens + kBiasRows - 1) / kBiasRows * shape.outputs * 4;
+}
+/// The product and the bias' sums follow one another on their stream and share the place.
+inline std::int64_t product_workspace_bytes(const LinearShape& shape) {
+  return std::max(kProductWorkspaceBytes, bias_sums_bytes(shape));
+}
+
 template <class... Pointers>
 int alignment_class(DType dtype, const Pointers*... pointers) {
   const bool aligned = ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
   return aligned ? 16 : static_cast<int>(size_of(dtype));
+}
+
+/// Whether cuBLASLt takes GELU and its input along (cublasLt.h: the leading dimension of the
+/// auxiliary matrix is a multiple of 8): an output of rows of `width` elements.
+inline bool fuses_gelu(std::int64_t width, DType dtype, int alignment) {
+  return size_of(dtype) == 2 && width % 8 == 0 && alignment == 16;
 }
 
 // A row-major matrix [r, c] is the column-major matrix [c, r]; so each product below is the

@@ -6,6 +6,11 @@
 
 namespace sherd::kernels::body {
 
+/// Bytes of the order: one index for every position.
+inline std::int64_t token_order_bytes(std::int64_t num_tokens) {
+  return num_tokens * static_cast<std::int64_t>(sizeof(std::int32_t));
+}
+
 /// Where position t stands when positions are ordered by token, those of one token in their own
 /// order: before it come all (token, position) pairs that are smaller. `tile` is a run of positions
 /// from `first`; the sum over all tiles is the place.

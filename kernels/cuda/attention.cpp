@@ -1,6 +1,9 @@
-// Causal attention through cuDNN's graph API, in its C++ frontend. One graph for each shape, type
-// and direction, built once per thread and device; a plan is taken from cuDNN's heuristics, never
-// from timing.
+// Causal attention through cuDNN's graph API, in its C++ frontend; what it refuses goes to our own
+// kernels (attention_tiles.h). One graph for each shape, type, direction and scratch size, built
+// once per thread and device; the plan is the first of cuDNN's heuristics that fits into the
+// scratch, never the result of timing.
+//
+// Scratch: the two words of the dropout, then cuDNN's own.
 //
 // B sequences, S positions, H query heads, G key/value heads, K head width. q, k and v are strided
 // views of the packed qkv, so nothing is copied.
@@ -14,6 +17,8 @@
 #include <tuple>
 
 #include "core/cuda_device.h"
+#include "kernels/body/attention.h"
+#include "kernels/cuda/attention_tiles.h"
 #include "kernels/cuda/forms.h"
 
 namespace sherd::kernels::cuda {
@@ -21,33 +26,36 @@ namespace {
 
 namespace graph = cudnn_frontend::graph;
 
-enum Uid : std::int64_t { kQ, kK, kV, kOut, kLse, kDout, kDq, kDk, kDv };
+enum Uid : std::int64_t { kQ, kK, kV, kOut, kLse, kDout, kDq, kDk, kDv, kSeed, kOffset };
 
 struct GraphKey {
   AttentionShape shape;
   DType dtype = DType::kBF16;
   bool backward = false, deterministic = true;
+  float dropout = 0.0f;
+  std::int64_t scratch_bytes = 0;
 
   auto tied() const {
     return std::tie(shape.sequences, shape.positions, shape.query_heads, shape.kv_heads,
-                    shape.head_width, dtype, backward, deterministic);
+                    shape.head_width, dtype, backward, deterministic, dropout, scratch_bytes);
   }
   bool operator<(const GraphKey& other) const { return tied() < other.tied(); }
 
   std::string text() const {
     return fmt::format(
-        "attention {} of {} on {} x {} tokens, {} query and {} key/value heads of width {}{}",
+        "attention {} of {} on {} x {} tokens, {} query and {} key/value heads of width {}{}{}, in "
+        "{} bytes of scratch",
         backward ? "backward" : "forward", name_of(dtype), shape.sequences, shape.positions,
-        shape.query_heads, shape.kv_heads, shape.head_width,
-        deterministic ? ", deterministic" : "");
+        shape.query_heads, shape.kv_heads, shape.head_width, deterministic ? ", deterministic" : "",
+        dropout > 0.0f ? fmt::format(", dropout {}", dropout) : "", scratch_bytes);
   }
 };
 
-[[noreturn]] void refuse(const GraphKey& key, const std::string& reason) {
+[[noreturn]] void refuse(const GraphKey& key, std::string reason) {
+  std::replace(reason.begin(), reason.end(), '\n', ' ');  // an error is one line
   throw UsageError(
-      "cuDNN {} has no plan for {}: {}. Choose bf16 or f16 in mixed_precision.param_dtype and "
-      "heads "
-      "of a width that is a multiple of 8, up to 128, or run.device: cpu",
+      "cuDNN {} has no plan for {}: {}. Choose heads of a width that is a multiple of 8, up to 128 "
+      "(256 on Hopper), run.deterministic: false if scratch is short, or run.device: cpu",
       cudnnGetVersion(), key.text(), reason);
 }
 
@@ -98,21 +106,33 @@ graph::Tensor_attributes lse_of(const AttentionShape& s) {
       .set_data_type(cudnn_frontend::DataType_t::FLOAT);
 }
 
-struct Plan {
-  graph::Graph graph;
-  std::int64_t workspace_bytes = 0;
-};
+// One 64-bit number in device memory.
+Handle number(graph::Graph& graph, const char* name, Uid uid) {
+  return graph.tensor(graph::Tensor_attributes()
+                          .set_name(name)
+                          .set_uid(uid)
+                          .set_dim({1, 1, 1, 1})
+                          .set_stride({1, 1, 1, 1})
+                          .set_data_type(cudnn_frontend::DataType_t::INT64));
+}
+
+template <class Attributes>
+void describe_common(const GraphKey& key, graph::Graph& graph, Attributes& attributes) {
+  attributes.set_causal_mask(true).set_attn_scale(
+      1.0f / std::sqrt(static_cast<float>(key.shape.head_width)));
+  if (key.dropout > 0.0f) {
+    attributes.set_dropout(key.dropout, number(graph, "seed", kSeed),
+                           number(graph, "offset", kOffset));
+  }
+}
 
 void describe_forward(const GraphKey& key, graph::Graph& graph, const Handle& q, const Handle& k,
                       const Handle& v) {
   const AttentionShape& s = key.shape;
-  auto [out, lse] =
-      graph.sdpa(q, k, v,
-                 graph::SDPA_attributes()
-                     .set_name("attention")
-                     .set_generate_stats(true)
-                     .set_causal_mask(true)
-                     .set_attn_scale(1.0f / std::sqrt(static_cast<float>(s.head_width))));
+  graph::SDPA_attributes attributes;
+  attributes.set_name("attention").set_generate_stats(true);
+  describe_common(key, graph, attributes);
+  auto [out, lse] = graph.sdpa(q, k, v, attributes);
   place(out, heads("out", kOut, s, s.query_heads, s.query_heads * s.head_width));
   place(lse, lse_of(s));
   lse->set_data_type(cudnn_frontend::DataType_t::FLOAT);
@@ -125,22 +145,18 @@ void describe_backward(const GraphKey& key, graph::Graph& graph, const Handle& q
   const Handle out = graph.tensor(heads("out", kOut, s, s.query_heads, row));
   const Handle dout = graph.tensor(heads("dout", kDout, s, s.query_heads, row));
   const Handle lse = graph.tensor(lse_of(s));
-  auto [dq, dk, dv] =
-      graph.sdpa_backward(q, k, v, out, dout, lse,
-                          graph::SDPA_backward_attributes()
-                              .set_name("attention_backward")
-                              .set_causal_mask(true)
-                              .set_deterministic_algorithm(key.deterministic)
-                              .set_attn_scale(1.0f / std::sqrt(static_cast<float>(s.head_width))));
+  graph::SDPA_backward_attributes attributes;
+  attributes.set_name("attention_backward").set_deterministic_algorithm(key.deterministic);
+  describe_common(key, graph, attributes);
+  auto [dq, dk, dv] = graph.sdpa_backward(q, k, v, out, dout, lse, attributes);
   place(dq, heads("dq", kDq, s, s.query_heads, s.packed_width()));
   place(dk, heads("dk", kDk, s, s.kv_heads, s.packed_width()));
   place(dv, heads("dv", kDv, s, s.kv_heads, s.packed_width()));
 }
 
-std::unique_ptr<Plan> build(const GraphKey& key, cudnnHandle_t handle) {
-  if (key.dtype == DType::kF32) refuse(key, "its attention takes 16-bit elements only");
-  auto plan = std::make_unique<Plan>();
-  graph::Graph& graph = plan->graph;
+std::unique_ptr<graph::Graph> build(const GraphKey& key, cudnnHandle_t handle) {
+  auto built = std::make_unique<graph::Graph>();
+  graph::Graph& graph = *built;
   const auto type = key.dtype == DType::kBF16 ? cudnn_frontend::DataType_t::BFLOAT16
                                               : cudnn_frontend::DataType_t::HALF;
   graph.set_io_data_type(type)
@@ -154,40 +170,58 @@ std::unique_ptr<Plan> build(const GraphKey& key, cudnnHandle_t handle) {
   check_graph(key, graph.validate());
   check_graph(key, graph.build_operation_graph(handle));
   check_graph(key, graph.create_execution_plans({cudnn_frontend::HeurMode_t::A}));
+  graph.deselect_workspace_greater_than(key.scratch_bytes);
   check_graph(key, graph.check_support());
   check_graph(key, graph.build_plans());
-  check_graph(key, graph.get_workspace_size(plan->workspace_bytes));
-  return plan;
+  // The plan's own and what the frontend puts beside it.
+  std::int64_t bytes = 0;
+  check_graph(key, graph.get_workspace_size(bytes));
+  if (bytes > key.scratch_bytes) refuse(key, fmt::format("its plan wants {} bytes", bytes));
+  return built;
 }
 
-const Plan& planned(const GraphKey& key, int device, cudnnHandle_t handle) {
-  thread_local std::map<std::pair<int, GraphKey>, std::unique_ptr<Plan>> plans;
-  std::unique_ptr<Plan>& plan = plans[{device, key}];
-  if (!plan) plan = build(key, handle);
-  return *plan;
-}
-
-void check_dropout(const Dropout& dropout) {
-  if (!dropout.active()) return;
-  throw UsageError(
-      "attention with dropout {} isn't computed on GPUs yet; set model.dropout: 0, or run.device: "
-      "cpu",
-      dropout.probability);
+const graph::Graph& planned(const GraphKey& key, int device, cudnnHandle_t handle) {
+  thread_local std::map<std::pair<int, GraphKey>, std::unique_ptr<graph::Graph>> graphs;
+  std::unique_ptr<graph::Graph>& graph = graphs[{device, key}];
+  if (!graph) graph = build(key, handle);
+  return *graph;
 }
 
 using Pointers = std::unordered_map<std::int64_t, void*>;
 
-void execute(Stream& stream, const GraphKey& key, Pointers pointers, const Tensor& workspace) {
-  const CudaStream& cuda = cuda_stream(stream);
-  const cudnnHandle_t handle = handle_of(cuda);
-  const Plan& plan = planned(key, cuda.cuda().device, handle);
-  CHECK(workspace.bytes() >= plan.workspace_bytes, "{}: a workspace of {} bytes, {} needed",
-        key.text(), workspace.bytes(), plan.workspace_bytes);
-  check_graph(key, plan.graph.execute(handle, pointers, workspace.data));
+// Keys and values begin inside a row of qkv: their places are multiples of 16 bytes if its own is.
+void check_alignment(const Pointers& pointers) {
+  for (const auto& [uid, pointer] : pointers) {
+    CHECK(reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0, "attention: tensor {} at {}", uid,
+          pointer);
+  }
 }
 
-GraphKey key_of(Stream& stream, const AttentionShape& shape, DType dtype, bool backward) {
-  return {shape, dtype, backward, cuda_stream(stream).cuda().deterministic};
+void execute(Stream& stream, GraphKey key, const Dropout& dropout, Pointers pointers,
+             const Tensor& workspace) {
+  check_alignment(pointers);
+  CudaStream& cuda = cuda_stream(stream);
+  key.deterministic = cuda.cuda().deterministic;
+  key.dropout = dropout.active() ? dropout.probability : 0.0f;
+  const std::int64_t needed =
+      body::attention_workspace_bytes(key.shape, key.dtype, key.deterministic);
+  CHECK(workspace.bytes() >= needed, "attention: a workspace of {} bytes, {} needed",
+        workspace.bytes(), needed);
+  key.scratch_bytes = needed - body::kAttentionSeedBytes;
+  auto* seed = static_cast<std::int64_t*>(workspace.data);
+  if (dropout.active()) {
+    set_pair(stream, seed, body::cudnn_dropout_seed(dropout), 0);
+    pointers[kSeed] = seed;
+    pointers[kOffset] = seed + 1;
+  }
+  const cudnnHandle_t handle = handle_of(cuda);
+  const graph::Graph& graph = planned(key, cuda.cuda().device, handle);
+  void* scratch = static_cast<char*>(workspace.data) + body::kAttentionSeedBytes;
+  check_graph(key, graph.execute(handle, pointers, scratch));
+}
+
+bool is_ours(const AttentionShape& shape, DType dtype) {
+  return body::attention_form(shape, dtype) == body::AttentionForm::kOwn;
 }
 
 void* at(const ConstTensor& tensor, std::int64_t element) {
@@ -198,23 +232,24 @@ void* at(const ConstTensor& tensor, std::int64_t element) {
 }  // namespace
 
 void attention_forward(Stream& stream, const AttentionForward& args) {
-  check_dropout(args.dropout);
-  const AttentionShape& s = args.shape;
-  const std::int64_t keys = s.query_heads * s.head_width, values = keys + s.kv_heads * s.head_width;
-  execute(stream, key_of(stream, s, args.qkv.dtype, false),
+  const DType dtype = args.qkv.dtype;
+  if (is_ours(args.shape, dtype)) return attention_tiles_forward(stream, args);
+  const body::AttentionLayout layout(args.shape);
+  execute(stream, {args.shape, dtype, false}, args.dropout,
           {{kQ, at(args.qkv, 0)},
-           {kK, at(args.qkv, keys)},
-           {kV, at(args.qkv, values)},
+           {kK, at(args.qkv, layout.key(0, 0))},
+           {kV, at(args.qkv, layout.value(0, 0))},
            {kOut, args.out.data},
            {kLse, args.lse.data}},
           args.workspace);
 }
 
 void attention_backward(Stream& stream, const AttentionBackward& args) {
-  check_dropout(args.dropout);
-  const AttentionShape& s = args.shape;
-  const std::int64_t keys = s.query_heads * s.head_width, values = keys + s.kv_heads * s.head_width;
-  execute(stream, key_of(stream, s, args.qkv.dtype, true),
+  const DType dtype = args.qkv.dtype;
+  if (is_ours(args.shape, dtype)) return attention_tiles_backward(stream, args);
+  const body::AttentionLayout layout(args.shape);
+  const std::int64_t keys = layout.key(0, 0), values = layout.value(0, 0);
+  execute(stream, {args.shape, dtype, true}, args.dropout,
           {{kQ, at(args.qkv, 0)},
            {kK, at(args.qkv, keys)},
            {kV, at(args.qkv, values)},

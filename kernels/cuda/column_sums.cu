@@ -1,55 +1,70 @@
+// T tokens (rows), O outputs (columns).
 #include "kernels/cuda/column_sums.h"
 
+#include "kernels/body/product_key.h"
 #include "kernels/cuda/launch.cuh"
 
 namespace sherd::kernels::cuda {
 namespace {
 
-constexpr int kRowBlock = 64;   // stated in the header
-constexpr int kColumns = 32;    // of one thread block: one warp's row of accesses
-constexpr int kRowGroups = 16;  // row blocks that are summed side by side
+constexpr int kColumnThreads = 128;
 
-// Sixteen warps each sum a block of rows; the first warp adds the sixteen in their order.
-template <class T, class G>
-__global__ void __launch_bounds__(kColumns* kRowGroups)
-    sum_columns_kernel(const T* x, std::int64_t rows, std::int64_t columns, bool add, G* out) {
-  __shared__ float partial[kRowGroups][kColumns];
-  const int lane = static_cast<int>(threadIdx.x), group = static_cast<int>(threadIdx.y);
-  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kColumns + lane;
-  const bool inside = column < columns;
-  float total = 0.0f;
-  for (std::int64_t first = 0; first < rows; first += kRowGroups * kRowBlock) {
-    const std::int64_t begin = first + group * kRowBlock;
-    const std::int64_t end = begin + kRowBlock < rows ? begin + kRowBlock : rows;
-    float sum = 0.0f;
-    if (inside) {
+// One block of rows, in order, for N columns of one thread: partial [blocks, O].
+template <int N, class T>
+__global__ void __launch_bounds__(kColumnThreads)
+    sum_row_blocks(const T* x, std::int64_t rows, std::int64_t columns, float* partial) {
+  const std::int64_t column =
+      (static_cast<std::int64_t>(blockIdx.y) * kColumnThreads + threadIdx.x) * N;
+  if (column >= columns) return;
+  const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * body::kBiasRows;
+  const std::int64_t end = begin + body::kBiasRows < rows ? begin + body::kBiasRows : rows;
+  float sum[N] = {};
 #pragma unroll 8
-      for (std::int64_t row = begin; row < end; ++row)
-        sum += body::widen(x[row * columns + column]);
-    }
-    partial[group][lane] = sum;
-    __syncthreads();
-    if (group == 0) {
-      const std::int64_t blocks = body::ceil_div(rows - first, kRowBlock);
-      for (int i = 0; i < kRowGroups && i < blocks; ++i) total += partial[i][lane];
-    }
-    __syncthreads();
+  for (std::int64_t row = begin; row < end; ++row) {
+    float value[N];
+    body::load_wide<N>(x + row * columns + column, value);
+    for (int i = 0; i < N; ++i) sum[i] += value[i];
   }
-  if (group == 0 && inside) {
-    out[column] = body::narrow<G>(add ? body::widen(out[column]) + total : total);
-  }
+  for (int i = 0; i < N; ++i) partial[blockIdx.x * columns + column + i] = sum[i];
+}
+
+template <class G>
+__global__ void __launch_bounds__(kColumnThreads)
+    add_row_blocks(const float* partial, std::int64_t blocks, std::int64_t columns, bool add,
+                   G* out) {
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kColumnThreads + threadIdx.x;
+  if (column >= columns) return;
+  float sum = 0.0f;
+#pragma unroll 8
+  for (std::int64_t block = 0; block < blocks; ++block) sum += partial[block * columns + column];
+  out[column] = body::narrow<G>(add ? body::widen(out[column]) + sum : sum);
 }
 
 }  // namespace
 
-void sum_columns(Stream& stream, const ConstTensor& x, std::int64_t rows, std::int64_t columns,
-                 const Tensor& out, bool add) {
-  const auto grid = static_cast<unsigned>(body::ceil_div(columns, kColumns));
-  dispatch_float(x.dtype, [&]<class T>(T) {
-    dispatch_float(out.dtype, [&]<class G>(G) {
-      sum_columns_kernel<<<grid, dim3(kColumns, kRowGroups), 0, handle_of(stream)>>>(
-          x.as<T>(), rows, columns, add, out.as<G>());
-    });
+void sum_columns(Stream& stream, const ConstTensor& dy, const LinearShape& shape, const Tensor& out,
+                 bool add, const Tensor& workspace) {
+  const std::int64_t rows = shape.tokens, columns = shape.outputs;
+  CHECK(workspace.bytes() >= body::bias_sums_bytes(shape),
+        "linear: a workspace of {} bytes, {} needed", workspace.bytes(),
+        body::bias_sums_bytes(shape));
+  auto* partial = static_cast<float*>(workspace.data);
+  const std::int64_t blocks = body::ceil_div(rows, body::kBiasRows);
+  dispatch_float(dy.dtype, [&]<class T>(T) {
+    constexpr int N = body::pack_of<T>();
+    const T* x = dy.as<T>();
+    const auto launch = [&](auto kernel, int pack) {
+      const dim3 grid(grid_of(blocks),
+                      grid_of(body::ceil_div(columns, std::int64_t{pack} * kColumnThreads)));
+      kernel<<<grid, kColumnThreads, 0, handle_of(stream)>>>(x, rows, columns, partial);
+    };
+    const bool packs = columns % N == 0 && body::allow_packs(x);
+    packs ? launch(sum_row_blocks<N, T>, N) : launch(sum_row_blocks<1, T>, 1);
+  });
+  check_launch("linear_backward_weight (bias, blocks)");
+  dispatch_float(out.dtype, [&]<class G>(G) {
+    add_row_blocks<<<grid_of(body::ceil_div(columns, kColumnThreads)), kColumnThreads, 0,
+                     handle_of(stream)>>>(partial, blocks, columns, add, out.as<G>());
   });
   check_launch("linear_backward_weight (bias)");
 }

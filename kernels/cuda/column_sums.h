@@ -1,15 +1,15 @@
-/// out[o] = sum over t of x[t,o], plus out[o] itself if `add`: the gradient of a bias.
+/// out[o] = sum over t of dy[t,o], plus out[o] itself if `add`: the gradient of a bias.
 ///
 /// The CPU's sum and its bits: rows are added within blocks of 64, then the blocks, in f32, rounded
-/// once.
+/// once. Workspace: body::bias_sums_bytes(shape).
 #pragma once
 
 #include "core/stream.h"
-#include "core/tensor.h"
+#include "kernels/linear.h"
 
 namespace sherd::kernels::cuda {
 
-void sum_columns(Stream& stream, const ConstTensor& x, std::int64_t rows, std::int64_t columns,
-                 const Tensor& out, bool add);
+void sum_columns(Stream& stream, const ConstTensor& dy, const LinearShape& shape, const Tensor& out,
+                 bool add, const Tensor& workspace);
 
 }  // namespace sherd::kernels::cuda

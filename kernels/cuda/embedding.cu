@@ -115,8 +115,9 @@ void embedding_forward(Stream& stream, const EmbeddingForward& args) {
 
 void embedding_backward(Stream& stream, const EmbeddingBackward& args) {
   const std::int64_t num_tokens = args.sequences * args.positions;
-  CHECK(args.workspace.bytes() >= num_tokens * 4, "embedding: a workspace of {} bytes, {} needed",
-        args.workspace.bytes(), num_tokens * 4);
+  CHECK(args.workspace.bytes() >= body::token_order_bytes(num_tokens),
+        "embedding: a workspace of {} bytes, {} needed", args.workspace.bytes(),
+        body::token_order_bytes(num_tokens));
   auto* order = static_cast<std::int32_t*>(args.workspace.data);
   const auto blocks = static_cast<unsigned>(body::ceil_div(num_tokens, body::kThreads));
   order_by_token<<<blocks, body::kThreads, 0, handle_of(stream)>>>(

@@ -12,6 +12,12 @@ inline cudaStream_t handle_of(Stream& stream) {
   return cuda_stream(stream).handle();
 }
 
+/// A grid's first dimension; blocks beyond it can't be launched, and none would be.
+inline unsigned grid_of(std::int64_t blocks) {
+  CHECK(blocks >= 1 && blocks <= 0x7fffffff, "a grid of {} blocks", blocks);
+  return static_cast<unsigned>(blocks);
+}
+
 /// After every launch: a launch that was refused must not be taken for one that ran.
 inline void check_launch(const char* kernel) {
   check_cuda(cudaPeekAtLastError(), kernel);

@@ -85,6 +85,22 @@ Owned<cublasLtMatrixLayout_t> layout(DType dtype, std::int64_t rows, std::int64_
   return Owned<cublasLtMatrixLayout_t>(layout);
 }
 
+std::uint32_t epilogue_of(ProductEpilogue epilogue) {
+  switch (epilogue) {
+    case ProductEpilogue::kNone:
+      return CUBLASLT_EPILOGUE_DEFAULT;
+    case ProductEpilogue::kBias:
+      return CUBLASLT_EPILOGUE_BIAS;
+    case ProductEpilogue::kGelu:
+      return CUBLASLT_EPILOGUE_GELU_AUX;
+    case ProductEpilogue::kGeluBias:
+      return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    case ProductEpilogue::kGeluSlope:
+      return CUBLASLT_EPILOGUE_DGELU;
+  }
+  __builtin_unreachable();
+}
+
 Owned<cublasLtMatmulDesc_t> operation_of(const ProductKey& key) {
   const cublasComputeType_t compute =
       key.in == DType::kF32 && key.allow_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
@@ -94,11 +110,22 @@ Owned<cublasLtMatmulDesc_t> operation_of(const ProductKey& key) {
   const auto transposed = [](bool yes) { return yes ? CUBLAS_OP_T : CUBLAS_OP_N; };
   set(operation, CUBLASLT_MATMUL_DESC_TRANSA, transposed(key.transpose_a));
   set(operation, CUBLASLT_MATMUL_DESC_TRANSB, transposed(key.transpose_b));
-  if (key.epilogue == ProductEpilogue::kBias) {
-    set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+  set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(key.epilogue));
+  if (body::has_bias(key.epilogue)) {
     set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(key.in));
   }
+  if (body::has_gelu(key.epilogue)) {
+    set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.m);
+  }
   return operation;
+}
+
+void set_pointers(const ProductKey& key, const Owned<cublasLtMatmulDesc_t>& operation,
+                  const void* bias, const void* gelu_input) {
+  if (body::has_bias(key.epilogue)) set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  if (body::has_gelu(key.epilogue)) {
+    set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, gelu_input);
+  }
 }
 
 // Split sums are kept in f32 and added in a step of their own: the other schemes round partial sums
@@ -130,6 +157,10 @@ Product plan(cublasLtHandle_t handle, const ProductKey& key) {
       .d = layout(key.out, key.m, key.n),
       .algorithm = {}};
   const Owned<cublasLtMatmulPreference_t> preference = preference_of(key);
+  // The heuristics read nothing behind these pointers, only how they are aligned; that of the key's
+  // class, so that the answer doesn't depend on where the first caller's tensors lay.
+  const void* nowhere = reinterpret_cast<const void*>(static_cast<std::uintptr_t>(key.alignment));
+  set_pointers(key, product.operation, nowhere, nowhere);
   cublasLtMatmulHeuristicResult_t result{};
   int found = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
@@ -137,11 +168,10 @@ Product plan(cublasLtHandle_t handle, const ProductKey& key) {
       product.d.get(), preference.get(), 1, &result, &found);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && found == 0)) {
     throw UsageError(
-        "cuBLASLt {} has no algorithm for a product [{}, {}] over {} of {} into {} with {} bytes "
-        "of "
-        "workspace on this GPU; choose other types in mixed_precision, or run.device: cpu",
+        "cuBLASLt {} has no algorithm for a product [{}, {}] over {} of {} into {}{} with {} bytes "
+        "of workspace on this GPU; choose other types in mixed_precision, or run.device: cpu",
         cublasLtGetVersion(), key.m, key.n, key.k, name_of(key.in), name_of(key.out),
-        key.workspace_bytes);
+        body::has_gelu(key.epilogue) ? " with GELU" : "", key.workspace_bytes);
   }
   check_blas(status, "cublasLtMatmulAlgoGetHeuristic");
   product.algorithm = result.algo;
@@ -160,6 +190,7 @@ struct Operands {
   const void *a, *b;
   void* d;
   const void* bias = nullptr;
+  const void* gelu_input = nullptr;
 };
 
 // `key` has its shape; what follows from the operands and the stream is filled in here.
@@ -168,14 +199,13 @@ void multiply(Stream& stream, ProductKey key, DType in, DType out, const Operand
   CudaStream& cuda = cuda_stream(stream);
   key.in = in;
   key.out = out;
-  key.epilogue = operands.bias ? ProductEpilogue::kBias : ProductEpilogue::kNone;
   key.allow_tf32 = cuda.cuda().allow_tf32;
   key.deterministic = cuda.cuda().deterministic;
   key.alignment = body::alignment_class(size_of(in) < size_of(out) ? in : out, operands.a,
-                                        operands.b, operands.d, operands.bias);
+                                        operands.b, operands.d, operands.bias, operands.gelu_input);
   key.workspace_bytes = std::min(workspace.bytes(), body::kProductWorkspaceBytes);
   const Product& product = planned(cuda.cuda().device, key);
-  if (operands.bias) set(product.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
+  set_pointers(key, product.operation, operands.bias, operands.gelu_input);
   const float alpha = 1.0f, beta = key.add_to_output ? 1.0f : 0.0f;
   check_blas(
       cublasLtMatmul(handle_of_device(cuda.cuda().device), product.operation.get(), &alpha,
@@ -188,14 +218,21 @@ void multiply(Stream& stream, ProductKey key, DType in, DType out, const Operand
 }  // namespace
 
 void linear_forward(Stream& stream, const LinearForward& args) {
-  multiply(stream, body::forward_product(args.shape), args.x.dtype, args.y.dtype,
-           {args.w.data, args.x.data, args.y.data, args.bias.data}, args.workspace);
+  ProductKey key = body::forward_product(args.shape);
+  key.epilogue = args.gelu_input ? args.bias ? ProductEpilogue::kGeluBias : ProductEpilogue::kGelu
+                 : args.bias     ? ProductEpilogue::kBias
+                                 : ProductEpilogue::kNone;
+  multiply(stream, key, args.x.dtype, args.y.dtype,
+           {args.w.data, args.x.data, args.y.data, args.bias.data, args.gelu_input.data},
+           args.workspace);
 }
 
 void linear_backward_input(Stream& stream, const LinearBackwardInput& args) {
   ProductKey key = body::backward_input_product(args.shape);
   key.add_to_output = args.add_to_output;
-  multiply(stream, key, args.dy.dtype, args.dx.dtype, {args.w.data, args.dy.data, args.dx.data},
+  if (args.gelu_input) key.epilogue = ProductEpilogue::kGeluSlope;
+  multiply(stream, key, args.dy.dtype, args.dx.dtype,
+           {args.w.data, args.dy.data, args.dx.data, nullptr, args.gelu_input.data},
            args.workspace);
 }
 
@@ -205,8 +242,7 @@ void linear_backward_weight(Stream& stream, const LinearBackwardWeight& args) {
   multiply(stream, key, args.dy.dtype, args.dw.dtype, {args.x.data, args.dy.data, args.dw.data},
            args.workspace);
   if (args.dbias) {
-    sum_columns(stream, args.dy, args.shape.tokens, args.shape.outputs, args.dbias,
-                args.add_to_output);
+    sum_columns(stream, args.dy, args.shape, args.dbias, args.add_to_output, args.workspace);
   }
 }
 

@@ -158,7 +158,8 @@ void attention(benchmark::State& state) {
   const Tensor lse = tensor("lse", kTokens * 12);
   const Tensor workspace =
       tensor("attention.workspace",
-             kernels::attention_workspace_bytes(shape, DType::kF32, engine::num_usable_cores()),
+             kernels::attention_workspace_bytes(shape, DType::kF32,
+                                                {DeviceKind::kCpu, engine::num_usable_cores()}),
              DType::kU8);
   kernels::attention_forward(stream(), {shape, qkv, {}, out, lse, workspace});
   const bool backward = state.range(0) == 1;

@@ -39,7 +39,7 @@ std::int64_t out_numel(const AttentionShape& shape) {
 }
 
 OwnedTensor scratch(Stream& stream, const AttentionShape& shape, DType dtype) {
-  return test::workspace(attention_workspace_bytes(shape, dtype, stream.team().num_threads()));
+  return test::workspace(attention_workspace_bytes(shape, dtype, compute_device(stream)));
 }
 
 enum Output : std::size_t { kOut, kLse, kDqkv };
@@ -188,8 +188,9 @@ TEST_P(Attention, NaNReachesEveryQueryThatSeesIt) {
 
 TEST(AttentionWorkspace, GrowsWithThePositionsNotWithTheirSquare) {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
-    const std::int64_t once = attention_workspace_bytes({1, 4096, 8, 8, 64}, dtype, 2);
-    const std::int64_t twice = attention_workspace_bytes({1, 8192, 8, 8, 64}, dtype, 2);
+    const ComputeDevice cpu{DeviceKind::kCpu, 2};
+    const std::int64_t once = attention_workspace_bytes({1, 4096, 8, 8, 64}, dtype, cpu);
+    const std::int64_t twice = attention_workspace_bytes({1, 8192, 8, 8, 64}, dtype, cpu);
     EXPECT_LE(twice, 2 * once + 4096);
     EXPECT_LT(twice, std::int64_t{4} * 8192 * 8192);
   }

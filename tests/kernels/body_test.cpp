@@ -223,7 +223,7 @@ TYPED_TEST(BodyOf, EmbeddingsAndTheSumsOfTheirGradientsHaveTheCpusBits) {
 
   OwnedTensor d_weight(DType::kF32, V * D), actual_d(DType::kF32, test::Values(V * D, 0.0));
   OwnedTensor d_position(DType::kF32, S * D);
-  const OwnedTensor workspace = test::workspace(embedding_backward_workspace_bytes(B * S, D, V, 1));
+  const OwnedTensor workspace = test::workspace(embedding_backward_workspace_bytes(B * S, V, {}));
   EmbeddingBackward backward;
   backward.sequences = B, backward.positions = backward.position_rows = S;
   backward.width = D, backward.vocab_size = V;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/thread_team.h"
+#include "kernels/activation.h"
 #include "tests/support/oracle_linear.h"
 #include "tests/support/tensors.h"
 
@@ -31,7 +32,7 @@ struct Case {
 
   OwnedTensor workspace(Stream& stream, DType grad_dtype) const {
     return test::workspace(
-        linear_workspace_bytes(shape, dtype, grad_dtype, stream.team().num_threads()));
+        linear_workspace_bytes(shape, dtype, grad_dtype, compute_device(stream)));
   }
 
   DType dtype;
@@ -174,6 +175,36 @@ TEST_P(Linear, AddsToWhatStandsInTheGradientsOnAnyNumberOfThreads) {
     EXPECT_TRUE(test::close(
         out[2], plus(oracle::linear_backward_input(shape, dy, c.w.values()), dx.values()),
         tolerance));
+  }
+}
+
+// GELU taken along is the two calls it stands for, to the bit.
+TEST_P(Linear, GeluTakenAlongHasTheBitsOfTheTwoCalls) {
+  for (const LinearShape& shape : kShapes) {
+    SCOPED_TRACE(describe(shape));
+    const Case c(GetParam(), shape);
+    const OwnedTensor before(GetParam(), test::random_values(shape.tokens * shape.inputs, 9, 3.0));
+    for (const bool with_bias : {true, false}) {
+      const auto stream = test::compute_stream(2);
+      OwnedTensor workspace = c.workspace(*stream, GetParam());
+      const ConstTensor bias = with_bias ? ConstTensor(c.bias) : ConstTensor();
+      OwnedTensor sum(GetParam(), shape.tokens * shape.outputs), y = sum, dx = before;
+      linear_forward(*stream, {c.shape, c.x, c.w, bias, y, workspace, sum});
+      linear_backward_input(*stream, {c.shape, c.dy, c.w, dx, false, workspace, before});
+
+      const OwnedTensor expected_sum = forward(*stream, c, with_bias);
+      OwnedTensor expected_y = expected_sum, expected_dx = before;
+      activation_forward(
+          *stream,
+          {{ActivationKind::kGelu, shape.tokens, shape.outputs}, expected_sum, expected_y});
+      activation_backward(*stream, {{ActivationKind::kGelu, shape.tokens, shape.inputs},
+                                    before,
+                                    backward_input(*stream, c),
+                                    expected_dx});
+      EXPECT_TRUE(test::same_bits(sum, expected_sum));
+      EXPECT_TRUE(test::same_bits(y, expected_y));
+      EXPECT_TRUE(test::same_bits(dx, expected_dx));
+    }
   }
 }
 

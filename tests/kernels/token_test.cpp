@@ -75,7 +75,7 @@ Outputs backward(Stream& stream, const Case& c, DType grad_dtype,
   Outputs out{head ? *head : OwnedTensor(grad_dtype, c.shape.vocab_size * c.shape.width),
               {grad_dtype, c.shape.position_rows * c.shape.width}};
   OwnedTensor workspace = test::workspace(embedding_backward_workspace_bytes(
-      c.num_tokens(), c.shape.width, c.shape.vocab_size, stream.team().num_threads()));
+      c.num_tokens(), c.shape.vocab_size, compute_device(stream)));
   embedding_backward(stream, {.sequences = c.shape.sequences,
                               .positions = c.shape.positions,
                               .width = c.shape.width,

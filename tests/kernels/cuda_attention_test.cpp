@@ -1,0 +1,197 @@
+// Attention on a GPU, in both of its forms: cuDNN's and our own.
+#include <gtest/gtest.h>
+
+#include "kernels/attention.h"
+#include "kernels/body/attention.h"
+#include "tests/support/oracle_attention.h"
+#include "tests/support/oracle_philox.h"
+#include "tests/support/place.h"
+
+// B sequences, S positions, H query heads, G key/value heads, K head width.
+namespace sherd::kernels {
+namespace {
+
+using test::Outputs;
+using test::OwnedTensor;
+using test::Place;
+using test::random_values;
+using test::Values;
+
+// Grouped heads, positions beside multiples of 32, 64 and 128, widths that cuDNN takes and others.
+const AttentionShape kShapes[] = {{1, 1, 1, 1, 1},     {2, 7, 4, 2, 5},    {1, 64, 1, 1, 16},
+                                  {2, 65, 4, 4, 8},    {1, 65, 6, 2, 64},  {1, 150, 4, 2, 24},
+                                  {1, 150, 1, 1, 33},  {2, 130, 6, 2, 7},  {2, 128, 4, 1, 128},
+                                  {1, 200, 2, 2, 128}, {1, 40, 2, 1, 160}, {1, 33, 1, 1, 256}};
+
+constexpr Dropout kDropout{0.3f, {0xfeedfacecafeull, 11, 5}, 0};
+
+std::string describe(const AttentionShape& s) {
+  return fmt::format("B {} S {} H {} G {} K {}", s.sequences, s.positions, s.query_heads,
+                     s.kv_heads, s.head_width);
+}
+
+enum Output : std::size_t { kOut, kLse, kDqkv };
+
+struct Case {
+  Case(DType type, const AttentionShape& shape, double scale = 1.5)
+      : shape(shape),
+        qkv(type, random_values(shape.tokens() * shape.packed_width(), 1, scale)),
+        dout(type, random_values(shape.tokens() * shape.query_heads * shape.head_width, 2)) {}
+  Case(DType type, const AttentionShape& shape, const Values& qkv, const Values& dout)
+      : shape(shape), qkv(type, qkv), dout(type, dout) {}
+
+  test::Work both_ways(const Dropout& dropout) const {
+    return [this, dropout](Place& place) {
+      const DType type = qkv.tensor().dtype;
+      Outputs out{{type, dout.numel()},
+                  {DType::kF32, shape.tokens() * shape.query_heads},
+                  {type, qkv.numel()}};
+      const ConstTensor in = place.in(qkv);
+      const Tensor result = place.out(out[kOut]), lse = place.out(out[kLse]);
+      const std::int64_t bytes = attention_workspace_bytes(shape, type, place.device());
+      attention_forward(place.stream(), {.shape = shape,
+                                         .qkv = in,
+                                         .dropout = dropout,
+                                         .out = result,
+                                         .lse = lse,
+                                         .workspace = place.scratch(bytes)});
+      attention_backward(place.stream(), {.shape = shape,
+                                          .qkv = in,
+                                          .out = result,
+                                          .lse = lse,
+                                          .dout = place.in(dout),
+                                          .dropout = dropout,
+                                          .dqkv = place.out(out[kDqkv]),
+                                          .workspace = place.scratch(bytes)});
+      place.finish();
+      return out;
+    };
+  }
+  bool is_ours() const {
+    return body::attention_form(shape, qkv.tensor().dtype) == body::AttentionForm::kOwn;
+  }
+
+  AttentionShape shape;
+  OwnedTensor qkv, dout;
+};
+
+// cuDNN multiplies probabilities that it has rounded to 16 bits.
+test::Tolerance tolerance_of(const Case& c) {
+  test::Tolerance tolerance = test::rounded_once(c.qkv.tensor().dtype);
+  if (c.is_ours()) {
+    tolerance.absolute += 2e-6;
+    return tolerance.times(2);
+  }
+  const double step = c.qkv.tensor().dtype == DType::kBF16 ? 0x1p-8 : 0x1p-11;
+  return {4 * step, 4 * step, 0.0};
+}
+
+class CudaAttention : public test::OnGpuInEveryType {
+ protected:
+  void matches_the_oracle(const Case& c, const Outputs& out, const Dropout& dropout) {
+    const AttentionShape& s = c.shape;
+    const Values mask = oracle::dropout_mask(dropout, s.tokens() * s.query_heads * s.positions);
+    const oracle::Attention expected = oracle::attention_forward(s, c.qkv.values(), mask);
+    const test::Tolerance tolerance = tolerance_of(c);
+    EXPECT_TRUE(test::close(out[kOut], expected.out, tolerance));
+    EXPECT_TRUE(test::close(out[kLse], expected.lse, {1e-5, 1e-5, 1e-5}));
+    EXPECT_TRUE(test::close(
+        out[kDqkv],
+        oracle::attention_backward(s, c.qkv.values(), mask, out[kOut].values(), c.dout.values()),
+        tolerance));
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Types, CudaAttention, test::compute_types(), test::type_name);
+
+TEST_P(CudaAttention, BothDirectionsMatchTheOracle) {
+  for (const AttentionShape& shape : kShapes) {
+    SCOPED_TRACE(describe(shape));
+    const Case c(GetParam(), shape);
+    matches_the_oracle(c, test::on_gpu(c.both_ways({})), {});
+  }
+}
+
+TEST_P(CudaAttention, OursHasTheCpusDropoutMask) {
+  for (const AttentionShape& shape : kShapes) {
+    const Case c(GetParam(), shape);
+    if (!c.is_ours()) continue;
+    SCOPED_TRACE(describe(shape));
+    Dropout dropout = kDropout;
+    dropout.first_element = 5 * shape.query_heads * shape.positions * shape.positions;
+    matches_the_oracle(c, test::on_gpu(c.both_ways(dropout)), dropout);
+  }
+}
+
+// With values of one the output is each row's sum of the mask times its probabilities, whose mean
+// is one; the same seed gives the same mask, and another step another one.
+TEST_P(CudaAttention, CudnnsDropoutKeepsTheMeanAndFollowsItsSeed) {
+  const AttentionShape shape{2, 256, 4, 4, 64};
+  const Case random(GetParam(), shape);
+  if (random.is_ours()) GTEST_SKIP() << "f32 isn't cuDNN's";
+  Values values = random.qkv.values();
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (i % 768 >= 512) values[i] = 1.0;
+  }
+  const Case c(GetParam(), shape, values, random.dout.values());
+  const Outputs first = test::on_gpu(c.both_ways(kDropout));
+  double mean = 0.0;
+  for (const double value : first[kOut].values()) mean += value;
+  mean /= static_cast<double>(first[kOut].numel());
+  EXPECT_NEAR(mean, 1.0, 0.02);
+  for (const int what : {0, 1, 2}) {
+    Dropout other = kDropout;
+    if (what == 0) other.address.step += 1;
+    if (what == 1) other.address.site += 1;
+    if (what == 2) other.first_element += 4 * 256 * 256;
+    EXPECT_FALSE(test::same_bits(test::on_gpu(c.both_ways(other))[kOut], first[kOut])) << what;
+  }
+}
+
+TEST_P(CudaAttention, LargeScoresDoNotOverflow) {
+  for (const AttentionShape& shape :
+       {AttentionShape{1, 70, 2, 1, 16}, AttentionShape{1, 70, 1, 1, 9}}) {
+    const Case c(GetParam(), shape, 20.0);
+    const Outputs out = test::on_gpu(c.both_ways({}));
+    const oracle::Attention expected = oracle::attention_forward(
+        shape, c.qkv.values(), Values(static_cast<std::size_t>(70 * 70 * shape.query_heads), 1.0));
+    test::Tolerance tolerance = tolerance_of(c);
+    tolerance.relative += 2e-4, tolerance.floor += 2e-4;
+    EXPECT_TRUE(test::close(out[kOut], expected.out, tolerance));
+    EXPECT_TRUE(test::close(out[kLse], expected.lse, {1e-5, 1e-5, 0.0}));
+  }
+}
+
+TEST_P(CudaAttention, ASequenceHasTheSameBitsAloneAndAmongOthers) {
+  for (const std::int64_t width : {12, 64}) {
+    const AttentionShape all{3, 67, 4, 2, width}, one{1, 67, 4, 2, width};
+    const Case together(GetParam(), all);
+    if (!together.is_ours()) continue;  // cuDNN may cut another batch into other tiles
+    const Outputs out = test::on_gpu(together.both_ways({}));
+    const std::int64_t n = together.qkv.numel() / 3, m = together.dout.numel() / 3;
+    for (std::int64_t b = 0; b < 3; ++b) {
+      const Case alone(GetParam(), one, test::values_of(ConstTensor(together.qkv).part(b * n, n)),
+                       test::values_of(ConstTensor(together.dout).part(b * m, m)));
+      const Outputs single = test::on_gpu(alone.both_ways({}));
+      EXPECT_TRUE(test::same_bits(single[kOut], ConstTensor(out[kOut]).part(b * m, m)));
+      EXPECT_TRUE(test::same_bits(single[kDqkv], ConstTensor(out[kDqkv]).part(b * n, n)));
+    }
+  }
+}
+
+TEST_P(CudaAttention, HeadsThatNobodyComputesAreRefusedInOneLine) {
+  const AttentionShape shape{1, 8, 1, 1, 257};
+  const Case c(GetParam(), shape);
+  test::on_gpu([&](Place& place) {
+    try {
+      c.both_ways({})(place);
+      ADD_FAILURE() << "was computed";
+    } catch (const UsageError& error) {
+      EXPECT_NE(std::string(error.what()).find("width 257"), std::string::npos) << error.what();
+      EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
+    }
+    return Outputs{};
+  });
+}
+
+}  // namespace
+}  // namespace sherd::kernels

@@ -1,0 +1,218 @@
+// Element-wise kernels on a GPU: the CPU's bits, whatever the size and wherever a tensor begins.
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "kernels/activation.h"
+#include "kernels/pointwise.h"
+#include "kernels/rotary.h"
+#include "tests/support/oracle_rotary.h"
+#include "tests/support/place.h"
+
+namespace sherd::kernels {
+namespace {
+
+using test::Outputs;
+using test::OwnedTensor;
+using test::Place;
+using test::random_values;
+
+// Beside packs, blocks and a grid's limit.
+constexpr std::int64_t kSizes[] = {1, 7, 8, 63, 131, 4099, 50021};
+constexpr Dropout kDropout{0.25f, {0x5eed5eed5eedull, 3, 12}, 5};
+
+class CudaPointwise : public test::OnGpuInEveryType {
+ protected:
+  OwnedTensor filled(std::int64_t numel, std::uint64_t seed, double scale = 1.0) const {
+    return {GetParam(), random_values(numel, seed, scale)};
+  }
+  void same_bits_as_cpu(const test::Work& work, const std::string& what) {
+    EXPECT_TRUE(test::same_bits(test::on_gpu(work), test::on_cpu(work))) << what;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Types, CudaPointwise, test::compute_types(), test::type_name);
+
+TEST_P(CudaPointwise, FillsCastsSumsAndDropoutHaveTheCpusBits) {
+  for (const std::int64_t numel : kSizes) {
+    const OwnedTensor x = filled(numel, 1), residual = filled(numel, 2);
+    same_bits_as_cpu(
+        [&](Place& place) {
+          Outputs out;
+          for (int i = 0; i < 5; ++i) out.emplace_back(GetParam(), numel);
+          Stream& stream = place.stream();
+          fill_zero(stream, place.out(out[0]));
+          fill_constant(stream, place.out(out[1]), 0.3f);
+          residual_add(stream, place.in(residual), place.in(x), kDropout, place.out(out[2]));
+          residual_add(stream, place.in(residual), place.in(x), {}, place.out(out[3]));
+          dropout_backward(stream, place.in(x), kDropout, place.out(out[4]));
+          place.finish();
+          return out;
+        },
+        fmt::format("{} elements", numel));
+  }
+}
+
+TEST_P(CudaPointwise, CastsAndAdditionsBetweenAllTypesHaveTheCpusBits) {
+  // Large values overflow f16 to infinity, small ones become subnormal.
+  for (const double scale : {1.0, 1e5, 1e-6}) {
+    for (const DType other : {DType::kF32, DType::kBF16, DType::kF16}) {
+      const OwnedTensor x = filled(4099, 1, scale);
+      const OwnedTensor before(other, random_values(4099, 2, scale));
+      same_bits_as_cpu(
+          [&](Place& place) {
+            Outputs out{{other, 4099}, before};
+            cast(place.stream(), place.in(x), place.out(out[0]));
+            add(place.stream(), place.in(x), place.out(out[1]));
+            place.finish();
+            return out;
+          },
+          fmt::format("to {}, scale {}", name_of(other), scale));
+    }
+  }
+}
+
+TEST_P(CudaPointwise, PartsThatBeginAnywhereHaveTheBitsOfTheWhole) {
+  const OwnedTensor x = filled(3001, 1), residual = filled(3001, 2);
+  for (std::int64_t first = 0; first < 10; ++first) {
+    const std::int64_t numel = 2987;
+    Dropout dropout = kDropout;
+    dropout.first_element += first;
+    same_bits_as_cpu(
+        [&](Place& place) {
+          Outputs out{{GetParam(), 3001}};
+          const Tensor part = place.out(Tensor(out[0]).part(first, numel));
+          residual_add(place.stream(), place.in(ConstTensor(residual).part(first, numel)),
+                       place.in(ConstTensor(x).part(first, numel)), dropout, part);
+          place.finish();
+          return out;
+        },
+        fmt::format("from element {}", first));
+  }
+}
+
+TEST_P(CudaPointwise, SumOfSquaresHasTheCpusBits) {
+  for (const std::int64_t numel : {1, 15, 4096, 4097, 200003}) {
+    const OwnedTensor x = filled(numel, 3, 2.0);
+    same_bits_as_cpu(
+        [&](Place& place) {
+          Outputs out{{DType::kF64, 1}};
+          const std::int64_t bytes = sum_of_squares_workspace_bytes(numel);
+          const Tensor scratch = place.scratch(bytes);
+          sum_of_squares(place.stream(), place.in(x), place.out(out[0]),
+                         {scratch.data, DType::kF64, bytes / 8});
+          place.finish();
+          return out;
+        },
+        fmt::format("{} elements", numel));
+  }
+}
+
+TEST_P(CudaPointwise, FindsTheFirstNonFiniteElement) {
+  for (const std::int64_t numel : {1, 1000, 300007}) {
+    for (const std::int64_t at : {std::int64_t{-1}, std::int64_t{0}, numel / 2, numel - 1}) {
+      test::Values values = random_values(numel, 4);
+      if (at >= 0) {
+        values[static_cast<std::size_t>(numel - 1)] = std::numeric_limits<double>::quiet_NaN();
+        values[static_cast<std::size_t>(at)] = -std::numeric_limits<double>::infinity();
+      }
+      const OwnedTensor x(GetParam(), values);
+      test::on_gpu([&](Place& place) {
+        EXPECT_EQ(find_non_finite(place.stream(), place.in(x)), at);
+        return Outputs{};
+      });
+    }
+  }
+}
+
+TEST_P(CudaPointwise, ActivationsHaveTheCpusBitsInBothDirections) {
+  for (const ActivationKind kind : {ActivationKind::kGelu, ActivationKind::kSwiGlu}) {
+    for (const auto& [tokens, width] : {std::pair{1, 1}, {3, 13}, {5, 8}, {17, 200}, {301, 64}}) {
+      const ActivationShape shape{kind, tokens, width};
+      const std::int64_t numel = shape.tokens * shape.width;
+      const std::int64_t inputs = (kind == ActivationKind::kSwiGlu ? 2 : 1) * numel;
+      const OwnedTensor x = filled(inputs, 5, 12.0), dy = filled(numel, 6);
+      same_bits_as_cpu(
+          [&](Place& place) {
+            Outputs out{{GetParam(), numel}, {GetParam(), inputs}};
+            const ConstTensor in = place.in(x);
+            activation_forward(place.stream(), {shape, in, place.out(out[0])});
+            activation_backward(place.stream(), {shape, in, place.in(dy), place.out(out[1])});
+            place.finish();
+            return out;
+          },
+          fmt::format("T {} F {}", tokens, width));
+    }
+  }
+}
+
+TEST_P(CudaPointwise, RotaryHasTheCpusBitsInBothDirections) {
+  struct Case {
+    std::int64_t B, S, H, G, K;
+  };
+  for (const Case& c : {Case{1, 1, 1, 1, 2}, Case{2, 13, 4, 4, 10}, Case{1, 130, 6, 2, 24},
+                        Case{2, 65, 4, 2, 64}}) {
+    const OwnedTensor table(DType::kF32, oracle::rotary_table(c.S, c.K, 10000.0));
+    const OwnedTensor before = filled(c.B * c.S * (c.H + 2 * c.G) * c.K, 7);
+    for (const bool inverse : {false, true}) {
+      same_bits_as_cpu(
+          [&](Place& place) {
+            Outputs out{before};
+            rotary(place.stream(),
+                   {c.B, c.S, c.H, c.G, c.K, place.in(table), place.out(out[0]), inverse});
+            place.finish();
+            return out;
+          },
+          fmt::format("K {}", c.K));
+    }
+  }
+}
+
+class CudaNumbers : public test::OnGpu {};
+
+TEST_F(CudaNumbers, TheRotaryTableIsTheDoubleTableRoundedOnce) {
+  for (const auto& [positions, width] : {std::pair{1, 2}, {7, 6}, {150, 64}, {1024, 10}}) {
+    const Outputs out = test::on_gpu([&](Place& place) {
+      Outputs outputs{{DType::kF32, std::int64_t{positions} * width}};
+      rotary_table(place.stream(), place.out(outputs[0]), positions, width, 10000.0);
+      place.finish();
+      return outputs;
+    });
+    EXPECT_TRUE(test::close(out[0], oracle::rotary_table(positions, width, 10000.0),
+                            {0x1p-24, 0.0, 1e-12}));
+  }
+}
+
+TEST_F(CudaNumbers, NormalNumbersAreTheCpusToTheLastBit) {
+  for (const std::int64_t first : {std::int64_t{0}, std::int64_t{3}, std::int64_t{1} << 33}) {
+    const test::Work work = [&](Place& place) {
+      Outputs out{{DType::kF32, 5003}};
+      fill_normal(place.stream(), place.out(out[0]), {42, 7, 9}, first, 0.1f, 0.02f);
+      place.finish();
+      return out;
+    };
+    const Outputs expected = test::on_cpu(work);
+    // One unit in the last place, where f64 falls beside a tie.
+    EXPECT_TRUE(test::close(test::on_gpu(work)[0], expected[0].values(), {0x1p-23, 0.0, 0.0}));
+  }
+}
+
+TEST_F(CudaNumbers, NothingIsDoneToNothing) {
+  test::on_gpu([](Place& place) {
+    Stream& stream = place.stream();
+    const Tensor none{place.scratch(64).data, DType::kF32, 0};
+    fill_zero(stream, none);
+    fill_constant(stream, none, 1.0f);
+    cast(stream, none, {none.data, DType::kBF16, 0});
+    add(stream, none, none);
+    fill_normal(stream, none, {}, 0, 0.0f, 1.0f);
+    EXPECT_EQ(find_non_finite(stream, none), -1);
+    Outputs out{{DType::kF64, 1}};
+    sum_of_squares(stream, none, place.out(out[0]), {none.data, DType::kF64, 0});
+    place.finish();
+    EXPECT_EQ(out[0].values()[0], 0.0);
+    return out;
+  });
+}
+
+}  // namespace
+}  // namespace sherd::kernels

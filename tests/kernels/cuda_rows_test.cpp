@@ -1,0 +1,254 @@
+// Kernels that sum over rows and columns, on a GPU: against the double oracle and the CPU.
+#include <gtest/gtest.h>
+
+#include "kernels/norm.h"
+#include "kernels/token.h"
+#include "tests/support/oracle_norm.h"
+#include "tests/support/oracle_philox.h"
+#include "tests/support/oracle_token.h"
+#include "tests/support/place.h"
+
+// T tokens, D width, V vocabulary.
+namespace sherd::kernels {
+namespace {
+
+using test::Outputs;
+using test::OwnedTensor;
+using test::Place;
+using test::random_values;
+using test::Values;
+
+constexpr Dropout kDropout{0.25f, {0x123456789abcull, 7, 3}, 0};
+
+class CudaRows : public test::OnGpuInEveryType {};
+INSTANTIATE_TEST_SUITE_P(Types, CudaRows, test::compute_types(), test::type_name);
+
+struct NormCase {
+  NormKind kind;
+  std::int64_t tokens, width;
+  bool branch, bias;
+  Dropout dropout;
+};
+
+std::vector<NormCase> norm_cases() {
+  std::vector<NormCase> cases;
+  for (const NormKind kind : {NormKind::kLayerNorm, NormKind::kRmsNorm}) {
+    for (const auto& [tokens, width] : {std::pair{1, 1},
+                                        {5, 3},
+                                        {3, 64},
+                                        {17, 13},
+                                        {401, 96},
+                                        {67, 200},
+                                        {2, 1031},
+                                        {9, 4096},
+                                        {3, 5120}}) {
+      cases.push_back({kind, tokens, width, false, true, {}});
+      cases.push_back({kind, tokens, width, true, false, {}});
+      cases.push_back({kind, tokens, width, true, true, kDropout});
+    }
+  }
+  return cases;
+}
+
+TEST_P(CudaRows, NormsMatchTheOracleInBothDirections) {
+  const DType type = GetParam();
+  for (const NormCase& c : norm_cases()) {
+    SCOPED_TRACE(fmt::format("{} T {} D {} branch {}", c.kind == NormKind::kRmsNorm ? "rms" : "ln",
+                             c.tokens, c.width, c.branch));
+    const NormShape shape{c.kind, c.tokens, c.width, 1e-5f};
+    const std::int64_t numel = c.tokens * c.width;
+    const OwnedTensor residual(type, random_values(numel, 1, 2.0));
+    const OwnedTensor branch(type, random_values(numel, 2));
+    const OwnedTensor weight(type, random_values(c.width, 3, 1.5));
+    const OwnedTensor bias(type, random_values(c.width, 4));
+    const OwnedTensor dy(type, random_values(numel, 5));
+    const OwnedTensor later(type, random_values(numel, 6));
+    enum : std::size_t { kSum, kY, kMean, kRstd, kDResidual, kDBranch, kDWeight, kDBias };
+    const test::Work work = [&](Place& place) {
+      Outputs out{{type, numel}, {type, numel}, {DType::kF32, c.tokens}, {DType::kF32, c.tokens},
+                  {type, numel}, {type, numel}, {DType::kF32, c.width},  {DType::kF32, c.width}};
+      const ConstTensor none, w = place.in(weight), in = place.in(residual);
+      const Tensor sum = place.out(out[kSum]);
+      const Tensor mean = place.out(out[kMean]), rstd = place.out(out[kRstd]);
+      norm_forward(place.stream(), {.shape = shape,
+                                    .residual = in,
+                                    .branch = c.branch ? place.in(branch) : none,
+                                    .branch_dropout = c.dropout,
+                                    .weight = w,
+                                    .bias = c.bias ? place.in(bias) : none,
+                                    .residual_out = c.branch ? sum : Tensor(),
+                                    .y = place.out(out[kY]),
+                                    .mean = mean,
+                                    .rstd = rstd});
+      norm_backward(place.stream(),
+                    {.shape = shape,
+                     .residual = c.branch ? ConstTensor(sum) : in,
+                     .mean = mean,
+                     .rstd = rstd,
+                     .weight = w,
+                     .dy = place.in(dy),
+                     .d_residual_out = c.branch ? place.in(later) : none,
+                     .branch_dropout = c.dropout,
+                     .d_residual_in = place.out(out[kDResidual]),
+                     .d_branch = c.branch ? place.out(out[kDBranch]) : Tensor(),
+                     .dweight = place.out(out[kDWeight]),
+                     .dbias = c.bias ? place.out(out[kDBias]) : Tensor(),
+                     .workspace = place.scratch(norm_backward_workspace_bytes(shape))});
+      place.finish();
+      return out;
+    };
+    const Outputs gpu = test::on_gpu(work), cpu = test::on_cpu(work);
+    const test::Tolerance tolerance = test::rounded_once(type), f32{4e-6, 4e-6, 1e-6};
+    if (c.branch) {
+      EXPECT_TRUE(test::same_bits(gpu[kSum], cpu[kSum]));
+    }
+    const Values stored = c.branch ? cpu[kSum].values() : residual.values();
+    const oracle::Norm forward =
+        oracle::norm_forward(shape, stored, weight.values(), c.bias ? bias.values() : Values{});
+    EXPECT_TRUE(test::close(gpu[kY], forward.y, tolerance));
+    EXPECT_TRUE(test::close(gpu[kMean], forward.mean, f32));
+    EXPECT_TRUE(test::close(gpu[kRstd], forward.rstd, f32));
+    const oracle::NormGradients backward = oracle::norm_backward(
+        shape, stored, weight.values(), dy.values(), c.branch ? later.values() : Values{});
+    EXPECT_TRUE(test::close(gpu[kDResidual], backward.d_residual, tolerance.times(2)));
+    EXPECT_TRUE(test::close(gpu[kDWeight], backward.dweight, {2e-5, 2e-5, 1e-6}));
+    if (c.bias) {
+      EXPECT_TRUE(test::close(gpu[kDBias], backward.dbias, {2e-5, 2e-5, 1e-6}));
+    }
+    if (c.branch) {
+      EXPECT_TRUE(test::close(gpu[kDBranch], cpu[kDBranch].values(), tolerance.times(2)));
+    }
+  }
+}
+
+TEST_P(CudaRows, NormGradientsAddToWhatStandsAndTakeItsPlace) {
+  const DType type = GetParam();
+  const NormShape shape{NormKind::kLayerNorm, 33, 72, 1e-5f};
+  const std::int64_t numel = shape.tokens * shape.width;
+  const OwnedTensor residual(type, random_values(numel, 1, 2.0)), dy(type, random_values(numel, 2));
+  const OwnedTensor weight(type, random_values(shape.width, 3));
+  const OwnedTensor mean(DType::kF32, random_values(shape.tokens, 4, 0.1));
+  const OwnedTensor rstd(DType::kF32, Values(33, 0.9)), later(type, random_values(numel, 5));
+  const OwnedTensor before(DType::kF32, random_values(shape.width, 6));
+  const test::Work work = [&](Place& place) {
+    Outputs out{later, before, before};
+    const Tensor d_residual = place.out(out[0]);  // of r comes in, of the residual goes out
+    norm_backward(place.stream(),
+                  {.shape = shape,
+                   .residual = place.in(residual),
+                   .mean = place.in(mean),
+                   .rstd = place.in(rstd),
+                   .weight = place.in(weight),
+                   .dy = place.in(dy),
+                   .d_residual_out = d_residual,
+                   .branch_dropout = {},
+                   .d_residual_in = d_residual,
+                   .d_branch = {},
+                   .dweight = place.out(out[1]),
+                   .dbias = place.out(out[2]),
+                   .add_to_weight_gradients = true,
+                   .workspace = place.scratch(norm_backward_workspace_bytes(shape))});
+    place.finish();
+    return out;
+  };
+  const Outputs gpu = test::on_gpu(work), cpu = test::on_cpu(work);
+  EXPECT_TRUE(test::close(gpu[0], cpu[0].values(), test::rounded_once(type).times(2)));
+  EXPECT_TRUE(test::same_bits(gpu[1], cpu[1]));  // rows are added in the same order
+  EXPECT_TRUE(test::same_bits(gpu[2], cpu[2]));
+}
+
+const oracle::EmbeddingShape kEmbeddings[] = {{1, 1, 1, 1, 1},
+                                              {1, 7, 5, 3, 9},
+                                              {3, 13, 37, 11, 0},
+                                              {2, 65, 96, 50, 65},
+                                              {2, 1030, 48, 7, 1031}};  // long runs of one token
+
+TEST_P(CudaRows, EmbeddingsHaveTheCpusBitsInBothDirections) {
+  const DType type = GetParam();
+  for (const oracle::EmbeddingShape& s : kEmbeddings) {
+    SCOPED_TRACE(
+        fmt::format("B {} S {} D {} V {}", s.sequences, s.positions, s.width, s.vocab_size));
+    const std::int64_t T = s.sequences * s.positions, table = s.vocab_size * s.width;
+    const OwnedTensor tokens(test::random_tokens(T, s.vocab_size, 1));
+    const OwnedTensor token_weight(type, random_values(table, 2));
+    const OwnedTensor position_weight(type, random_values(s.position_rows * s.width, 3));
+    const OwnedTensor dy(type, random_values(T * s.width, 4));
+    const OwnedTensor head(DType::kF32, random_values(table, 5));
+    for (const Dropout& dropout : {Dropout{}, kDropout}) {
+      for (const bool add : {false, true}) {
+        const test::Work work = [&](Place& place) {
+          Outputs out{{type, T * s.width}, head, {DType::kF32, s.position_rows * s.width}};
+          const ConstTensor ids = place.in(tokens);
+          const bool positions = s.position_rows > 0;
+          embedding_forward(
+              place.stream(),
+              {.sequences = s.sequences,
+               .positions = s.positions,
+               .width = s.width,
+               .vocab_size = s.vocab_size,
+               .tokens = ids,
+               .token_weight = place.in(token_weight),
+               .position_weight = positions ? place.in(position_weight) : ConstTensor(),
+               .dropout = dropout,
+               .y = place.out(out[0])});
+          embedding_backward(place.stream(),
+                             {.sequences = s.sequences,
+                              .positions = s.positions,
+                              .width = s.width,
+                              .vocab_size = s.vocab_size,
+                              .position_rows = s.position_rows,
+                              .tokens = ids,
+                              .dy = place.in(dy),
+                              .dropout = dropout,
+                              .d_token_weight = place.out(out[1]),
+                              .d_position_weight = positions ? place.out(out[2]) : Tensor(),
+                              .add_to_token_gradient = add,
+                              .workspace = place.scratch(embedding_backward_workspace_bytes(
+                                  T, s.vocab_size, place.device()))});
+          place.finish();
+          return out;
+        };
+        EXPECT_TRUE(test::same_bits(test::on_gpu(work), test::on_cpu(work)));
+      }
+    }
+  }
+}
+
+TEST_P(CudaRows, CrossEntropyMatchesTheOracle) {
+  const DType type = GetParam();
+  for (const auto& [tokens, vocab] :
+       {std::pair{1, 1}, {3, 7}, {5, 512}, {2, 4096}, {33, 1003}, {2, 50257}, {1, 50304}}) {
+    SCOPED_TRACE(fmt::format("T {} V {}", tokens, vocab));
+    const std::vector<std::int32_t> target_ids = test::random_tokens(tokens, vocab, 1);
+    const OwnedTensor targets(target_ids);
+    const OwnedTensor logits(type, random_values(std::int64_t{tokens} * vocab, 2, 8.0));
+    const oracle::Loss expected = oracle::cross_entropy(vocab, logits.values(), target_ids);
+    for (const bool gradient : {true, false}) {
+      const Outputs out = test::on_gpu([&](Place& place) {
+        Outputs outputs{logits, {DType::kF32, tokens}};
+        cross_entropy(place.stream(), {.tokens = tokens,
+                                       .vocab_size = vocab,
+                                       .logits = place.out(outputs[0]),
+                                       .targets = place.in(targets),
+                                       .losses = place.out(outputs[1]),
+                                       .gradient = gradient,
+                                       .grad_scale = 0.125f});
+        place.finish();
+        return outputs;
+      });
+      EXPECT_TRUE(test::close(out[1], expected.losses, {4e-6, 4e-6, 4e-6}));
+      if (!gradient) {
+        EXPECT_TRUE(test::same_bits(out[0], logits));
+        continue;
+      }
+      Values scaled = expected.gradients;
+      for (double& value : scaled) value *= 0.125;
+      test::Tolerance tolerance = test::rounded_once(type);
+      tolerance.absolute += 1e-7;
+      EXPECT_TRUE(test::close(out[0], scaled, tolerance));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sherd::kernels

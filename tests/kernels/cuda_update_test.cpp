@@ -1,0 +1,216 @@
+// Optimizer updates on a GPU: the CPU's bits, and the oracle's orthogonal matrices.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/orthogonalise.h"
+#include "kernels/update.h"
+#include "tests/support/oracle_update.h"
+#include "tests/support/place.h"
+
+namespace sherd::kernels {
+namespace {
+
+using test::Outputs;
+using test::OwnedTensor;
+using test::Place;
+using test::random_values;
+using test::Values;
+
+constexpr std::int64_t kNumel = 40017;
+
+// As a slice is cut: tensors begun on another rank, padding between them. With starts that are no
+// multiple of a pack, and with those that are; and more of them than one launch carries.
+std::vector<UpdateSegment> odd_segments() {
+  return {{0, 1, 0.1f, 3, 99},    {1, 39, 0.0f, 4, 0},       {47, 953, 0.1f, 5, 0},
+          {1000, 3, 0.02f, 6, 0}, {1003, 23997, 0.1f, 7, 0}, {25000, 15000, 0.0f, 8, 0}};
+}
+std::vector<UpdateSegment> even_segments() {
+  return {{0, 30, 0.1f, 3, 96},
+          {32, 0, 0.1f, 4, 0},
+          {32, 20001, 0.0f, 5, 0},
+          {20040, 19977, 0.1f, 6, 0}};
+}
+std::vector<UpdateSegment> many_segments() {
+  std::vector<UpdateSegment> segments;
+  for (std::uint32_t i = 0; i < 150; ++i) segments.push_back({256 * i, 251, 0.01f * i, i, 3});
+  return segments;
+}
+
+struct Settings {
+  std::vector<UpdateSegment> segments;
+  DType gradient, moment;
+  bool stochastic;
+};
+
+std::vector<Settings> settings() {
+  std::vector<Settings> all;
+  for (const auto& segments : {odd_segments(), even_segments(), many_segments()}) {
+    all.push_back({segments, DType::kF32, DType::kF32, false});
+    all.push_back({segments, DType::kBF16, DType::kBF16, true});
+    all.push_back({segments, DType::kF16, DType::kBF16, false});
+  }
+  return all;
+}
+
+/// What an update is given: a slice in the place where it runs.
+struct Slice {
+  UpdateCommon common;
+  Tensor first, second, update;
+};
+
+// The same work on both devices, from the same numbers; every output must have the same bits.
+void has_the_cpus_bits(const std::function<void(Stream&, const Slice&)>& step) {
+  for (const Settings& s : settings()) {
+    SCOPED_TRACE(fmt::format("{} segments, gradient {}, moments {}", s.segments.size(),
+                             name_of(s.gradient), name_of(s.moment)));
+    const OwnedTensor gradient(s.gradient, random_values(kNumel, 2));
+    Values squares = random_values(kNumel, 4, 0.5);
+    for (double& value : squares) value = std::abs(value) + 0.01;
+    const test::Work work = [&](Place& place) {
+      Outputs out{{DType::kF32, random_values(kNumel, 1)},
+                  {s.moment, random_values(kNumel, 3, 0.5)},
+                  {s.moment, squares},
+                  {DType::kF32, random_values(kNumel, 5)}};
+      Slice slice;
+      slice.common.parameter = place.out(out[0]);
+      slice.common.gradient = place.in(gradient);
+      slice.common.segments = s.segments;
+      slice.common.lr = 0.01f;
+      slice.common.gradient_scale = 0.3f;
+      slice.common.rounding = {s.stochastic, {77, 5, 0}};
+      slice.first = place.out(out[1]);
+      slice.second = place.out(out[2]);
+      slice.update = place.out(out[3]);
+      step(place.stream(), slice);
+      place.finish();
+      return out;
+    };
+    EXPECT_TRUE(test::same_bits(test::on_gpu(work), test::on_cpu(work)));
+  }
+}
+
+std::vector<float> ratios_of(const UpdateCommon& common) {
+  std::vector<float> ratios;
+  for (std::size_t i = 0; i < common.segments.size(); ++i) {
+    ratios.push_back(0.5f + 0.01f * static_cast<float>(i));
+  }
+  return ratios;
+}
+
+LambUpdate lamb(const Slice& slice) {
+  return {.common = slice.common,
+          .exp_avg = slice.first,
+          .exp_avg_sq = slice.second,
+          .beta1 = 0.9f,
+          .beta2 = 0.999f,
+          .eps = 1e-6f,
+          .time_step = 7};
+}
+
+class CudaUpdate : public test::OnGpu {};
+
+TEST_F(CudaUpdate, AdamAndAdamWHaveTheCpusBits) {
+  for (const bool decoupled : {true, false}) {
+    has_the_cpus_bits([=](Stream& stream, const Slice& slice) {
+      for (std::int64_t time_step : {1, 2, 3}) {
+        adam_update(stream, {.common = slice.common,
+                             .exp_avg = slice.first,
+                             .exp_avg_sq = slice.second,
+                             .decoupled_decay = decoupled,
+                             .beta1 = 0.9f,
+                             .beta2 = 0.95f,
+                             .eps = 1e-8f,
+                             .time_step = time_step});
+      }
+    });
+  }
+}
+
+TEST_F(CudaUpdate, SgdAndLionHaveTheCpusBits) {
+  has_the_cpus_bits([](Stream& stream, const Slice& slice) {
+    sgd_update(stream, {slice.common, slice.first, 0.9f});
+    sgd_update(stream, {slice.common, {}, 0.0f});
+    lion_update(stream, {.common = slice.common, .exp_avg = slice.second});
+  });
+}
+
+TEST_F(CudaUpdate, ElementWisePartsOfLambLarsAndMuonHaveTheCpusBits) {
+  has_the_cpus_bits([](Stream& stream, const Slice& slice) {
+    const std::vector<float> ratios = ratios_of(slice.common);
+    lamb_moments(stream, lamb(slice));
+    lamb_apply(stream, lamb(slice), ratios);
+    lars_apply(stream, {slice.common, slice.first, 0.9f}, ratios);
+    const MuonUpdate muon{slice.common, slice.first, slice.update, 0.95f};
+    muon_momentum(stream, muon);
+    muon_apply(stream, muon, ratios);
+    stream.synchronize();  // the ratios are this function's
+  });
+}
+
+TEST_F(CudaUpdate, NormsOfLambAndLarsAreTheCpusToDoublePrecision) {
+  for (const Settings& s : settings()) {
+    const OwnedTensor gradient(s.gradient, random_values(kNumel, 2));
+    Values squares(kNumel, 0.25);
+    const auto num_sums = static_cast<std::int64_t>(2 * s.segments.size());
+    const test::Work work = [&](Place& place) {
+      Outputs out{{DType::kF64, num_sums}, {DType::kF64, num_sums}};
+      OwnedTensor parameter(DType::kF32, random_values(kNumel, 1));
+      OwnedTensor first(s.moment, random_values(kNumel, 3, 0.5)), second(s.moment, squares);
+      Slice slice;
+      slice.common.parameter = place.out(parameter);
+      slice.common.gradient = place.in(gradient);
+      slice.common.segments = s.segments;
+      slice.common.gradient_scale = 0.3f;
+      slice.first = place.out(first);
+      slice.second = place.out(second);
+      lamb_norms(place.stream(), lamb(slice), place.out(out[0]));
+      lars_norms(place.stream(), {slice.common, slice.first, 0.9f}, place.out(out[1]));
+      place.finish();
+      return out;
+    };
+    const Outputs gpu = test::on_gpu(work), cpu = test::on_cpu(work);
+    for (std::size_t i : {0u, 1u}) {
+      EXPECT_TRUE(test::close(gpu[i], cpu[i].values(), {1e-12, 0.0, 0.0}));
+    }
+  }
+}
+
+TEST_F(CudaUpdate, ASliceWithoutSegmentsStaysAsItIs) {
+  const Outputs out = test::on_gpu([](Place& place) {
+    Outputs outputs{{DType::kF32, random_values(64, 1)}, {DType::kF32, random_values(64, 2)}};
+    const OwnedTensor gradient(DType::kF32, random_values(64, 3));
+    UpdateCommon common;
+    common.parameter = place.out(outputs[0]);
+    common.gradient = place.in(gradient);
+    common.lr = 1.0f;
+    lion_update(place.stream(), {.common = common, .exp_avg = place.out(outputs[1])});
+    place.finish();
+    return outputs;
+  });
+  EXPECT_TRUE(test::same_bits(out[0], OwnedTensor(DType::kF32, random_values(64, 1))));
+  EXPECT_TRUE(test::same_bits(out[1], OwnedTensor(DType::kF32, random_values(64, 2))));
+}
+
+TEST_F(CudaUpdate, OrthogonalMatricesMatchTheOracle) {
+  for (const auto& [rows, columns] :
+       {std::pair{1, 1}, {1, 7}, {7, 1}, {13, 31}, {31, 13}, {64, 64}, {96, 200}, {200, 96}}) {
+    SCOPED_TRACE(fmt::format("{} x {}", rows, columns));
+    const OwnedTensor matrix(DType::kF32, random_values(std::int64_t{rows} * columns, 1));
+    const Outputs out = test::on_gpu([&](Place& place) {
+      Outputs outputs{matrix};
+      const std::int64_t floats = orthogonalise_workspace_numel(rows, columns);
+      orthogonalise(place.stream(), place.out(outputs[0]), rows, columns,
+                    {place.scratch(floats * 4).data, DType::kF32, floats});
+      place.finish();
+      return outputs;
+    });
+    // As in orthogonalise_test.cpp: five steps multiply small singular values, and errors with
+    // them.
+    EXPECT_TRUE(test::close(out[0], oracle::orthogonalise(matrix.values(), rows, columns),
+                            {1e-4, 1e-4, 0.0}));
+  }
+}
+
+}  // namespace
+}  // namespace sherd::kernels
