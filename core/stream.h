@@ -64,9 +64,9 @@ class Stream {
   /// Copies bytes in this stream's order. Where the device's memory isn't the host's, either side
   /// may lie in either; host memory that isn't page-locked makes the caller wait.
   virtual void copy(const void* from, void* to, std::int64_t bytes);
-  /// Calls `enqueue`, which puts kernels of this stream on it and does nothing else. `key` names all
-  /// that they depend on, addresses included, so a GPU's stream may keep them as a graph and launch
-  /// that for an equal key instead.
+  /// Calls `enqueue`, which puts kernels of this stream on it and does nothing else. `key` names
+  /// all that they depend on, addresses included, so a GPU's stream may keep them as a graph and
+  /// launch that for an equal key instead.
   virtual void section(const std::string& /*key*/, const std::function<void()>& enqueue) {
     enqueue();
   }

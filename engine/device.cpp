@@ -95,9 +95,9 @@ double dense_peak(const std::string& gpu_name, DType dtype, bool allow_tf32) {
     double half, tf32, f32;  // Tflop/s
   };
   // The first name that is found; PCIe and NVL boards run slower than SXM's.
-  constexpr std::array kRows = {Row{"H100 PCIe", 756, 378, 51},  Row{"H100 NVL", 835, 417, 60},
-                                Row{"H200 NVL", 835, 417, 60},   Row{"H100", 989, 494, 67},
-                                Row{"H200", 989, 494, 67},       Row{"A100", 312, 156, 19.5}};
+  constexpr std::array kRows = {Row{"H100 PCIe", 756, 378, 51}, Row{"H100 NVL", 835, 417, 60},
+                                Row{"H200 NVL", 835, 417, 60},  Row{"H100", 989, 494, 67},
+                                Row{"H200", 989, 494, 67},      Row{"A100", 312, 156, 19.5}};
   for (const Row& row : kRows) {
     if (gpu_name.find(row.name) == std::string::npos) continue;
     if (dtype != DType::kF32) return row.half * 1e12;
@@ -113,8 +113,8 @@ ProductRates product_rates(const Recipe& recipe, const LaunchOptions& launch) {
   }
   const DType dtype = training_options(recipe).model.dtype;
   const CudaSystem system = cuda_system();
-  const auto count = static_cast<double>(
-      devices_in_use(launch, static_cast<int>(system.devices.size())).size());
+  const auto count =
+      static_cast<double>(devices_in_use(launch, static_cast<int>(system.devices.size())).size());
   return {count * measure_product_rate_of_gpu(dtype, launch.cuda),
           count * dense_peak(system.devices[0].name, dtype, launch.cuda.allow_tf32)};
 }

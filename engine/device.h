@@ -16,7 +16,8 @@ struct Device {
   DeviceKind kind = DeviceKind::kCpu;
   /// Its memory isn't the host's: ranks have a plan for either.
   bool separate_memory = false;
-  /// Lets `launch` run on it: device, streams, and memory from the plans (`host` where it is apart).
+  /// Lets `launch` run on it: device, streams, and memory from the plans (`host` where it is
+  /// apart).
   std::function<void(LaunchOptions& launch, PlanOfRank device, PlanOfRank host)> use_for;
 };
 

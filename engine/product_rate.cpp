@@ -76,7 +76,13 @@ double measure_product_rate_of_gpu(DType dtype, const CudaStreamOptions& options
   const auto memory = cuda_arena(MemoryPlan(buffers));
   const Buffer x = memory->acquire(buffers[0]), w = memory->acquire(buffers[1]),
                y = memory->acquire(buffers[2]), workspace = memory->acquire(buffers[3]);
-  const auto stream = make_cuda_stream({.name = "product rate"}, options);
+  const auto stream = make_cuda_stream({.name = "product rate",
+                                        .rank = 0,
+                                        .num_threads = 1,
+                                        .may_spin = false,
+                                        .hook = {},
+                                        .trace = nullptr},
+                                       options);
   const double rate = best_rate(*stream, kSize, 10, {x, w, y, workspace});
   stream->synchronize();
   return rate;

@@ -55,8 +55,8 @@ struct Recipe {
     std::string output_dir;
     std::uint64_t seed = 0;
     DeviceChoice device = DeviceChoice::kAuto;
-    bool share_device = false;     ///< several ranks on one GPU
-    bool deterministic = true;     ///< on GPUs: the same bits in every run
+    bool share_device = false;  ///< several ranks on one GPU
+    bool deterministic = true;  ///< on GPUs: the same bits in every run
     bool cuda_graphs = false;
     std::int64_t num_threads = 0;  ///< compute threads per rank; 0 = cores / ranks, at least one
   } run;

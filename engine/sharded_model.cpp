@@ -77,19 +77,19 @@ ShardedModel::ShardedModel(const TrainingOptions& options, const sharding::Rank&
 }
 
 // What a block's kernels depend on besides shapes that never change: where its parameters and
-// gradients stand, and the pass. Dropout draws anew at every step, and a recomputed block's backward
-// depends on what the last forward left: those are never the same work again.
+// gradients stand, and the pass. Dropout draws anew at every step, and a recomputed block's
+// backward depends on what the last forward left: those are never the same work again.
 void ShardedModel::section(const char* what, int unit, const std::vector<Tensor>& parameters,
                            const std::vector<Tensor>& gradients, const model::Pass& pass,
                            const std::function<void()>& enqueue) {
   const model::ModelShape& shape = transformer_.shape();
-  const bool repeats = (!pass.training || shape.dropout == 0.0) && shape.recompute != Recompute::kFull;
+  const bool repeats =
+      (!pass.training || shape.dropout == 0.0) && shape.recompute != Recompute::kFull;
   if (!repeats || !rank_.compute().keeps_sections()) return enqueue();
-  rank_.compute().section(
-      fmt::format("{} {} {} {} {} {} {}", what, unit, parameters[0].data,
-                  gradients.empty() ? nullptr : gradients[0].data, pass.training, shape.sequences,
-                  shape.seq_length),
-      enqueue);
+  rank_.compute().section(fmt::format("{} {} {} {} {} {} {}", what, unit, parameters[0].data,
+                                      gradients.empty() ? nullptr : gradients[0].data,
+                                      pass.training, shape.sequences, shape.seq_length),
+                          enqueue);
 }
 
 void ShardedModel::forward(const model::Pass& pass, Phase phase) {

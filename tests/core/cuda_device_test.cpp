@@ -53,6 +53,7 @@ class OddMemory final : public ArenaMemory {
       : zeroed_(zeroed) {}
   char* data() const override { return const_cast<char*>(bytes_.data()); }
   std::int64_t bytes() const override { return static_cast<std::int64_t>(bytes_.size()); }
+  std::int64_t resident_bytes() const override { return 0; }
   void zero(void* data, std::int64_t bytes) override {
     zeroed_.emplace_back(static_cast<char*>(data) - bytes_.data(), bytes);
     std::memset(data, 0, static_cast<std::size_t>(bytes));

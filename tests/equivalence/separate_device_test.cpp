@@ -4,7 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
+#include "checkpoint/manifest.h"
+#include "engine/trained_model.h"
 #include "tests/support/pairwise.h"
+#include "tests/support/separate_device.h"
+#include "tests/support/small_run.h"
 #include "tests/support/training_harness.h"
 
 namespace sherd::testing {
@@ -51,6 +57,59 @@ TEST(SeparateDevice, TrainsToTheBitsOfHostMemoryAtEveryStageWorldOptimizerAndTyp
 TEST(SeparateDeviceSmall, ADeferredDeviceTrainsToTheBitsOfHostMemory) {
   expect_equal_to_host({3, 1, 1, 4, 0, 0, 1, 1});
   expect_equal_to_host({1, 1, 0, 6, 1, 1, 1, 0});
+}
+
+TrainingRun small_run(int number) {
+  constexpr const char* kPrecision[] = {"mixed_precision: {param_dtype: f32}",
+                                        "mixed_precision: {param_dtype: bf16}"};
+  constexpr const char* kOptimizer[] = {"adamw", "muon", "lamb"};
+  return {
+      .stage = number % 4,
+      .world = 1 + number % 3,
+      .precision = kPrecision[number % 2],
+      .optimizer = kOptimizer[number % 3],
+      .accumulation = number % 2 == 0 ? "micro_batch_size: 2" : "gradient_accumulation_steps: 1",
+      .async = number % 4 != 1};
+}
+
+// Batches, evaluations, saves, the sample at the end: all of it, in both directions.
+TEST(SeparateDevice, WholeRunsHaveTheHostsNumbersAndGoOnFromEachOthersCheckpoints) {
+  const test::TempFolder folder;
+  write_data(folder);
+  const std::string last = "checkpoints/" + checkpoint::step_directory_name(kSteps);
+  for (int number = 0; number < 6; ++number) {
+    TrainingRun run = small_run(number);
+    const std::string host = fmt::format("host{}", number), apart = fmt::format("apart{}", number);
+    const auto device = SeparateDevice(number % 2 == 0).as_device();
+    train_in(folder, host, run);
+    run.device = device;
+    train_in(folder, apart, run);
+    EXPECT_EQ(numbers_of(folder, host), numbers_of(folder, apart)) << number;
+    EXPECT_EQ(final_state(folder, host), final_state(folder, apart)) << number;
+    // The second half again, from the other's checkpoint.
+    const std::vector<std::string> state = final_state(folder, host);
+    for (const std::string& output : {host, apart}) {
+      std::filesystem::remove_all(folder.file(output + "/" + last));
+      run.device = output == host ? std::optional(device) : std::nullopt;
+      train_in(folder, output, run);
+      EXPECT_EQ(final_state(folder, output), state) << number << ", " << output << " gone on with";
+    }
+  }
+}
+
+TEST(SeparateDevice, EvaluatesAndSamplesACheckpointAsTheHostDoes) {
+  const test::TempFolder folder;
+  write_data(folder);
+  train_in(folder, "run", small_run(3));
+  engine::TrainedModelRequest request;
+  request.checkpoint = folder.file("run/checkpoints/" + checkpoint::step_directory_name(kSteps));
+  const double loss = engine::evaluate_checkpoint(request).loss;
+  const std::string text = engine::sample_checkpoint(request, "the", {.num_tokens = 20});
+  for (const bool deferred : {false, true}) {
+    request.device = SeparateDevice(deferred).as_device();
+    EXPECT_EQ(engine::evaluate_checkpoint(request).loss, loss);
+    EXPECT_EQ(engine::sample_checkpoint(request, "the", {.num_tokens = 20}), text);
+  }
 }
 
 // The test device itself: host code that touches its memory dies.

@@ -32,12 +32,16 @@ class HostPlace final : public Place {
   std::vector<OwnedTensor> scratch_;
 };
 
+std::unique_ptr<ArenaMemory> arena_on(int device) {
+  use_cuda_device(device);
+  return cuda_arena_memory(kArenaBytes);
+}
+
 // All tensors of one run, one behind the other in an arena; copies go through page-locked memory.
 class GpuPlace final : public Place {
  public:
   explicit GpuPlace(CudaStreamOptions options)
-      : arena_(cuda_arena_memory(kArenaBytes, options.device)),
-        stream_(make_cuda_stream({}, options)) {}
+      : arena_(arena_on(options.device)), stream_(make_cuda_stream({}, options)) {}
 
   Stream& stream() override { return *stream_; }
   ConstTensor in(ConstTensor host) override {
@@ -80,14 +84,14 @@ class GpuPlace final : public Place {
     std::memset(staged, 0xff, static_cast<std::size_t>(whole));
     std::memcpy(staged + kFence, from, static_cast<std::size_t>(bytes));
     char* to = arena_->data() + begin;
-    copy_bytes(*stream_, staged, to, whole);
+    stream_->copy(staged, to, whole);
     stream_->synchronize();
     fences_.push_back({to, to + kFence + bytes});
     return to + kFence;
   }
   const unsigned char* fetch(const char* from, std::int64_t bytes) {
     unsigned char* staged = staging(bytes);
-    copy_bytes(*stream_, from, staged, bytes);
+    stream_->copy(from, staged, bytes);
     stream_->synchronize();
     return staged;
   }

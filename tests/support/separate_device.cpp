@@ -121,15 +121,22 @@ std::unique_ptr<ArenaMemory> SeparateDevice::make_memory(std::int64_t bytes) {
   return std::make_unique<ClosedMemory>(bytes);
 }
 
-void SeparateDevice::use_for(engine::LaunchOptions& launch, std::function<MemoryPlan(int r)> device,
-                             std::function<MemoryPlan(int r)> host) const {
-  launch.make_stream = [*this](const StreamOptions& options) { return make_stream(options); };
-  launch.memory = [device = std::move(device)](int r) {
-    MemoryPlan plan = device(r);
-    auto memory = make_memory(plan.arena_bytes());
-    return std::make_unique<Arena>(std::move(plan), std::move(memory));
+engine::Device SeparateDevice::as_device() const {
+  const auto use_for = [device = *this](engine::LaunchOptions& launch, engine::PlanOfRank plan,
+                                        engine::PlanOfRank host) {
+    launch.make_stream = [device](const StreamOptions& options) {
+      return device.make_stream(options);
+    };
+    launch.memory = [plan = std::move(plan)](int r) {
+      MemoryPlan of_rank = plan(r);
+      auto memory = make_memory(of_rank.arena_bytes());
+      return std::make_unique<Arena>(std::move(of_rank), std::move(memory));
+    };
+    launch.host_memory = [host = std::move(host)](int r) {
+      return std::make_unique<Arena>(host(r));
+    };
   };
-  launch.host_memory = [host = std::move(host)](int r) { return std::make_unique<Arena>(host(r)); };
+  return {DeviceKind::kCpu, true, use_for};
 }
 
 }  // namespace sherd::testing

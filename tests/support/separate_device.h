@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "core/arena.h"
-#include "engine/launch.h"
+#include "engine/device.h"
 
 namespace sherd::testing {
 
@@ -19,9 +19,8 @@ class SeparateDevice {
 
   std::unique_ptr<Stream> make_stream(const StreamOptions& options) const;
   static std::unique_ptr<ArenaMemory> make_memory(std::int64_t bytes);
-  /// Lets `launch` run on it: ranks get streams of it and `device` and `host` by rank as memory.
-  void use_for(engine::LaunchOptions& launch, std::function<MemoryPlan(int r)> device,
-               std::function<MemoryPlan(int r)> host) const;
+  /// As whole runs take it: ranks get streams and memory of it.
+  engine::Device as_device() const;
 
  private:
   bool deferred_;

@@ -201,7 +201,7 @@ void place_ranks(engine::LaunchOptions& launch, const RunShape& setup,
     launch.memory = [=](int r) { return engine::cuda_arena(device(r)); };
     launch.host_memory = [=](int r) { return engine::pinned_arena(host(r)); };
   } else {
-    SeparateDevice(setup.place == Place::kApartDeferred).use_for(launch, device, host);
+    SeparateDevice(setup.place == Place::kApartDeferred).as_device().use_for(launch, device, host);
   }
 }
 

@@ -1,0 +1,34 @@
+/// Whole small runs from a recipe to checkpoints and metrics, for tests that compare them.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/device.h"
+#include "tests/support/temp_folder.h"
+
+namespace sherd::testing {
+
+/// Steps of a run, and between its checkpoints.
+inline constexpr int kSteps = 8, kInterval = 4;
+
+/// Three small files of different lengths: an epoch is about five steps, so a resume is mid-epoch.
+void write_data(const test::TempFolder& folder);
+
+struct TrainingRun {
+  int stage = 0, world = 1;
+  std::string precision, optimizer, accumulation;
+  bool async = true;
+  std::string more{};
+  std::optional<engine::Device> device{};  ///< none: the processor
+};
+/// Trains in `folder`/`output`, or goes on there.
+void train_in(const test::TempFolder& folder, const std::string& output, const TrainingRun& run);
+
+/// Every number of metrics.jsonl that isn't a measurement, line by line.
+std::vector<std::string> numbers_of(const test::TempFolder& folder, const std::string& output);
+/// Digests of every tensor in the last checkpoint, and its counters.
+std::vector<std::string> final_state(const test::TempFolder& folder, const std::string& output);
+
+}  // namespace sherd::testing
