@@ -13,6 +13,9 @@ if(CCACHE)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
 endif()
 
+# Programs look for libraries beside themselves first: `./dev bundle`.
+set(CMAKE_BUILD_RPATH "$ORIGIN/../lib")
+
 if(SHERD_CUDA)
   set(CMAKE_CUDA_ARCHITECTURES ${SHERD_CUDA_ARCHITECTURES})
   enable_language(CUDA)

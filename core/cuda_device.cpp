@@ -120,6 +120,13 @@ void use_cuda_device(int device) {
   check_cuda(cudaSetDevice(device), "cudaSetDevice");
 }
 
+std::int64_t cuda_bytes_in_use(int device) {
+  use_cuda_device(device);
+  std::size_t free = 0, total = 0;
+  check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return static_cast<std::int64_t>(total - free);
+}
+
 std::unique_ptr<ArenaMemory> cuda_arena_memory(std::int64_t bytes) {
   return std::make_unique<CudaArenaMemory>(bytes);
 }

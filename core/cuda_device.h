@@ -87,6 +87,9 @@ std::unique_ptr<ArenaMemory> cuda_arena_memory(std::int64_t bytes);
 /// Page-locked host memory. TrainingError if the machine refuses to lock as much.
 std::unique_ptr<ArenaMemory> pinned_arena_memory(std::int64_t bytes);
 
+/// What all processes together, contexts and libraries included, hold of a GPU's memory now.
+std::int64_t cuda_bytes_in_use(int device);
+
 /// Page-locked host memory: what copies to and from a GPU without a stop on the way. Given back
 /// with the pointer, when no copy uses it any more.
 std::shared_ptr<void> pinned_memory(std::int64_t bytes);

@@ -22,6 +22,9 @@ void use_cuda_device(int) {
 std::unique_ptr<CudaStream> make_cuda_stream(StreamOptions, CudaStreamOptions) {
   refuse();
 }
+std::int64_t cuda_bytes_in_use(int) {
+  refuse();
+}
 std::unique_ptr<ArenaMemory> cuda_arena_memory(std::int64_t) {
   refuse();
 }

@@ -23,6 +23,7 @@ Device cpu_device() {
 
 Device cuda_device() {
   return {DeviceKind::kCuda, true, [](LaunchOptions& launch, PlanOfRank device, PlanOfRank host) {
+            launch.device = DeviceKind::kCuda;
             launch.memory = [device = std::move(device)](int r) { return cuda_arena(device(r)); };
             launch.host_memory = [host = std::move(host)](int r) { return pinned_arena(host(r)); };
           }};

@@ -3,8 +3,10 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <map>
 
 #include "core/arena.h"
+#include "core/cuda_device.h"
 #include "core/error.h"
 #include "engine/byte_size.h"
 #include "engine/memory_report.h"
@@ -46,12 +48,50 @@ std::string missing_phases_line(const MeasuredMemory& measured) {
   return names.empty() ? "" : fmt::format("this run had no {}\n", names);
 }
 
+// GPU by GPU: arenas as the driver gave them, in whole pages, and what else is held there.
+std::string gpu_lines(const WorldPlan& plan, const std::vector<MeasuredMemory>& ranks,
+                      const ByteUnit& unit) {
+  struct Gpu {
+    std::int64_t planned = 0, taken = 0, in_use = 0;
+  };
+  std::map<int, Gpu> gpus;
+  std::int64_t host_planned = 0, host_taken = 0;
+  for (int rank = 0; rank < plan.world_size(); ++rank) {
+    Gpu& gpu = gpus[ranks[rank].gpu];
+    gpu.planned += plan.of(rank).arena_bytes();
+    gpu.taken += ranks[rank].taken_bytes;
+    gpu.in_use = std::max(gpu.in_use, ranks[rank].gpu_bytes_in_use);
+    host_planned += plan.host_of(rank).arena_bytes();
+    host_taken += ranks[rank].host_bytes;
+  }
+  std::string text;
+  for (const auto& [index, gpu] : gpus) {
+    text += fmt::format(
+        "GPU {}: arenas {} {} planned, {} taken ({} B to whole pages); {} in use, of "
+        "it {} outside of the plan: CUDA context, libraries, other processes\n",
+        index, unit.text(gpu.planned), unit.name, unit.text(gpu.taken), gpu.taken - gpu.planned,
+        unit.text(gpu.in_use), unit.text(gpu.in_use - gpu.taken));
+  }
+  return text + fmt::format("page-locked host memory: {} {} planned, {} taken\n",
+                            unit.text(host_planned), unit.name, unit.text(host_taken));
+}
+
 }  // namespace
 
 MeasuredMemory measured_memory(const Allocator& memory) {
   const auto* arena = dynamic_cast<const Arena*>(&memory);
   return {memory.peak_bytes(), memory.peak_by_category(), memory.peak_by_phase(),
-          arena ? arena->resident_bytes() : 0};
+          arena ? arena->resident_bytes() : 0, arena ? arena->taken_bytes() : 0};
+}
+
+MeasuredMemory measured_memory(const sharding::Rank& rank) {
+  MeasuredMemory measured = measured_memory(*rank.memory);
+  if (rank.host_memory) measured.host_bytes = measured_memory(*rank.host_memory).taken_bytes;
+  if (rank.compute().device() == DeviceKind::kCuda) {
+    measured.gpu = cuda_stream(rank.compute()).cuda().device;
+    measured.gpu_bytes_in_use = cuda_bytes_in_use(measured.gpu);
+  }
+  return measured;
 }
 
 bool as_planned(const MemoryPlan& plan, const MeasuredMemory& measured) {
@@ -100,6 +140,7 @@ std::string memory_comparison(const WorldPlan& plan, const std::vector<MeasuredM
   text += missing_phases_line(measured);
   text += fmt::format("{} of {} ranks as planned in every phase, to the byte\n", equal,
                       plan.world_size());
+  if (measured.gpu >= 0) return text + gpu_lines(plan, ranks, unit);
   text += row("all arenas", plan.all_arenas_bytes(), arenas_resident);
   return text +
          fmt::format("{:<22}{:>12}{:>12}\n", "outside of the plan", "",

@@ -10,6 +10,7 @@
 
 #include "engine/recipe.h"
 #include "engine/world_plan.h"
+#include "sharding/rank.h"
 
 namespace sherd::engine {
 
@@ -64,10 +65,16 @@ std::optional<std::string> check_fits(const ResolvedRecipe& recipe, const WorldP
 struct MeasuredMemory {
   std::int64_t peak_bytes = 0;
   BytesByCategory peak_by_category{};
-  BytesByPhase by_phase{};          ///< nothing in phases that never began
-  std::int64_t resident_bytes = 0;  ///< of its arena: pages that were written
+  BytesByPhase by_phase{};            ///< nothing in phases that never began
+  std::int64_t resident_bytes = 0;    ///< of its arena: pages that were written
+  std::int64_t taken_bytes = 0;       ///< of the device, or of the host's address space
+  std::int64_t host_bytes = 0;        ///< page-locked beside it, where the device's memory is apart
+  int gpu = -1;                       ///< the rank's; -1 on a CPU
+  std::int64_t gpu_bytes_in_use = 0;  ///< of that GPU by everybody, while the rank's arena stood
 };
 MeasuredMemory measured_memory(const Allocator& memory);
+/// The same with the host's part, and what the rank's GPU says.
+MeasuredMemory measured_memory(const sharding::Rank& rank);
 
 /// Whether every phase that began held what was planned for it, to the byte and by category.
 bool as_planned(const MemoryPlan& plan, const MeasuredMemory& measured);

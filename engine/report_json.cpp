@@ -130,8 +130,14 @@ std::string memory_json(const WorldPlan& plan, const std::vector<MeasuredMemory>
     measured["by_rank"].push_back({{"rank", rank},
                                    {"peak_bytes", ranks[rank].peak_bytes},
                                    {"resident_bytes", ranks[rank].resident_bytes},
+                                   {"taken_bytes", ranks[rank].taken_bytes},
                                    {"by_category", by_category(ranks[rank].peak_by_category)},
                                    {"by_phase", by_phase(ranks[rank].by_phase)}});
+    if (ranks[rank].gpu < 0) continue;
+    measured["by_rank"].back()["gpu"] = ranks[rank].gpu;
+    measured["by_rank"].back()["gpu_bytes_in_use"] = ranks[rank].gpu_bytes_in_use;
+    measured["by_rank"].back()["host_bytes"] = ranks[rank].host_bytes;
+    predicted["by_rank"].back()["host_bytes"] = plan.host_of(rank).arena_bytes();
   }
   Json all;
   all["predicted"] = std::move(predicted);

@@ -103,7 +103,7 @@ void train(const ResolvedRecipe& resolved, const Device& device) {
   std::vector<MeasuredMemory> measured(static_cast<std::size_t>(launch.world_size));
   run_ranks(launch, [&](sharding::Rank& rank) {
     run_rank(context, rank);
-    measured[rank.rank] = measured_memory(*rank.memory);
+    measured[rank.rank] = measured_memory(rank);
   });
   const std::int64_t resident_bytes = peak_resident_bytes();
   write_file(output / "memory.json", memory_json(plan, measured, resident_bytes));

@@ -198,6 +198,7 @@ void place_ranks(engine::LaunchOptions& launch, const RunShape& setup,
   } else if (setup.place == Place::kGpu) {
     launch.device = DeviceKind::kCuda;
     launch.share_device = true;
+    launch.cuda.graphs = setup.cuda_graphs;
     launch.memory = [=](int r) { return engine::cuda_arena(device(r)); };
     launch.host_memory = [=](int r) { return engine::pinned_arena(host(r)); };
   } else {

@@ -26,6 +26,7 @@ struct RunShape {
   /// kApart: a device whose memory isn't the host's (tests/support/separate_device.h); deferred,
   /// its kernels run behind the host's back. kGpu: a GPU, which all ranks share.
   enum class Place { kHost, kApart, kApartDeferred, kGpu } place = Place::kHost;
+  bool cuda_graphs = false;
   std::uint64_t delay_seed = 0;  ///< 0: no delays; else sleeps up to 0.2 ms at stream boundaries
 };
 std::string name_of(const RunShape& setup);

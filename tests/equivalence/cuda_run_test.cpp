@@ -1,0 +1,191 @@
+// Runs on a GPU. Labelled `cuda`: without one each test says so and is skipped.
+//
+// The ladder runs with dropout 0: attention's dropout inside cuDNN promises the same bits from run
+// to run, not between layouts (kernels/attention.h).
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "checkpoint/manifest.h"
+#include "engine/trained_model.h"
+#include "tests/support/small_run.h"
+#include "tests/support/training_harness.h"
+
+namespace sherd::testing {
+namespace {
+
+using optim::OptimizerType;
+using sharding::GradSync;
+using Place = RunShape::Place;
+
+class CudaRun : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const CudaSystem system = cuda_system();
+    if (!system.problem.empty()) GTEST_SKIP() << "no GPU: " << system.problem;
+  }
+};
+
+constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
+
+engine::TrainingOptions training_in(DType dtype, bool tied) {
+  model::ModelShape shape = tiny_model(tied);
+  shape.dtype = dtype;
+  shape.dropout = 0.0;
+  engine::TrainingOptions options = tiny_training(shape, 1.0f);
+  options.precision = {dtype, DType::kF32, DType::kF32};
+  if (dtype == DType::kF16) {
+    options.loss_scaling.mode = optim::LossScaling::Mode::kDynamic;
+    options.loss_scaling.initial_scale_power = 8;
+  }
+  return options;
+}
+
+RunShape on_gpu(int world, int stage) {
+  return {.world_size = world, .stage = stage, .place = Place::kGpu};
+}
+
+// `train` also compares every phase's memory with the plan, and the arena is all that is taken.
+TEST_F(CudaRun, StagesAgreeBitForBitWithTwoAndFourRanksOnOneGpuInEveryType) {
+  for (const DType dtype : kTypes) {
+    for (const bool tied : {false, true}) {
+      const auto options = training_in(dtype, tied);
+      for (const int world : {2, 4}) {
+        for (const int num_micro_steps : {1, 3}) {
+          RunShape setup = on_gpu(world, 0);
+          setup.num_micro_steps = num_micro_steps;
+          const Outcome stage0 = train(options, setup, 3);
+          for (setup.stage = 1; setup.stage <= 3; ++setup.stage) {
+            setup.prefetch_depth = setup.stage % 3;
+            EXPECT_EQ(difference(train(options, setup, 3), stage0), "")
+                << name_of(dtype) << ", " << name_of(setup);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CudaRun, EveryOptimizerAgreesBetweenStagesZeroAndThree) {
+  for (const auto type : {OptimizerType::kAdam, OptimizerType::kSgd, OptimizerType::kLion,
+                          OptimizerType::kLamb, OptimizerType::kLars, OptimizerType::kMuon}) {
+    auto options = training_in(DType::kBF16, true);
+    options.optimizer.type = type;
+    options.optimizer.momentum = 0.9f;
+    EXPECT_EQ(difference(train(options, on_gpu(2, 0), 3), train(options, on_gpu(2, 3), 3)), "")
+        << static_cast<int>(type);
+  }
+}
+
+TEST_F(CudaRun, TwoRunsHaveTheSameBitsDropoutIncluded) {
+  auto options = training_in(DType::kBF16, true);
+  options.model.dropout = 0.1;
+  EXPECT_EQ(difference(train(options, on_gpu(1, 0), 5), train(options, on_gpu(1, 0), 5)), "");
+}
+
+TEST_F(CudaRun, GraphsChangeNoBit) {
+  for (const int stage : {0, 3}) {
+    const auto options = training_in(DType::kBF16, false);
+    RunShape setup = on_gpu(2, stage);
+    const Outcome without = train(options, setup, 6);
+    setup.cuda_graphs = true;
+    EXPECT_EQ(difference(train(options, setup, 6), without), "") << name_of(setup);
+  }
+}
+
+// Tolerances as in docs/precision.md: a GPU adds in another order.
+TEST_F(CudaRun, LossesFollowTheCpusForTwentySteps) {
+  constexpr double kTolerance[] = {2e-3, 5e-2, 2e-2};
+  for (int type = 0; type < 3; ++type) {
+    for (const bool tied : {false, true}) {
+      const auto options = training_in(kTypes[type], tied);
+      const Outcome cpu = train(options, {.world_size = 2, .stage = 2}, 20);
+      const Outcome gpu = train(options, on_gpu(2, 2), 20);
+      for (std::size_t step = 0; step < cpu.losses.size(); ++step) {
+        EXPECT_NEAR(gpu.losses[step], cpu.losses[step], kTolerance[type])
+            << name_of(kTypes[type]) << ", step " << step;
+      }
+    }
+  }
+}
+
+engine::Device shared_gpu() {
+  engine::Recipe recipe;
+  recipe.run.device = engine::DeviceChoice::kCuda;
+  recipe.run.share_device = true;
+  engine::Device device = engine::choose_device(recipe);
+  device.use_for = [use_for = device.use_for](engine::LaunchOptions& launch,
+                                              engine::PlanOfRank plan, engine::PlanOfRank host) {
+    use_for(launch, std::move(plan), std::move(host));
+    launch.share_device = true;
+  };
+  return device;
+}
+
+std::vector<double> losses_of(const test::TempFolder& folder, const std::string& output) {
+  std::vector<double> losses;
+  for (const std::string& line : numbers_of(folder, output)) {
+    const auto parsed = nlohmann::json::parse(line);
+    if (parsed.contains("loss")) losses.push_back(parsed.at("loss").get<double>());
+  }
+  return losses;
+}
+
+TEST_F(CudaRun, CheckpointsOfAGpuGoOnOnTheCpuAndTheOtherWayRound) {
+  const test::TempFolder folder;
+  write_data(folder);
+  TrainingRun run{.stage = 3,
+                  .world = 2,
+                  .precision = "mixed_precision: {param_dtype: f32}",
+                  .optimizer = "adamw",
+                  .accumulation = "gradient_accumulation_steps: 1",
+                  .more = "gradient_clipping: {max_norm: 1.0}"};
+  train_in(folder, "cpu", run);
+  run.device = shared_gpu();
+  train_in(folder, "gpu", run);
+  const std::vector<double> whole = losses_of(folder, "cpu");
+  for (const std::string output : {"cpu", "gpu"}) {
+    std::filesystem::remove_all(
+        folder.file(output + "/checkpoints/" + checkpoint::step_directory_name(kSteps)));
+    run.device = output == "cpu" ? std::optional(shared_gpu()) : std::nullopt;
+    train_in(folder, output, run);
+    const std::vector<double> losses = losses_of(folder, output);
+    ASSERT_EQ(losses.size(), whole.size());
+    for (std::size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], whole[i], 5e-3) << i;
+  }
+}
+
+TEST_F(CudaRun, EvaluationOfACheckpointIsTheLastOneOfItsRun) {
+  const test::TempFolder folder;
+  write_data(folder);
+  TrainingRun run{.precision = "mixed_precision: {param_dtype: bf16}",
+                  .optimizer = "adamw",
+                  .accumulation = "gradient_accumulation_steps: 1"};
+  run.device = shared_gpu();
+  train_in(folder, "run", run);
+  engine::TrainedModelRequest request;
+  request.checkpoint = folder.file("run/checkpoints/" + checkpoint::step_directory_name(kSteps));
+  request.device = shared_gpu();
+  const auto lines = numbers_of(folder, "run");
+  EXPECT_EQ(engine::evaluate_checkpoint(request).loss,
+            nlohmann::json::parse(lines.back()).at("val_loss").get<double>());
+}
+
+TEST_F(CudaRun, ThePlanIsWhatTheDriverGaveToTheByteInWholePages) {
+  const auto options = applied(training_in(DType::kBF16, true), {.stage = 3});
+  const engine::MemoryRequest request{
+      .saves = true, .device = DeviceKind::kCuda, .separate_memory = true};
+  use_cuda_device(0);
+  const MemoryPlan plan = engine::plan_memory(options, request);
+  const std::int64_t before = cuda_bytes_in_use(0);
+  const auto memory = cuda_arena_memory(plan.arena_bytes());
+  EXPECT_EQ(memory->bytes(), cuda_arena_bytes(plan.arena_bytes()));
+  EXPECT_EQ(cuda_bytes_in_use(0) - before, memory->bytes());
+}
+
+}  // namespace
+}  // namespace sherd::testing

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# gpu_check.sh PROGRAMS REPORT: what a machine with a GPU can show in less than 8 minutes. PROGRAMS is
+# a build folder or a bundle; REPORT is a Markdown file, written as it goes. Ends with 0 if all of it
+# passed, 3 where there is no GPU.
+set -uo pipefail
+programs=$(realpath "$1")
+report=$(realpath -m "$2")
+root=$(realpath "$(dirname "${BASH_SOURCE[0]}")/..")
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+program() { find "$programs" -type f -perm -u+x -name "$1" | head -1; }
+sherd=$(program sherd) tests=$(program cuda_tests) bench=$(program sherd_cuda_bench)
+for found in "$sherd" "$tests" "$bench"; do
+  [ -n "$found" ] || { echo "gpu-check: $programs lacks sherd, cuda_tests or sherd_cuda_bench" >&2; exit 2; }
+done
+
+info=$("$sherd" info)
+gpus=$(grep -c 'compute capability' <<<"$info")
+if [ "$gpus" -eq 0 ]; then
+  echo "gpu-check: $(grep 'no GPU' <<<"$info" | sed 's/^ *//')" >&2
+  exit 3
+fi
+
+failed=0
+say() { printf '%s\n' "$*" | tee -a "$report"; }
+# section TITLE SECONDS COMMAND...: its output's end in the report, and whether it passed.
+section() {
+  local title=$1 limit=$2 begin=$SECONDS status=0
+  shift 2
+  timeout "$limit" "$@" >"$scratch/out" 2>&1 || status=$?
+  say "" "## $title" "" '```'
+  tail -n "${lines:-25}" "$scratch/out" | tee -a "$report"
+  say '```' "status $status ($([ $status -eq 0 ] && echo passed || echo FAILED)), $((SECONDS - begin)) s"
+  [ $status -eq 0 ] || failed=1
+}
+
+: >"$report"
+say "# GPU check of $(date -u +%F)" "" '```' "$info"
+say "$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>&1)" '```'
+
+section "Kernels against their CPU twins and the oracle" 150 "$tests" --gtest_filter='-CudaRun.*'
+section "Runs: the ladder with 2 and 4 ranks on one GPU, memory, graphs, checkpoints" 150 \
+  "$tests" --gtest_filter='CudaRun.*'
+lines=80 section "Kernels against this GPU's bounds" 60 "$bench"
+
+# A real run at the sizes of the quickstart, on the text that is in the repository.
+text=$scratch/text
+mkdir "$text" && cat "$root"/docs/*.md >"$text/docs.txt"
+lines=40 section "A training of 200 steps on the GPU" 60 "$sherd" train "$root/recipes/quickstart.yaml" \
+  --set run.device=cuda --set "run.output_dir=$scratch/run" --set "data.path=$text" \
+  --set training.max_steps=200 --set mixed_precision.param_dtype=bf16
+
+if command -v compute-sanitizer >/dev/null; then
+  for tool in memcheck racecheck initcheck; do
+    lines=6 section "compute-sanitizer, $tool, on the small suite" 40 compute-sanitizer --tool "$tool" \
+      --error-exitcode 9 "$tests" --gtest_filter='CudaPointwise*:CudaRows*'
+  done
+fi
+say "" "$([ $failed -eq 0 ] && echo 'All of it passed.' || echo 'Something FAILED, see above.') $SECONDS s."
+exit $failed
