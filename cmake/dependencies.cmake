@@ -29,4 +29,6 @@ if(SHERD_CUDA)
     HINTS ${CMAKE_SOURCE_DIR}/build/deps/cudnn_frontend/include REQUIRED)
   target_include_directories(Sherd::cudnn SYSTEM INTERFACE ${cudnn_frontend_INCLUDE_DIR})
   target_compile_definitions(Sherd::cudnn INTERFACE CUDNN_FRONTEND_SKIP_JSON_LIB)
+  # It refers to NVRTC for kernels of its own that we don't use; cuDNN itself needs it on Hopper.
+  target_link_libraries(Sherd::cudnn INTERFACE CUDA::nvrtc)
 endif()

@@ -38,6 +38,9 @@ void fill_normal(Stream&, const Tensor&, const RandomAddress&, std::int64_t, flo
 void sum_in_order(Stream&, const ConstTensor*, int, const Tensor&) {
   no_cuda_kernel("sum_in_order");
 }
+double seconds_on_device(Stream&, int, const std::function<void()>&, const std::function<void()>&) {
+  no_cuda_kernel("seconds_on_device");
+}
 void activation_forward(Stream&, const ActivationForward&) {
   no_cuda_kernel("activation_forward");
 }

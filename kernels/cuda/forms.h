@@ -37,6 +37,11 @@ void fill_normal(Stream& stream, const Tensor& out, const RandomAddress& address
 inline constexpr int kMaxSumInputs = 64;
 void sum_in_order(Stream& stream, const ConstTensor* inputs, int num_inputs, const Tensor& out);
 
+/// For benchmarks: the median time that the device takes for what `work` enqueues. `before` is
+/// enqueued ahead of each of them and not counted; long enough, it hides the launch. Waits.
+double seconds_on_device(Stream& stream, int repeats, const std::function<void()>& before,
+                         const std::function<void()>& work);
+
 void activation_forward(Stream& stream, const ActivationForward& args);
 void activation_backward(Stream& stream, const ActivationBackward& args);
 

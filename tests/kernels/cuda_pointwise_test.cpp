@@ -202,7 +202,7 @@ TEST_F(CudaNumbers, NothingIsDoneToNothing) {
     const Tensor none{place.scratch(64).data, DType::kF32, 0};
     fill_zero(stream, none);
     fill_constant(stream, none, 1.0f);
-    cast(stream, none, {none.data, DType::kBF16, 0});
+    cast(stream, none, {place.scratch(64).data, DType::kBF16, 0});
     add(stream, none, none);
     fill_normal(stream, none, {}, 0, 0.0f, 1.0f);
     EXPECT_EQ(find_non_finite(stream, none), -1);

@@ -110,13 +110,16 @@ TEST_P(CudaRows, NormsMatchTheOracleInBothDirections) {
     EXPECT_TRUE(test::close(gpu[kRstd], forward.rstd, f32));
     const oracle::NormGradients backward = oracle::norm_backward(
         shape, stored, weight.values(), dy.values(), c.branch ? later.values() : Values{});
-    EXPECT_TRUE(test::close(gpu[kDResidual], backward.d_residual, tolerance.times(2)));
+    // A gradient is a difference: 1e-6 of numbers of order one may be left, all of it for width 1.
+    test::Tolerance cancelling = tolerance.times(2);
+    cancelling.absolute += 1e-6;
+    EXPECT_TRUE(test::close(gpu[kDResidual], backward.d_residual, cancelling));
     EXPECT_TRUE(test::close(gpu[kDWeight], backward.dweight, {2e-5, 2e-5, 1e-6}));
     if (c.bias) {
       EXPECT_TRUE(test::close(gpu[kDBias], backward.dbias, {2e-5, 2e-5, 1e-6}));
     }
     if (c.branch) {
-      EXPECT_TRUE(test::close(gpu[kDBranch], cpu[kDBranch].values(), tolerance.times(2)));
+      EXPECT_TRUE(test::close(gpu[kDBranch], cpu[kDBranch].values(), cancelling));
     }
   }
 }

@@ -1,0 +1,92 @@
+/// Stands in for CUDA's header where there is no GPU: the .cu files of kernels/cuda, rewritten by
+/// rewrite.py, are compiled for the host against it, and cuda_tests runs them there. Every thread
+/// of a block is a fiber; barriers and shuffles really wait; blocks run one after the other.
+///
+/// What this shows: index arithmetic, barriers, the order of sums, results. What it can't:
+/// alignment of packs, the device's own rounding (all is IEEE's here), memory between blocks,
+/// speed.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <type_traits>
+
+#define __global__
+#define __device__
+#define __host__
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __shared__ static
+
+struct dim3 {
+  unsigned x, y, z;
+  constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+inline dim3 gridDim, blockDim;
+inline dim3 blockIdx{0, 0, 0}, threadIdx{0, 0, 0};
+
+struct CUstream_st;
+using cudaStream_t = CUstream_st*;
+
+enum cudaError_t { cudaSuccess = 0 };
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
+inline cudaError_t cudaPeekAtLastError() {
+  return cudaSuccess;
+}
+template <class Kernel>
+cudaError_t cudaFuncSetAttribute(Kernel, cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
+inline cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t) {
+  std::memset(to, value, bytes);
+  return cudaSuccess;
+}
+
+namespace emulated {
+
+/// Runs `thread` in every thread of every block. Odd and even launches take threads in opposite
+/// orders, so that a missing barrier changes bits between two runs.
+void launch(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<void()>& thread);
+void wait_for_block();
+void wait_for_warp();
+std::uint64_t exchange_in_warp(std::uint64_t mine, int lane_mask);
+
+inline constexpr std::size_t kSharedBytes = 227 << 10;  ///< Hopper's
+extern unsigned char shared_memory[kSharedBytes];
+
+template <class... Args, class Kernel>
+void start(dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t, Kernel kernel,
+           const Args&... args) {
+  launch(grid, block, shared_bytes, [&] { kernel(Args(args)...); });
+}
+
+}  // namespace emulated
+
+inline void __syncthreads() {
+  emulated::wait_for_block();
+}
+inline void __syncwarp() {
+  emulated::wait_for_warp();
+}
+inline void __trap() {
+  std::abort();
+}
+template <class T>
+T __shfl_xor_sync(unsigned, T value, int lane_mask) {
+  static_assert(sizeof(T) <= 8);
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof value);
+  bits = emulated::exchange_in_warp(bits, lane_mask);
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+template <class T>
+T atomicMin(T* to, std::type_identity_t<T> value) {
+  const T before = *to;
+  if (value < before) *to = value;
+  return before;
+}

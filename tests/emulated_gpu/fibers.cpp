@@ -1,0 +1,148 @@
+#include <csetjmp>
+#include <cstdio>
+#include <memory>
+#include <vector>
+
+#include <ucontext.h>
+
+#include "cuda_runtime_api.h"
+
+namespace emulated {
+
+alignas(128) unsigned char shared_memory[kSharedBytes];
+
+namespace {
+
+constexpr std::size_t kStackBytes = 48 << 10;
+constexpr int kWarp = 32;
+
+enum class State { kReady, kAtBlock, kAtWarp, kDone };
+
+struct Fiber {
+  std::unique_ptr<unsigned char[]> stack{new unsigned char[kStackBytes]};
+  std::jmp_buf at;
+  State state = State::kDone;
+  bool started = false;
+  dim3 index;
+};
+
+struct Warp {
+  std::uint64_t slot[2][kWarp];
+};
+
+std::vector<Fiber> fibers;
+std::vector<Warp> warps;
+std::vector<unsigned char> turn;  // of each fiber's next exchange
+std::jmp_buf scheduler;
+std::size_t current = 0;
+const std::function<void()>* body = nullptr;
+bool backwards = false;
+
+void fiber_main() {
+  (*body)();
+  fibers[current].state = State::kDone;
+  _longjmp(scheduler, 1);
+}
+
+void resume(std::size_t i) {
+  current = i;
+  threadIdx = fibers[i].index;
+  if (_setjmp(scheduler) != 0) return;
+  if (fibers[i].started) _longjmp(fibers[i].at, 1);
+  fibers[i].started = true;
+  ucontext_t context;
+  getcontext(&context);
+  context.uc_stack.ss_sp = fibers[i].stack.get();
+  context.uc_stack.ss_size = kStackBytes;
+  context.uc_link = nullptr;
+  makecontext(&context, fiber_main, 0);
+  setcontext(&context);
+}
+
+void stop(State state) {
+  fibers[current].state = state;
+  if (_setjmp(fibers[current].at) == 0) _longjmp(scheduler, 1);
+}
+
+// Those of [begin, end) that haven't ended all wait at `state`: they go on.
+bool release(std::size_t begin, std::size_t end, State state) {
+  bool any = false;
+  for (std::size_t i = begin; i < end; ++i) {
+    if (fibers[i].state == State::kDone) continue;
+    if (fibers[i].state != state) return false;
+    any = true;
+  }
+  for (std::size_t i = begin; any && i < end; ++i) {
+    if (fibers[i].state == state) fibers[i].state = State::kReady;
+  }
+  return any;
+}
+
+void run_block(std::size_t count) {
+  for (;;) {
+    for (std::size_t k = 0; k < count; ++k) {
+      const std::size_t i = backwards ? count - 1 - k : k;
+      if (fibers[i].state == State::kReady) resume(i);
+    }
+    bool any = release(0, count, State::kAtBlock), live = false;
+    for (std::size_t begin = 0; begin < count; begin += kWarp) {
+      any |= release(begin, begin + kWarp < count ? begin + kWarp : count, State::kAtWarp);
+    }
+    for (std::size_t i = 0; i < count; ++i) live |= fibers[i].state != State::kDone;
+    if (!live) return;
+    if (!any) {
+      std::fprintf(stderr, "emulated GPU: threads of block %u wait at different barriers\n",
+                   blockIdx.x);
+      std::abort();
+    }
+  }
+}
+
+}  // namespace
+
+void launch(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<void()>& thread) {
+  const std::size_t count = std::size_t{block.x} * block.y * block.z;
+  if (count == 0 || count > 1024 || grid.x == 0 || grid.y == 0 || grid.z == 0 ||
+      grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535 || shared_bytes > kSharedBytes) {
+    std::fprintf(stderr, "emulated GPU: a grid of %u x %u x %u blocks of %zu threads, %zu bytes\n",
+                 grid.x, grid.y, grid.z, count, shared_bytes);
+    std::abort();
+  }
+  gridDim = grid, blockDim = block, body = &thread, backwards = !backwards;
+  if (fibers.size() < count) fibers.resize(count);
+  warps.resize((fibers.size() + kWarp - 1) / kWarp);
+  for (unsigned z = 0; z < grid.z; ++z) {
+    for (unsigned y = 0; y < grid.y; ++y) {
+      for (unsigned x = 0; x < grid.x; ++x) {
+        blockIdx = {x, y, z};
+        std::memset(shared_memory, 0xff, shared_bytes);
+        turn.assign(count, 0);
+        for (std::size_t i = 0; i < count; ++i) {
+          fibers[i].state = State::kReady;
+          fibers[i].started = false;
+          const auto n = static_cast<unsigned>(i);
+          fibers[i].index = {n % block.x, n / block.x % block.y, n / block.x / block.y};
+        }
+        run_block(count);
+      }
+    }
+  }
+}
+
+void wait_for_block() {
+  stop(State::kAtBlock);
+}
+void wait_for_warp() {
+  stop(State::kAtWarp);
+}
+
+std::uint64_t exchange_in_warp(std::uint64_t mine, int lane_mask) {
+  const std::size_t me = current;
+  Warp& warp = warps[me / kWarp];
+  auto& slot = warp.slot[turn[me] ^= 1];
+  slot[me % kWarp] = mine;
+  wait_for_warp();
+  return slot[(me % kWarp) ^ static_cast<std::size_t>(lane_mask)];
+}
+
+}  // namespace emulated
