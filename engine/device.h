@@ -19,6 +19,7 @@ struct Device {
   /// Lets `launch` run on it: device, streams, and memory from the plans (`host` where it is
   /// apart).
   std::function<void(LaunchOptions& launch, PlanOfRank device, PlanOfRank host)> use_for;
+  bool measures_rates = true;  ///< a run measures its product rate first
 };
 
 /// What `run.device` means on this machine; auto takes a GPU if there is one that this program can

@@ -96,7 +96,8 @@ void train(const ResolvedRecipe& resolved, const Device& device) {
                            .progress = progress,
                            .trace = trace,
                            .checkpoints = checkpoints,
-                           .rates = product_rates(recipe, launch)};
+                           .rates = device.measures_rates ? product_rates(recipe, launch)
+                                                            : ProductRates{}};
   install_stop_handlers(recipe.checkpoint.saves()
                             ? std::optional(std::chrono::seconds(recipe.checkpoint.stop_deadline))
                             : std::nullopt);

@@ -42,7 +42,7 @@ constexpr Model kModels[] = {
 class Bench {
  public:
   explicit Bench(const char* filter)
-      : filter_(filter), memory_(cuda_arena_memory(std::int64_t{8} << 30, 0)) {
+      : filter_(filter), memory_(cuda_arena_memory(std::int64_t{8} << 30)) {
     sweep_ = raw(kSweepBytes);
     kept_ = used_;
     measure_bounds();
@@ -73,7 +73,7 @@ class Bench {
       ids[i] = draw % 10 == 0 ? 11 : static_cast<std::int32_t>(draw % vocab_size);
     }
     const Tensor device{raw(numel * 4).data, DType::kI32, numel};
-    copy_bytes(cuda_stream(stream()), ids, device.data, numel * 4);
+    stream().copy(ids, device.data, numel * 4);
     stream().synchronize();
     return device;
   }

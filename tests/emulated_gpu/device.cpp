@@ -2,6 +2,7 @@
 // is the host's, work is done at the call.
 #include "core/cuda_device.h"
 
+#include <atomic>
 #include <cstring>
 
 #include "core/cuda_error.h"
@@ -38,26 +39,50 @@ class EmulatedStream final : public CudaStream {
   alignas(16) unsigned char mailbox_[kMailboxBytes];
 };
 
+class CountedMemory final : public ArenaMemory {
+ public:
+  explicit CountedMemory(std::int64_t bytes) : memory_(host_arena_memory(bytes)) {
+    all_bytes += bytes;
+  }
+  ~CountedMemory() override { all_bytes -= bytes(); }
+  char* data() const override { return memory_->data(); }
+  std::int64_t bytes() const override { return memory_->bytes(); }
+  std::int64_t resident_bytes() const override { return 0; }
+  void zero(void* data, std::int64_t bytes) override { memory_->zero(data, bytes); }
+  void allow(void* data, std::int64_t bytes) noexcept override { memory_->allow(data, bytes); }
+  void forbid(void* data, std::int64_t bytes) noexcept override { memory_->forbid(data, bytes); }
+
+  static inline std::atomic<std::int64_t> all_bytes = 0;
+
+ private:
+  std::unique_ptr<ArenaMemory> memory_;
+};
+
 }  // namespace
 
 void check_cuda(cudaError_t, std::string_view) {}
 CudaSystem cuda_system() {
   CudaSystem system;
-  system.devices.emplace_back().name = "emulated";
+  CudaDevice& device = system.devices.emplace_back();
+  device.name = "emulated";
+  device.total_bytes = device.free_bytes = std::int64_t{1} << 30;
   return system;
 }
 void use_cuda_device(int) {}
 std::unique_ptr<CudaStream> make_cuda_stream(StreamOptions options, CudaStreamOptions cuda) {
   return std::make_unique<EmulatedStream>(std::move(options), cuda);
 }
-std::unique_ptr<ArenaMemory> cuda_arena_memory(std::int64_t bytes, int) {
-  return host_arena_memory(cuda_arena_bytes(bytes));
+std::unique_ptr<ArenaMemory> cuda_arena_memory(std::int64_t bytes) {
+  return std::make_unique<CountedMemory>(cuda_arena_bytes(bytes));
+}
+std::int64_t cuda_bytes_in_use(int) {
+  return CountedMemory::all_bytes;
+}
+std::unique_ptr<ArenaMemory> pinned_arena_memory(std::int64_t bytes) {
+  return host_arena_memory(bytes);
 }
 std::shared_ptr<void> pinned_memory(std::int64_t bytes) {
   return {std::malloc(static_cast<std::size_t>(bytes)), std::free};
-}
-void copy_bytes(CudaStream&, const void* from, void* to, std::int64_t bytes) {
-  std::memcpy(to, from, static_cast<std::size_t>(bytes));
 }
 
 namespace kernels::cuda {
@@ -65,7 +90,7 @@ namespace {
 
 // The CPU's scratch for 16-bit products is larger than cuBLASLt's at some shapes.
 Tensor host_scratch(const LinearShape& shape, DType dtype) {
-  static std::vector<float> scratch;
+  thread_local std::vector<float> scratch;
   scratch.resize(static_cast<std::size_t>(cpu::linear_workspace_bytes(shape, dtype, 1) / 4 + 1));
   return {scratch.data(), DType::kF32, static_cast<std::int64_t>(scratch.size())};
 }

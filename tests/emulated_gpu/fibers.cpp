@@ -1,6 +1,7 @@
 #include <csetjmp>
 #include <cstdio>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include <ucontext.h>
@@ -108,6 +109,9 @@ void launch(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function
                  grid.x, grid.y, grid.z, count, shared_bytes);
     std::abort();
   }
+  // One launch at a time: ranks are threads, and a block's shared memory is the process's.
+  static std::mutex one_at_a_time;
+  const std::lock_guard lock(one_at_a_time);
   gridDim = grid, blockDim = block, body = &thread, backwards = !backwards;
   if (fibers.size() < count) fibers.resize(count);
   warps.resize((fibers.size() + kWarp - 1) / kWarp);

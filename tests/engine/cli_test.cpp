@@ -92,6 +92,11 @@ TEST(Cli, BadRecipesExitWith2InOneLine) {
   expect_usage_error("train recipes/quickstart.yaml --ranks 0",
                      "--ranks 0: parallelism.data_parallel_shard_degree is 0; expected a whole "
                      "number from 1 to 65536.");
+  const CudaSystem gpus = cuda_system();
+  if (!gpus.problem.empty()) {
+    expect_usage_error("train recipes/quickstart.yaml --set run.device=cuda",
+                       "run.device is cuda, but " + gpus.problem + "; set run.device: cpu");
+  }
   expect_usage_error("train recipes/none.yaml",
                      "recipes/none.yaml: can't read the recipe: No such file or directory.");
   expect_usage_error("recipe 'a\nb.yaml'",

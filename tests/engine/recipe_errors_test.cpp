@@ -165,9 +165,8 @@ TEST(RecipeErrors, BadChoices) {
       "--set lr_scheduler.type=step: lr_scheduler.type is \"step\"; expected constant, linear, "
       "cosine or wsd.");
   EXPECT_EQ(
-      error_of_set("run.device=cuda"),
-      "--set run.device=cuda: run.device is cuda; this program was built without CUDA. Use cpu "
-      "or auto.");
+      error_of_set("run.device=gpu"),
+      "--set run.device=gpu: run.device is \"gpu\"; expected auto, cpu or cuda.");
 }
 
 TEST(RecipeErrors, MissingKeys) {

@@ -118,6 +118,7 @@ engine::Device shared_gpu() {
   recipe.run.device = engine::DeviceChoice::kCuda;
   recipe.run.share_device = true;
   engine::Device device = engine::choose_device(recipe);
+  device.measures_rates = false;  // an emulated GPU would take hours
   device.use_for = [use_for = device.use_for](engine::LaunchOptions& launch,
                                               engine::PlanOfRank plan, engine::PlanOfRank host) {
     use_for(launch, std::move(plan), std::move(host));
