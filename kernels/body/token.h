@@ -58,13 +58,24 @@ struct EmbeddingSums {
   Mask mask;
   std::int64_t width;
 
-  /// sum += mask * dy[t, d .. d + N)
   template <int N>
-  SHERD_HOST_DEVICE void add(std::int64_t t, std::int64_t d, float (&sum)[N]) const {
+  SHERD_HOST_DEVICE void load_pack(std::int64_t t, std::int64_t d, T (&pack)[N]) const {
+    load<N>(dy + t * width + d, pack);
+  }
+  /// sum += mask * pack, which is dy[t, d .. d + N)
+  template <int N>
+  SHERD_HOST_DEVICE void add_pack(std::int64_t t, std::int64_t d, const T (&pack)[N],
+                                  float (&sum)[N]) const {
     float value[N];
-    load_wide<N>(dy + t * width + d, value);
+    for (int i = 0; i < N; ++i) value[i] = widen(pack[i]);
     mask.apply<N>(t * width + d, value);
     for (int i = 0; i < N; ++i) sum[i] = sum[i] + value[i];
+  }
+  template <int N>
+  SHERD_HOST_DEVICE void add(std::int64_t t, std::int64_t d, float (&sum)[N]) const {
+    T pack[N];
+    load_pack<N>(t, d, pack);
+    add_pack<N>(t, d, pack, sum);
   }
 };
 

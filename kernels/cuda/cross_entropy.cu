@@ -66,7 +66,7 @@ void cross_entropy(Stream& stream, const CrossEntropy& args) {
     constexpr int N = body::pack_of<T>();
     T* logits = args.logits.as<T>();
     const auto launch = [&](auto kernel) {
-      kernel<<<static_cast<unsigned>(args.tokens), kRowThreads, 0, handle_of(stream)>>>(
+      kernel<<<grid_of(args.tokens), kRowThreads, 0, handle_of(stream)>>>(
           logits, args.targets.as<std::int32_t>(), args.losses.as<float>(), args.vocab_size,
           args.gradient, args.grad_scale);
     };

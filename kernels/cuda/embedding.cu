@@ -33,29 +33,48 @@ __global__ void __launch_bounds__(body::kThreads)
   if (t < num_tokens) order[place] = static_cast<std::int32_t>(t);
 }
 
+constexpr int kColumnThreads = 128;
+constexpr int kAtOnce = 8;  // rows that a thread reads before it adds them
+
 // The block of a run's first position sums the run, in order; the other blocks have nothing to do.
+// A text's commonest word is a twentieth of it, so a run's rows are read several at a time.
 template <int N, class T, class G>
-__global__ void sum_by_token(const body::EmbeddingSums<T> sums, const std::int32_t* tokens,
-                             const std::int32_t* order, std::int64_t num_tokens, bool add,
-                             G* gradient) {
+__global__ void __launch_bounds__(kColumnThreads)
+    sum_by_token(const body::EmbeddingSums<T> sums, const std::int32_t* tokens,
+                 const std::int32_t* order, std::int64_t num_tokens, bool add, G* gradient) {
   const std::int64_t first = blockIdx.x;
   const std::int32_t token = tokens[order[first]];
   if (first > 0 && tokens[order[first - 1]] == token) return;
   const std::int64_t d = (static_cast<std::int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * N;
   if (d >= sums.width) return;
   float sum[N] = {};
-  for (std::int64_t i = first; i < num_tokens; ++i) {
-    const std::int32_t t = order[i];
-    if (tokens[t] != token) break;
-    sums.template add<N>(t, d, sum);
+  bool more = true;
+  for (std::int64_t i = first; more; i += kAtOnce) {
+    std::int32_t row[kAtOnce];
+    T pack[kAtOnce][N];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      row[k] = i + k < num_tokens ? order[i + k] : -1;
+      if (row[k] >= 0 && tokens[row[k]] != token) row[k] = -1;
+    }
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      if (row[k] >= 0) sums.template load_pack<N>(row[k], d, pack[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      if (row[k] >= 0) sums.template add_pack<N>(row[k], d, pack[k], sum);
+    }
+    more = row[kAtOnce - 1] >= 0;
   }
   G* out = gradient + token * sums.width + d;
   for (int i = 0; i < N; ++i) out[i] = body::narrow<G>(add ? body::widen(out[i]) + sum[i] : sum[i]);
 }
 
 template <int N, class T, class G>
-__global__ void sum_by_position(const body::EmbeddingSums<T> sums, std::int64_t sequences,
-                                std::int64_t positions, G* gradient) {
+__global__ void __launch_bounds__(kColumnThreads)
+    sum_by_position(const body::EmbeddingSums<T> sums, std::int64_t sequences,
+                    std::int64_t positions, G* gradient) {
   const std::int64_t s = blockIdx.x;
   const std::int64_t d = (static_cast<std::int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * N;
   if (d >= sums.width) return;
@@ -68,11 +87,8 @@ __global__ void sum_by_position(const body::EmbeddingSums<T> sums, std::int64_t 
   for (int i = 0; i < N; ++i) out[i] = body::narrow<G>(sum[i]);
 }
 
-constexpr int kColumnThreads = 128;
-
-dim3 grid_of(std::int64_t rows, std::int64_t width, int pack) {
-  return {static_cast<unsigned>(rows),
-          static_cast<unsigned>(body::ceil_div(width, kColumnThreads * pack))};
+dim3 grid_over(std::int64_t rows, std::int64_t width, int pack) {
+  return {grid_of(rows), grid_of(body::ceil_div(width, std::int64_t{pack} * kColumnThreads))};
 }
 
 template <int N, class T>
@@ -80,7 +96,7 @@ void sum_gradients(Stream& stream, const EmbeddingBackward& args, const std::int
   const std::int64_t num_tokens = args.sequences * args.positions;
   const body::EmbeddingSums<T> sums{args.dy.as<T>(), body::Mask(args.dropout), args.width};
   dispatch_float(args.d_token_weight.dtype, [&]<class G>(G) {
-    sum_by_token<N><<<grid_of(num_tokens, args.width, N), kColumnThreads, 0, handle_of(stream)>>>(
+    sum_by_token<N><<<grid_over(num_tokens, args.width, N), kColumnThreads, 0, handle_of(stream)>>>(
         sums, args.tokens.as<std::int32_t>(), order, num_tokens, args.add_to_token_gradient,
         args.d_token_weight.as<G>());
   });
@@ -88,7 +104,7 @@ void sum_gradients(Stream& stream, const EmbeddingBackward& args, const std::int
   if (!args.d_position_weight) return;
   dispatch_float(args.d_position_weight.dtype, [&]<class G>(G) {
     sum_by_position<N>
-        <<<grid_of(args.position_rows, args.width, N), kColumnThreads, 0, handle_of(stream)>>>(
+        <<<grid_over(args.position_rows, args.width, N), kColumnThreads, 0, handle_of(stream)>>>(
             sums, args.sequences, args.positions, args.d_position_weight.as<G>());
   });
   check_launch("embedding_backward (positions)");
@@ -119,7 +135,8 @@ void embedding_backward(Stream& stream, const EmbeddingBackward& args) {
         "embedding: a workspace of {} bytes, {} needed", args.workspace.bytes(),
         body::token_order_bytes(num_tokens));
   auto* order = static_cast<std::int32_t*>(args.workspace.data);
-  const auto blocks = static_cast<unsigned>(body::ceil_div(num_tokens, body::kThreads));
+  CHECK(num_tokens <= 0x7fffffff, "embedding: {} tokens", num_tokens);  // places are i32
+  const unsigned blocks = grid_of(body::ceil_div(num_tokens, body::kThreads));
   order_by_token<<<blocks, body::kThreads, 0, handle_of(stream)>>>(
       args.tokens.as<std::int32_t>(), num_tokens, args.vocab_size, order);
   check_launch("embedding_backward (order)");

@@ -25,8 +25,10 @@ struct ForwardRows {
   bool centred;
 };
 
+constexpr int kMostThreads = 512;  // body::row_threads
+
 template <int N, class T>
-__global__ void forward_row(const ForwardRows<T> a) {
+__global__ void __launch_bounds__(kMostThreads) forward_row(const ForwardRows<T> a) {
   __shared__ float scratch[32];
   const std::int64_t row = blockIdx.x, start = row * a.width;
   const std::int64_t step = static_cast<std::int64_t>(blockDim.x) * N;
@@ -88,7 +90,7 @@ struct BackwardRows {
 };
 
 template <int N, class T>
-__global__ void backward_row(const BackwardRows<T> a) {
+__global__ void __launch_bounds__(kMostThreads) backward_row(const BackwardRows<T> a) {
   __shared__ float scratch[32];
   const std::int64_t row = blockIdx.x, start = row * a.width;
   const std::int64_t step = static_cast<std::int64_t>(blockDim.x) * N;
@@ -132,8 +134,11 @@ __global__ void backward_row(const BackwardRows<T> a) {
 }
 
 // The rows of one block, in order, for N columns of one thread: partial [blocks][2][D].
+constexpr int kColumnThreads = 128;
+
 template <int N, class T>
-__global__ void column_sums(const BackwardRows<T> a, std::int64_t tokens, float* partial) {
+__global__ void __launch_bounds__(kColumnThreads)
+    column_sums(const BackwardRows<T> a, std::int64_t tokens, float* partial) {
   const std::int64_t d = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * N;
   if (d >= a.width) return;
   const body::RowBlocks blocks(tokens);
@@ -159,8 +164,9 @@ __global__ void column_sums(const BackwardRows<T> a, std::int64_t tokens, float*
 
 // out = the partial rows in order, plus `out` itself if asked.
 template <class G>
-__global__ void add_row_blocks(const float* partial, std::int64_t blocks, std::int64_t width,
-                               bool add_to_output, G* out) {
+__global__ void __launch_bounds__(body::kThreads)
+    add_row_blocks(const float* partial, std::int64_t blocks, std::int64_t width,
+                   bool add_to_output, G* out) {
   const std::int64_t d = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (d >= width) return;
   float sum = 0.0f;
@@ -171,7 +177,7 @@ __global__ void add_row_blocks(const float* partial, std::int64_t blocks, std::i
 
 void finish(Stream& stream, const float* partial, const NormBackward& args, const Tensor& out) {
   const std::int64_t width = args.shape.width;
-  const auto grid = static_cast<unsigned>(body::ceil_div(width, body::kThreads));
+  const unsigned grid = grid_of(body::ceil_div(width, body::kThreads));
   dispatch_float(out.dtype, [&]<class G>(G) {
     add_row_blocks<<<grid, body::kThreads, 0, handle_of(stream)>>>(
         partial, body::RowBlocks(args.shape.tokens).count(), width, args.add_to_weight_gradients,
@@ -182,27 +188,24 @@ void finish(Stream& stream, const float* partial, const NormBackward& args, cons
 
 template <int N, class T>
 void forward(Stream& stream, const NormShape& shape, const ForwardRows<T>& rows) {
-  forward_row<N><<<static_cast<unsigned>(shape.tokens),
-                   body::row_threads(body::ceil_div(shape.width, N)), 0, handle_of(stream)>>>(rows);
+  forward_row<N><<<grid_of(shape.tokens), body::row_threads(body::ceil_div(shape.width, N)), 0,
+                   handle_of(stream)>>>(rows);
   check_launch("norm_forward");
 }
 
 // The weights' sums first: d_residual_in may take the place of something that they read.
 template <int N, class T>
 void backward(Stream& stream, const NormBackward& args, const BackwardRows<T>& rows) {
-  constexpr int kColumnThreads = 128;
   const NormShape& shape = args.shape;
   const std::int64_t blocks = body::RowBlocks(shape.tokens).count();
   auto* partial = static_cast<float*>(args.workspace.data);
-  const dim3 grid(static_cast<unsigned>(body::ceil_div(shape.width, N * kColumnThreads)),
-                  static_cast<unsigned>(blocks));
+  const dim3 grid(grid_of(body::ceil_div(shape.width, N * kColumnThreads)), grid_of(blocks));
   column_sums<N><<<grid, kColumnThreads, 0, handle_of(stream)>>>(rows, shape.tokens, partial);
   check_launch("norm_backward (columns)");
   finish(stream, partial, args, args.dweight);
   if (args.dbias) finish(stream, partial + shape.width, args, args.dbias);
-  backward_row<N>
-      <<<static_cast<unsigned>(shape.tokens), body::row_threads(body::ceil_div(shape.width, N)), 0,
-         handle_of(stream)>>>(rows);
+  backward_row<N><<<grid_of(shape.tokens), body::row_threads(body::ceil_div(shape.width, N)), 0,
+                    handle_of(stream)>>>(rows);
   check_launch("norm_backward");
 }
 
@@ -232,7 +235,11 @@ void norm_forward(Stream& stream, const NormForward& args) {
 }
 
 void norm_backward(Stream& stream, const NormBackward& args) {
-  if (args.shape.tokens == 0) return;
+  if (args.shape.tokens == 0) {  // sums over nothing
+    finish(stream, nullptr, args, args.dweight);
+    if (args.dbias) finish(stream, nullptr, args, args.dbias);
+    return;
+  }
   dispatch_float(args.dy.dtype, [&]<class T>(T) {
     constexpr int N = body::pack_of<T>();
     const bool centred = args.shape.kind == NormKind::kLayerNorm;

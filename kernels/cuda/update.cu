@@ -62,8 +62,8 @@ void launch_segments(Stream& stream, const char* kernel, const UpdateCommon& com
   bool packs = body::allow_packs(buffers...);
   for (const UpdateSegment& segment : common.segments) packs = packs && segment.first % N == 0;
   for_each_table(common, ratios, [&](const SegmentTable& table, std::size_t) {
-    const auto blocks = static_cast<unsigned>(table.num_blocks());
-    if (blocks == 0) return;
+    if (table.num_blocks() == 0) return;
+    const unsigned blocks = grid_of(table.num_blocks());
     if (packs) {
       segment_kernel<N><<<blocks, body::kThreads, 0, handle_of(stream)>>>(table, work);
     } else {
