@@ -9,6 +9,8 @@
 #include <sstream>
 #include <string>
 
+#include "core/cuda_device.h"
+
 namespace sherd::engine {
 namespace {
 
