@@ -142,6 +142,7 @@ class QueueOnDevice final : public CudaStream {
   void copy(const void* from, void* to, std::int64_t bytes) override {
     if (bytes == 0 || from == to) return;
     boundary("copy");
+    use_cuda_device(cuda_.device);  // a checkpoint's copier may never have talked to it
     check_cuda(
         cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault, stream_),
         "cudaMemcpyAsync");

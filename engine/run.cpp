@@ -89,15 +89,15 @@ void train(const ResolvedRecipe& resolved, const Device& device) {
   progress.message(device_line(launch));
   progress.message(memory_table(plan));
   if (too_large) progress.message("warning: " + *too_large);
-  const RunContext context{.recipe = recipe,
-                           .options = options,
-                           .batcher = batcher,
-                           .output = output,
-                           .progress = progress,
-                           .trace = trace,
-                           .checkpoints = checkpoints,
-                           .rates = device.measures_rates ? product_rates(recipe, launch)
-                                                            : ProductRates{}};
+  const RunContext context{
+      .recipe = recipe,
+      .options = options,
+      .batcher = batcher,
+      .output = output,
+      .progress = progress,
+      .trace = trace,
+      .checkpoints = checkpoints,
+      .rates = device.measures_rates ? product_rates(recipe, launch) : ProductRates{}};
   install_stop_handlers(recipe.checkpoint.saves()
                             ? std::optional(std::chrono::seconds(recipe.checkpoint.stop_deadline))
                             : std::nullopt);

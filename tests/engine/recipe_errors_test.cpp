@@ -164,9 +164,8 @@ TEST(RecipeErrors, BadChoices) {
       error_of_set("lr_scheduler.type=step"),
       "--set lr_scheduler.type=step: lr_scheduler.type is \"step\"; expected constant, linear, "
       "cosine or wsd.");
-  EXPECT_EQ(
-      error_of_set("run.device=gpu"),
-      "--set run.device=gpu: run.device is \"gpu\"; expected auto, cpu or cuda.");
+  EXPECT_EQ(error_of_set("run.device=gpu"),
+            "--set run.device=gpu: run.device is \"gpu\"; expected auto, cpu or cuda.");
 }
 
 TEST(RecipeErrors, MissingKeys) {

@@ -35,7 +35,9 @@ TEST(ShippedRecipes, AllPlanAtEveryStage) {
     EXPECT_TRUE(report.smallest_world) << path;
     EXPECT_TRUE(plan_text(report).find("fits: stage ") != std::string::npos);
   }
-  for (const char* name : {"quickstart", "gpt2_124m", "llama_1b", "shakespeare_char_cpu"}) {
+  for (const char* name :
+       {"quickstart", "gpt2_124m", "llama_1b", "shakespeare_char_cpu", "gpt2_124m_h200",
+        "llama_1b_h200", "llama_7b_8xh200", "shakespeare_char_h200"}) {
     EXPECT_TRUE(names.contains(name)) << name;
   }
 }
