@@ -4,15 +4,15 @@
 ///   backward_input    dx[t,i] = sum_o dy[t,o] w[o,i]
 ///   backward_weight   dw[o,i] = sum_t dy[t,o] x[t,i],    dbias[o] = sum_t dy[t,o]
 ///
-/// Shapes    x [T, I], w [O, I], bias [O], y [T, O]; gradients as what they belong to. Any sizes
-/// >= 1. Types     x, w, bias, y, dy, dx of one type (f32, bf16 or f16); dw and dbias of their own
-/// type.
+/// Shapes    x [T, I], w [O, I], bias [O], y [T, O]; gradients as what they belong to. No size is
+/// 0. Types     x, w, bias, y, dy, dx of one type (f32, bf16, f16); dw and dbias of their own type.
 ///           Products are summed in f32 and rounded once to the output's type.
 /// Add       `add_to_output`: the result is added to what stands in dx / dw / dbias instead of
 ///           replacing it (used between chunks of one micro-step, never between micro-steps): a
 ///           16-bit one after the whole sum, an f32 one in pieces of the depth, as the sum grows.
-/// Bits      Tiles are fixed by (T, I, O) alone; the number of threads changes nothing.
-/// Workspace `linear_workspace_bytes` for 16-bit types (f32 copies of tiles); none for f32.
+/// Bits      Fixed by (T, I, O) alone; the number of threads changes nothing.
+/// Workspace `linear_workspace_bytes`. With it f32 takes cpu/team_product.h where that is fastest;
+///           f32 may come without, and takes OpenBLAS. Other types need it (f32 copies of tiles).
 /// Errors    sizes that disagree are our bug (CHECK). Nothing may alias the output.
 #pragma once
 
