@@ -22,7 +22,7 @@ namespace sherd::kernels::cpu {
 namespace {
 
 constexpr std::int64_t kStrip = 24;        // rows or keys at a time along the diagonal
-constexpr std::int64_t kTile = 192;         // the backward's keys at a time
+constexpr std::int64_t kTile = 192;        // the backward's keys at a time
 constexpr std::int64_t kQueries = kDepth;  // and its queries
 constexpr std::int64_t kLine = 16;         // floats of a cache line
 static_assert(kStrip % kTileRows == 0 && kTile % kStrip == 0 && kTile <= kQueries);
