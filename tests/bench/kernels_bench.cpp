@@ -1,8 +1,10 @@
 // Kernels at the sizes of a 124 M parameter model (1024 tokens) against this machine's own bounds:
-// products against OpenBLAS on large matrices, a thread each; the rest against a copy on every
-// thread, of buffers larger than the caches, read and written bytes counted. `share` is the part of
-// the bound that is reached. A bound is measured right before and after what is compared with it,
-// and the better value counts: clocks and neighbours change.
+// products against OpenBLAS on large matrices, a thread each; what writes elsewhere than it reads
+// against a copy, what works in place against scaling a buffer in place (a copy's target is first
+// read into the caches, which nobody counts). All threads, buffers larger than the caches, read and
+// written bytes counted. `share` is the part of the bound that is reached. A bound is measured
+// right before and after what is compared with it, and the better value counts: clocks and
+// neighbours change.
 //
 //   ./dev bench kernels            all
 //   ./dev bench kernels linear     those whose name matches
@@ -91,12 +93,33 @@ double product_rate() {
   return 2.0 * threads * kSize * kSize * kSize / seconds;
 }
 
-// Bytes per second of a copy on all threads.
-double copy_rate() {
+// Bytes per second over two buffers, a large part of which each thread works on.
+template <class Part>
+double memory_rate(const Part& part) {
   const std::int64_t numel = 32 << 20;
   const Tensor from = tensor("copy.from", numel), to = tensor("copy.to", numel);
-  return 2.0 * static_cast<double>(from.bytes()) /
-         best_seconds(3, [&] { kernels::cast(stream(), from, to); });
+  const std::int64_t threads = engine::num_usable_cores(), own = numel / threads;
+  return 2.0 * static_cast<double>(from.bytes()) / best_seconds(3, [&] {
+           stream().team().parallel_for(threads, [&](std::int64_t task, int) {
+             part(from.as<float>() + task * own, to.as<float>() + task * own, own);
+           });
+         });
+}
+// A copy, by the library's means or by plain loads and stores.
+double copy_rate() {
+  const double library = memory_rate([](const float* from, float* to, std::int64_t count) {
+    std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(float));
+  });
+  return std::max(library, memory_rate([](const float* from, float* to, std::int64_t count) {
+#pragma omp simd
+                    for (std::int64_t i = 0; i < count; ++i) to[i] = 0.5f * from[i];
+                  }));
+}
+double in_place_rate() {
+  return memory_rate([](const float*, float* to, std::int64_t count) {
+#pragma omp simd
+    for (std::int64_t i = 0; i < count; ++i) to[i] = 0.999f * to[i];
+  });
 }
 
 // Runs `work` for the benchmark's time; its best call counts, as the bound's does.
@@ -116,8 +139,8 @@ void measure_flops(benchmark::State& state, double flops, const Work& work) {
 }
 template <class Work>
 void measure_bytes(benchmark::State& state, std::int64_t numel, int floats_per_element,
-                   const Work& work) {
-  measure(state, "GB/s", 4.0 * static_cast<double>(numel) * floats_per_element, copy_rate, work);
+                   const Work& work, double (*bound)() = copy_rate) {
+  measure(state, "GB/s", 4.0 * static_cast<double>(numel) * floats_per_element, bound, work);
 }
 
 void linear(benchmark::State& state) {
@@ -250,9 +273,12 @@ void rotary(benchmark::State& state) {
   const Tensor table = tensor("rotary.table", kTokens * width);
   kernels::rotary_table(stream(), table, kTokens, width, 10000.0);
   // Two thirds of the packed rows are read and written.
-  measure_bytes(state, tokens * 2 * heads * width, 2, [&] {
-    kernels::rotary(stream(), {8, kTokens, heads, heads, width, table, qkv});
-  });
+  measure_bytes(
+      state, tokens * 2 * heads * width, 2,
+      [&] {
+        kernels::rotary(stream(), {8, kTokens, heads, heads, width, table, qkv});
+      },
+      in_place_rate);
 }
 BENCHMARK(rotary)->UseRealTime()->Unit(benchmark::kMillisecond);
 
@@ -269,13 +295,16 @@ void cross_entropy(benchmark::State& state) {
   const Tensor logits = tensor("logits", tokens * vocabulary);
   const Tensor targets = tensor("targets", tokens, DType::kI32);
   // A row of logits fits into the caches: it need be read and written only once.
-  measure_bytes(state, tokens * vocabulary, 2, [&] {
-    kernels::cross_entropy(stream(), {.tokens = tokens,
-                                      .vocab_size = vocabulary,
-                                      .logits = logits,
-                                      .targets = targets,
-                                      .losses = tensor("losses", tokens)});
-  });
+  measure_bytes(
+      state, tokens * vocabulary, 2,
+      [&] {
+        kernels::cross_entropy(stream(), {.tokens = tokens,
+                                          .vocab_size = vocabulary,
+                                          .logits = logits,
+                                          .targets = targets,
+                                          .losses = tensor("losses", tokens)});
+      },
+      in_place_rate);
 }
 BENCHMARK(cross_entropy)->UseRealTime()->Unit(benchmark::kMillisecond);
 
@@ -284,8 +313,10 @@ void sum_of_squares(benchmark::State& state) {
   const Tensor workspace =
       tensor("squares.workspace", kernels::sum_of_squares_workspace_bytes(numel) / 8, DType::kF64);
   const Tensor out = tensor("squares", 1, DType::kF64);
-  measure_bytes(state, numel, 1,
-                [&] { kernels::sum_of_squares(stream(), tensor("g", numel), out, workspace); });
+  measure_bytes(
+      state, numel, 1,
+      [&] { kernels::sum_of_squares(stream(), tensor("g", numel), out, workspace); },
+      in_place_rate);
 }
 BENCHMARK(sum_of_squares)->UseRealTime()->Unit(benchmark::kMillisecond);
 
@@ -295,14 +326,17 @@ void adamw_update(benchmark::State& state) {
   for (std::int64_t first = 0; first < numel; first += 65536) {
     segments.push_back({first, 65536, 0.1f});
   }
-  measure_bytes(state, numel, 7, [&] {
-    kernels::adam_update(stream(), {.common = {.parameter = tensor("p", numel),
-                                               .gradient = tensor("g", numel),
-                                               .segments = segments,
-                                               .lr = 1e-4f},
-                                    .exp_avg = tensor("m", numel),
-                                    .exp_avg_sq = tensor("v", numel)});
-  });
+  measure_bytes(
+      state, numel, 7,
+      [&] {
+        kernels::adam_update(stream(), {.common = {.parameter = tensor("p", numel),
+                                                   .gradient = tensor("g", numel),
+                                                   .segments = segments,
+                                                   .lr = 1e-4f},
+                                        .exp_avg = tensor("m", numel),
+                                        .exp_avg_sq = tensor("v", numel)});
+      },
+      in_place_rate);
 }
 BENCHMARK(adamw_update)->UseRealTime()->Unit(benchmark::kMillisecond);
 
