@@ -4,17 +4,17 @@
 ///   backward_input    dx[t,i] = sum_o dy[t,o] w[o,i]
 ///   backward_weight   dw[o,i] = sum_t dy[t,o] x[t,i],    dbias[o] = sum_t dy[t,o]
 ///
-/// Shapes    x [T, I], w [O, I], bias [O], y [T, O]; gradients as what they belong to. Any sizes
-/// >= 1. Types     x, w, bias, y, dy, dx of one type (f32, bf16 or f16); dw and dbias of their own
-/// type.
+/// Shapes    x [T, I], w [O, I], bias [O], y [T, O]; gradients as what they belong to. No size is
+/// 0. Types     x, w, bias, y, dy, dx of one type (f32, bf16, f16); dw and dbias of their own type.
 ///           Products are summed in f32 and rounded once to the output's type.
 /// Add       `add_to_output`: the result is added to what stands in dx / dw / dbias instead of
 ///           replacing it (used between chunks of one micro-step, never between micro-steps): a
 ///           16-bit one after the whole sum, an f32 one in pieces of the depth, as the sum grows.
-/// Bits      Tiles are fixed by (T, I, O) alone; the number of threads changes nothing.
-/// Workspace `linear_workspace_bytes`. CPU: f32 copies of tiles for 16-bit types, none for f32.
-///           CUDA: what cuBLASLt is offered (32 MiB; a stream with less works, by other algorithms)
-///           and the partial sums of dbias.
+/// Bits      Fixed by (T, I, O) alone; the number of threads changes nothing.
+/// Workspace `linear_workspace_bytes`. CPU: with it f32 takes cpu/team_product.h where that is
+///           fastest; f32 may come without, and takes OpenBLAS. 16-bit types need it (f32 copies of
+///           tiles). CUDA: what cuBLASLt is offered (32 MiB; a stream with less works, by other
+///           algorithms) and the partial sums of dbias.
 /// Errors    sizes that disagree are our bug (CHECK). Nothing may alias the output.
 ///
 /// GELU      With `gelu_input`, the product before or behind GELU (kernels/activation.h) takes it

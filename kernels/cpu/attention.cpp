@@ -21,9 +21,11 @@
 namespace sherd::kernels::cpu {
 namespace {
 
-constexpr std::int64_t kTile = 48;  // queries (forward) or keys (backward): whole tiles of products
-constexpr std::int64_t kQueries = kDepth;  // the backward's queries at a time
+constexpr std::int64_t kStrip = 24;        // rows or keys at a time along the diagonal
+constexpr std::int64_t kTile = 192;        // the backward's keys at a time
+constexpr std::int64_t kQueries = kDepth;  // and its queries
 constexpr std::int64_t kLine = 16;         // floats of a cache line
+static_assert(kStrip % kTileRows == 0 && kTile % kStrip == 0 && kTile <= kQueries);
 
 std::int64_t round_up(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b * b;
@@ -148,13 +150,13 @@ struct ForwardBuffers {
     copy_SK = scratch.take(S * K);
     key_panels = scratch.take(panel_floats(K, S));
     value_panels = scratch.take(panel_floats(S, K));
-    query = scratch.take(kTile * K);
-    out = scratch.take(kTile * K);
-    score = scratch.take(kTile * score_stride);
+    query = scratch.take(kStrip * K);
+    out = scratch.take(kStrip * K);
+    score = scratch.take(kStrip * score_stride);
   }
   std::int64_t score_stride;
   float *copy_SK, *key_panels, *value_panels;
-  float *query, *out, *score;  // of one tile of queries
+  float *query, *out, *score;  // of one strip of queries
 };
 
 // The scores of `rows` queries against all keys up to the tile's last, and a few beyond.
@@ -183,7 +185,7 @@ void weigh_values(const AttentionShape& shape, std::int64_t rows, std::int64_t k
                   rows, shape.head_width);
 }
 
-// One head of one sequence, tile of queries by tile; writes its rows of out and lse.
+// One head of one sequence, strip of queries by strip; writes its rows of out and lse.
 template <class T>
 void forward_head(const AttentionForward& args, std::int64_t b, std::int64_t h, Scratch scratch) {
   const AttentionShape& shape = args.shape;
@@ -199,11 +201,11 @@ void forward_head(const AttentionForward& args, std::int64_t b, std::int64_t h, 
   const HeadRows<const T> queries = packed_head(qkv, shape, b, Part::kQuery, h);
   const HeadRows<T> out = out_head(args.out.as<T>(), shape, b, h);
   float* lse_S = args.lse.as<float>() + (b * shape.query_heads + h) * S;
-  for (std::int64_t q0 = 0; q0 < S; q0 += kTile) {
-    const std::int64_t rows = std::min(kTile, S - q0), keys = q0 + rows;
+  for (std::int64_t q0 = 0; q0 < S; q0 += kStrip) {
+    const std::int64_t rows = std::min(kStrip, S - q0), keys = q0 + rows;
     widen_rows(queries.first + q0 * queries.stride, queries.stride, buffers.query, K, rows, K);
     score_queries(shape, {buffers.query, K}, rows, keys, buffers);
-    float factor[kTile];
+    float factor[kStrip];
     for (std::int64_t r = 0; r < rows; ++r) {
       factor[r] = softmax_row(args, element_of(shape, b, h, q0 + r), q0 + r, keys,
                               buffers.score + r * buffers.score_stride, lse_S + q0 + r);
@@ -295,21 +297,35 @@ struct QueryHead {
   MatrixView query, dout;
 };
 
+// Calls `strip(row, rows, keys)` for the tile's queries, of which the last sees `keys` keys: few at
+// a time where that number grows.
+template <class Strip>
+void for_each_strip(const BackwardTile& tile, Strip&& strip) {
+  for (std::int64_t row = 0, rows = 0; row < tile.num_queries; row += rows) {
+    const std::int64_t before = tile.q0 + row - tile.k0;  // keys that all of them see, but one
+    rows = std::min(before < tile.num_keys ? kStrip : kQueries, tile.num_queries - row);
+    strip(row, rows, std::min(tile.num_keys, before + rows));
+  }
+}
+
 // The scores and dp of the tile, then in their place drop(p) and ds, exactly zero where masked.
 void differentiate_tile(const AttentionBackward& args, const BackwardTile& tile,
                         const QueryHead& head, const BackwardBuffers& buffers) {
   const AttentionShape& shape = args.shape;
   const std::int64_t S = shape.positions, K = shape.head_width, k0 = tile.k0, q0 = tile.q0;
-  const auto multiply = [&](const MatrixView& rows, const float* panels, float scale, float* out) {
-    multiply_panels({.first = {.depth = K,
-                               .a = rows.from_row(q0).data,
-                               .a_row = rows.stride,
-                               .b = panels + k0 * K,
-                               .c = out,
-                               .c_stride = kTile,
-                               .scale = scale},
-                     .b_panel = K * kTileColumns},
-                    tile.num_queries, round_up(tile.num_keys, kTileColumns));
+  const auto multiply = [&](const MatrixView& matrix, const float* panels, float scale,
+                            float* out) {
+    for_each_strip(tile, [&](std::int64_t row, std::int64_t rows, std::int64_t keys) {
+      multiply_panels({.first = {.depth = K,
+                                 .a = matrix.from_row(q0 + row).data,
+                                 .a_row = matrix.stride,
+                                 .b = panels + k0 * K,
+                                 .c = out + row * kTile,
+                                 .c_stride = kTile,
+                                 .scale = scale},
+                       .b_panel = K * kTileColumns},
+                      rows, round_up(keys, kTileColumns));
+    });
   };
   multiply(head.query, buffers.key_KS, score_scale(shape), buffers.p);
   multiply(head.dout, buffers.value_KS, 1.0f, buffers.ds);
@@ -330,32 +346,39 @@ void differentiate_tile(const AttentionBackward& args, const BackwardTile& tile,
 void accumulate_tile(const AttentionShape& shape, const BackwardTile& tile,
                      const BackwardBuffers& buffers) {
   const std::int64_t S = shape.positions, K = shape.head_width, k0 = tile.k0, q0 = tile.q0;
+  // A key is seen by the queries from its own on.
+  const std::int64_t strip = q0 == k0 ? kStrip : kTile;
   const auto over_queries = [&](const float* weights, const float* panels, float scale,
                                 float* out) {
-    multiply_panels({.first = {.depth = tile.num_queries,
-                               .a = weights,
-                               .a_row = 1,
-                               .a_depth = kTile,
-                               .b = panels + q0 * kTileColumns,
-                               .c = out + k0 * K,
-                               .c_stride = K,
-                               .scale = scale,
-                               .add = !tile.first_of_group || q0 > k0},
-                     .b_panel = S * kTileColumns},
-                    tile.num_keys, K);
+    for (std::int64_t key = 0; key < tile.num_keys; key += strip) {
+      const std::int64_t unseen = q0 == k0 ? key : 0;
+      multiply_panels({.first = {.depth = tile.num_queries - unseen,
+                                 .a = weights + unseen * kTile + key,
+                                 .a_row = 1,
+                                 .a_depth = kTile,
+                                 .b = panels + (q0 + unseen) * kTileColumns,
+                                 .c = out + (k0 + key) * K,
+                                 .c_stride = K,
+                                 .scale = scale,
+                                 .add = !tile.first_of_group || q0 > k0},
+                       .b_panel = S * kTileColumns},
+                      std::min(strip, tile.num_keys - key), K);
+    }
   };
   over_queries(buffers.p, buffers.dout_SK, 1.0f, buffers.dvalue);
   over_queries(buffers.ds, buffers.query_SK, score_scale(shape), buffers.dkey);
-  multiply_panels({.first = {.depth = tile.num_keys,
-                             .a = buffers.ds,
-                             .a_row = kTile,
-                             .b = buffers.key_SK + k0 * kTileColumns,
-                             .c = buffers.dquery + q0 * K,
-                             .c_stride = K,
-                             .scale = score_scale(shape),
-                             .add = k0 > 0},
-                   .b_panel = S * kTileColumns},
-                  tile.num_queries, K);
+  for_each_strip(tile, [&](std::int64_t row, std::int64_t rows, std::int64_t keys) {
+    multiply_panels({.first = {.depth = keys,
+                               .a = buffers.ds + row * kTile,
+                               .a_row = kTile,
+                               .b = buffers.key_SK + k0 * kTileColumns,
+                               .c = buffers.dquery + (q0 + row) * K,
+                               .c_stride = K,
+                               .scale = score_scale(shape),
+                               .add = k0 > 0},
+                     .b_panel = S * kTileColumns},
+                    rows, K);
+  });
 }
 
 // One query head: tiles of keys, and for each the queries that see them.

@@ -7,6 +7,7 @@
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/dispatch.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/team_product.h"
 
 namespace sherd::kernels::cpu {
 namespace {
@@ -200,10 +201,34 @@ float* checked_scratch(const Tensor& workspace, std::int64_t floats) {
   return static_cast<float*>(workspace.data);
 }
 
+// f32 throughout, room to pack in, and a processor whose fastest products are our own.
+bool multiplied_by_team(ThreadTeam& team, const Tensor& workspace, const Product<float, float>& p) {
+  if (!workspace || !team_product_is_fastest()) return false;
+  multiply(team,
+           {.rows = p.rows,
+            .columns = p.columns,
+            .depth = p.depth,
+            .a = operand_at(p.a, 0, 0),
+            .b = operand_at(p.b, 0, 0),
+            .c = p.c,
+            .bias = p.bias,
+            .add = p.add_to_output},
+           checked_scratch(workspace,
+                           team_product_floats(p.rows, p.columns, p.depth, team.num_threads())));
+  return true;
+}
+template <class T, class R>
+bool multiplied_by_team(ThreadTeam&, const Tensor&, const Product<T, R>&) {
+  return false;
+}
+
 // Runs the product's cells, and after them `num_more` tasks `more(i)` in the same loop.
 template <class T, class R, class More>
 void run_product(ThreadTeam& team, const Tensor& workspace, const Product<T, R>& p,
                  std::int64_t num_more, const More& more) {
+  if (multiplied_by_team(team, workspace, p)) {
+    return team.parallel_for(num_more, [&](std::int64_t task, int) { more(task); });
+  }
   const Cells cells = cut_into_cells(p.rows, p.columns, p.depth);
   const std::int64_t floats = std::is_same_v<T, float> ? 0 : scratch_floats(cells, p.depth);
   float* scratch = checked_scratch(workspace, floats * team.num_threads());
@@ -289,8 +314,12 @@ void linear_backward_weight(ThreadTeam& team, const LinearBackwardWeight& args) 
 }
 
 std::int64_t linear_workspace_bytes(const LinearShape& shape, DType dtype, int num_threads) {
-  if (dtype == DType::kF32) return 0;
   const auto [T, I, O] = shape;
+  if (dtype == DType::kF32) {
+    return 4 * std::max({team_product_floats(T, O, I, num_threads),
+                         team_product_floats(T, I, O, num_threads),
+                         team_product_floats(O, I, T, num_threads)});
+  }
   const std::int64_t floats = std::max({scratch_floats(cut_into_cells(T, O, I), I),
                                         scratch_floats(cut_into_cells(T, I, O), O),
                                         scratch_floats(cut_into_cells(O, I, T), T)});

@@ -26,8 +26,11 @@ struct TileProduct {
   std::int64_t c_stride = 0;
   float scale = 1.0f;
   bool add = false;
+  const float* bias = nullptr;  ///< added to every row; not together with `add`
 };
 void multiply_tile(const TileProduct& tile, int rows, int columns);
+/// The same with a in a panel, a[i,k] at a[6 k + i], of which all 6 rows can be read.
+void multiply_packed_tile(const TileProduct& tile, int rows, int columns);
 
 /// All tiles of a product of any size. b lies in panels: columns [16 p, 16 p + 16) as [depth][16],
 /// zero beyond the last column. The depth is walked in pieces of kDepth, each a chain of its own.
@@ -51,6 +54,13 @@ void pack_columns(const MatrixView& b, std::int64_t depth, std::int64_t columns,
 /// The same of the transpose of b_t [columns, depth].
 void pack_columns_of_transpose(const MatrixView& b_t, std::int64_t depth, std::int64_t columns,
                                float* panels);
+
+/// a [rows, depth] into panels of 6 rows as [depth][6], one after another; beyond the last row
+/// stands nothing of use. Up to 2 floats after the last panel are written.
+void pack_rows(const MatrixView& a, std::int64_t rows, std::int64_t depth, float* panels);
+/// The same of the transpose of a_t [depth, rows].
+void pack_rows_of_transpose(const MatrixView& a_t, std::int64_t rows, std::int64_t depth,
+                            float* panels);
 
 inline std::int64_t panel_floats(std::int64_t depth, std::int64_t columns) {
   return (columns + kTileColumns - 1) / kTileColumns * kTileColumns * depth;

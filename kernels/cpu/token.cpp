@@ -126,54 +126,85 @@ void sum_by_position(ThreadTeam& team, const EmbeddingBackward& args) {
   });
 }
 
-// Calls term(block as floats, count) for the blocks of a row, in order.
-template <class T, class Function>
-void for_each_block_of_row(T* row, std::int64_t width, Function&& function) {
+float block_maximum(const float* x, int count) {
+  float maximum = -std::numeric_limits<float>::infinity();
+#pragma omp simd reduction(max : maximum)
+  for (int i = 0; i < count; ++i) maximum = x[i] > maximum ? x[i] : maximum;
+  return maximum;
+}
+
+template <class T>
+void scale_row(T* row, std::int64_t width, float factor) {
   for_each_block(0, width, [&](std::int64_t first, int count) {
-    BlockScratch scratch;
-    function(row + first, load_block(row + first, count, scratch), count);
+    BlockScratch in, out;
+    const float* x = load_block(row + first, count, in);
+    float* y = block_target(row + first, out);
+#pragma omp simd
+    for (int i = 0; i < count; ++i) y[i] = factor * x[i];
+    store_block(row + first, count, out);
   });
+}
+
+// sum of exp(x - base) over a row: `base` is nearly the target's logit.
+struct RowSum {
+  float base;
+  double sum = 0.0;
+};
+
+// One pass: exponentials are taken of what a logit exceeds the target's by, which needs no maximum
+// first, but for the rare logit that exceeds it by too much for a float: then that is the base from
+// there on. `keep`: the exponentials replace the logits, which are floats.
+template <class T>
+RowSum sum_exponentials(T* logits_V, std::int64_t V, float target_logit, bool keep) {
+  constexpr float kMost = 30.0f;  // then sums and what divides by them stay far from either end
+  RowSum row{target_logit};
+  for_each_block(0, V, [&](std::int64_t first, int count) {
+    BlockScratch in, out;
+    const float* x = load_block(logits_V + first, count, in);
+    const float maximum = block_maximum(x, count);
+    if (!(maximum - row.base <= kMost)) {
+      const float factor = fast_exp(row.base - maximum);
+      row.sum *= factor;
+      if (keep) scale_row(logits_V, first, factor);
+      row.base = maximum;
+    }
+    const float base = row.base;
+    float* e = keep ? block_target(logits_V + first, out) : out.value;
+#pragma omp simd
+    for (int i = 0; i < count; ++i) e[i] = fast_exp(x[i] - base);
+    LaneSum sum;
+    sum.add_values(e, count);
+    row.sum += static_cast<double>(sum.total());
+  });
+  return row;
 }
 
 // One row of cross-entropy: the loss is returned and the row becomes its gradient.
 template <class T>
 float cross_entropy_row(T* logits_V, std::int64_t V, std::int64_t target,
                         const CrossEntropy& args) {
+  constexpr bool kFloats = std::is_same_v<T, float>;
   const float target_logit = static_cast<float>(logits_V[target]);
-  float maximum = -std::numeric_limits<float>::infinity();
-  for_each_block_of_row(logits_V, V, [&](T*, const float* x, int count) {
-#pragma omp simd reduction(max : maximum)
-    for (int i = 0; i < count; ++i) maximum = x[i] > maximum ? x[i] : maximum;
-  });
-  // A float row that will be overwritten anyway keeps the exponentials for the gradient.
-  const bool keep = std::is_same_v<T, float> && args.gradient;
-  LaneSum sum;
-  for_each_block_of_row(logits_V, V, [&](T* row, const float* x, int count) {
-    BlockScratch scratch;
-    float* e = keep ? block_target(row, scratch) : scratch.value;
-#pragma omp simd
-    for (int i = 0; i < count; ++i) e[i] = fast_exp(x[i] - maximum);
-    sum.add_values(e, count);
-  });
-  const float total = sum.total();
+  const RowSum row = sum_exponentials(logits_V, V, target_logit, kFloats && args.gradient);
+  const auto total = static_cast<float>(row.sum);
   if (args.gradient) {
-    const float inverse = 1.0f / total, scale = args.grad_scale;
-    const float at_target = scale * (fast_exp(target_logit - maximum) * inverse - 1.0f);
-    for_each_block_of_row(logits_V, V, [&](T* row, const float* x, int count) {
-      BlockScratch scratch;
-      float* gradient = block_target(row, scratch);
-      if constexpr (std::is_same_v<T, float>) {
+    const float scale = args.grad_scale, factor = scale / total, base = row.base;
+    const float at_target = factor * fast_exp(target_logit - base) - scale;
+    if constexpr (kFloats) {
+      scale_row(logits_V, V, factor);
+    } else {
+      for_each_block(0, V, [&](std::int64_t first, int count) {
+        BlockScratch in, out;
+        const float* x = load_block(logits_V + first, count, in);
+        float* gradient = block_target(logits_V + first, out);
 #pragma omp simd
-        for (int i = 0; i < count; ++i) gradient[i] = scale * (x[i] * inverse);
-      } else {
-#pragma omp simd
-        for (int i = 0; i < count; ++i) gradient[i] = scale * (fast_exp(x[i] - maximum) * inverse);
-      }
-      store_block(row, count, scratch);
-    });
+        for (int i = 0; i < count; ++i) gradient[i] = factor * fast_exp(x[i] - base);
+        store_block(logits_V + first, count, out);
+      });
+    }
     logits_V[target] = static_cast<T>(at_target);
   }
-  return fast_log(total) + (maximum - target_logit);
+  return fast_log(total) + (row.base - target_logit);
 }
 
 }  // namespace

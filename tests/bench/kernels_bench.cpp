@@ -1,8 +1,10 @@
 // Kernels at the sizes of a 124 M parameter model (1024 tokens) against this machine's own bounds:
-// products against OpenBLAS on large matrices, a thread each; the rest against a copy on every
-// thread, of buffers larger than the caches, read and written bytes counted. `share` is the part of
-// the bound that is reached. A bound is measured right before and after what is compared with it,
-// and the better value counts: clocks and neighbours change.
+// products against OpenBLAS on large matrices, a thread each; what writes elsewhere than it reads
+// against a copy, what works in place against scaling a buffer in place (a copy's target is first
+// read into the caches, which nobody counts). All threads, buffers larger than the caches, read and
+// written bytes counted. `share` is the part of the bound that is reached. A bound is measured
+// right before and after what is compared with it, and the better value counts: clocks and
+// neighbours change.
 //
 //   ./dev bench kernels            all
 //   ./dev bench kernels linear     those whose name matches
@@ -91,12 +93,33 @@ double product_rate() {
   return 2.0 * threads * kSize * kSize * kSize / seconds;
 }
 
-// Bytes per second of a copy on all threads.
-double copy_rate() {
+// Bytes per second over two buffers, a large part of which each thread works on.
+template <class Part>
+double memory_rate(const Part& part) {
   const std::int64_t numel = 32 << 20;
   const Tensor from = tensor("copy.from", numel), to = tensor("copy.to", numel);
-  return 2.0 * static_cast<double>(from.bytes()) /
-         best_seconds(3, [&] { kernels::cast(stream(), from, to); });
+  const std::int64_t threads = engine::num_usable_cores(), own = numel / threads;
+  return 2.0 * static_cast<double>(from.bytes()) / best_seconds(3, [&] {
+           stream().team().parallel_for(threads, [&](std::int64_t task, int) {
+             part(from.as<float>() + task * own, to.as<float>() + task * own, own);
+           });
+         });
+}
+// A copy, by the library's means or by plain loads and stores.
+double copy_rate() {
+  const double library = memory_rate([](const float* from, float* to, std::int64_t count) {
+    std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(float));
+  });
+  return std::max(library, memory_rate([](const float* from, float* to, std::int64_t count) {
+#pragma omp simd
+                    for (std::int64_t i = 0; i < count; ++i) to[i] = 0.5f * from[i];
+                  }));
+}
+double in_place_rate() {
+  return memory_rate([](const float*, float* to, std::int64_t count) {
+#pragma omp simd
+    for (std::int64_t i = 0; i < count; ++i) to[i] = 0.999f * to[i];
+  });
 }
 
 // Runs `work` for the benchmark's time; its best call counts, as the bound's does.
@@ -116,8 +139,8 @@ void measure_flops(benchmark::State& state, double flops, const Work& work) {
 }
 template <class Work>
 void measure_bytes(benchmark::State& state, std::int64_t numel, int floats_per_element,
-                   const Work& work) {
-  measure(state, "GB/s", 4.0 * static_cast<double>(numel) * floats_per_element, copy_rate, work);
+                   const Work& work, double (*bound)() = copy_rate) {
+  measure(state, "GB/s", 4.0 * static_cast<double>(numel) * floats_per_element, bound, work);
 }
 
 void linear(benchmark::State& state) {
@@ -127,17 +150,21 @@ void linear(benchmark::State& state) {
   const kernels::LinearShape shape{tokens, inputs, outputs};
   const Tensor x = tensor("x", tokens * inputs), w = tensor("w", inputs * outputs);
   const Tensor y = tensor("y", tokens * outputs);
+  const Tensor workspace = tensor(
+      "linear.workspace",
+      kernels::linear_workspace_bytes(shape, DType::kF32, DType::kF32, engine::num_usable_cores()),
+      DType::kU8);
   state.SetLabel(state.range(2) == 0 ? "forward" : state.range(2) == 1 ? "d input" : "d weight");
   measure_flops(state, 2.0 * static_cast<double>(tokens * inputs * outputs), [&] {
     switch (state.range(2)) {
       case 0:
-        kernels::linear_forward(stream(), {shape, x, w, {}, y, {}});
+        kernels::linear_forward(stream(), {shape, x, w, {}, y, workspace});
         break;
       case 1:
-        kernels::linear_backward_input(stream(), {shape, y, w, x, false, {}});
+        kernels::linear_backward_input(stream(), {shape, y, w, x, false, workspace});
         break;
       default:
-        kernels::linear_backward_weight(stream(), {shape, y, x, w, {}, false, {}});
+        kernels::linear_backward_weight(stream(), {shape, y, x, w, {}, false, workspace});
     }
   });
 }
@@ -247,9 +274,12 @@ void rotary(benchmark::State& state) {
   const Tensor table = tensor("rotary.table", kTokens * width);
   kernels::rotary_table(stream(), table, kTokens, width, 10000.0);
   // Two thirds of the packed rows are read and written.
-  measure_bytes(state, tokens * 2 * heads * width, 2, [&] {
-    kernels::rotary(stream(), {8, kTokens, heads, heads, width, table, qkv});
-  });
+  measure_bytes(
+      state, tokens * 2 * heads * width, 2,
+      [&] {
+        kernels::rotary(stream(), {8, kTokens, heads, heads, width, table, qkv});
+      },
+      in_place_rate);
 }
 BENCHMARK(rotary)->UseRealTime()->Unit(benchmark::kMillisecond);
 
@@ -266,13 +296,16 @@ void cross_entropy(benchmark::State& state) {
   const Tensor logits = tensor("logits", tokens * vocabulary);
   const Tensor targets = tensor("targets", tokens, DType::kI32);
   // A row of logits fits into the caches: it need be read and written only once.
-  measure_bytes(state, tokens * vocabulary, 2, [&] {
-    kernels::cross_entropy(stream(), {.tokens = tokens,
-                                      .vocab_size = vocabulary,
-                                      .logits = logits,
-                                      .targets = targets,
-                                      .losses = tensor("losses", tokens)});
-  });
+  measure_bytes(
+      state, tokens * vocabulary, 2,
+      [&] {
+        kernels::cross_entropy(stream(), {.tokens = tokens,
+                                          .vocab_size = vocabulary,
+                                          .logits = logits,
+                                          .targets = targets,
+                                          .losses = tensor("losses", tokens)});
+      },
+      in_place_rate);
 }
 BENCHMARK(cross_entropy)->UseRealTime()->Unit(benchmark::kMillisecond);
 
@@ -281,8 +314,10 @@ void sum_of_squares(benchmark::State& state) {
   const Tensor workspace =
       tensor("squares.workspace", kernels::sum_of_squares_workspace_bytes(numel) / 8, DType::kF64);
   const Tensor out = tensor("squares", 1, DType::kF64);
-  measure_bytes(state, numel, 1,
-                [&] { kernels::sum_of_squares(stream(), tensor("g", numel), out, workspace); });
+  measure_bytes(
+      state, numel, 1,
+      [&] { kernels::sum_of_squares(stream(), tensor("g", numel), out, workspace); },
+      in_place_rate);
 }
 BENCHMARK(sum_of_squares)->UseRealTime()->Unit(benchmark::kMillisecond);
 
@@ -292,14 +327,17 @@ void adamw_update(benchmark::State& state) {
   for (std::int64_t first = 0; first < numel; first += 65536) {
     segments.push_back({first, 65536, 0.1f});
   }
-  measure_bytes(state, numel, 7, [&] {
-    kernels::adam_update(stream(), {.common = {.parameter = tensor("p", numel),
-                                               .gradient = tensor("g", numel),
-                                               .segments = segments,
-                                               .lr = 1e-4f},
-                                    .exp_avg = tensor("m", numel),
-                                    .exp_avg_sq = tensor("v", numel)});
-  });
+  measure_bytes(
+      state, numel, 7,
+      [&] {
+        kernels::adam_update(stream(), {.common = {.parameter = tensor("p", numel),
+                                                   .gradient = tensor("g", numel),
+                                                   .segments = segments,
+                                                   .lr = 1e-4f},
+                                        .exp_avg = tensor("m", numel),
+                                        .exp_avg_sq = tensor("v", numel)});
+      },
+      in_place_rate);
 }
 BENCHMARK(adamw_update)->UseRealTime()->Unit(benchmark::kMillisecond);
 

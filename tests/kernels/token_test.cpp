@@ -237,6 +237,26 @@ TEST_P(Token, CrossEntropyKeepsSmallProbabilities) {
   EXPECT_TRUE(test::close(logits, expected, tolerance));
 }
 
+// Later parts of a row that exceed the target, and each other, by more than a float's exponential
+// can hold; the target before, among and after them.
+TEST_P(Token, CrossEntropyTakesLogitsThatGrowAlongTheRow) {
+  constexpr std::int64_t kVocab = 2100;
+  Values values = test::random_values(kVocab, 1, 2.0);
+  for (std::int64_t i = 0; i < kVocab; ++i)
+    values[i] += i < 300 ? 0 : i < 900 ? 45 : i < 1500 ? 250 : 251;
+  for (const std::int32_t target : {3, 299, 300, 1000, 2099}) {
+    SCOPED_TRACE(target);
+    OwnedTensor logits(GetParam(), values), losses(DType::kF32, 1);
+    const OwnedTensor targets(std::vector<std::int32_t>{target});
+    const oracle::Loss expected = oracle::cross_entropy(kVocab, logits.values(), {target});
+    cross_entropy(*test::compute_stream(), {1, kVocab, logits, targets, losses, true, 1.0f});
+    EXPECT_TRUE(test::close(losses, expected.losses, {4e-6, 4e-6, 2e-6}));
+    test::Tolerance tolerance = test::rounded_once(GetParam());
+    tolerance.absolute += 1e-6;
+    EXPECT_TRUE(test::close(logits, expected.gradients, tolerance));
+  }
+}
+
 TEST_P(Token, CrossEntropyDoesNotOverflow) {
   const double large = GetParam() == DType::kF16 ? 6e4 : 1e30;
   const double rounded_large = test::rounded(GetParam(), large);

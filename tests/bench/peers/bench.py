@@ -57,21 +57,27 @@ def write_tokens(path, model, world, steps):
     generator.choice(model["vocab_size"], size=shape, p=weights / weights.sum()).astype(numpy.int32).tofile(path)
 
 
-def measure(name, world, stage, wrapper, mode, pairs, threads):
-    """Turns of both; what is kept of one case."""
+def prepare(name, world, stage, pairs, threads):
+    """Files that both sides read; the model, the rows of a step, our command."""
     recipe = HERE / f"{name}.yaml"
     rows = MODELS[name] if MODELS[name] > 1 else world
     sets = [f"parallelism.data_parallel_shard_degree={world}", f"zero_optimization.stage={stage}",
             f"training.global_batch_size={rows}", f"run.num_threads={threads // world}"]
     model = json.loads(output_of(OURS, "describe", recipe, *sets))
-    OUT.mkdir(parents=True, exist_ok=True)
     shape, weights, tokens = (OUT / f"{name}.{what}" for what in ("json", "weights", "tokens"))
     shape.write_text(json.dumps(model))
     if not weights.exists():
         output_of(OURS, "weights", recipe, weights)
     write_tokens(tokens, model, world, WARM_UP + pairs + 1)
+    return model, rows, [OURS, "train", recipe, tokens, *sets]
+
+
+def measure(name, world, stage, wrapper, mode, pairs, threads):
+    """Turns of both; what is kept of one case."""
+    model, rows, command = prepare(name, world, stage, pairs, threads)
+    shape, weights, tokens = (OUT / f"{name}.{what}" for what in ("json", "weights", "tokens"))
     their_mode = mode if wrapper == "plain" else f"{mode}+{wrapper}"
-    ours = Side([OURS, "train", recipe, tokens, *sets], OUT / "ours.log")
+    ours = Side(command, OUT / "ours.log")
     theirs = Side([sys.executable, HERE / "theirs.py", shape, weights, tokens, their_mode, world, threads // world],
                   OUT / "theirs.log")
     turns = []
@@ -90,6 +96,28 @@ def measure(name, world, stage, wrapper, mode, pairs, threads):
             "tokens": rows * model["seq_length"], "parameters": model["num_parameters"],
             "flops": model["flops_per_token"], "load": os.getloadavg()[0],
             "loss_gap": max(abs(t["ours"]["loss"] - t["theirs"]["loss"]) for t in turns), "turns": turns[WARM_UP:]}
+
+
+def measure_stages(name, pairs, threads):
+    """Our stage 3 beside our stage 0, both on two ranks, taking turns."""
+    sides, turns = {}, []
+    for stage in (0, 3):
+        _, _, command = prepare(name, 2, stage, pairs, threads)
+        sides[stage] = Side(command, OUT / f"stage{stage}.log")
+    for turn in range(WARM_UP + pairs):
+        turns.append({stage: side.step() for stage, side in sides.items()})
+        print(f"  {name} stages turn {turn - WARM_UP + 1}/{pairs}: stage 0 {turns[-1][0]['seconds']:.3f} s, stage 3"
+              f" {turns[-1][3]['seconds']:.3f} s, load {os.getloadavg()[0]:.1f}", flush=True)
+    for side in sides.values():
+        side.end()
+    turns = turns[WARM_UP:]
+    median = statistics.median
+    ratios = [t[0]["seconds"] / t[3]["seconds"] for t in turns]
+    processor = median(t[0]["processor_seconds"] / t[3]["processor_seconds"] for t in turns)
+    exposed = {stage: median(t[stage]["exposed_comm_ms"] / 1e3 / t[stage]["seconds"] for t in turns) for stage in (0, 3)}
+    return (f"{name}, 2 ranks: stage 3 at {median(ratios):.3f} ({min(ratios):.3f}–{max(ratios):.3f}) of stage 0's tokens/s,"
+            f" {processor:.3f} in processor time; exposed communication {exposed[0]:.1%} of the step at stage 0,"
+            f" {exposed[3]:.1%} at stage 3; losses {turns[-1][0]['loss']:.6f} and {turns[-1][3]['loss']:.6f}")
 
 
 def row_of(case):
@@ -133,7 +161,7 @@ def main():
     parser = argparse.ArgumentParser(prog="./dev bench peers")
     parser.add_argument("--models", default=",".join(MODELS), help="comma-separated")
     parser.add_argument("--modes", default="eager,compile")
-    parser.add_argument("--cases", default="plain,ddp,fsdp2")
+    parser.add_argument("--cases", default="plain,ddp,fsdp2,stages")
     parser.add_argument("--pairs", type=int, default=5, help="measured turns of each case")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of all ranks together")
     parser.add_argument("--fresh", action="store_true", help="forget the cases measured before")
@@ -146,7 +174,7 @@ def main():
             weights.unlink()
     key = lambda c: (c["model"], c["world"], c["wrapper"], c["mode"], c["threads"], len(c["turns"]))
     done = {key(c): c for c in map(json.loads, kept.read_text().splitlines())} if kept.exists() else {}
-    shown = []
+    shown, stages = [], []
     for name in args.models.split(","):
         for world, stage, wrapper in CASES:
             for mode in args.modes.split(","):
@@ -158,7 +186,11 @@ def main():
                     with open(kept, "a") as file:
                         file.write(json.dumps(done[wanted]) + "\n")
                 shown.append(done[wanted])
-    print_table(shown)
+        if "stages" in args.cases.split(","):
+            stages.append(measure_stages(name, args.pairs, args.threads))
+    if shown:
+        print_table(shown)
+    print("", *stages, sep="\n")
 
 
 main()
