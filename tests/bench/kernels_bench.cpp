@@ -150,10 +150,11 @@ void linear(benchmark::State& state) {
   const kernels::LinearShape shape{tokens, inputs, outputs};
   const Tensor x = tensor("x", tokens * inputs), w = tensor("w", inputs * outputs);
   const Tensor y = tensor("y", tokens * outputs);
-  const Tensor workspace = tensor(
-      "linear.workspace",
-      kernels::linear_workspace_bytes(shape, DType::kF32, DType::kF32, engine::num_usable_cores()),
-      DType::kU8);
+  const Tensor workspace =
+      tensor("linear.workspace",
+             kernels::linear_workspace_bytes(shape, DType::kF32, DType::kF32,
+                                             {DeviceKind::kCpu, engine::num_usable_cores()}),
+             DType::kU8);
   state.SetLabel(state.range(2) == 0 ? "forward" : state.range(2) == 1 ? "d input" : "d weight");
   measure_flops(state, 2.0 * static_cast<double>(tokens * inputs * outputs), [&] {
     switch (state.range(2)) {

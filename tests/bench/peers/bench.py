@@ -20,6 +20,9 @@ ROOT = HERE.parents[2]
 OUT = ROOT / "build" / "peers"
 OURS = ROOT / "build" / "cpu" / "tests" / "sherd_peers"
 MODELS = {"quickstart": 8, "llama_25m": 4, "gpt2_124m": 1}  # sequences of one step at world 1
+# On a GPU: bf16 with FP32 master weights (there: autocast), nothing recomputed, sequences of 1,024.
+GPU_MODELS = {"gpt2_124m": 16, "llama_05b": 16, "llama_15b": 8}
+GPU = False
 WARM_UP = 2
 CASES = [(1, 0, "plain"), (2, 0, "ddp"), (2, 3, "fsdp2")]  # world, our stage, their wrapper
 
@@ -60,14 +63,20 @@ def write_tokens(path, model, world, steps):
 def prepare(name, world, stage, pairs, threads):
     """Files that both sides read; the model, the rows of a step, our command."""
     recipe = HERE / f"{name}.yaml"
-    rows = MODELS[name] if MODELS[name] > 1 else world
+    rows = (GPU_MODELS if GPU else MODELS)[name]
+    rows = rows if rows > 1 else world
     sets = [f"parallelism.data_parallel_shard_degree={world}", f"zero_optimization.stage={stage}",
             f"training.global_batch_size={rows}", f"run.num_threads={threads // world}"]
+    weights_sets = ["run.device=cpu"]
+    if GPU:
+        sets += ["run.device=cuda", "mixed_precision.param_dtype=bf16", "activation_checkpointing.mode=none"]
+    else:
+        sets += ["run.device=cpu"]
     model = json.loads(output_of(OURS, "describe", recipe, *sets))
     shape, weights, tokens = (OUT / f"{name}.{what}" for what in ("json", "weights", "tokens"))
     shape.write_text(json.dumps(model))
     if not weights.exists():
-        output_of(OURS, "weights", recipe, weights)
+        output_of(OURS, "weights", recipe, weights, *weights_sets)
     write_tokens(tokens, model, world, WARM_UP + pairs + 1)
     return model, rows, [OURS, "train", recipe, tokens, *sets]
 
@@ -82,9 +91,9 @@ def measure(name, world, stage, wrapper, mode, pairs, threads):
                   OUT / "theirs.log")
     turns = []
     for turn in range(WARM_UP + pairs):
-        rate = float(output_of(OURS, "rate", threads)) * 1e9
+        rate = float(output_of(OURS, "gpu_rate") if GPU else output_of(OURS, "rate", threads)) * 1e9
         turns.append({"rate": rate, "ours": ours.step(), "theirs": theirs.step()})
-        if turn == 0:
+        if turn == 0 and not GPU:
             # What compiling took isn't counted against the peer's peak.
             pathlib.Path(f"/proc/{theirs.process.pid}/clear_refs").write_text("5")
             pathlib.Path(f"/proc/{ours.process.pid}/clear_refs").write_text("5")
@@ -159,13 +168,22 @@ def print_table(cases):
 
 def main():
     parser = argparse.ArgumentParser(prog="./dev bench peers")
-    parser.add_argument("--models", default=",".join(MODELS), help="comma-separated")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu",
+                        help="cuda: one GPU, bf16, with the PyTorch of this python3")
+    parser.add_argument("--models", help="comma-separated")
     parser.add_argument("--modes", default="eager,compile")
     parser.add_argument("--cases", default="plain,ddp,fsdp2,stages")
     parser.add_argument("--pairs", type=int, default=5, help="measured turns of each case")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of all ranks together")
     parser.add_argument("--fresh", action="store_true", help="forget the cases measured before")
     args = parser.parse_args()
+    global GPU, OURS, OUT
+    GPU = args.device == "cuda"
+    if GPU:
+        programs = pathlib.Path(os.environ.get("SHERD_PROGRAMS", ROOT / "build" / "cuda"))
+        OURS = next(programs.rglob("sherd_peers"))
+        OUT, args.cases = ROOT / "build" / "peers_gpu", "plain"
+    args.models = args.models or ",".join(GPU_MODELS if GPU else MODELS)
     OUT.mkdir(parents=True, exist_ok=True)
     kept = OUT / "results.jsonl"
     if args.fresh:

@@ -5,6 +5,7 @@
 //   sherd_peers weights RECIPE FILE [KEY=VALUE...]   initial parameters, f32, in the table's order
 //   sherd_peers train RECIPE TOKENS [KEY=VALUE...]   "step" on stdin takes a step, answered in JSON
 //   sherd_peers rate THREADS                         OpenBLAS's products per second, in GFLOP/s
+//   sherd_peers gpu_rate                             the GPU's, in bf16
 //
 // TOKENS: i32 [steps, global batch, S + 1]; rank r takes its micro-batch's rows.
 
@@ -24,11 +25,13 @@
 
 #include "core/arena.h"
 #include "core/thread_team.h"
-#include "engine/launch.h"
+#include "engine/device.h"
 #include "engine/memory_plan.h"
 #include "engine/model/parameters.h"
+#include "engine/product_rate.h"
 #include "engine/recipe.h"
 #include "engine/system_info.h"
+#include "engine/token_feed.h"
 #include "engine/training_step.h"
 #include "kernels/cpu/gemm.h"
 
@@ -58,6 +61,7 @@ std::vector<Number> read_all(const std::string& path) {
 void describe(const engine::Recipe& recipe) {
   const engine::TrainingOptions options = engine::training_options(recipe);
   const model::ModelShape& shape = options.model;
+  const bool cuda = engine::device_kind(recipe) == DeviceKind::kCuda;
   nlohmann::ordered_json out = {{"layers", shape.num_layers},
                                 {"width", shape.width},
                                 {"query_heads", shape.query_heads},
@@ -78,6 +82,8 @@ void describe(const engine::Recipe& recipe) {
                                 {"eps", options.optimizer.eps},
                                 {"weight_decay", options.optimizer.decay.rate},
                                 {"max_norm", options.max_norm},
+                                {"device", cuda ? "cuda" : "cpu"},
+                                {"dtype", name_of(shape.dtype)},
                                 {"num_parameters", model::num_parameters(shape)},
                                 {"flops_per_token", engine::flops_per_token(shape)}};
   for (const UnitSpec& unit : model::parameter_table(shape)) {
@@ -124,16 +130,27 @@ double processor_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
+// On the recipe's device, with what a training needs there and no more.
 engine::LaunchOptions launch_of(const engine::Recipe& recipe,
                                 const engine::TrainingOptions& options) {
-  engine::LaunchOptions launch;
-  launch.world_size = static_cast<int>(recipe.world_size());
-  launch.threads_per_rank = static_cast<int>(recipe.run.num_threads);
-  const int threads = launch.compute_threads();
-  launch.memory = [&options, world = launch.world_size, threads](int rank) {
-    return std::make_unique<Arena>(
-        MemoryPlan(engine::training_buffers(options, {world, rank, threads})));
+  const engine::Device device = engine::choose_device(recipe);
+  engine::LaunchOptions launch = engine::launch_options(recipe);
+  const engine::MemoryRequest request{.world_size = launch.world_size,
+                                      .num_threads = launch.compute_threads(),
+                                      .device = device.kind,
+                                      .deterministic = recipe.run.deterministic,
+                                      .separate_memory = device.separate_memory};
+  const auto buffers = [&options, request](int r) {
+    engine::MemoryRequest of_rank = request;
+    of_rank.rank = r;
+    auto all = engine::training_buffers(options, of_rank);
+    const auto batches = engine::batch_buffers(options);
+    all.insert(all.end(), batches.begin(), batches.end());
+    return all;
   };
+  device.use_for(
+      launch, [=](int r) { return engine::device_plan(buffers(r), request); },
+      [=](int r) { return engine::host_plan(buffers(r), request); });
   return launch;
 }
 
@@ -153,35 +170,20 @@ void write_weights(const engine::Recipe& recipe, const std::string& path) {
 }
 
 // One rank's batches out of the file.
-class Batches {
- public:
-  Batches(const std::vector<std::int32_t>& file, const model::ModelShape& shape,
-          const sharding::Rank& rank)
-      : file_(file),
-        shape_(shape),
-        rank_(rank),
-        inputs_(shape.tokens()),
-        targets_(shape.tokens()) {}
-
-  engine::TokenBatch at(std::int64_t step) {
-    const std::int64_t width = shape_.seq_length + 1;
-    for (std::int64_t b = 0; b < shape_.sequences; ++b) {
-      const std::int64_t row = (step * rank_.world_size + rank_.rank) * shape_.sequences + b;
-      CHECK((row + 1) * width <= static_cast<std::int64_t>(file_.size()), "no tokens for step {}",
-            step);
-      std::copy_n(&file_[row * width], shape_.seq_length, &inputs_[b * shape_.seq_length]);
-      std::copy_n(&file_[row * width + 1], shape_.seq_length, &targets_[b * shape_.seq_length]);
+data::FillBatch batches_of(const std::vector<std::int32_t>& file, const model::ModelShape& shape,
+                           const sharding::Rank& rank) {
+  return [&](std::int64_t step, std::int64_t, const data::Batch& batch) {
+    const std::int64_t width = shape.seq_length + 1;
+    for (std::int64_t b = 0; b < shape.sequences; ++b) {
+      std::int64_t row = (step * rank.world_size + rank.rank) * shape.sequences + b;
+      // Reading ahead goes beyond the last step.
+      row %= static_cast<std::int64_t>(file.size()) / width;
+      const std::int64_t at = b * shape.seq_length;
+      std::copy_n(&file[row * width], shape.seq_length, batch.inputs.as<std::int32_t>() + at);
+      std::copy_n(&file[row * width + 1], shape.seq_length, batch.targets.as<std::int32_t>() + at);
     }
-    return {{inputs_.data(), DType::kI32, shape_.tokens()},
-            {targets_.data(), DType::kI32, shape_.tokens()}};
-  }
-
- private:
-  const std::vector<std::int32_t>& file_;
-  const model::ModelShape& shape_;
-  const sharding::Rank& rank_;
-  std::vector<std::int32_t> inputs_, targets_;
-};
+  };
+}
 
 void train(const engine::Recipe& recipe, const std::string& tokens_path) {
   const engine::TrainingOptions options = engine::training_options(recipe);
@@ -189,13 +191,14 @@ void train(const engine::Recipe& recipe, const std::string& tokens_path) {
   const std::int64_t libraries = status_bytes("VmRSS");
   engine::LaunchOptions launch = launch_of(recipe, options);
   KernelTimes kernels;
-  launch.hook = kernels.hook();
+  if (launch.device == DeviceKind::kCpu) launch.hook = kernels.hook();
   std::barrier turn(launch.world_size);
   bool more = true;
   engine::run_ranks(launch, [&](sharding::Rank& rank) {
     engine::ShardedModel model(options, rank);
     engine::TrainingStep training_step(options, model);
-    Batches batches(tokens, options.model, rank);
+    engine::TokenFeed feed(options, rank, batches_of(tokens, options.model, rank));
+    feed.start(0);
     rank.guard([&] {
       for (std::int64_t step = 0;; ++step) {
         std::string line;
@@ -206,7 +209,8 @@ void train(const engine::Recipe& recipe, const std::string& tokens_path) {
         const double processor = processor_seconds();
         const auto begin = Clock::now();
         const engine::StepResult result =
-            training_step.run(step, [&](std::int64_t s, std::int64_t) { return batches.at(s); });
+            training_step.run(step, [&](auto... at) { return feed.next(at...); });
+        rank.compute().synchronize();
         turn.arrive_and_wait();
         const std::chrono::duration<double> seconds = Clock::now() - begin;
         if (rank.rank != 0) continue;
@@ -217,8 +221,10 @@ void train(const engine::Recipe& recipe, const std::string& tokens_path) {
             {"exposed_comm_ms", result.exposed_comm_ms},
             {"processor_seconds", processor_seconds() - processor},
             {"kernels", kernels.seconds()},
-            {"libraries", libraries},
-            {"peak", status_bytes("VmHWM")}};
+            {"libraries", launch.device == DeviceKind::kCpu ? libraries : 0},
+            {"peak", launch.device == DeviceKind::kCpu
+                         ? status_bytes("VmHWM")
+                         : static_cast<const Arena&>(*rank.memory).taken_bytes()}};
         fmt::print("{}\n", answer.dump());
         std::fflush(stdout);
       }
@@ -256,6 +262,10 @@ int run(std::vector<std::string> args) {
   const std::string command = args.empty() ? "" : args[0];
   if (command == "rate" && args.size() == 2) {
     fmt::print("{:.2f}\n", product_rate(std::stoi(args[1])) * 1e-9);
+    return 0;
+  }
+  if (command == "gpu_rate" && args.size() == 1) {
+    fmt::print("{:.2f}\n", engine::measure_product_rate_of_gpu(DType::kBF16, {}) * 1e-9);
     return 0;
   }
   const std::size_t own = command == "describe" ? 2 : 3;

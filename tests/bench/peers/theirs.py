@@ -163,8 +163,11 @@ def main():
         torch.distributed.init_process_group("gloo")
 
     libraries = status_bytes("VmRSS")
+    on_gpu = m["device"] == "cuda"
+    device = torch.device(m["device"])
     model = Model(m)
     load(model, m, weights)
+    model = model.to(device)
     parameters = lambda: list(model.parameters())  # FSDP replaces them
     wrapped = wrap(model, mode, world)
     decayed = [p for p in parameters() if p.dim() >= 2]
@@ -177,7 +180,9 @@ def main():
 
     def take_step(step):
         rows = torch.from_numpy(tokens[step, rank].astype(numpy.int64))
-        loss = wrapped(rows[:, :-1].contiguous(), rows[:, 1:].contiguous())
+        rows = rows.pin_memory().to(device, non_blocking=True) if on_gpu else rows
+        with torch.autocast(m["device"], dtype=torch.bfloat16, enabled=m["dtype"] == "bf16"):
+            loss = wrapped(rows[:, :-1].contiguous(), rows[:, 1:].contiguous())
         loss.backward()
         norm = nn.utils.clip_grad_norm_(parameters(), m["max_norm"])
         optimizer.step()
@@ -200,7 +205,8 @@ def main():
         loss, norm = take_step(step)
         seconds = time.perf_counter() - begin
         step += 1
-        own = [libraries, status_bytes("VmHWM"), time.process_time() - processor]
+        own = [0, torch.cuda.max_memory_allocated()] if on_gpu else [libraries, status_bytes("VmHWM")]
+        own += [time.process_time() - processor]
         if world > 1:
             of_all = [None] * world
             torch.distributed.all_gather_object(of_all, own)
