@@ -2,6 +2,7 @@
 
 #include <nccl.h>
 
+#include <cstdlib>
 #include <mutex>
 #include <thread>
 
@@ -25,6 +26,10 @@ class Group {
   Group& operator=(const Group&) = delete;
 
   void connect(const std::vector<int>& devices) {
+    // A rank has two communicators at work at once. Every rank calls them in the same order, and
+    // NCCL keeps to the order of calls if it is told so: two kernels that wait for peers can't
+    // then take each other's place on the device. Not if the user has said otherwise.
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
     ncclUniqueId id;
     check(ncclGetUniqueId(&id), "ncclGetUniqueId");
     const auto world = static_cast<int>(devices.size());
