@@ -30,7 +30,7 @@ inline constexpr std::int64_t kAttentionSeedBytes = 256;
 /// Hopper): the sums of dout * out; key and value gradients of every query head, where heads share
 /// them; and the sums of dQ in f32, or instead of them, where the order of sums is fixed, all of dP
 /// in 16 bits. The last grows with S * S. A plan that wants more is refused with the bytes.
-/// tests/kernels/attention_graph_test.cpp asks cuDNN for an H100.
+/// tests/cuda_plans/attention_graph_test.cpp asks cuDNN for an H100.
 inline std::int64_t cudnn_attention_bytes(const AttentionShape& shape, bool deterministic) {
   constexpr std::int64_t kSlack = 16 << 20, kTile = 128;
   const std::int64_t heads = shape.sequences * shape.query_heads;

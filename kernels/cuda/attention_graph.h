@@ -3,7 +3,7 @@
 /// timing.
 ///
 /// A graph can be checked without a GPU, for a Hopper that is described by its properties:
-/// tests/kernels/attention_graph_test.cpp asks so whether there is a plan, and what it wants.
+/// tests/cuda_plans/attention_graph_test.cpp asks so whether there is a plan, and what it wants.
 #pragma once
 
 #include <cudnn_frontend.h>
