@@ -25,11 +25,12 @@ inline AttentionForm attention_form(const AttentionShape& shape, DType dtype) {
 /// The scratch begins with the two words of cuDNN's dropout.
 inline constexpr std::int64_t kAttentionSeedBytes = 256;
 
-/// What a cuDNN plan may take. How much it wants is known only once it is built on a GPU, so this
-/// reserves what its graphs are known to hold (cudnn_frontend 1.32, sdpa_backward, on Hopper): the
-/// sums of dout * out; key and value gradients of every query head, where heads share them; and the
-/// sums of dQ in f32, or instead of them, where the order of sums is fixed, all of dP in 16 bits.
-/// The last grows with S * S. A plan that wants more is refused with the bytes.
+/// What a cuDNN plan may take. How much it wants is known only to the cuDNN and the GPU of the run,
+/// so this reserves what its graphs are known to hold (cudnn_frontend 1.32, sdpa_backward, on
+/// Hopper): the sums of dout * out; key and value gradients of every query head, where heads share
+/// them; and the sums of dQ in f32, or instead of them, where the order of sums is fixed, all of dP
+/// in 16 bits. The last grows with S * S. A plan that wants more is refused with the bytes.
+/// tests/cuda_plans/attention_graph_test.cpp asks cuDNN for an H100.
 inline std::int64_t cudnn_attention_bytes(const AttentionShape& shape, bool deterministic) {
   constexpr std::int64_t kSlack = 16 << 20, kTile = 128;
   const std::int64_t heads = shape.sequences * shape.query_heads;

@@ -166,7 +166,8 @@ Product plan(cublasLtHandle_t handle, const ProductKey& key) {
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
       handle, product.operation.get(), product.a.get(), product.b.get(), product.d.get(),
       product.d.get(), preference.get(), 1, &result, &found);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && found == 0)) {
+  const bool none = found == 0 || result.state != CUBLAS_STATUS_SUCCESS;
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && none)) {
     throw UsageError(
         "cuBLASLt {} has no algorithm for a product [{}, {}] over {} of {} into {}{} with {} bytes "
         "of workspace on this GPU; choose other types in mixed_precision, or run.device: cpu",

@@ -1,0 +1,86 @@
+// cuDNN's plans for attention, made without a GPU for one that is described to it: that our graphs
+// are accepted, and that what their plans want fits into the reserve of the memory plan.
+#include "kernels/cuda/attention_graph.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/body/attention.h"
+
+namespace sherd::kernels::cuda {
+namespace {
+
+// An H100 in cuDNN's own words (CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, its keys from what
+// cuDNN 9.19 says is missing; the numbers are NVIDIA's for the SXM5 board).
+constexpr const char* kH100 =
+    R"({"maxGridSize": [2147483647, 65535, 65535], "maxBlockSize": [1024, 1024, 64],
+        "regsPerBlock": 65536, "multiProcessorCount": 132, "warpSize": 32,
+        "maxSharedMemoryPerBlock": 49152, "maxSharedMemoryPerBlockOptin": 232448,
+        "reservedSharedMemoryPerBlock": 1024, "maxRegistersPerSM": 65536, "maxCtasPerSM": 32,
+        "maxThreadsPerBlock": 1024, "maxThreadsPerSM": 2048, "pciDeviceId": 9008,
+        "isTccDriver": 0, "supportCoopLaunch": 1, "smClockRateKHz": 1980000,
+        "memClockRateKHz": 2619000, "l2CacheSize": 52428800,
+        "deviceName": "NVIDIA H100 80GB HBM3", "deviceVer": 900, "driverVer": 13000,
+        "cudaDeviceId": 0, "totalGlobalMem": 85000000000, "runtimeVer": 13000, "smVersion": 900,
+        "memBusWidth": 5120, "ecc": 0})";
+
+std::shared_ptr<const cudnn_frontend::DeviceProperties> h100() {
+  const std::string text = kH100;
+  std::vector<std::uint8_t> bytes(text.begin(), text.end());
+  bytes.push_back(0);
+  auto properties = std::make_shared<cudnn_frontend::DeviceProperties>();
+  cudnn_frontend::error_t status = properties->deserialize(bytes);
+  CHECK(status.is_good(), "{}", status.get_message());
+  return properties;
+}
+
+// A micro-batch of each recipe, and shapes beside tiles.
+const AttentionShape kShapes[] = {
+    {16, 1024, 12, 12, 64}, {4, 2048, 32, 8, 64}, {2, 4096, 32, 8, 128}, {12, 256, 6, 6, 64},
+    {2, 65, 4, 4, 8},       {1, 65, 6, 2, 64},    {1, 150, 4, 2, 24},    {2, 128, 4, 1, 128},
+    {1, 200, 2, 2, 128},    {3, 67, 4, 2, 64}};
+
+// What the heuristics' first plan wants: refused with less, cuDNN says so. The frontend puts the
+// sums of dout * out beside it and, where the order of sums is free, dQ in f32.
+std::int64_t wanted_by_first(
+    AttentionGraphKey key, const std::shared_ptr<const cudnn_frontend::DeviceProperties>& device) {
+  const AttentionShape& s = key.shape;
+  key.scratch_bytes = -1;  // even a plan that wants nothing wants more
+  std::int64_t bytes = 0;
+  try {
+    check_attention_graph(key, device);
+    ADD_FAILURE() << "planned in less than nothing";
+  } catch (const UsageError& error) {
+    const std::string text = error.what(), word = "Requires ";
+    const auto at = text.find(word);
+    EXPECT_NE(at, std::string::npos) << text;
+    EXPECT_EQ(text.find('\n'), std::string::npos) << text;
+    if (at != std::string::npos) bytes = std::stoll(text.substr(at + word.size()));
+  }
+  if (!key.backward) return bytes;
+  return bytes + s.tokens() * s.query_heads * 4 * (key.deterministic ? 1 : 1 + s.head_width);
+}
+
+TEST(AttentionGraph, HasAPlanOnAnH100ThatFitsIntoTheReserve) {
+  const auto device = h100();
+  for (const AttentionShape& shape : kShapes) {
+    for (const DType dtype : {DType::kBF16, DType::kF16}) {
+      ASSERT_EQ(body::attention_form(shape, dtype), body::AttentionForm::kCudnn);
+      for (const bool deterministic : {true, false}) {
+        for (const bool backward : {false, true}) {
+          for (const float dropout : {0.0f, 0.1f}) {
+            const AttentionGraphKey key{
+                shape,         dtype,   backward,
+                deterministic, dropout, body::cudnn_attention_bytes(shape, deterministic)};
+            EXPECT_NO_THROW(check_attention_graph(key, device)) << key.text();
+            const std::int64_t wanted = wanted_by_first(key, device);
+            EXPECT_LE(wanted, key.scratch_bytes) << key.text();
+            if (dtype == DType::kBF16) fmt::print("{:>12} wanted: {}\n", wanted, key.text());
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sherd::kernels::cuda
