@@ -18,7 +18,7 @@ done
 for program in "${programs[@]}"; do ldd "$program"; done | awk '$2 == "=>" && $3 ~ /^\// {print $3}' |
   sort -u | while read -r library; do
     case $(basename "$library") in
-      libcu* | libnvrtc* | libnvJit* | libnccl* | libnvidia*) ;;           # the machine's own
+      libcuda* | libcudart* | libcublas* | libcudnn* | libcupti* | libnvrtc* | libnvJit* | libnccl* | libnvidia*) ;;           # the machine's own
       libc.so* | libm.so* | libpthread* | libdl* | librt* | ld-linux*) ;;  # the machine's own
       *) strip -o "$folder/lib/$(basename "$library")" "$library" ;;
     esac

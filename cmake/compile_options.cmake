@@ -15,6 +15,7 @@ endif()
 
 # Programs look for libraries beside themselves first: `./dev bundle`.
 set(CMAKE_BUILD_RPATH "$ORIGIN/../lib")
+add_link_options(-Wl,--disable-new-dtags)  # and so do the libraries that they bring
 
 if(SHERD_CUDA)
   set(CMAKE_CUDA_ARCHITECTURES ${SHERD_CUDA_ARCHITECTURES})

@@ -56,7 +56,7 @@ class CudaArenaMemory final : public ArenaMemory {
   // Streams of ours don't synchronise with the default stream: waiting makes the zeros visible.
   void zero(void* data, std::int64_t bytes) override {
     check_cuda(cudaMemset(data, 0, static_cast<std::size_t>(bytes)), "cudaMemset");
-    check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    check_cuda(cudaStreamSynchronize(cudaStreamLegacy), "cudaStreamSynchronize");
   }
   void allow(void*, std::int64_t) noexcept override {}
   void forbid(void*, std::int64_t) noexcept override {}

@@ -201,6 +201,7 @@ class QueueOnDevice final : public CudaStream {
     } catch (...) {
       cudaStreamEndCapture(stream_, &graph);  // the stream works on; what was recorded is dropped
       if (graph) cudaGraphDestroy(graph);
+      cudaGetLastError();  // what the broken recording left isn't the next launch's
       throw;
     }
     check_cuda(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture");

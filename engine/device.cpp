@@ -33,7 +33,6 @@ std::string plural(int count, std::string_view word) {
   return fmt::format("{} {}{}", count, word, count == 1 ? "" : "s");
 }
 
-// Ranks in turn on the GPUs there are, if they are shared.
 std::set<int> devices_in_use(const LaunchOptions& launch, int num_devices) {
   std::set<int> devices;
   for (int r = 0; r < launch.world_size; ++r) {
@@ -73,9 +72,8 @@ std::string device_line(const LaunchOptions& launch) {
     const CudaSystem system = cuda_system();
     const auto num_devices = static_cast<int>(system.devices.size());
     if (num_devices == 0) return "GPUs: " + system.problem;
-    const auto in_use = static_cast<int>(devices_in_use(launch, num_devices).size());
     const std::string where =
-        launch.share_device ? fmt::format("sharing {}", plural(in_use, "GPU"))
+        launch.share_device ? std::string("sharing a GPU")
                             : std::string(launch.world_size == 1 ? "on a GPU" : "on a GPU each");
     return fmt::format("{} {}: {}", plural(launch.world_size, "rank"), where,
                        system.devices[0].name);

@@ -44,7 +44,7 @@ struct ProductRates {
   double measured = 0.0;  ///< of large products through the model's own kernel, just now
   double stated = 0.0;    ///< dense_peak of the GPUs
 };
-/// Takes about 0.1 s. GPUs: 400 MiB of the first one's memory meanwhile.
+/// Takes about 0.1 s. GPUs: 700 MiB of the first one's memory meanwhile.
 ProductRates product_rates(const Recipe& recipe, const LaunchOptions& launch);
 
 }  // namespace sherd::engine

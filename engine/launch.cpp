@@ -43,8 +43,8 @@ std::unique_ptr<Stream> stream_for(const LaunchOptions& options, int device,
 }
 
 std::unique_ptr<sharding::Rank> make_rank(const LaunchOptions& options, int r, int device,
-                                          std::unique_ptr<sharding::Communicator> gather,
-                                          std::unique_ptr<sharding::Communicator> reduce) {
+                                          std::unique_ptr<sharding::Communicator>& gather,
+                                          std::unique_ptr<sharding::Communicator>& reduce) {
   auto rank = std::make_unique<sharding::Rank>();
   rank->rank = r;
   rank->world_size = options.world_size;
@@ -53,8 +53,6 @@ std::unique_ptr<sharding::Rank> make_rank(const LaunchOptions& options, int r, i
     CHECK(options.memory && options.host_memory, "ranks on GPUs without memory of their own");
   }
   rank->memory = options.memory ? options.memory(r) : std::make_unique<HeapAllocator>();
-  rank->gather_communicator = std::move(gather);
-  rank->reduce_communicator = std::move(reduce);
   const int threads = options.compute_threads();
   const bool own_cores = threads * options.world_size <= num_usable_cores();
   const auto make_stream = [&options, r, device, own_cores](const std::string& name,
@@ -71,6 +69,9 @@ std::unique_ptr<sharding::Rank> make_rank(const LaunchOptions& options, int r, i
   rank->compute_stream = make_stream("compute", threads);
   rank->gather_stream = make_stream("gather", 1);
   rank->reduce_stream = make_stream("reduce", 1);
+  // Last: until here they are the caller's, who aborts them if this fails.
+  rank->gather_communicator = std::move(gather);
+  rank->reduce_communicator = std::move(reduce);
   return rank;
 }
 
@@ -105,7 +106,7 @@ Communicators make_communicators(const LaunchOptions& options, const std::vector
 }  // namespace
 
 int device_of_rank(int rank, int world_size, int num_devices, bool share_device) {
-  if (share_device) return rank % num_devices;
+  if (share_device) return 0;  // ranks read each other's memory
   if (world_size > num_devices) {
     throw UsageError(
         "{} ranks need a GPU each, but this machine shows {}; use fewer ranks, or --share-device "
@@ -129,16 +130,17 @@ void run_ranks(const LaunchOptions& options, const std::function<void(sharding::
   FirstError first_error;
   const auto run_rank = [&](int r) {
     std::unique_ptr<sharding::Rank> rank;
+    sharding::Communicator& own_gather = *gather[r];
+    sharding::Communicator& own_reduce = *reduce[r];
     try {
-      rank = make_rank(options, r, devices[r], std::move(gather[r]), std::move(reduce[r]));
+      rank = make_rank(options, r, devices[r], gather[r], reduce[r]);
       rank->report_failure = [&](std::exception_ptr error) { first_error.set(std::move(error)); };
       body(*rank);
     } catch (const std::exception& error) {
       first_error.set(std::current_exception());
-      if (!rank) return;
-      // What `body` did outside of Rank::guard (building the model, say) stops the others too.
-      rank->gather_communicator->abort(fmt::format("rank {} stopped: {}", r, error.what()));
-      rank->reduce_communicator->abort(fmt::format("rank {} stopped: {}", r, error.what()));
+      // What happened outside of Rank::guard (no memory for the rank, say) stops the others too.
+      own_gather.abort(fmt::format("rank {} stopped: {}", r, error.what()));
+      own_reduce.abort(fmt::format("rank {} stopped: {}", r, error.what()));
     }
   };
   std::vector<std::thread> threads;

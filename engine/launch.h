@@ -5,7 +5,8 @@
 /// `run_ranks` then rethrows the first error.
 ///
 /// On GPUs a rank is the thread that fills the queues of one GPU. Each has a GPU of its own and
-/// they talk through NCCL, or, if asked, all share the GPUs there are and read each other's memory.
+/// they talk through NCCL, or, if asked, all share the first GPU and read each other's memory
+/// there.
 #pragma once
 
 #include <chrono>
@@ -38,7 +39,7 @@ struct LaunchOptions {
   int compute_threads() const;
 };
 
-/// The GPU of rank `rank`: its own, or, if shared, ranks in turn. UsageError if there are more
+/// The GPU of rank `rank`: its own, or, if shared, the first. UsageError if there are more
 /// ranks than GPUs and they aren't to be shared.
 int device_of_rank(int rank, int world_size, int num_devices, bool share_device);
 

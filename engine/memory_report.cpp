@@ -94,13 +94,16 @@ DeviceLimit device_limit(const Recipe& recipe, std::optional<std::int64_t> devic
         "memory.device_memory in the recipe.",
         system.problem);
   }
-  // Ranks that share GPUs share their memory evenly.
-  const auto num_devices = static_cast<std::int64_t>(system.devices.size());
-  const std::int64_t sharing =
-      recipe.run.share_device ? (recipe.world_size() + num_devices - 1) / num_devices : 1;
+  // What cuBLASLt, cuDNN and NCCL load after the arena; a guess until it is measured.
+  constexpr std::int64_t kForLibraries = std::int64_t{1} << 30;
+  if (recipe.run.share_device) {
+    return {(system.devices[0].free_bytes - kForLibraries) / recipe.world_size(), false,
+            "what the GPU has free, less 1 GiB for libraries, for each of the ranks that share it"};
+  }
   std::int64_t least = INT64_MAX;
-  for (const CudaDevice& gpu : system.devices) least = std::min(least, gpu.free_bytes / sharing);
-  return {least, false, "what this machine's GPU has free"};
+  for (const CudaDevice& gpu : system.devices) least = std::min(least, gpu.free_bytes);
+  return {least - kForLibraries, false,
+          "what this machine's GPU has free, less 1 GiB for libraries"};
 }
 
 std::int64_t needed_bytes(const WorldPlan& plan, const DeviceLimit& limit) {

@@ -47,7 +47,7 @@ const std::vector<Field> kFields = {
     {KEY(run.output_dir), .fallback = derived("runs/{run.name}"), .help = "Folder for metrics, the resolved recipe and traces; made if missing."},
     {KEY(run.seed), .fallback = value("1"), .help = "Every random number (initial weights, order of the data, dropout, sampling) is a function of it."},
     {KEY(run.device), .fallback = value("auto"), .choices = {"auto", "cpu", "cuda"}, .help = "auto takes a GPU if there is one that this program can use. cuda needs a build with CUDA, and a GPU for each rank."},
-    {KEY(run.share_device), .fallback = value("false"), .help = "GPUs: let ranks share the GPUs there are, in turn; slower than one rank, good for trying stages out. Same as --share-device."},
+    {KEY(run.share_device), .fallback = value("false"), .help = "GPUs: put all ranks on the first GPU; slower than one rank, good for trying stages out. Same as --share-device."},
     {KEY(run.deterministic), .fallback = value("true"), .help = "GPUs: only algorithms that give the same bits in every run; false may be faster. A CPU always gives them."},
     {KEY(run.cuda_graphs), .fallback = value("false"), .help = "GPUs: launch each unit's kernels as one CUDA graph. Changes no bit."},
     {KEY(run.num_threads), .fallback = value("0"), .range = between(0, 4096), .help = "Compute threads per rank; 0 shares the machine's cores among the ranks, at least one each. Results don't depend on it."},

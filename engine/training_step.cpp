@@ -121,9 +121,12 @@ model::Pass TrainingStep::pass_of(std::int64_t step, int micro_step,
 TrainingStep::Verdict TrainingStep::judge(StopRequest asked) {
   TraceSpan span(rank_.compute(), "judge");
   rank_.memory->enter(kUpdate);
+  const double sum_of_own_squares = norm_.local_sum_of_squares();
+  const double own_loss_sum = model_.loss_sum();
+  // Read when the step's work is done: a GPU knows only then how long it waited.
   const auto waited = rank_.compute().waited();
   const auto cpu = rank_.gather().cpu_time() + rank_.reduce().cpu_time();
-  const double mine[] = {norm_.local_sum_of_squares(), model_.loss_sum(),
+  const double mine[] = {sum_of_own_squares, own_loss_sum,
                          std::chrono::duration<double, std::milli>(waited - waited_before_).count(),
                          std::chrono::duration<double, std::milli>(cpu - cpu_before_).count(),
                          static_cast<double>(asked)};

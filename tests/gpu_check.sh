@@ -11,11 +11,21 @@ trap 'rm -rf "$scratch"' EXIT
 
 program() { find "$programs" -type f -perm -u+x -name "$1" | head -1; }
 sherd=$(program sherd) tests=$(program cuda_tests) bench=$(program sherd_cuda_bench)
+# Limits add up to 8 minutes.
 for found in "$sherd" "$tests" "$bench"; do
   [ -n "$found" ] || { echo "gpu-check: $programs lacks sherd, cuda_tests or sherd_cuda_bench" >&2; exit 2; }
 done
 
-info=$("$sherd" info)
+# Where CUDA's libraries came as Python packages, the loader doesn't look for them by itself.
+for library in libcudnn.so.9 libnccl.so.2 libcublasLt.so.13 libnvrtc.so.13; do
+  ldconfig -p | grep -q "$library" && continue
+  found=$(find /usr/local /opt /usr/lib/python3* "${VIRTUAL_ENV:-/opt}" -name "$library" 2>/dev/null | head -1)
+  [ -z "$found" ] || export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$(dirname "$found")
+done
+info=$("$sherd" info) || {
+  echo "gpu-check: $sherd doesn't start: $(ldd "$sherd" | grep 'not found' | tr -s '\n\t ' ' ')" >&2
+  exit 2
+}
 gpus=$(grep -c 'compute capability' <<<"$info")
 if [ "$gpus" -eq 0 ]; then
   echo "gpu-check: $(grep 'no GPU' <<<"$info" | sed 's/^ *//')" >&2
@@ -39,21 +49,21 @@ section() {
 say "# GPU check of $(date -u +%F)" "" '```' "$info"
 say "$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>&1)" '```'
 
-section "Kernels against their CPU twins and the oracle" 150 "$tests" --gtest_filter='-CudaRun.*'
+section "Kernels against their CPU twins and the oracle" 100 "$tests" --gtest_filter='-CudaRun.*'
 section "Runs: the ladder with 2 and 4 ranks on one GPU, memory, graphs, checkpoints" 150 \
   "$tests" --gtest_filter='CudaRun.*'
-lines=80 section "Kernels against this GPU's bounds" 60 "$bench"
+lines=80 section "Kernels against this GPU's bounds" 50 "$bench"
 
 # A real run at the sizes of the quickstart, on the text that is in the repository.
 text=$scratch/text
 mkdir "$text" && cat "$root"/docs/*.md >"$text/docs.txt"
-lines=40 section "A training of 200 steps on the GPU" 60 "$sherd" train "$root/recipes/quickstart.yaml" \
+lines=40 section "A training of 200 steps on the GPU" 50 "$sherd" train "$root/recipes/quickstart.yaml" \
   --set run.device=cuda --set "run.output_dir=$scratch/run" --set "data.path=$text" \
   --set training.max_steps=200 --set mixed_precision.param_dtype=bf16
 
 if command -v compute-sanitizer >/dev/null; then
   for tool in memcheck racecheck initcheck; do
-    lines=6 section "compute-sanitizer, $tool, on the small suite" 40 compute-sanitizer --tool "$tool" \
+    lines=6 section "compute-sanitizer, $tool, on the small suite" 30 compute-sanitizer --tool "$tool" \
       --error-exitcode 9 "$tests" --gtest_filter='CudaPointwise*:CudaRows*'
   done
 fi

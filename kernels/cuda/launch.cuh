@@ -20,7 +20,7 @@ inline unsigned grid_of(std::int64_t blocks) {
 
 /// After every launch: a launch that was refused must not be taken for one that ran.
 inline void check_launch(const char* kernel) {
-  check_cuda(cudaPeekAtLastError(), kernel);
+  check_cuda(cudaGetLastError(), kernel);
 }
 
 /// Calls `function(T{})` with the C++ type of a floating-point tensor type.

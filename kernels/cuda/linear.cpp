@@ -205,6 +205,8 @@ void multiply(Stream& stream, ProductKey key, DType in, DType out, const Operand
   key.alignment = body::alignment_class(size_of(in) < size_of(out) ? in : out, operands.a,
                                         operands.b, operands.d, operands.bias, operands.gelu_input);
   key.workspace_bytes = std::min(workspace.bytes(), body::kProductWorkspaceBytes);
+  CHECK(reinterpret_cast<std::uintptr_t>(workspace.data) % 256 == 0, "linear: a workspace at {}",
+        workspace.data);
   const Product& product = planned(cuda.cuda().device, key);
   set_pointers(key, product.operation, operands.bias, operands.gelu_input);
   const float alpha = 1.0f, beta = key.add_to_output ? 1.0f : 0.0f;

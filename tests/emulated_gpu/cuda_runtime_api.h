@@ -34,7 +34,7 @@ using cudaStream_t = CUstream_st*;
 
 enum cudaError_t { cudaSuccess = 0 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
-inline cudaError_t cudaPeekAtLastError() {
+inline cudaError_t cudaGetLastError() {
   return cudaSuccess;
 }
 template <class Kernel>

@@ -65,7 +65,7 @@ CudaSystem cuda_system() {
   CudaSystem system;
   CudaDevice& device = system.devices.emplace_back();
   device.name = "emulated";
-  device.total_bytes = device.free_bytes = std::int64_t{1} << 30;
+  device.total_bytes = device.free_bytes = std::int64_t{4} << 30;
   return system;
 }
 void use_cuda_device(int) {}

@@ -36,6 +36,11 @@ engine::TrainingOptions training_in(DType dtype, bool tied) {
   model::ModelShape shape = tiny_model(tied);
   shape.dtype = dtype;
   shape.dropout = 0.0;
+  if (dtype != DType::kF32) {  // what cuDNN's attention and cuBLASLt's GELU take
+    shape.query_heads = 3;
+    shape.kv_heads = 1;
+    shape.ffn_width = 40;
+  }
   engine::TrainingOptions options = tiny_training(shape, 1.0f);
   options.precision = {dtype, DType::kF32, DType::kF32};
   if (dtype == DType::kF16) {
@@ -181,6 +186,7 @@ TEST_F(CudaRun, ThePlanIsWhatTheDriverGaveToTheByteInWholePages) {
   const engine::MemoryRequest request{
       .saves = true, .device = DeviceKind::kCuda, .separate_memory = true};
   use_cuda_device(0);
+  cuda_arena_memory(1);  // whatever the first allocation sets up
   const MemoryPlan plan = engine::plan_memory(options, request);
   const std::int64_t before = cuda_bytes_in_use(0);
   const auto memory = cuda_arena_memory(plan.arena_bytes());

@@ -56,7 +56,9 @@ class GpuPlace final : public Place {
   }
   Tensor scratch(std::int64_t num_bytes) override {
     std::vector<unsigned char> fill(static_cast<std::size_t>(num_bytes), 0xff);
-    return {send(fill.data(), num_bytes, 0), DType::kU8, num_bytes};
+    // Behind its fence it begins at a multiple of 256, as an arena's buffers do: cuBLASLt asks for
+    // it.
+    return {send(fill.data(), num_bytes, 256 - kFence), DType::kU8, num_bytes};
   }
   void finish() override {
     for (const auto& [device, host] : out_) {

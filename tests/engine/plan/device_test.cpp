@@ -73,7 +73,7 @@ TEST(Device, KnowsTheDensePeaksOfTheGpusItIsMeantFor) {
 
 TEST(Device, RanksHaveAGpuEachUnlessTheyAreToShare) {
   EXPECT_EQ(device_of_rank(3, 4, 4, false), 3);
-  EXPECT_EQ(device_of_rank(3, 4, 2, true), 1);
+  EXPECT_EQ(device_of_rank(3, 4, 2, true), 0);
   EXPECT_EQ(usage_error_of([] { device_of_rank(0, 4, 2, false); }),
             "4 ranks need a GPU each, but this machine shows 2; use fewer ranks, or --share-device "
             "to put several ranks on one GPU");
