@@ -62,8 +62,8 @@ struct WriterOptions {
   Tensor ring;               ///< u8, aligned to kFileAlignment; staging_bytes() holds everything
   int writes_in_flight = 3;  ///< two write while the third checksums
   IndexBuilder build_index;  ///< rank 0
-  sharding::CopyState copy;  ///< out of the state's memory; the copier's thread calls it
   Disk* disk = &posix_disk();
+  sharding::CopyState copy{};  ///< out of the state's memory; the copier's thread calls it
 };
 
 /// A ring of this size takes the whole slice; `bytes_by_kind` are the bytes that this rank saves of

@@ -72,14 +72,17 @@ TEST(ChooseToken, SurvivesLogitsThatOverflowAnExponential) {
   EXPECT_EQ(choose_token({1000.0f, 0.0f}, {}, 0.999), 0);
 }
 
+BufferSpec input_buffer(const engine::TrainingOptions& options) {
+  return {"inputs", Category::kData, DType::kI32, options.model.tokens(), kAlways, true};
+}
+
 // What `sample` gives on every rank, which must be the same.
 Ids sampled(const RunShape& setup, const Ids& prompt, const engine::SamplingOptions& sampling) {
   const engine::TrainingOptions options = applied(tiny_training(tiny_model(false)), setup);
   std::vector<Ids> texts(static_cast<std::size_t>(setup.world_size));
   run_ranks(setup, [&](sharding::Rank& rank) {
     engine::ShardedModel model(options, rank);
-    const Buffer inputs =
-        rank.memory->acquire({"inputs", Category::kData, DType::kI32, options.model.tokens()});
+    const sharding::MirroredBuffer inputs(rank, input_buffer(options));
     rank.guard([&] { texts[rank.rank] = engine::sample(model, prompt, sampling, inputs); });
   });
   EXPECT_EQ(texts, std::vector<Ids>(texts.size(), texts[0])) << name_of(setup);
@@ -117,8 +120,7 @@ TEST(Sample, LeavesTheModelReadyToTrain) {
     run_ranks(setup, [&](sharding::Rank& rank) {
       engine::ShardedModel model(options, rank);
       engine::TrainingStep training_step(options, model);
-      const Buffer inputs =
-          rank.memory->acquire({"inputs", Category::kData, DType::kI32, options.model.tokens()});
+      const sharding::MirroredBuffer inputs(rank, input_buffer(options));
       std::vector<std::int32_t> memory;
       rank.guard([&] {
         if (sample_first) engine::sample(model, {1}, {.num_tokens = 3}, inputs);
