@@ -277,7 +277,8 @@ TEST(GradientReductionDeathTest, MisuseIsOurBug) {
 
 TEST(GradientReductionDeathTest, AtTheBoundaryTheAccumulatorItselfIsReducedSoTypesMustAgree) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  const Rank rank = test::lone_rank(0, 1);
+  Rank rank = test::lone_rank(0, 1);
+  rank.compute_stream = make_cpu_compute_stream({});
   const auto units =
       test::make_units(test::small_units(1, true), placement_of(1, GradSync::kBoundary), rank,
                        {DType::kBF16, DType::kBF16, DType::kF32});
