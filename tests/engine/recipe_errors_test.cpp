@@ -165,7 +165,8 @@ TEST(RecipeErrors, BadChoices) {
       "--set lr_scheduler.type=step: lr_scheduler.type is \"step\"; expected constant, linear, "
       "cosine or wsd.");
   EXPECT_EQ(error_of_set("run.device=gpu"),
-            "--set run.device=gpu: run.device is \"gpu\"; expected auto, cpu or cuda.");
+            "--set run.device=gpu: run.device is \"gpu\"; expected auto, cpu or cuda; did "
+            "you mean \"cpu\"?");
 }
 
 TEST(RecipeErrors, MissingKeys) {
