@@ -1,12 +1,12 @@
-/// A product of two f32 matrices by all threads of a team, without a barrier before its end:
+/// A product of two whole f32 matrices by all threads of a team, both factors packed once:
 ///
 ///   c[i,j] = sum_k a[i,k] b[k,j]  (+ bias[j] or + c[i,j])     a [M, L], b [L, N], c [M, N]
 ///
-/// After Goto & van de Geijn (2008) and Van Zee & van de Geijn (2015). Each thread has one part of
-/// the output, cut so that the least is packed by two threads. A piece of b lies in panels of 16
-/// columns in the last cache, a few rows of a in panels of 6 in the thread's own; the tiles of
-/// tile_product.h do the rest. Threads that share one packing of b were tried: with two of them the
-/// barriers took 10 %, more than packing twice.
+/// After Goto & van de Geijn (2008) and Van Zee & van de Geijn (2015): a piece of b that the
+/// threads share, small enough for the last cache, lies in panels of 16 columns; each thread keeps
+/// a few rows of a piece of a in panels of 6 in its own second cache; the tiles of tile_product.h
+/// do the rest. OpenBLAS on one thread's part of the output packs the shared factor once per
+/// thread.
 ///
 /// Bits       c[i,j] is a chain of fused multiply-adds over k for each piece of the depth, and the
 ///            pieces are added in order: they follow the depth alone. Neither the number of
