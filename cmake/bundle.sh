@@ -19,7 +19,7 @@ for program in "${programs[@]}"; do ldd "$program"; done | awk '$2 == "=>" && $3
   sort -u | while read -r library; do
     case $(basename "$library") in
       libcuda* | libcudart* | libcublas* | libcudnn* | libcupti* | libnvrtc* | libnvJit* | libnccl* | libnvidia*) ;;           # the machine's own
-      libc.so* | libm.so* | libpthread* | libdl* | librt* | libresolv* | ld-linux*) ;;  # the machine's own
+      libc.so* | libm.so* | libpthread.so* | libdl.so* | librt.so* | libresolv.so* | ld-linux*) ;;  # the machine's own
       *) strip -o "$folder/lib/$(basename "$library")" "$library" ;;
     esac
   done
