@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "checkpoint/block_reader.h"
-#include "checkpoint/strict_json.h"
+#include "checkpoint/format/strict_json.h"
+#include "checkpoint/store/block_reader.h"
 #include "core/error.h"
 
 namespace sherd::checkpoint {

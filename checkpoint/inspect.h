@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/committed.h"
+#include "checkpoint/store/committed.h"
 
 namespace sherd::checkpoint {
 

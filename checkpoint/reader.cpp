@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/block_reader.h"
+#include "checkpoint/store/block_reader.h"
 #include "core/error.h"
 
 namespace sherd::checkpoint {

@@ -13,9 +13,9 @@
 
 #include <cstdint>
 
-#include "checkpoint/committed.h"
+#include "checkpoint/store/committed.h"
 #include "core/tensor.h"
-#include "sharding/state.h"
+#include "sharding/state/state.h"
 
 namespace sherd::checkpoint {
 

@@ -13,7 +13,9 @@
 #include <thread>
 #include <utility>
 
+#include "checkpoint/format/finite.h"
 #include "core/error.h"
+#include "core/thread.h"
 
 namespace sherd::checkpoint {
 namespace {
@@ -22,24 +24,6 @@ using Clock = std::chrono::steady_clock;
 
 // Checksum and scan read a part that is still in the core's cache.
 constexpr std::int64_t kScanBytes = 16 << 10;
-
-// Infinities and NaNs are the values whose exponent bits are all ones, and no exponent is larger. A
-// maximum vectorises; a search that may end early doesn't.
-template <class Bits, Bits kExponent>
-bool all_finite(const char* data, std::int64_t bytes) {
-  Bits largest = 0;
-  const auto* values = reinterpret_cast<const Bits*>(data);
-  const std::int64_t count = bytes / static_cast<std::int64_t>(sizeof(Bits));
-  for (std::int64_t i = 0; i < count; ++i) {
-    largest = std::max(largest, static_cast<Bits>(values[i] & kExponent));
-  }
-  return largest != kExponent;
-}
-
-bool is_finite(const char* data, std::int64_t bytes, DType dtype) {
-  return dtype == DType::kF32 ? all_finite<std::uint32_t, 0x7f800000u>(data, bytes)
-                              : all_finite<std::uint16_t, std::uint16_t{0x7f80}>(data, bytes);
-}
 
 /// The first error of several threads.
 class FirstError {
@@ -138,7 +122,15 @@ ShardInfo ShardWriter::write() {
   {
     std::vector<std::jthread> others;
     const auto work = [&] { error.guard([&] { write_blocks(); }, *this); };
-    for (int i = 1; i < writes_in_flight_; ++i) others.emplace_back(work);
+    try {
+      for (int i = 1; i < writes_in_flight_; ++i) others.emplace_back(work);
+    } catch (const std::system_error& refused) {
+      stop();  // or those that have started would wait for blocks
+      throw_thread_refused("that writes a checkpoint", refused);
+    } catch (...) {
+      stop();
+      throw;
+    }
     work();
   }
   error.rethrow();
@@ -221,13 +213,13 @@ std::uint64_t ShardWriter::checked_sum(const StagingRing::Block& block) const {
   for (std::int64_t begin = 0; begin < block.bytes; begin += kScanBytes) {
     const std::int64_t bytes = std::min(kScanBytes, block.bytes - begin);
     XXH3_64bits_update(&sum, block.data + begin, static_cast<std::size_t>(bytes));
-    if (is_finite(block.data + begin, bytes, dataset.dtype)) continue;
+    const std::int64_t at =
+        first_not_finite({block.data + begin, static_cast<std::size_t>(bytes)}, dataset.dtype);
+    if (at < 0) continue;
     const auto size = static_cast<std::int64_t>(size_of(dataset.dtype));
-    std::int64_t at = begin;
-    while (is_finite(block.data + at, size, dataset.dtype)) at += size;
-    throw DataError(
-        "{} isn't finite; it isn't saved",
-        place_name(layout_.info, tensors_, dataset.kind, (block.index * kBlockBytes + at) / size));
+    const std::int64_t element = (block.index * kBlockBytes + begin) / size + at;
+    throw TrainingError("{} isn't finite; it isn't saved",
+                        place_name(layout_.info, tensors_, dataset.kind, element));
   }
   return XXH3_64bits_digest(&sum);
 }

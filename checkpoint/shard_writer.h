@@ -13,11 +13,11 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/disk.h"
-#include "checkpoint/hdf5_skeleton.h"
-#include "checkpoint/shard_layout.h"
+#include "checkpoint/format/hdf5_skeleton.h"
+#include "checkpoint/format/shard_layout.h"
 #include "checkpoint/staging_ring.h"
-#include "sharding/state.h"
+#include "checkpoint/store/disk.h"
+#include "sharding/state/state.h"
 
 namespace sherd::checkpoint {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "checkpoint/manifest.h"
+#include "checkpoint/format/manifest.h"
 #include "core/error.h"
 
 namespace sherd::checkpoint {

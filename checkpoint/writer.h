@@ -1,4 +1,5 @@
-/// Writes one rank's share of a checkpoint while training goes on.
+/// Writes one rank's share of a checkpoint while training goes on: a two-phase commit, in which
+/// kPrepared is a rank's vote and rank 0's rename the decision.
 ///
 /// Every rank has a Writer. A save is, on every rank, with the same step, uuid and tensors:
 ///
@@ -7,7 +8,8 @@
 ///   writer.wait_copied()       before the next update: from here on they may
 ///     ... any number of steps; at each, ranks tell one another their status().phase ...
 ///   all kPrepared              rank 0: commit(global); the others wait to hear that it is
-///   kCommitted rank 0 is kCommitted       every rank: finish(). Only now may anyone say "saved"
+///                              kCommitted
+///   rank 0 is kCommitted       every rank: finish(). Only now may anyone say "saved"
 ///   anyone is kFailed          every rank: discard(). Each takes away what it wrote, and the last
 ///                              one the temporary directory; then training goes on
 ///
@@ -21,12 +23,14 @@
 ///           replaced: the save fails. A damaged one, which a resume has fallen back from, is kept
 ///           under another name; status().warning says which.
 /// Snapshot  A copier moves the pieces through the ring; writers take blocks of kBlockBytes from
-///           it, checksum them and write them directly (where the file system refuses direct
+///           it, checksum them and write them directly (O_DIRECT; where the file system refuses direct
 ///           writes: through its cache), so bytes and checksum come from the same memory. With a
 ///           ring that holds the slice wait_copied() waits for a copy in memory; with a smaller
 ///           one, for the disk to take the difference: nothing is allocated in the ring's place.
 /// Finite    A NaN or infinity in the state fails the save and names tensor, kind and element: it
 ///           must not rotate the good checkpoints out.
+/// Lock      If the output folder's lock isn't ours any longer, the commit fails before anything of
+///           the folder changes.
 /// Memory    The ring is the caller's; otherwise the HDF5 metadata (some KiB per dataset), 8 bytes
 ///           per block and 32 per piece, on rank 0 the manifest of all of them and index.h5.
 /// Threads   1 + writes_in_flight while a save is on, none otherwise. Members are called by one
@@ -45,25 +49,25 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/disk.h"
-#include "checkpoint/manifest.h"
+#include "checkpoint/format/manifest.h"
+#include "checkpoint/store/commit.h"
+#include "checkpoint/store/disk.h"
+#include "checkpoint/store/output_lock.h"
 #include "core/tensor.h"
-#include "sharding/state.h"
+#include "sharding/state/state.h"
 
 namespace sherd::checkpoint {
 
-/// The bytes of index.h5 for a manifest whose shards are complete.
-using IndexBuilder = std::function<std::string(const Manifest&)>;
-
 struct WriterOptions {
-  std::string directory;  ///< of all checkpoints, "<output_dir>/checkpoints"; it exists
+  std::string directory;  ///< of all checkpoints, "<output_dir>/checkpoints"; made if it is gone
   int rank = 0;
   int world = 1;
   Tensor ring;               ///< u8, aligned to kFileAlignment; staging_bytes() holds everything
   int writes_in_flight = 3;  ///< two write while the third checksums
   IndexBuilder build_index;  ///< rank 0
   Disk* disk = &posix_disk();
-  sharding::CopyState copy{};  ///< out of the state's memory; the copier's thread calls it
+  const OutputLock* lock = nullptr;  ///< looked at before a commit; outlives the Writer
+  sharding::CopyState copy{};        ///< out of the state's memory; the copier's thread calls it
 };
 
 /// A ring of this size takes the whole slice; `bytes_by_kind` are the bytes that this rank saves of
@@ -88,6 +92,8 @@ struct SaveFailure {
   std::string operation;  ///< these three if a system call failed: "fsync", ...
   std::string file;
   int error_number = 0;
+  int exit_code = 3;       ///< of a run that ends because of it (core/error.h)
+  bool lock_lost = false;  ///< another run may be writing here: nothing more may be written
 };
 
 struct SaveTimes {
@@ -106,8 +112,7 @@ struct SaveStatus {
   SavePhase phase = SavePhase::kIdle;
   std::optional<SaveFailure> failure;  ///< of the save that is on, until it is discarded
   /// What went wrong without harm: the `latest` hint, the removal of what a failed save left, a
-  /// damaged checkpoint that was in the way.
-  /// Stays until the next begin().
+  /// damaged checkpoint that was in the way. Stays until the next begin().
   std::string warning;
   SaveTimes times;  ///< of the save that is on, or the last one
 };

@@ -5,7 +5,10 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
 endif()
-set(CMAKE_CXX_FLAGS_RELEASE "-O3 -g1")
+# A preset with sanitizers says its own (CMakePresets.json).
+if(NOT SHERD_SANITIZE)
+  set(CMAKE_CXX_FLAGS_RELEASE "-O3 -g1")
+endif()
 
 find_program(CCACHE ccache)
 if(CCACHE)
@@ -46,6 +49,24 @@ if(SHERD_NATIVE)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   sherd_compile_options(-march=x86-64-v3)
 endif()
+
+# Files for processors that have more than that; kernels/isa.h chooses among them when the program
+# starts. On another processor, or a compiler that doesn't know one, they are compiled empty.
+function(sherd_isa_options)
+  include(CheckCXXCompilerFlag)
+  if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    return()
+  endif()
+  foreach(isa "avx512;-mavx512f" "avx512_bf16;-mavx512f;-mavx512bf16"
+      "amx;-mavx512f;-mamx-tile;-mamx-bf16")
+    list(POP_FRONT isa folder)
+    check_cxx_compiler_flag("${isa}" SHERD_COMPILES_${folder})
+    if(SHERD_COMPILES_${folder})
+      file(GLOB files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cpu/${folder}/*.cpp)
+      set_source_files_properties(${files} PROPERTIES COMPILE_OPTIONS "${isa}")
+    endif()
+  endforeach()
+endfunction()
 
 # Bits: multiply and add are never contracted behind our back, so an element gets the same result in
 # a vector's body and in its tail, and on a GPU. Neither errno nor floating-point traps are used;

@@ -2,17 +2,21 @@
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(Eigen3 3.4 REQUIRED NO_MODULE)
-set(BLA_VENDOR OpenBLAS)
-find_package(BLAS REQUIRED)
 find_package(yaml-cpp REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)
 # The serial build: it is thread-safe in Debian, the one for MPI is not.
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(HDF5 REQUIRED IMPORTED_TARGET hdf5-serial)
+# Tokenizers and compressed text.
+pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(ICU REQUIRED IMPORTED_TARGET icu-uc)
+pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
+find_package(ZLIB REQUIRED)
 
 if(SHERD_CUDA)
-  find_package(CUDAToolkit 13 REQUIRED)
+  # 13 is what is compiled and linked here; 12, for drivers before 580, is untried.
+  find_package(CUDAToolkit 12 REQUIRED)
   # Neither ships a CMake package; both lie beside the toolkit or where a package manager puts them.
   function(sherd_cuda_library name header library)
     find_path(${name}_INCLUDE_DIR ${header} HINTS ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)

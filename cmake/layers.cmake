@@ -1,4 +1,4 @@
-# A layer is a top-level folder and becomes one static library, sherd_<folder>.
+# A layer is a top-level folder and becomes one library, sherd_<folder>.
 #
 # What needs CUDA lies in `cuda/` folders, in core/cuda*.cpp or in sharding/comm/nccl.cpp; its twin
 # for a build without CUDA is called no_<library>.cpp. One of the two is compiled, and nobody who
@@ -7,7 +7,9 @@ function(sherd_layer name)
   cmake_parse_arguments(ARG "" "" "LINK;CUDA_LINK" ${ARGN})
   file(GLOB_RECURSE sources RELATIVE ${CMAKE_SOURCE_DIR} CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${name}/*.cpp)
   list(FILTER sources EXCLUDE REGEX "/main/")
+  set(layer_kind STATIC)
   if(SHERD_CUDA)
+    set(layer_kind SHARED)
     file(GLOB_RECURSE kernels RELATIVE ${CMAKE_SOURCE_DIR} CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${name}/*.cu)
     list(FILTER sources EXCLUDE REGEX "/no_(cuda|nccl)[^/]*\\.cpp$")
     list(APPEND sources ${kernels})
@@ -15,7 +17,9 @@ function(sherd_layer name)
   else()
     list(FILTER sources EXCLUDE REGEX "/cuda/|/(cuda|nccl)[^/]*\\.cpp$")
   endif()
-  add_library(sherd_${name} STATIC ${sources})
+  # With CUDA they are shared: a dozen programs each with all kernels inside would be too large to
+  # carry to a machine (./dev bundle).
+  add_library(sherd_${name} ${layer_kind} ${sources})
   target_include_directories(sherd_${name} PUBLIC ${CMAKE_SOURCE_DIR})
   target_link_libraries(sherd_${name} PUBLIC ${ARG_LINK})
 endfunction()

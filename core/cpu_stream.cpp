@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "core/stream.h"
+#include "core/thread.h"
 #include "core/thread_team.h"
 
 namespace sherd {
@@ -105,7 +106,10 @@ class ComputeStream final : public Stream {
 class WorkerStream final : public Stream {
  public:
   explicit WorkerStream(StreamOptions options)
-      : Stream(std::move(options)), team_(1), thread_([this] { work(); }) {}
+      : Stream(std::move(options)),
+        team_(1),
+        thread_(start_thread(fmt::format("for the {} stream of rank {}", name(), rank()),
+                             [this] { work(); })) {}
   ~WorkerStream() override {
     {
       std::lock_guard lock(mutex_);

@@ -20,12 +20,18 @@ CudaDevice describe(int index) {
   char bus[32] = {};
   check_cuda(cudaDeviceGetPCIBusId(bus, sizeof bus, index), "cudaDeviceGetPCIBusId");
   device.pci_bus = bus;
-  std::size_t free = 0, total = 0;
-  check_cuda(cudaSetDevice(index), "cudaSetDevice");
-  check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-  device.free_bytes = static_cast<std::int64_t>(free);
-  device.total_bytes = static_cast<std::int64_t>(total);
+  device.total_bytes = static_cast<std::int64_t>(properties.totalGlobalMem);
   return device;
+}
+
+struct MemoryOfDevice {
+  std::size_t free = 0, total = 0;
+};
+MemoryOfDevice memory_of(int device) {
+  use_cuda_device(device);
+  MemoryOfDevice memory;
+  check_cuda(cudaMemGetInfo(&memory.free, &memory.total), "cudaMemGetInfo");
+  return memory;
 }
 
 class CudaArenaMemory final : public ArenaMemory {
@@ -106,10 +112,7 @@ CudaSystem cuda_system() {
   cudaGetLastError();
   system.problem = cuda_problem(system.driver_version, system.runtime_version, num_devices);
   if (system.problem.empty()) {
-    int current = 0;
-    check_cuda(cudaGetDevice(&current), "cudaGetDevice");
     for (int i = 0; i < num_devices; ++i) system.devices.push_back(describe(i));
-    use_cuda_device(current);
   } else if (status != cudaSuccess && status != cudaErrorNoDevice && system.driver_version != 0) {
     system.problem += fmt::format(" (cudaGetDeviceCount: {})", cudaGetErrorString(status));
   }
@@ -121,10 +124,11 @@ void use_cuda_device(int device) {
 }
 
 std::int64_t cuda_bytes_in_use(int device) {
-  use_cuda_device(device);
-  std::size_t free = 0, total = 0;
-  check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-  return static_cast<std::int64_t>(total - free);
+  const MemoryOfDevice memory = memory_of(device);
+  return static_cast<std::int64_t>(memory.total - memory.free);
+}
+std::int64_t cuda_bytes_free(int device) {
+  return static_cast<std::int64_t>(memory_of(device).free);
 }
 
 std::unique_ptr<ArenaMemory> cuda_arena_memory(std::int64_t bytes) {

@@ -3,6 +3,8 @@
 ///
 /// Built without CUDA, `cuda_system` says so and everything else throws UsageError (no_cuda.cpp).
 ///
+/// Devices  only those that a call names are touched: to ask what there is makes no context, which
+///          would take some hundred MiB of a GPU that another process may be filling.
 /// Threads  a stream belongs to the device that it was made for; whoever calls it, or launches a
 ///          kernel on it, has made that device its own first (`use_cuda_device`).
 /// Errors   a CUDA call that fails is a TrainingError with the name of the call; no driver, or one
@@ -23,7 +25,6 @@ struct CudaDevice {
   int major = 0, minor = 0;  ///< compute capability
   int num_multiprocessors = 0;
   std::int64_t total_bytes = 0;
-  std::int64_t free_bytes = 0;  ///< now, other processes' share taken off
 };
 
 /// Everything about this machine's GPUs; asks the driver anew at every call.
@@ -43,6 +44,19 @@ std::string cuda_version_text(int version);
 std::string cuda_problem(int driver_version, int runtime_version, int num_devices);
 /// Throws UsageError with `cuda_system().problem`, or if there are fewer devices than asked for.
 void require_cuda_devices(int num_devices);
+
+/// A library of NVIDIA's as the loader has found it: CUDA 12's and 13's have the same names.
+struct LoadedLibrary {
+  std::string name, version;  ///< "cuDNN", "9.13.1"
+  int cuda = 0;               ///< that it was built for, as runtime_version; 0 where it doesn't say
+  std::string path;
+
+  /// "cuDNN 9.13.1 for CUDA 13.0 from /usr/lib/libcudnn.so.9".
+  std::string text() const;
+};
+/// What is wrong with a library that was built for another major version of CUDA than `runtime`; else
+/// "".
+std::string library_problem(const LoadedLibrary& library, int runtime_version);
 
 /// Makes `device` the one that the calling thread talks to.
 void use_cuda_device(int device);
@@ -87,8 +101,10 @@ std::unique_ptr<ArenaMemory> cuda_arena_memory(std::int64_t bytes);
 /// Page-locked host memory. TrainingError if the machine refuses to lock as much.
 std::unique_ptr<ArenaMemory> pinned_arena_memory(std::int64_t bytes);
 
-/// What all processes together, contexts and libraries included, hold of a GPU's memory now.
+/// What all processes together, contexts and libraries included, hold of a GPU's memory now, and what
+/// they leave. Makes `device` the calling thread's, and a context there if there is none yet.
 std::int64_t cuda_bytes_in_use(int device);
+std::int64_t cuda_bytes_free(int device);
 
 /// Page-locked host memory: what copies to and from a GPU without a stop on the way. Given back
 /// with the pointer, when no copy uses it any more.

@@ -3,7 +3,7 @@
 #include <unordered_map>
 
 #include "core/cuda_device.h"
-#include "core/cuda_error.h"
+#include "core/cuda_event.h"
 #include "core/thread_team.h"
 
 namespace sherd {
@@ -13,32 +13,29 @@ using std::chrono::nanoseconds;
 
 class CudaEvent final : public Event {
  public:
-  explicit CudaEvent(unsigned flags) {
-    check_cuda(cudaEventCreateWithFlags(&event_, flags), "cudaEventCreateWithFlags");
+  explicit CudaEvent(OwnedCudaEvent event) : event_(std::move(event)) {}
+  const OwnedCudaEvent& get() const { return event_; }
+  void record(cudaStream_t stream, bool is_communication) {
+    event_.record(stream);
+    is_communication_ = is_communication;
   }
-  ~CudaEvent() override { cudaEventDestroy(event_); }
-  CudaEvent(const CudaEvent&) = delete;
-  CudaEvent& operator=(const CudaEvent&) = delete;
-  cudaEvent_t get() const { return event_; }
+  bool is_communication() const { return is_communication_; }
 
  private:
-  cudaEvent_t event_ = nullptr;
+  OwnedCudaEvent event_;
+  bool is_communication_ = false;
 };
 
-cudaEvent_t handle_of(const Event& event) {
-  return dynamic_cast<const CudaEvent&>(event).get();
-}
-
-// How long a stream stood still at its waits: a timed event before and after each. They are read
+// How long a stream stood still at its waits for communication: a timed event before and after each. They are read
 // once the device has passed them, and never waited for.
 class WaitMeter {
  public:
   template <class Wait>
   void around(cudaStream_t stream, Wait&& wait) {
     Pair pair = take();
-    check_cuda(cudaEventRecord(pair.begin->get(), stream), "cudaEventRecord");
+    pair.begin.record(stream);
     wait();
-    check_cuda(cudaEventRecord(pair.end->get(), stream), "cudaEventRecord");
+    pair.end.record(stream);
     pending_.push_back(std::move(pair));
     if (pending_.size() > kMany) collect();
   }
@@ -50,28 +47,21 @@ class WaitMeter {
  private:
   static constexpr std::size_t kMany = 256;
   struct Pair {
-    std::unique_ptr<CudaEvent> begin, end;
+    OwnedCudaEvent begin{cudaEventDefault}, end{cudaEventDefault};
   };
   Pair take() {
-    if (free_.empty()) {
-      return {std::make_unique<CudaEvent>(cudaEventDefault),
-              std::make_unique<CudaEvent>(cudaEventDefault)};
-    }
+    if (free_.empty()) return {};
     Pair pair = std::move(free_.back());
     free_.pop_back();
     return pair;
   }
   void collect() {
     while (!pending_.empty()) {
-      const cudaError_t status = cudaEventQuery(pending_.front().end->get());
-      if (status == cudaErrorNotReady) return;
-      check_cuda(status, "cudaEventQuery");
+      if (!pending_.front().end.passed()) return;
       Pair pair = std::move(pending_.front());
       pending_.pop_front();
-      float milliseconds = 0.0f;
-      check_cuda(cudaEventElapsedTime(&milliseconds, pair.begin->get(), pair.end->get()),
-                 "cudaEventElapsedTime");
-      total_ += nanoseconds(static_cast<std::int64_t>(static_cast<double>(milliseconds) * 1e6));
+      total_ +=
+          nanoseconds(static_cast<std::int64_t>(pair.begin.milliseconds_until(pair.end) * 1e6));
       free_.push_back(std::move(pair));
     }
   }
@@ -162,16 +152,18 @@ class QueueOnDevice final : public CudaStream {
   }
   bool keeps_sections() const override { return cuda_.graphs && !options().hook; }
   std::unique_ptr<Event> make_event() const override {
-    return std::make_unique<CudaEvent>(cudaEventDisableTiming);
+    return std::make_unique<CudaEvent>(OwnedCudaEvent(cudaEventDisableTiming));
   }
   void record(Event& event) override {
     boundary("record");
-    check_cuda(cudaEventRecord(handle_of(event), stream_), "cudaEventRecord");
+    dynamic_cast<CudaEvent&>(event).record(stream_, is_communication());
   }
   void wait(const Event& event) override {
-    waits_.around(stream_, [&] {
-      check_cuda(cudaStreamWaitEvent(stream_, handle_of(event), 0), "cudaStreamWaitEvent");
-    });
+    const auto& awaited = dynamic_cast<const CudaEvent&>(event);
+    const auto enqueue_wait = [&] {
+      check_cuda(cudaStreamWaitEvent(stream_, awaited.get().get(), 0), "cudaStreamWaitEvent");
+    };
+    awaited.is_communication() ? waits_.around(stream_, enqueue_wait) : enqueue_wait();
     boundary("wait");
   }
   void synchronize() override {
@@ -179,6 +171,7 @@ class QueueOnDevice final : public CudaStream {
     errors_->rethrow();
     check_cuda(status, "cudaStreamSynchronize");
   }
+  // For copies from the host a stream stands still too, but that isn't the other ranks' doing.
   nanoseconds waited() const override { return waits_.total(); }
   ThreadTeam& team() override { return team_; }
 
@@ -216,6 +209,10 @@ class QueueOnDevice final : public CudaStream {
     auto item = std::make_unique<HostWork>(HostWork{std::move(work), errors_});
     check_cuda(cudaLaunchHostFunc(stream_, run_host_work, item.get()), "cudaLaunchHostFunc");
     item.release();  // the queue's from here on
+  }
+  bool is_communication() const {
+    return options().purpose == StreamPurpose::kGather ||
+           options().purpose == StreamPurpose::kReduce;
   }
   // A delay must hold up the device's queue, not the thread that fills it.
   void boundary(std::string_view label) {

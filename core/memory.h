@@ -40,7 +40,7 @@ enum Phase : std::uint32_t {
   kForward = 1u << 1,     ///< embedding and blocks of a micro-step
   kLoss = 1u << 2,        ///< head, loss and their gradients
   kBackward = 1u << 3,    ///< blocks and embedding, and the end of all reductions
-  kUpdate = 1u << 4,      ///< verdict and optimizer
+  kUpdate = 1u << 4,      ///< step stats and optimizer
   kEvaluation = 1u << 5,  ///< evaluation and sampling: forward only
   kAlways = (1u << 6) - 1,
 };
@@ -60,7 +60,7 @@ struct BufferSpec {
   std::int64_t numel;
   Phases phases = kAlways;
   /// Host code reads or writes it too: where the device's memory isn't the host's, it has a twin
-  /// there (sharding/mirrored_buffer.h).
+  /// there (sharding/mesh/mirrored_buffer.h).
   bool mirrored = false;
 
   std::int64_t bytes() const { return numel * static_cast<std::int64_t>(size_of(dtype)); }

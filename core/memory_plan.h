@@ -5,8 +5,10 @@
 ///   arena                    what the placement needs: the peak and the gaps that alignment leaves
 ///
 /// Buffers with the same phases stand together in one region. Two regions share memory if they have
-/// no phase in common (logits and the scratch of the backward, Muon's workspace and the
-/// activations). Regions are few, so every order of stacking them is tried and the lowest wins.
+/// no phase in common (logits and the scratch of the backward, an optimizer's workspace and the
+/// activations). With up to 8 regions every order of stacking them is tried and the lowest wins; with
+/// more (a training has about eleven) they are stacked in one order. docs/memory.md says how far above
+/// the peak that is.
 ///
 /// Errors   UsageError if bytes overflow 64 bits.
 #pragma once

@@ -25,6 +25,9 @@ std::unique_ptr<CudaStream> make_cuda_stream(StreamOptions, CudaStreamOptions) {
 std::int64_t cuda_bytes_in_use(int) {
   refuse();
 }
+std::int64_t cuda_bytes_free(int) {
+  refuse();
+}
 std::unique_ptr<ArenaMemory> cuda_arena_memory(std::int64_t) {
   refuse();
 }

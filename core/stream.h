@@ -2,9 +2,8 @@
 /// and doesn't know what stands behind them.
 ///
 ///   CPU   a worker stream is a thread with a queue. A compute stream has no queue: its work runs
-///   at
-///         the call, on the calling thread and its team, because that thread has nothing else to
-///         do.
+///         at the call, on the calling thread and its team, because that thread has nothing else
+///         to do.
 ///   CUDA  a CUDA stream and a CUDA event (core/cuda_device.h).
 ///
 /// Errors. On a compute stream work throws to its caller. On a worker stream work that throws stops
@@ -39,11 +38,20 @@ class Event {
 /// it to delay a stream; results must not change.
 using BoundaryHook = std::function<void(std::string_view stream, std::string_view label)>;
 
+/// What a rank's streams are for. A machine may make each kind in its own way.
+enum class StreamPurpose {
+  kCompute,  ///< kernels
+  kGather,   ///< all-gathers of parameters
+  kReduce,   ///< reductions of gradients
+  kCopy      ///< copies between host and device beside everything else
+};
+
 struct StreamOptions {
-  std::string name = "compute";
+  StreamPurpose purpose = StreamPurpose::kCompute;
+  std::string name = "compute";  ///< for traces and hooks
   int rank = 0;
   int num_threads = 1;
-  bool may_spin = false;
+  bool may_spin = false;  ///< compute threads spin a little between loops: if each has its own core
   BoundaryHook hook;
   Trace* trace = nullptr;
 };

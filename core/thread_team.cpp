@@ -1,6 +1,7 @@
 #include "core/thread_team.h"
 
 #include "core/error.h"
+#include "core/thread.h"
 
 namespace sherd {
 namespace {
@@ -16,12 +17,23 @@ void pause() {
 ThreadTeam::ThreadTeam(int num_threads, bool may_spin) : spins_(may_spin ? 4000 : 0) {
   CHECK(num_threads >= 1, "a team of {} threads", num_threads);
   helpers_.reserve(static_cast<std::size_t>(num_threads - 1));
-  for (int thread = 1; thread < num_threads; ++thread) {
-    helpers_.emplace_back([this, thread] { help(thread); });
+  try {
+    for (int thread = 1; thread < num_threads; ++thread) {
+      helpers_.push_back(
+          start_thread(fmt::format("for computing ({} of {})", thread + 1, num_threads),
+                       [this, thread] { help(thread); }));
+    }
+  } catch (...) {
+    stop();  // those that have started
+    throw;
   }
 }
 
 ThreadTeam::~ThreadTeam() {
+  stop();
+}
+
+void ThreadTeam::stop() {
   stop_.store(true);
   loop_.fetch_add(1);
   loop_.notify_all();

@@ -22,6 +22,7 @@ class ThreadTeam {
  public:
   /// `may_spin`: helpers look for the next loop for some microseconds before they sleep. Right when
   /// every thread has a core of its own, wrong when ranks share cores.
+  /// Errors   TrainingError if the machine refuses a thread.
   explicit ThreadTeam(int num_threads, bool may_spin = false);
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;
@@ -50,6 +51,7 @@ class ThreadTeam {
   void run(std::int64_t num_tasks, void* context, Invoke invoke);
   void work(int thread);
   void help(int thread);
+  void stop();
 
   // One loop at a time: these are written by the caller before `loop_` is advanced, and read by
   // helpers after they saw it advance.

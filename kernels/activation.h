@@ -1,21 +1,25 @@
 /// The feed-forward non-linearities.
 ///
-///   gelu     y = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))     (Hendrycks & Gimpel 2016,
-///   tanh form) swiglu   y[t,f] = g s(g) u,  g = x[t,f], u = x[t,F+f], s the logistic function
-///   (Shazeer 2020)
+///   gelu       y = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
+///   gelu_erf   y = 0.5 x (1 + erf(x / sqrt(2)))
+///   relu2      y = max(x, 0)^2
+///   swiglu     y[t,f] = g s(g) u,     g = x[t,f], u = x[t,F+f], s the logistic function
+///   geglu      y[t,f] = gelu(g) u
 ///
-/// Shapes   gelu: x, y [T, F]. swiglu: x [T, 2F] (gate, then up), y [T, F]. Gradients alike.
+/// Sources  gelu: Hendrycks & Gimpel 2016, the tanh form and the exact one. relu2: So et al. 2021
+///          (Primer). swiglu, geglu: Shazeer 2020.
+/// Shapes   x, y [T, F]; gated ones (swiglu, geglu): x [T, 2F] (gate, then up). Gradients alike.
 /// Types    f32, bf16 or f16, one for all; computed in f32.
 /// Alias    dx may be x, and dx may be dy where they have one shape (each element is read before it
 ///          is written).
+/// Device   a GPU computes gelu and swiglu; the recipe refuses the others there.
 #pragma once
 
 #include "core/stream.h"
 #include "core/tensor.h"
+#include "kernels/kinds.h"
 
 namespace sherd::kernels {
-
-enum class ActivationKind { kGelu, kSwiGlu };
 
 struct ActivationShape {
   ActivationKind kind = ActivationKind::kGelu;

@@ -3,17 +3,17 @@
 #include <algorithm>
 
 #include "core/thread_team.h"
-#include "kernels/body/attention.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cuda/forms.h"
+#include "kernels/device_common/attention.h"
 
 namespace sherd::kernels {
 namespace {
 
-void check_tensor(std::string_view what, const ConstTensor& tensor, DType dtype,
+void check_tensor(std::string_view label, const ConstTensor& tensor, DType dtype,
                   std::int64_t numel) {
   CHECK(tensor && tensor.dtype == dtype && tensor.numel == numel,
-        "attention: {} is {} [{}], expected {} [{}]", what, name_of(tensor.dtype), tensor.numel,
+        "attention: {} is {} [{}], expected {} [{}]", label, name_of(tensor.dtype), tensor.numel,
         name_of(dtype), numel);
 }
 
@@ -23,6 +23,14 @@ void check_shape(const AttentionShape& shape) {
         shape.positions, shape.head_width);
   CHECK(shape.kv_heads >= 1 && shape.query_heads % shape.kv_heads == 0 && shape.query_heads >= 1,
         "attention: {} query heads on {} key/value heads", shape.query_heads, shape.kv_heads);
+  CHECK(shape.scale >= 0.0f && shape.window >= 0 && shape.softcap >= 0.0f,
+        "attention: scale {}, window {}, soft cap {}", shape.scale, shape.window, shape.softcap);
+}
+
+// A recipe that asks a GPU for more is refused before.
+void check_plain(const AttentionShape& shape) {
+  CHECK(shape.is_plain(), "attention: scale {}, window {}, soft cap {} on a GPU", shape.scale,
+        shape.window, shape.softcap);
 }
 
 }  // namespace
@@ -34,7 +42,10 @@ void attention_forward(Stream& stream, const AttentionForward& args) {
   check_tensor("qkv", args.qkv, dtype, shape.tokens() * shape.packed_width());
   check_tensor("out", args.out, dtype, shape.tokens() * shape.query_heads * shape.head_width);
   check_tensor("lse", args.lse, DType::kF32, shape.tokens() * shape.query_heads);
-  if (stream.device() == DeviceKind::kCuda) return cuda::attention_forward(stream, args);
+  if (stream.device() == DeviceKind::kCuda) {
+    check_plain(shape);
+    return cuda::attention_forward(stream, args);
+  }
   stream.run("attention_forward", [&stream, args] { cpu::attention_forward(stream.team(), args); });
 }
 
@@ -48,19 +59,22 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
   check_tensor("dout", args.dout, dtype, out_numel);
   check_tensor("lse", args.lse, DType::kF32, shape.tokens() * shape.query_heads);
   check_tensor("dqkv", args.dqkv, dtype, shape.tokens() * shape.packed_width());
-  if (stream.device() == DeviceKind::kCuda) return cuda::attention_backward(stream, args);
+  if (stream.device() == DeviceKind::kCuda) {
+    check_plain(shape);
+    return cuda::attention_backward(stream, args);
+  }
   stream.run("attention_backward",
              [&stream, args] { cpu::attention_backward(stream.team(), args); });
 }
 
-std::int64_t attention_workspace_bytes(const AttentionShape& shape, DType dtype,
+std::int64_t attention_workspace_bytes(const AttentionShape& most, DType dtype,
                                        const ComputeDevice& device) {
-  check_shape(shape);
+  check_shape(most);
   if (device.kind == DeviceKind::kCuda) {
-    return body::attention_workspace_bytes(shape, dtype, device.deterministic);
+    return device_common::attention_workspace_bytes(most, dtype, device.deterministic);
   }
-  const std::int64_t floats = std::max(cpu::attention_forward_scratch_floats(shape),
-                                       cpu::attention_backward_scratch_floats(shape));
+  const std::int64_t floats = std::max(cpu::attention_forward_scratch_floats(most),
+                                       cpu::attention_backward_scratch_floats(most));
   return floats * 4 * device.num_threads;
 }
 

@@ -1,14 +1,23 @@
 /// Causal self-attention with grouped queries, tiled: no sequence x sequence buffer exists.
 ///
-///   s[q,k] = scale * <Q[q,:], K[k,:]>  for k <= q;   p = softmax_k(s);   o[q,:] = sum_k
-///   drop(p)[q,k] V[k,:] lse[q] = log sum_k exp(s[q,k])                   (kept for the backward
-///   instead of p)
+///   s[q,k] = scale * <Q[q,:], K[k,:]>          for q - window < k <= q
+///   s[q,k] = softcap * tanh(s[q,k] / softcap)  with a soft cap
+///   p      = softmax over k of s
+///   o[q,:] = sum over k of drop(p)[q,k] V[k,:]
+///   lse[q] = log sum over k of exp(s[q,k])     kept for the backward instead of p
 ///
-/// Backward (Dao et al. 2022, FlashAttention, Alg. 4): with D[q] = <do[q,:], o[q,:]>,
-///   dp[q,k] = mask * <do[q,:], V[k,:]>;  ds = p (dp - D);  dQ = scale ds K;  dK = scale ds^T Q; dV
-///   = drop(p)^T do
+/// Backward (Dao et al. 2022, FlashAttention, Alg. 4):
 ///
-/// Query head h reads key/value head h / (H / G). scale = 1 / sqrt(K).
+///   D[q]    = <do[q,:], o[q,:]>
+///   dp[q,k] = mask * <do[q,:], V[k,:]>
+///   ds      = p (dp - D),  times 1 - (s / softcap)^2 with a soft cap
+///   dQ      = scale ds K
+///   dK      = scale ds^T Q
+///   dV      = drop(p)^T do
+///
+/// Query head h reads key/value head h / (H / G). scale is 1 / sqrt(K) unless given. Without a window
+/// (0, or one as long as the row) a query sees all keys up to its own; with one of W, W of them. The
+/// soft cap is Gemma 2's (arXiv:2408.00118, §2).
 ///
 /// Shapes    qkv and dqkv [B * S, (H + 2 G) * K] packed (all query heads, key heads, value heads);
 ///           out and dout [B * S, H * K]; lse [B, H, S] f32.
@@ -16,19 +25,23 @@
 /// Dropout   element ((row * H + h) * S + q) * S + k, row counted within this micro-batch and
 ///           `first_element` set by the caller to its first global row times H * S * S.
 /// Bits      tiles are fixed by the shape; the number of threads changes nothing.
+/// Cost      with a window, tiles that no query sees are left out.
 /// Workspace `attention_workspace_bytes`. CPU: proportional to threads * tile * S, never S * S.
 /// Alias     nothing.
 ///
 /// On a GPU cuDNN computes 16-bit heads whose width is a multiple of 8; our own kernels, in f32,
-/// the rest (heads up to 256 wide). What cuDNN doesn't promise, we don't:
+/// the rest (heads up to 256 wide). Neither knows windows, soft caps or another scale: the recipe
+/// refuses them there. What cuDNN doesn't promise, we don't:
 ///   Dropout   its mask is its own: a function of the seed (seed, step, site and first_element make
 ///             it) and of the place in the micro-batch. Forward and backward agree and a run
 ///             repeats its bits; the CPU's mask and another micro-batch size give other ones.
 ///   Bits      the same from run to run on streams that are `deterministic`.
-///   Workspace a fixed reserve (kernels/body/attention.h): what its plan wants is known only on the
-///             GPU. Deterministic plans keep dP, B * H * S * S of 16 bits.
+///   Workspace a fixed reserve (kernels/device_common/attention.h): what its plan wants is known
+///             only on the GPU. Deterministic plans keep dP, B * H * S * S of 16 bits.
 ///   Errors    UsageError with shape and cuDNN's version where it has no plan that fits.
 #pragma once
+
+#include <cmath>
 
 #include "core/stream.h"
 #include "core/tensor.h"
@@ -43,8 +56,17 @@ struct AttentionShape {
   std::int64_t query_heads = 0;  ///< H
   std::int64_t kv_heads = 0;     ///< G, divides H
   std::int64_t head_width = 0;   ///< K
+  float scale = 0.0f;            ///< of scores; 0: 1 / sqrt(K)
+  std::int64_t window = 0;       ///< keys that a query sees, its own among them; 0: all before it
+  float softcap = 0.0f;          ///< 0: none
 
   std::int64_t tokens() const { return sequences * positions; }
+  bool windowed() const { return window > 0 && window < positions; }
+  float score_scale() const {
+    return scale > 0.0f ? scale : 1.0f / std::sqrt(static_cast<float>(head_width));
+  }
+  /// Causal attention as in Vaswani et al. 2017, which every device computes.
+  bool is_plain() const { return scale == 0.0f && !windowed() && softcap == 0.0f; }
   std::int64_t packed_width() const { return (query_heads + 2 * kv_heads) * head_width; }
 };
 
@@ -66,8 +88,8 @@ struct AttentionBackward {
 };
 void attention_backward(Stream& stream, const AttentionBackward& args);
 
-/// Enough for both directions.
-std::int64_t attention_workspace_bytes(const AttentionShape& shape, DType dtype,
+/// Enough for both directions at every shape of at most this many sequences and positions.
+std::int64_t attention_workspace_bytes(const AttentionShape& most, DType dtype,
                                        const ComputeDevice& device);
 
 }  // namespace sherd::kernels

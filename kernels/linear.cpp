@@ -2,18 +2,18 @@
 
 #include "core/thread_team.h"
 #include "kernels/activation.h"
-#include "kernels/body/product_key.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cuda/forms.h"
+#include "kernels/device_common/matmul_key.h"
 
 namespace sherd::kernels {
 namespace {
 
 // `what` is a tensor of the kernel's own type with exactly `numel` elements.
-void check_tensor(std::string_view what, const ConstTensor& tensor, DType dtype,
+void check_tensor(std::string_view label, const ConstTensor& tensor, DType dtype,
                   std::int64_t numel) {
   CHECK(tensor && tensor.dtype == dtype && tensor.numel == numel,
-        "linear: {} is {} [{}], expected {} [{}]", what, name_of(tensor.dtype), tensor.numel,
+        "linear: {} is {} [{}], expected {} [{}]", label, name_of(tensor.dtype), tensor.numel,
         name_of(dtype), numel);
 }
 
@@ -25,15 +25,17 @@ void check_shape(const LinearShape& shape) {
 // Whether GELU is taken along in the product's own kernel.
 bool fuses_gelu(const Stream& stream, const LinearForward& args) {
   return stream.device() == DeviceKind::kCuda &&
-         body::fuses_gelu(args.shape.outputs, args.y.dtype,
-                          body::alignment_class(args.y.dtype, args.x.data, args.w.data,
-                                                args.bias.data, args.y.data, args.gelu_input.data));
+         device_common::fuses_gelu(
+             args.shape.outputs, args.y.dtype,
+             device_common::alignment_class(args.y.dtype, args.x.data, args.w.data, args.bias.data,
+                                            args.y.data, args.gelu_input.data));
 }
 bool fuses_gelu(const Stream& stream, const LinearBackwardInput& args) {
   return stream.device() == DeviceKind::kCuda &&
-         body::fuses_gelu(args.shape.inputs, args.dx.dtype,
-                          body::alignment_class(args.dx.dtype, args.dy.data, args.w.data,
-                                                args.dx.data, args.gelu_input.data));
+         device_common::fuses_gelu(
+             args.shape.inputs, args.dx.dtype,
+             device_common::alignment_class(args.dx.dtype, args.dy.data, args.w.data, args.dx.data,
+                                            args.gelu_input.data));
 }
 
 ActivationShape gelu_of(std::int64_t tokens, std::int64_t width) {
@@ -88,11 +90,11 @@ void linear_backward_weight(Stream& stream, const LinearBackwardWeight& args) {
              [&stream, args] { cpu::linear_backward_weight(stream.team(), args); });
 }
 
-std::int64_t linear_workspace_bytes(const LinearShape& shape, DType dtype, DType /*grad_dtype*/,
+std::int64_t linear_workspace_bytes(const LinearShape& most, DType dtype, DType grad_dtype,
                                     const ComputeDevice& device) {
-  check_shape(shape);
-  if (device.kind == DeviceKind::kCuda) return body::product_workspace_bytes(shape);
-  return cpu::linear_workspace_bytes(shape, dtype, device.num_threads);
+  check_shape(most);
+  if (device.kind == DeviceKind::kCuda) return device_common::matmul_workspace_bytes(most);
+  return cpu::linear_workspace_bytes(most, dtype, grad_dtype);
 }
 
 }  // namespace sherd::kernels

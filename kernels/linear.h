@@ -1,28 +1,30 @@
-/// The product behind every projection, and its two gradients.
+/// The matmul behind every projection, and its two gradients.
 ///
 ///   forward           y[t,o]  = sum_i x[t,i] w[o,i] + bias[o]
 ///   backward_input    dx[t,i] = sum_o dy[t,o] w[o,i]
 ///   backward_weight   dw[o,i] = sum_t dy[t,o] x[t,i],    dbias[o] = sum_t dy[t,o]
 ///
 /// Shapes    x [T, I], w [O, I], bias [O], y [T, O]; gradients as what they belong to. No size is
-/// 0. Types     x, w, bias, y, dy, dx of one type (f32, bf16, f16); dw and dbias of their own type.
+///           0.
+/// Types     x, w, bias, y, dy, dx of one type (f32, bf16, f16); dw and dbias of their own type.
 ///           Products are summed in f32 and rounded once to the output's type.
 /// Add       `add_to_output`: the result is added to what stands in dx / dw / dbias instead of
 ///           replacing it (used between chunks of one micro-step, never between micro-steps): a
 ///           16-bit one after the whole sum, an f32 one in pieces of the depth, as the sum grows.
-/// Bits      Fixed by (T, I, O) alone; the number of threads changes nothing.
-/// Workspace `linear_workspace_bytes`. CPU: with it f32 takes cpu/team_product.h where that is
-///           fastest; f32 may come without, and takes OpenBLAS. 16-bit types need it (f32 copies of
-///           tiles). CUDA: what cuBLASLt is offered (32 MiB; a stream with less works, by other
-///           algorithms) and the partial sums of dbias.
+/// Bits      CPU: an element follows its own row and column of the factors, the depth and the types
+///           alone, not the other sizes, the threads or the instruction set: kernels/cpu/matmul.h.
+///           CUDA: fixed by (T, I, O).
+/// Workspace `linear_workspace_bytes`; fewer tokens never need more. CPU: packed pieces of the
+///           factors, and sums of 16-bit outputs. CUDA: what cuBLASLt is offered (32 MiB; a stream
+///           with less works, by other algorithms) and the partial sums of dbias.
 /// Errors    sizes that disagree are our bug (CHECK). Nothing may alias the output.
 ///
 /// GELU      With `gelu_input`, the product before or behind GELU (kernels/activation.h) takes it
 ///           along: forward, gelu_input[t,o] gets the sum and y its gelu; backward, dx is
 ///           multiplied by GELU's slope at gelu_input[t,i], which makes it that input's gradient.
 ///           CPU: the bits of the two calls it stands for. CUDA: one kernel where cuBLASLt allows
-///           it (kernels/body/product_key.h: 16 bits, rows of a multiple of 8 elements, aligned),
-///           which takes GELU of the sum before it is rounded; else the two calls.
+///           it (kernels/device_common/matmul_key.h: 16 bits, rows of a multiple of 8 elements,
+///           aligned), which takes GELU of the sum before it is rounded; else the two calls.
 #pragma once
 
 #include "core/stream.h"
@@ -65,8 +67,9 @@ struct LinearBackwardWeight {
 };
 void linear_backward_weight(Stream& stream, const LinearBackwardWeight& args);
 
-/// Enough for all three at this shape.
-std::int64_t linear_workspace_bytes(const LinearShape& shape, DType dtype, DType grad_dtype,
+/// Enough for all three at every shape of at most this many tokens, inputs and outputs: a pass may
+/// be shorter than what was planned.
+std::int64_t linear_workspace_bytes(const LinearShape& most, DType dtype, DType grad_dtype,
                                     const ComputeDevice& device);
 
 }  // namespace sherd::kernels

@@ -2,6 +2,7 @@
 // whoever comes is our bug or asked for a device that this program doesn't have.
 #include "kernels/cuda/forms.h"
 #include "kernels/device.h"
+#include "kernels/libraries.h"
 
 namespace sherd::kernels::cuda {
 
@@ -118,3 +119,11 @@ void muon_apply(Stream&, const MuonUpdate&, std::span<const float>) {
 }
 
 }  // namespace sherd::kernels::cuda
+
+namespace sherd::kernels {
+
+std::vector<LoadedLibrary> loaded_libraries() {
+  return {};
+}
+
+}  // namespace sherd::kernels

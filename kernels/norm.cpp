@@ -16,6 +16,13 @@ void check_if_given(ConstTensor tensor, DType dtype, std::int64_t numel) {
   if (tensor) check(tensor, dtype, numel);
 }
 
+// A recipe that asks a GPU for more is refused before.
+void check_plain(const NormShape& shape, float branch_scale) {
+  CHECK(shape.weight_offset == 0.0f && branch_scale == 1.0f,
+        "a norm with weight offset {} and branch scale {} on a GPU", shape.weight_offset,
+        branch_scale);
+}
+
 }  // namespace
 
 void norm_forward(Stream& stream, const NormForward& args) {
@@ -31,7 +38,10 @@ void norm_forward(Stream& stream, const NormForward& args) {
   check(args.rstd, DType::kF32, tokens);
   CHECK(!args.branch || args.residual_out, "a branch, but no place for the sum");
   CHECK(args.mean || args.shape.kind == NormKind::kRmsNorm, "layernorm without mean");
-  if (stream.device() == DeviceKind::kCuda) return cuda::norm_forward(stream, args);
+  if (stream.device() == DeviceKind::kCuda) {
+    check_plain(args.shape, args.branch_scale);
+    return cuda::norm_forward(stream, args);
+  }
   stream.run("norm_forward", [=, &stream] { cpu::norm_forward(stream.team(), args); });
 }
 
@@ -52,12 +62,15 @@ void norm_backward(Stream& stream, const NormBackward& args) {
   CHECK(args.workspace.bytes() >= norm_backward_workspace_bytes(args.shape),
         "a workspace of {} bytes where {} are needed", args.workspace.bytes(),
         norm_backward_workspace_bytes(args.shape));
-  if (stream.device() == DeviceKind::kCuda) return cuda::norm_backward(stream, args);
+  if (stream.device() == DeviceKind::kCuda) {
+    check_plain(args.shape, args.branch_scale);
+    return cuda::norm_backward(stream, args);
+  }
   stream.run("norm_backward", [=, &stream] { cpu::norm_backward(stream.team(), args); });
 }
 
-std::int64_t norm_backward_workspace_bytes(const NormShape& shape) {
-  return cpu::norm_backward_workspace_bytes(shape);
+std::int64_t norm_backward_workspace_bytes(const NormShape& most) {
+  return cpu::norm_backward_workspace_bytes(most);
 }
 
 }  // namespace sherd::kernels

@@ -1,38 +1,45 @@
 /// Residual addition and normalisation over the width, in one pass.
 ///
-///   r[t,:]      = residual[t,:] + dropout(branch[t,:])            (branch may be absent: r =
-///   residual) layernorm   y = (r - mean) * rstd * weight + bias             (Ba et al. 2016)
-///   rmsnorm     y = r * rstd * weight,  mean = 0                  (Zhang & Sennrich 2019)
-///               rstd = 1 / sqrt(variance + eps)  or  1 / sqrt(mean(r^2) + eps)
+///   r[t,:]      = residual[t,:] + branch_scale * dropout(branch[t,:])    no branch: r = residual
+///   layernorm   y = (r - mean) * rstd * w + bias,     rstd = 1 / sqrt(variance + eps)
+///   rmsnorm     y = r * rstd * w + bias,  mean = 0,   rstd = 1 / sqrt(mean(r^2) + eps)
 ///
-/// Backward, given dy and the gradient d_residual_out of r that comes from everything after:
-///   dr        = d_residual_out + d(norm)/dr . dy
-///   d_residual_in = dr,   d_branch = dropout mask * dr,   dweight[d] = sum_t dy xhat,  dbias[d] =
-///   sum_t dy
+/// with w = weight_offset + weight: an offset of 1 lets weights begin at, and decay to, 0.
 ///
+/// Backward, given dy and the gradient d_residual_out of r that comes from everything after, with
+/// xhat = (r - mean) * rstd:
+///
+///   dr            = d_residual_out + d(norm)/dr . dy
+///   d_residual_in = dr
+///   d_branch      = branch_scale * dropout mask * dr
+///   dweight[d]    = sum over t of dy[t,d] xhat[t,d]
+///   dbias[d]      = sum over t of dy[t,d]
+///
+/// Sources   layernorm: Ba et al. 2016. rmsnorm: Zhang & Sennrich 2019.
 /// Shapes    residual, branch, r, y [T, D]; weight, bias [D]; mean, rstd [T] (f32).
 /// Types     activations and weight/bias of one type (f32, bf16, f16); dweight/dbias of their own;
 ///           sums in f32. What is normalised is r as stored, rounded to that type; d_branch is
 ///           taken from dr before dr is rounded.
-/// Alias     residual_out may be residual; d_residual_in may be d_residual_out; d_branch may not
-///           alias anything. y may not alias an input.
+/// Alias     residual_out may be residual; d_residual_in may be d_residual_out or dy; d_branch may
+///           not alias anything. y may not alias an input.
 /// Bits      sums run over fixed lanes and row blocks; the number of threads changes nothing.
 /// Workspace `norm_backward_workspace_bytes` (partial sums of dweight and dbias).
+/// Device    a GPU has no offset and no branch scale yet; the recipe refuses them there.
 #pragma once
 
 #include "core/stream.h"
 #include "core/tensor.h"
 #include "kernels/dropout.h"
+#include "kernels/kinds.h"
 
 namespace sherd::kernels {
-
-enum class NormKind { kLayerNorm, kRmsNorm };
 
 struct NormShape {
   NormKind kind = NormKind::kLayerNorm;
   std::int64_t tokens = 0;  ///< T
   std::int64_t width = 0;   ///< D
   float eps = 1e-5f;
+  float weight_offset = 0.0f;
 };
 
 struct NormForward {
@@ -43,6 +50,7 @@ struct NormForward {
   ConstTensor weight, bias;  ///< bias may be empty
   Tensor residual_out;       ///< may be empty where there is no branch
   Tensor y, mean, rstd;      ///< mean may be empty for rmsnorm
+  float branch_scale = 1.0f;
 };
 void norm_forward(Stream& stream, const NormForward& args);
 
@@ -59,8 +67,10 @@ struct NormBackward {
       dbias;  ///< written, not added to, unless add_to_weight_gradients; dbias may be empty
   bool add_to_weight_gradients = false;
   Tensor workspace;
+  float branch_scale = 1.0f;
 };
 void norm_backward(Stream& stream, const NormBackward& args);
-std::int64_t norm_backward_workspace_bytes(const NormShape& shape);
+/// Enough at every shape of at most this many tokens and this width.
+std::int64_t norm_backward_workspace_bytes(const NormShape& most);
 
 }  // namespace sherd::kernels

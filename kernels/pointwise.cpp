@@ -51,19 +51,27 @@ void sum_in_order_on_host(const ConstTensor* inputs, int num_inputs, Tensor out)
 }
 
 void residual_add(Stream& stream, ConstTensor residual, ConstTensor branch, const Dropout& dropout,
-                  Tensor out) {
+                  Tensor out, float scale) {
   check_alike(residual, out);
   check_alike(branch, out);
-  if (is_cuda(stream)) return cuda::residual_add(stream, residual, branch, dropout, out);
-  stream.run("residual_add",
-             [=, &stream] { cpu::residual_add(stream.team(), residual, branch, dropout, out); });
+  if (is_cuda(stream)) {
+    CHECK(scale == 1.0f, "a branch scale of {} on a GPU", scale);
+    return cuda::residual_add(stream, residual, branch, dropout, out);
+  }
+  stream.run("residual_add", [=, &stream] {
+    cpu::residual_add(stream.team(), residual, branch, dropout, scale, out);
+  });
 }
 
-void dropout_backward(Stream& stream, ConstTensor dy, const Dropout& dropout, Tensor dx) {
+void dropout_backward(Stream& stream, ConstTensor dy, const Dropout& dropout, Tensor dx,
+                      float scale) {
   check_alike(dy, dx);
-  if (is_cuda(stream)) return cuda::dropout_backward(stream, dy, dropout, dx);
+  if (is_cuda(stream)) {
+    CHECK(scale == 1.0f, "a branch scale of {} on a GPU", scale);
+    return cuda::dropout_backward(stream, dy, dropout, dx);
+  }
   stream.run("dropout_backward",
-             [=, &stream] { cpu::dropout_backward(stream.team(), dy, dropout, dx); });
+             [=, &stream] { cpu::dropout_backward(stream.team(), dy, dropout, scale, dx); });
 }
 
 void sum_of_squares(Stream& stream, ConstTensor x, Tensor out, Tensor workspace) {

@@ -22,12 +22,13 @@ void add(Stream& stream, ConstTensor x, Tensor accumulator);
 /// thread: it is host code for worker streams.
 void sum_in_order_on_host(const ConstTensor* inputs, int num_inputs, Tensor out);
 
-/// out[i] = residual[i] + dropout(branch[i]); out may be residual.
+/// out[i] = residual[i] + scale * dropout(branch[i]); out may be residual. A GPU takes no scale yet.
 void residual_add(Stream& stream, ConstTensor residual, ConstTensor branch, const Dropout& dropout,
-                  Tensor out);
+                  Tensor out, float scale = 1.0f);
 
-/// dx[i] = dropout mask * dy[i]; dx may be dy.
-void dropout_backward(Stream& stream, ConstTensor dy, const Dropout& dropout, Tensor dx);
+/// dx[i] = scale * dropout mask * dy[i]; dx may be dy. A GPU takes no scale yet.
+void dropout_backward(Stream& stream, ConstTensor dy, const Dropout& dropout, Tensor dx,
+                      float scale = 1.0f);
 
 /// out[0] = sum of x[i]^2, in f64: blocks of 4096 elements, each over fixed lanes, added in order.
 /// out [1] f64 in device memory; workspace [ceil(numel / 4096)] f64. Not finite if any x is not.

@@ -7,16 +7,19 @@
 namespace sherd::kernels {
 
 void rotary_table(Stream& stream, Tensor table, std::int64_t positions, std::int64_t head_width,
-                  double theta) {
+                  const RotaryFrequencies& frequencies) {
   CHECK(head_width >= 2 && head_width % 2 == 0, "head width {}", head_width);
   CHECK(table.dtype == DType::kF32 && table.numel == positions * head_width,
         "a table of {} {} for [{}, {}]", table.numel, name_of(table.dtype), positions, head_width);
   if (stream.device() == DeviceKind::kCuda) {
-    return cuda::rotary_table(stream, table, positions, head_width, theta);
+    CHECK(frequencies.is_plain(), "scaled or partial rotary frequencies on a GPU");
+    return cuda::rotary_table(stream, table, positions, head_width, frequencies.theta);
   }
-  stream.run("rotary_table", [=, &stream] {
-    cpu::rotary_table(stream.team(), table, positions, head_width, theta);
-  });
+  const double factor = rotary_factor(frequencies);
+  stream.run("rotary_table",
+             [=, of_pairs = frequencies_of_pairs(frequencies, head_width, positions), &stream] {
+               cpu::rotary_table(stream.team(), table, positions, of_pairs, factor);
+             });
 }
 
 void rotary(Stream& stream, const Rotary& args) {

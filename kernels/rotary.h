@@ -1,8 +1,11 @@
 /// Rotary position embedding, in place on the query and key heads of a packed qkv tensor.
 ///
-///   for pair j < K/2 of a head at position p:  angle = p * theta^(-2j/K)
-///   (x[j], x[j + K/2])  <-  rotation by angle                           (Su et al. 2021;
-///   half-split pairs)
+///   for pair j < K/2 of a head at position p:
+///   angle              = p * f_j
+///   (x[j], x[j + K/2]) = the pair turned by angle, times the table's factor
+///
+/// (Su et al. 2021; the two elements of a pair lie half a head apart.) The frequencies f_j and the
+/// factor are kernels/rotary_frequencies.h; a pair of frequency 0 stays as it is.
 ///
 /// The backward is the rotation by -angle.
 ///
@@ -13,12 +16,14 @@
 
 #include "core/stream.h"
 #include "core/tensor.h"
+#include "kernels/rotary_frequencies.h"
 
 namespace sherd::kernels {
 
-/// Fills `table` [positions, head_width] in double precision, rounded once.
+/// Fills `table` [positions, head_width] in double precision, rounded once. A GPU knows frequencies
+/// without scaling, of whole heads; the recipe refuses others there.
 void rotary_table(Stream& stream, Tensor table, std::int64_t positions, std::int64_t head_width,
-                  double theta);
+                  const RotaryFrequencies& frequencies);
 
 struct Rotary {
   std::int64_t sequences = 0, positions = 0;                   ///< B, S

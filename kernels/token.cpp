@@ -1,17 +1,17 @@
 #include "kernels/token.h"
 
 #include "core/thread_team.h"
-#include "kernels/body/token.h"
 #include "kernels/cpu/token.h"
 #include "kernels/cuda/forms.h"
+#include "kernels/device_common/token.h"
 
 namespace sherd::kernels {
 namespace {
 
-void check_tensor(std::string_view what, const ConstTensor& tensor, DType dtype,
+void check_tensor(std::string_view label, const ConstTensor& tensor, DType dtype,
                   std::int64_t numel) {
   CHECK(tensor && tensor.dtype == dtype && tensor.numel == numel, "{} is {} [{}], expected {} [{}]",
-        what, name_of(tensor.dtype), tensor.numel, name_of(dtype), numel);
+        label, name_of(tensor.dtype), tensor.numel, name_of(dtype), numel);
 }
 
 }  // namespace
@@ -28,7 +28,10 @@ void embedding_forward(Stream& stream, const EmbeddingForward& args) {
                                   args.position_weight.numel >= args.positions * args.width),
         "embedding: position_weight has {} elements, {} positions of width {}",
         args.position_weight.numel, args.positions, args.width);
-  if (stream.device() == DeviceKind::kCuda) return cuda::embedding_forward(stream, args);
+  if (stream.device() == DeviceKind::kCuda) {
+    CHECK(args.scale == 1.0f, "an embedding scale of {} on a GPU", args.scale);
+    return cuda::embedding_forward(stream, args);
+  }
   stream.run("embedding_forward", [&stream, args] { cpu::embedding_forward(stream.team(), args); });
 }
 
@@ -46,14 +49,17 @@ void embedding_backward(Stream& stream, const EmbeddingBackward& args) {
     check_tensor("embedding: d_position_weight", args.d_position_weight,
                  args.d_position_weight.dtype, args.position_rows * args.width);
   }
-  if (stream.device() == DeviceKind::kCuda) return cuda::embedding_backward(stream, args);
+  if (stream.device() == DeviceKind::kCuda) {
+    CHECK(args.scale == 1.0f, "an embedding scale of {} on a GPU", args.scale);
+    return cuda::embedding_backward(stream, args);
+  }
   stream.run("embedding_backward",
              [&stream, args] { cpu::embedding_backward(stream.team(), args); });
 }
 
 std::int64_t embedding_backward_workspace_bytes(std::int64_t tokens, std::int64_t vocab_size,
                                                 const ComputeDevice& device) {
-  if (device.kind == DeviceKind::kCuda) return body::token_order_bytes(tokens);
+  if (device.kind == DeviceKind::kCuda) return device_common::token_order_bytes(tokens);
   return cpu::embedding_backward_workspace_bytes(tokens, vocab_size);
 }
 
@@ -64,8 +70,17 @@ void cross_entropy(Stream& stream, const CrossEntropy& args) {
                args.tokens * args.vocab_size);
   check_tensor("cross_entropy: targets", args.targets, DType::kI32, args.tokens);
   check_tensor("cross_entropy: losses", args.losses, DType::kF32, args.tokens);
-  if (stream.device() == DeviceKind::kCuda) return cuda::cross_entropy(stream, args);
+  if (stream.device() == DeviceKind::kCuda) {
+    CHECK(args.form.is_neutral(), "scaled or capped logits on a GPU");
+    return cuda::cross_entropy(stream, args);
+  }
   stream.run("cross_entropy", [&stream, args] { cpu::cross_entropy(stream.team(), args); });
+}
+
+void shape_logits(Stream& stream, const LogitsForm& form, Tensor logits) {
+  if (form.is_neutral()) return;
+  CHECK(stream.device() != DeviceKind::kCuda, "scaled or capped logits on a GPU");
+  stream.run("shape_logits", [=, &stream] { cpu::shape_logits(stream.team(), form, logits); });
 }
 
 }  // namespace sherd::kernels

@@ -8,7 +8,7 @@
 
 namespace sherd::kernels {
 
-/// y[t,:] = dropout(token_weight[token[t],:] + position_weight[t mod S,:])
+/// y[t,:] = dropout(scale * token_weight[token[t],:] + position_weight[t mod S,:])
 ///
 /// Shapes   tokens [B * S] i32, 0 <= token < V; token_weight [V, D]; position_weight [>= S, D] or
 ///          empty; y [B * S, D]. Element (t, d) of the dropout is first_element + t * D + d.
@@ -18,11 +18,12 @@ struct EmbeddingForward {
   ConstTensor tokens, token_weight, position_weight;
   Dropout dropout;
   Tensor y;
+  float scale = 1.0f;  ///< of tokens; a GPU takes 1 only
 };
 void embedding_forward(Stream& stream, const EmbeddingForward& args);
 
 /// d_token_weight[v,:] = sum over t with token[t] = v, in the order of t, of dropout mask *
-/// dy[t,:]; d_position_weight[s,:] = sum over sequences, in order. Sums in f32, rounded once; rows
+/// dy[t,:], times scale; d_position_weight[s,:] = sum over sequences, in order. Sums in f32, rounded once; rows
 /// that no token names, and position rows >= S, are set to zero (or left, where the result is
 /// added).
 ///
@@ -36,16 +37,25 @@ struct EmbeddingBackward {
   Tensor d_token_weight, d_position_weight;  ///< the second may be empty; any float type
   bool add_to_token_gradient = false;
   Tensor workspace;  ///< embedding_backward_workspace_bytes
+  float scale = 1.0f;
 };
 void embedding_backward(Stream& stream, const EmbeddingBackward& args);
 std::int64_t embedding_backward_workspace_bytes(std::int64_t tokens, std::int64_t vocab_size,
                                                 const ComputeDevice& device);
 
-/// loss[t] = log sum_v exp(logits[t,v]) - logits[t, target[t]]; and, if `gradient`, logits are
-/// overwritten with grad_scale * (softmax(logits) - onehot(target)).
+/// z = scale * logits, and with a soft cap softcap * tanh(z / softcap) (Gemma 2, arXiv:2408.00118).
+/// loss[t] = log sum_v exp(z[t,v]) - z[t, target[t]]; and, if `gradient`, logits are overwritten with
+/// their gradient: grad_scale * (softmax(z) - onehot(target)) times dz/dlogits.
 ///
 /// Shapes   logits [T, V]; targets [T] i32; losses [T] f32. Types: logits f32, bf16 or f16; all
 ///          sums in f32 with the row's maximum subtracted.
+/// What stands between the head's matmul and the softmax; a GPU takes neutral ones only.
+struct LogitsForm {
+  float scale = 1.0f;
+  float softcap = 0.0f;  ///< 0: none
+
+  bool is_neutral() const { return scale == 1.0f && softcap == 0.0f; }
+};
 struct CrossEntropy {
   std::int64_t tokens = 0, vocab_size = 0;
   Tensor logits;
@@ -53,7 +63,11 @@ struct CrossEntropy {
   Tensor losses;
   bool gradient = true;
   float grad_scale = 1.0f;
+  LogitsForm form{};
 };
 void cross_entropy(Stream& stream, const CrossEntropy& args);
+
+/// logits[i] = what the softmax sees of them (z above), in place.
+void shape_logits(Stream& stream, const LogitsForm& form, Tensor logits);
 
 }  // namespace sherd::kernels

@@ -28,14 +28,17 @@ GradientNorm::GradientNorm(const sharding::Rank& rank,
 double GradientNorm::local_sum_of_squares() {
   Stream& stream = rank_->compute();
   for (std::size_t i = 0; i < units_->size(); ++i) {
-    kernels::sum_of_squares(stream, (*units_)[i].gradient(rank_->rank),
+    const sharding::UnitState& unit = (*units_)[i];
+    kernels::sum_of_squares(stream, unit.gradient(unit.own_slice()),
                             sums_.device().part(static_cast<std::int64_t>(i), 1),
                             workspace_.tensor());
   }
   sums_.to_host(stream);
   stream.synchronize();
   double sum = 0.0;
-  for (std::int64_t i = 0; i < sums_.host().numel; ++i) sum += sums_.host().as<double>()[i];
+  for (std::size_t i = 0; i < units_->size(); ++i) {
+    if ((*units_)[i].counts_slice()) sum += sums_.host().as<double>()[i];
+  }
   return sum;
 }
 

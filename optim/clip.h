@@ -4,14 +4,14 @@
 ///   scale = norm > max_norm ? max_norm / norm : 1          (max_norm 0: always 1)
 ///
 /// Each rank adds the squares of its own slices in f64, unit by unit; ranks are added in rank
-/// order; the norm is rounded to f32 once. Stage 0 takes its own slices too, although it holds them
+/// order, and of ranks that hold copies of a slice one counts; the norm is rounded to f32 once. Stage 0 takes its own slices too, although it holds them
 /// all, so that the same sums are formed at every stage. Padding is zero and adds nothing.
 #pragma once
 
 #include <vector>
 
-#include "sharding/mirrored_buffer.h"
-#include "sharding/unit.h"
+#include "sharding/mesh/mirrored_buffer.h"
+#include "sharding/zero/unit.h"
 
 namespace sherd::optim {
 

@@ -9,7 +9,10 @@ bool is_adam(const OptimizerOptions& options) {
 
 // The same for every parameter.
 std::vector<std::string> kinds_of(const OptimizerOptions& options) {
-  return moment_kinds(options, {}, {});
+  if (is_adam(options)) return {"exp_avg", "exp_avg_sq"};
+  if (options.type == OptimizerType::kLion) return {"exp_avg"};
+  if (options.momentum == 0.0f) return {};
+  return {"momentum"};
 }
 
 class Elementwise final : public Optimizer {
@@ -68,21 +71,20 @@ class Elementwise final : public Optimizer {
 
 }  // namespace
 
-std::vector<BufferSpec> elementwise_buffers(const OptimizerOptions& options,
-                                            const std::vector<sharding::UnitPlan>& units) {
-  std::vector<BufferSpec> buffers;
-  for (const std::string& kind : kinds_of(options)) {
-    for (const sharding::UnitPlan& unit : units) {
-      buffers.push_back(moment_buffer(unit, kind, options.moments));
-    }
-  }
-  return buffers;
-}
-
-std::unique_ptr<Optimizer> make_elementwise(const OptimizerOptions& options,
-                                            const sharding::Rank& rank,
-                                            const std::vector<sharding::UnitState>& units) {
-  return std::make_unique<Elementwise>(options, rank, units);
+OptimizerDescriptor elementwise_descriptor(OptimizerType type) {
+  return {.type = type,
+          .moments = [](const OptimizerOptions& options, const UnitSpec&,
+                        const ParameterSpec&) { return kinds_of(options); },
+          .buffers = [](const OptimizerOptions& options, const sharding::ShardingPlan& plan,
+                        int) { return moment_buffers(plan, kinds_of(options), options.moments); },
+          .traffic = [](const OptimizerOptions&, const sharding::ShardingPlan&,
+                        int) { return sharding::Traffic(); },
+          .make = [](const OptimizerOptions& options, const sharding::Rank& rank,
+                     const std::vector<sharding::UnitState>& units) -> std::unique_ptr<Optimizer> {
+            return std::make_unique<Elementwise>(options, rank, units);
+          },
+          .uneven_numels = nullptr,
+          .defaults = {.beta2 = type == OptimizerType::kLion ? 0.99 : 0.95}};
 }
 
 }  // namespace sherd::optim

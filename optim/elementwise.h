@@ -5,11 +5,6 @@
 
 namespace sherd::optim {
 
-std::vector<BufferSpec> elementwise_buffers(const OptimizerOptions& options,
-                                            const std::vector<sharding::UnitPlan>& units);
-
-std::unique_ptr<Optimizer> make_elementwise(const OptimizerOptions& options,
-                                            const sharding::Rank& rank,
-                                            const std::vector<sharding::UnitState>& units);
+OptimizerDescriptor elementwise_descriptor(OptimizerType type);
 
 }  // namespace sherd::optim

@@ -1,13 +1,13 @@
 /// Loss scaling (Micikevicius et al., arXiv:1710.03740): the loss is multiplied by a scale so that
 /// small f16 gradients don't vanish, and gradients are divided by it when they are used. Whether a
-/// step overflowed is one verdict of all ranks; on overflow all skip the update.
+/// step overflowed is decided by all ranks together; on overflow all skip the update.
 ///
 /// Dynamic, after each step:
 ///   overflow    a credit of `hysteresis` overflows is used up one by one; with none left but one
 ///               the scale is multiplied by backoff_factor, not below min_scale
 ///   clean       after growth_interval clean steps in a row the scale is multiplied by
-///   growth_factor
-///               and the credit is restored
+///               growth_factor and the credit is restored
+///
 /// Defaults as in DeepSpeed and Megatron: 2^16, x2, x1/2, 1000, hysteresis 2, floor 1.
 ///
 /// On a skipped step the parameters, moments and Adam's step count stay as they are; the step

@@ -6,12 +6,9 @@
 #include <optional>
 
 #include "kernels/orthogonalise.h"
+#include "sharding/comm/communicator.h"
 
 namespace sherd::optim {
-
-bool is_muons(const UnitSpec& unit, const ParameterSpec& parameter) {
-  return unit.unit_class == UnitClass::kBlock && parameter.shape.size() == 2;
-}
 
 namespace {
 
@@ -44,14 +41,14 @@ std::vector<OwnedMatrix> matrices_of(const sharding::UnitPlan& unit) {
 }
 
 // Within a unit, since units are updated one after another. The same on every rank.
-void choose_owners(std::vector<OwnedMatrix>& matrices, int world_size) {
+void choose_owners(std::vector<OwnedMatrix>& matrices, int group_size) {
   std::vector<std::size_t> order(matrices.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
     return matrices[a].cost() > matrices[b].cost();
   });
   // No more ranks than matrices get one: while a rank has none, no other gets its second.
-  const std::size_t num_owners = std::min(matrices.size(), static_cast<std::size_t>(world_size));
+  const std::size_t num_owners = std::min(matrices.size(), static_cast<std::size_t>(group_size));
   std::vector<double> load(num_owners, 0.0);
   for (const std::size_t index : order) {
     const auto least = std::min_element(load.begin(), load.end());
@@ -64,32 +61,31 @@ std::int64_t padded(std::int64_t numel) {
   return (numel + sharding::kAlignment - 1) / sharding::kAlignment * sharding::kAlignment;
 }
 
-}  // namespace
-
 // AdamW's second moment is kept for AdamW's parameters only, piece after piece of the updated
 // slices. Pieces begin at multiples of 64 elements, so all of a parameter's pieces together take
 // what the parameter takes.
-std::int64_t second_moment_numel(const sharding::UnitPlan& unit, int rank) {
+std::int64_t second_moment_numel(const sharding::UnitPlan& unit, int slice) {
   std::int64_t numel = 0;
-  if (!unit.placement.optimizer_sharded) {
+  if (!unit.placement.optimizer_sharded()) {
     for (const ParameterSpec& parameter : unit.spec.parameters) {
       if (!is_muons(unit.spec, parameter)) numel += padded(parameter.numel());
     }
     return numel;
   }
-  for (const sharding::Piece& piece : unit.layout.pieces(rank)) {
+  for (const sharding::Piece& piece : unit.layout.pieces(slice)) {
     if (!is_muons(unit.spec, unit.spec.parameters[piece.parameter])) numel += padded(piece.count);
   }
   return numel;
 }
 
+// The same for all slices at once.
 std::vector<std::int64_t> second_moment_numels(const sharding::UnitPlan& unit) {
-  const auto world_size = static_cast<std::size_t>(unit.layout.world_size());
-  if (!unit.placement.optimizer_sharded) {
-    return std::vector<std::int64_t>(world_size, second_moment_numel(unit, 0));
+  const auto num_slices = static_cast<std::size_t>(unit.layout.num_slices());
+  if (!unit.placement.optimizer_sharded()) {
+    return std::vector<std::int64_t>(num_slices, second_moment_numel(unit, 0));
   }
   const std::int64_t slice = unit.layout.slice_numel();
-  std::vector<std::int64_t> numels(world_size, 0);
+  std::vector<std::int64_t> numels(num_slices, 0);
   for (std::size_t i = 0; i < unit.spec.parameters.size(); ++i) {
     const ParameterSpec& parameter = unit.spec.parameters[i];
     if (is_muons(unit.spec, parameter)) continue;
@@ -102,21 +98,20 @@ std::vector<std::int64_t> second_moment_numels(const sharding::UnitPlan& unit) {
   return numels;
 }
 
-namespace {
-
 struct MuonBuffers {
   std::vector<BufferSpec> momentum;                   // by unit
   std::vector<std::optional<BufferSpec>> exp_avg_sq;  // by unit
   std::optional<BufferSpec> update, workspace;
 };
 
-MuonBuffers buffers_of(const OptimizerOptions& options,
-                       const std::vector<sharding::UnitPlan>& units, int rank) {
+MuonBuffers buffers_of(const OptimizerOptions& options, const sharding::ShardingPlan& plan,
+                       int rank) {
   MuonBuffers buffers;
   std::int64_t largest_unit = 0, workspace = 0;
-  for (const sharding::UnitPlan& unit : units) {
+  for (const sharding::UnitPlan& unit : plan.units) {
     buffers.momentum.push_back(moment_buffer(unit, "momentum", options.moments));
-    const std::int64_t rest = second_moment_numel(unit, rank);
+    const std::int64_t rest =
+        second_moment_numel(unit, plan.mesh.index_in_group(rank, unit.placement.slices));
     buffers.exp_avg_sq.emplace_back();
     if (rest > 0) {
       buffers.exp_avg_sq.back() = {unit.spec.name + ".exp_avg_sq", Category::kOptimizer,
@@ -153,7 +148,8 @@ class Muon final : public Optimizer {
         units_(&units),
         ready_(rank.make_event()),
         done_(rank.make_event()) {
-    const MuonBuffers buffers = buffers_of(options, sharding::plans_of(units), rank.rank);
+    const MuonBuffers buffers =
+        buffers_of(options, {rank.mesh, sharding::plans_of(units)}, rank.rank);
     auto slices = updated_slices(units, options.decay);
     for (std::size_t unit = 0; unit < units.size(); ++unit) {
       moments_.push_back(rank.memory->acquire(buffers.momentum[unit]));
@@ -162,7 +158,9 @@ class Muon final : public Optimizer {
         exp_avg_sq_.back() = rank.memory->acquire(*buffers.exp_avg_sq[unit]);
       }
       matrices_.push_back(matrices_of(units[unit].plan()));
-      choose_owners(matrices_.back(), rank.world_size);
+      choose_owners(matrices_.back(), units[unit].layout().num_slices());
+      communicators_.push_back(
+          &rank.groups->get(units[unit].placement().slices, sharding::Purpose::kReduce));
       slices_.emplace_back();
       std::int64_t rest_position = 0;
       for (UpdatedSlice& slice : slices[unit]) {
@@ -253,21 +251,21 @@ class Muon final : public Optimizer {
     for (const MuonSlice& slice : slices_[unit]) {
       kernels::muon_momentum(stream, muon_args(unit, slice, step));
     }
-    if (state.placement().optimizer_sharded) {
+    if (state.placement().optimizer_sharded()) {
       exchange(stream, [&](Stream& reduce) {
-        rank_->reduce_communicator->all_gather(reduce, state.name(), full);
+        communicators_[unit]->all_gather(reduce, state.name(), full);
       });
     }
     for (const OwnedMatrix& matrix : matrices_[unit]) {
-      if (matrix.owner != rank_->rank) continue;
+      if (matrix.owner != state.own_slice()) continue;
       kernels::orthogonalise(stream, full.part(matrix.offset, matrix.numel()), matrix.rows,
                              matrix.columns, workspace_.tensor());
     }
-    if (rank_->world_size > 1) {
+    if (state.layout().num_slices() > 1) {
       exchange(stream, [&](Stream& reduce) {
         for (const OwnedMatrix& matrix : matrices_[unit]) {
-          rank_->reduce_communicator->broadcast(
-              reduce, state.name(), full.part(matrix.offset, matrix.numel()), matrix.owner);
+          communicators_[unit]->broadcast(reduce, state.name(),
+                                          full.part(matrix.offset, matrix.numel()), matrix.owner);
         }
       });
     }
@@ -312,8 +310,9 @@ class Muon final : public Optimizer {
   OptimizerOptions options_;
   const sharding::Rank* rank_;
   const std::vector<sharding::UnitState>* units_;
-  std::vector<std::vector<OwnedMatrix>> matrices_;  // by unit
-  std::vector<std::vector<MuonSlice>> slices_;      // by unit
+  std::vector<sharding::Communicator*> communicators_;  // by unit
+  std::vector<std::vector<OwnedMatrix>> matrices_;      // by unit
+  std::vector<std::vector<MuonSlice>> slices_;          // by unit
   std::vector<Buffer> moments_;     // momentum of matrices, AdamW's first moment of the rest
   std::vector<Buffer> exp_avg_sq_;  // AdamW's second moment of the rest
   Buffer update_;                   // u, full, of one unit at a time
@@ -321,11 +320,9 @@ class Muon final : public Optimizer {
   std::unique_ptr<Event> ready_, done_;
 };
 
-}  // namespace
-
 std::vector<BufferSpec> muon_buffers(const OptimizerOptions& options,
-                                     const std::vector<sharding::UnitPlan>& units, int rank) {
-  MuonBuffers buffers = buffers_of(options, units, rank);
+                                     const sharding::ShardingPlan& plan, int rank) {
+  MuonBuffers buffers = buffers_of(options, plan, rank);
   std::vector<BufferSpec> all = std::move(buffers.momentum);
   for (auto& exp_avg_sq : buffers.exp_avg_sq) {
     if (exp_avg_sq) all.push_back(std::move(*exp_avg_sq));
@@ -335,21 +332,24 @@ std::vector<BufferSpec> muon_buffers(const OptimizerOptions& options,
   return all;
 }
 
-sharding::Traffic muon_traffic(const std::vector<sharding::UnitPlan>& units, int rank) {
-  const int world_size = units[0].layout.world_size();
-  sharding::Traffic traffic(world_size);
-  for (const sharding::UnitPlan& unit : units) {
+sharding::Traffic muon_traffic(const OptimizerOptions&, const sharding::ShardingPlan& plan,
+                               int rank) {
+  sharding::Traffic traffic;
+  for (const sharding::UnitPlan& unit : plan.units) {
     std::vector<OwnedMatrix> matrices = matrices_of(unit);
     if (matrices.empty()) continue;
-    choose_owners(matrices, world_size);
-    if (unit.placement.optimizer_sharded) {
+    const int group_size = unit.layout.num_slices();
+    const int own = plan.mesh.index_in_group(rank, unit.placement.slices);
+    choose_owners(matrices, group_size);
+    if (unit.placement.optimizer_sharded()) {
       traffic.add("muon updates", sharding::Collective::kAllGather, DType::kF32,
-                  unit.layout.numel());
+                  unit.layout.numel(), group_size);
     }
-    if (world_size == 1) continue;
+    if (group_size == 1) continue;
     for (const OwnedMatrix& matrix : matrices) {
-      if (matrix.owner == rank) {
-        traffic.add("muon matrices", sharding::Collective::kBroadcast, DType::kF32, matrix.numel());
+      if (matrix.owner == own) {
+        traffic.add("muon matrices", sharding::Collective::kBroadcast, DType::kF32, matrix.numel(),
+                    group_size);
       } else {
         traffic.add_received("muon matrices", DType::kF32);
       }
@@ -358,9 +358,28 @@ sharding::Traffic muon_traffic(const std::vector<sharding::UnitPlan>& units, int
   return traffic;
 }
 
-std::unique_ptr<Optimizer> make_muon(const OptimizerOptions& options, const sharding::Rank& rank,
-                                     const std::vector<sharding::UnitState>& units) {
-  return std::make_unique<Muon>(options, rank, units);
+}  // namespace
+
+bool is_muons(const UnitSpec& unit, const ParameterSpec& parameter) {
+  return unit.unit_class == UnitClass::kBlock && parameter.shape.size() == 2;
+}
+
+OptimizerDescriptor muon_descriptor() {
+  return {.type = OptimizerType::kMuon,
+          .moments = [](const OptimizerOptions&, const UnitSpec& unit,
+                        const ParameterSpec& parameter) -> std::vector<std::string> {
+            if (is_muons(unit, parameter)) return {"momentum"};
+            return {"exp_avg", "exp_avg_sq"};
+          },
+          .buffers = muon_buffers,
+          .traffic = muon_traffic,
+          .make = [](const OptimizerOptions& options, const sharding::Rank& rank,
+                     const std::vector<sharding::UnitState>& units) -> std::unique_ptr<Optimizer> {
+            return std::make_unique<Muon>(options, rank, units);
+          },
+          .uneven_numels = second_moment_numels,
+          .defaults = {.momentum = 0.95},
+          .leaves_some_to_adamw = true};
 }
 
 }  // namespace sherd::optim

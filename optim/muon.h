@@ -8,8 +8,7 @@
 ///   1. every rank forms u on its slices (at stage 0: on all of them)
 ///   2. all-gather u into one flat buffer (not needed at stage 0)
 ///   3. each matrix is orthogonalised by one rank, its owner; owners are chosen once so that the
-///   work
-///      is spread: the heaviest matrix goes to the rank with the least to do
+///      work is spread: the heaviest matrix goes to the rank with the least to do
 ///   4. each owner broadcasts its matrices; every rank applies its slices
 /// The result is the single rank's bit for bit: each matrix is computed once, from the same bits,
 /// by the same products. Sent per rank: about one unit gathered, and one broadcast. Query, key and
@@ -25,16 +24,7 @@ namespace sherd::optim {
 
 /// Whether Muon updates it, or AdamW.
 bool is_muons(const UnitSpec& unit, const ParameterSpec& parameter);
-/// Elements of AdamW's second moment that rank `rank` keeps of a unit.
-std::int64_t second_moment_numel(const sharding::UnitPlan& unit, int rank);
-/// The same for all ranks at once: as cheap for thousands of them as the parameters are few.
-std::vector<std::int64_t> second_moment_numels(const sharding::UnitPlan& unit);
-std::vector<BufferSpec> muon_buffers(const OptimizerOptions& options,
-                                     const std::vector<sharding::UnitPlan>& units, int rank);
 
-sharding::Traffic muon_traffic(const std::vector<sharding::UnitPlan>& units, int rank);
-
-std::unique_ptr<Optimizer> make_muon(const OptimizerOptions& options, const sharding::Rank& rank,
-                                     const std::vector<sharding::UnitState>& units);
+OptimizerDescriptor muon_descriptor();
 
 }  // namespace sherd::optim

@@ -11,15 +11,15 @@
 #include <string>
 #include <vector>
 
-#include "sharding/traffic.h"
-#include "sharding/unit.h"
+#include "sharding/comm/traffic.h"
+#include "sharding/zero/unit.h"
 
 namespace sherd::optim {
 
 /// Everything that an update needs beyond the slice itself.
 struct UpdateStep {
   float lr = 0.0f;
-  std::int64_t time_step = 1;   ///< 1 for the first update (Adam's t)
+  std::int64_t time_step = 1;   ///< 1 for the first update (Adam's t); skipped steps don't count
   float gradient_scale = 1.0f;  ///< clip factor / loss scale
 };
 
@@ -40,7 +40,8 @@ class Optimizer {
   /// Updates the slices of unit `unit` that this rank holds, on `stream`. May be a collective;
   /// units come in the same order on every rank.
   virtual void update(Stream& stream, int unit, const UpdateStep& step) = 0;
-  /// Where this rank's moments are, in words that depend on neither stage nor world.
+  /// Where this rank's moments are, as ranges of whole parameters; `owner` alone says which slice they
+  /// came from.
   virtual std::vector<MomentPiece> moments() const = 0;
 };
 
@@ -73,16 +74,35 @@ struct OptimizerOptions {
   MomentType moments{};
 };
 
-/// The kinds of moments that an optimizer keeps of a parameter of `unit`.
-std::vector<std::string> moment_kinds(const OptimizerOptions& options, const UnitSpec& unit,
-                                      const ParameterSpec& parameter);
-/// Everything that an optimizer acquires on rank `rank`.
-std::vector<BufferSpec> optimizer_buffers(const OptimizerOptions& options,
-                                          const std::vector<sharding::UnitPlan>& units, int rank);
+/// What a recipe has where it doesn't say.
+struct OptimizerDefaults {
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, momentum = 0.9;
+};
 
-/// What rank `rank` sends in one update: norms of LAMB and LARS, Muon's matrices.
-sharding::Traffic optimizer_traffic(const OptimizerOptions& options,
-                                    const std::vector<sharding::UnitPlan>& units, int rank);
+/// All that a run knows of one optimizer; optim/registry.cpp has the table. Nothing outside of this
+/// folder asks which optimizer it is.
+struct OptimizerDescriptor {
+  OptimizerType type;
+  /// The kinds of moments that it keeps of a parameter of `unit`.
+  std::vector<std::string> (*moments)(const OptimizerOptions& options, const UnitSpec& unit,
+                                      const ParameterSpec& parameter);
+  /// Everything that it acquires on rank `rank`.
+  std::vector<BufferSpec> (*buffers)(const OptimizerOptions& options,
+                                     const sharding::ShardingPlan& plan, int rank);
+  /// What rank `rank` sends in one update.
+  sharding::Traffic (*traffic)(const OptimizerOptions& options, const sharding::ShardingPlan& plan,
+                               int rank);
+  std::unique_ptr<Optimizer> (*make)(const OptimizerOptions& options, const sharding::Rank& rank,
+                                     const std::vector<sharding::UnitState>& units);
+  /// Null if all ranks hold and send the same. Otherwise: for slice i of the unit, how many elements of
+  /// moments its rank holds in addition. Costs O(parameters + slices), since plans are made for
+  /// thousands of ranks.
+  std::vector<std::int64_t> (*uneven_numels)(const sharding::UnitPlan& unit);
+  OptimizerDefaults defaults{};
+  /// Whether it leaves some parameters to AdamW, at a learning rate of their own.
+  bool leaves_some_to_adamw = false;
+};
+const OptimizerDescriptor& descriptor_of(OptimizerType type);
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options,
                                           const sharding::Rank& rank,

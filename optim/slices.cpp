@@ -69,6 +69,18 @@ BufferSpec moment_buffer(const sharding::UnitPlan& unit, const std::string& kind
   return {unit.spec.name + "." + kind, Category::kOptimizer, type.dtype, unit.updated_numel()};
 }
 
+std::vector<BufferSpec> moment_buffers(const sharding::ShardingPlan& plan,
+                                       const std::vector<std::string>& kinds,
+                                       const MomentType& type) {
+  std::vector<BufferSpec> buffers;
+  for (const std::string& kind : kinds) {
+    for (const sharding::UnitPlan& unit : plan.units) {
+      buffers.push_back(moment_buffer(unit, kind, type));
+    }
+  }
+  return buffers;
+}
+
 std::vector<Buffer> acquire_moments(const sharding::Rank& rank,
                                     const std::vector<sharding::UnitState>& units,
                                     const std::string& kind, const MomentType& type) {

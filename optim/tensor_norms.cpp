@@ -18,23 +18,24 @@ std::int64_t count_parameters(const std::vector<sharding::UnitPlan>& units) {
 
 }  // namespace
 
-TensorNormBuffers tensor_norm_buffers(const std::vector<sharding::UnitPlan>& units) {
+TensorNormBuffers tensor_norm_buffers(const sharding::ShardingPlan& plan) {
   std::int64_t most = 1;
-  for (const sharding::UnitPlan& unit : units) most = std::max(most, most_segments(unit));
-  return {{"tensor_norms.sums", Category::kWorkspace, DType::kF64, 2 * most, kUpdate, true},
-          sharding::exchange_buffer("tensor_norms", static_cast<int>(2 * count_parameters(units)),
-                                    units[0].layout.world_size())};
+  for (const sharding::UnitPlan& unit : plan.units) most = std::max(most, most_segments(unit));
+  return {
+      {"tensor_norms.sums", Category::kWorkspace, DType::kF64, 2 * most, kUpdate, true},
+      sharding::exchange_buffer("tensor_norms", static_cast<int>(2 * count_parameters(plan.units)),
+                                plan.mesh.world_size())};
 }
 
-sharding::Traffic tensor_norm_traffic(const std::vector<sharding::UnitPlan>& units) {
-  return sharding::exchange_traffic("tensor norms", static_cast<int>(2 * count_parameters(units)),
-                                    units[0].layout.world_size());
+sharding::Traffic tensor_norm_traffic(const sharding::ShardingPlan& plan) {
+  return sharding::exchange_traffic(
+      "tensor norms", static_cast<int>(2 * count_parameters(plan.units)), plan.mesh.world_size());
 }
 
 TensorNorms::TensorNorms(const sharding::Rank& rank, const std::vector<sharding::UnitState>& units)
-    : rank_(&rank),
+    : units_(&units),
       num_parameters_(count_parameters(sharding::plans_of(units))),
-      sums_(rank, tensor_norm_buffers(sharding::plans_of(units)).sums),
+      sums_(rank, tensor_norm_buffers({rank.mesh, sharding::plans_of(units)}).sums),
       exchange_(rank, "tensor_norms", static_cast<int>(2 * num_parameters_)) {}
 
 std::vector<TensorNorms::Pair> TensorNorms::all(
@@ -43,7 +44,8 @@ std::vector<TensorNorms::Pair> TensorNorms::all(
   std::vector<double> mine(static_cast<std::size_t>(2 * num_parameters_), 0.0);
   for (std::size_t unit = 0; unit < slices.size(); ++unit) {
     for (const UpdatedSlice& slice : slices[unit]) {
-      if (slice.owner != rank_->rank) continue;
+      const sharding::UnitState& state = (*units_)[unit];
+      if (slice.owner != state.own_slice() || !state.counts_slice()) continue;
       sums_of(static_cast<int>(unit), slice, sums_.device());
       const std::size_t num_segments = slice.segments.size();
       sums_.to_host(stream, 0, static_cast<std::int64_t>(2 * num_segments));

@@ -1,7 +1,8 @@
 /// Norms of whole tensors, although every rank holds only slices of them.
 ///
 /// Each rank adds the squares of its own slice, segment by segment, for every tensor; one exchange
-/// of all tensors' partials follows; ranks are added in rank order. Stage 0 takes its own slice
+/// of all tensors' partials follows; ranks are added in rank order, and of ranks that hold copies of
+/// a slice one counts. Stage 0 takes its own slice
 /// too, although it holds them all, so the same sums are formed at every stage. A tensor that
 /// straddles ranks so gets one norm, not one per rank, and never one per flat buffer.
 #pragma once
@@ -10,7 +11,7 @@
 #include <vector>
 
 #include "optim/slices.h"
-#include "sharding/exchange.h"
+#include "sharding/mesh/exchange.h"
 
 namespace sherd::optim {
 
@@ -18,9 +19,9 @@ namespace sherd::optim {
 struct TensorNormBuffers {
   BufferSpec sums, exchange;
 };
-TensorNormBuffers tensor_norm_buffers(const std::vector<sharding::UnitPlan>& units);
+TensorNormBuffers tensor_norm_buffers(const sharding::ShardingPlan& plan);
 
-sharding::Traffic tensor_norm_traffic(const std::vector<sharding::UnitPlan>& units);
+sharding::Traffic tensor_norm_traffic(const sharding::ShardingPlan& plan);
 
 class TensorNorms {
  public:
@@ -36,7 +37,7 @@ class TensorNorms {
       const std::function<void(int unit, const UpdatedSlice& slice, const Tensor& sums)>& sums_of);
 
  private:
-  const sharding::Rank* rank_;
+  const std::vector<sharding::UnitState>* units_;
   std::int64_t num_parameters_ = 0;
   sharding::MirroredBuffer sums_;
   sharding::Exchange exchange_;

@@ -16,12 +16,36 @@ for found in "$sherd" "$tests" "$bench"; do
   [ -n "$found" ] || { echo "gpu-check: $programs lacks sherd, cuda_tests or sherd_cuda_bench" >&2; exit 2; }
 done
 
-# Where CUDA's libraries came as Python packages, the loader doesn't look for them by itself.
+# Where CUDA's libraries came as Python packages, the loader doesn't look for them by itself. CUDA 12's
+# have the same names, so a file's own mark decides: what NCCL says of itself, the package that brought
+# it, or its path.
+cuda_of() {  # FILE: 13, 12, ..., or nothing where it can't be told
+  local file=$1 package mark
+  mark=$(grep -aom1 'NCCL version [0-9.]*+cuda[0-9]*' "$file" | grep -o '[0-9]*$')
+  if [ -z "$mark" ] && [[ $file =~ ^(.*)/nvidia/([a-z_]*)/lib/ ]]; then
+    for package in "${BASH_REMATCH[1]}/nvidia_${BASH_REMATCH[2]}"_cu[0-9]*; do
+      [[ $package =~ _cu([0-9]+)[^/]*$ ]] && mark=${BASH_REMATCH[1]}
+    done
+  fi
+  [ -z "$mark" ] && [[ $file =~ cu(da)?-?(1[0-9]) ]] && mark=${BASH_REMATCH[2]}
+  echo "$mark"
+}
+LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}
+read -ra roots <<<"${SHERD_LIBRARY_ROOTS:-/usr/local /opt /usr/lib/python3* ${VIRTUAL_ENV:-}}"
 for library in libcudnn.so.9 libnccl.so.2 libcublasLt.so.13 libnvrtc.so.13; do
   ldconfig -p | grep -q "$library" && continue
-  found=$(find /usr/local /opt /usr/lib/python3* "${VIRTUAL_ENV:-/opt}" -name "$library" 2>/dev/null | head -1)
-  [ -z "$found" ] || export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$(dirname "$found")
+  chosen='' unknown=''
+  # shellcheck disable=SC2068  # a root may be a pattern
+  while read -r found; do
+    case $(cuda_of "$found") in
+      13) chosen=${chosen:-$found} ;;
+      '') unknown=${unknown:-$found} ;;
+    esac
+  done < <(find ${roots[@]} -name "$library" 2>/dev/null)
+  chosen=${chosen:-$unknown}
+  [ -z "$chosen" ] || LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$(dirname "$chosen")
 done
+export LD_LIBRARY_PATH
 info=$("$sherd" info) || {
   echo "gpu-check: $sherd doesn't start: $(ldd "$sherd" | grep 'not found' | tr -s '\n\t ' ' ')" >&2
   exit 2
@@ -34,15 +58,20 @@ fi
 
 failed=0
 say() { printf '%s\n' "$*" | tee -a "$report"; }
-# section TITLE SECONDS COMMAND...: its output's end in the report, and whether it passed.
+# section TITLE SECONDS COMMAND...: its output's end in the report, and whether it passed. A test program
+# must have passed at least one test: one whose filter selects nothing ends with 0 too.
 section() {
-  local title=$1 limit=$2 begin=$SECONDS status=0
+  local title=$1 limit=$2 begin=$SECONDS status=0 verdict=passed
   shift 2
   timeout "$limit" "$@" >"$scratch/out" 2>&1 || status=$?
+  [ $status -eq 0 ] || verdict=FAILED
+  if [[ " $* " == *" --gtest_filter="* ]] && ! grep -qE '^\[  PASSED  \] [1-9]' "$scratch/out"; then
+    verdict="FAILED: no test was selected and passed"
+  fi
   say "" "## $title" "" '```'
   tail -n "${lines:-25}" "$scratch/out" | tee -a "$report"
-  say '```' "status $status ($([ $status -eq 0 ] && echo passed || echo FAILED)), $((SECONDS - begin)) s"
-  [ $status -eq 0 ] || failed=1
+  say '```' "status $status ($verdict), $((SECONDS - begin)) s"
+  [ "$verdict" = passed ] || failed=1
 }
 
 : >"$report"
@@ -54,17 +83,20 @@ section "Runs: the ladder with 2 and 4 ranks on one GPU, memory, graphs, checkpo
   "$tests" --gtest_filter='CudaRun.*'
 lines=80 section "Kernels against this GPU's bounds" 50 "$bench"
 
-# A real run at the sizes of the quickstart, on the text that is in the repository.
+# A real run at the sizes of the quickstart, on the text that is in the repository. Its two ranks have a
+# GPU each where there are two.
+share=()
+[ "$gpus" -ge 2 ] || share=(--share-device)
 text=$scratch/text
 mkdir "$text" && cat "$root"/docs/*.md >"$text/docs.txt"
 lines=40 section "A training of 200 steps on the GPU" 50 "$sherd" train "$root/recipes/quickstart.yaml" \
   --set run.device=cuda --set "run.output_dir=$scratch/run" --set "data.path=$text" \
-  --set training.max_steps=200 --set mixed_precision.param_dtype=bf16
+  --set training.max_steps=200 --set mixed_precision.param_dtype=bf16 "${share[@]}"
 
 if command -v compute-sanitizer >/dev/null; then
   for tool in memcheck racecheck initcheck; do
     lines=6 section "compute-sanitizer, $tool, on the small suite" 30 compute-sanitizer --tool "$tool" \
-      --error-exitcode 9 "$tests" --gtest_filter='CudaPointwise*:CudaRows*'
+      --error-exitcode 9 "$tests" --gtest_filter='*CudaPointwise*:*CudaRows*'
   done
 fi
 say "" "$([ $failed -eq 0 ] && echo 'All of it passed.' || echo 'Something FAILED, see above.') $SECONDS s."

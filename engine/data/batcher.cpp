@@ -12,8 +12,8 @@ namespace {
 // What a draw is for, so that draws for different things are unrelated.
 enum class Draw : std::uint8_t { kOrder = 1, kOffset = 2, kSample = 3 };
 
-std::uint64_t draw(std::uint64_t seed, Draw what, std::int64_t where, std::int64_t which = 0) {
-  return hash_of(seed, what, where, which);
+std::uint64_t draw(std::uint64_t seed, Draw purpose, std::int64_t where, std::int64_t which = 0) {
+  return hash_of(seed, purpose, where, which);
 }
 
 std::int64_t below(std::int64_t limit, std::uint64_t bits) {
@@ -28,6 +28,8 @@ Batcher::Batcher(std::shared_ptr<const Dataset> dataset, BatchShape shape)
             shape.world > 0,
         "batch of {} x {} tokens, {} micro-steps, {} ranks", shape.micro_batch_size,
         shape.seq_length, shape.num_micro_steps, shape.world);
+  CHECK(dataset_->seq_length() == shape.seq_length,
+        "data opened for sequences of {} tokens, not {}", dataset_->seq_length(), shape.seq_length);
   train_ = windows_of(Split::kTrain);
   validation_ = windows_of(Split::kValidation);
   CHECK(train_.num_windows + validation_.num_windows > 0, "no window of {} tokens",
@@ -40,10 +42,6 @@ Batcher::Windows Batcher::windows_of(Split split) const {
   for (std::size_t index = 0; index < parts.size(); ++index) {
     const FilePart& part = parts[index];
     const std::int64_t whole = (part.count - 1) / shape_.seq_length;
-    if (whole < 1) {
-      ++windows.num_skipped;
-      continue;
-    }
     Run run;
     run.part = part;
     run.index = static_cast<std::int64_t>(index);
@@ -117,15 +115,17 @@ void Batcher::fill_validation(std::int64_t first_window, std::int64_t count, Ten
   }
 }
 
-void Batcher::fill_validation_sample(std::int64_t batch, std::int64_t count, Tensor inputs,
-                                     Tensor targets) const {
+void Batcher::fill_validation_sample(std::int64_t batch_size, std::int64_t first,
+                                     std::int64_t count, Tensor inputs, Tensor targets) const {
   CHECK(inputs.numel == count * shape_.seq_length && targets.numel == inputs.numel,
         "{} inputs and {} targets for {} x {} tokens", inputs.numel, targets.numel, count,
         shape_.seq_length);
   CHECK(validation_.num_starts > 0, "no validation window of {} tokens", shape_.seq_length);
   for (std::int64_t row = 0; row < count; ++row) {
+    const std::int64_t drawn = first + row;
     const std::int64_t start =
-        below(validation_.num_starts, draw(shape_.seed, Draw::kSample, batch, row));
+        below(validation_.num_starts,
+              draw(shape_.seed, Draw::kSample, drawn / batch_size, drawn % batch_size));
     const Run& run = validation_.run_at(&Run::first_start, start);
     write_row({run.part.file, run.part.first + start - run.first_start}, row, inputs, targets);
   }

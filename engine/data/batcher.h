@@ -1,10 +1,11 @@
 /// Which tokens every rank sees at every step: a pure function, so a run resumes from one integer
 /// and the order of the data doesn't depend on the number of ranks.
 ///
-///   window    seq_length + 1 tokens inside one file part: S inputs, and targets shifted by one
+///   window    seq_length + 1 tokens inside one part (dataset.h: of a file, or of the short files
+///             joined): S inputs, and targets shifted by one
 ///   epoch     every window once. A part of n tokens, q = (n - 1) / S, gives w = max(q - 1, 1)
-///             windows (none if q = 0), the i-th at offset + i * S. The offset is drawn anew for
-///             every (seed, epoch, part) from [0, n - 1 - w * S], so every token can be reached.
+///             windows, the i-th at offset + i * S. The offset is drawn anew for every (seed,
+///             epoch, part) from [0, n - 1 - w * S], so every token can be reached.
 ///   order     sample s is window permutation(seed, epoch)[s mod W] of epoch s / W, of W windows
 ///   row       row i of a micro-batch is row (micro_step * world + rank) * micro_batch_size + i
 ///             of the global batch; sample = step * global_batch_size + row
@@ -46,21 +47,21 @@ class Batcher {
 
   /// Windows in one epoch.
   std::int64_t num_windows() const { return train_.num_windows; }
-  /// Parts of the training split that are shorter than one window and so are never seen.
-  std::int64_t num_skipped_parts() const { return train_.num_skipped; }
 
   /// The whole validation split in order: all whole windows from the start of each part, stride
-  /// seq_length. The same for every seed.
+  /// seq_length. The same for every seed. What a part has behind its last whole window, fewer than
+  /// seq_length tokens, isn't evaluated.
   std::int64_t num_validation_windows() const { return validation_.num_windows; }
   /// Windows [first_window, first_window + count).
   /// Shapes   inputs, targets i32 [count * seq_length]
   void fill_validation(std::int64_t first_window, std::int64_t count, Tensor inputs,
                        Tensor targets) const;
-  /// `count` windows that may start at any token of the validation split, drawn by (seed, batch):
-  /// what nanoGPT's estimate averages over.
+  /// Windows that may start at any token of the validation split, in batches of `batch_size`: what
+  /// nanoGPT's estimate averages over. Window i is drawn by (seed, i / batch_size, i % batch_size),
+  /// so who looks at it, and with how many others, doesn't change it.
   /// Shapes   as fill_validation
-  void fill_validation_sample(std::int64_t batch, std::int64_t count, Tensor inputs,
-                              Tensor targets) const;
+  void fill_validation_sample(std::int64_t batch_size, std::int64_t first, std::int64_t count,
+                              Tensor inputs, Tensor targets) const;
 
   /// A window's place: its first token in a file.
   struct Place {
@@ -82,7 +83,6 @@ class Batcher {
     std::vector<Run> runs;
     std::int64_t num_windows = 0;
     std::int64_t num_starts = 0;
-    std::int64_t num_skipped = 0;
     /// The last run whose `first` (first_window or first_start) isn't above `place`.
     const Run& run_at(std::int64_t Run::*first, std::int64_t place) const;
   };

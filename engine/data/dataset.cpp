@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "core/error.h"
+#include "engine/data/encoded_file.h"
 #include "engine/data/fingerprint.h"
+#include "engine/data/joined_file.h"
 #include "engine/data/shuffle.h"
 #include "engine/data/text_files.h"
 #include "engine/data/utf8.h"
@@ -55,6 +57,30 @@ std::int64_t mark_characters(std::span<const std::uint8_t> bytes, std::vector<bo
   return bad;
 }
 
+bool needs_tokenizer(const DataOptions& options) {
+  return options.format == Format::kText ||
+         (options.format == Format::kBin && !options.tokenizer.empty());
+}
+
+/// `tokenizer` is null if none is needed.
+std::unique_ptr<const TokenText> text_of(const DataOptions& options,
+                                         std::shared_ptr<const tokenizer::Tokenizer> tokenizer) {
+  switch (options.format) {
+    case Format::kBytes:
+      return make_byte_text(options.vocab_size);
+    case Format::kChars:
+      return make_character_text(options.vocabulary);
+    case Format::kBin:
+      if (!tokenizer) return make_id_text(options.vocab_size);
+      return make_tokenizer_text(std::move(tokenizer), std::nullopt);
+    case Format::kText:
+      const auto end = tokenizer->end();
+      return make_tokenizer_text(std::move(tokenizer), end);
+  }
+  CHECK(false, "unknown data format");
+  __builtin_unreachable();
+}
+
 }  // namespace
 
 std::string_view name_of(Format format) {
@@ -65,28 +91,16 @@ std::string_view name_of(Format format) {
       return "chars";
     case Format::kBin:
       return "bin";
+    case Format::kText:
+      return "text";
   }
   return "?";
 }
 
-std::unique_ptr<const TokenText> make_token_text(Format format, std::int64_t vocab_size,
-                                                 std::vector<char32_t> characters) {
-  switch (format) {
-    case Format::kBytes:
-      return make_byte_text(vocab_size);
-    case Format::kChars:
-      return make_character_text(std::move(characters));
-    case Format::kBin:
-      return make_id_text(vocab_size);
-  }
-  CHECK(false, "unknown data format");
-  __builtin_unreachable();
-}
-
-std::int64_t Dataset::num_tokens(Split split) const {
-  std::int64_t num_tokens = 0;
-  for (const FilePart& part : parts(split)) num_tokens += part.count;
-  return num_tokens;
+std::unique_ptr<const TokenText> make_token_text(const DataOptions& options) {
+  std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
+  if (needs_tokenizer(options)) tokenizer = open_tokenizer(options.tokenizer, options.vocab_size);
+  return text_of(options, std::move(tokenizer));
 }
 
 /// Opens a Dataset, in the order in which its members are called.
@@ -119,22 +133,29 @@ class DatasetBuilder {
 
   void number_tokens() {
     dataset_.vocab_size_ = options_.vocab_size;
-    std::vector<char32_t> characters;
-    if (options_.format == Format::kChars) characters = vocabulary();
+    dataset_.seq_length_ = options_.seq_length;
+    DataOptions text_options = options_;
+    if (options_.format == Format::kChars) text_options.vocabulary = vocabulary();
+    if (needs_tokenizer(options_)) {
+      tokenizer_ = open_tokenizer(options_.tokenizer, options_.vocab_size);
+    }
+    if (options_.format == Format::kText) add_encoded_files();
     for (const auto& file : mapped_) {
       switch (options_.format) {
         case Format::kBytes:
           add(make_byte_file(file, options_.vocab_size));
           break;
         case Format::kChars:
-          add(make_character_file(file, characters));
+          add(make_character_file(file, text_options.vocabulary));
           break;
         case Format::kBin:
-          add(make_uint16_file(file, options_.vocab_size));
+          add(make_token_file(file, options_.vocab_size, options_.token_bytes, tokenizer_.get()));
+          break;
+        case Format::kText:
           break;
       }
     }
-    dataset_.text_ = make_token_text(options_.format, options_.vocab_size, std::move(characters));
+    dataset_.text_ = text_of(text_options, tokenizer_);
   }
 
   void split() {
@@ -152,6 +173,9 @@ class DatasetBuilder {
         dataset_.validation_.push_back({file, first_validation, count - first_validation});
       }
     }
+    fingerprint_parts();
+    join_short(dataset_.train_, dataset_.train_counts_);
+    join_short(dataset_.validation_, dataset_.validation_counts_);
     if (num_train_files_ > 0) require_a_window(Split::kTrain, options_.path, "training");
     if (!by_fraction) {
       require_a_window(Split::kValidation, options_.validation_path, "validation");
@@ -161,7 +185,22 @@ class DatasetBuilder {
   }
 
   std::shared_ptr<const Dataset> finish() {
+    dataset_.summary_ =
+        fmt::format("{}{}, {} tokens train, {} tokens validation{}", files_text(mapped_.size()),
+                    passed_over(), with_commas(dataset_.num_tokens(Split::kTrain)),
+                    with_commas(dataset_.num_tokens(Split::kValidation)), in_whole_sequences());
+    for (const Split split : {Split::kTrain, Split::kValidation}) add_joined_and_skipped(split);
+    return std::make_shared<const Dataset>(std::move(dataset_));
+  }
+
+ private:
+  // Of the parts before any is joined: joining changes nothing where all are long, and what it
+  // changes in training enters by itself.
+  void fingerprint_parts() {
     std::uint64_t fingerprint = hash_of(options_.format, mapped_.size());
+    if (options_.format == Format::kText) {
+      fingerprint = hash_of(fingerprint, fingerprint_of(tokenizer_->digest()));
+    }
     for (const auto& file : mapped_) {
       fingerprint = hash_of(fingerprint, fingerprint_of(file->bytes()));
     }
@@ -171,14 +210,65 @@ class DatasetBuilder {
       }
     }
     dataset_.fingerprint_ = fingerprint;
-    dataset_.summary_ =
-        fmt::format("{}{}, {} tokens train, {} tokens validation", files_text(mapped_.size()),
-                    passed_over(), with_commas(dataset_.num_tokens(Split::kTrain)),
-                    with_commas(dataset_.num_tokens(Split::kValidation)));
-    return std::make_shared<const Dataset>(std::move(dataset_));
   }
 
- private:
+  bool is_short(const FilePart& part) const { return part.count <= options_.seq_length; }
+
+  void join_short(std::vector<FilePart>& parts, Dataset::Counts& counts) {
+    std::vector<Piece> pieces;
+    std::int64_t tokens = 0;
+    for (const FilePart& part : parts) {
+      counts.tokens += part.count;
+      if (!is_short(part)) continue;
+      pieces.push_back({&dataset_.file(part.file), part.first, part.count});
+      tokens += part.count;
+    }
+    std::erase_if(parts, [this](const FilePart& part) { return is_short(part); });
+    if (pieces.empty()) return;
+    std::unique_ptr<const TokenFile> joined = join(pieces, dataset_.text_->separator());
+    const FilePart part{dataset_.num_files(), 0, joined->num_tokens()};
+    if (is_short(part)) {
+      counts.skipped_files = std::ssize(pieces);
+      counts.skipped_tokens = tokens;
+      return;
+    }
+    counts.joined_files = std::ssize(pieces);
+    counts.joined_tokens = tokens;
+    if (&parts == &dataset_.train_) {
+      dataset_.fingerprint_ = hash_of(dataset_.fingerprint_, options_.seq_length, part.count);
+      // Which token ends a document isn't in the tokenizer's digest, but in a file beside it.
+      const auto end = options_.format == Format::kText ? tokenizer_->end() : std::nullopt;
+      if (end) dataset_.fingerprint_ = hash_of(dataset_.fingerprint_, *end);
+    }
+    parts.push_back(part);
+    add(std::move(joined));
+  }
+
+  std::string in_whole_sequences() const {
+    std::int64_t tokens = 0;
+    for (const FilePart& part : dataset_.parts(Split::kValidation)) {
+      tokens += (part.count - 1) / options_.seq_length * options_.seq_length;
+    }
+    return tokens == 0 ? "" : fmt::format(" ({} in whole sequences)", with_commas(tokens));
+  }
+
+  void add_joined_and_skipped(Split split) {
+    const Dataset::Counts& counts = dataset_.counts(split);
+    const char* label = split == Split::kTrain ? "training" : "validation";
+    if (counts.joined_files > 0) {
+      dataset_.summary_ +=
+          fmt::format("\n{}: joined the text of {}, each shorter than a sequence, {} tokens", label,
+                      files_text(static_cast<std::size_t>(counts.joined_files)),
+                      with_commas(counts.joined_tokens));
+    }
+    if (counts.skipped_files > 0) {
+      dataset_.summary_ +=
+          fmt::format("\n{}: skipped the text of {}, together shorter than a sequence, {} token{}",
+                      label, files_text(static_cast<std::size_t>(counts.skipped_files)),
+                      with_commas(counts.skipped_tokens), counts.skipped_tokens == 1 ? "" : "s");
+    }
+  }
+
   void map(const std::string& path, std::string_view key) {
     const bool is_text = options_.format != Format::kBin;
     const TextFiles found = find_text_files(path, is_text ? "" : ".bin", key);
@@ -208,7 +298,9 @@ class DatasetBuilder {
     return fmt::format(" ({} empty and {} binary ones passed over)", num_empty_, num_binary_);
   }
 
-  std::vector<char32_t> vocabulary() const {
+ public:
+  /// Whether each code point is in the text.
+  std::vector<bool> characters() const {
     std::vector<bool> seen(kNumCodePoints);
     for (const auto& file : mapped_) {
       const std::int64_t bad = mark_characters(file->bytes(), seen);
@@ -218,6 +310,12 @@ class DatasetBuilder {
           "data.format to bytes.",
           file->path(), bad, file->bytes()[static_cast<std::size_t>(bad)]);
     }
+    return seen;
+  }
+
+ private:
+  std::vector<char32_t> vocabulary() const {
+    std::vector<bool> seen = characters();
     if (!options_.vocabulary.empty()) {
       require_known(seen);
       return options_.vocabulary;
@@ -244,27 +342,36 @@ class DatasetBuilder {
         mapped_.back()->path(), unknown - seen.begin(), options_.vocabulary.size());
   }
 
+  void add_encoded_files() {
+    for (auto& file : encode_files(mapped_, tokenizer_)) add(std::move(file));
+  }
+
   void add(std::unique_ptr<const TokenFile> file) { dataset_.files_.push_back(std::move(file)); }
 
-  void require_a_window(Split split, const std::string& path, std::string_view what) const {
-    std::int64_t longest = 0;
-    for (const FilePart& part : dataset_.parts(split)) longest = std::max(longest, part.count);
-    if (longest > options_.seq_length) return;
+  void require_a_window(Split split, const std::string& path, std::string_view label) const {
+    if (!dataset_.parts(split).empty()) return;
     throw DataError(
-        "{}: {} text shorter than one sequence: training.seq_length {} needs {} tokens "
-        "in one file, the longest of {} has {}; give longer text or a shorter "
-        "training.seq_length.",
-        path, what, options_.seq_length, options_.seq_length + 1, dataset_.parts(split).size(),
-        longest);
+        "{}: {} text shorter than one sequence: training.seq_length {} needs {} tokens, and there "
+        "are {}; give longer text or a shorter training.seq_length.",
+        path, label, options_.seq_length, options_.seq_length + 1, dataset_.num_tokens(split));
   }
 
   const DataOptions& options_;
   Dataset dataset_;
   std::vector<std::shared_ptr<const MappedFile>> mapped_;  // training files first
+  std::shared_ptr<const tokenizer::Tokenizer> tokenizer_;  ///< null: the format needs none
   std::size_t num_train_files_ = 0;
   int num_empty_ = 0;
   int num_binary_ = 0;
 };
+
+std::int64_t num_distinct_characters(const std::string& path) {
+  const DataOptions options{.path = path, .format = Format::kChars};
+  DatasetBuilder builder(options);
+  builder.map_files();
+  const std::vector<bool> characters = builder.characters();
+  return std::count(characters.begin(), characters.end(), true);
+}
 
 std::shared_ptr<const Dataset> open_dataset(const DataOptions& options) {
   DatasetBuilder builder(options);

@@ -4,10 +4,16 @@
 ///   format   bytes  a token is a byte; only ids below vocab_size may occur
 ///            chars  a token is a character: the sorted distinct Unicode code points of all the
 ///                   UTF-8 text, training and validation, of which there must be vocab_size
-///            bin    a token is a little-endian uint16, with no header (nanoGPT's train.bin)
+///            bin    token files of any kind in token_layout.h
+///            text   a file is a document, encoded by `tokenizer` when it is opened
 ///   split    `validation_path` names separate files; without it, the last `validation_fraction` of
 ///            every file validates: of n tokens the first floor(n * (1 - fraction)) train. For one
 ///            file and 0.1 that is nanoGPT's split.
+///   parts    of each split: what of a file is long enough for one sequence (seq_length + 1 tokens)
+///            is a part of its own. All that is shorter is joined, in the order of the files, into
+///            one more part (joined_file.h): texts are separated by a line break, or by nothing
+///            where the format has no token for it. If all of it together is shorter than a
+///            sequence, it is skipped, and summary() says so.
 ///
 /// A Dataset never changes after `open_dataset`: the ranks of a process share one, and any thread
 /// may read. Files are mapped, not loaded (characters beyond ASCII are decoded once, 4 bytes each).
@@ -24,7 +30,7 @@
 
 namespace sherd::data {
 
-enum class Format : std::uint8_t { kBytes, kChars, kBin };
+enum class Format : std::uint8_t { kBytes, kChars, kBin, kText };
 std::string_view name_of(Format format);
 
 enum class Split : std::uint8_t { kTrain, kValidation };
@@ -35,7 +41,9 @@ struct DataOptions {
   std::string validation_path{};     ///< empty: split by fraction
   double validation_fraction = 0.1;  ///< in [0, 1); read only without a validation_path
   std::int64_t vocab_size = 256;
-  std::int64_t seq_length = 1;  ///< only to refuse text without a single window of it
+  std::int64_t seq_length = 1;   ///< what is shorter than a sequence is joined
+  std::string tokenizer{};       ///< a folder; for text, and for bin to show ids as text
+  std::int64_t token_bytes = 0;  ///< of bin; 0: as the file says
 
   /// For a model that is trained already: only `validation_path`, if it is given, is opened; and
   /// `chars` are these characters, of which text may have fewer but no others.
@@ -43,16 +51,16 @@ struct DataOptions {
   std::vector<char32_t> vocabulary{};  ///< empty: the text's own
 };
 
-/// The tokens [first, first + count) of a file, all in one split. No window crosses its ends.
+/// The tokens [first, first + count) of a file, all in one split, at least seq_length + 1 of them.
+/// No window crosses its ends.
 struct FilePart {
   int file = 0;
   std::int64_t first = 0;
   std::int64_t count = 0;
 };
 
-/// What ids mean in a format; `characters` for kChars only.
-std::unique_ptr<const TokenText> make_token_text(Format format, std::int64_t vocab_size,
-                                                 std::vector<char32_t> characters);
+/// What ids mean in a format; `vocabulary` has the characters of kChars.
+std::unique_ptr<const TokenText> make_token_text(const DataOptions& options);
 
 class Dataset {
  public:
@@ -60,24 +68,45 @@ class Dataset {
     return split == Split::kTrain ? train_ : validation_;
   }
   const TokenFile& file(int index) const { return *files_[static_cast<std::size_t>(index)]; }
+  /// The files of text, and behind them one for each split that has joined text.
   int num_files() const { return static_cast<int>(files_.size()); }
-  std::int64_t num_tokens(Split split) const;
+  /// Tokens of the text, whether they are in a part or skipped; separators don't count.
+  std::int64_t num_tokens(Split split) const { return counts(split).tokens; }
+  std::int64_t seq_length() const { return seq_length_; }
 
   const TokenText& text() const { return *text_; }
   std::int64_t vocab_size() const { return vocab_size_; }
 
-  /// Tells other data from this, for resume: format, splits, sizes, and up to 2.25 MiB of samples
-  /// of every file (its first and last MiB, 64 pieces between). Names don't enter.
+  /// Tells other data from this, for resume: format, splits, sizes in tokens (and so their width),
+  /// what is joined for training, the tokenizer that makes tokens of text, and up to 2.25 MiB of
+  /// samples of every file (its first and last MiB, 64 pieces between). Names don't enter, nor does a
+  /// tokenizer that only shows what token files hold.
   std::uint64_t fingerprint() const { return fingerprint_; }
 
-  /// One line for a person: "12 files (3 skipped: ...), 1,003,854 tokens train, ...".
+  /// For a person: files, tokens of each split, how many of the validation tokens are in whole
+  /// sequences (which is what an evaluation of the whole split covers), and in further lines what
+  /// is joined and what is skipped.
   const std::string& summary() const { return summary_; }
 
  private:
   friend class DatasetBuilder;
+  struct Counts {
+    std::int64_t tokens = 0;
+    std::int64_t joined_files = 0;
+    std::int64_t joined_tokens = 0;
+    std::int64_t skipped_files = 0;
+    std::int64_t skipped_tokens = 0;
+  };
+  const Counts& counts(Split split) const {
+    return split == Split::kTrain ? train_counts_ : validation_counts_;
+  }
+
   std::vector<std::unique_ptr<const TokenFile>> files_;
   std::vector<FilePart> train_;
   std::vector<FilePart> validation_;
+  Counts train_counts_;
+  Counts validation_counts_;
+  std::int64_t seq_length_ = 1;
   std::unique_ptr<const TokenText> text_;
   std::int64_t vocab_size_ = 0;
   std::uint64_t fingerprint_ = 0;
@@ -87,9 +116,12 @@ class Dataset {
 /// Errors   DataError, one line with the path: missing, empty or unreadable files; a folder or glob
 ///          with no text; invalid UTF-8; a token id outside the vocabulary; a vocabulary of another
 ///          size; a file in both splits; training text, or validation text if any is asked for,
-///          without one window of seq_length + 1 tokens.
+///          of less than seq_length + 1 tokens in all.
 /// Cost     one pass over the text where its ids must be checked (chars; bytes below 256 ids; bin
 ///          below 65,536 ids, up to the first GiB of each file: the rest is checked as it is read).
 std::shared_ptr<const Dataset> open_dataset(const DataOptions& options);
+
+/// What `chars` needs as vocab_size for the text of `path`. Errors   DataError, as open_dataset.
+std::int64_t num_distinct_characters(const std::string& path);
 
 }  // namespace sherd::data

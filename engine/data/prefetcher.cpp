@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/thread.h"
 
 namespace sherd::data {
 
@@ -13,7 +14,7 @@ BatchPrefetcher::BatchPrefetcher(FillBatch fill, std::int64_t first_step,
       num_micro_steps_(num_micro_steps),
       buffers_(buffers) {
   CHECK(num_micro_steps > 0, "{} micro-steps", num_micro_steps);
-  thread_ = std::thread([this] { work(); });
+  thread_ = start_thread("that prepares batches", [this] { work(); });
 }
 
 BatchPrefetcher::~BatchPrefetcher() {

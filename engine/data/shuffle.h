@@ -2,8 +2,8 @@
 ///
 /// A Feistel network permutes the smallest even power of two that holds n; a value that falls
 /// outside [0, n) is permuted again until it falls inside ("cycle walking", Black and Rogaway,
-/// Ciphers with Arbitrary Finite Domains, CT-RSA 2002). The power
-/// of two is below 4 n, so that takes fewer than 4 tries on average.
+/// Ciphers with Arbitrary Finite Domains, CT-RSA 2002). The power of two is below 4 n, so that
+/// takes fewer than 4 tries on average.
 #pragma once
 
 #include <array>

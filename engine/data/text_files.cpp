@@ -56,7 +56,7 @@ TextFiles find_text_files(const std::string& path, std::string_view ending, std:
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   TextFiles found;
-  std::string_view what = "folder has";
+  std::string_view place = "folder has";
   if (fs::is_directory(status)) {
     collect(path, found.paths);
   } else if (fs::exists(status)) {
@@ -66,7 +66,7 @@ TextFiles find_text_files(const std::string& path, std::string_view ending, std:
                     error.message(), key);
   } else if (path.find_first_of("*?[{~") != std::string::npos) {
     found.paths = match(path);
-    what = "glob matches";
+    place = "glob matches";
   } else {
     throw DataError(
         "{}: no such file or folder; set {} to a text file, a folder of them, or a "
@@ -76,7 +76,7 @@ TextFiles find_text_files(const std::string& path, std::string_view ending, std:
   std::erase_if(found.paths, [&](const std::string& file) { return !file.ends_with(ending); });
   if (found.paths.empty()) {
     throw DataError("{}: the {} no {} files; set {} to a text file, a folder of them, or a glob.",
-                    path, what, ending.empty() ? "visible" : ending, key);
+                    path, place, ending.empty() ? "visible" : ending, key);
   }
   std::sort(found.paths.begin(), found.paths.end());
   return found;

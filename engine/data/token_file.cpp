@@ -8,15 +8,11 @@
 #include <utility>
 
 #include "core/error.h"
+#include "engine/data/token_layout.h"
 #include "engine/data/utf8.h"
 
 namespace sherd::data {
 namespace {
-
-void check_range(const TokenFile& file, std::int64_t first, std::int64_t count) {
-  CHECK(first >= 0 && count >= 0 && first <= file.num_tokens() - count,
-        "tokens [{}, +{}) of {} in {}", first, count, file.num_tokens(), file.path());
-}
 
 [[noreturn]] void throw_bad_id(const std::string& path, std::int64_t offset, std::int64_t id,
                                std::int64_t vocab_size) {
@@ -46,32 +42,66 @@ class ByteFile final : public TokenFile {
   std::array<std::int32_t, 256> ids_;
 };
 
-class Uint16File final : public TokenFile {
+/// Little-endian integers of one width.
+template <class T>
+class IntegerFile final : public TokenFile {
  public:
-  Uint16File(std::shared_ptr<const MappedFile> file, std::int64_t vocab_size)
-      : file_(std::move(file)), vocab_size_(vocab_size) {}
+  IntegerFile(std::shared_ptr<const MappedFile> file, const TokenLayout& layout,
+              std::int64_t vocab_size)
+      : file_(std::move(file)), layout_(layout), vocab_size_(vocab_size) {}
 
   const std::string& path() const override { return file_->path(); }
-  std::int64_t num_tokens() const override { return std::ssize(file_->bytes()) / 2; }
+  std::int64_t num_tokens() const override { return layout_.num_tokens; }
   void read(std::int64_t first, std::int64_t count, std::int32_t* ids) const override {
     check_range(*this, first, count);
     file_->check_size();
-    const std::uint8_t* bytes = file_->bytes().data() + 2 * first;
-    std::int32_t largest = 0;
+    const std::uint8_t* bytes = file_->bytes().data() + offset_of(first);
+    bool all_known = true;
     for (std::int64_t i = 0; i < count; ++i) {
-      ids[i] = bytes[2 * i] | (bytes[2 * i + 1] << 8);
-      largest = std::max(largest, ids[i]);
+      T value;
+      std::memcpy(&value, bytes + kWidth * i, sizeof(T));
+      all_known &= is_known(value);
+      ids[i] = static_cast<std::int32_t>(value);
     }
-    if (largest < vocab_size_) return;
-    const std::int64_t bad =
-        std::find_if(ids, ids + count, [this](std::int32_t id) { return id >= vocab_size_; }) - ids;
-    throw_bad_id(path(), 2 * (first + bad), ids[bad], vocab_size_);
+    if (!all_known) throw_first_bad(first, count);
   }
 
  private:
+  static constexpr std::int64_t kWidth = sizeof(T);
+  std::int64_t offset_of(std::int64_t token) const { return layout_.offset + kWidth * token; }
+  bool is_known(T value) const {
+    return static_cast<std::uint64_t>(static_cast<std::int64_t>(value)) <
+           static_cast<std::uint64_t>(vocab_size_);
+  }
+  [[noreturn]] void throw_first_bad(std::int64_t first, std::int64_t count) const {
+    for (std::int64_t token = first; token < first + count; ++token) {
+      T value;
+      std::memcpy(&value, file_->bytes().data() + offset_of(token), sizeof(T));
+      if (!is_known(value)) throw_bad_id(path(), offset_of(token), value, vocab_size_);
+    }
+    throw DataError("{}: changed while it was read; text must not change while it is trained on.",
+                    path());
+  }
+
   std::shared_ptr<const MappedFile> file_;
+  TokenLayout layout_;
   std::int64_t vocab_size_;
 };
+
+std::unique_ptr<const TokenFile> make_integer_file(std::shared_ptr<const MappedFile> file,
+                                                   const TokenLayout& layout,
+                                                   std::int64_t vocab_size) {
+  switch (layout.token_bytes) {
+    case 1:
+      return std::make_unique<IntegerFile<std::uint8_t>>(std::move(file), layout, vocab_size);
+    case 2:
+      return std::make_unique<IntegerFile<std::uint16_t>>(std::move(file), layout, vocab_size);
+    case 4:
+      return std::make_unique<IntegerFile<std::int32_t>>(std::move(file), layout, vocab_size);
+    default:
+      return std::make_unique<IntegerFile<std::int64_t>>(std::move(file), layout, vocab_size);
+  }
+}
 
 /// Text with characters of several bytes: where the i-th begins can't be computed, so it is
 /// decoded.
@@ -94,6 +124,11 @@ class DecodedFile final : public TokenFile {
 
 }  // namespace
 
+void check_range(const TokenFile& file, std::int64_t first, std::int64_t count) {
+  CHECK(first >= 0 && count >= 0 && first <= file.num_tokens() - count,
+        "tokens [{}, +{}) of {} in {}", first, count, file.num_tokens(), file.path());
+}
+
 std::unique_ptr<const TokenFile> make_byte_file(std::shared_ptr<const MappedFile> file,
                                                 std::int64_t vocab_size) {
   std::array<std::int32_t, 256> ids{};
@@ -109,23 +144,33 @@ std::unique_ptr<const TokenFile> make_byte_file(std::shared_ptr<const MappedFile
   return std::make_unique<ByteFile>(std::move(file), ids);
 }
 
-std::unique_ptr<const TokenFile> make_uint16_file(std::shared_ptr<const MappedFile> file,
-                                                  std::int64_t vocab_size) {
-  if (file->bytes().size() % 2 != 0) {
+std::unique_ptr<const TokenFile> make_token_file(std::shared_ptr<const MappedFile> file,
+                                                 std::int64_t vocab_size, std::int64_t token_bytes,
+                                                 const tokenizer::Tokenizer* tokenizer) {
+  const TokenLayout layout = read_token_layout(*file, token_bytes);
+  if (tokenizer && layout.header && layout.header->tokenizer_digest != tokenizer->digest()) {
     throw DataError(
-        "{}: has {} bytes, but data.format bin is 2 bytes per token; the file is cut "
-        "short or not of this format.",
-        file->path(), file->bytes().size());
+        "{}: was made with another tokenizer than data.tokenizer's; set data.tokenizer to its "
+        "folder, or make the file anew with sherd tokenize.",
+        file->path());
   }
-  auto tokens = std::make_unique<Uint16File>(std::move(file), vocab_size);
-  constexpr std::int64_t kCheckedAtOpen = std::int64_t{1} << 29;  // 1 GiB
+  // Values up to here can't be outside of the vocabulary.
+  const std::int64_t num_values = layout.token_bytes == 1   ? 256
+                                  : layout.token_bytes == 2 ? 65536
+                                                            : std::int64_t{1} << 32;
+  auto tokens = make_integer_file(std::move(file), layout, vocab_size);
+  const std::int64_t checked_at_open = (std::int64_t{1} << 30) / layout.token_bytes;
   constexpr std::int64_t kPiece = std::int64_t{1} << 16;
-  const std::int64_t end = std::min(tokens->num_tokens(), kCheckedAtOpen);
+  const std::int64_t end = std::min(tokens->num_tokens(), checked_at_open);
   std::vector<std::int32_t> ids(static_cast<std::size_t>(std::min(end, kPiece)));
-  for (std::int64_t first = 0; vocab_size < 65536 && first < end; first += kPiece) {
+  for (std::int64_t first = 0; vocab_size < num_values && first < end; first += kPiece) {
     tokens->read(first, std::min(kPiece, end - first), ids.data());
   }
   return tokens;
+}
+
+std::unique_ptr<const TokenFile> make_id_file(std::string path, std::vector<std::int32_t> ids) {
+  return std::make_unique<DecodedFile>(std::move(path), std::move(ids));
 }
 
 std::unique_ptr<const TokenFile> make_character_file(std::shared_ptr<const MappedFile> file,

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/data/mapped_file.h"
+#include "engine/data/tokenizer/tokenizer.h"
 
 namespace sherd::data {
 
@@ -23,12 +24,19 @@ class TokenFile {
   virtual void read(std::int64_t first, std::int64_t count, std::int32_t* ids) const = 0;
 };
 
+/// CHECKs that `file` has tokens [first, first + count): the first line of every `read`.
+void check_range(const TokenFile& file, std::int64_t first, std::int64_t count);
+
 /// A byte is a token.
 std::unique_ptr<const TokenFile> make_byte_file(std::shared_ptr<const MappedFile> file,
                                                 std::int64_t vocab_size);
-/// A little-endian uint16 is a token.
-std::unique_ptr<const TokenFile> make_uint16_file(std::shared_ptr<const MappedFile> file,
-                                                  std::int64_t vocab_size);
+/// A file of tokens (token_layout.h). `token_bytes`: 0, or what a file without a header has.
+/// `tokenizer`: null, or the one that the file must have been made with if it says.
+std::unique_ptr<const TokenFile> make_token_file(std::shared_ptr<const MappedFile> file,
+                                                 std::int64_t vocab_size, std::int64_t token_bytes,
+                                                 const tokenizer::Tokenizer* tokenizer);
+/// Ids that are in memory.
+std::unique_ptr<const TokenFile> make_id_file(std::string path, std::vector<std::int32_t> ids);
 /// A character is a token: its place in `characters`, sorted code points that cover the file.
 std::unique_ptr<const TokenFile> make_character_file(std::shared_ptr<const MappedFile> file,
                                                      const std::vector<char32_t>& characters);

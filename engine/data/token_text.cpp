@@ -74,6 +74,10 @@ class ByteText final : public TokenText {
     return {bytes.begin(), bytes.end()};
   }
 
+  std::optional<std::int32_t> separator() const override {
+    return vocab_size_ > '\n' ? std::optional<std::int32_t>('\n') : std::nullopt;
+  }
+
  private:
   std::int64_t vocab_size_;
 };
@@ -112,6 +116,12 @@ class CharacterText final : public TokenText {
       offset += static_cast<std::size_t>(point.length);
     }
     return ids;
+  }
+
+  std::optional<std::int32_t> separator() const override {
+    const auto place = std::lower_bound(characters_.begin(), characters_.end(), U'\n');
+    if (place == characters_.end() || *place != U'\n') return std::nullopt;
+    return static_cast<std::int32_t>(place - characters_.begin());
   }
 
   std::vector<char32_t> characters() const override { return characters_; }
@@ -154,6 +164,41 @@ class IdText final : public TokenText {
   std::int64_t vocab_size_;
 };
 
+class TokenizerText final : public TokenText {
+ public:
+  TokenizerText(std::shared_ptr<const tokenizer::Tokenizer> tokenizer,
+                std::optional<std::int32_t> separator)
+      : tokenizer_(std::move(tokenizer)), separator_(separator) {}
+
+  std::string text(std::span<const std::int32_t> ids) const override {
+    std::string text;
+    for (std::size_t begin = 0; begin < ids.size();) {
+      std::size_t end = begin;
+      while (end < ids.size() && !tokenizer_->token_of(ids[end]).empty()) ++end;
+      text += safe_text(as_bytes(tokenizer_->decode(ids.subspan(begin, end - begin), false)));
+      if (end < ids.size()) text += fmt::format("<{}>", ids[end]);
+      begin = end + 1;
+    }
+    return text;
+  }
+
+  std::vector<std::int32_t> ids(std::string_view text) const override {
+    std::vector<std::int32_t> ids;
+    try {
+      tokenizer::Encoder(tokenizer_).encode(text, tokenizer::SpecialTokens::kAsTokens, ids);
+    } catch (const DataError& error) {
+      throw UsageError("prompt: {}.", error.what());
+    }
+    return ids;
+  }
+
+  std::optional<std::int32_t> separator() const override { return separator_; }
+
+ private:
+  std::shared_ptr<const tokenizer::Tokenizer> tokenizer_;
+  std::optional<std::int32_t> separator_;
+};
+
 }  // namespace
 
 std::unique_ptr<const TokenText> make_byte_text(std::int64_t vocab_size) {
@@ -164,6 +209,11 @@ std::unique_ptr<const TokenText> make_character_text(std::vector<char32_t> chara
 }
 std::unique_ptr<const TokenText> make_id_text(std::int64_t vocab_size) {
   return std::make_unique<IdText>(vocab_size);
+}
+
+std::unique_ptr<const TokenText> make_tokenizer_text(
+    std::shared_ptr<const tokenizer::Tokenizer> tokenizer, std::optional<std::int32_t> separator) {
+  return std::make_unique<TokenizerText>(std::move(tokenizer), separator);
 }
 
 }  // namespace sherd::data

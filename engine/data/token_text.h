@@ -3,10 +3,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "engine/data/tokenizer/tokenizer.h"
 
 namespace sherd::data {
 
@@ -22,6 +25,10 @@ class TokenText {
   ///          knows no text, anything but ids separated by spaces).
   virtual std::vector<std::int32_t> ids(std::string_view text) const = 0;
 
+  /// The token that stands between two texts that are read as one: a line break where there is
+  /// one. None where no id means that (`bin`, whose files hold their own).
+  virtual std::optional<std::int32_t> separator() const { return std::nullopt; }
+
   /// The characters that ids 0, 1, ... stand for; empty where a token isn't a character.
   virtual std::vector<char32_t> characters() const { return {}; }
 };
@@ -29,5 +36,9 @@ class TokenText {
 std::unique_ptr<const TokenText> make_byte_text(std::int64_t vocab_size);
 std::unique_ptr<const TokenText> make_character_text(std::vector<char32_t> characters);
 std::unique_ptr<const TokenText> make_id_text(std::int64_t vocab_size);
+/// Prompts may spell special tokens; in text they show as they are spelled. `separator`: see above;
+/// the tokenizer's end token where files are texts, none where they are tokens already.
+std::unique_ptr<const TokenText> make_tokenizer_text(
+    std::shared_ptr<const tokenizer::Tokenizer> tokenizer, std::optional<std::int32_t> separator);
 
 }  // namespace sherd::data

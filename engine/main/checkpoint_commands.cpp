@@ -2,17 +2,24 @@
 
 #include <fmt/format.h>
 
-#include "checkpoint/hdf5_export.h"
 #include "checkpoint/inspect.h"
-#include "checkpoint/verify.h"
-#include "engine/metrics.h"
+#include "checkpoint/interchange/hdf5_export.h"
+#include "checkpoint/interchange/safetensors_folder.h"
+#include "checkpoint/store/verify.h"
+#include "engine/main/checkpoint_path.h"
+#include "engine/main/command_line.h"
+#include "engine/report/byte_size.h"
+#include "engine/report/metrics.h"
+#include "engine/run/export.h"
 
 namespace sherd::main {
 namespace {
 
 CLI::App* add(CLI::App& app, const char* name, const char* help, std::string& path) {
   CLI::App* command = app.add_subcommand(name, help);
-  command->add_option("checkpoint", path, "A checkpoint's folder, e.g. runs/x/checkpoints/step-...")
+  command
+      ->add_option("checkpoint", path,
+                   "A checkpoint's folder, or a run's for its newest, e.g. runs/x")
       ->type_name("CKPT")
       ->required();
   return command;
@@ -35,9 +42,13 @@ void verify(const std::string& path, bool deep) {
 void evaluate(const engine::TrainedModelRequest& request, bool as_json) {
   const engine::EvaluationResult result = engine::evaluate_checkpoint(request);
   if (as_json) {
-    const checkpoint::Checkpoint checkpoint(checkpoint::posix_disk(), request.checkpoint);
-    const engine::EvaluationMetrics line{checkpoint.manifest().step - 1, result.loss,
-                                         result.loss_20_batches, result.num_tokens};
+    auto& disk = checkpoint::posix_disk();
+    std::int64_t steps = 0;  // of a folder they aren't known
+    if (!checkpoint::is_model_folder(disk, request.checkpoint)) {
+      steps = checkpoint::Checkpoint(disk, request.checkpoint).manifest().step;
+    }
+    const engine::EvaluationMetrics line{steps, result.loss, result.loss_20_batches,
+                                         result.num_tokens};
     fmt::print("{}\n", engine::to_json(line));
     return;
   }
@@ -50,18 +61,26 @@ void evaluate(const engine::TrainedModelRequest& request, bool as_json) {
 CheckpointCommands::CheckpointCommands(CLI::App& app)
     : inspect_(add(app, "inspect", "Show what is in a checkpoint", path_)),
       verify_(add(app, "verify", "Check that a checkpoint is whole", path_)),
-      export_(add(app, "export", "Write whole tensors into one plain HDF5 file", path_)),
+      export_(add(app, "export",
+                  "Write the weights for others: one HDF5 file, or a Hugging Face folder", path_)),
       eval_(add(app, "eval", "Print the loss over the whole validation split", path_)),
       sample_(add(app, "sample", "Print text from the model", path_)) {
   inspect_->add_flag("--json", json_, "One JSON object instead of a table");
   inspect_->add_flag("--digests", digests_, "With --json: a checksum of every tensor");
   verify_->add_flag("--deep", deep_, "Read every byte and compare it with its checksum");
-  export_->add_option("--to", to_, "The file to write; must not exist")->required();
-  export_->add_option("--dtype", dtype_, "f32 or bf16")->check(CLI::IsMember({"f32", "bf16"}));
+  CLI::Option* file = export_->add_option("--to", to_, "The HDF5 file to write; must not exist");
+  export_->add_option("--to-hf", to_folder_, "A Hugging Face folder to write; must not exist")
+      ->type_name("FOLDER")
+      ->excludes(file);
+  export_
+      ->add_option(
+          "--dtype", dtype_,
+          "f32, bf16 or, for a folder, f16 (f32; a folder's: that of the model it began with)")
+      ->check(CLI::IsMember({"f32", "bf16", "f16"}));
+  export_->add_option("--shard-size", shard_size_, "A folder's largest file of weights (5GB)")
+      ->type_name("SIZE");
   for (CLI::App* command : {eval_, sample_}) {
-    command->add_option("--ranks", ranks_, "Number of ranks (eval: the recipe's; sample: 1)")
-        ->type_name("N")
-        ->check(CLI::Range(1, 1 << 20));
+    add_ranks(*command, ranks_, "Number of ranks (eval: the recipe's; sample: 1)");
     command
         ->add_option("--set", sets_,
                      "Override a key of the checkpoint's recipe, such as data.validation_path")
@@ -80,26 +99,47 @@ CheckpointCommands::CheckpointCommands(CLI::App& app)
 }
 
 void CheckpointCommands::run_chosen() const {
+  if (path_.empty()) return;
+  const std::string path = checkpoint_path(path_);
   auto& disk = checkpoint::posix_disk();
-  if (*verify_) verify(path_, deep_);
+  if (*verify_) verify(path, deep_);
   if (*inspect_) {
-    const checkpoint::Checkpoint checkpoint(disk, path_);
+    const checkpoint::Checkpoint checkpoint(disk, path);
     fmt::print("{}", json_ ? checkpoint::inspect_json(checkpoint, digests_) + "\n"
                            : checkpoint::inspect_table(checkpoint));
   }
-  if (*eval_) evaluate({path_, sets_, ranks_}, json_);
+  if (*eval_) evaluate({path, sets_, ranks_}, json_);
   if (*sample_) {
     const std::string text =
-        engine::sample_checkpoint({path_, sets_, ranks_.value_or(1)}, prompt_, sampling_);
+        engine::sample_checkpoint({path, sets_, ranks_.value_or(1)}, prompt_, sampling_);
     fmt::print("{}\n", text);
   }
-  if (*export_) {
-    const checkpoint::Checkpoint checkpoint(disk, path_);
-    const auto result = checkpoint::export_file(
-        disk, checkpoint,
-        {.to = to_, .dtype = dtype_ == "f32" ? DType::kF32 : DType::kBF16, .kinds = {"param"}});
-    fmt::print("{}: {} tensors, {} bytes\n", to_, result.num_tensors, result.bytes);
+  if (*export_) run_export(path);
+}
+
+void CheckpointCommands::run_export(const std::string& path) const {
+  std::optional<DType> dtype;
+  for (const DType known : {DType::kF32, DType::kBF16, DType::kF16}) {
+    if (dtype_ == name_of(known)) dtype = known;
   }
+  if (!to_folder_.empty()) {
+    engine::ExportRequest request{path, to_folder_, dtype};
+    if (!shard_size_.empty()) request.shard_bytes = engine::parse_bytes(shard_size_);
+    const engine::ExportSummary summary = engine::export_checkpoint(request);
+    fmt::print("{}: {} tensors as {} in {} file{}, {} bytes\n", to_folder_,
+               summary.written.num_tensors, name_of(summary.dtype), summary.written.num_files,
+               summary.written.num_files == 1 ? "" : "s", summary.written.bytes);
+    return;
+  }
+  if (to_.empty()) throw UsageError("sherd export: expected --to FILE or --to-hf FOLDER.");
+  if (dtype == DType::kF16)
+    throw UsageError("--dtype f16 is for --to-hf; a file takes f32 or bf16.");
+  if (!shard_size_.empty()) throw UsageError("--shard-size is for --to-hf.");
+  auto& disk = checkpoint::posix_disk();
+  const auto result = checkpoint::export_file(
+      disk, checkpoint::Checkpoint(disk, path),
+      {.to = to_, .dtype = dtype.value_or(DType::kF32), .kinds = {"param"}});
+  fmt::print("{}: {} tensors, {} bytes\n", to_, result.num_tensors, result.bytes);
 }
 
 }  // namespace sherd::main

@@ -3,7 +3,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "engine/trained_model.h"
+#include "engine/run/inference.h"
 
 namespace sherd::main {
 
@@ -14,6 +14,8 @@ class CheckpointCommands {
   void run_chosen() const;
 
  private:
+  void run_export(const std::string& path) const;
+
   CLI::App* inspect_;
   CLI::App* verify_;
   CLI::App* export_;
@@ -21,7 +23,9 @@ class CheckpointCommands {
   CLI::App* sample_;
   std::string path_;
   std::string to_;
-  std::string dtype_ = "f32";
+  std::string to_folder_;
+  std::string dtype_;
+  std::string shard_size_;
   bool json_ = false;
   bool digests_ = false;
   bool deep_ = false;

@@ -3,22 +3,26 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
-#include <cstdio>
+#include <new>
 
 #include "core/error.h"
+#include "engine/launch/system_info.h"
 #include "engine/main/checkpoint_commands.h"
+#include "engine/main/command_line.h"
+#include "engine/main/init_command.h"
 #include "engine/main/plan_command.h"
-#include "engine/recipe.h"
-#include "engine/recipe_text.h"
-#include "engine/run.h"
-#include "engine/system_info.h"
+#include "engine/main/standard_streams.h"
+#include "engine/main/tokenize_command.h"
+#include "engine/recipe/recipe.h"
+#include "engine/recipe/text.h"
+#include "engine/run/run.h"
 
 namespace {
 
 using sherd::engine::RecipeRequest;
 
-constexpr int kUsage = 2;
 constexpr int kUnexpected = 1;
+constexpr int kNoMemory = 5;  // a TrainingError's
 
 struct RecipeOptions {
   bool help_fields = false;
@@ -27,7 +31,7 @@ struct RecipeOptions {
 
 /// RECIPE, --set and --ranks, the same for every command that reads a recipe.
 CLI::Option* add_recipe_arguments(CLI::App& command, RecipeRequest& request) {
-  command.add_option("--ranks", request.ranks, "Number of ranks")->type_name("N");
+  sherd::main::add_ranks(command, request.ranks, "Number of ranks");
   // One value per --set: without this, CLI11 would also take the words that follow it.
   command.add_option("--set", request.sets, "Override a key of the recipe; may be repeated")
       ->type_name("KEY=VALUE")
@@ -70,19 +74,27 @@ void run(int argc, char** argv) {
   add_recipe_arguments(*plan, request)->required();
   const sherd::main::PlanCommand plan_command(*plan, request);
   const sherd::main::CheckpointCommands checkpoints(app);
+  CLI::App* init = app.add_subcommand("init", "Write a first recipe for a folder of texts");
+  const sherd::main::InitCommand init_command(*init);
+  const sherd::main::TokenizeCommand tokenize_command(app);
   CLI::App* info =
       app.add_subcommand("info", "Print version, libraries and what this machine offers");
 
+  sherd::main::check_words(app, argc, argv);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help_or_version) {
     app.exit(help_or_version);  // prints it
     return;
+  } catch (const CLI::ParseError& error) {
+    throw sherd::UsageError("{}", sherd::main::explain(app, error, argc, argv));
   }
   if (*train) sherd::engine::train(sherd::engine::resolve_recipe(request));
   if (*recipe) print_recipe(request, options);
   if (*plan) plan_command.run();
   checkpoints.run_chosen();
+  if (*init) init_command.run();
+  if (tokenize_command) tokenize_command.run();
   if (*info) fmt::print("{}", sherd::engine::system_info());
 }
 
@@ -91,20 +103,36 @@ int fail(int exit_code, std::string message) {
   std::replace_if(
       message.begin(), message.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; },
       ' ');
-  fmt::print(stderr, "sherd: {}\n", message);
+  sherd::main::print_error("sherd: " + message);
   return exit_code;
+}
+
+// Kernels keep panels of some 200 KiB on the stack. This thread's stack grows when it is touched, and
+// where memory has run out by then (ulimit -v) that is a crash instead of an error; so it grows now.
+[[gnu::noinline]] void grow_stack() {
+  constexpr std::size_t kRoom = std::size_t{1} << 20, kPage = 4096;
+  [[maybe_unused]] volatile char room[kRoom];
+  for (std::size_t i = 0; i < kRoom; i += kPage) room[i] = 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  grow_stack();
+  sherd::main::open_closed_streams();
   try {
     run(argc, argv);
-    return std::fflush(stdout) == 0 ? 0 : fail(kUnexpected, "can't write to standard output.");
-  } catch (const CLI::ParseError& error) {
-    return fail(kUsage, fmt::format("{}. Run sherd --help.", error.what()));
+    const std::string problem = sherd::main::output_problem();
+    return problem.empty() ? 0 : fail(kUnexpected, problem);
+  } catch (const sherd::engine::RecipeErrors& errors) {
+    for (const std::string& line : errors.lines()) fail(errors.exit_code(), line);
+    return errors.exit_code();
   } catch (const sherd::Error& error) {
     return fail(error.exit_code(), error.what());
+  } catch (const std::bad_alloc&) {
+    return fail(kNoMemory,
+                "this machine, or a limit on this process (ulimit -v), has no memory left for what "
+                "the program holds beside the plan; sherd plan says what a recipe needs.");
   } catch (const std::exception& error) {
     return fail(kUnexpected, error.what());
   }

@@ -7,9 +7,9 @@
 #include <fstream>
 
 #include "core/error.h"
-#include "engine/byte_size.h"
-#include "engine/paper_convention.h"
-#include "engine/plan_report.h"
+#include "engine/plan/paper_convention.h"
+#include "engine/plan/report.h"
+#include "engine/report/byte_size.h"
 
 namespace sherd::main {
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "engine/recipe.h"
+#include "engine/recipe/recipe.h"
 
 namespace sherd::main {
 

@@ -4,32 +4,34 @@
 
 #include <algorithm>
 
+#include "kernels/attention.h"
 #include "kernels/linear.h"
+#include "kernels/norm.h"
+#include "kernels/qk_norm.h"
 #include "kernels/token.h"
 
 namespace sherd::model {
 namespace {
 
-// At most 128 MiB of f32 logits: the products of a chunk of few tokens are slow, because the head's
-// matrix is packed anew for each.
-constexpr std::int64_t kLogitsChunkElements = 32 << 20;
-
 std::int64_t workspace_bytes(const ModelShape& shape, const kernels::ComputeDevice& device) {
   const std::int64_t tokens = shape.tokens();
-  const std::int64_t heads_width = shape.query_heads * shape.head_width();
-  std::int64_t bytes = kernels::attention_workspace_bytes(shape.attention(), shape.dtype, device);
-  const kernels::LinearShape products[] = {
+  const std::int64_t heads_width = shape.heads_width();
+  std::int64_t bytes = kernels::attention_workspace_bytes(shape.attention(0), shape.dtype, device);
+  const kernels::LinearShape matmuls[] = {
       {tokens, shape.width, shape.qkv_width()},
       {tokens, heads_width, shape.width},
       {tokens, shape.width, shape.up_width()},
       {tokens, shape.ffn_width, shape.width},
       {logits_chunk_tokens(shape), shape.width, shape.vocab_size},
   };
-  for (const kernels::LinearShape& product : products) {
+  for (const kernels::LinearShape& matmul : matmuls) {
     bytes =
-        std::max(bytes, kernels::linear_workspace_bytes(product, shape.dtype, DType::kF32, device));
+        std::max(bytes, kernels::linear_workspace_bytes(matmul, shape.dtype, DType::kF32, device));
   }
   bytes = std::max(bytes, kernels::norm_backward_workspace_bytes(shape.norm_shape()));
+  if (shape.qk_norm != QkNorm::kNone) {
+    bytes = std::max(bytes, kernels::qk_norm_backward_workspace_bytes(shape.qk_norm_shape()));
+  }
   return std::max(bytes,
                   kernels::embedding_backward_workspace_bytes(tokens, shape.vocab_size, device));
 }
@@ -39,7 +41,7 @@ std::int64_t workspace_bytes(const ModelShape& shape, const kernels::ComputeDevi
 std::int64_t logits_chunk_tokens(const ModelShape& shape) {
   constexpr std::int64_t kMultiple = 64;
   const std::int64_t fitting = std::max<std::int64_t>(
-      kLogitsChunkElements / shape.vocab_size / kMultiple * kMultiple, kMultiple);
+      shape.logits_chunk_elements / shape.vocab_size / kMultiple * kMultiple, kMultiple);
   // Chunks of one size: a short last one would be slower still.
   const std::int64_t chunks = (shape.tokens() + fitting - 1) / fitting;
   const std::int64_t even = (shape.tokens() + chunks - 1) / chunks;
@@ -49,104 +51,122 @@ std::int64_t logits_chunk_tokens(const ModelShape& shape) {
 namespace {
 
 constexpr Phases kKept = kForwardToBackward | kEvaluation;
+constexpr Phases kInBlocks = kForward | kBackward | kEvaluation;
+constexpr Phases kInHead = kLoss | kEvaluation;
+
+// "block.0.norm1.normed", but "block.0.qkv": the only output of its name.
+std::string buffer_name(const Site& site, const std::string& tensor) {
+  return site.weight == Site::Weight::kNorm ? site.name + "." + tensor : tensor;
+}
+
+SiteBuffers acquire_site(const ModelShape& shape, const Site& site, const std::string& prefix,
+                         bool output, Phases phases, const Acquire& acquire) {
+  const auto kept = [&](const std::string& tensor, std::int64_t width, DType dtype) {
+    return acquire({prefix + buffer_name(site, tensor), Category::kActivations, dtype,
+                    shape.tokens() * width, phases});
+  };
+  SiteBuffers buffers;
+  if (output && !site.output.empty()) {
+    buffers.output = kept(site.output, site.output_width, shape.dtype);
+  }
+  if (site.statistic.empty()) return buffers;
+  if (site.statistic == "rstd" && shape.norm == kernels::NormKind::kLayerNorm) {
+    buffers.mean = kept("mean", site.statistics, DType::kF32);
+  }
+  buffers.statistic = kept(site.statistic, site.statistics, DType::kF32);
+  return buffers;
+}
+
+SiteTensors tensors_of(const SiteBuffers& buffers, const Site& site, std::int64_t tokens) {
+  return {rows(buffers.output, tokens, site.output_width),
+          rows(buffers.mean, tokens, site.statistics),
+          rows(buffers.statistic, tokens, site.statistics)};
+}
 
 }  // namespace
 
 Activations::Activations(const ModelShape& shape, const kernels::ComputeDevice& device,
-                         const Acquire& acquire_buffer) {
-  const std::int64_t tokens = shape.tokens();
-  const std::int64_t heads_width = shape.query_heads * shape.head_width();
-  const auto acquire = [&](std::string name, Category category, DType dtype, std::int64_t numel,
-                           Phases phases) {
-    return acquire_buffer({std::move(name), category, dtype, numel, phases});
-  };
-  const auto kept = [&](std::string name, std::int64_t numel, DType dtype, Phases phases = kKept) {
-    return acquire(std::move(name), Category::kActivations, dtype, numel, phases);
-  };
-  const bool selective = shape.recompute == Recompute::kSelective;
-  const auto norm = [&](const std::string& name, bool keep_output, Phases phases) {
-    NormActivations kept_norm;
-    if (keep_output) {
-      kept_norm.normed_TD = kept(name + ".normed", tokens * shape.width, shape.dtype, phases);
-    }
-    if (shape.norm == kernels::NormKind::kLayerNorm) {
-      kept_norm.mean_T = kept(name + ".mean", tokens, DType::kF32, phases);
-    }
-    kept_norm.rstd_T = kept(name + ".rstd", tokens, DType::kF32, phases);
-    return kept_norm;
-  };
+                         const Acquire& acquire)
+    : sites_(block_sites(shape)) {
+  for (const Site& site : sites_) {
+    const auto first = std::find_if(sites_.begin(), sites_.end(), [&](const Site& other) {
+      return other.cheap && other.output == site.output;
+    });
+    if (site.cheap) first_of_name_[site.id] = first->id;
+  }
+  acquire_blocks(shape, acquire);
+  acquire_head(shape, acquire);
+  acquire_scratch(shape, device, acquire);
+}
 
+void Activations::acquire_blocks(const ModelShape& shape, const Acquire& acquire) {
+  const bool selective = shape.recompute == Recompute::kSelective;
   for (std::int64_t i = 0; i < shape.num_layers; ++i) {
-    const std::string name = fmt::format("block.{}", i);
-    residual_TD.push_back(kept(name + ".residual", tokens * shape.width, shape.dtype));
+    const std::string prefix = fmt::format("block.{}.", i);
+    residual_TD.push_back(acquire({prefix + "residual", Category::kActivations, shape.dtype,
+                                   shape.tokens() * shape.width, kKept}));
     if (i > 0 && shape.recompute == Recompute::kFull) continue;
-    BlockActivations block;
-    block.norm1 = norm(name + ".norm1", !selective, kKept);
-    block.qkv_TE = kept(name + ".qkv", tokens * shape.qkv_width(), shape.dtype);
-    block.attended_TD = kept(name + ".attended", tokens * heads_width, shape.dtype);
-    block.lse_BHS = kept(name + ".lse", tokens * shape.query_heads, DType::kF32);
-    block.middle_TD = kept(name + ".middle", tokens * shape.width, shape.dtype);
-    block.norm2 = norm(name + ".norm2", !selective, kKept);
-    block.up_TU = kept(name + ".up", tokens * shape.up_width(), shape.dtype);
-    if (!selective) {
-      block.activated_TF = kept(name + ".activated", tokens * shape.ffn_width, shape.dtype);
+    PerSite<SiteBuffers> block;
+    for (const Site& site : sites_) {
+      block[site.id] =
+          acquire_site(shape, site, prefix, !(selective && site.cheap), kKept, acquire);
     }
     blocks.push_back(std::move(block));
   }
-  constexpr Phases kInBlocks = kForward | kBackward | kEvaluation;
-  if (selective) {
-    normed_TD = kept("blocks.normed", tokens * shape.width, shape.dtype, kInBlocks);
-    activated_TF = kept("blocks.activated", tokens * shape.ffn_width, shape.dtype, kInBlocks);
+  if (!selective) return;
+  for (const Site& site : sites_) {
+    if (!site.cheap || first_of_name_[site.id] != site.id) continue;
+    shared[site.id] = acquire({"blocks." + site.output, Category::kActivations, shape.dtype,
+                               shape.tokens() * site.output_width, kInBlocks});
   }
-  constexpr Phases kToHead = kForward | kLoss | kEvaluation;
-  constexpr Phases kInHead = kLoss | kEvaluation;
-  residual_TD.push_back(kept("head.residual", tokens * shape.width, shape.dtype, kToHead));
-  final_norm = norm("final_norm", true, kInHead);
-  // Read after the backward, when the step's loss is added up.
-  losses_T = kept("losses", tokens, DType::kF32, kInHead | kBackward);
-  chunk_tokens = logits_chunk_tokens(shape);
-  logits_CV =
-      acquire("logits", Category::kLogits, shape.dtype, chunk_tokens * shape.vocab_size, kInHead);
-
-  branch_TD = kept("branch", tokens * shape.width, shape.dtype, kInBlocks);
-  d_residual_TD = kept("d_residual", tokens * shape.width, shape.dtype, kLoss | kBackward);
-  const auto in_backward = [&](std::string name, std::int64_t width) {
-    return kept(std::move(name), tokens * width, shape.dtype, kBackward);
-  };
-  if (shape.dropout > 0.0) d_branch_TD = in_backward("d_branch", shape.width);
-  d_wide = in_backward("d_wide", std::max(shape.qkv_width(), shape.up_width()));
-  d_narrow = in_backward("d_narrow", std::max(heads_width, shape.ffn_width));
-  if (shape.positions == Positions::kRope) {
-    rotary_SK = acquire("rotary", Category::kWorkspace, DType::kF32,
-                        shape.seq_length * shape.head_width(), kAlways);
-  }
-  workspace =
-      acquire("workspace", Category::kWorkspace, DType::kU8, workspace_bytes(shape, device), kKept);
 }
 
-NormTensors Activations::norm(const NormActivations& norm, const ModelShape& shape) const {
+void Activations::acquire_head(const ModelShape& shape, const Acquire& acquire) {
   const std::int64_t tokens = shape.tokens();
-  return {rows(norm.normed_TD, tokens, shape.width), rows(norm.mean_T, tokens, 1),
-          rows(norm.rstd_T, tokens, 1)};
+  residual_TD.push_back(acquire({"head.residual", Category::kActivations, shape.dtype,
+                                 tokens * shape.width, kForward | kLoss | kEvaluation}));
+  final_norm_buffers = acquire_site(shape, final_norm_site(shape), "", true, kInHead, acquire);
+  // Read after the backward, when the step's loss is added up.
+  losses_T = acquire({"losses", Category::kActivations, DType::kF32, tokens, kInHead | kBackward});
+  chunk_tokens = logits_chunk_tokens(shape);
+  logits_CV =
+      acquire({"logits", Category::kLogits, shape.dtype, chunk_tokens * shape.vocab_size, kInHead});
+}
+
+void Activations::acquire_scratch(const ModelShape& shape, const kernels::ComputeDevice& device,
+                                  const Acquire& acquire) {
+  const std::int64_t tokens = shape.tokens();
+  const auto scratch = [&](std::string name, std::int64_t width, Phases phases) {
+    return acquire({std::move(name), Category::kActivations, shape.dtype, tokens * width, phases});
+  };
+  branch_TD = scratch("branch", shape.width, kInBlocks);
+  d_residual_TD = scratch("d_residual", shape.width, kLoss | kBackward);
+  if (shape.branch_gradients_differ()) d_branch_TD = scratch("d_branch", shape.width, kBackward);
+  d_wide = scratch("d_wide", std::max(shape.qkv_width(), shape.up_width()), kBackward);
+  d_narrow = scratch("d_narrow", std::max(shape.heads_width(), shape.ffn_width), kBackward);
+  for (std::size_t i = 0; i < shape.num_rotary_tables(); ++i) {
+    rotary_SK.push_back(
+        acquire({i == 0 ? "rotary" : fmt::format("rotary.{}", i), Category::kWorkspace, DType::kF32,
+                 shape.seq_length * shape.head_width(), kAlways}));
+  }
+  workspace = acquire(
+      {"workspace", Category::kWorkspace, DType::kU8, workspace_bytes(shape, device), kKept});
+}
+
+SiteTensors Activations::final_norm(const ModelShape& shape) const {
+  return tensors_of(final_norm_buffers, final_norm_site(shape), shape.tokens());
 }
 
 BlockTensors Activations::block(std::int64_t index, const ModelShape& shape) const {
   const std::int64_t tokens = shape.tokens();
-  const bool shared = shape.recompute == Recompute::kFull;
-  const BlockActivations& kept = blocks[shared ? 0 : index];
-  BlockTensors block{
-      .x_TD = rows(residual_TD[index], tokens, shape.width),
-      .norm1 = norm(kept.norm1, shape),
-      .qkv_TE = rows(kept.qkv_TE, tokens, shape.qkv_width()),
-      .attended_TD = rows(kept.attended_TD, tokens, shape.query_heads * shape.head_width()),
-      .lse_BHS = rows(kept.lse_BHS, tokens, shape.query_heads),
-      .middle_TD = rows(kept.middle_TD, tokens, shape.width),
-      .norm2 = norm(kept.norm2, shape),
-      .up_TU = rows(kept.up_TU, tokens, shape.up_width()),
-      .activated_TF = rows(kept.activated_TF, tokens, shape.ffn_width)};
-  if (shape.recompute == Recompute::kSelective) {
-    block.norm1.normed_TD = block.norm2.normed_TD = rows(normed_TD, tokens, shape.width);
-    block.activated_TF = rows(activated_TF, tokens, shape.ffn_width);
+  const auto& kept = blocks[shape.recompute == Recompute::kFull ? 0 : index];
+  BlockTensors block;
+  block.x_TD = rows(residual_TD[index], tokens, shape.width);
+  for (const Site& site : sites_) {
+    block[site.id] = tensors_of(kept[site.id], site, tokens);
+    if (shape.recompute == Recompute::kSelective && site.cheap) {
+      block[site.id].output = rows(shared[first_of_name_[site.id]], tokens, site.output_width);
+    }
   }
   return block;
 }

@@ -18,15 +18,21 @@ class TableBuilder {
   void matrix(std::string name, std::int64_t rows, std::int64_t columns, double stddev) {
     add(std::move(name), {rows, columns}, {0.0f, static_cast<float>(stddev)});
   }
-  void projection(const std::string& name, std::int64_t rows, std::int64_t columns, double stddev,
-                  std::vector<std::int64_t> matrix_rows = {}) {
-    matrix(name + ".weight", rows, columns, stddev);
-    units_.back().parameters.back().matrix_rows = std::move(matrix_rows);
-    if (shape_.bias) add(name + ".bias", {rows}, {0.0f, 0.0f});
-  }
-  void norm(const std::string& name) {
-    add(name + ".weight", {shape_.width}, {1.0f, 0.0f});
-    if (shape_.norm_bias()) add(name + ".bias", {shape_.width}, {0.0f, 0.0f});
+  /// The parameters of a site, under `prefix`.
+  void site(const std::string& prefix, const Site& site) {
+    using Weight = Site::Weight;
+    if (site.weight == Weight::kNone) return;
+    const std::string name = prefix + site.name;
+    if (site.weight == Weight::kNorm) {
+      add(name + ".weight", {site.rows}, {static_cast<float>(1.0 - shape_.norm_offset), 0.0f});
+    } else {
+      const double depth = site.weight == Weight::kMatrixToResidual
+                               ? std::sqrt(2.0 * static_cast<double>(shape_.num_layers))
+                               : 1.0;
+      matrix(name + ".weight", site.rows, site.columns, shape_.init_std / depth);
+      units_.back().parameters.back().matrix_rows = site.matrix_rows;
+    }
+    if (site.bias) add(name + ".bias", {site.rows}, {0.0f, 0.0f});
   }
   std::vector<UnitSpec> take() { return std::move(units_); }
 
@@ -61,35 +67,23 @@ class ViewReader {
 }  // namespace
 
 std::vector<UnitSpec> parameter_table(const ModelShape& shape) {
-  const double stddev = shape.init_std;
-  const double residual = stddev / std::sqrt(2.0 * static_cast<double>(shape.num_layers));
   TableBuilder table(shape);
   table.begin_unit("embedding", UnitClass::kEdge);
-  table.matrix("embedding.token.weight", shape.vocab_size, shape.width, stddev);
+  table.matrix("embedding.token.weight", shape.vocab_size, shape.width, shape.init_std);
   if (shape.positions == Positions::kLearned) {
-    table.matrix("embedding.position.weight", shape.max_positions, shape.width, stddev);
+    table.matrix("embedding.position.weight", shape.max_positions, shape.width, shape.init_std);
   }
-  if (shape.tied) table.norm("final_norm");
-
-  const std::int64_t heads_width = shape.query_heads * shape.head_width();
-  const std::int64_t kv_width = shape.kv_heads * shape.head_width();
-  std::vector<std::int64_t> up_rows;
-  if (shape.gated()) up_rows = {shape.ffn_width, shape.ffn_width};
+  if (shape.tied) table.site("", final_norm_site(shape));
+  const std::vector<Site> sites = block_sites(shape);
   for (std::int64_t i = 0; i < shape.num_layers; ++i) {
     const std::string block = fmt::format("block.{}", i);
     table.begin_unit(block, UnitClass::kBlock);
-    table.norm(block + ".norm1");
-    table.projection(block + ".attention.qkv", shape.qkv_width(), shape.width, stddev,
-                     {heads_width, kv_width, kv_width});
-    table.projection(block + ".attention.output", shape.width, heads_width, residual);
-    table.norm(block + ".norm2");
-    table.projection(block + ".mlp.up", shape.up_width(), shape.width, stddev, up_rows);
-    table.projection(block + ".mlp.down", shape.width, shape.ffn_width, residual);
+    for (const Site& site : sites) table.site(block + ".", site);
   }
   if (!shape.tied) {
     table.begin_unit("head", UnitClass::kEdge);
-    table.norm("final_norm");
-    table.matrix("head.weight", shape.vocab_size, shape.width, stddev);
+    table.site("", final_norm_site(shape));
+    table.matrix("head.weight", shape.vocab_size, shape.width, shape.init_std);
   }
   return table.take();
 }
@@ -105,12 +99,9 @@ EmbeddingParameters embedding_parameters(const ModelShape& shape, std::span<cons
 BlockParameters block_parameters(const ModelShape& shape, std::span<const Tensor> views) {
   ViewReader reader(views);
   BlockParameters parameters;
-  parameters.norm1 = reader.affine(shape.norm_bias());
-  parameters.qkv = reader.affine(shape.bias);
-  parameters.attention_output = reader.affine(shape.bias);
-  parameters.norm2 = reader.affine(shape.norm_bias());
-  parameters.up = reader.affine(shape.bias);
-  parameters.down = reader.affine(shape.bias);
+  for (const Site& site : block_sites(shape)) {
+    if (site.weight != Site::Weight::kNone) parameters[site.id] = reader.affine(site.bias);
+  }
   return parameters;
 }
 

@@ -3,14 +3,13 @@
 ///   unit         parameters
 ///   embedding    embedding.token.weight [V, D], embedding.position.weight [max, D] (learned)
 ///                and, with a tied head, final_norm.weight, .bias [D]
-///   block.i      block.i.norm1.*, .attention.qkv.* [(H + 2G) K, D], .attention.output.* [D, H K],
-///                .norm2.*, .mlp.up.* [F or 2F, D], .mlp.down.* [D, F]
+///   block.i      block.i.SITE.weight, .bias for the block's sites (engine/model/sites.h), in order
 ///   head         final_norm.*, head.weight [V, D]   (untied)
 ///
 /// A tied matrix belongs to one unit, which is then used at both ends.
 ///
 /// Initial values (Radford et al. 2019; nanoGPT): matrices normal(0, init_std), those that write to
-/// the residual stream divided by sqrt(2 L); norms 1; biases 0.
+/// the residual stream divided by sqrt(2 L); norms 1, their offset included; biases 0.
 #pragma once
 
 #include <span>
@@ -18,7 +17,7 @@
 
 #include "core/parameter.h"
 #include "core/tensor.h"
-#include "engine/model/shape.h"
+#include "engine/model/sites.h"
 
 namespace sherd::model {
 
@@ -30,9 +29,7 @@ struct Affine {
 struct EmbeddingParameters {
   Tensor token_weight, position_weight;
 };
-struct BlockParameters {
-  Affine norm1, qkv, attention_output, norm2, up, down;
-};
+using BlockParameters = PerSite<Affine>;
 struct HeadParameters {
   Affine final_norm;
   Tensor weight;  ///< [V, D]; the token embedding's where tied

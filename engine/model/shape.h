@@ -6,15 +6,47 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "core/dtype.h"
-#include "kernels/activation.h"
-#include "kernels/attention.h"
-#include "kernels/norm.h"
+#include "kernels/kinds.h"
+#include "kernels/rotary_frequencies.h"
+
+namespace sherd::kernels {
+struct ActivationShape;
+struct AttentionShape;
+struct LogitsForm;
+struct NormShape;
+struct QkNormShape;
+}  // namespace sherd::kernels
 
 namespace sherd::model {
 
 enum class Positions { kLearned, kRope };
+
+/// Where norms are: before a branch's body, behind it, or both. The final norm is always there.
+enum class NormPlacement { kPre, kPost, kSandwich };
+
+/// A block's two branches, attention and MLP.
+///   sequential        the MLP reads what the attention has changed
+///   parallel          both read the block's input, each through a norm of its own
+///   parallel_one_norm both read the same norm's output
+enum class BlockForm { kSequential, kParallel, kParallelOneNorm };
+
+/// Norms of queries and keys: kernels/qk_norm.h.
+enum class QkNorm { kNone, kHead, kProjection };
+
+/// Layers differ in nothing else.
+struct LayerKind {
+  std::int64_t window = 0;  ///< keys that a query sees; 0: all before it
+  int rotary = -1;          ///< position in ModelShape::rotary; -1: queries and keys aren't turned
+};
+
+struct Biases {
+  bool norm = false, qkv = false, output = false, mlp = false;
+
+  static constexpr Biases everywhere() { return {true, true, true, true}; }
+};
 
 /// What the backward computes again instead of keeping it (Korthikanti et al., arXiv:2205.05198).
 ///   none       nothing
@@ -33,38 +65,71 @@ struct ModelShape {
   std::int64_t ffn_width = 0;      ///< F
   std::int64_t vocab_size = 0;     ///< V
   std::int64_t max_positions = 0;  ///< rows of the learned position embedding
+  std::int64_t head_size = 0;      ///< K; 0: D / H
   kernels::NormKind norm = kernels::NormKind::kLayerNorm;
+  NormPlacement norm_placement = NormPlacement::kPre;
+  BlockForm block_form = BlockForm::kSequential;
+  QkNorm qk_norm = QkNorm::kNone;
   Positions positions = Positions::kLearned;
   kernels::ActivationKind activation = kernels::ActivationKind::kGelu;
-  bool bias = false;
+  Biases biases;
   bool tied = false;  ///< the head uses the token embedding's matrix
   double dropout = 0.0;
-  double rope_theta = 10000.0;
+  std::vector<kernels::RotaryFrequencies> rotary{1};  ///< the tables that layers name
+  std::vector<LayerKind> layer_kinds;  ///< repeated over the layers; empty: all alike
   double norm_eps = 1e-5;
+  double norm_offset = 0.0;  ///< added to norms' weights
   double init_std = 0.02;
+  double attention_scale = 0.0;    ///< 0: 1 / sqrt(K)
+  double attention_softcap = 0.0;  ///< 0: none
+  double embedding_scale = 1.0;
+  double residual_scale = 1.0;  ///< of a branch, where it joins the residual stream
+  double logits_scale = 1.0, logits_softcap = 0.0;
 
   std::int64_t sequences = 1;   ///< B, of one micro-batch
   std::int64_t seq_length = 1;  ///< S
   DType dtype = DType::kF32;    ///< of parameters in compute, and activations
   Recompute recompute = Recompute::kNone;
+  /// Logits at a time, at most, but 64 tokens' at least. 128 MiB of f32: the products of a chunk of
+  /// few tokens are slow, because the head's matrix is packed anew for each.
+  std::int64_t logits_chunk_elements = 32 << 20;
 
   std::int64_t tokens() const { return sequences * seq_length; }
-  std::int64_t head_width() const { return width / query_heads; }
+  std::int64_t head_width() const { return head_size > 0 ? head_size : width / query_heads; }
+  std::int64_t heads_width() const { return query_heads * head_width(); }
   std::int64_t qkv_width() const { return (query_heads + 2 * kv_heads) * head_width(); }
-  bool gated() const { return activation == kernels::ActivationKind::kSwiGlu; }
+  bool gated() const { return kernels::is_gated(activation); }
   /// The up projection's product takes GELU along; what `selective` computes again must have been
   /// computed by the same kernel in the forward.
-  bool activated_in_product() const { return !gated() && recompute != Recompute::kSelective; }
+  bool activated_in_matmul() const {
+    return activation == kernels::ActivationKind::kGelu && recompute != Recompute::kSelective;
+  }
   std::int64_t up_width() const { return gated() ? 2 * ffn_width : ffn_width; }
-  bool norm_bias() const { return bias && norm == kernels::NormKind::kLayerNorm; }
+  bool norm_bias() const { return biases.norm && norm == kernels::NormKind::kLayerNorm; }
+  bool parallel() const { return block_form != BlockForm::kSequential; }
+  bool norm_before() const { return norm_placement != NormPlacement::kPost; }
+  bool norm_behind() const { return norm_placement != NormPlacement::kPre; }
+  /// A branch's gradient isn't the residual stream's: it is masked, scaled, or needed for longer.
+  bool branch_gradients_differ() const {
+    return dropout > 0.0 || residual_scale != 1.0 || parallel();
+  }
 
-  kernels::AttentionShape attention() const {
-    return {sequences, seq_length, query_heads, kv_heads, head_width()};
+  std::size_t num_rotary_tables() const {
+    return positions == Positions::kRope ? rotary.size() : 0;
   }
-  kernels::NormShape norm_shape() const {
-    return {norm, tokens(), width, static_cast<float>(norm_eps)};
+  LayerKind layer(std::int64_t block) const {
+    if (!layer_kinds.empty()) {
+      return layer_kinds[static_cast<std::size_t>(block) % layer_kinds.size()];
+    }
+    return {0, positions == Positions::kRope ? 0 : -1};
   }
-  kernels::ActivationShape activation_shape() const { return {activation, tokens(), ffn_width}; }
+
+  /// What kernels are told of it.
+  kernels::AttentionShape attention(std::int64_t block) const;
+  kernels::NormShape norm_shape() const;
+  kernels::QkNormShape qk_norm_shape() const;
+  kernels::ActivationShape activation_shape() const;
+  kernels::LogitsForm logits_form() const;
 };
 
 }  // namespace sherd::model

@@ -1,12 +1,13 @@
-// Both ends of the model: embedding, final norm, head and loss. Blocks are in block.cpp.
+// Both ends of the model: embedding, final norm, head and loss. Blocks are in block_*.cpp.
 
 #include "engine/model/transformer.h"
 
 #include <algorithm>
 
 #include "core/thread_team.h"
-#include "engine/model/sites.h"
+#include "engine/model/rng_sites.h"
 #include "kernels/linear.h"
+#include "kernels/norm.h"
 #include "kernels/rotary.h"
 #include "kernels/token.h"
 
@@ -14,19 +15,21 @@ namespace sherd::model {
 
 Transformer::Transformer(const ModelShape& shape, Allocator& memory, Stream& compute)
     : shape_(shape),
-      planned_tokens_(shape.tokens()),
+      planned_sequences_(shape.sequences),
+      planned_seq_length_(shape.seq_length),
       compute_(compute),
       activations_(shape, kernels::compute_device(compute),
                    [&](const BufferSpec& spec) { return memory.acquire(spec); }) {
-  if (shape_.positions == Positions::kRope) {
-    kernels::rotary_table(compute_, activations_.rotary_SK, shape_.seq_length, shape_.head_width(),
-                          shape_.rope_theta);
+  for (std::size_t i = 0; i < shape_.num_rotary_tables(); ++i) {
+    kernels::rotary_table(compute_, activations_.rotary_SK[i], shape_.seq_length,
+                          shape_.head_width(), shape_.rotary[i]);
   }
 }
 
 void Transformer::resize(std::int64_t sequences, std::int64_t seq_length) {
-  CHECK(sequences * seq_length <= planned_tokens_ && seq_length <= shape_.max_positions,
-        "{} sequences of {} tokens, planned for {} tokens", sequences, seq_length, planned_tokens_);
+  CHECK(sequences <= planned_sequences_ && seq_length <= planned_seq_length_,
+        "{} sequences of {} tokens, planned for {} of {}", sequences, seq_length,
+        planned_sequences_, planned_seq_length_);
   shape_.sequences = sequences;
   shape_.seq_length = seq_length;
 }
@@ -48,16 +51,17 @@ kernels::Dropout Transformer::attention_dropout(const Pass& pass, std::uint32_t 
 }
 
 void Transformer::embed(const EmbeddingParameters& parameters, const Pass& pass) {
-  kernels::embedding_forward(
-      compute_, {.sequences = shape_.sequences,
-                 .positions = shape_.seq_length,
-                 .width = shape_.width,
-                 .vocab_size = shape_.vocab_size,
-                 .tokens = pass.inputs,
-                 .token_weight = parameters.token_weight,
-                 .position_weight = parameters.position_weight,
-                 .dropout = dropout(pass, embedding_site()),
-                 .y = rows(activations_.residual_TD[0], shape_.tokens(), shape_.width)});
+  kernels::embedding_forward(compute_,
+                             {.sequences = shape_.sequences,
+                              .positions = shape_.seq_length,
+                              .width = shape_.width,
+                              .vocab_size = shape_.vocab_size,
+                              .tokens = pass.inputs,
+                              .token_weight = parameters.token_weight,
+                              .position_weight = parameters.position_weight,
+                              .dropout = dropout(pass, embedding_site()),
+                              .y = rows(activations_.residual_TD[0], shape_.tokens(), shape_.width),
+                              .scale = static_cast<float>(shape_.embedding_scale)});
 }
 
 void Transformer::embed_backward(const EmbeddingParameters& gradients, const Pass& pass) {
@@ -72,18 +76,20 @@ void Transformer::embed_backward(const EmbeddingParameters& gradients, const Pas
                                          .d_token_weight = gradients.token_weight,
                                          .d_position_weight = gradients.position_weight,
                                          .add_to_token_gradient = shape_.tied,
-                                         .workspace = activations_.workspace});
+                                         .workspace = activations_.workspace,
+                                         .scale = static_cast<float>(shape_.embedding_scale)});
 }
 
 void Transformer::final_norm(const HeadParameters& parameters) {
+  const SiteTensors site = activations_.final_norm(shape_);
   normalise(parameters.final_norm,
-            rows(activations_.residual_TD.back(), shape_.tokens(), shape_.width),
-            activations_.norm(activations_.final_norm, shape_));
+            rows(activations_.residual_TD.back(), shape_.tokens(), shape_.width), site,
+            site.output);
 }
 
 void Transformer::head_evaluate(const HeadParameters& parameters, const Pass& pass) {
   final_norm(parameters);
-  const Tensor& normed_TD = activations_.final_norm.normed_TD.tensor();
+  const Tensor& normed_TD = activations_.final_norm_buffers.output.tensor();
   for (std::int64_t first = 0; first < shape_.tokens(); first += activations_.chunk_tokens) {
     const std::int64_t tokens = std::min(activations_.chunk_tokens, shape_.tokens() - first);
     const Tensor logits_CV = activations_.logits_CV.tensor().part(0, tokens * shape_.vocab_size);
@@ -98,29 +104,31 @@ void Transformer::head_evaluate(const HeadParameters& parameters, const Pass& pa
                                       .logits = logits_CV,
                                       .targets = pass.targets.part(first, tokens),
                                       .losses = losses().part(first, tokens),
-                                      .gradient = false});
+                                      .gradient = false,
+                                      .form = shape_.logits_form()});
   }
 }
 
 void Transformer::head_train(const HeadParameters& parameters, const HeadParameters& gradients,
                              const Pass& pass) {
   final_norm(parameters);
-  const Tensor& normed_TD = activations_.final_norm.normed_TD.tensor();
+  const Tensor& normed_TD = activations_.final_norm_buffers.output.tensor();
   for (std::int64_t first = 0; first < shape_.tokens(); first += activations_.chunk_tokens) {
     const std::int64_t tokens = std::min(activations_.chunk_tokens, shape_.tokens() - first);
-    const kernels::LinearShape product{tokens, shape_.width, shape_.vocab_size};
+    const kernels::LinearShape matmul{tokens, shape_.width, shape_.vocab_size};
     const Tensor logits_CV = activations_.logits_CV.tensor().part(0, tokens * shape_.vocab_size);
     const Tensor normed_CD = normed_TD.part(first * shape_.width, tokens * shape_.width);
     kernels::linear_forward(
-        compute_, {product, normed_CD, parameters.weight, {}, logits_CV, activations_.workspace});
+        compute_, {matmul, normed_CD, parameters.weight, {}, logits_CV, activations_.workspace});
     kernels::cross_entropy(compute_, {.tokens = tokens,
                                       .vocab_size = shape_.vocab_size,
                                       .logits = logits_CV,
                                       .targets = pass.targets.part(first, tokens),
                                       .losses = losses().part(first, tokens),
                                       .gradient = true,
-                                      .grad_scale = pass.gradient_scale});
-    kernels::linear_backward_weight(compute_, {.shape = product,
+                                      .grad_scale = pass.gradient_scale,
+                                      .form = shape_.logits_form()});
+    kernels::linear_backward_weight(compute_, {.shape = matmul,
                                                .dy = logits_CV,
                                                .x = normed_CD,
                                                .dw = gradients.weight,
@@ -128,13 +136,14 @@ void Transformer::head_train(const HeadParameters& parameters, const HeadParamet
                                                .add_to_output = first > 0,
                                                .workspace = activations_.workspace});
     // The chunk of norm outputs has been used up: its gradient takes its place.
-    kernels::linear_backward_input(compute_, {product, logits_CV, parameters.weight, normed_CD,
-                                              false, activations_.workspace});
+    kernels::linear_backward_input(
+        compute_, {matmul, logits_CV, parameters.weight, normed_CD, false, activations_.workspace});
   }
+  const SiteTensors site = activations_.final_norm(shape_);
   kernels::norm_backward(compute_, {.shape = shape_.norm_shape(),
                                     .residual = activations_.residual_TD.back().tensor(),
-                                    .mean = activations_.final_norm.mean_T.tensor(),
-                                    .rstd = activations_.final_norm.rstd_T.tensor(),
+                                    .mean = site.mean,
+                                    .rstd = site.statistic,
                                     .weight = parameters.final_norm.weight,
                                     .dy = normed_TD,
                                     .d_residual_out = {},
@@ -150,12 +159,13 @@ Tensor Transformer::token_logits(const HeadParameters& parameters, std::int64_t 
   final_norm(parameters);
   const Tensor logits_V = activations_.logits_CV.tensor().part(0, shape_.vocab_size);
   kernels::linear_forward(compute_, {{1, shape_.width, shape_.vocab_size},
-                                     activations_.final_norm.normed_TD.tensor().part(
+                                     activations_.final_norm_buffers.output.tensor().part(
                                          token * shape_.width, shape_.width),
                                      parameters.weight,
                                      {},
                                      logits_V,
                                      activations_.workspace});
+  kernels::shape_logits(compute_, shape_.logits_form(), logits_V);
   return logits_V;
 }
 

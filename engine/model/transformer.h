@@ -2,12 +2,15 @@
 ///
 /// It is written as if one device held everything: each call is given one unit's full parameters
 /// (and where its gradient goes) as views and knows nothing of slices or ranks. In what order units
-/// are called, and where their parameters come from, is engine/training_step.cpp's business.
+/// are called, and where their parameters come from, is engine/train/sharded_model.cpp's business.
 ///
-///   x_0     = dropout(token_weight[token] + position_weight[position])
-///   h_i     = x_i + dropout(attention(norm1(x_i)))
-///   x_{i+1} = h_i + dropout(mlp(norm2(h_i)))                        pre-norm block
-///   logits  = final_norm(x_L) head_weight^T
+///   x_0     = dropout(scale token_weight[token] + position_weight[position])
+///   h_i     = x_i + s dropout(attention(norm1(x_i)))
+///   x_{i+1} = h_i + s dropout(mlp(norm2(h_i)))                      sequential block, norms before
+///   logits  = final_norm(x_L) head_weight^T, scaled and capped
+///
+/// Other forms of the block are data (engine/model/shape.h): norms behind the branches instead or as
+/// well; branches side by side; norms of queries and keys; windows and rotary tables by layer.
 ///
 /// Head and loss run forward and backward in one call, chunk by chunk of tokens: a chunk of logits
 /// is turned into its gradient in place and used up before the next one is computed.
@@ -21,19 +24,10 @@
 
 #include "engine/model/activations.h"
 #include "engine/model/parameters.h"
+#include "engine/model/pass.h"
 #include "kernels/dropout.h"
 
 namespace sherd::model {
-
-/// What one pass over one micro-batch is about.
-struct Pass {
-  ConstTensor inputs, targets;  ///< i32 [T]
-  bool training = false;        ///< dropout on
-  std::uint64_t seed = 0;       ///< of dropout
-  std::uint32_t step = 0;
-  std::int64_t first_row = 0;   ///< of the global batch: where this micro-batch begins
-  float gradient_scale = 1.0f;  ///< 1 / tokens of the whole step over all ranks
-};
 
 class Transformer {
  public:
@@ -41,7 +35,7 @@ class Transformer {
 
   const ModelShape& shape() const { return shape_; }
 
-  /// Later passes have this many sequences of this length, at most what was planned for.
+  /// Later passes have this many sequences of this length, neither more than was planned for.
   void resize(std::int64_t sequences, std::int64_t seq_length);
 
   void embed(const EmbeddingParameters& parameters, const Pass& pass);
@@ -66,21 +60,55 @@ class Transformer {
   kernels::Dropout dropout(const Pass& pass, std::uint32_t site) const;
   kernels::Dropout attention_dropout(const Pass& pass, std::uint32_t site) const;
   void final_norm(const HeadParameters& parameters);
+  /// What a projection's backward reads and writes: gradients of its parameters, and of its input.
+  struct InputGradient {
+    ConstTensor x, dy;
+    std::int64_t inputs = 0, outputs = 0;
+    Tensor dx;
+    bool add = false;  ///< to dx
+    ConstTensor gelu_input{};
+  };
+
   void project(const Affine& affine, const Tensor& x, std::int64_t inputs, std::int64_t outputs,
                const Tensor& y);
-  void project_backward(const Affine& parameters, const Affine& gradients, const Tensor& x,
-                        const Tensor& dy, std::int64_t inputs, std::int64_t outputs,
-                        const Tensor& dx, const Tensor& gelu_input = {});
+  void normalise(const Affine& parameters, const Tensor& r_TD, const SiteTensors& site,
+                 const Tensor& y_TD);
+  void rotate(std::int64_t block, const Tensor& qkv_TE, bool inverse);
+  void join(const Tensor& residual_TD, const Tensor& branch_TD, const kernels::Dropout& dropout,
+            const Tensor& out_TD);
+
   void fill_block(std::int64_t block, const BlockParameters& parameters, const Pass& pass);
-  void normalise(const Affine& parameters, const Tensor& residual_TD, const NormTensors& norm);
-  void attention_backward(std::int64_t block, const BlockParameters& parameters,
-                          const BlockParameters& gradients, const Tensor& d_branch_TD,
-                          const Pass& pass);
+  void fill_attention(std::int64_t block, const BlockParameters& parameters, const Pass& pass);
+  void fill_mlp(std::int64_t block, const BlockParameters& parameters);
+  void attention_output(std::int64_t block, const BlockParameters& parameters,
+                        const Tensor& branch_TD);
+  void mlp_output(std::int64_t block, const BlockParameters& parameters, const Tensor& branch_TD);
+  void finish_branch(const Affine& projection, const Tensor& x, std::int64_t inputs,
+                     const Affine& norm, const SiteTensors& norm_site, const Tensor& branch_TD);
+  void join_attention(std::int64_t block, const BlockParameters& parameters, const Pass& pass);
+  Tensor attention_input(const BlockTensors& kept) const;
+  Tensor mlp_input(const BlockTensors& kept) const;
+
+  void project_backward(const Affine& parameters, const Affine& gradients,
+                        const InputGradient& args);
+  void branch_gradient(const kernels::Dropout& mask);
+  void leave_branch(std::int64_t block, SiteId norm, const BlockParameters& parameters,
+                    const BlockParameters& gradients, const kernels::Dropout* next);
+  Tensor projection_gradient(const SiteTensors& site, const Affine& parameters,
+                             const Affine& gradients);
   void mlp_backward(std::int64_t block, const BlockParameters& parameters,
-                    const BlockParameters& gradients, const Tensor& d_branch_TD);
+                    const BlockParameters& gradients);
+  void compute_mlp_input_again(const BlockTensors& kept, const BlockParameters& parameters);
+  void attention_backward(std::int64_t block, const BlockParameters& parameters,
+                          const BlockParameters& gradients, const Pass& pass);
+  void qk_norm_backward(const BlockTensors& kept, const BlockParameters& parameters,
+                        const BlockParameters& gradients, const Tensor& d_qkv_TE);
+
+  Tensor branch_TD() const { return rows(activations_.branch_TD, shape_.tokens(), shape_.width); }
+  Tensor d_branch_TD() const;
 
   ModelShape shape_;
-  std::int64_t planned_tokens_;
+  std::int64_t planned_sequences_, planned_seq_length_;
   Stream& compute_;
   Activations activations_;
   std::int64_t filled_block_ = -1;  ///< with full recompute: whose activations are there

@@ -1,8 +1,8 @@
 #include "kernels/cpu/activation.h"
 
 #include "kernels/cpu/blocks.h"
-#include "kernels/cpu/dispatch.h"
 #include "kernels/cpu/vector_math.h"
+#include "kernels/dispatch_float.h"
 
 namespace sherd::kernels::cpu {
 namespace {
@@ -34,12 +34,68 @@ inline float gelu_slope(float x) {
   return std::fma(x * s.slope, std::fma(3.0f * kCubic, square, kLinear), s.value);
 }
 
-inline float silu(float x) {
-  return x * fast_sigmoid(x);
+// The standard normal distribution's tail, the integral from |x| to infinity, within 4e-7 of itself:
+// exp(-x^2 / 2) t P(t), t = 1 / (1 + 0.4 |x| / sqrt(2)). P was fitted to erfcx by least squares with
+// weights moved towards the largest relative error (Lawson 1961).
+inline float normal_tail(float x) {
+  constexpr float kWidth = 0.28284271247461903f;  // 0.4 / sqrt(2)
+  const float t = 1.0f / std::fma(kWidth, std::fabs(x), 1.0f);
+  float p = -0.014607634395360947f;
+  p = std::fma(p, t, 0.07022376358509064f);
+  p = std::fma(p, t, -0.11776454746723175f);
+  p = std::fma(p, t, 0.06878189742565155f);
+  p = std::fma(p, t, -0.023448539897799492f);
+  p = std::fma(p, t, 0.04195869341492653f);
+  p = std::fma(p, t, 0.059503987431526184f);
+  p = std::fma(p, t, 0.0858696773648262f);
+  p = std::fma(p, t, 0.10380686074495316f);
+  p = std::fma(p, t, 0.11283793300390244f);
+  p = std::fma(p, t, 0.11283791810274124f);
+  // What x^2 loses when it is rounded counts in its exponential.
+  const float square = x * x, lost = std::fma(x, x, -square);
+  const float e = fast_exp(-0.5f * square);
+  return e * t * (square < 200.0f ? std::fma(-0.5f, lost, 1.0f) : 1.0f) * p;
 }
 
-template <class T>
-void gelu_forward(ThreadTeam& team, const ActivationForward& args) {
+/// What an activation and its derivative are at one place.
+struct Slope {
+  float value, slope;
+};
+
+struct Gelu {
+  static float value(float x) { return gelu(x); }
+  static float slope(float x) { return gelu_slope(x); }
+  static Slope both(float x) { return {gelu(x), gelu_slope(x)}; }
+};
+
+struct GeluErf {
+  static float value(float x) {
+    const float tail = normal_tail(x);
+    return x * (x < 0.0f ? tail : 1.0f - tail);
+  }
+  static float slope(float x) {
+    constexpr float kDensity = 0.3989422804014327f;  // 1 / sqrt(2 pi)
+    const float tail = normal_tail(x), below = x < 0.0f ? tail : 1.0f - tail;
+    const float e = fast_exp(-0.5f * x * x);
+    return std::fma(e == 0.0f ? 0.0f : x * kDensity, e, below);  // 0 at both ends, not inf * 0
+  }
+};
+
+struct Relu2 {
+  static float value(float x) { return x < 0.0f ? 0.0f : x * x; }
+  static float slope(float x) { return x < 0.0f ? 0.0f : x + x; }
+};
+
+struct Silu {
+  static float value(float x) { return x * fast_sigmoid(x); }
+  static Slope both(float x) {
+    const Gate s = gate(x);
+    return {x * s.value, std::fma(x, s.slope, s.value)};
+  }
+};
+
+template <class A, class T>
+void plain_forward(ThreadTeam& team, const ActivationForward& args) {
   const T* x = args.x.as<T>();
   T* y = args.y.as<T>();
   parallel_blocks(team, args.x.numel, [=](std::int64_t first, int count) {
@@ -47,13 +103,13 @@ void gelu_forward(ThreadTeam& team, const ActivationForward& args) {
     const float* in = load_block(x + first, count, x_scratch);
     float* out = block_target(y + first, y_scratch);
 #pragma omp simd
-    for (int i = 0; i < count; ++i) out[i] = gelu(in[i]);
+    for (int i = 0; i < count; ++i) out[i] = A::value(in[i]);
     store_block(y + first, count, y_scratch);
   });
 }
 
-template <class T>
-void gelu_backward(ThreadTeam& team, const ActivationBackward& args) {
+template <class A, class T>
+void plain_backward(ThreadTeam& team, const ActivationBackward& args) {
   const T* x = args.x.as<T>();
   const T* dy = args.dy.as<T>();
   T* dx = args.dx.as<T>();
@@ -63,13 +119,13 @@ void gelu_backward(ThreadTeam& team, const ActivationBackward& args) {
     const float* d_out = load_block(dy + first, count, dy_scratch);
     float* d_in = block_target(dx + first, dx_scratch);
 #pragma omp simd
-    for (int i = 0; i < count; ++i) d_in[i] = d_out[i] * gelu_slope(in[i]);
+    for (int i = 0; i < count; ++i) d_in[i] = d_out[i] * A::slope(in[i]);
     store_block(dx + first, count, dx_scratch);
   });
 }
 
-template <class T>
-void swiglu_forward(ThreadTeam& team, const ActivationForward& args) {
+template <class A, class T>
+void gated_forward(ThreadTeam& team, const ActivationForward& args) {
   const std::int64_t width = args.shape.width;
   const T* x = args.x.as<T>();
   T* y = args.y.as<T>();
@@ -81,14 +137,14 @@ void swiglu_forward(ThreadTeam& team, const ActivationForward& args) {
       T* place = y + row * width + first;
       float* out = block_target(place, y_scratch);
 #pragma omp simd
-      for (int i = 0; i < count; ++i) out[i] = silu(g[i]) * u[i];
+      for (int i = 0; i < count; ++i) out[i] = A::value(g[i]) * u[i];
       store_block(place, count, y_scratch);
     });
   });
 }
 
-template <class T>
-void swiglu_backward(ThreadTeam& team, const ActivationBackward& args) {
+template <class A, class T>
+void gated_backward(ThreadTeam& team, const ActivationBackward& args) {
   const std::int64_t width = args.shape.width;
   const T* x = args.x.as<T>();
   const T* dy = args.dy.as<T>();
@@ -104,10 +160,10 @@ void swiglu_backward(ThreadTeam& team, const ActivationBackward& args) {
       float* d_up = block_target(dx + up_at, d_up_scratch);
 #pragma omp simd
       for (int i = 0; i < count; ++i) {
-        const float x = g[i], up = u[i], d = d_out[i];
-        const Gate s = gate(x);
-        d_up[i] = d * (x * s.value);
-        d_gate[i] = d * up * std::fma(x, s.slope, s.value);
+        const float up = u[i], d = d_out[i];
+        const Slope a = A::both(g[i]);
+        d_up[i] = d * a.value;
+        d_gate[i] = d * up * a.slope;
       }
       store_block(dx + gate_at, count, d_gate_scratch);
       store_block(dx + up_at, count, d_up_scratch);
@@ -121,9 +177,15 @@ void activation_forward(ThreadTeam& team, const ActivationForward& args) {
   dispatch_float(args.x.dtype, [&]<class T>(T) {
     switch (args.shape.kind) {
       case ActivationKind::kGelu:
-        return gelu_forward<T>(team, args);
+        return plain_forward<Gelu, T>(team, args);
+      case ActivationKind::kGeluErf:
+        return plain_forward<GeluErf, T>(team, args);
+      case ActivationKind::kRelu2:
+        return plain_forward<Relu2, T>(team, args);
       case ActivationKind::kSwiGlu:
-        return swiglu_forward<T>(team, args);
+        return gated_forward<Silu, T>(team, args);
+      case ActivationKind::kGeGlu:
+        return gated_forward<Gelu, T>(team, args);
     }
   });
 }
@@ -132,9 +194,15 @@ void activation_backward(ThreadTeam& team, const ActivationBackward& args) {
   dispatch_float(args.x.dtype, [&]<class T>(T) {
     switch (args.shape.kind) {
       case ActivationKind::kGelu:
-        return gelu_backward<T>(team, args);
+        return plain_backward<Gelu, T>(team, args);
+      case ActivationKind::kGeluErf:
+        return plain_backward<GeluErf, T>(team, args);
+      case ActivationKind::kRelu2:
+        return plain_backward<Relu2, T>(team, args);
       case ActivationKind::kSwiGlu:
-        return swiglu_backward<T>(team, args);
+        return gated_backward<Silu, T>(team, args);
+      case ActivationKind::kGeGlu:
+        return gated_backward<Gelu, T>(team, args);
     }
   });
 }

@@ -1,8 +1,8 @@
 /// Element-wise work over flat buffers: chunks for the team, and within a chunk blocks of at most
 /// 256 elements that are seen as floats whatever their storage type.
 ///
-///   Blocks are the unit of conversion: 16-bit elements are widened into a small array on the
-///   stack, computed on, and rounded back; float blocks are used where they lie.
+/// Blocks are the unit of conversion: 16-bit elements are widened into a small array on the stack,
+/// computed on, and rounded back; float blocks are used where they lie.
 #pragma once
 
 #include <algorithm>

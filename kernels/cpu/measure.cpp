@@ -1,8 +1,8 @@
 #include <atomic>
 #include <cstring>
 
-#include "kernels/cpu/dispatch.h"
 #include "kernels/cpu/pointwise.h"
+#include "kernels/dispatch_float.h"
 
 namespace sherd::kernels::cpu {
 namespace {

@@ -1,12 +1,10 @@
 #include "kernels/cpu/norm.h"
 
-#include <cmath>
 #include <cstring>
 
-#include "kernels/cpu/blocks.h"
-#include "kernels/cpu/dispatch.h"
-#include "kernels/cpu/lane_sum.h"
+#include "kernels/cpu/norm_rows.h"
 #include "kernels/cpu/pointwise.h"
+#include "kernels/dispatch_float.h"
 
 namespace sherd::kernels::cpu {
 namespace {
@@ -25,8 +23,8 @@ const T* write_residual_row(const NormForward& args, std::int64_t row) {
   }
   const T* branch = args.branch.as<T>() + row * width;
   for_each_block(0, width, [&](std::int64_t first, int count) {
-    residual_add_block(residual + first, branch + first, args.branch_dropout, row * width + first,
-                       count, out + first);
+    residual_add_block(residual + first, branch + first, args.branch_dropout, args.branch_scale,
+                       row * width + first, count, out + first);
   });
   return out;
 }
@@ -36,53 +34,6 @@ template <class T>
 void fetch(const T* row, std::int64_t width) {
   constexpr std::int64_t kLine = 64 / sizeof(T);
   for (std::int64_t i = 0; i < width; i += kLine) __builtin_prefetch(row + i);
-}
-
-struct RowStatistics {
-  float mean, rstd;
-};
-
-/// Two passes for layernorm: the sum of squared differences from the mean doesn't cancel.
-template <class T>
-RowStatistics row_statistics(const NormShape& shape, const T* r) {
-  const auto width = static_cast<float>(shape.width);
-  float mean = 0.0f;
-  if (shape.kind == NormKind::kLayerNorm) {
-    LaneSum sum;
-    for_each_block(0, shape.width, [&](std::int64_t first, int count) {
-      BlockScratch scratch;
-      sum.add_values(load_block(r + first, count, scratch), count);
-    });
-    mean = sum.total() / width;
-  }
-  LaneSum squares;
-  for_each_block(0, shape.width, [&](std::int64_t first, int count) {
-    BlockScratch scratch;
-    squares.add_squared_differences(load_block(r + first, count, scratch), mean, count);
-  });
-  return {mean, 1.0f / std::sqrt(squares.total() / width + shape.eps)};
-}
-
-template <class T>
-void normalise_row(const NormForward& args, const T* r, RowStatistics statistics, T* y) {
-  const auto [mean, rstd] = statistics;
-  const T* weight = args.weight.as<T>();
-  const T* bias = args.bias.as<T>();
-  for_each_block(0, args.shape.width, [&](std::int64_t first, int count) {
-    BlockScratch r_scratch, weight_scratch, bias_scratch, y_scratch;
-    const float* x = load_block(r + first, count, r_scratch);
-    const float* w = load_block(weight + first, count, weight_scratch);
-    float* out = block_target(y + first, y_scratch);
-    if (bias != nullptr) {
-      const float* b = load_block(bias + first, count, bias_scratch);
-#pragma omp simd
-      for (int i = 0; i < count; ++i) out[i] = (x[i] - mean) * rstd * w[i] + b[i];
-    } else {
-#pragma omp simd
-      for (int i = 0; i < count; ++i) out[i] = (x[i] - mean) * rstd * w[i];
-    }
-    store_block(y + first, count, y_scratch);
-  });
 }
 
 }  // namespace
@@ -96,7 +47,8 @@ void norm_forward(ThreadTeam& team, const NormForward& args) {
       const RowStatistics statistics = row_statistics(args.shape, r);
       if (args.mean) args.mean.as<float>()[row] = statistics.mean;
       args.rstd.as<float>()[row] = statistics.rstd;
-      normalise_row(args, r, statistics, args.y.as<T>() + row * width);
+      normalise_row(args.shape, args.weight.as<T>(), args.bias.as<T>(), r, statistics,
+                    args.y.as<T>() + row * width);
     });
   });
 }

@@ -9,6 +9,6 @@ namespace sherd::kernels::cpu {
 void norm_forward(ThreadTeam& team, const NormForward& args);
 /// In kernels/cpu/norm_backward.cpp.
 void norm_backward(ThreadTeam& team, const NormBackward& args);
-std::int64_t norm_backward_workspace_bytes(const NormShape& shape);
+std::int64_t norm_backward_workspace_bytes(const NormShape& most);
 
 }  // namespace sherd::kernels::cpu

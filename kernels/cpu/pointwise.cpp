@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "kernels/cpu/dispatch.h"
+#include "kernels/dispatch_float.h"
 
 namespace sherd::kernels::cpu {
 namespace {
@@ -120,25 +120,26 @@ void sum_in_order(const ConstTensor* inputs, int num_inputs, Tensor out) {
 }
 
 void residual_add(ThreadTeam& team, ConstTensor residual, ConstTensor branch,
-                  const Dropout& dropout, Tensor out) {
+                  const Dropout& dropout, float scale, Tensor out) {
   dispatch_float(out.dtype, [&]<class T>(T) {
     const T* r = residual.as<T>();
     const T* b = branch.as<T>();
     T* y = out.as<T>();
     parallel_blocks(team, out.numel, [&](std::int64_t first, int count) {
-      residual_add_block(r + first, b + first, dropout, first, count, y + first);
+      residual_add_block(r + first, b + first, dropout, scale, first, count, y + first);
     });
   });
 }
 
-void dropout_backward(ThreadTeam& team, ConstTensor dy, const Dropout& dropout, Tensor dx) {
+void dropout_backward(ThreadTeam& team, ConstTensor dy, const Dropout& dropout, float scale,
+                      Tensor dx) {
   dispatch_float(dx.dtype, [&]<class T>(T) {
     const T* from = dy.as<T>();
     T* to = dx.as<T>();
     parallel_blocks(team, dx.numel, [&](std::int64_t first, int count) {
       BlockScratch scratch;
       const float* values = load_block(from + first, count, scratch);
-      dropout_backward_block(values, dropout, first, count, to + first);
+      dropout_backward_block(values, dropout, scale, first, count, to + first);
     });
   });
 }

@@ -1,6 +1,9 @@
 /// CPU form of kernels/pointwise.h; the equations and rules are there.
 #pragma once
 
+#include <cmath>
+#include <cstring>
+
 #include "core/tensor.h"
 #include "core/thread_team.h"
 #include "kernels/cpu/blocks.h"
@@ -15,8 +18,9 @@ void cast(ThreadTeam& team, ConstTensor x, Tensor y);
 void add(ThreadTeam& team, ConstTensor x, Tensor accumulator);
 void sum_in_order(const ConstTensor* inputs, int num_inputs, Tensor out);
 void residual_add(ThreadTeam& team, ConstTensor residual, ConstTensor branch,
-                  const Dropout& dropout, Tensor out);
-void dropout_backward(ThreadTeam& team, ConstTensor dy, const Dropout& dropout, Tensor dx);
+                  const Dropout& dropout, float scale, Tensor out);
+void dropout_backward(ThreadTeam& team, ConstTensor dy, const Dropout& dropout, float scale,
+                      Tensor dx);
 /// In kernels/cpu/measure.cpp, as the next.
 void sum_of_squares(ThreadTeam& team, ConstTensor x, Tensor out, Tensor workspace);
 std::int64_t find_non_finite(ThreadTeam& team, ConstTensor x);
@@ -24,9 +28,9 @@ std::int64_t find_non_finite(ThreadTeam& team, ConstTensor x);
 void fill_normal(ThreadTeam& team, Tensor out, const RandomAddress& address,
                  std::int64_t first_element, float mean, float stddev);
 
-/// out = residual + dropout(branch) for one block; `offset` is its place in the tensor.
+/// out = residual + scale * dropout(branch) for one block; `offset` is its place in the tensor.
 template <class T>
-void residual_add_block(const T* residual, const T* branch, const Dropout& dropout,
+void residual_add_block(const T* residual, const T* branch, const Dropout& dropout, float scale,
                         std::int64_t offset, int count, T* out) {
   BlockScratch residual_scratch, branch_scratch, out_scratch;
   const float* r = load_block(residual, count, residual_scratch);
@@ -37,20 +41,24 @@ void residual_add_block(const T* residual, const T* branch, const Dropout& dropo
   }
   float* sum = block_target(out, out_scratch);
 #pragma omp simd
-  for (int i = 0; i < count; ++i) sum[i] = r[i] + b[i];
+  for (int i = 0; i < count; ++i) sum[i] = std::fma(scale, b[i], r[i]);
   store_block(out, count, out_scratch);
 }
 
-/// dx = dropout mask * dy for one block whose floats are given.
+/// dx = scale * dropout mask * dy for one block whose floats are given.
 template <class T>
-void dropout_backward_block(const float* dy, const Dropout& dropout, std::int64_t offset, int count,
-                            T* dx) {
+void dropout_backward_block(const float* dy, const Dropout& dropout, float scale,
+                            std::int64_t offset, int count, T* dx) {
   BlockScratch scratch;
   float* target = block_target(dx, scratch);
   if (dropout.active()) {
     apply_dropout(dropout, offset, count, dy, target);
   } else if (target != dy) {
     std::memcpy(target, dy, static_cast<std::size_t>(count) * sizeof(float));
+  }
+  if (scale != 1.0f) {
+#pragma omp simd
+    for (int i = 0; i < count; ++i) target[i] *= scale;
   }
   store_block(dx, count, scratch);
 }

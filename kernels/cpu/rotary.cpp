@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "kernels/cpu/blocks.h"
-#include "kernels/cpu/dispatch.h"
+#include "kernels/dispatch_float.h"
 
 namespace sherd::kernels::cpu {
 namespace {
@@ -49,17 +49,18 @@ void rotate(ThreadTeam& team, const Rotary& args) {
 
 }  // namespace
 
-void rotary_table(ThreadTeam& team, Tensor table, std::int64_t positions, std::int64_t head_width,
-                  double theta) {
-  const std::int64_t half = head_width / 2;
+void rotary_table(ThreadTeam& team, Tensor table, std::int64_t positions,
+                  const std::vector<double>& frequencies, double factor) {
+  const std::int64_t half = std::ssize(frequencies);
   auto* values = table.as<float>();
-  parallel_rows(team, positions, head_width, [=](std::int64_t position) {
-    float* row = values + position * head_width;
+  parallel_rows(team, positions, 2 * half, [&](std::int64_t position) {
+    float* row = values + position * 2 * half;
     for (std::int64_t j = 0; j < half; ++j) {
-      const double exponent = -2.0 * static_cast<double>(j) / static_cast<double>(head_width);
-      const double angle = static_cast<double>(position) * std::pow(theta, exponent);
-      row[j] = static_cast<float>(std::cos(angle));
-      row[half + j] = static_cast<float>(std::sin(angle));
+      const double frequency = frequencies[static_cast<std::size_t>(j)];
+      const double angle = static_cast<double>(position) * frequency;
+      const double length = frequency == 0.0 ? 1.0 : factor;  // pairs that aren't turned stay
+      row[j] = static_cast<float>(length * std::cos(angle));
+      row[half + j] = static_cast<float>(length * std::sin(angle));
     }
   });
 }

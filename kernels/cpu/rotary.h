@@ -6,8 +6,8 @@
 
 namespace sherd::kernels::cpu {
 
-void rotary_table(ThreadTeam& team, Tensor table, std::int64_t positions, std::int64_t head_width,
-                  double theta);
+void rotary_table(ThreadTeam& team, Tensor table, std::int64_t positions,
+                  const std::vector<double>& frequencies, double factor);
 void rotary(ThreadTeam& team, const Rotary& args);
 
 }  // namespace sherd::kernels::cpu

@@ -3,22 +3,14 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/convert.h"
-#include "kernels/cpu/dispatch.h"
-#include "kernels/cpu/lane_sum.h"
 #include "kernels/cpu/random.h"
-#include "kernels/cpu/vector_math.h"
+#include "kernels/dispatch_float.h"
 
 namespace sherd::kernels::cpu {
 namespace {
-
-std::int64_t checked_token(std::int32_t token, std::int64_t vocab_size) {
-  CHECK(token >= 0 && token < vocab_size, "token {} in a vocabulary of {}", token, vocab_size);
-  return token;
-}
 
 template <class T>
 void embed(ThreadTeam& team, const EmbeddingForward& args) {
@@ -37,9 +29,10 @@ void embed(ThreadTeam& team, const EmbeddingForward& args) {
         const T* position_D = position_weight_SD + t % args.positions * D;
         const float* position = load_block(position_D + d, count, position_scratch);
 #pragma omp simd
-        for (int i = 0; i < count; ++i) y[i] = token[i] + position[i];
+        for (int i = 0; i < count; ++i) y[i] = args.scale * token[i] + position[i];
       } else {
-        std::copy_n(token, count, y);
+#pragma omp simd
+        for (int i = 0; i < count; ++i) y[i] = args.scale * token[i];
       }
       if (args.dropout.active()) apply_dropout(args.dropout, t * D + d, count, y, y);
       store_block(y_TD + t * D + d, count, y_scratch);
@@ -101,6 +94,7 @@ void sum_by_token(ThreadTeam& team, const EmbeddingBackward& args) {
       for (; i < num_tokens && tokens_T[order_T[i]] == token; ++i) {
         add_masked<T>(args, order_T[i], d, count, sum);
       }
+      for (int c = 0; c < count; ++c) sum[c] *= args.scale;
       G* gradient = args.d_token_weight.as<G>() + token * D + d;
       if (args.add_to_token_gradient) {
         add_narrowed(sum, gradient, count);
@@ -126,87 +120,6 @@ void sum_by_position(ThreadTeam& team, const EmbeddingBackward& args) {
   });
 }
 
-float block_maximum(const float* x, int count) {
-  float maximum = -std::numeric_limits<float>::infinity();
-#pragma omp simd reduction(max : maximum)
-  for (int i = 0; i < count; ++i) maximum = x[i] > maximum ? x[i] : maximum;
-  return maximum;
-}
-
-template <class T>
-void scale_row(T* row, std::int64_t width, float factor) {
-  for_each_block(0, width, [&](std::int64_t first, int count) {
-    BlockScratch in, out;
-    const float* x = load_block(row + first, count, in);
-    float* y = block_target(row + first, out);
-#pragma omp simd
-    for (int i = 0; i < count; ++i) y[i] = factor * x[i];
-    store_block(row + first, count, out);
-  });
-}
-
-// sum of exp(x - base) over a row: `base` is nearly the target's logit.
-struct RowSum {
-  float base;
-  double sum = 0.0;
-};
-
-// One pass: exponentials are taken of what a logit exceeds the target's by, which needs no maximum
-// first, but for the rare logit that exceeds it by too much for a float: then that is the base from
-// there on. `keep`: the exponentials replace the logits, which are floats.
-template <class T>
-RowSum sum_exponentials(T* logits_V, std::int64_t V, float target_logit, bool keep) {
-  constexpr float kMost = 30.0f;  // then sums and what divides by them stay far from either end
-  RowSum row{target_logit};
-  for_each_block(0, V, [&](std::int64_t first, int count) {
-    BlockScratch in, out;
-    const float* x = load_block(logits_V + first, count, in);
-    const float maximum = block_maximum(x, count);
-    if (!(maximum - row.base <= kMost)) {
-      const float factor = fast_exp(row.base - maximum);
-      row.sum *= factor;
-      if (keep) scale_row(logits_V, first, factor);
-      row.base = maximum;
-    }
-    const float base = row.base;
-    float* e = keep ? block_target(logits_V + first, out) : out.value;
-#pragma omp simd
-    for (int i = 0; i < count; ++i) e[i] = fast_exp(x[i] - base);
-    LaneSum sum;
-    sum.add_values(e, count);
-    row.sum += static_cast<double>(sum.total());
-  });
-  return row;
-}
-
-// One row of cross-entropy: the loss is returned and the row becomes its gradient.
-template <class T>
-float cross_entropy_row(T* logits_V, std::int64_t V, std::int64_t target,
-                        const CrossEntropy& args) {
-  constexpr bool kFloats = std::is_same_v<T, float>;
-  const float target_logit = static_cast<float>(logits_V[target]);
-  const RowSum row = sum_exponentials(logits_V, V, target_logit, kFloats && args.gradient);
-  const auto total = static_cast<float>(row.sum);
-  if (args.gradient) {
-    const float scale = args.grad_scale, factor = scale / total, base = row.base;
-    const float at_target = factor * fast_exp(target_logit - base) - scale;
-    if constexpr (kFloats) {
-      scale_row(logits_V, V, factor);
-    } else {
-      for_each_block(0, V, [&](std::int64_t first, int count) {
-        BlockScratch in, out;
-        const float* x = load_block(logits_V + first, count, in);
-        float* gradient = block_target(logits_V + first, out);
-#pragma omp simd
-        for (int i = 0; i < count; ++i) gradient[i] = factor * fast_exp(x[i] - base);
-        store_block(logits_V + first, count, out);
-      });
-    }
-    logits_V[target] = static_cast<T>(at_target);
-  }
-  return fast_log(total) + (row.base - target_logit);
-}
-
 }  // namespace
 
 void embedding_forward(ThreadTeam& team, const EmbeddingForward& args) {
@@ -228,18 +141,6 @@ void embedding_backward(ThreadTeam& team, const EmbeddingBackward& args) {
 
 std::int64_t embedding_backward_workspace_bytes(std::int64_t tokens, std::int64_t vocab_size) {
   return (vocab_size + 1 + tokens) * static_cast<std::int64_t>(sizeof(std::int32_t));
-}
-
-void cross_entropy(ThreadTeam& team, const CrossEntropy& args) {
-  const std::int64_t V = args.vocab_size;
-  const auto* targets_T = args.targets.as<std::int32_t>();
-  dispatch_float(args.logits.dtype, [&]<class T>(T) {
-    T* logits_TV = args.logits.as<T>();
-    parallel_rows(team, args.tokens, V, [&](std::int64_t t) {
-      const std::int64_t target = checked_token(targets_T[t], V);
-      args.losses.as<float>()[t] = cross_entropy_row(logits_TV + t * V, V, target, args);
-    });
-  });
 }
 
 }  // namespace sherd::kernels::cpu

@@ -6,9 +6,15 @@
 
 namespace sherd::kernels::cpu {
 
+inline std::int64_t checked_token(std::int32_t token, std::int64_t vocab_size) {
+  CHECK(token >= 0 && token < vocab_size, "token {} in a vocabulary of {}", token, vocab_size);
+  return token;
+}
+
 void embedding_forward(ThreadTeam& team, const EmbeddingForward& args);
 void embedding_backward(ThreadTeam& team, const EmbeddingBackward& args);
 std::int64_t embedding_backward_workspace_bytes(std::int64_t tokens, std::int64_t vocab_size);
 void cross_entropy(ThreadTeam& team, const CrossEntropy& args);
+void shape_logits(ThreadTeam& team, const LogitsForm& form, Tensor logits);
 
 }  // namespace sherd::kernels::cpu

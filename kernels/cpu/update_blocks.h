@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "kernels/cpu/blocks.h"
-#include "kernels/cpu/dispatch.h"
 #include "kernels/cpu/random.h"
+#include "kernels/dispatch_float.h"
 #include "kernels/update.h"
 
 namespace sherd::kernels::cpu {

@@ -1,12 +1,12 @@
-#include "kernels/body/activation.h"
+#include "kernels/device_common/activation.h"
 
 #include "kernels/cuda/forms.h"
 #include "kernels/cuda/launch.cuh"
 
 namespace sherd::kernels::cuda {
 
-using body::allow_packs;
-using body::pack_of;
+using device_common::allow_packs;
+using device_common::pack_of;
 
 void activation_forward(Stream& stream, const ActivationForward& args) {
   dispatch_float(args.x.dtype, [&]<class T>(T) {
@@ -17,11 +17,13 @@ void activation_forward(Stream& stream, const ActivationForward& args) {
     switch (args.shape.kind) {
       case ActivationKind::kGelu:
         return launch_flat<N>(stream, "gelu_forward", args.y.numel, packs,
-                              body::GeluForward<T>{x, y});
+                              device_common::GeluForward<T>{x, y});
       case ActivationKind::kSwiGlu:
         return launch_flat<N>(stream, "swiglu_forward", args.y.numel,
                               packs && args.shape.width % N == 0,
-                              body::SwigluForward<T>{x, y, args.shape.width});
+                              device_common::SwigluForward<T>{x, y, args.shape.width});
+      default:
+        CHECK(false, "an activation that has no CUDA kernel");
     }
   });
 }
@@ -36,11 +38,13 @@ void activation_backward(Stream& stream, const ActivationBackward& args) {
     switch (args.shape.kind) {
       case ActivationKind::kGelu:
         return launch_flat<N>(stream, "gelu_backward", args.dy.numel, packs,
-                              body::GeluBackward<T>{x, dy, dx});
+                              device_common::GeluBackward<T>{x, dy, dx});
       case ActivationKind::kSwiGlu:
         return launch_flat<N>(stream, "swiglu_backward", args.dy.numel,
                               packs && args.shape.width % N == 0,
-                              body::SwigluBackward<T>{x, dy, dx, args.shape.width});
+                              device_common::SwigluBackward<T>{x, dy, dx, args.shape.width});
+      default:
+        CHECK(false, "an activation that has no CUDA kernel");
     }
   });
 }

@@ -1,5 +1,5 @@
 // Causal attention through cuDNN (attention_graph.h); what it refuses goes to our own kernels
-// (attention_tiles.h). Graphs are kept for a thread and a device.
+// (attention_tiles.h). Handles and graphs are leased to threads (kernels/device_common/lease_pool.h).
 //
 // Scratch: the two words of the dropout, then cuDNN's own.
 #include "kernels/attention.h"
@@ -7,10 +7,11 @@
 #include <map>
 
 #include "core/cuda_device.h"
-#include "kernels/body/attention.h"
 #include "kernels/cuda/attention_graph.h"
 #include "kernels/cuda/attention_tiles.h"
 #include "kernels/cuda/forms.h"
+#include "kernels/device_common/attention.h"
+#include "kernels/device_common/lease_pool.h"
 
 namespace sherd::kernels::cuda {
 namespace {
@@ -23,19 +24,32 @@ void check_cudnn(cudnnStatus_t status, const char* call) {
   }
 }
 
-// One per thread and device: a handle carries the stream of the next call.
-cudnnHandle_t handle_of(const CudaStream& stream) {
-  thread_local std::map<int, cudnnHandle_t> handles;
-  cudnnHandle_t& handle = handles[stream.cuda().device];
-  if (!handle) check_cudnn(cudnnCreate(&handle), "cudnnCreate");
-  check_cudnn(cudnnSetStream(handle, stream.handle()), "cudnnSetStream");
-  return handle;
+struct DestroyHandle {
+  void operator()(cudnnHandle_t handle) const { cudnnDestroy(handle); }
+};
+
+// What a rank needs of cuDNN: a handle, which carries the stream of the next call, and its graphs.
+struct Library {
+  std::unique_ptr<std::remove_pointer_t<cudnnHandle_t>, DestroyHandle> handle{};
+  std::map<AttentionGraphKey, std::unique_ptr<graph::Graph>> graphs{};  // destroyed first
+};
+
+// The thread's until it ends: the next run's ranks find the graphs.
+Library& library_of(const CudaStream& stream) {
+  auto& library = device_common::leased_by_thread<Library>(stream.cuda().device, [] {
+    cudnnHandle_t handle = nullptr;
+    check_cudnn(cudnnCreate(&handle), "cudnnCreate");
+    auto made = std::make_unique<Library>();
+    made->handle.reset(handle);
+    return made;
+  });
+  check_cudnn(cudnnSetStream(library.handle.get(), stream.handle()), "cudnnSetStream");
+  return library;
 }
 
-const graph::Graph& planned(const AttentionGraphKey& key, int device, cudnnHandle_t handle) {
-  thread_local std::map<std::pair<int, AttentionGraphKey>, std::unique_ptr<graph::Graph>> graphs;
-  std::unique_ptr<graph::Graph>& graph = graphs[{device, key}];
-  if (!graph) graph = build_attention_graph(key, handle);
+const graph::Graph& planned(Library& library, const AttentionGraphKey& key) {
+  std::unique_ptr<graph::Graph>& graph = library.graphs[key];
+  if (!graph) graph = build_attention_graph(key, library.handle.get());
   return *graph;
 }
 
@@ -56,27 +70,27 @@ void execute(Stream& stream, AttentionGraphKey key, const Dropout& dropout, Poin
   key.deterministic = cuda.cuda().deterministic;
   key.dropout = dropout.active() ? dropout.probability : 0.0f;
   const std::int64_t needed =
-      body::attention_workspace_bytes(key.shape, key.dtype, key.deterministic);
+      device_common::attention_workspace_bytes(key.shape, key.dtype, key.deterministic);
   CHECK(workspace.bytes() >= needed, "attention: a workspace of {} bytes, {} needed",
         workspace.bytes(), needed);
-  key.scratch_bytes = needed - body::kAttentionSeedBytes;
+  key.scratch_bytes = needed - device_common::kAttentionSeedBytes;
   auto* seed = static_cast<std::int64_t*>(workspace.data);
   if (dropout.active()) {
-    set_pair(stream, seed, body::cudnn_dropout_seed(dropout), 0);
+    set_pair(stream, seed, device_common::cudnn_dropout_seed(dropout), 0);
     pointers[kSeed] = seed;
     pointers[kOffset] = seed + 1;
   }
-  const cudnnHandle_t handle = handle_of(cuda);
-  const graph::Graph& graph = planned(key, cuda.cuda().device, handle);
-  void* scratch = static_cast<char*>(workspace.data) + body::kAttentionSeedBytes;
-  const auto status = graph.execute(handle, pointers, scratch);
+  Library& library = library_of(cuda);
+  const graph::Graph& graph = planned(library, key);
+  void* scratch = static_cast<char*>(workspace.data) + device_common::kAttentionSeedBytes;
+  const auto status = graph.execute(library.handle.get(), pointers, scratch);
   if (status.is_bad()) {
     throw TrainingError("{} failed: {}", key.text(), cudnn_frontend::error_t(status).get_message());
   }
 }
 
 bool is_ours(const AttentionShape& shape, DType dtype) {
-  return body::attention_form(shape, dtype) == body::AttentionForm::kOwn;
+  return device_common::attention_form(shape, dtype) == device_common::AttentionForm::kOwn;
 }
 
 void* at(const ConstTensor& tensor, std::int64_t element) {
@@ -89,7 +103,7 @@ void* at(const ConstTensor& tensor, std::int64_t element) {
 void attention_forward(Stream& stream, const AttentionForward& args) {
   const DType dtype = args.qkv.dtype;
   if (is_ours(args.shape, dtype)) return attention_tiles_forward(stream, args);
-  const body::AttentionLayout layout(args.shape);
+  const device_common::AttentionLayout layout(args.shape);
   execute(stream, {args.shape, dtype, false}, args.dropout,
           {{kQ, at(args.qkv, 0)},
            {kK, at(args.qkv, layout.key(0, 0))},
@@ -102,7 +116,7 @@ void attention_forward(Stream& stream, const AttentionForward& args) {
 void attention_backward(Stream& stream, const AttentionBackward& args) {
   const DType dtype = args.qkv.dtype;
   if (is_ours(args.shape, dtype)) return attention_tiles_backward(stream, args);
-  const body::AttentionLayout layout(args.shape);
+  const device_common::AttentionLayout layout(args.shape);
   const std::int64_t keys = layout.key(0, 0), values = layout.value(0, 0);
   execute(stream, {args.shape, dtype, true}, args.dropout,
           {{kQ, at(args.qkv, 0)},

@@ -5,20 +5,20 @@
 
 #include <cmath>
 
-#include "kernels/body/attention.h"
-#include "kernels/body/dropout.h"
-#include "kernels/body/math.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/device_common/attention.h"
+#include "kernels/device_common/dropout.h"
+#include "kernels/device_common/math.h"
 
 namespace sherd::kernels::cuda {
 namespace {
 
-using body::AttentionLayout;
-using body::AttentionTask;
-using body::fast_exp;
-using body::Mask;
+using device_common::AttentionLayout;
+using device_common::AttentionTask;
+using device_common::fast_exp;
+using device_common::Mask;
 
-constexpr int kTile = body::kAttentionTile;
+constexpr int kTile = device_common::kAttentionTile;
 constexpr int kLanes = 8;  // of a row
 constexpr int kThreads = kTile * kLanes;
 constexpr int kOwnScores = kTile / kLanes;  // of a thread
@@ -43,7 +43,7 @@ __device__ void load_tile(const T* head, std::int64_t row_stride, std::int64_t f
   for (int i = static_cast<int>(threadIdx.x); i < kTile * K; i += kThreads) {
     const int r = i / K, c = i % K;
     tile[r * (K + 1) + c] =
-        first + r < at.S ? body::widen(head[(first + r) * row_stride + c]) : 0.0f;
+        first + r < at.S ? device_common::widen(head[(first + r) * row_stride + c]) : 0.0f;
   }
 }
 
@@ -76,7 +76,7 @@ __device__ void store_row(const float (&sum)[kChunks], float scale, int K, int l
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {
     const int c = lane + kLanes * i;
-    if (c < K) row[c] = body::narrow<T>(scale * sum[i]);
+    if (c < K) row[c] = device_common::narrow<T>(scale * sum[i]);
   }
 }
 
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kThreads) forward_tile(const Arguments<T> a) {
   const AttentionTask task = at.query_task(blockIdx.x);
   const std::int64_t q0 = task.tile * kTile, q = q0 + row, g = at.group_of(task.head);
   load_tile(a.qkv + at.query(task.b, task.head), at.packed_row(), q0, at, query);
-  float sum_out[kChunks] = {}, most = -body::kInfinity, sum = 0.0f;
+  float sum_out[kChunks] = {}, most = -device_common::kInfinity, sum = 0.0f;
   for (std::int64_t k0 = 0; k0 <= q0; k0 += kTile) {
     __syncthreads();  // whoever still reads the last tile
     load_tile(a.qkv + at.key(task.b, g), at.packed_row(), k0, at, key);
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kThreads) forward_tile(const Arguments<T> a) {
     const std::int64_t first = k0 + kOwnScores * lane;
     float largest = most;
     for (int j = 0; j < kOwnScores; ++j) {
-      p[j] = first + j <= q ? p[j] * a.scale : -body::kInfinity;
+      p[j] = first + j <= q ? p[j] * a.scale : -device_common::kInfinity;
       largest = p[j] > largest ? p[j] : largest;
     }
     largest = row_maximum(largest);
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(kThreads) forward_tile(const Arguments<T> a) {
   if (q >= at.S) return;
   store_row(sum_out, 1.0f / sum, K, lane,
             a.out_written + at.out(task.b, task.head) + q * at.out_row());
-  if (lane == 0) a.lse[at.statistic(task.b, task.head) + q] = most + body::fast_log(sum);
+  if (lane == 0) a.lse[at.statistic(task.b, task.head) + q] = most + device_common::fast_log(sum);
 }
 
 // D of the header: one warp for one query of one head.
@@ -154,7 +154,8 @@ __global__ void __launch_bounds__(kThreads) dot_kernel(const Arguments<T> a) {
   if (row >= at.B * at.S * at.H) return;
   float sum = 0.0f;
   for (std::int64_t c = threadIdx.x % 32; c < at.K; c += 32) {
-    sum = fmaf(body::widen(a.dout[row * at.K + c]), body::widen(a.out[row * at.K + c]), sum);
+    sum = fmaf(device_common::widen(a.dout[row * at.K + c]),
+               device_common::widen(a.out[row * at.K + c]), sum);
   }
   for (int offset = 16; offset > 0; offset /= 2) {
     sum += __shfl_xor_sync(0xffffffffu, sum, offset);
@@ -285,9 +286,9 @@ template <class Function>
 void dispatch_width(std::int64_t K, const Function& function) {
   if (K <= 64) return function.template operator()<8>();
   if (K <= 128) return function.template operator()<16>();
-  if (K <= body::kWidestOwnHead) return function.template operator()<32>();
+  if (K <= device_common::kWidestOwnHead) return function.template operator()<32>();
   throw UsageError("attention heads of width {} aren't computed on GPUs; the widest is {}", K,
-                   body::kWidestOwnHead);
+                   device_common::kWidestOwnHead);
 }
 
 template <class T>
@@ -332,7 +333,8 @@ void attention_tiles_backward(Stream& stream, const AttentionBackward& args) {
     a.dqkv = args.dqkv.as<T>();
     a.lse = const_cast<float*>(args.lse.as<float>());
     a.dot = static_cast<float*>(args.workspace.data);
-    dot_kernel<<<grid_of(body::ceil_div(rows, kThreads / 32)), kThreads, 0, handle_of(stream)>>>(a);
+    dot_kernel<<<grid_of(device_common::ceil_div(rows, kThreads / 32)), kThreads, 0,
+                 handle_of(stream)>>>(a);
     check_launch("attention_backward (dot)");
     const std::int64_t K = args.shape.head_width;
     dispatch_width(K, [&]<int kChunks>() {

@@ -1,8 +1,8 @@
 // T tokens (rows), O outputs (columns).
 #include "kernels/cuda/column_sums.h"
 
-#include "kernels/body/product_key.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/device_common/matmul_key.h"
 
 namespace sherd::kernels::cuda {
 namespace {
@@ -16,13 +16,14 @@ __global__ void __launch_bounds__(kColumnThreads)
   const std::int64_t column =
       (static_cast<std::int64_t>(blockIdx.y) * kColumnThreads + threadIdx.x) * N;
   if (column >= columns) return;
-  const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * body::kBiasRows;
-  const std::int64_t end = begin + body::kBiasRows < rows ? begin + body::kBiasRows : rows;
+  const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * device_common::kBiasRows;
+  const std::int64_t end =
+      begin + device_common::kBiasRows < rows ? begin + device_common::kBiasRows : rows;
   float sum[N] = {};
 #pragma unroll 8
   for (std::int64_t row = begin; row < end; ++row) {
     float value[N];
-    body::load_wide<N>(x + row * columns + column, value);
+    device_common::load_wide<N>(x + row * columns + column, value);
     for (int i = 0; i < N; ++i) sum[i] += value[i];
   }
   for (int i = 0; i < N; ++i) partial[blockIdx.x * columns + column + i] = sum[i];
@@ -37,7 +38,7 @@ __global__ void __launch_bounds__(kColumnThreads)
   float sum = 0.0f;
 #pragma unroll 8
   for (std::int64_t block = 0; block < blocks; ++block) sum += partial[block * columns + column];
-  out[column] = body::narrow<G>(add ? body::widen(out[column]) + sum : sum);
+  out[column] = device_common::narrow<G>(add ? device_common::widen(out[column]) + sum : sum);
 }
 
 }  // namespace
@@ -45,25 +46,25 @@ __global__ void __launch_bounds__(kColumnThreads)
 void sum_columns(Stream& stream, const ConstTensor& dy, const LinearShape& shape, const Tensor& out,
                  bool add, const Tensor& workspace) {
   const std::int64_t rows = shape.tokens, columns = shape.outputs;
-  CHECK(workspace.bytes() >= body::bias_sums_bytes(shape),
+  CHECK(workspace.bytes() >= device_common::bias_sums_bytes(shape),
         "linear: a workspace of {} bytes, {} needed", workspace.bytes(),
-        body::bias_sums_bytes(shape));
+        device_common::bias_sums_bytes(shape));
   auto* partial = static_cast<float*>(workspace.data);
-  const std::int64_t blocks = body::ceil_div(rows, body::kBiasRows);
+  const std::int64_t blocks = device_common::ceil_div(rows, device_common::kBiasRows);
   dispatch_float(dy.dtype, [&]<class T>(T) {
-    constexpr int N = body::pack_of<T>();
+    constexpr int N = device_common::pack_of<T>();
     const T* x = dy.as<T>();
     const auto launch = [&](auto kernel, int pack) {
-      const dim3 grid(grid_of(blocks),
-                      grid_of(body::ceil_div(columns, std::int64_t{pack} * kColumnThreads)));
+      const dim3 grid(grid_of(blocks), grid_of(device_common::ceil_div(
+                                           columns, std::int64_t{pack} * kColumnThreads)));
       kernel<<<grid, kColumnThreads, 0, handle_of(stream)>>>(x, rows, columns, partial);
     };
-    const bool packs = columns % N == 0 && body::allow_packs(x);
+    const bool packs = columns % N == 0 && device_common::allow_packs(x);
     packs ? launch(sum_row_blocks<N, T>, N) : launch(sum_row_blocks<1, T>, 1);
   });
   check_launch("linear_backward_weight (bias, blocks)");
   dispatch_float(out.dtype, [&]<class G>(G) {
-    add_row_blocks<<<grid_of(body::ceil_div(columns, kColumnThreads)), kColumnThreads, 0,
+    add_row_blocks<<<grid_of(device_common::ceil_div(columns, kColumnThreads)), kColumnThreads, 0,
                      handle_of(stream)>>>(partial, blocks, columns, add, out.as<G>());
   });
   check_launch("linear_backward_weight (bias)");

@@ -1,15 +1,15 @@
 // T tokens (rows), V vocabulary. One block does one row: the maximum and the sum in one pass, the
 // gradient in place in a second.
-#include "kernels/body/math.h"
 #include "kernels/cuda/forms.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/device_common/math.h"
 
 namespace sherd::kernels::cuda {
 namespace {
 
-using body::fast_exp;
-using body::load_wide;
-using body::store_narrow;
+using device_common::fast_exp;
+using device_common::load_wide;
+using device_common::store_narrow;
 
 constexpr int kRowThreads = 512;
 
@@ -22,12 +22,12 @@ __global__ void __launch_bounds__(kRowThreads)
   T* x = logits + row * vocab_size;
   const std::int32_t target = targets[row];
   if (target < 0 || target >= vocab_size) __trap();
-  const float target_logit = body::widen(x[target]);  // read by all before anyone writes
+  const float target_logit = device_common::widen(x[target]);  // read by all before anyone writes
   const std::int64_t step = static_cast<std::int64_t>(blockDim.x) * N;
   const std::int64_t begin = static_cast<std::int64_t>(threadIdx.x) * N;
 
   // A thread's sum is kept relative to the largest it has seen (Milakov & Gimelshein 2018).
-  float most = -body::kInfinity, sum = 0.0f;
+  float most = -device_common::kInfinity, sum = 0.0f;
   for (std::int64_t v = begin; v < vocab_size; v += step) {
     float pack[N];
     load_wide<N>(x + v, pack);
@@ -38,14 +38,15 @@ __global__ void __launch_bounds__(kRowThreads)
       most = largest;
     }
     for (int i = 0; i < N; ++i) {
-      sum += pack[i] == -body::kInfinity ? 0.0f : fast_exp(pack[i] - most);  // not inf - inf
+      sum +=
+          pack[i] == -device_common::kInfinity ? 0.0f : fast_exp(pack[i] - most);  // not inf - inf
     }
   }
   const float maximum = block_max(most, scratch);
   // A thread that saw nothing has -inf and 0; its share is 0 and not NaN.
   const float total =
-      block_sum(most == -body::kInfinity ? sum : sum * fast_exp(most - maximum), scratch);
-  if (threadIdx.x == 0) losses[row] = body::fast_log(total) + (maximum - target_logit);
+      block_sum(most == -device_common::kInfinity ? sum : sum * fast_exp(most - maximum), scratch);
+  if (threadIdx.x == 0) losses[row] = device_common::fast_log(total) + (maximum - target_logit);
   if (!gradient) return;
   const float inverse = 1.0f / total;
   for (std::int64_t v = begin; v < vocab_size; v += step) {
@@ -63,14 +64,14 @@ __global__ void __launch_bounds__(kRowThreads)
 
 void cross_entropy(Stream& stream, const CrossEntropy& args) {
   dispatch_float(args.logits.dtype, [&]<class T>(T) {
-    constexpr int N = body::pack_of<T>();
+    constexpr int N = device_common::pack_of<T>();
     T* logits = args.logits.as<T>();
     const auto launch = [&](auto kernel) {
       kernel<<<grid_of(args.tokens), kRowThreads, 0, handle_of(stream)>>>(
           logits, args.targets.as<std::int32_t>(), args.losses.as<float>(), args.vocab_size,
           args.gradient, args.grad_scale);
     };
-    const bool packs = args.vocab_size % N == 0 && body::allow_packs(logits);
+    const bool packs = args.vocab_size % N == 0 && device_common::allow_packs(logits);
     packs ? launch(cross_entropy_row<N, T>) : launch(cross_entropy_row<1, T>);
   });
   check_launch("cross_entropy");

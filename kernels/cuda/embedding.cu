@@ -1,5 +1,5 @@
 // T tokens, S positions, D width, V vocabulary.
-#include "kernels/body/token.h"
+#include "kernels/device_common/token.h"
 
 #include "kernels/cuda/forms.h"
 #include "kernels/cuda/launch.cuh"
@@ -12,7 +12,7 @@ constexpr int kTile = 1024;  // tokens that a block of the ordering compares wit
 // Every position counts who comes before it: T * T comparisons, without atomics or a table of V
 // counters. 8192 tokens are 67 million, about 10 microseconds of an H100's integer units; 65,536
 // are 64 times that.
-__global__ void __launch_bounds__(body::kThreads)
+__global__ void __launch_bounds__(device_common::kThreads)
     order_by_token(const std::int32_t* tokens, std::int64_t num_tokens, std::int64_t vocab_size,
                    std::int32_t* order) {
   __shared__ std::int32_t tile[kTile];
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(body::kThreads)
       tile[i] = tokens[first + i];
     }
     __syncthreads();
-    place += body::count_before(token, t, tile, first, count);
+    place += device_common::count_before(token, t, tile, first, count);
   }
   if (t < num_tokens) order[place] = static_cast<std::int32_t>(t);
 }
@@ -40,7 +40,7 @@ constexpr int kAtOnce = 8;  // rows that a thread reads before it adds them
 // A text's commonest word is a twentieth of it, so a run's rows are read several at a time.
 template <int N, class T, class G>
 __global__ void __launch_bounds__(kColumnThreads)
-    sum_by_token(const body::EmbeddingSums<T> sums, const std::int32_t* tokens,
+    sum_by_token(const device_common::EmbeddingSums<T> sums, const std::int32_t* tokens,
                  const std::int32_t* order, std::int64_t num_tokens, bool add, G* gradient) {
   const std::int64_t first = blockIdx.x;
   const std::int32_t token = tokens[order[first]];
@@ -68,12 +68,13 @@ __global__ void __launch_bounds__(kColumnThreads)
     more = row[kAtOnce - 1] >= 0;
   }
   G* out = gradient + token * sums.width + d;
-  for (int i = 0; i < N; ++i) out[i] = body::narrow<G>(add ? body::widen(out[i]) + sum[i] : sum[i]);
+  for (int i = 0; i < N; ++i)
+    out[i] = device_common::narrow<G>(add ? device_common::widen(out[i]) + sum[i] : sum[i]);
 }
 
 template <int N, class T, class G>
 __global__ void __launch_bounds__(kColumnThreads)
-    sum_by_position(const body::EmbeddingSums<T> sums, std::int64_t sequences,
+    sum_by_position(const device_common::EmbeddingSums<T> sums, std::int64_t sequences,
                     std::int64_t positions, G* gradient) {
   const std::int64_t s = blockIdx.x;
   const std::int64_t d = (static_cast<std::int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * N;
@@ -84,17 +85,19 @@ __global__ void __launch_bounds__(kColumnThreads)
     for (std::int64_t b = 0; b < sequences; ++b) sums.template add<N>(b * positions + s, d, sum);
   }
   G* out = gradient + s * sums.width + d;
-  for (int i = 0; i < N; ++i) out[i] = body::narrow<G>(sum[i]);
+  for (int i = 0; i < N; ++i) out[i] = device_common::narrow<G>(sum[i]);
 }
 
 dim3 grid_over(std::int64_t rows, std::int64_t width, int pack) {
-  return {grid_of(rows), grid_of(body::ceil_div(width, std::int64_t{pack} * kColumnThreads))};
+  return {grid_of(rows),
+          grid_of(device_common::ceil_div(width, std::int64_t{pack} * kColumnThreads))};
 }
 
 template <int N, class T>
 void sum_gradients(Stream& stream, const EmbeddingBackward& args, const std::int32_t* order) {
   const std::int64_t num_tokens = args.sequences * args.positions;
-  const body::EmbeddingSums<T> sums{args.dy.as<T>(), body::Mask(args.dropout), args.width};
+  const device_common::EmbeddingSums<T> sums{args.dy.as<T>(), device_common::Mask(args.dropout),
+                                             args.width};
   dispatch_float(args.d_token_weight.dtype, [&]<class G>(G) {
     sum_by_token<N><<<grid_over(num_tokens, args.width, N), kColumnThreads, 0, handle_of(stream)>>>(
         sums, args.tokens.as<std::int32_t>(), order, num_tokens, args.add_to_token_gradient,
@@ -114,36 +117,36 @@ void sum_gradients(Stream& stream, const EmbeddingBackward& args, const std::int
 
 void embedding_forward(Stream& stream, const EmbeddingForward& args) {
   dispatch_float(args.y.dtype, [&]<class T>(T) {
-    constexpr int N = body::pack_of<T>();
-    const body::Embed<T> work{.tokens = args.tokens.as<std::int32_t>(),
-                              .token_weight = args.token_weight.as<T>(),
-                              .position_weight = args.position_weight.as<T>(),
-                              .y = args.y.as<T>(),
-                              .mask = body::Mask(args.dropout),
-                              .positions = args.positions,
-                              .width = args.width,
-                              .vocab_size = args.vocab_size};
-    const bool packs =
-        args.width % N == 0 && body::allow_packs(work.token_weight, work.position_weight, work.y);
+    constexpr int N = device_common::pack_of<T>();
+    const device_common::Embed<T> work{.tokens = args.tokens.as<std::int32_t>(),
+                                       .token_weight = args.token_weight.as<T>(),
+                                       .position_weight = args.position_weight.as<T>(),
+                                       .y = args.y.as<T>(),
+                                       .mask = device_common::Mask(args.dropout),
+                                       .positions = args.positions,
+                                       .width = args.width,
+                                       .vocab_size = args.vocab_size};
+    const bool packs = args.width % N == 0 &&
+                       device_common::allow_packs(work.token_weight, work.position_weight, work.y);
     launch_flat<N>(stream, "embedding_forward", args.y.numel, packs, work);
   });
 }
 
 void embedding_backward(Stream& stream, const EmbeddingBackward& args) {
   const std::int64_t num_tokens = args.sequences * args.positions;
-  CHECK(args.workspace.bytes() >= body::token_order_bytes(num_tokens),
+  CHECK(args.workspace.bytes() >= device_common::token_order_bytes(num_tokens),
         "embedding: a workspace of {} bytes, {} needed", args.workspace.bytes(),
-        body::token_order_bytes(num_tokens));
+        device_common::token_order_bytes(num_tokens));
   auto* order = static_cast<std::int32_t*>(args.workspace.data);
   CHECK(num_tokens <= 0x7fffffff, "embedding: {} tokens", num_tokens);  // places are i32
-  const unsigned blocks = grid_of(body::ceil_div(num_tokens, body::kThreads));
-  order_by_token<<<blocks, body::kThreads, 0, handle_of(stream)>>>(
+  const unsigned blocks = grid_of(device_common::ceil_div(num_tokens, device_common::kThreads));
+  order_by_token<<<blocks, device_common::kThreads, 0, handle_of(stream)>>>(
       args.tokens.as<std::int32_t>(), num_tokens, args.vocab_size, order);
   check_launch("embedding_backward (order)");
   if (!args.add_to_token_gradient) fill_zero(stream, args.d_token_weight);
   dispatch_float(args.dy.dtype, [&]<class T>(T) {
-    constexpr int N = body::pack_of<T>();
-    const bool packs = args.width % N == 0 && body::allow_packs(args.dy.data);
+    constexpr int N = device_common::pack_of<T>();
+    const bool packs = args.width % N == 0 && device_common::allow_packs(args.dy.data);
     packs ? sum_gradients<N, T>(stream, args, order) : sum_gradients<1, T>(stream, args, order);
   });
 }

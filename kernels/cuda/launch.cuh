@@ -3,8 +3,9 @@
 
 #include "core/cuda_device.h"
 #include "core/cuda_error.h"
-#include "kernels/body/number.h"
-#include "kernels/body/walk.h"
+#include "kernels/device_common/number.h"
+#include "kernels/device_common/walk.h"
+#include "kernels/dispatch_float.h"
 
 namespace sherd::kernels::cuda {
 
@@ -23,25 +24,12 @@ inline void check_launch(const char* kernel) {
   check_cuda(cudaGetLastError(), kernel);
 }
 
-/// Calls `function(T{})` with the C++ type of a floating-point tensor type.
-template <class Function>
-void dispatch_float(DType dtype, Function&& function) {
-  switch (dtype) {
-    case DType::kF32:
-      return function(float{});
-    case DType::kBF16:
-      return function(BFloat16{});
-    case DType::kF16:
-      return function(Float16{});
-    default:
-      CHECK(false, "{} where f32, bf16 or f16 was expected", name_of(dtype));
-  }
-}
-
 template <int N, class Body>
-__global__ void __launch_bounds__(body::kThreads) flat_kernel(std::int64_t numel, const Body body) {
+__global__ void __launch_bounds__(device_common::kThreads)
+    flat_kernel(std::int64_t numel, const Body body) {
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  body::walk_flat<N>(numel, thread, static_cast<std::int64_t>(gridDim.x) * blockDim.x, body);
+  device_common::walk_flat<N>(numel, thread, static_cast<std::int64_t>(gridDim.x) * blockDim.x,
+                              body);
 }
 
 /// Runs `work` over `numel` elements, in packs of N if `packs`, else one by one.
@@ -49,11 +37,11 @@ template <int N, class Body>
 void launch_flat(Stream& stream, const char* kernel, std::int64_t numel, bool packs,
                  const Body& work) {
   if (numel == 0) return;
-  const auto blocks = static_cast<unsigned>(body::flat_blocks(numel, packs ? N : 1));
+  const auto blocks = static_cast<unsigned>(device_common::flat_blocks(numel, packs ? N : 1));
   if (packs) {
-    flat_kernel<N><<<blocks, body::kThreads, 0, handle_of(stream)>>>(numel, work);
+    flat_kernel<N><<<blocks, device_common::kThreads, 0, handle_of(stream)>>>(numel, work);
   } else {
-    flat_kernel<1><<<blocks, body::kThreads, 0, handle_of(stream)>>>(numel, work);
+    flat_kernel<1><<<blocks, device_common::kThreads, 0, handle_of(stream)>>>(numel, work);
   }
   check_launch(kernel);
 }

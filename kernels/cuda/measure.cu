@@ -1,8 +1,8 @@
 #include <numbers>
 
-#include "kernels/body/pointwise.h"
 #include "kernels/cuda/forms.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/device_common/pointwise.h"
 
 namespace sherd::kernels::cuda {
 namespace {
@@ -12,9 +12,9 @@ template <class T>
 __global__ void square_blocks(const T* x, std::int64_t numel, std::int64_t num_blocks,
                               double* partial) {
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  const std::int64_t block = thread / body::kSumLanes;
-  const auto lane = static_cast<int>(thread % body::kSumLanes);
-  double sum = block < num_blocks ? body::lane_of_squares(x, numel, block, lane) : 0.0;
+  const std::int64_t block = thread / device_common::kSumLanes;
+  const auto lane = static_cast<int>(thread % device_common::kSumLanes);
+  double sum = block < num_blocks ? device_common::lane_of_squares(x, numel, block, lane) : 0.0;
   for (const int offset : {4, 8, 1, 2}) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
   if (lane == 0 && block < num_blocks) partial[block] = sum;
 }
@@ -65,8 +65,8 @@ __global__ void search_non_finite(const T* x, std::int64_t numel, std::int64_t* 
   if (threadIdx.x == 0) lowest = numel;
   __syncthreads();
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  const std::int64_t found =
-      body::first_non_finite(x, numel, thread, static_cast<std::int64_t>(gridDim.x) * blockDim.x);
+  const std::int64_t found = device_common::first_non_finite(
+      x, numel, thread, static_cast<std::int64_t>(gridDim.x) * blockDim.x);
   if (found < numel) atomicMin(&lowest, static_cast<long long>(found));
   __syncthreads();
   if (threadIdx.x == 0) lowest_of_block[blockIdx.x] = lowest;
@@ -94,13 +94,14 @@ __global__ void normal_numbers(float* y, std::int64_t numel, RandomAddress addre
 
 void sum_of_squares(Stream& stream, const ConstTensor& x, const Tensor& out,
                     const Tensor& workspace) {
-  const std::int64_t num_blocks = body::ceil_div(x.numel, body::kSumBlock);
+  const std::int64_t num_blocks = device_common::ceil_div(x.numel, device_common::kSumBlock);
   auto* partial = workspace.as<double>();
   if (num_blocks > 0) {
-    const unsigned grid = grid_of(body::ceil_div(num_blocks * body::kSumLanes, body::kThreads));
+    const unsigned grid = grid_of(
+        device_common::ceil_div(num_blocks * device_common::kSumLanes, device_common::kThreads));
     dispatch_float(x.dtype, [&]<class T>(T) {
-      square_blocks<<<grid, body::kThreads, 0, handle_of(stream)>>>(x.as<T>(), x.numel, num_blocks,
-                                                                    partial);
+      square_blocks<<<grid, device_common::kThreads, 0, handle_of(stream)>>>(x.as<T>(), x.numel,
+                                                                             num_blocks, partial);
     });
     check_launch("sum_of_squares");
   }
@@ -117,10 +118,11 @@ void sum(Stream& stream, const ConstTensor& x, const Tensor& out, bool add) {
 std::int64_t find_non_finite(Stream& stream, const ConstTensor& x) {
   if (x.numel == 0) return -1;
   auto* lowest = static_cast<std::int64_t*>(cuda_stream(stream).mailbox());
-  const std::int64_t wanted = body::flat_blocks(x.numel, 1);
+  const std::int64_t wanted = device_common::flat_blocks(x.numel, 1);
   const int blocks = static_cast<int>(wanted < kSearchBlocks ? wanted : kSearchBlocks);
   dispatch_float(x.dtype, [&]<class T>(T) {
-    search_non_finite<<<blocks, body::kThreads, 0, handle_of(stream)>>>(x.as<T>(), x.numel, lowest);
+    search_non_finite<<<blocks, device_common::kThreads, 0, handle_of(stream)>>>(x.as<T>(), x.numel,
+                                                                                 lowest);
   });
   check_launch("find_non_finite");
   stream.synchronize();
@@ -133,8 +135,8 @@ std::int64_t find_non_finite(Stream& stream, const ConstTensor& x) {
 void fill_normal(Stream& stream, const Tensor& out, const RandomAddress& address,
                  std::int64_t first_element, float mean, float stddev) {
   if (out.numel == 0) return;
-  const auto blocks = static_cast<unsigned>(body::flat_blocks(out.numel, 1));
-  normal_numbers<<<blocks, body::kThreads, 0, handle_of(stream)>>>(
+  const auto blocks = static_cast<unsigned>(device_common::flat_blocks(out.numel, 1));
+  normal_numbers<<<blocks, device_common::kThreads, 0, handle_of(stream)>>>(
       out.as<float>(), out.numel, address, first_element, mean, stddev);
   check_launch("fill_normal");
 }

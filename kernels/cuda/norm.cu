@@ -2,17 +2,17 @@
 // alone decides. A thread reads back only what it has written itself.
 #include "kernels/norm.h"
 
-#include "kernels/body/dropout.h"
-#include "kernels/body/norm_blocks.h"
 #include "kernels/cuda/forms.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/device_common/dropout.h"
+#include "kernels/device_common/norm_blocks.h"
 
 namespace sherd::kernels::cuda {
 namespace {
 
-using body::load_wide;
-using body::Mask;
-using body::store_narrow;
+using device_common::load_wide;
+using device_common::Mask;
+using device_common::store_narrow;
 
 template <class T>
 struct ForwardRows {
@@ -25,7 +25,7 @@ struct ForwardRows {
   bool centred;
 };
 
-constexpr int kMostThreads = 512;  // body::row_threads
+constexpr int kMostThreads = 512;  // device_common::row_threads
 
 template <int N, class T>
 __global__ void __launch_bounds__(kMostThreads) forward_row(const ForwardRows<T> a) {
@@ -43,7 +43,8 @@ __global__ void __launch_bounds__(kMostThreads) forward_row(const ForwardRows<T>
       load_wide<N>(a.branch + start + d, branch);
       a.mask.template apply<N>(start + d, branch);
       // What is normalised is r as stored.
-      for (int i = 0; i < N; ++i) x[i] = body::widen(body::narrow<T>(x[i] + branch[i]));
+      for (int i = 0; i < N; ++i)
+        x[i] = device_common::widen(device_common::narrow<T>(x[i] + branch[i]));
     }
     if (a.residual_out != nullptr) store_narrow<N>(a.residual_out + start + d, x);
     for (int i = 0; i < N; ++i) sum += a.centred ? x[i] : x[i] * x[i];
@@ -141,7 +142,7 @@ __global__ void __launch_bounds__(kColumnThreads)
     column_sums(const BackwardRows<T> a, std::int64_t tokens, float* partial) {
   const std::int64_t d = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * N;
   if (d >= a.width) return;
-  const body::RowBlocks blocks(tokens);
+  const device_common::RowBlocks blocks(tokens);
   const std::int64_t block = blockIdx.y, end = blocks.end(block);
   float dweight[N] = {}, dbias[N] = {};
 #pragma unroll 4
@@ -164,7 +165,7 @@ __global__ void __launch_bounds__(kColumnThreads)
 
 // out = the partial rows in order, plus `out` itself if asked.
 template <class G>
-__global__ void __launch_bounds__(body::kThreads)
+__global__ void __launch_bounds__(device_common::kThreads)
     add_row_blocks(const float* partial, std::int64_t blocks, std::int64_t width,
                    bool add_to_output, G* out) {
   const std::int64_t d = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -172,24 +173,25 @@ __global__ void __launch_bounds__(body::kThreads)
   float sum = 0.0f;
 #pragma unroll 8
   for (std::int64_t block = 0; block < blocks; ++block) sum += partial[block * 2 * width + d];
-  out[d] = body::narrow<G>(add_to_output ? body::widen(out[d]) + sum : sum);
+  out[d] = device_common::narrow<G>(add_to_output ? device_common::widen(out[d]) + sum : sum);
 }
 
 void finish(Stream& stream, const float* partial, const NormBackward& args, const Tensor& out) {
   const std::int64_t width = args.shape.width;
-  const unsigned grid = grid_of(body::ceil_div(width, body::kThreads));
+  const unsigned grid = grid_of(device_common::ceil_div(width, device_common::kThreads));
   dispatch_float(out.dtype, [&]<class G>(G) {
-    add_row_blocks<<<grid, body::kThreads, 0, handle_of(stream)>>>(
-        partial, body::RowBlocks(args.shape.tokens).count(), width, args.add_to_weight_gradients,
-        out.as<G>());
+    add_row_blocks<<<grid, device_common::kThreads, 0, handle_of(stream)>>>(
+        partial, device_common::RowBlocks(args.shape.tokens).count(), width,
+        args.add_to_weight_gradients, out.as<G>());
   });
   check_launch("norm_backward (weights)");
 }
 
 template <int N, class T>
 void forward(Stream& stream, const NormShape& shape, const ForwardRows<T>& rows) {
-  forward_row<N><<<grid_of(shape.tokens), body::row_threads(body::ceil_div(shape.width, N)), 0,
-                   handle_of(stream)>>>(rows);
+  forward_row<N>
+      <<<grid_of(shape.tokens), device_common::row_threads(device_common::ceil_div(shape.width, N)),
+         0, handle_of(stream)>>>(rows);
   check_launch("norm_forward");
 }
 
@@ -197,15 +199,17 @@ void forward(Stream& stream, const NormShape& shape, const ForwardRows<T>& rows)
 template <int N, class T>
 void backward(Stream& stream, const NormBackward& args, const BackwardRows<T>& rows) {
   const NormShape& shape = args.shape;
-  const std::int64_t blocks = body::RowBlocks(shape.tokens).count();
+  const std::int64_t blocks = device_common::RowBlocks(shape.tokens).count();
   auto* partial = static_cast<float*>(args.workspace.data);
-  const dim3 grid(grid_of(body::ceil_div(shape.width, N * kColumnThreads)), grid_of(blocks));
+  const dim3 grid(grid_of(device_common::ceil_div(shape.width, N * kColumnThreads)),
+                  grid_of(blocks));
   column_sums<N><<<grid, kColumnThreads, 0, handle_of(stream)>>>(rows, shape.tokens, partial);
   check_launch("norm_backward (columns)");
   finish(stream, partial, args, args.dweight);
   if (args.dbias) finish(stream, partial + shape.width, args, args.dbias);
-  backward_row<N><<<grid_of(shape.tokens), body::row_threads(body::ceil_div(shape.width, N)), 0,
-                    handle_of(stream)>>>(rows);
+  backward_row<N>
+      <<<grid_of(shape.tokens), device_common::row_threads(device_common::ceil_div(shape.width, N)),
+         0, handle_of(stream)>>>(rows);
   check_launch("norm_backward");
 }
 
@@ -214,7 +218,7 @@ void backward(Stream& stream, const NormBackward& args, const BackwardRows<T>& r
 void norm_forward(Stream& stream, const NormForward& args) {
   if (args.shape.tokens == 0) return;
   dispatch_float(args.residual.dtype, [&]<class T>(T) {
-    constexpr int N = body::pack_of<T>();
+    constexpr int N = device_common::pack_of<T>();
     const ForwardRows<T> rows{.residual = args.residual.as<T>(),
                               .branch = args.branch.as<T>(),
                               .weight = args.weight.as<T>(),
@@ -228,8 +232,8 @@ void norm_forward(Stream& stream, const NormForward& args) {
                               .eps = args.shape.eps,
                               .centred = args.shape.kind == NormKind::kLayerNorm};
     const bool packs =
-        rows.width % N == 0 && body::allow_packs(rows.residual, rows.branch, rows.weight, rows.bias,
-                                                 rows.residual_out, rows.y);
+        rows.width % N == 0 && device_common::allow_packs(rows.residual, rows.branch, rows.weight,
+                                                          rows.bias, rows.residual_out, rows.y);
     packs ? forward<N>(stream, args.shape, rows) : forward<1>(stream, args.shape, rows);
   });
 }
@@ -241,7 +245,7 @@ void norm_backward(Stream& stream, const NormBackward& args) {
     return;
   }
   dispatch_float(args.dy.dtype, [&]<class T>(T) {
-    constexpr int N = body::pack_of<T>();
+    constexpr int N = device_common::pack_of<T>();
     const bool centred = args.shape.kind == NormKind::kLayerNorm;
     const BackwardRows<T> rows{.residual = args.residual.as<T>(),
                                .weight = args.weight.as<T>(),
@@ -254,9 +258,10 @@ void norm_backward(Stream& stream, const NormBackward& args) {
                                .mask = Mask(args.branch_dropout),
                                .width = args.shape.width,
                                .centred = centred};
-    const bool packs = rows.width % N == 0 &&
-                       body::allow_packs(rows.residual, rows.weight, rows.dy, rows.d_residual_out,
-                                         rows.d_residual_in, rows.d_branch);
+    const bool packs =
+        rows.width % N == 0 &&
+        device_common::allow_packs(rows.residual, rows.weight, rows.dy, rows.d_residual_out,
+                                   rows.d_residual_in, rows.d_branch);
     packs ? backward<N>(stream, args, rows) : backward<1>(stream, args, rows);
   });
 }

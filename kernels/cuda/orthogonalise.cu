@@ -33,23 +33,23 @@ struct Blend {
   template <int N>
   __device__ void apply(std::int64_t first) const {
     float left[N], right[N];
-    body::load<N>(y + first, left);
-    body::load<N>(x + first, right);
+    device_common::load<N>(y + first, left);
+    device_common::load<N>(x + first, right);
     for (int i = 0; i < N; ++i) left[i] = a * left[i] + b * right[i];
-    body::store<N>(y + first, left);
+    device_common::store<N>(y + first, left);
   }
 };
 
 void blend(Stream& stream, const Tensor& x, const Tensor& y, float a, float b) {
-  launch_flat<4>(stream, "orthogonalise", y.numel, body::allow_packs(x.data, y.data),
+  launch_flat<4>(stream, "orthogonalise", y.numel, device_common::allow_packs(x.data, y.data),
                  Blend{x.as<float>(), y.as<float>(), a, b});
 }
 
 void copy_scaled(Stream& stream, const Tensor& from, std::int64_t rows, std::int64_t columns,
                  bool transpose, const double* sum, const Tensor& to) {
-  const auto blocks = static_cast<unsigned>(body::flat_blocks(from.numel, 1));
-  scaled_copy<<<blocks, body::kThreads, 0, handle_of(stream)>>>(from.as<float>(), rows, columns,
-                                                                transpose, sum, to.as<float>());
+  const auto blocks = static_cast<unsigned>(device_common::flat_blocks(from.numel, 1));
+  scaled_copy<<<blocks, device_common::kThreads, 0, handle_of(stream)>>>(
+      from.as<float>(), rows, columns, transpose, sum, to.as<float>());
   check_launch("orthogonalise");
 }
 
@@ -64,7 +64,7 @@ void orthogonalise(Stream& stream, const Tensor& matrix, std::int64_t rows, std:
   const Tensor gram2 = workspace.part(2 * numel + small * small, small * small);
 
   // Behind x, at an even float: one partial sum for 4096 elements, and the first takes the total.
-  const std::int64_t even = numel + numel % 2, num_partials = body::ceil_div(numel, 4096);
+  const std::int64_t even = numel + numel % 2, num_partials = device_common::ceil_div(numel, 4096);
   const Tensor partials{workspace.part(even, 2 * num_partials).data, DType::kF64, num_partials};
   sum_of_squares(stream, matrix, {partials.data, DType::kF64, 1}, partials);
   const bool transpose = rows > columns;

@@ -1,12 +1,12 @@
-#include "kernels/body/pointwise.h"
+#include "kernels/device_common/pointwise.h"
 
 #include "kernels/cuda/forms.h"
 #include "kernels/cuda/launch.cuh"
 
 namespace sherd::kernels::cuda {
 
-using body::allow_packs;
-using body::pack_of;
+using device_common::allow_packs;
+using device_common::pack_of;
 
 void fill_zero(Stream& stream, const Tensor& x) {
   if (x.bytes() == 0) return;
@@ -18,7 +18,7 @@ void fill_constant(Stream& stream, const Tensor& out, float value) {
   dispatch_float(out.dtype, [&]<class T>(T) {
     T* y = out.as<T>();
     launch_flat<pack_of<T>()>(stream, "fill_constant", out.numel, allow_packs(y),
-                              body::Fill<T>{y, static_cast<T>(value)});
+                              device_common::Fill<T>{y, static_cast<T>(value)});
   });
 }
 
@@ -31,7 +31,7 @@ void cast(Stream& stream, const ConstTensor& x, const Tensor& y) {
     dispatch_float(y.dtype, [&]<class To>(To) {
       if constexpr (!std::is_same_v<From, To>) {
         launch_flat<pack_of<From, To>()>(stream, "cast", x.numel, allow_packs(x.data, y.data),
-                                         body::Cast<From, To>{x.as<From>(), y.as<To>()});
+                                         device_common::Cast<From, To>{x.as<From>(), y.as<To>()});
       }
     });
   });
@@ -41,7 +41,7 @@ void add(Stream& stream, const ConstTensor& x, const Tensor& accumulator) {
   dispatch_float(x.dtype, [&]<class T>(T) {
     dispatch_float(accumulator.dtype, [&]<class A>(A) {
       launch_flat<pack_of<T, A>()>(stream, "add", x.numel, allow_packs(x.data, accumulator.data),
-                                   body::Add<T, A>{x.as<T>(), accumulator.as<A>()});
+                                   device_common::Add<T, A>{x.as<T>(), accumulator.as<A>()});
     });
   });
 }
@@ -49,8 +49,8 @@ void add(Stream& stream, const ConstTensor& x, const Tensor& accumulator) {
 void residual_add(Stream& stream, const ConstTensor& residual, const ConstTensor& branch,
                   const Dropout& dropout, const Tensor& out) {
   dispatch_float(out.dtype, [&]<class T>(T) {
-    const body::ResidualAdd<T> work{residual.as<T>(), branch.as<T>(), body::Mask(dropout),
-                                    out.as<T>()};
+    const device_common::ResidualAdd<T> work{residual.as<T>(), branch.as<T>(),
+                                             device_common::Mask(dropout), out.as<T>()};
     launch_flat<pack_of<T>()>(stream, "residual_add", out.numel,
                               allow_packs(work.residual, work.branch, work.out), work);
   });
@@ -59,7 +59,8 @@ void residual_add(Stream& stream, const ConstTensor& residual, const ConstTensor
 void dropout_backward(Stream& stream, const ConstTensor& dy, const Dropout& dropout,
                       const Tensor& dx) {
   dispatch_float(dx.dtype, [&]<class T>(T) {
-    const body::DropoutBackward<T> work{dy.as<T>(), body::Mask(dropout), dx.as<T>()};
+    const device_common::DropoutBackward<T> work{dy.as<T>(), device_common::Mask(dropout),
+                                                 dx.as<T>()};
     launch_flat<pack_of<T>()>(stream, "dropout_backward", dx.numel, allow_packs(work.dy, work.dx),
                               work);
   });
@@ -68,7 +69,7 @@ void dropout_backward(Stream& stream, const ConstTensor& dy, const Dropout& drop
 void sum_in_order(Stream& stream, const ConstTensor* inputs, int num_inputs, const Tensor& out) {
   CHECK(num_inputs >= 1 && num_inputs <= kMaxSumInputs, "a sum of {} buffers", num_inputs);
   dispatch_float(out.dtype, [&]<class T>(T) {
-    body::SumInOrder<T, kMaxSumInputs> work{{}, num_inputs, out.as<T>()};
+    device_common::SumInOrder<T, kMaxSumInputs> work{{}, num_inputs, out.as<T>()};
     bool packs = allow_packs(work.out);
     for (int k = 0; k < num_inputs; ++k) {
       work.input[k] = inputs[k].as<T>();

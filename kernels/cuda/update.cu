@@ -2,20 +2,20 @@
 
 #include <algorithm>
 
-#include "kernels/body/update_by_norm.h"
 #include "kernels/cuda/forms.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/device_common/layerwise_update.h"
 
 namespace sherd::kernels::cuda {
 namespace {
 
-using body::SegmentTable;
+using device_common::SegmentTable;
 
 template <int N, class Body>
-__global__ void __launch_bounds__(body::kThreads)
+__global__ void __launch_bounds__(device_common::kThreads)
     segment_kernel(const __grid_constant__ SegmentTable table, const Body work) {
-  body::walk_segments<N>(table, blockIdx.x, static_cast<int>(threadIdx.x),
-                         static_cast<int>(blockDim.x), work);
+  device_common::walk_segments<N>(table, blockIdx.x, static_cast<int>(threadIdx.x),
+                                  static_cast<int>(blockDim.x), work);
 }
 
 // One block for one segment: two f64 sums over fixed threads, then over threads in a fixed order.
@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kSumThreads)
     segment_sums_kernel(const __grid_constant__ SegmentTable table, const Body work,
                         std::int64_t num_segments, double* out) {
   __shared__ double scratch[32];
-  const body::Segment& segment = table.segment[blockIdx.x];
+  const device_common::Segment& segment = table.segment[blockIdx.x];
   double sum_a = 0.0, sum_b = 0.0;
   for (std::int64_t i = threadIdx.x; i < segment.count; i += kSumThreads) {
     float a, b;
@@ -47,11 +47,12 @@ template <class Function>
 void for_each_table(const UpdateCommon& common, std::span<const float> ratios,
                     Function&& function) {
   const std::size_t count = common.segments.size();
-  for (std::size_t first = 0; first < count; first += body::kMaxSegments) {
-    const std::size_t here = std::min<std::size_t>(body::kMaxSegments, count - first);
-    function(body::make_segment_table(common.segments.subspan(first, here),
-                                      ratios.empty() ? ratios : ratios.subspan(first, here)),
-             first);
+  for (std::size_t first = 0; first < count; first += device_common::kMaxSegments) {
+    const std::size_t here = std::min<std::size_t>(device_common::kMaxSegments, count - first);
+    function(
+        device_common::make_segment_table(common.segments.subspan(first, here),
+                                          ratios.empty() ? ratios : ratios.subspan(first, here)),
+        first);
   }
 }
 
@@ -59,15 +60,15 @@ void for_each_table(const UpdateCommon& common, std::span<const float> ratios,
 template <int N, class Body, class... Pointers>
 void launch_segments(Stream& stream, const char* kernel, const UpdateCommon& common,
                      std::span<const float> ratios, const Body& work, const Pointers*... buffers) {
-  bool packs = body::allow_packs(buffers...);
+  bool packs = device_common::allow_packs(buffers...);
   for (const UpdateSegment& segment : common.segments) packs = packs && segment.first % N == 0;
   for_each_table(common, ratios, [&](const SegmentTable& table, std::size_t) {
     if (table.num_blocks() == 0) return;
     const unsigned blocks = grid_of(table.num_blocks());
     if (packs) {
-      segment_kernel<N><<<blocks, body::kThreads, 0, handle_of(stream)>>>(table, work);
+      segment_kernel<N><<<blocks, device_common::kThreads, 0, handle_of(stream)>>>(table, work);
     } else {
-      segment_kernel<1><<<blocks, body::kThreads, 0, handle_of(stream)>>>(table, work);
+      segment_kernel<1><<<blocks, device_common::kThreads, 0, handle_of(stream)>>>(table, work);
     }
     check_launch(kernel);
   });
@@ -99,62 +100,64 @@ void dispatch_update(const UpdateCommon& common, DType moment, Function&& functi
 
 void adam_update(Stream& stream, const AdamUpdate& args) {
   dispatch_update(args.common, args.exp_avg.dtype, [&]<class G, class S>(G, S) {
-    launch_segments<body::pack_of<G, S, float>()>(
-        stream, "adam_update", args.common, {}, body::Adam<G, S>(args), args.common.parameter.data,
-        args.common.gradient.data, args.exp_avg.data, args.exp_avg_sq.data);
+    launch_segments<device_common::pack_of<G, S, float>()>(
+        stream, "adam_update", args.common, {}, device_common::Adam<G, S>(args),
+        args.common.parameter.data, args.common.gradient.data, args.exp_avg.data,
+        args.exp_avg_sq.data);
   });
 }
 
 void sgd_update(Stream& stream, const SgdUpdate& args) {
   dispatch_update(args.common, args.momentum_buffer.dtype, [&]<class G, class S>(G, S) {
-    launch_segments<body::pack_of<G, S, float>()>(
-        stream, "sgd_update", args.common, {}, body::Sgd<G, S>(args), args.common.parameter.data,
-        args.common.gradient.data, args.momentum_buffer.data);
+    launch_segments<device_common::pack_of<G, S, float>()>(
+        stream, "sgd_update", args.common, {}, device_common::Sgd<G, S>(args),
+        args.common.parameter.data, args.common.gradient.data, args.momentum_buffer.data);
   });
 }
 
 void lion_update(Stream& stream, const LionUpdate& args) {
   dispatch_update(args.common, args.exp_avg.dtype, [&]<class G, class S>(G, S) {
-    launch_segments<body::pack_of<G, S, float>()>(
-        stream, "lion_update", args.common, {}, body::Lion<G, S>(args), args.common.parameter.data,
-        args.common.gradient.data, args.exp_avg.data);
+    launch_segments<device_common::pack_of<G, S, float>()>(
+        stream, "lion_update", args.common, {}, device_common::Lion<G, S>(args),
+        args.common.parameter.data, args.common.gradient.data, args.exp_avg.data);
   });
 }
 
 void muon_momentum(Stream& stream, const MuonUpdate& args) {
   dispatch_update(args.common, args.momentum_buffer.dtype, [&]<class G, class S>(G, S) {
-    launch_segments<body::pack_of<G, S, float>()>(
-        stream, "muon_momentum", args.common, {}, body::MuonMomentum<G, S>(args),
+    launch_segments<device_common::pack_of<G, S, float>()>(
+        stream, "muon_momentum", args.common, {}, device_common::MuonMomentum<G, S>(args),
         args.common.gradient.data, args.momentum_buffer.data, args.update.data);
   });
 }
 
 void muon_apply(Stream& stream, const MuonUpdate& args, std::span<const float> ratios) {
-  launch_segments<body::pack_of<float>()>(stream, "muon_apply", args.common, ratios,
-                                          body::MuonApply(args), args.common.parameter.data,
-                                          args.update.data);
+  launch_segments<device_common::pack_of<float>()>(stream, "muon_apply", args.common, ratios,
+                                                   device_common::MuonApply(args),
+                                                   args.common.parameter.data, args.update.data);
 }
 
 void lamb_moments(Stream& stream, const LambUpdate& args) {
   dispatch_update(args.common, args.exp_avg.dtype, [&]<class G, class S>(G, S) {
-    launch_segments<body::pack_of<G, S, float>()>(
-        stream, "lamb_moments", args.common, {}, body::LambMoments<G, S>(args),
+    launch_segments<device_common::pack_of<G, S, float>()>(
+        stream, "lamb_moments", args.common, {}, device_common::LambMoments<G, S>(args),
         args.common.gradient.data, args.exp_avg.data, args.exp_avg_sq.data);
   });
 }
 
 void lamb_norms(Stream& stream, const LambUpdate& args, const Tensor& sums) {
   if (args.exp_avg.dtype == DType::kF32) {
-    launch_sums(stream, "lamb_norms", args.common, body::LambDirection<float>(args), sums);
+    launch_sums(stream, "lamb_norms", args.common, device_common::LambDirection<float>(args), sums);
   } else {
-    launch_sums(stream, "lamb_norms", args.common, body::LambDirection<BFloat16>(args), sums);
+    launch_sums(stream, "lamb_norms", args.common, device_common::LambDirection<BFloat16>(args),
+                sums);
   }
 }
 
 void lamb_apply(Stream& stream, const LambUpdate& args, std::span<const float> ratios) {
   const auto launch = [&]<class S>(S) {
-    launch_segments<body::pack_of<S, float>()>(
-        stream, "lamb_apply", args.common, ratios, body::LambDirection<S>(args),
+    launch_segments<device_common::pack_of<S, float>()>(
+        stream, "lamb_apply", args.common, ratios, device_common::LambDirection<S>(args),
         args.common.parameter.data, args.exp_avg.data, args.exp_avg_sq.data);
   };
   args.exp_avg.dtype == DType::kF32 ? launch(float{}) : launch(BFloat16{});
@@ -162,14 +165,14 @@ void lamb_apply(Stream& stream, const LambUpdate& args, std::span<const float> r
 
 void lars_norms(Stream& stream, const LarsUpdate& args, const Tensor& sums) {
   dispatch_float(args.common.gradient.dtype, [&]<class G>(G) {
-    launch_sums(stream, "lars_norms", args.common, body::LarsTerms<G>(args), sums);
+    launch_sums(stream, "lars_norms", args.common, device_common::LarsTerms<G>(args), sums);
   });
 }
 
 void lars_apply(Stream& stream, const LarsUpdate& args, std::span<const float> ratios) {
   dispatch_update(args.common, args.momentum_buffer.dtype, [&]<class G, class S>(G, S) {
-    launch_segments<body::pack_of<G, S, float>()>(
-        stream, "lars_apply", args.common, ratios, body::Lars<G, S>(args),
+    launch_segments<device_common::pack_of<G, S, float>()>(
+        stream, "lars_apply", args.common, ratios, device_common::Lars<G, S>(args),
         args.common.parameter.data, args.common.gradient.data, args.momentum_buffer.data);
   });
 }

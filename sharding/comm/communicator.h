@@ -1,4 +1,4 @@
-/// How ranks exchange tensors: the one page that every kind of communicator implements.
+/// How ranks exchange tensors: the interface that every communicator implements.
 ///
 /// Every rank of a group calls the same collectives in the same order on the same communicator,
 /// with the same counts and types. A call enqueues on a stream; buffers belong to the communicator
@@ -29,23 +29,29 @@ class Communicator {
   /// Completes `full` on every rank from the slices that the ranks hold.
   ///   full[r * S + i] = full_r[r * S + i],   0 <= r < W, 0 <= i < S
   /// In place: this rank's slice stands in its place already. Any type. Cost (W - 1) * S.
-  virtual void all_gather(Stream& stream, const std::string& what, Tensor full) = 0;
+  virtual void all_gather(Stream& stream, const std::string& label, Tensor full) = 0;
 
   /// Adds `full` over all ranks and leaves every rank its own slice of the sum.
   ///   out[i] = sum over r of full_r[rank * S + i],   0 <= i < S
-  /// out may be this rank's slice of full; what else stands in full is then still this rank's own.
+  /// out may be this rank's slice of full; the rest of full is left unmodified.
   /// f32, bf16 or f16, the same on both sides; added in f32 and rounded once. Cost (W - 1) * S.
-  virtual void reduce_scatter(Stream& stream, const std::string& what, Tensor full, Tensor out) = 0;
+  virtual void reduce_scatter(Stream& stream, const std::string& label, Tensor full,
+                              Tensor out) = 0;
 
   /// Adds `full` over all ranks and leaves every rank the whole sum, in place.
   /// full has W * S elements. Types as reduce_scatter. Cost 2 (W - 1) * S.
-  virtual void all_reduce(Stream& stream, const std::string& what, Tensor full) = 0;
+  virtual void all_reduce(Stream& stream, const std::string& label, Tensor full) = 0;
 
   /// Gives every rank what `root` holds. Any type. Cost: root sends numel to each other rank.
-  virtual void broadcast(Stream& stream, const std::string& what, Tensor data, int root) = 0;
+  virtual void broadcast(Stream& stream, const std::string& label, Tensor data, int root) = 0;
 
   /// The stream goes on when every rank's stream has come here.
-  virtual void barrier(Stream& stream, const std::string& what) = 0;
+  virtual void barrier(Stream& stream, const std::string& label) = 0;
+
+  /// Throws PeerError with the reason if the group has been stopped, or a collective has failed.
+  /// Where that ends what is enqueued in silence (NCCL), whoever waited for numbers asks before it
+  /// uses them; elsewhere the stream carries the error.
+  virtual void check_alive() {}
 
   /// Stops the whole group: every rank that waits or comes later gets PeerError(reason). The first
   /// reason stays. Any thread may call it.

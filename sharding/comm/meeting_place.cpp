@@ -6,18 +6,38 @@
 namespace sherd::sharding {
 
 bool Contribution::agrees(const Contribution& other) const {
-  return std::strcmp(collective, other.collective) == 0 && what == other.what &&
+  return std::strcmp(collective, other.collective) == 0 && label == other.label &&
          data.dtype == other.data.dtype && data.numel == other.data.numel && root == other.root;
 }
 
 std::string Contribution::text() const {
   const bool rooted = std::strcmp(collective, "broadcast") == 0;
-  return fmt::format("{} of {} ({} {}){}", collective, what, data.numel, name_of(data.dtype),
+  return fmt::format("{} of {} ({} {}){}", collective, label, data.numel, name_of(data.dtype),
                      rooted ? fmt::format(" from rank {}", root) : "");
 }
 
-MeetingPlace::MeetingPlace(int world_size, std::chrono::milliseconds timeout)
-    : timeout_(timeout), brought_(world_size), here_(world_size, false) {}
+std::string disagreement_text(int rank, const Contribution& call, int other,
+                              const Contribution& others_call) {
+  return fmt::format("rank {} called {} while rank {} called {}: ranks must follow one schedule",
+                     rank, call.text(), other, others_call.text());
+}
+
+std::string waited_text(int rank, std::chrono::milliseconds timeout,
+                        const std::vector<int>& missing, const Contribution& call) {
+  std::string names;
+  for (const int r : missing) names += fmt::format("{}rank {}", names.empty() ? "" : ", ", r);
+  return fmt::format("rank {} waited {} s for {} in {} of {}. Read rank {}'s log first.", rank,
+                     std::chrono::duration<double>(timeout).count(), names, call.collective,
+                     call.label, missing.front());
+}
+
+MeetingPlace::MeetingPlace(std::vector<int> ranks, std::chrono::milliseconds timeout)
+    : ranks_(std::move(ranks)),
+      timeout_(timeout),
+      brought_(ranks_.size()),
+      here_(ranks_.size(), false) {
+  CHECK(!ranks_.empty(), "a group of no ranks");
+}
 
 void MeetingPlace::bring(int rank, Contribution contribution) {
   std::unique_lock lock(mutex_);
@@ -59,24 +79,17 @@ void MeetingPlace::meet(int rank, std::unique_lock<std::mutex>& lock, bool openi
 }
 
 std::string MeetingPlace::timeout_message(int rank) const {
-  std::string missing;
-  int first_missing = -1;
+  std::vector<int> missing;
   for (int r = 0; r < world_size(); ++r) {
-    if (here_[r]) continue;
-    if (first_missing < 0) first_missing = r;
-    missing += fmt::format("{}rank {}", missing.empty() ? "" : ", ", r);
+    if (!here_[r]) missing.push_back(ranks_[r]);
   }
-  return fmt::format("rank {} waited {} s for {} in {} of {}. Read rank {}'s log first.", rank,
-                     std::chrono::duration<double>(timeout_).count(), missing,
-                     brought_[rank].collective, brought_[rank].what, first_missing);
+  return waited_text(ranks_[rank], timeout_, missing, brought_[rank]);
 }
 
 void MeetingPlace::check_agreement() {
   for (int r = 1; r < world_size(); ++r) {
     if (brought_[r].agrees(brought_[0])) continue;
-    abort_locked(
-        fmt::format("rank 0 called {} while rank {} called {}: ranks must follow one schedule",
-                    brought_[0].text(), r, brought_[r].text()));
+    abort_locked(disagreement_text(ranks_[0], brought_[0], ranks_[r], brought_[r]));
     throw_if_aborted();
   }
 }

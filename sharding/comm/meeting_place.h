@@ -20,7 +20,7 @@ namespace sherd::sharding {
 /// What a rank brings to a meeting. Collective, name, type, count and root must agree over ranks.
 struct Contribution {
   const char* collective = "";
-  std::string what{};
+  std::string label{};
   Tensor data{};
   int root = 0;
   /// Ranks that share a GPU (sharding/comm/shared_device.h): when `data` can be read, when the rank
@@ -31,11 +31,22 @@ struct Contribution {
   std::string text() const;
 };
 
+/// "rank 0 called ... while rank 3 called ...".
+std::string disagreement_text(int rank, const Contribution& call, int other,
+                              const Contribution& others_call);
+/// "rank 0 waited 30 s for rank 3 in reduce_scatter of block.7. Read rank 3's log first."
+std::string waited_text(int rank, std::chrono::milliseconds timeout,
+                        const std::vector<int>& missing, const Contribution& call);
+
 /// Counts completed meetings, so that a fast rank that comes for the next one is not mistaken for a
 /// slow one of this.
 class MeetingPlace {
  public:
-  MeetingPlace(int world_size, std::chrono::milliseconds timeout);
+  /// Of the members of a group; `ranks` are their numbers in the world, for messages. Everywhere else
+  /// a member is its place in that list.
+  MeetingPlace(std::vector<int> ranks, std::chrono::milliseconds timeout);
+
+  const std::vector<int>& ranks() const { return ranks_; }
 
   int world_size() const { return static_cast<int>(brought_.size()); }
   const Contribution& brought_by(int rank) const { return brought_[rank]; }
@@ -56,6 +67,7 @@ class MeetingPlace {
   void abort_locked(const std::string& reason);
   void throw_if_aborted() const;
 
+  const std::vector<int> ranks_;
   const std::chrono::milliseconds timeout_;
   std::mutex mutex_;
   std::condition_variable all_here_;

@@ -1,113 +1,23 @@
 #include "sharding/comm/nccl.h"
 
+#include <dlfcn.h>
 #include <nccl.h>
 
+#include <algorithm>
+#include <condition_variable>
 #include <cstdlib>
+#include <map>
 #include <mutex>
 #include <thread>
 
 #include "core/cuda_device.h"
 #include "core/error.h"
+#include "core/thread.h"
+#include "sharding/comm/nccl_group.h"
+#include "sharding/comm/slices.h"
 
 namespace sherd::sharding {
 namespace {
-
-// The communicators of one group. NCCL's are non-blocking: a call that must wait for peers returns
-// and is asked about later, so that an abort gets through.
-class Group {
- public:
-  explicit Group(std::size_t size) : members_(size) {}
-  ~Group() {
-    for (Member& member : members_) {
-      if (member.communicator) ncclCommAbort(member.communicator);
-    }
-  }
-  Group(const Group&) = delete;
-  Group& operator=(const Group&) = delete;
-
-  void connect(const std::vector<int>& devices) {
-    // A rank has two communicators at work at once. Every rank calls them in the same order, and
-    // NCCL keeps to the order of calls if it is told so: two kernels that wait for peers can't
-    // then take each other's place on the device. Not if the user has said otherwise.
-    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
-    ncclUniqueId id;
-    check(ncclGetUniqueId(&id), "ncclGetUniqueId");
-    const auto world = static_cast<int>(devices.size());
-    check(ncclGroupStart(), "ncclGroupStart");
-    for (int r = 0; r < world; ++r) {
-      use_cuda_device(devices[r]);
-      ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-      config.blocking = 0;
-      const ncclResult_t result =
-          ncclCommInitRankConfig(&members_[r].communicator, world, id, r, &config);
-      if (result != ncclInProgress) check(result, "ncclCommInitRankConfig");
-    }
-    const ncclResult_t result = ncclGroupEnd();
-    if (result != ncclInProgress) check(result, "ncclGroupEnd");
-    for (int r = 0; r < world; ++r) settle(r, "ncclCommInitRankConfig");
-  }
-
-  int size() const { return static_cast<int>(members_.size()); }
-
-  /// Enqueues `call(communicator)` for rank `r`.
-  template <class Call>
-  void run(int r, const std::string& what, Call&& call) {
-    throw_if_aborted();
-    ncclResult_t result;
-    {
-      std::lock_guard lock(members_[r].mutex);
-      throw_if_aborted();
-      result = call(members_[r].communicator);
-    }
-    if (result == ncclInProgress) return settle(r, what);
-    check(result, what);
-  }
-
-  void abort(const std::string& reason) {
-    {
-      std::lock_guard lock(mutex_);
-      if (!reason_.empty()) return;
-      reason_ = reason.empty() ? "a rank stopped" : reason;
-    }
-    for (Member& member : members_) {
-      std::lock_guard lock(member.mutex);
-      if (member.communicator) ncclCommAbort(member.communicator);
-      member.communicator = nullptr;
-    }
-  }
-
- private:
-  struct Member {
-    std::mutex mutex;
-    ncclComm_t communicator = nullptr;
-  };
-
-  static void check(ncclResult_t result, const std::string& what) {
-    if (result == ncclSuccess) return;
-    throw PeerError("{} failed: {} ({})", what, ncclGetErrorString(result),
-                    ncclGetLastError(nullptr));
-  }
-  void settle(int r, const std::string& what) {
-    for (;;) {
-      ncclResult_t result = ncclInProgress;
-      {
-        std::lock_guard lock(members_[r].mutex);
-        throw_if_aborted();
-        check(ncclCommGetAsyncError(members_[r].communicator, &result), what);
-      }
-      if (result != ncclInProgress) return check(result, what);
-      std::this_thread::yield();
-    }
-  }
-  void throw_if_aborted() {
-    std::lock_guard lock(mutex_);
-    if (!reason_.empty()) throw PeerError("{}", reason_);
-  }
-
-  std::vector<Member> members_;
-  std::mutex mutex_;
-  std::string reason_;
-};
 
 ncclDataType_t type_of(DType dtype) {
   switch (dtype) {
@@ -125,81 +35,179 @@ ncclDataType_t type_of(DType dtype) {
 
 class NcclCommunicator final : public Communicator {
  public:
-  NcclCommunicator(std::shared_ptr<Group> group, int rank)
+  NcclCommunicator(std::shared_ptr<NcclGroup> group, int rank)
       : group_(std::move(group)), rank_(rank) {}
+  ~NcclCommunicator() override { group_->leave(rank_); }
 
   int rank() const override { return rank_; }
   int world_size() const override { return group_->size(); }
 
   // Bytes: any type.
-  void all_gather(Stream& stream, const std::string& what, Tensor full) override {
-    check_divides(full, what);
+  void all_gather(Stream& stream, const std::string& label, Tensor full) override {
+    check_divides(*this, full, label);
     const auto bytes = static_cast<std::size_t>(full.bytes() / world_size());
     const char* mine =
         static_cast<const char*>(full.data) + bytes * static_cast<std::size_t>(rank_);
-    group_->run(rank_, "all_gather of " + what, [&](ncclComm_t communicator) {
+    run(stream, {"all_gather", label, full}, [&](ncclComm_t communicator) {
       return ncclAllGather(mine, full.data, bytes, ncclUint8, communicator, handle_of(stream));
     });
   }
 
-  void reduce_scatter(Stream& stream, const std::string& what, Tensor full, Tensor out) override {
-    check_divides(full, what);
-    CHECK(out.numel * world_size() == full.numel && out.dtype == full.dtype,
-          "reduce_scatter of {}: {} elements into {}", what, full.numel, out.numel);
-    group_->run(rank_, "reduce_scatter of " + what, [&](ncclComm_t communicator) {
+  void reduce_scatter(Stream& stream, const std::string& label, Tensor full, Tensor out) override {
+    check_reduce_scatter(*this, full, out, label);
+    run(stream, {"reduce_scatter", label, full}, [&](ncclComm_t communicator) {
       return ncclReduceScatter(full.data, out.data, static_cast<std::size_t>(out.numel),
                                type_of(full.dtype), ncclSum, communicator, handle_of(stream));
     });
   }
 
-  void all_reduce(Stream& stream, const std::string& what, Tensor full) override {
-    check_divides(full, what);
-    group_->run(rank_, "all_reduce of " + what, [&](ncclComm_t communicator) {
+  void all_reduce(Stream& stream, const std::string& label, Tensor full) override {
+    check_divides(*this, full, label);
+    run(stream, {"all_reduce", label, full}, [&](ncclComm_t communicator) {
       return ncclAllReduce(full.data, full.data, static_cast<std::size_t>(full.numel),
                            type_of(full.dtype), ncclSum, communicator, handle_of(stream));
     });
   }
 
-  void broadcast(Stream& stream, const std::string& what, Tensor data, int root) override {
-    CHECK(root >= 0 && root < world_size(), "broadcast from rank {}", root);
-    group_->run(rank_, "broadcast of " + what, [&](ncclComm_t communicator) {
+  void broadcast(Stream& stream, const std::string& label, Tensor data, int root) override {
+    check_root(*this, root);
+    run(stream, {"broadcast", label, data, root}, [&](ncclComm_t communicator) {
       return ncclBroadcast(data.data, data.data, static_cast<std::size_t>(data.bytes()), ncclUint8,
                            root, communicator, handle_of(stream));
     });
   }
 
   // The smallest collective that no rank can pass alone, on a byte that nobody looks at.
-  void barrier(Stream& stream, const std::string& what) override {
+  void barrier(Stream& stream, const std::string& label) override {
     void* byte = cuda_stream(stream).mailbox();
-    group_->run(rank_, "barrier of " + what, [&](ncclComm_t communicator) {
+    run(stream, {"barrier", label}, [&](ncclComm_t communicator) {
       return ncclAllReduce(byte, byte, 1, ncclUint8, ncclMax, communicator, handle_of(stream));
     });
   }
 
+  void check_alive() override { group_->check_alive(rank_); }
   void abort(const std::string& reason) override { group_->abort(reason); }
 
  private:
   static cudaStream_t handle_of(Stream& stream) { return cuda_stream(stream).handle(); }
-  void check_divides(const Tensor& full, const std::string& what) const {
-    CHECK(full.numel % world_size() == 0, "{}: {} elements on {} ranks", what, full.numel,
-          world_size());
+  template <class Enqueue>
+  void run(Stream& stream, const Contribution& call, Enqueue&& enqueue) {
+    group_->run(rank_, call, handle_of(stream),
+                [&](ncclComm_t communicator) { return static_cast<int>(enqueue(communicator)); });
   }
 
-  std::shared_ptr<Group> group_;
+  std::shared_ptr<NcclGroup> group_;
   const int rank_;
 };
 
+// Ranks of one process, a thread and a GPU each, and a thread that sees to their deadline.
+class NcclRendezvous final : public Rendezvous {
+ public:
+  NcclRendezvous(std::vector<int> devices, std::chrono::milliseconds timeout)
+      : devices_(std::move(devices)),
+        timeout_(timeout),
+        watch_(start_thread("that watches NCCL", [this] { watch(); })) {}
+  ~NcclRendezvous() override {
+    {
+      std::lock_guard lock(mutex_);
+      over_ = true;
+    }
+    changed_.notify_all();
+    watch_.join();
+  }
+
+  std::unique_ptr<Communicator> join(const Group& group) override {
+    const std::shared_ptr<NcclGroup> members = group_named(group);
+    members->enter(group.index);
+    return std::make_unique<NcclCommunicator>(members, group.index);
+  }
+
+  void abort(const std::string& reason) override {
+    std::lock_guard lock(mutex_);
+    abort_locked(reason);
+  }
+
+ private:
+  std::shared_ptr<NcclGroup> group_named(const Group& group) {
+    std::lock_guard lock(mutex_);
+    if (!reason_.empty()) throw PeerError("{}", reason_);
+    std::shared_ptr<NcclGroup>& members = groups_[group.name];
+    if (!members) {
+      std::vector<int> devices;
+      for (const int rank : group.ranks) {
+        devices.push_back(devices_.at(static_cast<std::size_t>(rank)));
+      }
+      members = std::make_shared<NcclGroup>(group.name, group.ranks, devices, timeout_);
+    }
+    return members;
+  }
+  void abort_locked(const std::string& reason) {
+    if (reason_.empty()) reason_ = reason.empty() ? "a rank stopped" : reason;
+    for (const auto& [name, members] : groups_) members->abort(reason_);
+  }
+  void watch() {
+    using std::chrono::milliseconds;
+    const milliseconds interval = std::clamp(timeout_ / 20, milliseconds(1), milliseconds(250));
+    std::unique_lock lock(mutex_);
+    while (!changed_.wait_for(lock, interval, [&] { return over_; })) {
+      for (const auto& [name, members] : groups_) {
+        const std::string trouble = members->trouble();
+        if (!trouble.empty()) abort_locked(trouble);
+      }
+    }
+  }
+
+  const std::vector<int> devices_;
+  const std::chrono::milliseconds timeout_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool over_ = false;
+  std::map<std::string, std::shared_ptr<NcclGroup>> groups_;
+  std::string reason_;
+  std::thread watch_;  // last: it starts when everything else is there
+};
+
+int nccl_version() {
+  int version = 0;
+  CHECK(ncclGetVersion(&version) == ncclSuccess, "ncclGetVersion");
+  return version;
+}
+
+std::string version_text(int version) {
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+// What the code above rests on. Not where the user has said otherwise.
+void set_up_nccl() {
+  // A rank has two communicators at work at once. Every rank calls them in the same order, and NCCL
+  // keeps to the order of calls if it is told so: two kernels that wait for peers can't then take
+  // each other's place on the device.
+  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
+  // All connections at joining, so that a collective's first call doesn't wait for its peers.
+  setenv("NCCL_RUNTIME_CONNECT", "0", /*overwrite=*/0);
+}
+
 }  // namespace
 
-std::vector<std::unique_ptr<Communicator>> make_nccl_communicators(
-    const std::vector<int>& devices) {
-  auto group = std::make_shared<Group>(devices.size());
-  group->connect(devices);
-  std::vector<std::unique_ptr<Communicator>> communicators;
-  for (std::size_t rank = 0; rank < devices.size(); ++rank) {
-    communicators.push_back(std::make_unique<NcclCommunicator>(group, static_cast<int>(rank)));
+LoadedLibrary nccl_library() {
+  Dl_info info{};
+  const bool found = dladdr(reinterpret_cast<const void*>(&ncclGetVersion), &info) != 0;
+  return {"NCCL", version_text(nccl_version()), 0, found ? info.dli_fname : ""};
+}
+
+std::shared_ptr<Rendezvous> make_nccl_rendezvous(std::vector<int> devices,
+                                                 std::chrono::milliseconds timeout) {
+  constexpr int kKeepsOrder = NCCL_VERSION(2, 26, 0);
+  if (devices.size() > 1 && nccl_version() < kKeepsOrder) {
+    throw UsageError(
+        "{} ranks with a GPU each need NCCL 2.26 or newer, which keeps a rank's two communicators "
+        "in "
+        "order; {} was loaded. Put a newer libnccl.so.2 first into LD_LIBRARY_PATH, or use "
+        "--share-device on one GPU",
+        devices.size(), nccl_library().text());
   }
-  return communicators;
+  set_up_nccl();
+  return std::make_shared<NcclRendezvous>(std::move(devices), timeout);
 }
 
 }  // namespace sherd::sharding

@@ -5,7 +5,11 @@
 
 namespace sherd::sharding {
 
-std::vector<std::unique_ptr<Communicator>> make_nccl_communicators(const std::vector<int>&) {
+LoadedLibrary nccl_library() {
+  throw UsageError("{}", cuda_problem(0, 0, 0));
+}
+
+std::shared_ptr<Rendezvous> make_nccl_rendezvous(std::vector<int>, std::chrono::milliseconds) {
   throw UsageError("{}; set run.device: cpu", cuda_problem(0, 0, 0));
 }
 

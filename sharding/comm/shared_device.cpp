@@ -4,7 +4,8 @@
 
 #include "core/cuda_device.h"
 #include "kernels/cuda/forms.h"
-#include "sharding/comm/meeting_place.h"
+#include "sharding/comm/meetings.h"
+#include "sharding/comm/slices.h"
 
 namespace sherd::sharding {
 namespace {
@@ -38,21 +39,19 @@ class SharedDeviceCommunicator final : public Communicator {
   int rank() const override { return rank_; }
   int world_size() const override { return place_->world_size(); }
 
-  void all_gather(Stream& stream, const std::string& what, Tensor full) override {
-    check_divides(full, what);
-    collect(stream, {"all_gather", what, full}, [&] { copy_other_slices(stream, full); });
+  void all_gather(Stream& stream, const std::string& label, Tensor full) override {
+    check_divides(*this, full, label);
+    collect(stream, {"all_gather", label, full}, [&] { copy_other_slices(stream, full); });
   }
 
-  void reduce_scatter(Stream& stream, const std::string& what, Tensor full, Tensor out) override {
-    check_divides(full, what);
-    CHECK(out.numel * world_size() == full.numel && out.dtype == full.dtype,
-          "reduce_scatter of {}: {} elements into {}", what, full.numel, out.numel);
-    collect(stream, {"reduce_scatter", what, full}, [&] { sum_slice(stream, out); });
+  void reduce_scatter(Stream& stream, const std::string& label, Tensor full, Tensor out) override {
+    check_reduce_scatter(*this, full, out, label);
+    collect(stream, {"reduce_scatter", label, full}, [&] { sum_slice(stream, out); });
   }
 
-  void all_reduce(Stream& stream, const std::string& what, Tensor full) override {
-    check_divides(full, what);
-    open(stream, {"all_reduce", what, full});
+  void all_reduce(Stream& stream, const std::string& label, Tensor full) override {
+    check_divides(*this, full, label);
+    open(stream, {"all_reduce", label, full});
     Attempts attempt;
     attempt([&] {
       wait_for(stream, &Contribution::ready);
@@ -68,29 +67,21 @@ class SharedDeviceCommunicator final : public Communicator {
     close(stream, attempt);
   }
 
-  void broadcast(Stream& stream, const std::string& what, Tensor data, int root) override {
-    CHECK(root >= 0 && root < world_size(), "broadcast from rank {}", root);
-    collect(stream, {"broadcast", what, data, root}, [&] {
+  void broadcast(Stream& stream, const std::string& label, Tensor data, int root) override {
+    check_root(*this, root);
+    collect(stream, {"broadcast", label, data, root}, [&] {
       if (rank_ != root) copy(stream, place_->brought_by(root).data, data);
     });
   }
 
-  void barrier(Stream& stream, const std::string& what) override {
-    collect(stream, {"barrier", what}, [] {});
+  void barrier(Stream& stream, const std::string& label) override {
+    collect(stream, {"barrier", label}, [] {});
   }
 
   void abort(const std::string& reason) override { place_->abort(reason); }
 
  private:
-  void check_divides(const Tensor& full, const std::string& what) const {
-    CHECK(full.numel % world_size() == 0, "{}: {} elements on {} ranks", what, full.numel,
-          world_size());
-  }
-  Tensor slice(const Tensor& full, int rank) const {
-    const std::int64_t count = full.numel / world_size();
-    return full.part(rank * count, count);
-  }
-
+  Tensor slice(const Tensor& full, int rank) const { return slice_of(*this, full, rank); }
   // An event is recorded anew only when everybody has enqueued the wait for its last point: the
   // meetings of the collective before see to that.
   void open(Stream& stream, Contribution contribution) {
@@ -152,21 +143,27 @@ class SharedDeviceCommunicator final : public Communicator {
   std::vector<ConstTensor> inputs_;
 };
 
+class SharedDeviceRendezvous final : public Rendezvous {
+ public:
+  explicit SharedDeviceRendezvous(std::chrono::milliseconds timeout) : meetings_(timeout) {}
+
+  std::unique_ptr<Communicator> join(const Group& group) override {
+    if (group.size() > kernels::cuda::kMaxSumInputs) {
+      throw UsageError("{} ranks share a GPU; at most {} can", group.size(),
+                       kernels::cuda::kMaxSumInputs);
+    }
+    return std::make_unique<SharedDeviceCommunicator>(meetings_.place_of(group), group.index);
+  }
+  void abort(const std::string& reason) override { meetings_.abort(reason); }
+
+ private:
+  Meetings meetings_;
+};
+
 }  // namespace
 
-std::vector<std::unique_ptr<Communicator>> make_shared_device_communicators(
-    int world_size, std::chrono::milliseconds timeout) {
-  CHECK(world_size >= 1, "a world of {} ranks", world_size);
-  if (world_size > kernels::cuda::kMaxSumInputs) {
-    throw UsageError("{} ranks share a GPU; at most {} can", world_size,
-                     kernels::cuda::kMaxSumInputs);
-  }
-  auto place = std::make_shared<MeetingPlace>(world_size, timeout);
-  std::vector<std::unique_ptr<Communicator>> communicators;
-  for (int rank = 0; rank < world_size; ++rank) {
-    communicators.push_back(std::make_unique<SharedDeviceCommunicator>(place, rank));
-  }
-  return communicators;
+std::shared_ptr<Rendezvous> make_shared_device_rendezvous(std::chrono::milliseconds timeout) {
+  return std::make_shared<SharedDeviceRendezvous>(timeout);
 }
 
 }  // namespace sherd::sharding

@@ -6,8 +6,7 @@
 ///
 ///   all_gather       ready; meet; copy every other slice into full; done; meet
 ///   reduce_scatter   ready; meet; out = full_0's slice + full_1's slice + ..., in rank order;
-///   done;
-///                    meet
+///                    done; meet
 ///   all_reduce       ready; meet; own slice = the sum in rank order; summed; meet; copy the other
 ///                    slices; done; meet
 ///
@@ -17,14 +16,13 @@
 
 #include <chrono>
 #include <memory>
-#include <vector>
 
-#include "sharding/comm/communicator.h"
+#include "sharding/comm/rendezvous.h"
 
 namespace sherd::sharding {
 
-/// The communicators of ranks 0 .. world_size - 1 of one new group. Their streams are on GPUs.
-std::vector<std::unique_ptr<Communicator>> make_shared_device_communicators(
-    int world_size, std::chrono::milliseconds timeout);
+/// As make_thread_rendezvous; the ranks' streams are on the shared GPU.
+/// Errors   UsageError from join: more ranks than can share a GPU.
+std::shared_ptr<Rendezvous> make_shared_device_rendezvous(std::chrono::milliseconds timeout);
 
 }  // namespace sherd::sharding

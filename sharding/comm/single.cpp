@@ -7,47 +7,77 @@
 namespace sherd::sharding {
 namespace {
 
-class SingleCommunicator final : public Communicator {
+// Whether the world has ended: what the communicators of one rendezvous share.
+class Ending {
  public:
-  int rank() const override { return 0; }
-  int world_size() const override { return 1; }
-
-  void all_gather(Stream& stream, const std::string& what, Tensor) override {
-    pass(stream, "all_gather", what);
-  }
-  void reduce_scatter(Stream& stream, const std::string& what, Tensor full, Tensor out) override {
-    CHECK(full.numel == out.numel && full.dtype == out.dtype, "reduce_scatter of {}", what);
-    if (full.data == out.data) return pass(stream, "reduce_scatter", what);
-    check_not_aborted();
-    stream.copy(full.data, out.data, full.bytes());
-  }
-  void all_reduce(Stream& stream, const std::string& what, Tensor) override {
-    pass(stream, "all_reduce", what);
-  }
-  void broadcast(Stream& stream, const std::string& what, Tensor, int root) override {
-    CHECK(root == 0, "broadcast from rank {} in a world of 1", root);
-    pass(stream, "broadcast", what);
-  }
-  void barrier(Stream& stream, const std::string& what) override { pass(stream, "barrier", what); }
-  void abort(const std::string& reason) override {
+  void set(const std::string& reason) {
     std::lock_guard lock(mutex_);
-    if (reason_.empty()) reason_ = reason;
+    if (reason_.empty()) reason_ = reason.empty() ? "a rank stopped" : reason;
   }
-
- private:
-  void pass(Stream&, const char*, const std::string&) { check_not_aborted(); }
-  void check_not_aborted() {
+  void throw_if_set() {
     std::lock_guard lock(mutex_);
     if (!reason_.empty()) throw PeerError("{}", reason_);
   }
+
+ private:
   std::mutex mutex_;
   std::string reason_;
+};
+
+class SingleCommunicator final : public Communicator {
+ public:
+  explicit SingleCommunicator(std::shared_ptr<Ending> ending) : ending_(std::move(ending)) {}
+
+  int rank() const override { return 0; }
+  int world_size() const override { return 1; }
+
+  void all_gather(Stream& stream, const std::string& label, Tensor) override {
+    pass(stream, "all_gather", label);
+  }
+  void reduce_scatter(Stream& stream, const std::string& label, Tensor full, Tensor out) override {
+    CHECK(full.numel == out.numel && full.dtype == out.dtype, "reduce_scatter of {}", label);
+    if (full.data == out.data) return pass(stream, "reduce_scatter", label);
+    ending_->throw_if_set();
+    stream.copy(full.data, out.data, full.bytes());
+  }
+  void all_reduce(Stream& stream, const std::string& label, Tensor) override {
+    pass(stream, "all_reduce", label);
+  }
+  void broadcast(Stream& stream, const std::string& label, Tensor, int root) override {
+    CHECK(root == 0, "broadcast from rank {} in a world of 1", root);
+    pass(stream, "broadcast", label);
+  }
+  void barrier(Stream& stream, const std::string& label) override {
+    pass(stream, "barrier", label);
+  }
+  void abort(const std::string& reason) override { ending_->set(reason); }
+
+ private:
+  void pass(Stream&, const char*, const std::string&) { ending_->throw_if_set(); }
+
+  const std::shared_ptr<Ending> ending_;
+};
+
+class SingleRendezvous final : public Rendezvous {
+ public:
+  std::unique_ptr<Communicator> join(const Group& group) override {
+    CHECK(group.size() == 1, "a group of {} ranks in a world of 1", group.size());
+    return std::make_unique<SingleCommunicator>(ending_);
+  }
+  void abort(const std::string& reason) override { ending_->set(reason); }
+
+ private:
+  const std::shared_ptr<Ending> ending_ = std::make_shared<Ending>();
 };
 
 }  // namespace
 
 std::unique_ptr<Communicator> make_single_communicator() {
-  return std::make_unique<SingleCommunicator>();
+  return std::make_unique<SingleCommunicator>(std::make_shared<Ending>());
+}
+
+std::shared_ptr<Rendezvous> make_single_rendezvous() {
+  return std::make_shared<SingleRendezvous>();
 }
 
 }  // namespace sherd::sharding

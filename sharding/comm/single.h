@@ -1,12 +1,15 @@
-/// A world of one rank: every collective is the identity.
+/// A group of one rank: every collective is the identity.
 #pragma once
 
 #include <memory>
 
-#include "sharding/comm/communicator.h"
+#include "sharding/comm/rendezvous.h"
 
 namespace sherd::sharding {
 
 std::unique_ptr<Communicator> make_single_communicator();
+
+/// Of a world of one rank, on any device.
+std::shared_ptr<Rendezvous> make_single_rendezvous();
 
 }  // namespace sherd::sharding

@@ -3,7 +3,8 @@
 #include <cstring>
 
 #include "kernels/pointwise.h"
-#include "sharding/comm/meeting_place.h"
+#include "sharding/comm/meetings.h"
+#include "sharding/comm/slices.h"
 
 namespace sherd::sharding {
 namespace {
@@ -16,30 +17,28 @@ class ThreadCommunicator final : public Communicator {
   int rank() const override { return rank_; }
   int world_size() const override { return place_->world_size(); }
 
-  void all_gather(Stream& stream, const std::string& what, Tensor full) override {
-    check_divides(full, what);
-    stream.run("all_gather " + what, [this, what, full] {
-      place_->bring(rank_, {"all_gather", what, full});
+  void all_gather(Stream& stream, const std::string& label, Tensor full) override {
+    check_divides(*this, full, label);
+    stream.run("all_gather " + label, [this, label, full] {
+      place_->bring(rank_, {"all_gather", label, full});
       copy_other_slices(full);
       place_->meet_again(rank_);
     });
   }
 
-  void reduce_scatter(Stream& stream, const std::string& what, Tensor full, Tensor out) override {
-    check_divides(full, what);
-    CHECK(out.numel * world_size() == full.numel && out.dtype == full.dtype,
-          "reduce_scatter of {}: {} elements into {}", what, full.numel, out.numel);
-    stream.run("reduce_scatter " + what, [this, what, full, out] {
-      place_->bring(rank_, {"reduce_scatter", what, full});
+  void reduce_scatter(Stream& stream, const std::string& label, Tensor full, Tensor out) override {
+    check_reduce_scatter(*this, full, out, label);
+    stream.run("reduce_scatter " + label, [this, label, full, out] {
+      place_->bring(rank_, {"reduce_scatter", label, full});
       sum_slice(rank_, out);
       place_->meet_again(rank_);
     });
   }
 
-  void all_reduce(Stream& stream, const std::string& what, Tensor full) override {
-    check_divides(full, what);
-    stream.run("all_reduce " + what, [this, what, full] {
-      place_->bring(rank_, {"all_reduce", what, full});
+  void all_reduce(Stream& stream, const std::string& label, Tensor full) override {
+    check_divides(*this, full, label);
+    stream.run("all_reduce " + label, [this, label, full] {
+      place_->bring(rank_, {"all_reduce", label, full});
       // Nobody else reads this rank's slice of this rank's buffer, so it can take the sum.
       sum_slice(rank_, slice(full, rank_));
       place_->meet_again(rank_);
@@ -48,30 +47,23 @@ class ThreadCommunicator final : public Communicator {
     });
   }
 
-  void broadcast(Stream& stream, const std::string& what, Tensor data, int root) override {
-    CHECK(root >= 0 && root < world_size(), "broadcast from rank {}", root);
-    stream.run("broadcast " + what, [this, what, data, root] {
-      place_->bring(rank_, {"broadcast", what, data, root});
+  void broadcast(Stream& stream, const std::string& label, Tensor data, int root) override {
+    check_root(*this, root);
+    stream.run("broadcast " + label, [this, label, data, root] {
+      place_->bring(rank_, {"broadcast", label, data, root});
       if (rank_ != root) copy(place_->brought_by(root).data, data);
       place_->meet_again(rank_);
     });
   }
 
-  void barrier(Stream& stream, const std::string& what) override {
-    stream.run("barrier " + what, [this, what] { place_->bring(rank_, {"barrier", what}); });
+  void barrier(Stream& stream, const std::string& label) override {
+    stream.run("barrier " + label, [this, label] { place_->bring(rank_, {"barrier", label}); });
   }
 
   void abort(const std::string& reason) override { place_->abort(reason); }
 
  private:
-  void check_divides(const Tensor& full, const std::string& what) const {
-    CHECK(full.numel % world_size() == 0, "{}: {} elements on {} ranks", what, full.numel,
-          world_size());
-  }
-  Tensor slice(const Tensor& full, int rank) const {
-    const std::int64_t count = full.numel / world_size();
-    return full.part(rank * count, count);
-  }
+  Tensor slice(const Tensor& full, int rank) const { return slice_of(*this, full, rank); }
   static void copy(ConstTensor from, Tensor to) {
     std::memcpy(to.data, from.data, static_cast<std::size_t>(to.bytes()));
   }
@@ -94,17 +86,23 @@ class ThreadCommunicator final : public Communicator {
   std::vector<ConstTensor> inputs_;  // touched by one stream at a time
 };
 
+class ThreadRendezvous final : public Rendezvous {
+ public:
+  explicit ThreadRendezvous(std::chrono::milliseconds timeout) : meetings_(timeout) {}
+
+  std::unique_ptr<Communicator> join(const Group& group) override {
+    return std::make_unique<ThreadCommunicator>(meetings_.place_of(group), group.index);
+  }
+  void abort(const std::string& reason) override { meetings_.abort(reason); }
+
+ private:
+  Meetings meetings_;
+};
+
 }  // namespace
 
-std::vector<std::unique_ptr<Communicator>> make_thread_communicators(
-    int world_size, std::chrono::milliseconds timeout) {
-  CHECK(world_size >= 1, "a world of {} ranks", world_size);
-  auto place = std::make_shared<MeetingPlace>(world_size, timeout);
-  std::vector<std::unique_ptr<Communicator>> communicators;
-  for (int rank = 0; rank < world_size; ++rank) {
-    communicators.push_back(std::make_unique<ThreadCommunicator>(place, rank));
-  }
-  return communicators;
+std::shared_ptr<Rendezvous> make_thread_rendezvous(std::chrono::milliseconds timeout) {
+  return std::make_shared<ThreadRendezvous>(timeout);
 }
 
 }  // namespace sherd::sharding

@@ -23,8 +23,8 @@
 #include <thread>
 #include <vector>
 
-#include "checkpoint/hdf5_index.h"
-#include "checkpoint/step_directory.h"
+#include "checkpoint/store/hdf5_index.h"
+#include "checkpoint/store/step_directory.h"
 #include "checkpoint/writer.h"
 
 namespace {
@@ -95,8 +95,8 @@ struct Figures {
   double seconds = 0, fsync = 0, checking = 0, stalled = 0;
 };
 
-void must(bool done, const char* what) {
-  if (!done) throw DataError("{}: {}", what, std::strerror(errno));
+void must(bool done, const char* label) {
+  if (!done) throw DataError("{}: {}", label, std::strerror(errno));
 }
 
 Figures write_raw(const std::vector<std::unique_ptr<Rank>>& ranks, const std::string& directory,

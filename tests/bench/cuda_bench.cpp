@@ -91,7 +91,7 @@ class Bench {
     if (!wants(name)) return;
     work();  // plans, and memory that is touched for the first time
     const double seconds = time(work);
-    const double bound = std::max(bytes / copy_rate_, flops / product_rate_);
+    const double bound = std::max(bytes / copy_rate_, flops / matmul_rate_);
     std::printf("%-10s %-34s %10.1f us %8.0f GB/s %8.1f TFLOP/s %6.0f %%", model, name,
                 seconds * 1e6, bytes / seconds / 1e9, flops / seconds / 1e12,
                 100 * bound / seconds);
@@ -116,17 +116,17 @@ class Bench {
     const Tensor a = tensor(n * n), b = tensor(n * n), c = tensor(n * n);
     const Tensor scratch = raw(kernels::linear_workspace_bytes(
         {n, n, n}, DType::kBF16, DType::kBF16, kernels::compute_device(stream())));
-    const auto product = [&] {
+    const auto matmul = [&] {
       kernels::linear_forward(stream(), {{n, n, n}, a, b, {}, c, scratch});
     };
-    product();
-    product_rate_ = 2.0 * std::pow(static_cast<double>(n), 3) / time(product);
+    matmul();
+    matmul_rate_ = 2.0 * std::pow(static_cast<double>(n), 3) / time(matmul);
     clear();
     std::printf(
         "bounds: copy %.0f GB/s (read and written), product of %lld^3 in bf16 %.0f TFLOP/s "
         "(%.0f %% of %.0f)\n",
-        copy_rate_ / 1e9, static_cast<long long>(n), product_rate_ / 1e12,
-        100 * product_rate_ / kPeakFlops, kPeakFlops / 1e12);
+        copy_rate_ / 1e9, static_cast<long long>(n), matmul_rate_ / 1e12,
+        100 * matmul_rate_ / kPeakFlops, kPeakFlops / 1e12);
     std::printf("%-10s %-34s %13s %13s %16s %8s %8s\n", "model", "kernel", "time", "bytes", "flops",
                 "share", "peak");
   }
@@ -136,7 +136,7 @@ class Bench {
   std::unique_ptr<CudaStream> stream_ = make_cuda_stream({}, {});
   Tensor sweep_;
   std::int64_t used_ = 0, kept_ = 0;
-  double copy_rate_ = 1.0, product_rate_ = 1.0;
+  double copy_rate_ = 1.0, matmul_rate_ = 1.0;
 };
 
 double bytes_of(std::initializer_list<ConstTensor> tensors) {
@@ -145,7 +145,7 @@ double bytes_of(std::initializer_list<ConstTensor> tensors) {
   return bytes;
 }
 
-void products(Bench& bench, const Model& m) {
+void matmuls(Bench& bench, const Model& m) {
   struct Projection {
     const char* name;
     std::int64_t inputs, outputs;
@@ -166,8 +166,8 @@ void products(Bench& bench, const Model& m) {
         shape, DType::kBF16, DType::kF32, kernels::compute_device(bench.stream())));
     const double flops = 2.0 * static_cast<double>(m.T()) * static_cast<double>(p.inputs) *
                          static_cast<double>(p.outputs);
-    const auto row = [&](const char* what, double bytes, double work_flops, const auto& work) {
-      bench.row(m.name, fmt::format("product {} {}", p.name, what).c_str(), bytes, work_flops,
+    const auto row = [&](const char* label, double bytes, double work_flops, const auto& work) {
+      bench.row(m.name, fmt::format("product {} {}", p.name, label).c_str(), bytes, work_flops,
                 work);
     };
     const double bytes = bytes_of({x, w, y});
@@ -276,7 +276,7 @@ void pointwise(Bench& bench, const Model& m) {
   if (!m.llama) return;
   bench.clear();
   const Tensor qkv = bench.tensor(m.T() * m.E()), table = bench.tensor(m.S * m.K, DType::kF32);
-  kernels::rotary_table(bench.stream(), table, m.S, m.K, 10000.0);
+  kernels::rotary_table(bench.stream(), table, m.S, m.K, {.theta = 10000.0});
   const double rotated = 2.0 * 2.0 * static_cast<double>(m.T() * (m.H + m.G) * m.K);
   bench.row(m.name, "rotary", rotated, 0, [&] {
     kernels::rotary(bench.stream(), {m.B, m.S, m.H, m.G, m.K, table, qkv, false});
@@ -358,7 +358,7 @@ int run(const char* filter) {
   use_cuda_device(0);
   Bench bench(filter);
   for (const Model& model : kModels) {
-    products(bench, model);
+    matmuls(bench, model);
     attention(bench, model);
     rows(bench, model);
     pointwise(bench, model);

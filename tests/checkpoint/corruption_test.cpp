@@ -5,10 +5,10 @@
 #include <random>
 #include <thread>
 
-#include "checkpoint/committed.h"
-#include "checkpoint/hdf5_index.h"
 #include "checkpoint/reader.h"
-#include "checkpoint/verify.h"
+#include "checkpoint/store/committed.h"
+#include "checkpoint/store/hdf5_index.h"
+#include "checkpoint/store/verify.h"
 #include "tests/checkpoint/support/checkpoint_builder.h"
 #include "tests/checkpoint/support/frozen_disk.h"
 #include "tests/checkpoint/support/save_world.h"

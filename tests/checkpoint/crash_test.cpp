@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/committed.h"
-#include "checkpoint/step_directory.h"
+#include "checkpoint/store/committed.h"
+#include "checkpoint/store/step_directory.h"
 #include "checkpoint/writer.h"
 #include "tests/checkpoint/support/child.h"
 #include "tests/checkpoint/support/hooked_disk.h"

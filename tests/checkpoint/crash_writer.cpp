@@ -14,10 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/committed.h"
-#include "checkpoint/output_lock.h"
-#include "checkpoint/retention.h"
-#include "checkpoint/step_directory.h"
+#include "checkpoint/store/committed.h"
+#include "checkpoint/store/output_lock.h"
+#include "checkpoint/store/retention.h"
+#include "checkpoint/store/step_directory.h"
 #include "checkpoint/writer.h"
 #include "tests/checkpoint/support/hooked_disk.h"
 #include "tests/checkpoint/support/save_world.h"

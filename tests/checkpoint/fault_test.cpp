@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/step_directory.h"
+#include "checkpoint/store/step_directory.h"
 #include "checkpoint/writer.h"
 #include "tests/checkpoint/support/hooked_disk.h"
 #include "tests/checkpoint/support/save_world.h"

@@ -2,10 +2,6 @@
 // the first checkpoint are recorded; for every prefix of them and for every subset of the effects
 // that no fsync has made durable yet, the disk is put together as a file system may leave it, and
 // must hold whole checkpoints only, and the ones acknowledged among them.
-//
-// The model of a file system: fsync of a file makes what was written to it durable, fsync of a
-// directory the names in it. What isn't durable may have happened or not, independently, writes in
-// part as well. A rename is one effect: it has happened or it hasn't.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,18 +12,21 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/committed.h"
-#include "checkpoint/step_directory.h"
+#include "checkpoint/store/committed.h"
+#include "checkpoint/store/step_directory.h"
 #include "checkpoint/writer.h"
-#include "tests/checkpoint/support/hooked_disk.h"
+#include "tests/checkpoint/support/power_loss_model.h"
 #include "tests/checkpoint/support/save_world.h"
 #include "tests/support/temp_folder.h"
 
 namespace sherd::checkpoint {
 namespace {
 
+using test::AfterPowerLoss;
 using test::DiskCall;
 using test::HookedDisk;
+using test::ModelDisk;
+using test::Node;
 
 struct Event {
   DiskCall call;
@@ -45,13 +44,6 @@ struct Recording {
   std::map<std::string, std::vector<Files>> steps;
   Files damaged;  ///< if not empty: nobody may lose it
 };
-
-std::string parent_of(const std::string& path) {
-  return path.substr(0, path.rfind('/'));
-}
-std::string name_in(const std::string& path) {
-  return path.substr(path.rfind('/') + 1);
-}
 
 Files files_in(const std::string& directory) {
   Files files;
@@ -101,15 +93,7 @@ class Recorder {
   }
   void write_down(const DiskCall& call, std::int64_t result) {
     if (result < 0) return;
-    DiskCall plain = call;
-    const auto shorten = [&](std::string& path) {  // paths as if the folder were the root
-      if (path.ends_with("/..")) path = parent_of(parent_of(path));
-      if (path.starts_with(folder_.path())) path = "/root" + path.substr(folder_.path().size());
-    };
-    shorten(plain.path);
-    shorten(plain.to);
-    if (plain.writes()) plain.bytes.resize(static_cast<std::size_t>(result));
-    recording_.trace.push_back({plain, 0, 0});
+    recording_.trace.push_back({test::as_played(call, result, folder_.path()), 0, 0});
   }
 
   Recording recording_;
@@ -136,136 +120,6 @@ Recording record_over_damage(int world) {
   recorder.save(2);
   return recorder.recording();
 }
-
-// ------------------------------------------------------------------------------ the model
-
-/// A file or a directory: what is durable of it, and what isn't yet.
-struct Node {
-  struct Write {
-    std::int64_t offset = 0;
-    std::string bytes;
-  };
-  /// A change of names in a directory: `gone` goes, `name` comes; either may be empty.
-  struct Change {
-    std::string gone, name;
-    std::shared_ptr<Node> node;
-  };
-
-  bool is_directory = false;
-  std::string bytes;
-  std::vector<Write> pending_writes;
-  std::map<std::string, std::shared_ptr<Node>> names;
-  std::vector<Change> pending_changes;
-
-  // As processes see it: everything has happened.
-  std::map<std::string, std::shared_ptr<Node>> seen;
-};
-
-class ModelDisk {
- public:
-  ModelDisk() : root_(std::make_shared<Node>()) { root_->is_directory = true; }
-
-  const std::shared_ptr<Node>& root() const { return root_; }
-
-  void play(const DiskCall& call) {
-    if (call.name == "mkdir") {
-      add(call.path, true);
-    } else if (call.name == "open" && (call.flags & O_CREAT)) {
-      add(call.path, false);
-    } else if (call.name == "pwrite") {
-      find(call.path)->pending_writes.push_back({call.offset, call.bytes});
-    } else if (call.name == "damage") {
-      write(find(call.path)->bytes, {call.offset, call.bytes});
-    } else if (call.name == "fsync") {
-      sync(*find(call.path));
-    } else if (call.name == "unlink" || call.name == "rmdir") {
-      Node& parent = *find(parent_of(call.path));
-      parent.pending_changes.push_back({name_in(call.path), "", nullptr});
-      parent.seen.erase(name_in(call.path));
-    } else if (call.name == "rename" || call.name == "rename_new") {
-      Node& parent = *find(parent_of(call.path));
-      ASSERT_EQ(parent_of(call.path), parent_of(call.to)) << "the model has no moves";
-      const std::shared_ptr<Node> node = parent.seen.at(name_in(call.path));
-      parent.pending_changes.push_back({name_in(call.path), name_in(call.to), node});
-      parent.seen.erase(name_in(call.path));
-      parent.seen[name_in(call.to)] = node;
-    }
-  }
-
- private:
-  std::shared_ptr<Node> find(const std::string& path) const {
-    if (path == "/root") return root_;
-    return find(parent_of(path))->seen.at(name_in(path));
-  }
-  void add(const std::string& path, bool is_directory) {
-    Node& parent = *find(parent_of(path));
-    auto node = std::make_shared<Node>();
-    node->is_directory = is_directory;
-    parent.pending_changes.push_back({"", name_in(path), node});
-    parent.seen[name_in(path)] = node;
-  }
-  static void write(std::string& bytes, const Node::Write& write) {
-    const std::size_t end = static_cast<std::size_t>(write.offset) + write.bytes.size();
-    if (bytes.size() < end) bytes.resize(end, '\0');
-    bytes.replace(static_cast<std::size_t>(write.offset), write.bytes.size(), write.bytes);
-  }
-  static void change(std::map<std::string, std::shared_ptr<Node>>& names,
-                     const Node::Change& change) {
-    if (!change.gone.empty()) names.erase(change.gone);
-    if (!change.name.empty()) names[change.name] = change.node;
-  }
-  static void sync(Node& node) {
-    for (const Node::Write& pending : node.pending_writes) write(node.bytes, pending);
-    for (const Node::Change& pending : node.pending_changes) change(node.names, pending);
-    node.pending_writes.clear();
-    node.pending_changes.clear();
-  }
-
-  std::shared_ptr<Node> root_;
-  friend class AfterPowerLoss;
-};
-
-/// All states that the power may leave: the search decides about pending effects as it comes to
-/// them, and only where a step- directory's contents depend on them. What no reader would look at
-/// isn't multiplied out, so the number of states stays small though none is left out.
-class AfterPowerLoss {
- public:
-  using Names = std::map<std::string, std::shared_ptr<Node>>;
-
-  /// Every set of names that a directory may have.
-  static std::vector<Names> names_of(const Node& directory) {
-    std::vector<Names> all;
-    const std::size_t pending = directory.pending_changes.size();
-    EXPECT_LE(pending, 16u);
-    for (std::uint32_t mask = 0; mask < (1u << pending); ++mask) {
-      Names names = directory.names;
-      for (std::size_t i = 0; i < pending; ++i) {
-        if (mask & (1u << i)) ModelDisk::change(names, directory.pending_changes[i]);
-      }
-      if (std::find(all.begin(), all.end(), names) == all.end()) all.push_back(std::move(names));
-    }
-    return all;
-  }
-
-  /// Whether every state of the file has these bytes: each pending write missing, torn or made.
-  static bool is_surely(const Node& file, const std::string& bytes) {
-    std::size_t states = 1;
-    for (std::size_t i = 0; i < file.pending_writes.size(); ++i) states *= 3;
-    for (std::size_t state = 0; state < states; ++state) {
-      std::string made = file.bytes;
-      std::size_t rest = state;
-      for (const Node::Write& pending : file.pending_writes) {
-        Node::Write part = pending;
-        const std::size_t choice = rest % 3;
-        rest /= 3;
-        if (choice == 1) part.bytes.resize(part.bytes.size() / 2);
-        if (choice > 0) ModelDisk::write(made, part);
-      }
-      if (made != bytes) return false;
-    }
-    return true;
-  }
-};
 
 using Acknowledged = std::map<std::int64_t, std::size_t>;  ///< step -> version
 

@@ -5,7 +5,7 @@
 
 #include <atomic>
 
-#include "checkpoint/hdf5_index.h"
+#include "checkpoint/store/hdf5_index.h"
 #include "tests/checkpoint/support/checkpoint_builder.h"
 #include "tests/checkpoint/support/hooked_disk.h"
 #include "tests/checkpoint/support/save_world.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/step_directory.h"
+#include "checkpoint/store/step_directory.h"
 #include "checkpoint/writer.h"
 #include "tests/checkpoint/support/allocation_meter.h"
 #include "tests/checkpoint/support/hooked_disk.h"

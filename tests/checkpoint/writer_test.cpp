@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/committed.h"
-#include "checkpoint/step_directory.h"
+#include "checkpoint/store/committed.h"
+#include "checkpoint/store/step_directory.h"
 #include "tests/checkpoint/support/known_state.h"
 #include "tests/checkpoint/support/save_world.h"
 #include "tests/support/temp_folder.h"

@@ -19,9 +19,23 @@ TEST(CudaDevice, WhatIsMissingIsSaidInOneSentence) {
 TEST(CudaDevice, ADriverOfAnOlderMajorVersionIsTooOldAndOneOfAnOlderMinorVersionIsNot) {
   EXPECT_EQ(cuda_problem(12080, 13000, 1),
             "the NVIDIA driver runs CUDA up to 12.8, but this program was built with 13.0; install "
-            "a newer driver");
+            "driver 580 or newer, or build it with a CUDA 12 toolkit (the same sources, not yet "
+            "compiled so)");
   EXPECT_EQ(cuda_problem(13000, 13010, 1), "");
   EXPECT_EQ(cuda_problem(14020, 13000, 1), "");
+}
+
+TEST(CudaDevice, ALibraryOfAnotherCudaIsNamedWithItsPlace) {
+  LoadedLibrary library{"cuDNN", "9.1.0", 12040, "/opt/libcudnn.so.9"};
+  EXPECT_EQ(
+      library_problem(library, 13000),
+      "this program was built with CUDA 13.0, but cuDNN 9.1.0 for CUDA 12.4 from "
+      "/opt/libcudnn.so.9 was loaded; put the folder of CUDA 13's first into LD_LIBRARY_PATH");
+  library.cuda = 13010;  // another minor version will do
+  EXPECT_EQ(library_problem(library, 13000), "");
+  library.cuda = 0;  // NCCL doesn't say
+  EXPECT_EQ(library_problem(library, 13000), "");
+  EXPECT_EQ(library.text(), "cuDNN 9.1.0 from /opt/libcudnn.so.9");
 }
 
 TEST(CudaDevice, AMachineWithoutAGpuRefusesARunOnOneAsAUsersMistake) {

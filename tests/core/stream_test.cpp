@@ -3,12 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdio>
+#include <cstdlib>
 #include <future>
 #include <mutex>
 #include <thread>
 
 #include "core/error.h"
 #include "core/thread_team.h"
+#include "tests/support/few_threads.h"
 
 namespace sherd {
 namespace {
@@ -280,6 +283,20 @@ TEST(WorkerStream, TracesItsWork) {
   ASSERT_EQ(spans.size(), 1u);
   EXPECT_EQ(spans[0].stream, "reduce");
   EXPECT_EQ(spans[0].label, "reduce_scatter");
+}
+
+TEST(Stream, AThreadThatTheMachineRefusesIsAnErrorInASentence) {
+  EXPECT_EXIT(
+      {
+        test::allow_threads(0);
+        try {
+          worker("gather");
+        } catch (const TrainingError& error) {
+          std::fputs(error.what(), stderr);
+          std::_Exit(error.exit_code());
+        }
+      },
+      testing::ExitedWithCode(5), "refused a thread for the gather stream of rank 0: ");
 }
 
 }  // namespace

@@ -2,7 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <numeric>
+
+#include "core/error.h"
+#include "tests/support/few_threads.h"
 
 namespace sherd {
 namespace {
@@ -78,6 +83,24 @@ TEST(ThreadTeam, ALoopOfATeamOfOneRunsOnTheCaller) {
     EXPECT_EQ(std::this_thread::get_id(), caller);
   });
   EXPECT_EQ(next, 5);
+}
+
+// The threads that did start have to end, too: a thread that is left joinable ends the process.
+TEST(ThreadTeam, AThreadThatTheMachineRefusesIsAnErrorInASentence) {
+  for (const int allowed : {0, 3}) {
+    EXPECT_EXIT(
+        {
+          test::allow_threads(allowed);
+          try {
+            ThreadTeam team(64);
+          } catch (const TrainingError& error) {
+            std::fputs(error.what(), stderr);
+            std::_Exit(error.exit_code());
+          }
+        },
+        testing::ExitedWithCode(5),
+        "refused a thread for computing \\([0-9]+ of 64\\): .*ulimit -u");
+  }
 }
 
 }  // namespace

@@ -14,12 +14,13 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/committed.h"
 #include "checkpoint/inspect.h"
-#include "checkpoint/step_directory.h"
-#include "checkpoint/verify.h"
+#include "checkpoint/store/committed.h"
+#include "checkpoint/store/step_directory.h"
+#include "checkpoint/store/verify.h"
 #include "tests/checkpoint/support/child.h"
 #include "tests/support/temp_folder.h"
+#include "tests/where.h"
 
 namespace sherd::checkpoint {
 namespace {
@@ -152,7 +153,7 @@ checkpoint: {interval: )" + std::to_string(interval) +
     EXPECT_EQ(tensor_digests(Checkpoint(posix_disk(), path)), digests_.at(step)) << path;
   }
 
-  /// Losses by step. Each step stands there once, in order, from the first one on, and is the same
+  /// Losses by step, the first one 0. Each step stands there once, in order, from the first one on, and is the same
   /// as in the run that wasn't killed; only a killed process may leave a line that is cut off.
   std::map<std::int64_t, double> losses_in(const std::string& run, bool done) const {
     std::map<std::int64_t, double> losses;
@@ -163,7 +164,7 @@ checkpoint: {interval: )" + std::to_string(interval) +
       if (cut_off) break;
       const nlohmann::json values = nlohmann::json::parse(line);
       if (!values.contains("loss")) continue;
-      const std::int64_t step = values.at("step");
+      const std::int64_t step = values.at("step").get<std::int64_t>() - 1;
       EXPECT_EQ(step, std::ssize(losses)) << "a step is missing or stands there twice";
       losses[step] = values.at("loss");
       const auto expected = losses_.find(step);

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/body/attention.h"
+#include "kernels/device_common/attention.h"
 
 namespace sherd::kernels::cuda {
 namespace {
@@ -33,11 +33,14 @@ std::shared_ptr<const cudnn_frontend::DeviceProperties> h100() {
   return properties;
 }
 
-// A micro-batch of each recipe, and shapes beside tiles.
+// A micro-batch of each recipe, shapes beside tiles, and what whole runs of the suite train, from the
+// shortest sequence that cuDNN is given (tests/equivalence/cuda_run_test.cpp: 3:1 heads of width 8).
 const AttentionShape kShapes[] = {
     {16, 1024, 12, 12, 64}, {4, 2048, 32, 8, 64}, {2, 4096, 32, 8, 128}, {12, 256, 6, 6, 64},
     {2, 65, 4, 4, 8},       {1, 65, 6, 2, 64},    {1, 150, 4, 2, 24},    {2, 128, 4, 1, 128},
-    {1, 200, 2, 2, 128},    {3, 67, 4, 2, 64}};
+    {1, 200, 2, 2, 128},    {3, 67, 4, 2, 64},    {2, 2, 3, 1, 8},       {2, 3, 3, 1, 8},
+    {1, 8, 3, 1, 8},        {2, 9, 3, 1, 8},      {4, 9, 3, 1, 8},       {2, 16, 3, 1, 8},
+    {2, 31, 3, 1, 8},       {2, 32, 3, 1, 8},     {2, 63, 3, 1, 8},      {2, 64, 3, 1, 8}};
 
 // What the heuristics' first plan wants: refused with less, cuDNN says so. The frontend puts the
 // sums of dout * out beside it and, where the order of sums is free, dQ in f32.
@@ -64,13 +67,13 @@ TEST(AttentionGraph, HasAPlanOnAnH100ThatFitsIntoTheReserve) {
   const auto device = h100();
   for (const AttentionShape& shape : kShapes) {
     for (const DType dtype : {DType::kBF16, DType::kF16}) {
-      ASSERT_EQ(body::attention_form(shape, dtype), body::AttentionForm::kCudnn);
+      ASSERT_EQ(device_common::attention_form(shape, dtype), device_common::AttentionForm::kCudnn);
       for (const bool deterministic : {true, false}) {
         for (const bool backward : {false, true}) {
           for (const float dropout : {0.0f, 0.1f}) {
             const AttentionGraphKey key{
                 shape,         dtype,   backward,
-                deterministic, dropout, body::cudnn_attention_bytes(shape, deterministic)};
+                deterministic, dropout, device_common::cudnn_attention_bytes(shape, deterministic)};
             EXPECT_NO_THROW(check_attention_graph(key, device)) << key.text();
             const std::int64_t wanted = wanted_by_first(key, device);
             EXPECT_LE(wanted, key.scratch_bytes) << key.text();

@@ -32,7 +32,8 @@ inline dim3 blockIdx{0, 0, 0}, threadIdx{0, 0, 0};
 struct CUstream_st;
 using cudaStream_t = CUstream_st*;
 
-enum cudaError_t { cudaSuccess = 0 };
+enum cudaError { cudaSuccess = 0 };
+using cudaError_t = cudaError;
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
 inline cudaError_t cudaGetLastError() {
   return cudaSuccess;
@@ -41,12 +42,12 @@ template <class Kernel>
 cudaError_t cudaFuncSetAttribute(Kernel, cudaFuncAttribute, int) {
   return cudaSuccess;
 }
-inline cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t) {
-  std::memset(to, value, bytes);
-  return cudaSuccess;
-}
 
 namespace emulated {
+
+/// Work of a stream: done at the call (device.cpp), or whenever a seeded scheduler comes to it
+/// (tests/fake_cuda/emulated.cpp).
+void enqueue(cudaStream_t stream, std::function<void()> work);
 
 /// Runs `thread` in every thread of every block. Odd and even launches take threads in opposite
 /// orders, so that a missing barrier changes bits between two runs.
@@ -59,12 +60,17 @@ inline constexpr std::size_t kSharedBytes = 227 << 10;  ///< Hopper's
 extern unsigned char shared_memory[kSharedBytes];
 
 template <class... Args, class Kernel>
-void start(dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t, Kernel kernel,
+void start(dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t stream, Kernel kernel,
            const Args&... args) {
-  launch(grid, block, shared_bytes, [&] { kernel(Args(args)...); });
+  enqueue(stream, [=] { launch(grid, block, shared_bytes, [&] { kernel(Args(args)...); }); });
 }
 
 }  // namespace emulated
+
+inline cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
+  emulated::enqueue(stream, [=] { std::memset(to, value, bytes); });
+  return cudaSuccess;
+}
 
 inline void __syncthreads() {
   emulated::wait_for_block();

@@ -1,5 +1,5 @@
-// core/cuda_device.h and what of kernels/cuda calls NVIDIA's libraries, on the emulated GPU: memory
-// is the host's, work is done at the call.
+// core/cuda_device.h on the emulated GPU, where NVIDIA's headers aren't there to compile the real
+// sources against (tests/fake_cuda): memory is the host's, work is done at the call.
 #include "core/cuda_device.h"
 
 #include <atomic>
@@ -7,11 +7,6 @@
 
 #include "core/cuda_error.h"
 #include "core/thread_team.h"
-#include "kernels/body/product_key.h"
-#include "kernels/cpu/linear.h"
-#include "kernels/cuda/attention_tiles.h"
-#include "kernels/cuda/column_sums.h"
-#include "kernels/cuda/forms.h"
 
 namespace sherd {
 namespace {
@@ -65,7 +60,7 @@ CudaSystem cuda_system() {
   CudaSystem system;
   CudaDevice& device = system.devices.emplace_back();
   device.name = "emulated";
-  device.total_bytes = device.free_bytes = std::int64_t{4} << 30;
+  device.total_bytes = std::int64_t{4} << 30;
   return system;
 }
 void use_cuda_device(int) {}
@@ -78,6 +73,9 @@ std::unique_ptr<ArenaMemory> cuda_arena_memory(std::int64_t bytes) {
 std::int64_t cuda_bytes_in_use(int) {
   return CountedMemory::all_bytes;
 }
+std::int64_t cuda_bytes_free(int device) {
+  return cuda_system().devices[0].total_bytes - cuda_bytes_in_use(device);
+}
 std::unique_ptr<ArenaMemory> pinned_arena_memory(std::int64_t bytes) {
   return host_arena_memory(bytes);
 }
@@ -85,62 +83,12 @@ std::shared_ptr<void> pinned_memory(std::int64_t bytes) {
   return {std::malloc(static_cast<std::size_t>(bytes)), std::free};
 }
 
-namespace kernels::cuda {
-namespace {
-
-// The CPU's scratch for 16-bit products is larger than cuBLASLt's at some shapes.
-Tensor host_scratch(const LinearShape& shape, DType dtype) {
-  thread_local std::vector<float> scratch;
-  scratch.resize(static_cast<std::size_t>(cpu::linear_workspace_bytes(shape, dtype, 1) / 4 + 1));
-  return {scratch.data(), DType::kF32, static_cast<std::int64_t>(scratch.size())};
-}
-
-ActivationShape gelu_of(std::int64_t tokens, std::int64_t width) {
-  return {ActivationKind::kGelu, tokens, width};
-}
-
-}  // namespace
-
-void linear_forward(Stream& stream, const LinearForward& args) {
-  LinearForward product = args;
-  product.workspace = host_scratch(args.shape, args.x.dtype);
-  if (args.gelu_input) product.y = args.gelu_input;
-  cpu::linear_forward(stream.team(), product);
-  if (!args.gelu_input) return;
-  activation_forward(stream,
-                     {gelu_of(args.shape.tokens, args.shape.outputs), args.gelu_input, args.y});
-}
-
-void linear_backward_input(Stream& stream, const LinearBackwardInput& args) {
-  LinearBackwardInput product = args;
-  product.workspace = host_scratch(args.shape, args.dy.dtype);
-  cpu::linear_backward_input(stream.team(), product);
-  if (!args.gelu_input) return;
-  activation_backward(
-      stream, {gelu_of(args.shape.tokens, args.shape.inputs), args.gelu_input, args.dx, args.dx});
-}
-
-void linear_backward_weight(Stream& stream, const LinearBackwardWeight& args) {
-  LinearBackwardWeight product = args;
-  product.workspace = host_scratch(args.shape, args.dy.dtype);
-  product.dbias = {};
-  cpu::linear_backward_weight(stream.team(), product);
-  if (args.dbias) {
-    sum_columns(stream, args.dy, args.shape, args.dbias, args.add_to_output, args.workspace);
-  }
-}
-
-double seconds_on_device(Stream&, int, const std::function<void()>&, const std::function<void()>&) {
-  return 0.0;
-}
-
-// What cuDNN would do is done by our own kernels here, with the CPU's mask.
-void attention_forward(Stream& stream, const AttentionForward& args) {
-  attention_tiles_forward(stream, args);
-}
-void attention_backward(Stream& stream, const AttentionBackward& args) {
-  attention_tiles_backward(stream, args);
-}
-
-}  // namespace kernels::cuda
 }  // namespace sherd
+
+namespace emulated {
+
+void enqueue(cudaStream_t, std::function<void()> work) {
+  work();
+}
+
+}  // namespace emulated

@@ -10,8 +10,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "checkpoint/manifest.h"
-#include "engine/trained_model.h"
+#include "checkpoint/format/manifest.h"
+#include "engine/run/inference.h"
+#include "sharding/comm/nccl.h"
 #include "tests/support/small_run.h"
 #include "tests/support/training_harness.h"
 
@@ -118,18 +119,8 @@ TEST_F(CudaRun, LossesFollowTheCpusForTwentySteps) {
   }
 }
 
-engine::Device shared_gpu() {
-  engine::Recipe recipe;
-  recipe.run.device = engine::DeviceChoice::kCuda;
-  recipe.run.share_device = true;
-  engine::Device device = engine::choose_device(recipe);
-  device.measures_rates = false;  // an emulated GPU would take hours
-  device.use_for = [use_for = device.use_for](engine::LaunchOptions& launch,
-                                              engine::PlanOfRank plan, engine::PlanOfRank host) {
-    use_for(launch, std::move(plan), std::move(host));
-    launch.share_device = true;
-  };
-  return device;
+std::shared_ptr<const engine::Machine> shared_gpu(int world_size) {
+  return engine::cuda_machine(world_size, {.share_device = true});
 }
 
 std::vector<double> losses_of(const test::TempFolder& folder, const std::string& output) {
@@ -151,13 +142,13 @@ TEST_F(CudaRun, CheckpointsOfAGpuGoOnOnTheCpuAndTheOtherWayRound) {
                   .accumulation = "gradient_accumulation_steps: 1",
                   .more = "gradient_clipping: {max_norm: 1.0}"};
   train_in(folder, "cpu", run);
-  run.device = shared_gpu();
+  run.machine = shared_gpu(run.world);
   train_in(folder, "gpu", run);
   const std::vector<double> whole = losses_of(folder, "cpu");
   for (const std::string output : {"cpu", "gpu"}) {
     std::filesystem::remove_all(
         folder.file(output + "/checkpoints/" + checkpoint::step_directory_name(kSteps)));
-    run.device = output == "cpu" ? std::optional(shared_gpu()) : std::nullopt;
+    run.machine = output == "cpu" ? shared_gpu(run.world) : nullptr;
     train_in(folder, output, run);
     const std::vector<double> losses = losses_of(folder, output);
     ASSERT_EQ(losses.size(), whole.size());
@@ -171,14 +162,48 @@ TEST_F(CudaRun, EvaluationOfACheckpointIsTheLastOneOfItsRun) {
   TrainingRun run{.precision = "mixed_precision: {param_dtype: bf16}",
                   .optimizer = "adamw",
                   .accumulation = "gradient_accumulation_steps: 1"};
-  run.device = shared_gpu();
+  run.machine = shared_gpu(run.world);
   train_in(folder, "run", run);
   engine::TrainedModelRequest request;
   request.checkpoint = folder.file("run/checkpoints/" + checkpoint::step_directory_name(kSteps));
-  request.device = shared_gpu();
+  request.machine = shared_gpu(run.world);
   const auto lines = numbers_of(folder, "run");
   EXPECT_EQ(engine::evaluate_checkpoint(request).loss,
             nlohmann::json::parse(lines.back()).at("val_loss").get<double>());
+  // More tokens than the context holds, so every length of a pass occurs.
+  const std::string text = engine::sample_checkpoint(request, "the", {.num_tokens = 20});
+  EXPECT_EQ(engine::sample_checkpoint(request, "the", {.num_tokens = 20}), text);
+}
+
+// What a machine with one GPU can show of NCCL: that calls arrive, and that an abort is heard.
+TEST_F(CudaRun, NcclOnOneGpuGathersReducesAndHearsAnAbort) {
+  if (cuda_system().devices[0].name == "emulated") GTEST_SKIP() << "NCCL wants a real GPU";
+  const auto communicator = sharding::make_nccl_rendezvous({0})->join({"test", {0}, 0});
+  const auto stream = make_cuda_stream({.name = "reduce",
+                                        .rank = 0,
+                                        .num_threads = 1,
+                                        .may_spin = false,
+                                        .hook = {},
+                                        .trace = nullptr},
+                                       {});
+  const auto memory = cuda_arena_memory(8 * 4);
+  const std::vector<float> sent = {1, 2, 3, 4};
+  std::vector<float> received(4);
+  const Tensor full{memory->data(), DType::kF32, 4};
+  const Tensor out{memory->data() + 16, DType::kF32, 4};
+  stream->copy(sent.data(), full.data, 16);
+  communicator->all_gather(*stream, "test", full);
+  communicator->reduce_scatter(*stream, "test", full, out);
+  communicator->all_reduce(*stream, "test", out);
+  communicator->broadcast(*stream, "test", out, 0);
+  communicator->barrier(*stream, "test");
+  stream->copy(out.data, received.data(), 16);
+  stream->synchronize();
+  communicator->check_alive();
+  EXPECT_EQ(received, sent);
+  communicator->abort("enough");
+  EXPECT_THROW(communicator->check_alive(), PeerError);
+  EXPECT_THROW(communicator->all_gather(*stream, "test", full), PeerError);
 }
 
 TEST_F(CudaRun, ThePlanIsWhatTheDriverGaveToTheByteInWholePages) {

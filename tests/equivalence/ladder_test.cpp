@@ -159,7 +159,7 @@ TEST(EqualityLadderSmall, StagesAgreeOnTwoAndThreeRanksWithTwoThreadsAndDelays) 
 }
 
 // The full product, once: 2 x 4 stages x 4 worlds x 2 x 4 depths x 3 threads x 2 = 1,536 runs.
-TEST(EqualityLadderSlow, FullProduct) {
+TEST(EqualityLadderSlow, FullMatmul) {
   for (const bool tied : {false, true}) {
     for (int world = 1; world <= 4; ++world) {
       for (const int num_micro_steps : {1, 4}) {

@@ -52,9 +52,9 @@ TEST(MemoryContract, WhatIsPlannedIsAllocatedToTheByteInEveryPhase) {
   for (const std::vector<int>& row : pairwise_cover(kFactors)) train_as_planned(row);
 }
 
-TEST(MemoryContractSlow, FullProduct) {
+TEST(MemoryContractSlow, FullMatmul) {
   int runs = 0;
-  for_full_product(kFactors, [&](const std::vector<int>& row) {
+  for_full_matmul(kFactors, [&](const std::vector<int>& row) {
     train_as_planned(row);
     ++runs;
   });

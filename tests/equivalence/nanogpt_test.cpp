@@ -1,7 +1,7 @@
 // nanoGPT's CPU run reproduced (its README: validation loss 1.88 over 20 random batches). Over the
 // whole split a PyTorch replica measures 1.914, 1.913 and 1.922 for three seeds; here three seeds
-// must each reach 1.93 and average 1.92, on one rank at stage 0 and on two at stage 3. Minutes
-// each.
+// must each reach 1.93 and average 1.92, on one rank at stage 0 and on two at stage 3. Each takes
+// minutes.
 
 #include <gtest/gtest.h>
 
@@ -12,6 +12,7 @@
 
 #include "tests/support/program.h"
 #include "tests/support/temp_folder.h"
+#include "tests/where.h"
 
 namespace sherd::testing {
 namespace {

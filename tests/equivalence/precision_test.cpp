@@ -1,5 +1,5 @@
 // The ladder in every precision: stages agree bit for bit whatever the types, recomputing changes
-// nothing, and an overflow on one rank is one verdict of all.
+// nothing, and an overflow on one rank makes all ranks skip.
 
 #include <gtest/gtest.h>
 
@@ -152,12 +152,13 @@ TEST(OptimizerLadder, EveryOptimizerAgreesAcrossStagesBitForBit) {
 // rounding.
 TEST(OptimizerLadder, EveryOptimizerOnFourRanksIsTheSingleRanks) {
   for (const optim::OptimizerType type : kOptimizers) {
-    const bool by_norm = type == optim::OptimizerType::kLamb || type == optim::OptimizerType::kLars;
+    const bool layerwise =
+        type == optim::OptimizerType::kLamb || type == optim::OptimizerType::kLars;
     const auto options = training_with(type, true);
     const Outcome one = train(options, {.world_size = 1, .num_micro_steps = 4}, kSteps);
     Outcome four = train(options, {.world_size = 4, .stage = 3}, kSteps);
     four.grad_norms = one.grad_norms;
-    if (!by_norm) {
+    if (!layerwise) {
       EXPECT_EQ(difference(one, four), "") << "optimizer " << static_cast<int>(type);
       continue;
     }

@@ -9,11 +9,11 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/committed.h"
 #include "checkpoint/inspect.h"
-#include "engine/checkpointing.h"
-#include "engine/recipe.h"
-#include "engine/run.h"
+#include "checkpoint/store/committed.h"
+#include "engine/recipe/recipe.h"
+#include "engine/run/run.h"
+#include "engine/train/checkpointing.h"
 #include "tests/support/pairwise.h"
 #include "tests/support/small_run.h"
 #include "tests/support/temp_folder.h"
@@ -28,15 +28,15 @@ using checkpoint::posix_disk;
 
 // Uninterrupted; then the same up to the first checkpoint, and again from there.
 void expect_resume_equals(const test::TempFolder& folder, const TrainingRun& run,
-                          const std::string& what) {
+                          const std::string& label) {
   fs::remove_all(folder.file("whole"));
   fs::remove_all(folder.file("again"));
   train_in(folder, "whole", run);
   fs::copy(folder.file("whole"), folder.file("again"), fs::copy_options::recursive);
   fs::remove_all(folder.file("again/checkpoints/" + checkpoint::step_directory_name(kSteps)));
   train_in(folder, "again", run);
-  EXPECT_EQ(numbers_of(folder, "whole"), numbers_of(folder, "again")) << what;
-  EXPECT_EQ(final_state(folder, "whole"), final_state(folder, "again")) << what;
+  EXPECT_EQ(numbers_of(folder, "whole"), numbers_of(folder, "again")) << label;
+  EXPECT_EQ(final_state(folder, "whole"), final_state(folder, "again")) << label;
 }
 
 const char* const kPrecisions[] = {
@@ -130,7 +130,8 @@ Tensors held_tensors(const engine::TrainingOptions& options, int stage, int worl
       .init_from = {},
       .max_steps = 1,
       .fingerprint = std::make_shared<const nlohmann::json>(nlohmann::json::object()),
-      .recipe = {}};
+      .recipe = {},
+      .folder = {}};
   run_ranks(setup, [&](sharding::Rank& rank) {
     engine::ShardedModel model(applied_options, rank);
     engine::TrainingStep training_step(applied_options, model);

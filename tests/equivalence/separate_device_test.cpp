@@ -6,8 +6,8 @@
 
 #include <filesystem>
 
-#include "checkpoint/manifest.h"
-#include "engine/trained_model.h"
+#include "checkpoint/format/manifest.h"
+#include "engine/run/inference.h"
 #include "tests/support/pairwise.h"
 #include "tests/support/separate_device.h"
 #include "tests/support/small_run.h"
@@ -80,9 +80,9 @@ TEST(SeparateDevice, WholeRunsHaveTheHostsNumbersAndGoOnFromEachOthersCheckpoint
   for (int number = 0; number < 6; ++number) {
     TrainingRun run = small_run(number);
     const std::string host = fmt::format("host{}", number), apart = fmt::format("apart{}", number);
-    const auto device = SeparateDevice(number % 2 == 0).as_device();
+    const auto machine = std::make_shared<SeparateDevice>(number % 2 == 0);
     train_in(folder, host, run);
-    run.device = device;
+    run.machine = machine;
     train_in(folder, apart, run);
     EXPECT_EQ(numbers_of(folder, host), numbers_of(folder, apart)) << number;
     EXPECT_EQ(final_state(folder, host), final_state(folder, apart)) << number;
@@ -90,7 +90,7 @@ TEST(SeparateDevice, WholeRunsHaveTheHostsNumbersAndGoOnFromEachOthersCheckpoint
     const std::vector<std::string> state = final_state(folder, host);
     for (const std::string& output : {host, apart}) {
       std::filesystem::remove_all(folder.file(output + "/" + last));
-      run.device = output == host ? std::optional(device) : std::nullopt;
+      run.machine = output == host ? machine : nullptr;
       train_in(folder, output, run);
       EXPECT_EQ(final_state(folder, output), state) << number << ", " << output << " gone on with";
     }
@@ -106,7 +106,7 @@ TEST(SeparateDevice, EvaluatesAndSamplesACheckpointAsTheHostDoes) {
   const double loss = engine::evaluate_checkpoint(request).loss;
   const std::string text = engine::sample_checkpoint(request, "the", {.num_tokens = 20});
   for (const bool deferred : {false, true}) {
-    request.device = SeparateDevice(deferred).as_device();
+    request.machine = std::make_shared<SeparateDevice>(deferred);
     EXPECT_EQ(engine::evaluate_checkpoint(request).loss, loss);
     EXPECT_EQ(engine::sample_checkpoint(request, "the", {.num_tokens = 20}), text);
   }

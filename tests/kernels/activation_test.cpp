@@ -16,15 +16,19 @@ using test::Outputs;
 using test::OwnedTensor;
 using test::Values;
 
+constexpr ActivationKind kKinds[] = {ActivationKind::kGelu, ActivationKind::kSwiGlu,
+                                     ActivationKind::kGeluErf, ActivationKind::kRelu2,
+                                     ActivationKind::kGeGlu};
+
 std::int64_t input_numel(const ActivationShape& shape) {
-  return shape.tokens * shape.width * (shape.kind == ActivationKind::kSwiGlu ? 2 : 1);
+  return shape.tokens * shape.width * (is_gated(shape.kind) ? 2 : 1);
 }
 
 std::vector<ActivationShape> shapes() {
   std::vector<ActivationShape> shapes;
-  for (const ActivationKind kind : {ActivationKind::kGelu, ActivationKind::kSwiGlu}) {
+  for (const ActivationKind kind : kKinds) {
     for (const auto& [tokens, width] :
-         {std::pair{1, 1}, {1, 7}, {3, 5}, {2, 64}, {13, 37}, {130, 96}, {130, 403}}) {
+         {std::pair{1, 1}, {1, 7}, {3, 5}, {2, 64}, {13, 37}, {130, 96}, {130, 403}, {3, 700}}) {
       shapes.push_back({kind, tokens, width});
     }
   }
@@ -32,8 +36,9 @@ std::vector<ActivationShape> shapes() {
 }
 
 std::string describe(const ActivationShape& shape) {
-  return fmt::format("{} T {} F {}", shape.kind == ActivationKind::kGelu ? "gelu" : "swiglu",
-                     shape.tokens, shape.width);
+  constexpr const char* kNames[] = {"gelu", "swiglu", "gelu_erf", "relu2", "geglu"};
+  return fmt::format("{} T {} F {}", kNames[static_cast<int>(shape.kind)], shape.tokens,
+                     shape.width);
 }
 
 Outputs both_ways(Stream& stream, const ActivationShape& shape, const OwnedTensor& x,
@@ -66,10 +71,10 @@ TEST_P(Activation, BothDirectionsMatchTheOracleOnAnyNumberOfThreads) {
 
 TEST_P(Activation, LargeInputsSaturateInsteadOfOverflowing) {
   const double large = GetParam() == DType::kF16 ? 200.0 : 1e4;
-  for (const ActivationKind kind : {ActivationKind::kGelu, ActivationKind::kSwiGlu}) {
+  for (const ActivationKind kind : kKinds) {
     const ActivationShape shape{kind, 1, 4};
     Values x = {-large, large, -100.0, 100.0};
-    if (kind == ActivationKind::kSwiGlu) x.insert(x.end(), {1.0, 1.0, -1.0, 1.0});
+    if (is_gated(kind)) x.insert(x.end(), {1.0, 1.0, -1.0, 1.0});
     const OwnedTensor input(GetParam(), x), dy(GetParam(), Values(4, 1.0));
     const Outputs out = both_ways(*test::compute_stream(), shape, input, dy);
     test::Tolerance tolerance = test::rounded_once(GetParam());
@@ -81,7 +86,7 @@ TEST_P(Activation, LargeInputsSaturateInsteadOfOverflowing) {
 }
 
 TEST_P(Activation, NaNStaysNaN) {
-  for (const ActivationKind kind : {ActivationKind::kGelu, ActivationKind::kSwiGlu}) {
+  for (const ActivationKind kind : kKinds) {
     const ActivationShape shape{kind, 1, 19};
     Values x = test::random_values(input_numel(shape), 1);
     x[7] = std::numeric_limits<double>::quiet_NaN();
@@ -94,7 +99,7 @@ TEST_P(Activation, NaNStaysNaN) {
 }
 
 TEST_P(Activation, GradientMayReplaceTheInput) {
-  for (const ActivationKind kind : {ActivationKind::kGelu, ActivationKind::kSwiGlu}) {
+  for (const ActivationKind kind : kKinds) {
     const ActivationShape shape{kind, 5, 43};
     OwnedTensor x(GetParam(), test::random_values(input_numel(shape), 1, 4.0));
     const OwnedTensor dy(GetParam(), test::random_values(5 * 43, 2));
@@ -108,7 +113,7 @@ TEST_P(Activation, GradientMayReplaceTheInput) {
 TEST_P(Activation, AnElementHasTheSameBitsWhereverItLies) {
   constexpr std::int64_t kWidth = 301;
   const auto stream = test::compute_stream();
-  for (const ActivationKind kind : {ActivationKind::kGelu, ActivationKind::kSwiGlu}) {
+  for (const ActivationKind kind : kKinds) {
     const ActivationShape shape{kind, 1, kWidth};
     const OwnedTensor x(GetParam(), test::random_values(input_numel(shape), 1, 4.0));
     const OwnedTensor dy(GetParam(), test::random_values(kWidth, 2));
@@ -136,10 +141,29 @@ TEST(ActivationOracle, KnowsSomeValues) {
   EXPECT_NEAR(oracle::activation_forward({ActivationKind::kGelu, 1, 1}, {1.0})[0], 0.841192, 1e-6);
   EXPECT_NEAR(oracle::activation_forward({ActivationKind::kSwiGlu, 1, 1}, {1.0, 2.0})[0],
               2.0 / (1.0 + std::exp(-1.0)), 1e-15);
+  // The normal distribution's table: half of those within one sigma are above the mean.
+  EXPECT_NEAR(oracle::activation_forward({ActivationKind::kGeluErf, 1, 1}, {1.0})[0], 0.841345,
+              1e-6);
+  EXPECT_EQ(oracle::activation_forward({ActivationKind::kRelu2, 1, 2}, {3.0, -3.0}),
+            (Values{9.0, 0.0}));
+  EXPECT_NEAR(oracle::activation_forward({ActivationKind::kGeGlu, 1, 1}, {1.0, 2.0})[0],
+              2 * 0.841192, 2e-6);
+}
+
+// Relative to itself, where the exact form is as small as 1e-22: a normal tail that was 1 - cdf
+// would have no digit left.
+TEST(Activation, ExactGeluKeepsItsRelativeAccuracyInTheTail) {
+  Values x;
+  for (int i = 0; i < 400; ++i) x.push_back(-0.025 * i - 0.01);
+  const ActivationShape shape{ActivationKind::kGeluErf, 1, 400};
+  const OwnedTensor in(DType::kF32, x);
+  OwnedTensor out(DType::kF32, 400);
+  activation_forward(*test::compute_stream(), {shape, in, out});
+  EXPECT_TRUE(test::close(out, oracle::activation_forward(shape, in.values()), {2e-6, 0.0, 0.0}));
 }
 
 TEST(ActivationOracle, GradientsAreCentralDifferences) {
-  for (const ActivationKind kind : {ActivationKind::kGelu, ActivationKind::kSwiGlu}) {
+  for (const ActivationKind kind : kKinds) {
     const ActivationShape shape{kind, 3, 4};
     const Values x = test::random_values(input_numel(shape), 1, 3.0);
     const Values direction = test::random_values(12, 2);

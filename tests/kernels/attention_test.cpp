@@ -22,12 +22,25 @@ const AttentionShape kShapes[] = {
     {1, 65, 6, 2, 64}, {1, 150, 4, 2, 24}, {1, 150, 1, 1, 33}, {2, 130, 6, 2, 7},
 };
 
+// The forward takes 24 queries at a time; the backward 192 keys, and for each 256 queries. These
+// have two of each and three, whole and begun.
+const AttentionShape kLongShapes[] = {
+    {1, 193, 4, 2, 16}, {2, 385, 6, 2, 8}, {1, 400, 4, 1, 24}, {1, 577, 2, 1, 5}};
+
+// Windows of one key, of fewer than a strip, of a tile and a bit, of nearly all; caps that bite.
+const AttentionShape kForms[] = {
+    {1, 70, 4, 2, 8, 0.0f, 1},          {2, 67, 2, 1, 12, 0.0f, 2},
+    {1, 400, 4, 2, 8, 0.5f, 7},         {1, 577, 2, 1, 16, 0.0f, 33},
+    {1, 450, 2, 2, 8, 0.0f, 200, 1.5f}, {1, 193, 2, 1, 24, 0.25f, 192, 2.0f},
+    {1, 90, 4, 1, 16, 0.7f, 0, 1.0f},   {1, 65, 1, 1, 8, 0.0f, 65}};
+
 constexpr Dropout kNone{};
 constexpr Dropout kDropout{0.3f, {0xfeedfacecafeull, 11, 5}, 0};
 
 std::string describe(const AttentionShape& shape) {
-  return fmt::format("B {} S {} H {} G {} K {}", shape.sequences, shape.positions,
-                     shape.query_heads, shape.kv_heads, shape.head_width);
+  return fmt::format("B {} S {} H {} G {} K {} scale {} window {} cap {}", shape.sequences,
+                     shape.positions, shape.query_heads, shape.kv_heads, shape.head_width,
+                     shape.scale, shape.window, shape.softcap);
 }
 
 Values mask_of(const AttentionShape& shape, const Dropout& dropout) {
@@ -108,6 +121,57 @@ TEST_P(Attention, DropoutMatchesTheOracleWithTheMaskOfTheDefinition) {
   Dropout far = kDropout;
   far.first_element = (std::int64_t{1} << 33) + 3;
   matches_the_oracle({1, 13, 2, 1, 8}, far, 1.5);
+}
+
+TEST_P(Attention, SequencesOfManyTilesMatchTheOracleWithAndWithoutDropout) {
+  for (const AttentionShape& shape : kLongShapes) {
+    matches_the_oracle(shape, kNone, 1.5);
+    Dropout dropout = kDropout;
+    dropout.first_element = 2 * shape.query_heads * shape.positions * shape.positions;
+    matches_the_oracle(shape, dropout, 1.5);
+  }
+}
+
+TEST_P(Attention, WindowsSoftCapsAndScalesMatchTheOracleWithAndWithoutDropout) {
+  for (const AttentionShape& shape : kForms) {
+    matches_the_oracle(shape, kNone, 1.5);
+    Dropout dropout = kDropout;
+    dropout.first_element = 2 * shape.query_heads * shape.positions * shape.positions;
+    matches_the_oracle(shape, dropout, 1.5);
+  }
+}
+
+TEST_P(Attention, AWindowAsLongAsTheRowHasTheBitsOfNone) {
+  const AttentionShape plain{1, 290, 4, 2, 12};
+  const OwnedTensor qkv(GetParam(), test::random_values(plain.tokens() * plain.packed_width(), 1));
+  const OwnedTensor dout(GetParam(), test::random_values(out_numel(plain), 2));
+  const auto stream = test::compute_stream();
+  const Outputs expected = both_ways(*stream, plain, qkv, dout, kNone);
+  for (const std::int64_t window : {290, 291, 5000}) {
+    AttentionShape shape = plain;
+    shape.window = window;
+    const Outputs out = both_ways(*stream, shape, qkv, dout, kNone);
+    for (std::size_t i = 0; i < out.size(); ++i) EXPECT_TRUE(test::same_bits(out[i], expected[i]));
+  }
+}
+
+TEST_P(Attention, WhatAWindowLeftBehindChangesNothing) {
+  const AttentionShape shape{1, 300, 2, 1, 8, 0.0f, 40};
+  Values values = test::random_values(shape.tokens() * shape.packed_width(), 1);
+  const OwnedTensor dout(GetParam(), test::random_values(out_numel(shape), 2));
+  const auto stream = test::compute_stream();
+  const Outputs before = both_ways(*stream, shape, OwnedTensor(GetParam(), values), dout, kNone);
+  constexpr std::int64_t kChanged = 200;  // positions that no query from 239 on sees
+  for (std::size_t i = 0; i < kChanged * static_cast<std::size_t>(shape.packed_width()); ++i) {
+    values[i] = -3.0 * values[i] + 1.0;
+  }
+  const Outputs after = both_ways(*stream, shape, OwnedTensor(GetParam(), values), dout, kNone);
+  const std::int64_t row = shape.query_heads * shape.head_width;
+  const auto from = [&](const Outputs& outputs, std::int64_t position) {
+    return ConstTensor(outputs[kOut]).part(position * row, (shape.positions - position) * row);
+  };
+  EXPECT_TRUE(test::same_bits(from(after, 239), from(before, 239)));
+  EXPECT_FALSE(test::same_bits(from(after, 238), from(before, 238)));
 }
 
 TEST_P(Attention, LargeScoresDoNotOverflow) {
@@ -210,7 +274,8 @@ TEST(AttentionOracle, IsTheMeanOfTheValuesWhereAllScoresAreEqual) {
 TEST(AttentionOracle, GradientsAreCentralDifferences) {
   for (const Dropout& dropout : {kNone, kDropout}) {
     for (const AttentionShape& shape :
-         {AttentionShape{2, 4, 1, 1, 3}, AttentionShape{1, 5, 4, 2, 2}}) {
+         {AttentionShape{2, 4, 1, 1, 3}, AttentionShape{1, 5, 4, 2, 2},
+          AttentionShape{1, 6, 2, 1, 3, 0.8f, 3, 1.5f}}) {
       SCOPED_TRACE(describe(shape));
       const Values mask = mask_of(shape, dropout);
       const Values qkv = test::random_values(shape.tokens() * shape.packed_width(), 1);

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/attention.h"
-#include "kernels/body/attention.h"
+#include "kernels/device_common/attention.h"
 #include "tests/support/oracle_attention.h"
 #include "tests/support/oracle_philox.h"
 #include "tests/support/place.h"
@@ -68,7 +68,8 @@ struct Case {
     };
   }
   bool is_ours() const {
-    return body::attention_form(shape, qkv.tensor().dtype) == body::AttentionForm::kOwn;
+    return device_common::attention_form(shape, qkv.tensor().dtype) ==
+           device_common::AttentionForm::kOwn;
   }
 
   AttentionShape shape;
@@ -138,12 +139,12 @@ TEST_P(CudaAttention, CudnnsDropoutKeepsTheMeanAndFollowsItsSeed) {
   for (const double value : first[kOut].values()) mean += value;
   mean /= static_cast<double>(first[kOut].numel());
   EXPECT_NEAR(mean, 1.0, 0.02);
-  for (const int what : {0, 1, 2}) {
+  for (const int label : {0, 1, 2}) {
     Dropout other = kDropout;
-    if (what == 0) other.address.step += 1;
-    if (what == 1) other.address.site += 1;
-    if (what == 2) other.first_element += 4 * 256 * 256;
-    EXPECT_FALSE(test::same_bits(test::on_gpu(c.both_ways(other))[kOut], first[kOut])) << what;
+    if (label == 0) other.address.step += 1;
+    if (label == 1) other.address.site += 1;
+    if (label == 2) other.first_element += 4 * 256 * 256;
+    EXPECT_FALSE(test::same_bits(test::on_gpu(c.both_ways(other))[kOut], first[kOut])) << label;
   }
 }
 

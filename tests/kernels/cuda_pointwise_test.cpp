@@ -26,8 +26,8 @@ class CudaPointwise : public test::OnGpuInEveryType {
   OwnedTensor filled(std::int64_t numel, std::uint64_t seed, double scale = 1.0) const {
     return {GetParam(), random_values(numel, seed, scale)};
   }
-  void same_bits_as_cpu(const test::Work& work, const std::string& what) {
-    EXPECT_TRUE(test::same_bits(test::on_gpu(work), test::on_cpu(work))) << what;
+  void same_bits_as_cpu(const test::Work& work, const std::string& label) {
+    EXPECT_TRUE(test::same_bits(test::on_gpu(work), test::on_cpu(work))) << label;
   }
 };
 INSTANTIATE_TEST_SUITE_P(Types, CudaPointwise, test::compute_types(), test::type_name);
@@ -173,7 +173,7 @@ TEST_F(CudaNumbers, TheRotaryTableIsTheDoubleTableRoundedOnce) {
   for (const auto& [positions, width] : {std::pair{1, 2}, {7, 6}, {150, 64}, {1024, 10}}) {
     const Outputs out = test::on_gpu([&](Place& place) {
       Outputs outputs{{DType::kF32, std::int64_t{positions} * width}};
-      rotary_table(place.stream(), place.out(outputs[0]), positions, width, 10000.0);
+      rotary_table(place.stream(), place.out(outputs[0]), positions, width, {.theta = 10000.0});
       place.finish();
       return outputs;
     });

@@ -122,29 +122,6 @@ TEST_P(Linear, WeightGradientNeedsNoBias) {
   EXPECT_TRUE(test::same_bits(dw, backward_weight(*stream, c, GetParam())[0]));
 }
 
-// Without a workspace f32 takes OpenBLAS, whatever the processor.
-TEST(LinearWithoutAWorkspace, MatchesTheOracleOnAnyNumberOfThreads) {
-  for (const LinearShape& shape : kShapes) {
-    SCOPED_TRACE(describe(shape));
-    const Case c(DType::kF32, shape);
-    const Outputs out = test::on_any_number_of_threads([&](Stream& stream) {
-      OwnedTensor y(DType::kF32, shape.tokens * shape.outputs);
-      OwnedTensor dx(DType::kF32, shape.tokens * shape.inputs);
-      OwnedTensor dw(DType::kF32, shape.outputs * shape.inputs);
-      linear_forward(stream, {shape, c.x, c.w, c.bias, y, {}});
-      linear_backward_input(stream, {shape, c.dy, c.w, dx, false, {}});
-      linear_backward_weight(stream, {shape, c.dy, c.x, dw, Tensor(), false, {}});
-      return Outputs{y, dx, dw};
-    });
-    const Values x = c.x.values(), w = c.w.values(), dy = c.dy.values();
-    const auto tolerance = test::rounded_once(DType::kF32);
-    EXPECT_TRUE(
-        test::close(out[0], oracle::linear_forward(shape, x, w, c.bias.values()), tolerance));
-    EXPECT_TRUE(test::close(out[1], oracle::linear_backward_input(shape, dy, w), tolerance));
-    EXPECT_TRUE(test::close(out[2], oracle::linear_backward_weight(shape, dy, x), tolerance));
-  }
-}
-
 // In f32 the result of an addition after the whole sum is known to the bit: what stood there plus
 // what the product alone gives.
 TEST(LinearAdd, IsOneAdditionAfterTheWholeSumInF32) {

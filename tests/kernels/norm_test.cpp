@@ -25,6 +25,7 @@ struct Options {
   Dropout dropout = {};
   bool bias = true;
   bool d_residual_out = true;
+  float scale = 1.0f;  // of the branch
 };
 
 struct Case {
@@ -47,6 +48,13 @@ struct Case {
   OwnedTensor residual, branch, weight, bias, dy, d_residual_out;
 };
 
+// What a branch is multiplied by, element by element.
+Values scaled_mask(const Options& options, std::int64_t numel) {
+  Values mask = oracle::dropout_mask(options.dropout, numel);
+  for (double& value : mask) value *= static_cast<double>(options.scale);
+  return mask;
+}
+
 ConstTensor if_any(bool present, const OwnedTensor& tensor) {
   return present ? ConstTensor(tensor) : ConstTensor();
 }
@@ -68,7 +76,8 @@ Outputs forward(Stream& stream, const Case& c) {
                         .residual_out = c.options.branch ? Tensor(out[kResidual]) : Tensor(),
                         .y = out[kY],
                         .mean = out[kMean],
-                        .rstd = out[kRstd]});
+                        .rstd = out[kRstd],
+                        .branch_scale = c.options.scale});
   return out;
 }
 
@@ -95,16 +104,25 @@ Outputs backward(Stream& stream, const Case& c, const Outputs& kept, DType grad_
                          .dweight = out[kDWeight],
                          .dbias = c.options.bias ? Tensor(out[kDBias]) : Tensor(),
                          .add_to_weight_gradients = before != nullptr,
-                         .workspace = workspace});
+                         .workspace = workspace,
+                         .branch_scale = c.options.scale});
   return out;
 }
 
 std::vector<NormShape> shapes() {
   std::vector<NormShape> shapes;
   for (const NormKind kind : {NormKind::kLayerNorm, NormKind::kRmsNorm}) {
-    for (const auto& [tokens, width] :
-         {std::pair{1, 1}, {1, 7}, {5, 3}, {3, 64}, {17, 13}, {401, 96}, {67, 200}, {2, 1031}}) {
+    for (const auto& [tokens, width] : {std::pair{1, 1},
+                                        {1, 7},
+                                        {5, 3},
+                                        {3, 64},
+                                        {17, 13},
+                                        {401, 96},
+                                        {67, 200},
+                                        {2, 1031},
+                                        {1300, 20}}) {
       shapes.push_back({kind, tokens, width, 1e-5f});
+      shapes.push_back({kind, tokens, width, 1e-5f, 1.0f});
     }
   }
   return shapes;
@@ -113,7 +131,8 @@ std::vector<NormShape> shapes() {
 std::vector<Options> options() {
   return {{.branch = false, .bias = true, .d_residual_out = false},
           {.branch = true, .bias = false},
-          {.branch = true, .dropout = kDropout}};
+          {.branch = true, .dropout = kDropout},
+          {.branch = true, .dropout = kDropout, .scale = 0.22f}};
 }
 
 std::string describe(const Case& c) {
@@ -134,8 +153,8 @@ TEST_P(Norm, ForwardMatchesTheOracleOnAnyNumberOfThreads) {
       const Outputs out =
           test::on_any_number_of_threads([&](Stream& stream) { return forward(stream, c); });
       if (o.branch) {
-        const Values sum = oracle::masked_sum(c.residual.values(), c.branch.values(),
-                                              oracle::dropout_mask(o.dropout, c.numel()));
+        const Values sum =
+            oracle::masked_sum(c.residual.values(), c.branch.values(), scaled_mask(o, c.numel()));
         EXPECT_TRUE(test::close(out[kResidual], sum, test::rounded_once(GetParam())));
       }
       // The norm is taken of the residual as it is stored: that is what the backward reads.
@@ -160,8 +179,7 @@ TEST_P(Norm, BackwardMatchesTheOracleOnAnyNumberOfThreads) {
       const oracle::NormGradients expected =
           oracle::norm_backward(shape, kept[kResidual].values(), c.weight.values(), c.dy.values(),
                                 o.d_residual_out ? c.d_residual_out.values() : Values{});
-      const Values d_branch =
-          oracle::product(expected.d_residual, oracle::dropout_mask(o.dropout, c.numel()));
+      const Values d_branch = oracle::product(expected.d_residual, scaled_mask(o, c.numel()));
       for (const DType grad_dtype : {GetParam(), DType::kF32}) {
         const Outputs out = test::on_any_number_of_threads(
             [&](Stream& stream) { return backward(stream, c, kept, grad_dtype); });

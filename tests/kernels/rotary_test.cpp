@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tests/support/oracle_rotary.h"
 #include "tests/support/tensors.h"
 
@@ -25,12 +27,12 @@ struct Case {
   }
 };
 
-const Case kCases[] = {{1, 1, 1, 1, 2},  {1, 7, 1, 1, 6},    {2, 13, 4, 4, 10},
-                       {2, 65, 4, 2, 8}, {1, 130, 6, 2, 24}, {1, 9, 2, 1, 64}};
+const Case kCases[] = {{1, 1, 1, 1, 2},    {1, 7, 1, 1, 6},  {2, 13, 4, 4, 10}, {2, 65, 4, 2, 8},
+                       {1, 130, 6, 2, 24}, {1, 9, 2, 1, 64}, {1, 5, 1, 1, 1030}};
 
 OwnedTensor table_of(Stream& stream, const Case& c) {
   OwnedTensor table(DType::kF32, c.S * c.K);
-  rotary_table(stream, table, c.S, c.K, kTheta);
+  rotary_table(stream, table, c.S, c.K, {.theta = kTheta});
   return table;
 }
 
@@ -38,7 +40,7 @@ TEST(RotaryTable, IsTheDoubleTableRoundedOnce) {
   for (const auto& [positions, head_width] : {std::pair{1, 2}, {7, 6}, {150, 64}, {1024, 10}}) {
     const Outputs out = test::on_any_number_of_threads([&](Stream& stream) {
       OwnedTensor table(DType::kF32, positions * head_width);
-      rotary_table(stream, table, positions, head_width, kTheta);
+      rotary_table(stream, table, positions, head_width, {.theta = kTheta});
       return Outputs{table};
     });
     // Half an ulp of f32; 1e-12 is the double arithmetic of an angle of about 1000.
@@ -92,6 +94,69 @@ TEST_P(RotaryTest, ASequenceHasTheSameBitsAloneAndAmongOthers) {
     rotary(*stream, Case{1, c.S, c.H, c.G, c.K}.rotary(table, Tensor(alone).part(b * n, n), false));
   }
   EXPECT_TRUE(test::same_bits(alone, together));
+}
+
+// Expected values by hand; whole models of these kinds are compared with transformers in
+// tests/engine/model/families_test.cpp.
+TEST(RotaryFrequencies, OfPartOfAHeadLeaveTheOtherPairsAlone) {
+  const Values f = frequencies_of_pairs({.theta = 100.0, .fraction = 0.5}, 16, 4);
+  ASSERT_EQ(f.size(), 8u);
+  const double expected[] = {1.0, std::pow(100.0, -0.25), 0.1, std::pow(100.0, -0.75), 0, 0, 0, 0};
+  for (std::size_t j = 0; j < 8; ++j) EXPECT_NEAR(f[j], expected[j], 1e-15) << j;
+}
+
+TEST(RotaryFrequencies, OfLlama3KeepShortWavesStretchLongOnesAndMixBetween) {
+  // Pairs turn 640, 6.4, 2 and 0.064 / (2 pi) ... times; here by choice of C: 1 turn is 2 pi / f.
+  const double two_pi = 2.0 * std::acos(-1.0);
+  const RotaryFrequencies rope{
+      .theta = 10000.0, .scaling = RotaryScaling::kLlama3, .factor = 8.0, .original_length = 100};
+  const Values f = frequencies_of_pairs(rope, 4, 4), plain = {1.0, 0.01};
+  EXPECT_EQ(f[0], plain[0]);                 // 100 / 2 pi = 16 turns, above 4
+  EXPECT_NEAR(f[1], plain[1] / 8.0, 1e-18);  // 0.16 turns, below 1
+  RotaryFrequencies between = rope;
+  between.original_length = 1571;  // 0.01 turns 2.5 times: halfway between 1 and 4
+  const double turns = 1571 * 0.01 / two_pi, t = (turns - 1.0) / 3.0;
+  EXPECT_NEAR(frequencies_of_pairs(between, 4, 4)[1], (1.0 - t) * 0.01 / 8.0 + t * 0.01, 1e-17);
+  EXPECT_NEAR(t, 0.5, 1e-3);
+}
+
+TEST(RotaryFrequencies, OfLongropeAreDividedByTheListOfTheRowsLength) {
+  const RotaryFrequencies rope{.theta = 1.0,
+                               .scaling = RotaryScaling::kLongrope,
+                               .factor = 4.0,
+                               .original_length = 10,
+                               .short_factors = {1.0, 2.0},
+                               .long_factors = {4.0, 8.0}};
+  EXPECT_EQ(frequencies_of_pairs(rope, 4, 10), (Values{1.0, 0.5}));
+  EXPECT_EQ(frequencies_of_pairs(rope, 4, 11), (Values{0.25, 0.125}));
+  EXPECT_NEAR(rotary_factor(rope), std::sqrt(1.0 + std::log(4.0) / std::log(10.0)), 1e-15);
+}
+
+TEST(RotaryFrequencies, FactorsAreTheGivenOneOrTheScalingsOwn) {
+  RotaryFrequencies rope{.scaling = RotaryScaling::kYarn, .factor = 4.0, .original_length = 64};
+  EXPECT_NEAR(rotary_factor(rope), 0.1 * std::log(4.0) + 1.0, 1e-15);
+  rope.attention_factor = 1.25;
+  EXPECT_EQ(rotary_factor(rope), 1.25);
+  rope.scaling = RotaryScaling::kNone;
+  EXPECT_EQ(rotary_factor(rope), 1.0);
+  rope.scaling = RotaryScaling::kLinear;
+  EXPECT_EQ(rotary_factor({.scaling = RotaryScaling::kLinear, .factor = 8.0}), 1.0);
+}
+
+TEST(RotaryTable, HoldsTheFactorAndTheFrequencies) {
+  const RotaryFrequencies rope{.theta = 100.0,
+                               .fraction = 0.5,
+                               .scaling = RotaryScaling::kLinear,
+                               .factor = 2.0,
+                               .attention_factor = 3.0};
+  OwnedTensor table(DType::kF32, 5 * 8);
+  rotary_table(*test::compute_stream(), table, 5, 8, rope);
+  const Values values = table.values();
+  EXPECT_NEAR(values[4 * 8], 3.0 * std::cos(2.0), 1e-6);
+  EXPECT_NEAR(values[4 * 8 + 4], 3.0 * std::sin(2.0), 1e-6);
+  EXPECT_NEAR(values[4 * 8 + 1], 3.0 * std::cos(0.2), 1e-6);
+  EXPECT_EQ(values[4 * 8 + 2], 1.0);  // not turned, so without the factor
+  EXPECT_EQ(values[4 * 8 + 6], 0.0);
 }
 
 TEST(RotaryOracle, InverseIsTheGradient) {

@@ -21,11 +21,8 @@ using test::Values;
 
 constexpr Dropout kDropout{0.2f, {0xabcdef0123ull, 2, 9}, 0};
 
-const EmbeddingShape kShapes[] = {{1, 1, 1, 1, 1},
-                                  {1, 7, 5, 3, 9},
-                                  {3, 13, 37, 11, 0},
-                                  {2, 65, 96, 50, 65},
-                                  {2, 65, 300, 997, 70}};
+const EmbeddingShape kShapes[] = {{1, 1, 1, 1, 1},     {1, 7, 5, 3, 9},       {3, 13, 37, 11, 0},
+                                  {2, 65, 96, 50, 65}, {2, 65, 300, 997, 70}, {1, 9, 600, 5, 9}};
 
 std::string describe(const EmbeddingShape& shape) {
   return fmt::format("B {} S {} D {} V {}, {} position rows", shape.sequences, shape.positions,
@@ -316,6 +313,68 @@ TEST(TokenOracle, EmbeddingGradientsAreCentralDifferences) {
   EXPECT_TRUE(oracle::is_gradient(gradients.position_weight, positions, [&](const Values& v) {
     return oracle::dot(direction, oracle::embedding_forward(shape, tokens, token_weight, v, mask));
   }));
+}
+
+class TokenForms : public testing::TestWithParam<DType> {};
+INSTANTIATE_TEST_SUITE_P(Types, TokenForms, test::compute_types(), test::type_name);
+
+TEST_P(TokenForms, LogitsAreScaledAndCappedAndTheirGradientsFollow) {
+  constexpr std::int64_t kVocab = 300;
+  for (const LogitsForm& form :
+       {LogitsForm{0.25f, 0.0f}, LogitsForm{1.0f, 2.0f}, LogitsForm{3.0f, 1.5f}}) {
+    const OwnedTensor logits(GetParam(), test::random_values(3 * kVocab, 1, 4.0));
+    const std::vector<std::int32_t> targets{0, 17, 299};
+    Values z = logits.values(), slopes(z.size());
+    for (std::size_t i = 0; i < z.size(); ++i) {
+      const auto scale = static_cast<double>(form.scale), cap = static_cast<double>(form.softcap);
+      const double tanh = cap > 0.0 ? std::tanh(scale * z[i] / cap) : 0.0;
+      z[i] = cap > 0.0 ? cap * tanh : scale * z[i];
+      slopes[i] = scale * (1.0 - tanh * tanh);
+    }
+    oracle::Loss expected = oracle::cross_entropy(kVocab, z, targets);
+    for (std::size_t i = 0; i < z.size(); ++i) expected.gradients[i] *= 0.5 * slopes[i];
+    const Outputs out = test::on_any_number_of_threads([&](Stream& stream) {
+      Outputs out{logits, {DType::kF32, 3}, logits};
+      cross_entropy(stream, {3, kVocab, out[0], OwnedTensor(targets), out[1], true, 0.5f, form});
+      shape_logits(stream, form, out[2]);
+      stream.synchronize();
+      return out;
+    });
+    test::Tolerance tolerance = test::rounded_once(GetParam());
+    tolerance.absolute += 1e-6;
+    EXPECT_TRUE(test::close(out[0], expected.gradients, tolerance));
+    EXPECT_TRUE(test::close(out[1], expected.losses, {4e-6, 4e-6, 0.0}));
+    EXPECT_TRUE(test::close(out[2], z, tolerance));
+  }
+}
+
+TEST_P(TokenForms, EmbeddingsAndTheirGradientsAreScaled) {
+  const oracle::EmbeddingShape shape{2, 5, 33, 7, 5};
+  const auto tokens = test::random_tokens(10, 7, 1);
+  const OwnedTensor ids(tokens), table(GetParam(), test::random_values(7 * 33, 2));
+  const OwnedTensor positions(GetParam(), test::random_values(5 * 33, 3));
+  const OwnedTensor dy(GetParam(), test::random_values(10 * 33, 4));
+  constexpr double kScale = 6.0;
+  Values scaled = table.values();
+  for (double& value : scaled) value *= kScale;
+  const Values none(10 * 33, 1.0);
+  OwnedTensor y(GetParam(), 10 * 33), d_table(DType::kF32, 7 * 33);
+  OwnedTensor d_positions(DType::kF32, 5 * 33);
+  const auto stream = test::compute_stream();
+  embedding_forward(*stream, {2, 5, 33, 7, ids, table, positions, {}, y, 6.0f});
+  OwnedTensor workspace =
+      test::workspace(embedding_backward_workspace_bytes(10, 7, compute_device(*stream)));
+  embedding_backward(*stream,
+                     {2, 5, 33, 7, 5, ids, dy, {}, d_table, d_positions, false, workspace, 6.0f});
+  stream->synchronize();
+  EXPECT_TRUE(
+      test::close(y, oracle::embedding_forward(shape, tokens, scaled, positions.values(), none),
+                  test::rounded_once(GetParam())));
+  oracle::EmbeddingGradients expected =
+      oracle::embedding_backward(shape, tokens, dy.values(), none);
+  for (double& value : expected.token_weight) value *= kScale;
+  EXPECT_TRUE(test::close(d_table, expected.token_weight, {4e-6, 4e-6, 1e-6}));
+  EXPECT_TRUE(test::close(d_positions, expected.position_weight, {4e-6, 4e-6, 1e-6}));
 }
 
 TEST(TokenOracle, CrossEntropyGradientIsACentralDifference) {

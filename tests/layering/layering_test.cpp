@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/where.h"
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -27,17 +29,50 @@ struct Layer {
   std::set<std::string> may_include;  ///< besides itself
 };
 
-// The longest matching folder decides, so engine/model is not simply engine.
+// Rooms from the bottom to the top. The longest matching folder decides, so kernels/cpu is not simply
+// kernels.
 const std::vector<Layer> kLayers = {
     {"core", {}},
-    {"kernels", {"core"}},
-    {"sharding", {"core", "kernels"}},
-    {"optim", {"core", "kernels", "sharding"}},
-    {"checkpoint", {"core", "sharding"}},
+    {"kernels", {"core", "kernels/cpu", "kernels/cuda", "kernels/device_common"}},
+    {"kernels/cpu", {"core", "kernels"}},
+    {"kernels/cuda", {"core", "kernels", "kernels/device_common"}},
+    {"kernels/device_common", {"core", "kernels"}},
+    {"sharding/comm", {"core", "kernels", "kernels/cuda"}},
+    {"sharding/mesh", {"core", "sharding/comm"}},
+    {"sharding/state", {"core"}},
+    {"sharding/zero", {"core", "kernels", "sharding/comm", "sharding/mesh"}},
+    {"optim", {"core", "kernels", "sharding/comm", "sharding/mesh", "sharding/zero"}},
+    {"checkpoint/format", {"core", "sharding/state"}},
+    {"checkpoint/store", {"core", "sharding/state", "checkpoint/format"}},
+    {"checkpoint/interchange", {"core", "checkpoint/format", "checkpoint/store"}},
+    {"checkpoint", {"core", "sharding/state", "checkpoint/format", "checkpoint/store"}},
     {"engine/model", {"core", "kernels"}},
-    {"engine/data", {"core"}},
-    {"engine",
-     {"core", "kernels", "sharding", "optim", "checkpoint", "engine/model", "engine/data"}},
+    {"engine/data/tokenizer", {"core", "engine/data"}},
+    {"engine/data", {"core", "engine/data/tokenizer"}},
+    {"engine/data/tokenize", {"core", "engine/data", "engine/data/tokenizer"}},
+    {"engine/huggingface",
+     {"core", "sharding/state", "checkpoint/format", "checkpoint/store", "checkpoint/interchange"}},
+    {"engine/report", {"core", "checkpoint/store"}},
+    {"engine/recipe",
+     {"core", "optim", "sharding/zero", "checkpoint/store", "engine/huggingface", "engine/model",
+      "engine/report"}},
+    {"engine/train",
+     {"core", "kernels", "optim", "sharding/comm", "sharding/mesh", "sharding/state",
+      "sharding/zero", "checkpoint", "checkpoint/store", "engine/huggingface", "engine/model",
+      "engine/data", "engine/report", "engine/recipe"}},
+    {"engine/launch",
+     {"core", "kernels", "sharding/comm", "sharding/mesh", "engine/recipe", "engine/train"}},
+    {"engine/plan",
+     {"core", "optim", "sharding/comm", "sharding/mesh", "sharding/zero", "engine/model",
+      "engine/report", "engine/recipe", "engine/train", "engine/launch"}},
+    {"engine/run",
+     {"core", "kernels", "checkpoint", "checkpoint/store", "checkpoint/interchange",
+      "engine/huggingface", "engine/model", "engine/data", "engine/report", "engine/recipe",
+      "engine/train", "engine/launch", "engine/plan"}},
+    {"engine/main",
+     {"core", "checkpoint", "checkpoint/store", "checkpoint/interchange", "engine/data",
+      "engine/data/tokenize", "engine/data/tokenizer", "engine/report", "engine/recipe",
+      "engine/launch", "engine/plan", "engine/run"}},
 };
 
 struct Home {
@@ -48,13 +83,19 @@ struct Home {
 // Third-party libraries. One home each, so that each can be replaced in one place.
 const std::vector<Home> kHomes = {
     {"fmt/.*", ".*"},
-    {"yaml-cpp/.*", "engine/recipe[^/]*\\.cpp"},
-    {"nlohmann/.*", "engine/[^/]*\\.cpp|checkpoint/.*"},
+    {"yaml-cpp/.*", "engine/recipe/[^/]*\\.cpp"},
+    {"nlohmann/.*",
+     "engine/.*\\.cpp|engine/data/tokenizer/json_node\\.h|engine/huggingface/"
+     "config_reader\\.h|engine/train/"
+     "saved_counters\\.h|checkpoint/.*"},
     {"CLI/.*", "engine/main/.*"},
-    {"cblas\\.h", "kernels/cpu/gemm\\.cpp"},
     {"Eigen/.*", "kernels/.*"},
-    {"hdf5.*", "checkpoint/hdf5[^/]*"},
-    {"xxhash\\.h", "checkpoint/.*"},
+    {"hdf5.*", "checkpoint/.*/hdf5[^/]*"},
+    {"xxhash\\.h",
+     "checkpoint/.*|engine/data/tokenizer/tokenizer\\.cpp|engine/huggingface/export\\.cpp"},
+    {"pcre2\\.h", "engine/data/tokenizer/pattern/split_pattern\\.cpp"},
+    {"unicode/.*", "engine/data/tokenizer/normalizer\\.cpp"},
+    {"(zlib|zstd)\\.h", "engine/data/tokenize/text_stream\\.cpp"},
     {"mpi\\.h", "sharding/comm/mpi[^/]*\\.cpp"},
     {"nccl\\.h", "sharding/comm/nccl[^/]*\\.cpp"},
     {"cuda.*", "core/cuda[^/]*|kernels/cuda/.*|sharding/comm/nccl[^/]*\\.cpp"},
@@ -124,6 +165,35 @@ TEST(Layering, EveryFileIncludesOnlyWhatItsLayerMay) {
         << include.where() << ": " << from->folder << " must not know " << to->folder << " (\""
         << include.target << "\")";
     EXPECT_TRUE(fs::exists(fs::path(SHERD_SOURCE_DIR) / include.target)) << include.where();
+  }
+}
+
+void add_closure(const std::string& file, std::set<std::string>& seen) {
+  static const std::vector<Include> kAll = includes();
+  for (const Include& include : kAll) {
+    if (include.quoted && include.file == file && seen.insert(include.target).second) {
+      add_closure(include.target, seen);
+    }
+  }
+}
+
+// What a reader of a training step may have to look at, and what a change makes compile again.
+TEST(Layering, ATrainingStepKnowsAtMost35Headers) {
+  std::set<std::string> headers;
+  add_closure("engine/train/training_step.cpp", headers);
+  EXPECT_GT(headers.size(), 20u);
+  EXPECT_LE(headers.size(), 35u);
+}
+
+// The tokenizer is below the data room that uses it: of that room it knows the bottom only.
+TEST(Layering, TheTokenizerKnowsOnlyTheLowerPartsOfData) {
+  for (const Include& include : includes()) {
+    if (!include.quoted || !include.file.starts_with("engine/data/tokenizer/")) continue;
+    if (!include.target.starts_with("engine/data/")) continue;
+    const bool is_allowed = include.target.starts_with("engine/data/tokenizer/") ||
+                            include.target == "engine/data/utf8.h" ||
+                            include.target == "engine/data/mapped_file.h";
+    EXPECT_TRUE(is_allowed) << include.where() << ": \"" << include.target << "\"";
   }
 }
 

@@ -21,8 +21,8 @@ float gradient(std::uint64_t parameter, std::int64_t i) {
 // Writes the whole gradient where it is held whole, so that a rank that added more than its own
 // slices would be seen.
 void set_gradients(const UnitState& unit, int rank) {
-  for (int owner = 0; owner < unit.layout().world_size(); ++owner) {
-    if (unit.placement().gradients_sharded && owner != rank) continue;
+  for (int owner = 0; owner < unit.layout().num_slices(); ++owner) {
+    if (unit.placement().gradients_sharded() && owner != rank) continue;
     auto* slice = unit.gradient(owner).as<float>();
     for (const sharding::Piece& piece : unit.layout().pieces(owner)) {
       const std::uint32_t parameter = unit.spec().parameters[piece.parameter].index;
@@ -83,7 +83,8 @@ TEST(GradientNorm, IsNotFiniteIfAnyGradientIsNot) {
        {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
     Rank rank = test::lone_rank(0, 1);
     rank.compute_stream = make_cpu_compute_stream({});
-    const auto units = test::make_units(test::small_units(1, false), sharding::kStages[0], rank);
+    const auto units =
+        test::make_units(test::small_units(1, false), sharding::placement_of(0), rank);
     GradientNorm norm(rank, units);
     EXPECT_EQ(norm.local_sum_of_squares(), 0.0);
     units[1].gradient(0).as<float>()[3] = bad;

@@ -91,6 +91,18 @@ TEST(LossScaler, ManySkipsInARowEndTheRunWhateverTheMode) {
   }
 }
 
+TEST(LossScaler, ACleanStepBetweenSkipsStartsTheirCountAnew) {
+  LossScaling options;
+  options.mode = LossScaling::Mode::kStatic;
+  LossScaler scaler(options);
+  for (int round = 0; round < 2; ++round) {
+    for (std::int64_t skip = 1; skip < kMaxSkipsInARow; ++skip)
+      EXPECT_NO_THROW(scaler.skipped_step());
+    scaler.clean_step();
+    EXPECT_EQ(scaler.state().skips_in_a_row, 0);
+  }
+}
+
 TEST(LossScaler, StaticKeepsItsScale) {
   LossScaling options = dynamic();
   options.mode = LossScaling::Mode::kStatic;

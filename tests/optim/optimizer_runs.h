@@ -39,7 +39,7 @@ inline std::vector<UnitSpec> straddling_units() {
 inline std::vector<int> slices_of_parameters(const sharding::FlatLayout& layout,
                                              std::size_t num_parameters) {
   std::vector<int> counts(num_parameters, 0);
-  for (int owner = 0; owner < layout.world_size(); ++owner) {
+  for (int owner = 0; owner < layout.num_slices(); ++owner) {
     for (const sharding::Piece& piece : layout.pieces(owner)) {
       ++counts[static_cast<std::size_t>(piece.parameter)];
     }

@@ -95,7 +95,7 @@ void check_parameters(const UnitState& unit, const ElementStep& element_step) {
     for (std::int64_t i = 0; i < slice.numel; ++i) {
       const double value = expected[static_cast<std::size_t>(i)];
       ASSERT_NEAR(slice.as<float>()[i], value, value == 0.0 ? 0.0 : kTolerance)
-          << unit.name() << " slice " << owner << " of " << unit.layout().world_size();
+          << unit.name() << " slice " << owner << " of " << unit.layout().num_slices();
     }
   }
 }
@@ -157,7 +157,7 @@ TEST(Sgd, WithoutMomentumIsTheTextbook) {
 TEST(WeightDecay, SparesTensorsOfOneDimensionAndThoseThatMatchAPattern) {
   const auto stream = make_cpu_compute_stream({});
   const Rank rank = test::lone_rank(0, 1);
-  const auto units = test::make_units(test::small_units(2, false), sharding::kStages[0], rank);
+  const auto units = test::make_units(test::small_units(2, false), sharding::placement_of(0), rank);
   const auto adamw = make_optimizer(adamw_options(), rank, units);
   int spared = 0, decayed = 0;
   for (std::size_t u = 0; u < units.size(); ++u) {

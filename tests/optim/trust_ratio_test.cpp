@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "optim/by_norm.h"
+#include "optim/layerwise_adaptive.h"
 #include "tests/optim/optimizer_runs.h"
 #include "tests/support/whole_tensor_optimizer.h"
 
@@ -52,7 +52,8 @@ std::vector<RatiosOfSteps> ratios_on_ranks(const Problem& problem, const RunShap
         straddling_units(),
         sharding::placement_of(shape.stage, sharding::GradSync::kEveryMicroStep), rank);
     for (const UnitState& unit : units) test::fill_slices(unit, problem.initial);
-    const auto optimizer = make_by_norm(problem.options, rank, units);
+    const auto optimizer = make_optimizer(problem.options, rank, units);
+    const auto& adaptive = dynamic_cast<const LayerwiseAdaptive&>(*optimizer);
     rank.guard([&] {
       for (int t = 1; t <= kSteps; ++t) {
         for (const UnitState& unit : units) {
@@ -61,7 +62,7 @@ std::vector<RatiosOfSteps> ratios_on_ranks(const Problem& problem, const RunShap
           });
         }
         take_step(rank.compute(), *optimizer, units, update_step(kLr, t));
-        ratios[static_cast<std::size_t>(rank.rank)].push_back(optimizer->ratios());
+        ratios[static_cast<std::size_t>(rank.rank)].push_back(adaptive.ratios());
       }
     });
   });

@@ -5,7 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "sharding/unit.h"
+#include "sharding/comm/threads.h"
+#include "sharding/zero/unit.h"
 #include "tests/support/training_harness.h"
 
 namespace sherd::test {
@@ -44,19 +45,20 @@ inline std::vector<sharding::UnitState> make_units(const std::vector<UnitSpec>& 
                                                    const sharding::Precision& precision = {}) {
   std::vector<sharding::UnitState> units;
   for (const UnitSpec& spec : specs) {
-    units.emplace_back(sharding::UnitPlan(spec, placement, precision, rank.world_size), rank);
+    units.emplace_back(sharding::UnitPlan(spec, placement, precision, rank.mesh), rank);
   }
   return units;
 }
 
-/// In [-1, 1), a multiple of 2^-20: a function of its arguments, never zero, with sums that round.
+/// In (-1, 1), an odd multiple of 2^-23: a function of its arguments, never zero, with sums that
+/// round, so that the order of three shows.
 inline float number(std::uint64_t a, std::uint64_t b, std::uint64_t c, std::uint64_t d = 0) {
   std::uint64_t bits = a;
   for (const std::uint64_t word : {b, c, d}) {
     bits = (bits ^ (bits >> 31)) * 0xbf58476d1ce4e5b9ull + word + 0x9e3779b97f4a7c15ull;
   }
   bits = (bits ^ (bits >> 29)) * 0x94d049bb133111ebull;
-  return (static_cast<float>(bits >> 43) + 0.5f) / 1048576.0f - 1.0f;
+  return (static_cast<float>(bits >> 41) + 0.5f) / 4194304.0f - 1.0f;
 }
 
 /// Writes f(parameter index, element) into every slice that this rank updates.
@@ -73,11 +75,13 @@ void fill_slices(const sharding::UnitState& unit, Value&& value) {
   }
 }
 
-/// A rank without streams and peers, for what only holds memory.
+/// A rank without streams, whose peers never come: for what only holds memory.
 inline sharding::Rank lone_rank(int rank, int world_size) {
   sharding::Rank member;
   member.rank = rank;
-  member.world_size = world_size;
+  member.mesh = sharding::Mesh::sharded(world_size);
+  member.groups = std::make_unique<sharding::ProcessGroups>(member.mesh, rank,
+                                                            sharding::make_thread_rendezvous());
   member.memory = std::make_unique<HeapAllocator>();
   return member;
 }

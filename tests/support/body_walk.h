@@ -1,15 +1,16 @@
 /// Runs a device body on the host as a grid would: every thread of every block, in packs of N.
 #pragma once
 
-#include "kernels/body/walk.h"
+#include "kernels/device_common/walk.h"
 
 namespace sherd::test {
 
 template <int N, class Body>
 void run_flat(std::int64_t numel, const Body& body) {
-  const std::int64_t threads = kernels::body::flat_blocks(numel, N) * kernels::body::kThreads;
+  const std::int64_t threads =
+      kernels::device_common::flat_blocks(numel, N) * kernels::device_common::kThreads;
   for (std::int64_t thread = 0; thread < threads; ++thread) {
-    kernels::body::walk_flat<N>(numel, thread, threads, body);
+    kernels::device_common::walk_flat<N>(numel, thread, threads, body);
   }
 }
 

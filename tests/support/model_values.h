@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/sharded_model.h"
+#include "engine/train/sharded_model.h"
 
 namespace sherd::testing {
 

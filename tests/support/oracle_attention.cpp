@@ -49,23 +49,42 @@ void add_scaled(double factor, const double* a, double* b, std::int64_t K) {
 }
 
 double scale_of(const AttentionShape& shape) {
+  if (shape.scale > 0.0f) return static_cast<double>(shape.scale);
   return 1.0 / std::sqrt(static_cast<double>(shape.head_width));
 }
 
-// The probabilities of one query over keys 0 .. q, and the log of their denominator.
+bool sees(const AttentionShape& shape, std::int64_t q, std::int64_t k) {
+  return k <= q && (shape.window == 0 || k > q - shape.window);
+}
+
+// The probabilities of one query over keys 0 .. q, and the log of their denominator. `slope`: of the
+// soft cap at each score, 1 without one.
 Values probabilities(const AttentionShape& shape, const Values& qkv, std::int64_t b, std::int64_t h,
-                     std::int64_t q, double* lse) {
+                     std::int64_t q, double* lse, Values* slope = nullptr) {
   const Layout at(shape);
   Values p(static_cast<std::size_t>(q + 1));
+  if (slope != nullptr) slope->assign(p.size(), 1.0);
+  double sum = 0.0, largest = -1e300;
   for (std::int64_t k = 0; k <= q; ++k) {
-    p[static_cast<std::size_t>(k)] =
+    double s =
         scale_of(shape) * inner(&qkv[at.query(b, q, h)], &qkv[at.key(b, k, h)], shape.head_width);
+    if (shape.softcap > 0.0f) {
+      const auto cap = static_cast<double>(shape.softcap);
+      const double tanh = std::tanh(s / cap);
+      s = cap * tanh;
+      if (slope != nullptr) (*slope)[static_cast<std::size_t>(k)] = 1.0 - tanh * tanh;
+    }
+    p[static_cast<std::size_t>(k)] = s;
+    if (sees(shape, q, k)) largest = std::max(largest, s);
   }
-  const double largest = *std::max_element(p.begin(), p.end());
-  double sum = 0.0;
-  for (const double s : p) sum += std::exp(s - largest);
+  for (std::int64_t k = 0; k <= q; ++k) {
+    if (sees(shape, q, k)) sum += std::exp(p[static_cast<std::size_t>(k)] - largest);
+  }
   *lse = largest + std::log(sum);
-  for (double& s : p) s = std::exp(s - *lse);
+  for (std::int64_t k = 0; k <= q; ++k) {
+    double& s = p[static_cast<std::size_t>(k)];
+    s = sees(shape, q, k) ? std::exp(s - *lse) : 0.0;
+  }
   return p;
 }
 
@@ -101,14 +120,16 @@ Values attention_backward(const AttentionShape& shape, const Values& qkv, const 
     for (std::int64_t h = 0; h < shape.query_heads; ++h) {
       for (std::int64_t q = 0; q < shape.positions; ++q) {
         double lse = 0.0;
-        const Values p = probabilities(shape, qkv, b, h, q, &lse);
+        Values slope;
+        const Values p = probabilities(shape, qkv, b, h, q, &lse, &slope);
         const double* d = &dout[at.out(b, q, h)];
         const double row_sum = inner(d, &out[at.out(b, q, h)], K);
         for (std::int64_t k = 0; k <= q; ++k) {
           const double probability = p[static_cast<std::size_t>(k)];
           const double kept = mask[at.score(b, h, q, k)];
           const double dp = kept * inner(d, &qkv[at.value(b, k, h)], K);
-          const double ds = probability * (dp - row_sum) * scale_of(shape);
+          const double ds =
+              probability * (dp - row_sum) * slope[static_cast<std::size_t>(k)] * scale_of(shape);
           add_scaled(ds, &qkv[at.key(b, k, h)], &dqkv[at.query(b, q, h)], K);
           add_scaled(ds, &qkv[at.query(b, q, h)], &dqkv[at.key(b, k, h)], K);
           add_scaled(probability * kept, d, &dqkv[at.value(b, k, h)], K);

@@ -30,8 +30,9 @@ Norm norm_forward(const NormShape& shape, const Values& residual, const Values& 
     }
     out.rstd[t] = 1.0 / std::sqrt(variance + static_cast<double>(shape.eps));
     for (std::size_t d = 0; d < D; ++d) {
-      out.y[t * D + d] =
-          (r[d] - out.mean[t]) * out.rstd[t] * weight[d] + (bias.empty() ? 0.0 : bias[d]);
+      out.y[t * D + d] = (r[d] - out.mean[t]) * out.rstd[t] *
+                             (weight[d] + static_cast<double>(shape.weight_offset)) +
+                         (bias.empty() ? 0.0 : bias[d]);
     }
   }
   return out;
@@ -47,7 +48,9 @@ NormGradients norm_backward(const NormShape& shape, const Values& residual, cons
     const auto xhat = [&](std::size_t d) {
       return (residual[t * D + d] - norm.mean[t]) * norm.rstd[t];
     };
-    const auto dxhat = [&](std::size_t d) { return dy[t * D + d] * weight[d]; };
+    const auto dxhat = [&](std::size_t d) {
+      return dy[t * D + d] * (weight[d] + static_cast<double>(shape.weight_offset));
+    };
     double mean_dxhat = 0.0, mean_dxhat_xhat = 0.0;
     for (std::size_t d = 0; d < D; ++d) {
       mean_dxhat += dxhat(d) / static_cast<double>(D);

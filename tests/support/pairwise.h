@@ -11,7 +11,7 @@ std::vector<std::vector<int>> pairwise_cover(const std::vector<int>& sizes);
 
 /// Calls `use` with every row of the full product.
 template <class Use>
-void for_full_product(const std::vector<int>& sizes, Use&& use) {
+void for_full_matmul(const std::vector<int>& sizes, Use&& use) {
   std::vector<int> row(sizes.size(), 0);
   while (true) {
     use(row);

@@ -111,32 +111,16 @@ class OpeningStream final : public Stream {
 
 }  // namespace
 
-std::unique_ptr<Stream> SeparateDevice::make_stream(const StreamOptions& options) const {
-  const bool at_once = options.name == "compute" && !deferred_;
-  return std::make_unique<OpeningStream>(at_once ? make_cpu_compute_stream(options)
-                                                 : make_cpu_worker_stream(options));
+std::unique_ptr<Stream> SeparateDevice::make_stream(StreamOptions options) const {
+  if (streams_) return std::make_unique<OpeningStream>(streams_->make_stream(options));
+  const bool at_once = options.purpose == StreamPurpose::kCompute && !deferred_;
+  return std::make_unique<OpeningStream>(at_once ? make_cpu_compute_stream(std::move(options))
+                                                 : make_cpu_worker_stream(std::move(options)));
 }
 
-std::unique_ptr<ArenaMemory> SeparateDevice::make_memory(std::int64_t bytes) {
-  return std::make_unique<ClosedMemory>(bytes);
-}
-
-engine::Device SeparateDevice::as_device() const {
-  const auto use_for = [device = *this](engine::LaunchOptions& launch, engine::PlanOfRank plan,
-                                        engine::PlanOfRank host) {
-    launch.make_stream = [device](const StreamOptions& options) {
-      return device.make_stream(options);
-    };
-    launch.memory = [plan = std::move(plan)](int r) {
-      MemoryPlan of_rank = plan(r);
-      auto memory = make_memory(of_rank.arena_bytes());
-      return std::make_unique<Arena>(std::move(of_rank), std::move(memory));
-    };
-    launch.host_memory = [host = std::move(host)](int r) {
-      return std::make_unique<Arena>(host(r));
-    };
-  };
-  return {DeviceKind::kCpu, true, use_for};
+std::unique_ptr<Allocator> SeparateDevice::make_memory(MemoryPlan plan) const {
+  auto memory = std::make_unique<ClosedMemory>(plan.arena_bytes());
+  return std::make_unique<Arena>(std::move(plan), std::move(memory));
 }
 
 }  // namespace sherd::testing

@@ -3,27 +3,29 @@
 /// device memory by itself dies of a segmentation fault, as it would with a GPU's.
 ///
 /// With `deferred`, the compute stream is a queue with a thread of its own, as a GPU's is: what
-/// host code reads without waiting isn't there yet.
+/// host code reads without waiting isn't there yet. With `streams`, work is done on those.
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "core/arena.h"
-#include "engine/device.h"
+#include "tests/support/late_streams.h"
 
 namespace sherd::testing {
 
-class SeparateDevice {
+class SeparateDevice final : public engine::Machine {
  public:
   explicit SeparateDevice(bool deferred) : deferred_(deferred) {}
+  explicit SeparateDevice(LateStreams streams) : deferred_(true), streams_(std::move(streams)) {}
 
-  std::unique_ptr<Stream> make_stream(const StreamOptions& options) const;
-  static std::unique_ptr<ArenaMemory> make_memory(std::int64_t bytes);
-  /// As whole runs take it: ranks get streams and memory of it.
-  engine::Device as_device() const;
+  engine::DeviceTraits traits() const override { return {DeviceKind::kCpu, true}; }
+  std::unique_ptr<Stream> make_stream(StreamOptions options) const override;
+  std::unique_ptr<Allocator> make_memory(MemoryPlan plan) const override;
 
  private:
   bool deferred_;
+  std::optional<LateStreams> streams_;
 };
 
 }  // namespace sherd::testing

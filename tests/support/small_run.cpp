@@ -3,11 +3,11 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "checkpoint/committed.h"
+#include "checkpoint/format/manifest.h"
 #include "checkpoint/inspect.h"
-#include "checkpoint/manifest.h"
-#include "engine/recipe.h"
-#include "engine/run.h"
+#include "checkpoint/store/committed.h"
+#include "engine/recipe/recipe.h"
+#include "engine/run/run.h"
 
 namespace sherd::testing {
 
@@ -36,16 +36,13 @@ void train_in(const test::TempFolder& folder, const std::string& output, const T
       "parallelism: {{data_parallel_shard_degree: {4}}}\n"
       "zero_optimization: {{stage: {5}}}\n"
       "optimizer: {{type: {6}, lr: 0.01}}\n"
-      "checkpoint: {{interval: {7}, async: {8}}}\n"
+      "checkpoint: {{interval: {7}, async: {8}, {11}}}\n"
       "{9}\n{10}\n",
       folder.path(), output, run.accumulation, kSteps, run.world, run.stage, run.optimizer,
-      kInterval, run.async, run.precision, run.more);
+      run.interval, run.async, run.precision, run.more, run.checkpoint);
   const engine::ResolvedRecipe recipe = engine::resolve_recipe(request);
-  if (run.device) {
-    engine::train(recipe, *run.device);
-  } else {
-    engine::train(recipe);
-  }
+  engine::train(recipe, run.machine ? run.machine : engine::choose_machine(recipe.values),
+                *run.disk);
 }
 
 std::vector<std::string> numbers_of(const test::TempFolder& folder, const std::string& output) {
@@ -53,8 +50,9 @@ std::vector<std::string> numbers_of(const test::TempFolder& folder, const std::s
   std::istringstream in(folder.read(output + "/metrics.jsonl"));
   for (std::string line; std::getline(in, line);) {
     nlohmann::json parsed = nlohmann::json::parse(line);
-    if (parsed.contains("saved")) continue;
-    for (const char* key : {"tokens_per_s", "exposed_comm_ms", "comm_cpu_ms", "peak_bytes"}) {
+    if (!parsed.contains("step") || parsed.contains("saved")) continue;
+    for (const char* key :
+         {"tokens_per_s", "exposed_comm_ms", "comm_cpu_ms", "peak_bytes", "isa"}) {
       parsed.erase(key);
     }
     lines.push_back(parsed.dump());

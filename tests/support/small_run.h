@@ -5,7 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/device.h"
+#include "checkpoint/store/disk.h"
+#include "engine/launch/device.h"
 #include "tests/support/temp_folder.h"
 
 namespace sherd::testing {
@@ -20,8 +21,11 @@ struct TrainingRun {
   int stage = 0, world = 1;
   std::string precision, optimizer, accumulation;
   bool async = true;
+  int interval = kInterval;
+  std::string checkpoint = "keep_last: 2";  ///< more keys of that block
   std::string more{};
-  std::optional<engine::Device> device{};  ///< none: the processor
+  std::shared_ptr<const engine::Machine> machine{};  ///< none: the processor
+  checkpoint::Disk* disk = &checkpoint::posix_disk();
 };
 /// Trains in `folder`/`output`, or goes on there.
 void train_in(const test::TempFolder& folder, const std::string& output, const TrainingRun& run);

@@ -6,6 +6,8 @@
 #include <new>
 #include <utility>
 
+#include "kernels/isa.h"
+
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #else
@@ -219,12 +221,16 @@ std::unique_ptr<Stream> compute_stream(int num_threads) {
 
 Outputs on_any_number_of_threads(const std::function<Outputs(Stream&)>& run) {
   Outputs single = run(*compute_stream(1));
-  for (const int num_threads : {2, 4}) {
-    const Outputs several = run(*compute_stream(num_threads));
-    EXPECT_EQ(several.size(), single.size());
-    for (std::size_t i = 0; i < std::min(several.size(), single.size()); ++i) {
-      EXPECT_TRUE(same_bits(several[i], single[i]))
-          << "output " << i << " on " << num_threads << " threads against one";
+  for (const kernels::Isa isa : kernels::available_isas()) {
+    if (isa == kernels::Isa::kAmx) continue;  // its bf16 matmuls have bits of their own
+    const kernels::ForcedIsa forced(isa);
+    for (const int num_threads : {1, 2, 4}) {
+      const Outputs other = run(*compute_stream(num_threads));
+      EXPECT_EQ(other.size(), single.size());
+      for (std::size_t i = 0; i < std::min(other.size(), single.size()); ++i) {
+        EXPECT_TRUE(same_bits(other[i], single[i]))
+            << "output " << i << " on " << num_threads << " threads with " << kernels::name_of(isa);
+      }
     }
   }
   return single;

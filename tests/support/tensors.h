@@ -93,8 +93,8 @@ inline ::testing::AssertionResult close(const OwnedTensor& actual, const Values&
 std::unique_ptr<Stream> compute_stream(int num_threads = 1);
 
 using Outputs = std::vector<OwnedTensor>;
-/// Calls `run` with streams of 1, 2 and 4 threads, expects the same bits from all, and returns what
-/// one thread computed.
+/// Calls `run` with streams of 1, 2 and 4 threads on every instruction set of this machine, expects
+/// the same bits from all, and returns what one thread computed.
 Outputs on_any_number_of_threads(const std::function<Outputs(Stream&)>& run);
 
 /// For parameterised tests over element types.

@@ -8,10 +8,9 @@
 #include <memory>
 #include <thread>
 
-#include "engine/memory_plan.h"
 #include "engine/model/parameters.h"
-#include "engine/rank_memory.h"
-#include "engine/token_feed.h"
+#include "engine/plan/memory_plan.h"
+#include "engine/train/token_feed.h"
 #include "tests/support/separate_device.h"
 
 namespace sherd::testing {
@@ -28,12 +27,13 @@ std::uint64_t mixed(std::uint64_t value) {  // splitmix64's finaliser
 
 std::string name_of(const RunShape& setup) {
   constexpr const char* kPlaces[] = {"", ", apart", ", apart and deferred", ", on a GPU"};
-  return fmt::format("stage {} world {} micro-steps {} {} prefetch {} {} threads {} delays {}{}",
-                     setup.stage, setup.world_size, setup.num_micro_steps,
-                     setup.grad_sync == sharding::GradSync::kBoundary ? "boundary" : "every",
-                     setup.prefetch_depth, setup.reshard_after_forward ? "reshard" : "keep",
-                     setup.threads_per_rank, setup.delay_seed,
-                     kPlaces[static_cast<int>(setup.place)]);
+  return fmt::format(
+      "stage {} world {} micro-steps {} {} prefetch {} {} threads {} delays {}{}{}{}", setup.stage,
+      setup.world_size, setup.num_micro_steps,
+      setup.grad_sync == sharding::GradSync::kBoundary ? "boundary" : "every", setup.prefetch_depth,
+      setup.reshard_after_forward ? "reshard" : "keep", setup.threads_per_rank, setup.delay_seed,
+      kPlaces[static_cast<int>(setup.place)], setup.late_stream.empty() ? "" : ", late ",
+      setup.late_stream);
 }
 
 std::string difference(const Outcome& a, const Outcome& b) {
@@ -70,7 +70,7 @@ model::ModelShape tiny_model(bool tied) {
   shape.norm = tied ? kernels::NormKind::kLayerNorm : kernels::NormKind::kRmsNorm;
   shape.positions = tied ? model::Positions::kLearned : model::Positions::kRope;
   shape.activation = tied ? kernels::ActivationKind::kGelu : kernels::ActivationKind::kSwiGlu;
-  shape.bias = tied;
+  if (tied) shape.biases = model::Biases::everywhere();
   shape.tied = tied;
   shape.dropout = 0.1;
   shape.init_std = 0.2;
@@ -121,19 +121,24 @@ engine::TrainingOptions applied(engine::TrainingOptions options, const RunShape&
   return options;
 }
 
+sharding::Mesh mesh_of(const RunShape& setup) {
+  return setup.axes.empty() ? sharding::Mesh::sharded(setup.world_size)
+                            : sharding::Mesh(setup.axes);
+}
+
 engine::LaunchOptions launch_options(const RunShape& setup) {
   engine::LaunchOptions launch;
-  launch.world_size = setup.world_size;
+  launch.mesh = mesh_of(setup);
   launch.threads_per_rank = setup.threads_per_rank;
   if (setup.delay_seed != 0) launch.hook = delays(setup.delay_seed);
+  if (!setup.late_stream.empty()) {
+    launch.machine = std::make_shared<LateStreams>(setup.late_stream);
+  }
   return launch;
 }
 
-void run_ranks(const RunShape& setup, const std::function<void(sharding::Rank&)>& body,
-               const std::function<std::unique_ptr<Allocator>(int r)>& memory) {
-  engine::LaunchOptions launch = launch_options(setup);
-  launch.memory = memory;
-  engine::run_ranks(launch, body);
+void run_ranks(const RunShape& setup, const std::function<void(sharding::Rank&)>& body) {
+  engine::run_ranks(launch_options(setup), body);
 }
 
 engine::NextBatch tokens_for(const engine::TrainingOptions& options, const sharding::Rank& rank,
@@ -142,7 +147,7 @@ engine::NextBatch tokens_for(const engine::TrainingOptions& options, const shard
   memory.resize(static_cast<std::size_t>(2 * tokens));
   return [&options, &rank, &memory, tokens](std::int64_t step, std::int64_t micro_step) {
     const std::int64_t first_row =
-        (micro_step * rank.world_size + rank.rank) * options.model.sequences;
+        (micro_step * rank.data_degree() + rank.data_index()) * options.model.sequences;
     fill_tokens(options.model, step, first_row, memory.data(), memory.data() + tokens);
     return engine::TokenBatch{{memory.data(), DType::kI32, tokens},
                               {memory.data() + tokens, DType::kI32, tokens}};
@@ -163,8 +168,9 @@ void collect_parameters(const engine::ShardedModel& model,
                         std::map<std::string, std::vector<float>>& parameters) {
   const sharding::Rank& rank = model.rank();
   for (const sharding::UnitState& unit : model.units()) {
-    const Tensor slice = unit.master(rank.rank);
-    for (const sharding::Piece& piece : unit.layout().pieces(rank.rank)) {
+    if (!unit.counts_slice()) continue;  // another rank writes the same
+    const Tensor slice = unit.master(unit.own_slice());
+    for (const sharding::Piece& piece : unit.layout().pieces(unit.own_slice())) {
       const std::string& name = unit.spec().parameters[piece.parameter].name;
       const Tensor part = slice.part(piece.position, piece.count);
       rank.compute().copy(part.data, parameters.at(name).data() + piece.first_element,
@@ -174,15 +180,15 @@ void collect_parameters(const engine::ShardedModel& model,
   rank.compute().synchronize();
 }
 
-void expect_memory_as_planned(const Arena& memory, const std::string& what) {
+void expect_memory_as_planned(const Arena& memory, const std::string& label) {
   const MemoryPlan& plan = memory.plan();
-  EXPECT_EQ(memory.not_acquired(), std::vector<std::string>{}) << what;
-  EXPECT_EQ(memory.peak_bytes(), plan.peak_bytes()) << what;
-  EXPECT_EQ(memory.peak_by_category(), plan.peak_by_category()) << what;
+  EXPECT_EQ(memory.not_acquired(), std::vector<std::string>{}) << label;
+  EXPECT_EQ(memory.peak_bytes(), plan.peak_bytes()) << label;
+  EXPECT_EQ(memory.peak_by_category(), plan.peak_by_category()) << label;
   for (const Phase phase : {kForward, kLoss, kBackward, kUpdate}) {
     const int index = std::countr_zero(static_cast<unsigned>(phase));
     EXPECT_EQ(memory.peak_by_phase()[index], plan.by_phase()[index])
-        << what << ", " << sherd::name_of(phase);
+        << label << ", " << sherd::name_of(phase);
   }
 }
 
@@ -191,18 +197,15 @@ void place_ranks(engine::LaunchOptions& launch, const RunShape& setup,
   using Place = RunShape::Place;
   engine::MemoryRequest request;
   request.separate_memory = setup.place != Place::kHost;
-  const auto device = [=](int r) { return engine::device_plan(buffers(r), request); };
-  const auto host = [=](int r) { return engine::host_plan(buffers(r), request); };
-  if (setup.place == Place::kHost) {
-    launch.memory = [=](int r) { return std::make_unique<Arena>(device(r)); };
-  } else if (setup.place == Place::kGpu) {
-    launch.device = DeviceKind::kCuda;
-    launch.share_device = true;
-    launch.cuda.graphs = setup.cuda_graphs;
-    launch.memory = [=](int r) { return engine::cuda_arena(device(r)); };
-    launch.host_memory = [=](int r) { return engine::pinned_arena(host(r)); };
-  } else {
-    SeparateDevice(setup.place == Place::kApartDeferred).as_device().use_for(launch, device, host);
+  launch.plan = [=](int r) { return engine::device_plan(buffers(r), request); };
+  launch.host_plan = [=](int r) { return engine::host_plan(buffers(r), request); };
+  if (setup.place == Place::kGpu) {
+    launch.machine = engine::cuda_machine(
+        setup.world_size, {.share_device = true, .stream = {.graphs = setup.cuda_graphs}});
+  } else if (setup.place != Place::kHost) {
+    launch.machine = std::make_shared<SeparateDevice>(
+        setup.late_stream.empty() ? SeparateDevice(setup.place == Place::kApartDeferred)
+                                  : SeparateDevice(LateStreams(setup.late_stream)));
   }
 }
 
@@ -214,7 +217,7 @@ Outcome train(engine::TrainingOptions options, const RunShape& setup, int num_st
   const bool apart = setup.place != RunShape::Place::kHost;
   place_ranks(launch, setup, [&](int r) {
     const auto device = setup.place == RunShape::Place::kGpu ? DeviceKind::kCuda : DeviceKind::kCpu;
-    auto buffers = engine::training_buffers(options, {.world_size = setup.world_size,
+    auto buffers = engine::training_buffers(options, {.mesh = mesh_of(setup),
                                                       .rank = r,
                                                       .num_threads = launch.compute_threads(),
                                                       .device = device});
@@ -231,9 +234,10 @@ Outcome train(engine::TrainingOptions options, const RunShape& setup, int num_st
     if (apart) {
       feed.emplace(
           options, rank, [&](std::int64_t step, std::int64_t micro_step, const data::Batch& batch) {
-            fill_tokens(options.model, step,
-                        (micro_step * rank.world_size + rank.rank) * options.model.sequences,
-                        batch.inputs.as<std::int32_t>(), batch.targets.as<std::int32_t>());
+            fill_tokens(
+                options.model, step,
+                (micro_step * rank.data_degree() + rank.data_index()) * options.model.sequences,
+                batch.inputs.as<std::int32_t>(), batch.targets.as<std::int32_t>());
           });
       feed->start(0);
       next_batch = [&](std::int64_t step, std::int64_t micro) { return feed->next(step, micro); };

@@ -8,15 +8,17 @@
 #include <vector>
 
 #include "core/arena.h"
-#include "engine/launch.h"
-#include "engine/memory_plan.h"
-#include "engine/training_step.h"
+#include "engine/launch/launch.h"
+#include "engine/plan/memory_plan.h"
+#include "engine/train/training_step.h"
 
 namespace sherd::testing {
 
 /// A run of a few steps: how it was cut up, not what it computes.
 struct RunShape {
   int world_size = 1;
+  /// Instead of `world_size` ranks that share the ZeRO state: other axes, whose product is the world.
+  std::vector<sharding::MeshAxis> axes{};
   int num_micro_steps = 1;
   int stage = 0;
   sharding::GradSync grad_sync = sharding::GradSync::kEveryMicroStep;
@@ -27,8 +29,12 @@ struct RunShape {
   /// its kernels run behind the host's back. kGpu: a GPU, which all ranks share.
   enum class Place { kHost, kApart, kApartDeferred, kGpu } place = Place::kHost;
   bool cuda_graphs = false;
+  /// The stream whose work is put off as long as possible (tests/support/late_streams.h); "compute"
+  /// wants kApart, since host code may touch a host's memory at once.
+  std::string late_stream{};
   std::uint64_t delay_seed = 0;  ///< 0: no delays; else sleeps up to 0.2 ms at stream boundaries
 };
+sharding::Mesh mesh_of(const RunShape& setup);
 std::string name_of(const RunShape& setup);
 
 /// What a run computed. Compared with ==: every bit counts.
@@ -61,15 +67,14 @@ Outcome train(engine::TrainingOptions options, const RunShape& setup, int num_st
 /// `options` with `setup` applied.
 engine::TrainingOptions applied(engine::TrainingOptions options, const RunShape& setup);
 engine::LaunchOptions launch_options(const RunShape& setup);
-/// Launches `setup.world_size` ranks with its threads and delays; memory from the heap by default.
-void run_ranks(const RunShape& setup, const std::function<void(sharding::Rank&)>& body,
-               const std::function<std::unique_ptr<Allocator>(int r)>& memory = {});
+/// Launches `setup.world_size` ranks with its threads and delays; memory from the heap.
+void run_ranks(const RunShape& setup, const std::function<void(sharding::Rank&)>& body);
 /// Fails the test unless each phase of a training, and its peak, held exactly what was planned.
-void expect_memory_as_planned(const Arena& memory, const std::string& what);
+void expect_memory_as_planned(const Arena& memory, const std::string& label);
 /// A rank's micro-batches as the training step asks for them; `batches` gives them memory.
 engine::NextBatch tokens_for(const engine::TrainingOptions& options, const sharding::Rank& rank,
                              std::vector<std::int32_t>& memory);
-/// Gives `launch` the memory that `buffers` of rank r need where `setup` places ranks.
+/// Gives `launch` the machine where `setup` places ranks, and plans for the `buffers` of rank r.
 void place_ranks(engine::LaunchOptions& launch, const RunShape& setup,
                  const std::function<std::vector<BufferSpec>(int r)>& buffers);
 /// Copies what this rank owns into whole tensors (every rank writes its own elements).

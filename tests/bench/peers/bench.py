@@ -155,7 +155,7 @@ def row_of(case):
 
 HEAD = ["model", "world", "Sherd / PyTorch", "Sherd tokens/s", "PyTorch tokens/s", "ratio (min–max)",
         "ratio of processor time",
-        "last loss", "share of product rate", "peak MiB", "of it libraries", "beyond 16 B/parameter", "load"]
+        "last loss", "share of matmul rate", "peak MiB", "of it libraries", "beyond 16 B/parameter", "load"]
 
 
 def print_table(cases):

@@ -25,15 +25,16 @@
 
 #include "core/arena.h"
 #include "core/thread_team.h"
-#include "engine/device.h"
-#include "engine/memory_plan.h"
+#include "engine/launch/device.h"
+#include "engine/launch/matmul_rate.h"
+#include "engine/launch/system_info.h"
 #include "engine/model/parameters.h"
-#include "engine/product_rate.h"
-#include "engine/recipe.h"
-#include "engine/system_info.h"
-#include "engine/token_feed.h"
-#include "engine/training_step.h"
-#include "kernels/cpu/gemm.h"
+#include "engine/plan/memory_plan.h"
+#include "engine/recipe/recipe.h"
+#include "engine/train/from_recipe.h"
+#include "engine/train/token_feed.h"
+#include "engine/train/training_step.h"
+#include "tests/bench/openblas.h"
 
 namespace {
 
@@ -61,7 +62,7 @@ std::vector<Number> read_all(const std::string& path) {
 void describe(const engine::Recipe& recipe) {
   const engine::TrainingOptions options = engine::training_options(recipe);
   const model::ModelShape& shape = options.model;
-  const bool cuda = engine::device_kind(recipe) == DeviceKind::kCuda;
+  const bool cuda = engine::device_traits(recipe).kind == DeviceKind::kCuda;
   nlohmann::ordered_json out = {{"layers", shape.num_layers},
                                 {"width", shape.width},
                                 {"query_heads", shape.query_heads},
@@ -71,10 +72,10 @@ void describe(const engine::Recipe& recipe) {
                                 {"rmsnorm", shape.norm == kernels::NormKind::kRmsNorm},
                                 {"rope", shape.positions == model::Positions::kRope},
                                 {"swiglu", shape.gated()},
-                                {"bias", shape.bias},
+                                {"bias", shape.biases.qkv},
                                 {"tied", shape.tied},
                                 {"norm_eps", shape.norm_eps},
-                                {"rope_theta", shape.rope_theta},
+                                {"rope_theta", shape.rotary[0].theta},
                                 {"sequences", shape.sequences},
                                 {"seq_length", shape.seq_length},
                                 {"lr", recipe.optimizer.lr},
@@ -133,9 +134,9 @@ double processor_seconds() {
 // On the recipe's device, with what a training needs there and no more.
 engine::LaunchOptions launch_of(const engine::Recipe& recipe,
                                 const engine::TrainingOptions& options) {
-  const engine::Device device = engine::choose_device(recipe);
-  engine::LaunchOptions launch = engine::launch_options(recipe);
-  const engine::MemoryRequest request{.world_size = launch.world_size,
+  engine::LaunchOptions launch = engine::launch_options(recipe, engine::choose_machine(recipe));
+  const engine::DeviceTraits device = launch.machine->traits();
+  const engine::MemoryRequest request{.mesh = launch.mesh,
                                       .num_threads = launch.compute_threads(),
                                       .device = device.kind,
                                       .deterministic = recipe.run.deterministic,
@@ -148,9 +149,8 @@ engine::LaunchOptions launch_of(const engine::Recipe& recipe,
     all.insert(all.end(), batches.begin(), batches.end());
     return all;
   };
-  device.use_for(
-      launch, [=](int r) { return engine::device_plan(buffers(r), request); },
-      [=](int r) { return engine::host_plan(buffers(r), request); });
+  launch.plan = [=](int r) { return engine::device_plan(buffers(r), request); };
+  launch.host_plan = [=](int r) { return engine::host_plan(buffers(r), request); };
   return launch;
 }
 
@@ -159,7 +159,7 @@ void write_weights(const engine::Recipe& recipe, const std::string& path) {
   engine::run_ranks(launch_of(recipe, options), [&](sharding::Rank& rank) {
     engine::ShardedModel model(options, rank);
     engine::TrainingStep training_step(options, model);
-    CHECK(rank.world_size == 1, "the weights are written by one rank");
+    CHECK(rank.world_size() == 1, "the weights are written by one rank");
     std::ofstream file(path, std::ios::binary);
     for (const sharding::UnitState& unit : model.units()) {
       for (const Tensor& tensor : unit.layout().views(unit.resident_parameters())) {
@@ -175,7 +175,7 @@ data::FillBatch batches_of(const std::vector<std::int32_t>& file, const model::M
   return [&](std::int64_t step, std::int64_t, const data::Batch& batch) {
     const std::int64_t width = shape.seq_length + 1;
     for (std::int64_t b = 0; b < shape.sequences; ++b) {
-      std::int64_t row = (step * rank.world_size + rank.rank) * shape.sequences + b;
+      std::int64_t row = (step * rank.world_size() + rank.rank) * shape.sequences + b;
       // Reading ahead goes beyond the last step.
       row %= static_cast<std::int64_t>(file.size()) / width;
       const std::int64_t at = b * shape.seq_length;
@@ -191,8 +191,8 @@ void train(const engine::Recipe& recipe, const std::string& tokens_path) {
   const std::int64_t libraries = status_bytes("VmRSS");
   engine::LaunchOptions launch = launch_of(recipe, options);
   KernelTimes kernels;
-  if (launch.device == DeviceKind::kCpu) launch.hook = kernels.hook();
-  std::barrier turn(launch.world_size);
+  if (launch.machine->traits().kind == DeviceKind::kCpu) launch.hook = kernels.hook();
+  std::barrier turn(launch.world_size());
   bool more = true;
   engine::run_ranks(launch, [&](sharding::Rank& rank) {
     engine::ShardedModel model(options, rank);
@@ -221,8 +221,8 @@ void train(const engine::Recipe& recipe, const std::string& tokens_path) {
             {"exposed_comm_ms", result.exposed_comm_ms},
             {"processor_seconds", processor_seconds() - processor},
             {"kernels", kernels.seconds()},
-            {"libraries", launch.device == DeviceKind::kCpu ? libraries : 0},
-            {"peak", launch.device == DeviceKind::kCpu
+            {"libraries", launch.machine->traits().kind == DeviceKind::kCpu ? libraries : 0},
+            {"peak", launch.machine->traits().kind == DeviceKind::kCpu
                          ? status_bytes("VmHWM")
                          : static_cast<const Arena&>(*rank.memory).taken_bytes()}};
         fmt::print("{}\n", answer.dump());
@@ -234,7 +234,7 @@ void train(const engine::Recipe& recipe, const std::string& tokens_path) {
 
 // Operations per second of OpenBLAS where it is fastest: every thread multiplies large matrices of
 // its own. The best of a few.
-double product_rate(int num_threads) {
+double matmul_rate(int num_threads) {
   constexpr std::int64_t kSize = 1536;
   constexpr int kRepeats = 4;
   std::vector<float> numbers(num_threads * 3 * kSize * kSize, 0.5f);
@@ -244,13 +244,13 @@ double product_rate(int num_threads) {
     const auto begin = Clock::now();
     team.parallel_for(num_threads, [&](std::int64_t task, int) {
       float* own = numbers.data() + task * 3 * kSize * kSize;
-      kernels::cpu::gemm({.rows = kSize,
-                          .columns = kSize,
-                          .depth = kSize,
-                          .a = {own, kSize},
-                          .b = {own + kSize * kSize, kSize},
-                          .c = own + 2 * kSize * kSize,
-                          .c_stride = kSize});
+      bench::gemm({.rows = kSize,
+                   .columns = kSize,
+                   .depth = kSize,
+                   .a = {own, kSize},
+                   .b = {own + kSize * kSize, kSize},
+                   .c = own + 2 * kSize * kSize,
+                   .c_stride = kSize});
     });
     const std::chrono::duration<double> seconds = Clock::now() - begin;
     if (repeat > 0) best = std::min(best, seconds.count());
@@ -261,11 +261,11 @@ double product_rate(int num_threads) {
 int run(std::vector<std::string> args) {
   const std::string command = args.empty() ? "" : args[0];
   if (command == "rate" && args.size() == 2) {
-    fmt::print("{:.2f}\n", product_rate(std::stoi(args[1])) * 1e-9);
+    fmt::print("{:.2f}\n", matmul_rate(std::stoi(args[1])) * 1e-9);
     return 0;
   }
   if (command == "gpu_rate" && args.size() == 1) {
-    fmt::print("{:.2f}\n", engine::measure_product_rate_of_gpu(DType::kBF16, {}) * 1e-9);
+    fmt::print("{:.2f}\n", engine::measure_matmul_rate_of_gpu(DType::kBF16, {}) * 1e-9);
     return 0;
   }
   const std::size_t own = command == "describe" ? 2 : 3;

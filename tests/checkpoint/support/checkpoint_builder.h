@@ -19,10 +19,10 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/hdf5_index.h"
-#include "checkpoint/manifest.h"
+#include "checkpoint/format/manifest.h"
+#include "checkpoint/store/hdf5_index.h"
 #include "core/error.h"
-#include "sharding/state.h"
+#include "sharding/state/state.h"
 
 namespace sherd::test {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/disk.h"
+#include "checkpoint/store/disk.h"
 #include "tests/checkpoint/support/checkpoint_builder.h"
 
 namespace sherd::test {
@@ -52,6 +52,7 @@ class FrozenDisk : public checkpoint::Disk {
     return 0;
   }
   ssize_t pwrite(int, const void*, std::size_t, std::int64_t) override { return -EROFS; }
+  int truncate(int, std::int64_t) override { return -EROFS; }
   int fsync(int) override { return -EROFS; }
   int flock(int) override { return -EROFS; }
   int lstat(const std::string&, checkpoint::FileStatus&) override { return -EROFS; }

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/disk.h"
+#include "checkpoint/store/disk.h"
 
 namespace sherd::test {
 
@@ -65,6 +65,10 @@ class HookedDisk : public checkpoint::Disk {
         real_.pwrite(fd, from, answer ? static_cast<std::size_t>(*answer) : bytes, offset);
     if (after_) after_(call, done);
     return done;
+  }
+  int truncate(int fd, std::int64_t bytes) override {
+    return pass({"truncate", path_of(fd), "", 0, bytes, ""},
+                [&] { return real_.truncate(fd, bytes); });
   }
   int fsync(int fd) override {
     // Not made: no test cuts the power of this machine, and hundreds of saves would wait for it.

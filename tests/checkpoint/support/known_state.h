@@ -17,9 +17,9 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/manifest.h"
+#include "checkpoint/format/manifest.h"
 #include "core/error.h"
-#include "sharding/state.h"
+#include "sharding/state/state.h"
 
 namespace sherd::test {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/step_directory.h"
+#include "checkpoint/store/step_directory.h"
 #include "checkpoint/writer.h"
 #include "tests/checkpoint/support/known_state.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/hdf5_index.h"
+#include "checkpoint/store/hdf5_index.h"
 #include "checkpoint/writer.h"
 #include "tests/checkpoint/support/known_state.h"
 

@@ -28,11 +28,12 @@ class BatcherTest : public testing::Test {
     }
     folder_.write(name + ".bin", bytes);
   }
-  std::shared_ptr<const Dataset> open(double validation_fraction = 0) {
+  std::shared_ptr<const Dataset> open(std::int64_t seq_length, double validation_fraction = 0) {
     return open_dataset({.path = folder_.path(),
                          .format = Format::kBin,
                          .validation_fraction = validation_fraction,
-                         .vocab_size = 65536});
+                         .vocab_size = 65536,
+                         .seq_length = seq_length});
   }
   /// All rows of a step, in the order of the global batch; targets are checked on the way.
   static std::vector<Ids> rows_of(const Batcher& batcher, std::int64_t step) {
@@ -48,6 +49,7 @@ class BatcherTest : public testing::Test {
     }
     return rows;
   }
+  /// In one text each token is the one before it plus one.
   static void append_rows(const Ids& inputs, const Ids& targets, std::int64_t seq_length,
                           std::vector<Ids>& rows) {
     for (auto row = inputs.begin(); row != inputs.end(); row += seq_length) {
@@ -64,11 +66,11 @@ class BatcherTest : public testing::Test {
 TEST_F(BatcherTest, AnEpochVisitsEveryWindowOnceAndStaysInsideFiles) {
   const std::vector<int> sizes = {101, 7, 8, 9, 15, 16, 17, 24, 1};
   for (std::size_t i = 0; i < sizes.size(); ++i) add_file(std::to_string(i), sizes[i]);
-  const auto data = open();
+  const auto data = open(8);
   const Batcher batcher(data, {.seq_length = 8, .micro_batch_size = 1, .seed = 3});
-  // q = (n - 1) / 8 is 12, 0, 0, 1, 1, 1, 2, 2, 0; max(q - 1, 1) of those above 0:
-  ASSERT_EQ(batcher.num_windows(), 11 + 1 + 1 + 1 + 1 + 1);
-  EXPECT_EQ(batcher.num_skipped_parts(), 3);
+  // q = (n - 1) / 8 is 12, 1, 1, 1, 2, 2 of the long ones, and 1 of 7 + 8 + 1 joined tokens:
+  // max(q - 1, 1) windows each.
+  ASSERT_EQ(batcher.num_windows(), 11 + 1 + 1 + 1 + 1 + 1 + 1);
   for (std::int64_t epoch = 0; epoch < 50; ++epoch) {
     std::map<int, std::set<std::int64_t>> starts;
     for (std::int64_t s = 0; s < batcher.num_windows(); ++s) {
@@ -84,7 +86,7 @@ TEST_F(BatcherTest, AnEpochVisitsEveryWindowOnceAndStaysInsideFiles) {
 
 TEST_F(BatcherTest, ReachesEveryTokenOverTheEpochs) {
   add_file("a", 30);
-  const Batcher batcher(open(), {.seq_length = 8, .micro_batch_size = 1, .seed = 1});
+  const Batcher batcher(open(8), {.seq_length = 8, .micro_batch_size = 1, .seed = 1});
   std::set<std::int32_t> seen;
   for (std::int64_t step = 0; step < 400; ++step) {
     const std::vector<Ids> rows = rows_of(batcher, step);
@@ -99,7 +101,7 @@ TEST_F(BatcherTest, ReachesEveryTokenOverTheEpochs) {
 TEST_F(BatcherTest, WindowsStayOutOfTheOtherSplit) {
   add_file("a", 200);
   add_file("b", 55);
-  const Batcher batcher(open(0.3), {.seq_length = 5, .micro_batch_size = 2, .seed = 9});
+  const Batcher batcher(open(5, 0.3), {.seq_length = 5, .micro_batch_size = 2, .seed = 9});
   const auto trains = [](std::int32_t id) { return id < 140 || (id >= 200 && id < 238); };
   for (std::int64_t step = 0; step < 300; ++step) {
     for (const Ids& row : rows_of(batcher, step)) {
@@ -116,7 +118,7 @@ TEST_F(BatcherTest, WindowsStayOutOfTheOtherSplit) {
 TEST_F(BatcherTest, IsAPureFunction) {
   add_file("a", 500);
   const BatchShape shape{.seq_length = 10, .micro_batch_size = 3, .num_micro_steps = 2, .seed = 5};
-  const Batcher one(open(), shape), two(open(), shape);
+  const Batcher one(open(10), shape), two(open(10), shape);
   const auto later = rows_of(one, 77);
   rows_of(two, 3);
   EXPECT_EQ(rows_of(two, 77), later);
@@ -125,7 +127,7 @@ TEST_F(BatcherTest, IsAPureFunction) {
 
 TEST_F(BatcherTest, OtherSeedsAndEpochsAreOtherOrders) {
   add_file("a", 500);
-  const auto data = open();
+  const auto data = open(10);
   const auto epoch = [&](std::uint64_t seed, std::int64_t which) {
     const Batcher batcher(data, {.seq_length = 10, .micro_batch_size = 1, .seed = seed});
     Ids order;
@@ -149,7 +151,8 @@ TEST_F(BatcherTest, OtherSeedsAndEpochsAreOtherOrders) {
 
 TEST_F(BatcherTest, RowsDoNotDependOnTheNumberOfRanks) {
   for (int i = 0; i < 5; ++i) add_file(std::to_string(i), 90 + 37 * i);
-  const auto data = open();
+  for (int i = 5; i < 9; ++i) add_file(std::to_string(i), i - 3);
+  const auto data = open(6);
   const auto rows = [&](int world, std::int64_t micro_steps, std::int64_t micro_batch) {
     const Batcher batcher(data, {.seq_length = 6,
                                  .micro_batch_size = micro_batch,
@@ -172,15 +175,17 @@ TEST_F(BatcherTest, RowsDoNotDependOnTheNumberOfRanks) {
 
 TEST_F(BatcherTest, ValidatesAllWholeWindowsInOrder) {
   add_file("a", 11);  // windows at 0 and 5
-  add_file("b", 5);   // none
+  add_file("b", 5);   // none of its own
   add_file("c", 6);   // one
+  add_file("d", 4);   // joined with b: one, and three tokens behind it
   folder_.write("train.txt", std::string(100, '\0'));
   const auto data = open_dataset({.path = folder_.file("train.txt"),
                                   .format = Format::kBin,
                                   .validation_path = folder_.file("*.bin"),
-                                  .vocab_size = 65536});
+                                  .vocab_size = 65536,
+                                  .seq_length = 5});
   const Batcher batcher(data, {.seq_length = 5, .micro_batch_size = 1});
-  ASSERT_EQ(batcher.num_validation_windows(), 3);
+  ASSERT_EQ(batcher.num_validation_windows(), 4);
   Ids inputs(15), targets(15);
   batcher.fill_validation(0, 3, tensor_of(inputs), tensor_of(targets));
   EXPECT_EQ(inputs, (Ids{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 18, 19, 20}));
@@ -188,18 +193,63 @@ TEST_F(BatcherTest, ValidatesAllWholeWindowsInOrder) {
   Ids last_inputs(5), last_targets(5);
   batcher.fill_validation(2, 1, tensor_of(last_inputs), tensor_of(last_targets));
   EXPECT_EQ(last_inputs, (Ids{16, 17, 18, 19, 20}));
+  batcher.fill_validation(3, 1, tensor_of(last_inputs), tensor_of(last_targets));
+  EXPECT_EQ(last_inputs, (Ids{11, 12, 13, 14, 15}));
+  EXPECT_EQ(last_targets, (Ids{12, 13, 14, 15, 22}));
+}
+
+TEST_F(BatcherTest, ReachesEveryTokenOfManyShortFiles) {
+  for (int i = 0; i < 40; ++i) add_file(std::to_string(100 + i), 1 + i % 5);
+  const auto data = open(8, 0.3);
+  const Batcher batcher(data, {.seq_length = 8, .micro_batch_size = 1, .seed = 4});
+  std::set<std::int32_t> trained, validated;
+  for (std::int64_t sample = 0; sample < 40 * batcher.num_windows(); ++sample) {
+    const auto place = batcher.training_place(sample);
+    Ids ids(9);
+    data->file(place.file).read(place.first, 9, ids.data());
+    trained.insert(ids.begin(), ids.end());
+  }
+  for (std::int64_t window = 0; window < batcher.num_validation_windows(); ++window) {
+    Ids inputs(8), targets(8);
+    batcher.fill_validation(window, 1, tensor_of(inputs), tensor_of(targets));
+    validated.insert(inputs.begin(), inputs.end());
+    validated.insert(targets.begin(), targets.end());
+  }
+  EXPECT_EQ(std::ssize(trained), data->num_tokens(Split::kTrain));
+  EXPECT_GT(std::ssize(validated), data->num_tokens(Split::kValidation) - 8);
+  for (const std::int32_t id : validated) EXPECT_FALSE(trained.contains(id)) << id;
+}
+
+// Printed by the version before short files were joined: what is long lies where it lay.
+TEST_F(BatcherTest, FilesThatAreAllLongKeepTheOrderTheyHad) {
+  add_file("a", 200);
+  add_file("b", 90);
+  const auto data = open(7, 0.2);
+  const Batcher batcher(data, {.seq_length = 7, .micro_batch_size = 1, .seed = 17});
+  std::vector<std::pair<int, std::int64_t>> places;
+  for (std::int64_t sample = 30; sample < 36; ++sample) {
+    const auto place = batcher.training_place(sample);
+    places.emplace_back(place.file, place.first);
+  }
+  const std::vector<std::pair<int, std::int64_t>> expected = {{1, 42}, {0, 61}, {1, 56},
+                                                              {1, 28}, {0, 68}, {0, 96}};
+  EXPECT_EQ(places, expected);
+  EXPECT_EQ(data->fingerprint(), 7359161621572768500u);
 }
 
 TEST_F(BatcherTest, SamplesValidationFromEveryStart) {
   add_file("a", 40);
   add_file("b", 30);
-  const Batcher batcher(open(0.5), {.seq_length = 5, .micro_batch_size = 1, .seed = 2});
+  const Batcher batcher(open(5, 0.5), {.seq_length = 5, .micro_batch_size = 1, .seed = 2});
   std::set<std::int32_t> starts;
   for (std::int64_t batch = 0; batch < 100; ++batch) {
     Ids inputs(20), targets(20), again(20);
-    batcher.fill_validation_sample(batch, 4, tensor_of(inputs), tensor_of(targets));
-    batcher.fill_validation_sample(batch, 4, tensor_of(again), tensor_of(targets));
-    EXPECT_EQ(inputs, again);
+    batcher.fill_validation_sample(4, 4 * batch, 4, tensor_of(inputs), tensor_of(targets));
+    for (int row = 0; row < 4; ++row) {
+      batcher.fill_validation_sample(4, 4 * batch + row, 1, tensor_of(again).part(row * 5, 5),
+                                     tensor_of(targets).part(row * 5, 5));
+    }
+    EXPECT_EQ(inputs, again) << "a window alone is the window among others";
     std::vector<Ids> rows;
     append_rows(inputs, targets, 5, rows);
     for (const Ids& row : rows) starts.insert(row.front());
@@ -212,7 +262,7 @@ TEST_F(BatcherTest, SamplesValidationFromEveryStart) {
 
 TEST_F(BatcherTest, MisuseIsOurBug) {
   add_file("a", 100);
-  const Batcher batcher(open(), {.seq_length = 5, .micro_batch_size = 2, .world = 2});
+  const Batcher batcher(open(5), {.seq_length = 5, .micro_batch_size = 2, .world = 2});
   Ids inputs(10), targets(10), small(9);
   EXPECT_DEATH(batcher.fill(0, 0, 2, tensor_of(inputs), tensor_of(targets)), "rank 2 of 2");
   EXPECT_DEATH(batcher.fill(0, 1, 0, tensor_of(inputs), tensor_of(targets)), "micro-step 1 of 1");

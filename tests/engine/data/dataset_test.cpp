@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "tests/support/error_text.h"
 #include "tests/support/temp_folder.h"
+#include "tests/where.h"
 
 namespace sherd::data {
 namespace {
@@ -74,12 +75,83 @@ TEST_F(DatasetTest, SplitsTheEndOffEveryFile) {
   expect_part(train[0], 0, 0, 900);
   expect_part(train[1], 1, 0, 13);
   const auto& validation = data->parts(Split::kValidation);
-  ASSERT_EQ(validation.size(), 3u);
+  ASSERT_EQ(validation.size(), 2u);
   expect_part(validation[0], 0, 900, 100);
   expect_part(validation[1], 1, 13, 2);
-  expect_part(validation[2], 2, 0, 1);
   EXPECT_EQ(data->num_tokens(Split::kTrain), 913);
-  EXPECT_EQ(data->summary(), "3 files, 913 tokens train, 103 tokens validation");
+  EXPECT_EQ(data->num_tokens(Split::kValidation), 103);
+  EXPECT_EQ(data->summary(),
+            "3 files, 913 tokens train, 103 tokens validation (100 in whole sequences)\n"
+            "validation: skipped the text of 1 file, together shorter than a sequence, 1 token");
+}
+
+TEST_F(DatasetTest, JoinsWhatIsShorterThanASequence) {
+  folder_.write("1", "ab");
+  folder_.write("2", "cd\n");
+  folder_.write("3", "0123456789");
+  folder_.write("4", "ef");
+  folder_.write("5", "wxyz");
+  const auto data =
+      open_dataset({.path = folder_.path(), .validation_fraction = 0, .seq_length = 4});
+  const auto& train = data->parts(Split::kTrain);
+  ASSERT_EQ(train.size(), 2u);
+  expect_part(train[0], 2, 0, 10);
+  // A line break between texts, unless the first of the two ends with one.
+  const std::string joined = "ab\ncd\nef\nwxyz";
+  expect_part(train[1], 5, 0, std::ssize(joined));
+  const TokenFile& file = data->file(5);
+  for (std::int64_t first = 0; first <= std::ssize(joined); ++first) {
+    for (std::int64_t count = 0; first + count <= std::ssize(joined); ++count) {
+      Ids ids(static_cast<std::size_t>(count));
+      file.read(first, count, ids.data());
+      const std::string expected =
+          joined.substr(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+      EXPECT_EQ(std::string(ids.begin(), ids.end()), expected) << first << ", " << count;
+    }
+  }
+  EXPECT_EQ(data->summary(),
+            "5 files, 21 tokens train, 0 tokens validation\n"
+            "training: joined the text of 4 files, each shorter than a sequence, 11 tokens");
+}
+
+TEST_F(DatasetTest, JoinsWithTheVocabularysOwnLineBreakOrWithNothing) {
+  const auto joined = [&](const DataOptions& options) {
+    const auto data = open_dataset(options);
+    EXPECT_EQ(data->parts(Split::kTrain).size(), 1u);
+    return read_all(data->file(data->parts(Split::kTrain)[0].file));
+  };
+  DataOptions options{
+      .path = folder_.file("text/*"), .validation_fraction = 0, .vocab_size = 4, .seq_length = 5};
+  options.format = Format::kChars;
+  folder_.write("text/1", "b\nb");  // \n is 0
+  folder_.write("text/2", "cab");
+  EXPECT_EQ(joined(options), (Ids{2, 0, 2, 0, 3, 1, 2}));
+  folder_.write("text/1", "bdb");  // no line break in this vocabulary
+  EXPECT_EQ(joined(options), (Ids{1, 3, 1, 2, 0, 1}));
+  folder_.write("bin/1.bin", {"\1\0\2\0", 4});
+  folder_.write("bin/2.bin", {"\3\0\4\0\5\0", 6});
+  options.path = folder_.file("bin");
+  options.format = Format::kBin;
+  options.vocab_size = 65536;
+  options.seq_length = 4;
+  EXPECT_EQ(joined(options), (Ids{1, 2, 3, 4, 5}));
+}
+
+TEST_F(DatasetTest, JoinsEachSplitByItself) {
+  for (char name = 'a'; name < 'd'; ++name)
+    folder_.write(std::string(1, name), std::string(10, name));
+  const auto data =
+      open_dataset({.path = folder_.path(), .validation_fraction = 0.3, .seq_length = 8});
+  const auto text = [&](Split split) {
+    const Ids ids = read_all(data->file(data->parts(split).at(0).file));
+    return std::string(ids.begin(), ids.end());
+  };
+  EXPECT_EQ(text(Split::kTrain), "aaaaaaa\nbbbbbbb\nccccccc");
+  EXPECT_EQ(text(Split::kValidation), "aaa\nbbb\nccc");
+  EXPECT_EQ(data->summary(),
+            "3 files, 21 tokens train, 9 tokens validation (8 in whole sequences)\n"
+            "training: joined the text of 3 files, each shorter than a sequence, 21 tokens\n"
+            "validation: joined the text of 3 files, each shorter than a sequence, 9 tokens");
 }
 
 TEST_F(DatasetTest, KeepsEverythingForTrainingWhenNoValidationIsAskedFor) {
@@ -96,7 +168,9 @@ TEST_F(DatasetTest, SplitsShakespeareAsNanoGptDoes) {
       open_dataset({.path = path, .format = Format::kChars, .vocab_size = 65, .seq_length = 64});
   EXPECT_EQ(data->num_tokens(Split::kTrain), 1003854);  // nanoGPT, data/shakespeare_char/readme.md
   EXPECT_EQ(data->num_tokens(Split::kValidation), 111540);
-  EXPECT_EQ(data->summary(), "1 file, 1,003,854 tokens train, 111,540 tokens validation");
+  EXPECT_EQ(data->summary(),
+            "1 file, 1,003,854 tokens train, 111,540 tokens validation (111,488 in whole "
+            "sequences)");
   // In nanoGPT's vocabulary "\n !$&',-.3:;?ABC...xyz" the text begins 18, 47, 56, 57, 58.
   Ids first(5);
   data->file(0).read(0, 5, first.data());
@@ -155,6 +229,20 @@ TEST_F(DatasetTest, RefusesIdsOutsideTheVocabulary) {
       "(no error)");
 }
 
+// Files are looked through in pieces of 65,536 tokens: the first, the third, and a begun fourth.
+TEST_F(DatasetTest, RefusesAnIdOutsideTheVocabularyWhereverItStands) {
+  constexpr std::size_t kTokens = 3 * 65536 + 9;
+  for (const std::size_t at : {std::size_t{0}, std::size_t{2 * 65536}, kTokens - 1}) {
+    std::string text(2 * kTokens, '\0');
+    text[2 * at] = 7;
+    const std::string path = folder_.write("a.bin", text);
+    const std::string message =
+        error({.path = path, .format = Format::kBin, .validation_fraction = 0, .vocab_size = 7});
+    EXPECT_NE(message.find("token id 7 at byte " + std::to_string(2 * at) + ","), std::string::npos)
+        << message;
+  }
+}
+
 TEST_F(DatasetTest, RefusesAVocabularyOfAnotherSize) {
   const std::string path = folder_.write("text", "hello world");
   for (const int vocab_size : {7, 9}) {
@@ -183,22 +271,19 @@ TEST_F(DatasetTest, RefusesHalfAToken) {
 TEST_F(DatasetTest, RefusesTextShorterThanOneSequence) {
   folder_.write("1", std::string(8, 'x'));
   folder_.write("2", std::string(5, 'x'));
-  DataOptions options{.path = folder_.path(), .validation_fraction = 0, .seq_length = 8};
-  EXPECT_EQ(
-      error(options),
-      folder_.path() +
-          ": training text shorter than one sequence: training.seq_length 8 needs 9 tokens in "
-          "one file, the longest of 2 has 8; give longer text or a shorter "
-          "training.seq_length.");
-  options.seq_length = 7;
+  DataOptions options{.path = folder_.path(), .validation_fraction = 0, .seq_length = 14};
+  EXPECT_EQ(error(options),
+            folder_.path() +
+                ": training text shorter than one sequence: training.seq_length 14 needs 15 "
+                "tokens, and there are 13; give longer text or a shorter training.seq_length.");
+  options.seq_length = 13;  // both, and a line break between them
   EXPECT_EQ(error(options), "(no error)");
   options.validation_fraction = 0.1;
   options.seq_length = 3;
   EXPECT_EQ(error(options),
             folder_.path() +
-                ": validation text shorter than one sequence: training.seq_length 3 needs 4 tokens "
-                "in one file, the longest of 2 has 1; give longer text or a shorter "
-                "training.seq_length.");
+                ": validation text shorter than one sequence: training.seq_length 3 needs 4 "
+                "tokens, and there are 2; give longer text or a shorter training.seq_length.");
 }
 
 TEST_F(DatasetTest, NoticesThatAFileHasShrunk) {
@@ -232,6 +317,23 @@ TEST_F(DatasetTest, FingerprintIsOfTheTextAndItsSplitNotOfNames) {
   }
   text.push_back('x');
   EXPECT_NE(print("a"), original);
+}
+
+// Runs begun before short files were joined go on where that changes nothing for them.
+TEST_F(DatasetTest, FingerprintTellsWhetherTrainingTextIsJoined) {
+  const auto print = [&](std::int64_t seq_length, double fraction) {
+    return open_dataset({.path = folder_.file("text"),
+                         .validation_fraction = fraction,
+                         .seq_length = seq_length})
+        ->fingerprint();
+  };
+  folder_.write("text/1", std::string(100, 'x'));
+  folder_.write("text/2", std::string(50, 'y'));
+  folder_.write("text/3", std::string(50, 'z'));
+  EXPECT_EQ(print(10, 0), print(49, 0)) << "all are long";
+  EXPECT_NE(print(10, 0), print(50, 0)) << "two are joined";
+  EXPECT_NE(print(50, 0), print(60, 0)) << "windows lie elsewhere in what is joined";
+  EXPECT_EQ(print(4, 0.1), print(6, 0.1)) << "only what validates is joined";
 }
 
 TEST_F(DatasetTest, MisuseIsOurBug) {

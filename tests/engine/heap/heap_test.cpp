@@ -8,8 +8,8 @@
 #include <cstdlib>
 #include <new>
 
-#include "engine/recipe.h"
-#include "engine/run.h"
+#include "engine/recipe/recipe.h"
+#include "engine/run/run.h"
 #include "tests/support/temp_folder.h"
 
 namespace {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "engine/model/transformer.h"
+#include "tests/support/model_forms.h"
 
 namespace sherd::model {
 namespace {
@@ -20,7 +21,7 @@ ModelShape gpt2_shape() {
   shape.ffn_width = 96;
   shape.vocab_size = 37;
   shape.max_positions = 16;
-  shape.bias = true;
+  shape.biases = Biases::everywhere();
   shape.sequences = 2;
   shape.seq_length = 13;
   return shape;
@@ -34,7 +35,7 @@ ModelShape llama_shape() {
   shape.norm = kernels::NormKind::kRmsNorm;
   shape.positions = Positions::kRope;
   shape.activation = kernels::ActivationKind::kSwiGlu;
-  shape.bias = false;
+  shape.biases = {};
   return shape;
 }
 
@@ -52,14 +53,31 @@ struct PerToken {
 
 // The sum for one shape, with D, H, G, K, F, L as in engine/model/shape.h.
 std::int64_t predicted(const ModelShape& shape, std::int64_t element_bytes) {
-  const std::int64_t D = shape.width, H = shape.query_heads, G = shape.kv_heads, K = D / H;
+  const std::int64_t D = shape.width, H = shape.query_heads, G = shape.kv_heads;
+  const std::int64_t K = shape.head_size > 0 ? shape.head_size : D / H;
   const std::int64_t F = shape.ffn_width, L = shape.num_layers;
   const bool llama = shape.norm == kernels::NormKind::kRmsNorm;
-  const std::int64_t E = (H + 2 * G) * K, U = llama ? 2 * F : F;
+  using kernels::ActivationKind;
+  const bool gated =
+      shape.activation == ActivationKind::kSwiGlu || shape.activation == ActivationKind::kGeGlu;
+  const std::int64_t E = (H + 2 * G) * K, U = gated ? 2 * F : F;
   const std::int64_t norm_statistics = llama ? 1 : 2;  // rstd, and the mean if it is subtracted
 
-  // norm1 D, qkv, attention's output H K, middle residual D, norm2 D, up U, activation F.
-  const PerToken all{D + E + H * K + D + D + U + F, 2 * norm_statistics + H};
+  const bool sequential = shape.block_form == BlockForm::kSequential;
+  const std::int64_t before = shape.norm_placement == NormPlacement::kPost      ? 0
+                              : shape.block_form == BlockForm::kParallelOneNorm ? 1
+                                                                                : 2;
+  const std::int64_t behind = shape.norm_placement == NormPlacement::kPre ? 0 : 2;
+  const std::int64_t raw = shape.qk_norm == QkNorm::kNone ? 0 : (H + G) * K;
+  const std::int64_t rows = shape.qk_norm == QkNorm::kHead         ? H + G
+                            : shape.qk_norm == QkNorm::kProjection ? 2
+                                                                   : 0;
+  // What selective recompute keeps: qkv and its queries and keys before their norm, attention's
+  // output H K, the middle of a sequential block D, up U, what goes into norms behind branches.
+  const PerToken most{E + raw + H * K + (sequential ? D : 0) + U + behind * D,
+                      (before + behind + rows) * norm_statistics + H};
+  // And the outputs of norms before branches, and of the activation.
+  const PerToken all{most.elements + before * D + F, most.statistics};
   PerToken sum{(L + 1) * D, 0};  // each block's input, and the last one's output
   const auto add = [&](std::int64_t blocks, const PerToken& each) {
     sum.elements += blocks * each.elements;
@@ -70,8 +88,8 @@ std::int64_t predicted(const ModelShape& shape, std::int64_t element_bytes) {
       add(L, all);
       break;
     case Recompute::kSelective:
-      add(L, {E + H * K + D + U, all.statistics});
-      add(1, {D + F, 0});  // one norm's and one activation's output for all blocks
+      add(L, most);
+      add(1, {(before > 0 ? D : 0) + F, 0});  // one norm's and one activation's, for all blocks
       break;
     case Recompute::kFull:
       add(1, all);
@@ -80,7 +98,8 @@ std::int64_t predicted(const ModelShape& shape, std::int64_t element_bytes) {
   add(1, {D, norm_statistics + 1});  // the final norm, and the losses
   // Scratch: a branch, the residual stream's gradient, and a product's gradient on either side.
   add(1, {D + D + std::max(E, U) + std::max(H * K, F), 0});
-  if (shape.dropout > 0.0) add(1, {D, 0});  // a branch's gradient behind its mask
+  // A branch's gradient, where it is masked, scaled, or outlives the residual stream's.
+  if (shape.dropout > 0.0 || shape.residual_scale != 1.0 || !sequential) add(1, {D, 0});
   return shape.tokens() * (element_bytes * sum.elements + 4 * sum.statistics);
 }
 
@@ -100,11 +119,25 @@ TEST(ActivationBytes, AreTheSumOverTheSavedTensors) {
             shape.tied = tied;
             shape.dropout = dropout;
             EXPECT_EQ(measured(shape), predicted(shape, dtype == DType::kF32 ? 4 : 2))
-                << (kind.bias ? "GPT-2, " : "Llama, ") << name_of(recompute) << ", "
+                << (kind.biases.qkv ? "GPT-2, " : "Llama, ") << name_of(recompute) << ", "
                 << sherd::name_of(dtype) << (tied ? ", tied" : "")
                 << (dropout > 0.0 ? ", dropout" : "");
           }
         }
+      }
+    }
+  }
+}
+
+TEST(ActivationBytes, OfOtherFormsAreTheSumOverTheirSavedTensorsToo) {
+  for (const testing::ModelForm& form : testing::model_forms()) {
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+      for (const double dropout : {0.0, 0.25}) {
+        ModelShape shape = form.shape;
+        shape.recompute = recompute;
+        shape.dropout = dropout;
+        EXPECT_EQ(measured(shape), predicted(shape, 4))
+            << form.name << ", " << name_of(recompute) << (dropout > 0.0 ? ", dropout" : "");
       }
     }
   }

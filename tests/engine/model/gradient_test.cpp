@@ -11,6 +11,7 @@
 #include <map>
 
 #include "kernels/philox.h"
+#include "tests/support/model_forms.h"
 #include "tests/support/model_values.h"
 #include "tests/support/training_harness.h"
 
@@ -118,8 +119,15 @@ TEST(ModelGradient, OfMixedShapesMatchesCentralDifferencesUnderDropout) {
   shape = tiny_model(false);
   shape.positions = model::Positions::kLearned;
   shape.activation = kernels::ActivationKind::kGelu;
-  shape.bias = true;  // on projections; an RMS norm has none
+  shape.biases = model::Biases::everywhere();  // on projections; an RMS norm has none
   expect_gradients_match_differences(shape);
+}
+
+TEST(ModelGradient, OfEveryFormMatchesCentralDifferencesUnderDropout) {
+  for (const ModelForm& form : model_forms()) {
+    SCOPED_TRACE(form.name);
+    expect_gradients_match_differences(form.shape);
+  }
 }
 
 TEST(ModelGradient, OfTheSameWeightsIsAnotherUnderAnotherStepsDropout) {

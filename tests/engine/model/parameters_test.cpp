@@ -20,7 +20,7 @@ model::ModelShape gpt2(std::int64_t layers, std::int64_t width, std::int64_t hea
   shape.ffn_width = 4 * width;
   shape.vocab_size = vocab;
   shape.max_positions = positions;
-  shape.bias = bias;
+  if (bias) shape.biases = model::Biases::everywhere();
   shape.tied = true;
   return shape;
 }

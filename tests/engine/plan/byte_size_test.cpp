@@ -1,4 +1,4 @@
-#include "engine/byte_size.h"
+#include "engine/report/byte_size.h"
 
 #include "tests/engine/plan/plan_support.h"
 

@@ -1,11 +1,11 @@
 // Where ranks run: what a recipe means on a machine with or without GPUs, and what that changes in
 // its plan.
 
-#include "engine/device.h"
+#include "engine/launch/device.h"
 
 #include "core/cuda_device.h"
-#include "engine/run.h"
-#include "sharding/mirrored_buffer.h"
+#include "engine/run/run.h"
+#include "sharding/mesh/mirrored_buffer.h"
 #include "tests/engine/plan/plan_support.h"
 
 namespace sherd::engine {
@@ -52,10 +52,10 @@ TEST(GpuPlan, AsksForTheSizeOfAGpuThatIsNotHere) {
 TEST(Device, AutoIsTheProcessorWhereThereIsNoGpuAndCudaIsAnError) {
   if (cuda_system().problem.empty()) GTEST_SKIP() << "this machine has a GPU";
   const ResolvedRecipe whatever = resolved(kSmallRecipe);
-  EXPECT_EQ(device_kind(whatever.values), DeviceKind::kCpu);
-  EXPECT_FALSE(choose_device(whatever.values).separate_memory);
+  EXPECT_EQ(device_traits(whatever.values).kind, DeviceKind::kCpu);
+  EXPECT_FALSE(choose_machine(whatever.values)->traits().separate_memory);
   const ResolvedRecipe cuda = resolved(kSmallRecipe, {"run.device=cuda"});
-  EXPECT_EQ(device_kind(cuda.values), DeviceKind::kCuda);
+  EXPECT_EQ(device_traits(cuda.values).kind, DeviceKind::kCuda);
   EXPECT_EQ(usage_error_of([&] { train(cuda); }),
             "run.device is cuda, but " + cuda_system().problem + "; set run.device: cpu");
 }
@@ -69,6 +69,15 @@ TEST(Device, KnowsTheDensePeaksOfTheGpusItIsMeantFor) {
   EXPECT_EQ(dense_peak("NVIDIA A100-SXM4-80GB", DType::kF32, true), 156e12);
   EXPECT_EQ(dense_peak("NVIDIA H200", DType::kF32, false), 67e12);
   EXPECT_EQ(dense_peak("some other GPU", DType::kBF16, false), 0.0);
+}
+
+TEST(Device, TheReserveForLibrariesHoldsTwoCommunicatorsWhereThereAreSome) {
+  constexpr std::int64_t kMiB = 1 << 20;
+  EXPECT_EQ(library_reserve_bytes(1, false), 1024 * kMiB);
+  EXPECT_EQ(library_reserve_bytes(4, true), 1024 * kMiB);  // no NCCL: they read each other's memory
+  EXPECT_EQ(library_reserve_bytes(2, false), (1024 + 2 * 320) * kMiB);
+  EXPECT_EQ(library_reserve_bytes(8, false), (1024 + 2 * 704) * kMiB);
+  EXPECT_EQ(library_reserve_bytes(64, false), library_reserve_bytes(8, false));
 }
 
 TEST(Device, RanksHaveAGpuEachUnlessTheyAreToShare) {

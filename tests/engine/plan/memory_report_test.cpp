@@ -1,7 +1,7 @@
 // What a run says of its memory: whether it fits before the first step, and what was measured after
 // the last.
 
-#include "engine/memory_report.h"
+#include "engine/plan/memory_report.h"
 
 #include <cstring>
 #include <nlohmann/json.hpp>

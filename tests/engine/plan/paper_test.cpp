@@ -1,12 +1,13 @@
 // Table 1 of the ZeRO paper (Rajbhandari et al., arXiv:1910.02054), counted by the planner.
 
-#include "engine/paper_convention.h"
+#include "engine/plan/paper_convention.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "engine/model/parameters.h"
+#include "engine/train/from_recipe.h"
 #include "tests/engine/plan/plan_support.h"
 
 namespace sherd::engine {

@@ -3,7 +3,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "tests/engine/train_cli_support.h"
+#include "tests/engine/main/train_cli_support.h"
+#include "tests/where.h"
 
 namespace sherd::engine {
 namespace {
@@ -73,7 +74,7 @@ TEST_F(PlanCliTest, RefusesSizesThatAreNone) {
   expect_plan_refused({"--device-memory", "80"}, {"--device-memory: \"80\" has no unit", "GiB"});
   expect_plan_refused({"--device-memory", "80GX"}, {"unknown unit \"GX\""});
   expect_plan_refused({"--device-memory", "-1GiB"}, {"less than one byte"});
-  expect_plan_refused({"--device-memory", ""}, {"isn't a size"});
+  expect_plan_refused({"--device-memory", ""}, {"--device-memory is empty"});
   expect_plan_refused({"--device-memory", "9999999999TiB"}, {"more bytes than 63 bits"});
   expect_plan_refused({"--set", "memory.device_memory=80"},
                       {"memory.device_memory: \"80\" has no"});

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "engine/plan_report.h"
+#include "engine/plan/report.h"
 
 namespace sherd::engine {
 

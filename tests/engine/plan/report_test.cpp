@@ -4,7 +4,7 @@
 #include <regex>
 #include <sstream>
 
-#include "engine/byte_size.h"
+#include "engine/report/byte_size.h"
 #include "tests/engine/plan/plan_support.h"
 
 namespace sherd::engine {
@@ -187,23 +187,23 @@ TEST(PlanReport, TextJsonAndPageHaveTheSameTraffic) {
     const ByteUnit unit = unit_for(shown.json.at("sent_bytes"));
     std::int64_t sum = 0;
     for (const Json& sent : shown.json.at("sent")) {
-      const std::string what = sent.at("what");
+      const std::string label = sent.at("what");
       const std::int64_t bytes = sent.at("bytes");
       sum += bytes;
-      ASSERT_EQ(rows[what].size(), 1u) << what;
-      EXPECT_EQ(rows[what][0].first, bytes) << what;
-      EXPECT_EQ(rows[what][0].second, unit.text(bytes)) << what;
+      ASSERT_EQ(rows[label].size(), 1u) << label;
+      EXPECT_EQ(rows[label][0].first, bytes) << label;
+      EXPECT_EQ(rows[label][0].second, unit.text(bytes)) << label;
       std::istringstream in(shown.text.substr(shown.text.find("sent in a step by")));
       bool found = false;
       for (std::string line; std::getline(in, line);) {
-        if (!line.starts_with(what + "  ")) continue;
+        if (!line.starts_with(label + "  ")) continue;
         found = true;
-        EXPECT_EQ(words_of(line.substr(what.size())),
+        EXPECT_EQ(words_of(line.substr(label.size())),
                   (std::vector<std::string>{sent.at("collective"), sent.at("dtype"),
                                             std::to_string(sent.at("calls").get<std::int64_t>()),
                                             unit.text(bytes)}));
       }
-      EXPECT_TRUE(found) << what;
+      EXPECT_TRUE(found) << label;
     }
     EXPECT_EQ(sum, shown.json.at("sent_bytes").get<std::int64_t>());
     EXPECT_EQ(rows["sum"][0].first, sum);
@@ -233,13 +233,13 @@ TEST(PlanReport, TextJsonAndPageGiveTheSameAdvice) {
       EXPECT_LE(change.at("needed_bytes"), shown.json.at("limit").at("bytes"));
       ++changes;
     }
-    for (const auto& [key, what] :
+    for (const auto& [key, label] :
          {std::pair("largest_micro_batch", "largest micro-batch that fits: "),
           std::pair("smallest_world", "smallest world that fits: ")}) {
       const std::string value = shown.json.at(key).is_null()
                                     ? "none"
                                     : std::to_string(shown.json.at(key).at("value").get<int>());
-      EXPECT_NE(shown.text.find(what + value), std::string::npos) << what << value;
+      EXPECT_NE(shown.text.find(label + value), std::string::npos) << label << value;
     }
   }
   EXPECT_GE(changes, 3);
@@ -254,6 +254,16 @@ TEST(PlanReport, ThePageNeedsNothingElseAndShowsNamesAsTheyAre) {
   }
   EXPECT_NE(shown.page.find("prefers-color-scheme: dark"), std::string::npos);
   EXPECT_NE(shown.page.find("width=device-width"), std::string::npos);
+  // On a narrow screen every table scrolls by itself, and a line above it says so.
+  const std::regex tables("<table");
+  const std::regex scrolling(
+      "<p class=\"hint [^\n]*</p>\n<div class=\"scroll\" tabindex=\"0\"[^>]*><table");
+  const auto count = [&](const std::regex& label) {
+    return std::distance(std::sregex_iterator(shown.page.begin(), shown.page.end(), label),
+                         std::sregex_iterator());
+  };
+  EXPECT_EQ(count(tables), 2);
+  EXPECT_EQ(count(scrolling), 2);
   for (int i = 0; i < kNumCategories; ++i) {
     const std::string colour = fmt::format("--{}: #", name_of(static_cast<Category>(i)));
     const std::size_t light = shown.page.find(colour);

@@ -3,8 +3,10 @@
 #include <filesystem>
 #include <set>
 
-#include "engine/training_step.h"
+#include "engine/train/from_recipe.h"
+#include "engine/train/training_step.h"
 #include "tests/engine/plan/plan_support.h"
+#include "tests/where.h"
 
 namespace sherd::engine {
 namespace {
@@ -17,7 +19,14 @@ std::vector<std::string> shipped_recipes() {
   return paths;
 }
 
+// Of a recipe that takes its model from a folder: a folder with config.json alone.
+std::string folder_of(const std::string& path) {
+  return SHERD_SOURCE_DIR "/tests/engine/plan/folders/" +
+         std::filesystem::path(path).stem().string();
+}
+
 ResolvedRecipe shipped(const std::string& path, Strings sets = {}) {
+  if (std::filesystem::exists(folder_of(path))) sets.push_back("model.from=" + folder_of(path));
   // data.path may come with --set alone; a plan reads no data.
   sets.push_back("data.path=nowhere");
   return resolved_file(path, sets);
@@ -37,7 +46,8 @@ TEST(ShippedRecipes, AllPlanAtEveryStage) {
   }
   for (const char* name :
        {"quickstart", "gpt2_124m", "llama_1b", "shakespeare_char_cpu", "gpt2_124m_h200",
-        "llama_1b_h200", "llama_7b_8xh200", "shakespeare_char_h200"}) {
+        "llama_1b_h200", "llama_7b_8xh200", "shakespeare_char_h200", "smollm2_135m", "qwen3_0_6b",
+        "llama32_1b", "gemma3_1b"}) {
     EXPECT_TRUE(names.contains(name)) << name;
   }
 }
@@ -92,7 +102,7 @@ TEST(WorldPlan, HoldsForEveryRankWhatThatRankAloneWouldPlan) {
         std::int64_t all = 0, most = 0;
         for (int rank = 0; rank < ranks; ++rank) {
           const MemoryPlan alone = plan_memory(training_options(recipe.values),
-                                               {.world_size = ranks,
+                                               {.mesh = sharding::Mesh::sharded(ranks),
                                                 .rank = rank,
                                                 .num_threads = compute_threads(recipe.values),
                                                 .saves = true});

@@ -28,25 +28,25 @@ class Counting final : public sharding::Communicator {
 
   int rank() const override { return inner_->rank(); }
   int world_size() const override { return inner_->world_size(); }
-  void all_gather(Stream& stream, const std::string& what, Tensor full) override {
+  void all_gather(Stream& stream, const std::string& label, Tensor full) override {
     count("all_gather", full.dtype, full.bytes() - full.bytes() / world_size());
-    inner_->all_gather(stream, what, full);
+    inner_->all_gather(stream, label, full);
   }
-  void reduce_scatter(Stream& stream, const std::string& what, Tensor full, Tensor out) override {
+  void reduce_scatter(Stream& stream, const std::string& label, Tensor full, Tensor out) override {
     count("reduce_scatter", full.dtype, full.bytes() - out.bytes());
-    inner_->reduce_scatter(stream, what, full, out);
+    inner_->reduce_scatter(stream, label, full, out);
   }
-  void all_reduce(Stream& stream, const std::string& what, Tensor full) override {
+  void all_reduce(Stream& stream, const std::string& label, Tensor full) override {
     count("all_reduce", full.dtype, 2 * (full.bytes() - full.bytes() / world_size()));
-    inner_->all_reduce(stream, what, full);
+    inner_->all_reduce(stream, label, full);
   }
-  void broadcast(Stream& stream, const std::string& what, Tensor data, int root) override {
+  void broadcast(Stream& stream, const std::string& label, Tensor data, int root) override {
     count("broadcast", data.dtype, root == rank() ? data.bytes() * (world_size() - 1) : 0);
-    inner_->broadcast(stream, what, data, root);
+    inner_->broadcast(stream, label, data, root);
   }
-  void barrier(Stream& stream, const std::string& what) override {
+  void barrier(Stream& stream, const std::string& label) override {
     ADD_FAILURE() << "a barrier, which no plan lists";
-    inner_->barrier(stream, what);
+    inner_->barrier(stream, label);
   }
   void abort(const std::string& reason) override { inner_->abort(reason); }
 
@@ -61,9 +61,9 @@ class Counting final : public sharding::Communicator {
   Counts& counts_;
 };
 
-Counts planned(const engine::TrainingOptions& options, int world_size, int rank) {
+Counts planned(const engine::TrainingOptions& options, const sharding::Mesh& mesh, int rank) {
   Counts counts;
-  const auto traffic = engine::training_step_traffic(options, world_size, rank);
+  const auto traffic = engine::TrainingStep::traffic(options, mesh, rank);
   std::int64_t total = 0;
   for (const sharding::Sent& sent : traffic.sent()) {
     Count& count = counts[{std::string(sharding::name_of(sent.collective)),
@@ -90,15 +90,14 @@ void expect_as_planned(engine::TrainingOptions options, const RunShape& setup) {
   options = applied(std::move(options), setup);
   run_ranks(setup, [&](sharding::Rank& rank) {
     Counts counts;
-    rank.gather_communicator =
-        std::make_unique<Counting>(std::move(rank.gather_communicator), counts);
-    rank.reduce_communicator =
-        std::make_unique<Counting>(std::move(rank.reduce_communicator), counts);
+    rank.groups->wrap_with([&](std::unique_ptr<sharding::Communicator> inner) {
+      return std::make_unique<Counting>(std::move(inner), counts);
+    });
     engine::ShardedModel model(options, rank);
     engine::TrainingStep training_step(options, model);
     std::vector<std::int32_t> memory;
     const engine::NextBatch next_batch = tokens_for(options, rank, memory);
-    const Counts expected = planned(options, setup.world_size, rank.rank);
+    const Counts expected = planned(options, rank.mesh, rank.rank);
     rank.guard([&] {
       for (int step = 0; step < 2; ++step) {
         counts.clear();
@@ -183,7 +182,7 @@ TEST(Traffic, GoesInTheTypesOfTheRecipe) {
 }
 
 // DESIGN §3's volumes, which bound a step of one micro-step: 2, 2, 2 and 3 elements per parameter,
-// padding included, besides the verdict. The bound is approached from below as the world grows.
+// padding included, besides the step statistics. The bound is approached from below as the world grows.
 TEST(Traffic, StaysWithinTwoOrThreeElementsPerParameter) {
   for (const bool tied : {false, true}) {
     for (const int world_size : {1, 2, 5, 64}) {
@@ -199,7 +198,8 @@ TEST(Traffic, StaysWithinTwoOrThreeElementsPerParameter) {
           padded += (numel + 64 * world_size - 1) / (64 * world_size) * 64 * world_size;
         }
         std::int64_t elements = 0;
-        const auto traffic = engine::training_step_traffic(options, world_size, 0);
+        const auto traffic =
+            engine::TrainingStep::traffic(options, sharding::Mesh::sharded(world_size), 0);
         for (const sharding::Sent& sent : traffic.sent()) {
           if (sent.dtype == DType::kF32) elements += sent.bytes / 4;
         }
@@ -212,12 +212,14 @@ TEST(Traffic, StaysWithinTwoOrThreeElementsPerParameter) {
 }
 
 TEST(Traffic, OfMoreBytesThan64BitsIsRefused) {
-  sharding::Traffic traffic(1 << 16);
-  EXPECT_THROW(traffic.add("all", Collective::kAllReduce, DType::kF32, std::int64_t{1} << 61),
-               UsageError);
-  traffic.add("all", Collective::kBroadcast, DType::kU8, std::int64_t{1} << 46);
-  EXPECT_THROW(traffic.add("all", Collective::kBroadcast, DType::kU8, std::int64_t{1} << 46, 4),
-               UsageError);
+  sharding::Traffic traffic;
+  EXPECT_THROW(
+      traffic.add("all", Collective::kAllReduce, DType::kF32, std::int64_t{1} << 61, 1 << 16),
+      UsageError);
+  traffic.add("all", Collective::kBroadcast, DType::kU8, std::int64_t{1} << 46, 1 << 16);
+  EXPECT_THROW(
+      traffic.add("all", Collective::kBroadcast, DType::kU8, std::int64_t{1} << 46, 1 << 16, 4),
+      UsageError);
 }
 
 }  // namespace

@@ -1,0 +1,78 @@
+/// What a committed checkpoint says of itself: manifest.json, the only file that a resume trusts.
+///
+/// It names every other file with its exact size and checksums, and for every element of every
+/// state tensor the one place where it stands. `parse_manifest` checks all of that before anything
+/// is allocated by a size it states; what it returns is consistent in itself:
+///   cover      the pieces of all shards cover every tensor exactly, no overlap and no hole
+///   places     datasets lie inside their files and don't overlap, pieces inside their datasets
+///   names      file names follow from the shard's number; no path is ever taken from a file
+/// Format and its reasons: docs/checkpoint_format.md.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sharding/state/state.h"
+
+namespace sherd::checkpoint {
+
+inline constexpr int kFormatVersion = 1;
+inline constexpr std::int64_t kBlockBytes = 4 << 20;  ///< of one checksum, and of one write
+inline constexpr std::int64_t kFileAlignment = 4096;  ///< of datasets in a shard, for direct writes
+
+/// All elements of one kind that a shard holds: consecutive bytes of the file, and one HDF5 dataset
+/// "/<kind>" of one dimension.
+struct ShardDataset {
+  std::string kind;
+  DType dtype = DType::kF32;
+  std::int64_t numel = 0;
+  std::int64_t offset = 0;               ///< bytes, a multiple of kFileAlignment
+  std::vector<std::uint64_t> checksums;  ///< XXH3-64 of each kBlockBytes, the last one shorter
+
+  std::int64_t bytes() const { return numel * static_cast<std::int64_t>(size_of(dtype)); }
+};
+
+/// A run of elements of one tensor inside the dataset of the tensor's kind.
+struct ShardPiece {
+  int tensor = 0;  ///< index into Manifest::tensors
+  std::int64_t first_element = 0;
+  std::int64_t count = 0;
+  std::int64_t position = 0;  ///< element of the dataset
+};
+
+struct ShardInfo {
+  std::int64_t bytes = 0;               ///< of the file
+  std::uint64_t metadata_checksum = 0;  ///< XXH3-64 of every byte outside the datasets, in order
+  std::vector<ShardDataset> datasets;   ///< ascending in offset
+  std::vector<ShardPiece> pieces;       ///< by dataset, then by position; without gaps
+};
+
+struct Manifest {
+  std::string save_uuid;  ///< 32 hex digits; also an attribute of every shard
+  std::int64_t step = 0;  ///< updates and skips done: the step that a resume begins with
+  /// What every rank knows: an object that the engine fills and reads back (scaler, data position,
+  /// recipe, vocabulary, ...).
+  std::shared_ptr<const nlohmann::json> global;
+  std::vector<sharding::StateTensor> tensors;
+  std::vector<ShardInfo> shards;  ///< shard r of W is file shard_name(r, W)
+  std::int64_t index_bytes = 0;   ///< of index.h5
+  std::uint64_t index_checksum = 0;
+};
+
+std::string shard_name(int shard, int num_shards);   ///< shard-00003-of-00004.h5
+std::string step_directory_name(std::int64_t step);  ///< step-0000001200
+
+/// One shard's share of the manifest, as its writer hands it to rank 0.
+std::string shard_to_json(const ShardInfo& shard);
+ShardInfo parse_shard(std::string_view text, const std::string& file);
+
+/// The text of manifest.json; it carries the checksum of itself.
+std::string manifest_to_json(const Manifest& manifest);
+/// Errors   DataError naming `file` and what disagrees.
+Manifest parse_manifest(std::string_view text, const std::string& file);
+
+}  // namespace sherd::checkpoint

@@ -1,0 +1,25 @@
+/// Where a rank's pieces of state stand in its shard: per kind, one after the other, without gaps.
+#pragma once
+
+#include <vector>
+
+#include "checkpoint/format/manifest.h"
+#include "core/tensor.h"
+#include "sharding/state/state.h"
+
+namespace sherd::checkpoint {
+
+struct ShardLayout {
+  ShardInfo info;                    ///< datasets (no offsets or checksums yet) and pieces
+  std::vector<ConstTensor> sources;  ///< the memory of each of info.pieces
+};
+
+/// Kinds come in the order of `state.tensors`, pieces of a kind by tensor and first element. Kinds
+/// and pieces without elements don't appear. All tensors of a kind have one type (CHECK).
+ShardLayout lay_out_shard(const sharding::State& state);
+
+/// "exp_avg of block.3.up.weight, element 17": what stands at an element of a dataset.
+std::string place_name(const ShardInfo& shard, const std::vector<sharding::StateTensor>& tensors,
+                       const std::string& kind, std::int64_t element);
+
+}  // namespace sherd::checkpoint

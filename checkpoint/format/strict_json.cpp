@@ -1,0 +1,212 @@
+#include "checkpoint/format/strict_json.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <vector>
+
+#include "core/error.h"
+
+namespace sherd::checkpoint {
+namespace {
+
+using nlohmann::json;
+
+// Looks at every event before the parser stores it, so a text beyond the limits is refused while
+// little of it has become values.
+class Limits {
+ public:
+  explicit Limits(const std::string& file) : file_(file) {}
+
+  bool operator()(json::parse_event_t event, const json& parsed) {
+    switch (event) {
+      case json::parse_event_t::object_start:
+        enter();
+        keys_.emplace_back();
+        break;
+      case json::parse_event_t::array_start:
+        enter();
+        break;
+      case json::parse_event_t::object_end:
+        keys_.pop_back();
+        --depth_;
+        break;
+      case json::parse_event_t::array_end:
+        --depth_;
+        break;
+      case json::parse_event_t::key: {
+        const auto& key = parsed.get_ref<const std::string&>();
+        if (!keys_.back().insert(key).second) {
+          throw DataError("{}: the key \"{}\" stands twice in one object", file_, printable(key));
+        }
+        break;
+      }
+      case json::parse_event_t::value:
+        count();
+        break;
+    }
+    return true;
+  }
+
+ private:
+  void enter() {
+    count();
+    if (++depth_ > kMaxJsonDepth) {
+      throw DataError("{}: JSON nested deeper than {} levels", file_, kMaxJsonDepth);
+    }
+  }
+  void count() {
+    if (++values_ > kMaxJsonValues) {
+      throw DataError("{}: more than {} JSON values", file_, kMaxJsonValues);
+    }
+  }
+
+  const std::string& file_;
+  int depth_ = 0;
+  std::int64_t values_ = 0;
+  std::vector<std::set<std::string>> keys_;  // of every open object
+};
+
+}  // namespace
+
+json parse_strict(std::string_view text, const std::string& file) {
+  // The parser would skip a byte order mark.
+  if (text.starts_with('\xef')) throw DataError("{}: isn't JSON: it begins with byte 0xef", file);
+  // The parser would take a zero byte for the end and leave the rest unread.
+  if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos) {
+    throw DataError("{}: isn't JSON: byte {} is zero", file, zero);
+  }
+  Limits limits(file);
+  try {
+    return json::parse(
+        text.begin(), text.end(),
+        [&limits](int, json::parse_event_t event, json& parsed) { return limits(event, parsed); });
+  } catch (const json::parse_error& error) {
+    // Not error.what(): it quotes the text.
+    throw DataError("{}: isn't JSON from byte {} of {} on", file, error.byte, text.size());
+  } catch (const json::exception&) {
+    throw DataError("{}: holds a number that no double can", file);
+  }
+}
+
+std::string printable(std::string_view text) {
+  constexpr std::size_t kMostShown = 77;
+  std::string shown(text.substr(0, kMostShown));
+  std::replace_if(
+      shown.begin(), shown.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  return text.size() > kMostShown ? shown + "..." : shown;
+}
+
+bool parse_checksum(std::string_view text, std::uint64_t& value) {
+  if (text.size() != 16) return false;
+  std::uint64_t parsed = 0;
+  for (const char c : text) {
+    if (c >= '0' && c <= '9') {
+      parsed = parsed << 4 | static_cast<std::uint64_t>(c - '0');
+    } else if (c >= 'a' && c <= 'f') {
+      parsed = parsed << 4 | static_cast<std::uint64_t>(c - 'a' + 10);
+    } else {
+      return false;
+    }
+  }
+  value = parsed;
+  return true;
+}
+
+void JsonNode::expect_members(std::initializer_list<std::string_view> keys) const {
+  if (!value_->is_object()) refuse("isn't an object");
+  for (const std::string_view key : keys) {
+    if (!value_->contains(key)) refuse(fmt::format("lacks the key \"{}\"", key));
+  }
+  if (value_->size() == keys.size()) return;
+  for (const auto& [key, value] : value_->items()) {
+    if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
+      refuse(fmt::format("has the unknown key \"{}\"", printable(key)));
+    }
+  }
+}
+
+JsonNode JsonNode::member(const char* key) const {
+  if (!value_->is_object()) refuse("isn't an object");
+  const auto found = value_->find(key);
+  if (found == value_->end()) refuse(fmt::format("lacks the key \"{}\"", key));
+  return child(*found, {key, 0});
+}
+
+std::size_t JsonNode::size() const {
+  if (!value_->is_array()) refuse("isn't an array");
+  return value_->size();
+}
+
+JsonNode JsonNode::element(std::size_t index) const {
+  CHECK(index < size(), "element {} of {} in {}", index, value_->size(), *file_);
+  return child((*value_)[index], {nullptr, index});
+}
+
+std::int64_t JsonNode::integer(std::int64_t minimum, std::int64_t maximum) const {
+  // Every whole number without a sign, fraction or exponent that 64 bits hold arrives as unsigned;
+  // all others are refused.
+  if (!value_->is_number_unsigned()) {
+    const std::string found = value_->is_number() ? value_->dump() : value_->type_name();
+    refuse(fmt::format("is {}; expected a whole number from {} to {}", found, minimum, maximum));
+  }
+  const auto found = value_->get<std::uint64_t>();
+  if (found < static_cast<std::uint64_t>(minimum) || found > static_cast<std::uint64_t>(maximum)) {
+    refuse(fmt::format("is {}; expected a whole number from {} to {}", found, minimum, maximum));
+  }
+  return static_cast<std::int64_t>(found);
+}
+
+const std::string& JsonNode::text() const {
+  if (!value_->is_string()) refuse(fmt::format("is {}; expected text", value_->type_name()));
+  return value_->get_ref<const std::string&>();
+}
+
+std::uint64_t JsonNode::checksum() const {
+  std::uint64_t value = 0;
+  if (!parse_checksum(text(), value)) {
+    refuse(fmt::format("is \"{}\"; expected 16 lower-case hex digits", printable(text())));
+  }
+  return value;
+}
+
+bool JsonNode::boolean() const {
+  if (!value_->is_boolean()) {
+    refuse(fmt::format("is {}; expected true or false", value_->type_name()));
+  }
+  return value_->get<bool>();
+}
+
+const json& JsonNode::object() const {
+  if (!value_->is_object()) refuse("isn't an object");
+  return *value_;
+}
+
+void JsonNode::refuse(const std::string& complaint) const {
+  throw DataError("{}: {} {}", *file_, path(), complaint);
+}
+
+JsonNode JsonNode::child(const json& value, Step step) const {
+  CHECK(depth_ < steps_.size(), "{} is walked deeper than its format is", *file_);
+  JsonNode node = *this;
+  node.value_ = &value;
+  node.steps_[node.depth_++] = step;
+  return node;
+}
+
+std::string JsonNode::path() const {
+  if (depth_ == 0) return "the outermost value";
+  std::string path;
+  for (std::size_t i = 0; i < depth_; ++i) {
+    if (!steps_[i].key) {
+      path += fmt::format("[{}]", steps_[i].index);
+    } else {
+      path += path.empty() ? steps_[i].key : fmt::format(".{}", steps_[i].key);
+    }
+  }
+  return path;
+}
+
+}  // namespace sherd::checkpoint

@@ -1,0 +1,68 @@
+/// One save of one rank, the Writer's inside: a thread that writes the shard, then does what it is
+/// told. Its owner's calls change the phase and leave an order; the thread follows it.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <thread>
+
+#include "checkpoint/shard_writer.h"
+#include "checkpoint/store/commit.h"
+#include "checkpoint/writer.h"
+
+namespace sherd::checkpoint {
+
+class Writer::Save {
+ public:
+  Save(const WriterOptions& options, std::int64_t step, std::string save_uuid,
+       const sharding::State& state);
+  ~Save();
+
+  std::chrono::nanoseconds wait_copied();
+  SaveStatus status() const;
+  SaveStatus wait();
+  void commit(std::shared_ptr<const nlohmann::json> global);
+  void finish();
+  void discard();
+
+ private:
+  enum class Order { kNone, kCommit, kFinish, kDiscard };
+
+  void run();
+  void write_shard();
+  void copy();
+  Order next_order();
+  void do_commit();
+  void do_discard();
+  void fail();
+  void warn(std::string_view warning);
+  void enter(SavePhase phase);
+  template <class Work>
+  void attempt(const Work& work);
+  bool is_busy() const;
+
+  const WriterOptions options_;
+  const std::int64_t step_;
+  const std::string save_uuid_;
+  const std::vector<sharding::StateTensor> tensors_;
+  const std::string temporary_;
+  const std::string shard_path_;
+  const std::string part_path_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  ShardWriter shard_;
+  std::unique_ptr<Commit> commit_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  SaveStatus status_;
+  Order order_ = Order::kNone;
+  bool copied_ = false;
+  bool prepared_ = false;  ///< shard durable and part written; of thread_
+  bool leaving_ = false;   ///< ~Save: after a commit that succeeds there is nothing to wait for
+  std::shared_ptr<const nlohmann::json> global_;
+  std::thread thread_;
+};
+
+}  // namespace sherd::checkpoint

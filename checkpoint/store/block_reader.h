@@ -1,0 +1,74 @@
+/// Reads a checkpoint's blocks, and hands out only bytes whose checksum was right and whose values
+/// are finite.
+///
+/// A block is the unit of checksums: kBlockBytes of one dataset of one shard, the last one shorter.
+/// The reader keeps the blocks used latest in the memory it is given, so whoever goes through
+/// tensors in their logical order (and so from shard to shard) reads each block about once.
+/// libhdf5 has no part in this: places come from the manifest.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/store/committed.h"
+#include "core/tensor.h"
+
+namespace sherd::checkpoint {
+
+/// Elements of a tensor at the one place where they are stored.
+struct StoredRun {
+  int tensor = 0;  ///< index into Manifest::tensors
+  std::int64_t first_element = 0;
+  std::int64_t count = 0;
+  int shard = 0;
+  int dataset = 0;            ///< index into ShardInfo::datasets
+  std::int64_t position = 0;  ///< element of the dataset
+};
+
+/// Blocks that going through all tensors in order needs at once: one of each shard, up to 64.
+std::int64_t in_order_buffer_bytes(const Manifest& manifest);
+
+/// All pieces of a manifest, by tensor and then by first element: each tensor whole and in order.
+std::vector<StoredRun> stored_runs(const Manifest& manifest);
+
+class BlockReader {
+ public:
+  /// `buffer` holds the blocks: u8, at least kBlockBytes.
+  BlockReader(const Checkpoint& checkpoint, Tensor buffer);
+
+  /// The bytes of one block, valid until the next call.
+  /// Errors   DataError naming file, bytes and the tensors in them, or the element that is a NaN or
+  ///          an infinity.
+  std::string_view block(int shard, int dataset, std::int64_t number);
+
+  /// The bytes of a run, in order, in as many parts as it touches blocks.
+  void each(const StoredRun& run, const std::function<void(std::string_view bytes)>& use);
+
+  std::int64_t blocks_read() const { return blocks_read_; }
+
+ private:
+  struct Slot {
+    int shard = -1;
+    int dataset = -1;
+    std::int64_t number = -1;
+    std::int64_t bytes = 0;
+    std::int64_t last_used = -1;
+  };
+  void read(Slot& slot, char* to);
+  char* memory_of(std::size_t slot) const {
+    return static_cast<char*>(buffer_.data) + static_cast<std::int64_t>(slot) * kBlockBytes;
+  }
+
+  const Checkpoint& checkpoint_;
+  Tensor buffer_;
+  std::vector<Slot> slots_;
+  File file_;
+  int file_shard_ = -1;
+  std::int64_t uses_ = 0;
+  std::int64_t blocks_read_ = 0;
+};
+
+}  // namespace sherd::checkpoint

@@ -1,0 +1,143 @@
+#include "checkpoint/store/commit.h"
+
+#include <fmt/core.h>
+#include <xxhash.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "checkpoint/format/manifest.h"
+#include "checkpoint/store/step_directory.h"
+#include "checkpoint/store/verify.h"
+#include "core/error.h"
+
+namespace sherd::checkpoint {
+namespace {
+
+constexpr std::int64_t kMaxTextBytes = std::int64_t{1} << 30;
+
+}  // namespace
+
+std::string part_name(int rank, int world) {
+  return fmt::format("part-{:05}-of-{:05}.json", rank, world);
+}
+
+Commit::Commit(Disk& disk, CommitPlan plan)
+    : disk_(disk),
+      plan_(std::move(plan)),
+      temporary_(plan_.directory + "/" + temporary_directory_name(plan_.step, plan_.save_uuid)),
+      final_(plan_.directory + "/" + step_directory_name(plan_.step)) {}
+
+void Commit::run() {
+  check_lock();
+  const std::string manifest_text = write_files();
+  // Durable in this order: what the shards' writers synced, index and manifest, the names of all of
+  // them, and only then the name that makes it a checkpoint.
+  sync_directory(disk_, temporary_);
+  check_lock();
+  rename_into_place(manifest_text);
+  sync_directory(disk_, plan_.directory);
+}
+
+void Commit::check_lock() const {
+  if (plan_.lock) plan_.lock->check();
+}
+
+// Whoever takes a part away decides what becomes of its shard (Writer::Save::do_discard).
+std::vector<ShardInfo> Commit::take_parts() {
+  std::vector<ShardInfo> shards;
+  for (int rank = 0; rank < plan_.world; ++rank) {
+    const std::string path = temporary_ + "/" + part_name(rank, plan_.world);
+    shards.push_back(parse_shard(read_file(disk_, path, kMaxTextBytes), path));
+    if (!remove_file(disk_, path)) throw DataError("{}: rank {} has discarded it", path, rank);
+  }
+  return shards;
+}
+
+std::string Commit::write_files() {
+  Manifest manifest;
+  manifest.save_uuid = plan_.save_uuid;
+  manifest.step = plan_.step;
+  manifest.global = plan_.global;
+  manifest.tensors = *plan_.tensors;
+  manifest.shards = take_parts();
+
+  const std::string index = (*plan_.build_index)(manifest);
+  write_new_file(disk_, temporary_ + "/index.h5", index);
+  manifest.index_bytes = static_cast<std::int64_t>(index.size());
+  manifest.index_checksum = XXH3_64bits(index.data(), index.size());
+
+  std::string text = manifest_to_json(manifest);
+  // A checkpoint that a resume would refuse mustn't become one: a hole between ranks shows here.
+  parse_manifest(text, temporary_ + "/manifest.json");
+  write_new_file(disk_, temporary_ + "/manifest.json", text);
+  return text;
+}
+
+void Commit::rename_into_place(const std::string& manifest_text) {
+  bool done = false;
+  try {
+    done = rename_new(disk_, temporary_, final_);
+  } catch (const DiskError& error) {
+    // NFS repeats a request whose answer was lost, and then finds nothing to rename. It has
+    // happened exactly if our manifest, uuid and all, stands there.
+    if (error.error_number != ENOENT) throw;
+    const std::string path = final_ + "/manifest.json";
+    if (!exists(disk_, path) || read_file(disk_, path, kMaxTextBytes) != manifest_text) throw;
+    done = true;
+  }
+  if (!done) {
+    make_way();
+    if (!rename_new(disk_, temporary_, final_)) throw DataError("{}: is there again", final_);
+  }
+  renamed_ = true;
+}
+
+// The output lock keeps other runs away, so what stands at our step is older than this run: it was
+// found damaged at the start, or the run began at an earlier checkpoint by the person's choice. All
+// of it is read to tell these apart. Its new name is durable before ours is given: at no moment may
+// the power take what somebody may still want to look at.
+// One of other tensors isn't read: it says itself how large it is.
+void Commit::make_way() {
+  VerifyReport report;
+  bool is_ours = true;
+  try {
+    const Checkpoint there(disk_, final_);
+    is_ours = there.manifest().tensors == *plan_.tensors;
+    if (is_ours) report = verify(there, VerifyDepth::kDeep);
+  } catch (const DataError& error) {
+    report.problems.emplace_back(error.what());
+  }
+  if (!is_ours) {
+    throw DataError("{}: exists already and is of another model; it is never replaced", final_);
+  }
+  if (report.good()) {
+    throw DataError("{}: exists already and is whole; a checkpoint is never replaced", final_);
+  }
+  const std::string aside = set_aside(disk_, plan_.directory, plan_.step, plan_.save_uuid);
+  note_ = fmt::format("the damaged checkpoint that stood there is kept as {} ({})", aside,
+                      report.problems[0]);
+}
+
+void Commit::hint() const {
+  check_lock();
+  const std::string path = plan_.directory + "/.latest-" + plan_.save_uuid;
+  try {
+    write_new_file(disk_, path, step_directory_name(plan_.step) + "\n", false);
+    rename_over(disk_, path, plan_.directory + "/latest");
+  } catch (const DiskError&) {
+    disk_.unlink(path);
+    throw;
+  }
+}
+
+void Commit::undo() {
+  check_lock();
+  if (renamed_) {
+    remove_checkpoint(disk_, plan_.directory, plan_.step, plan_.save_uuid);
+  } else {
+    remove_tree(disk_, temporary_);
+  }
+}
+
+}  // namespace sherd::checkpoint

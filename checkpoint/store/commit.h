@@ -1,0 +1,69 @@
+/// The last part of a save, on rank 0: many shards become one checkpoint, by one rename.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "checkpoint/format/manifest.h"
+#include "checkpoint/store/disk.h"
+#include "checkpoint/store/output_lock.h"
+#include "sharding/state/state.h"
+
+namespace sherd::checkpoint {
+
+/// The bytes of index.h5 for a manifest whose shards are complete.
+using IndexBuilder = std::function<std::string(const Manifest&)>;
+
+struct CommitPlan {
+  std::string directory;  ///< of all checkpoints
+  std::int64_t step = 0;
+  std::string save_uuid;
+  int world = 1;
+  const std::vector<sharding::StateTensor>* tensors = nullptr;
+  std::shared_ptr<const nlohmann::json> global;
+  const IndexBuilder* build_index = nullptr;
+  const OutputLock* lock = nullptr;  ///< looked at before the folder's names change
+};
+
+/// What rank `rank` of `world` tells rank 0 of its shard, in the temporary directory.
+std::string part_name(int rank, int world);
+
+class Commit {
+ public:
+  Commit(Disk& disk, CommitPlan plan);
+
+  /// Everything up to and including the durable name. A checkpoint of this step that is damaged,
+  /// the one that a resume has fallen back from, is set aside first: it keeps its bytes and loses
+  /// its name. A whole one, or one of another model, stays, and run() fails.
+  /// Errors   DiskError, DataError, LockLost.
+  void run();
+  /// After run(): where a damaged checkpoint went, a sentence; or "".
+  const std::string& note() const { return note_; }
+  /// After run(): points people to the checkpoint. Errors: DiskError, harmless.
+  void hint() const;
+  /// After run() has thrown: removes the temporary directory with all shards in it; a checkpoint
+  /// that had its name, but not durably, loses it first. Errors: DiskError; what stays behind goes
+  /// with remove_leftovers().
+  void undo();
+
+ private:
+  std::vector<ShardInfo> take_parts();
+  void check_lock() const;
+  std::string write_files();
+  void rename_into_place(const std::string& manifest_text);
+  void make_way();
+
+  Disk& disk_;
+  CommitPlan plan_;
+  std::string temporary_;
+  std::string final_;
+  std::string note_;
+  bool renamed_ = false;
+};
+
+}  // namespace sherd::checkpoint

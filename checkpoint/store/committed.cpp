@@ -1,0 +1,133 @@
+#include "checkpoint/store/committed.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <set>
+#include <utility>
+
+#include "checkpoint/format/manifest_check.h"
+#include "core/error.h"
+
+namespace sherd::checkpoint {
+namespace {
+
+constexpr std::string_view kStepPrefix = "step-";
+constexpr std::size_t kStepDigits = 10;
+
+std::string without_trailing_slashes(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return path;
+}
+
+File open_directory(Disk& disk, const std::string& path) {
+  try {
+    return File(disk, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+  } catch (const DiskError& error) {
+    if (error.error_number != ENOTDIR && error.error_number != ELOOP) throw;
+    throw DataError("{}: isn't a directory (a symbolic link to one is refused)", path);
+  }
+}
+
+Manifest read_manifest(Disk& disk, const File& directory) {
+  File file;
+  try {
+    file = open_plain(disk, directory, kManifestName, O_RDONLY);
+  } catch (const DiskError& error) {
+    if (error.error_number != ENOENT) throw;
+    throw DataError("{}: isn't a checkpoint: it holds no {}; a checkpoint's directory is named {}",
+                    directory.path(), kManifestName, step_directory_name(0));
+  }
+  const std::int64_t bytes = file.status().bytes;
+  if (bytes > static_cast<std::int64_t>(kMaxManifestBytes)) {
+    throw DataError("{}: has {} bytes; a manifest has at most {}", file.path(), bytes,
+                    kMaxManifestBytes);
+  }
+  std::string text(static_cast<std::size_t>(bytes), '\0');
+  file.read_at(text.data(), bytes, 0);
+  return parse_manifest(text, file.path());
+}
+
+}  // namespace
+
+Checkpoint::Checkpoint(Disk& disk, const std::string& path)
+    : disk_(&disk),
+      directory_(open_directory(disk, without_trailing_slashes(path))),
+      manifest_(read_manifest(disk, directory_)) {
+  const std::string name = directory_.path().substr(directory_.path().rfind('/') + 1);
+  const auto named_for = step_of_directory(name);
+  if (named_for && *named_for != manifest_.step) {
+    throw DataError("{}: is of step {}, which isn't what its directory is named for",
+                    manifest_path(), manifest_.step);
+  }
+  for (int shard = 0; shard < num_shards(); ++shard) open_shard(shard);
+  open_index();
+}
+
+std::string Checkpoint::shard_path(int shard) const {
+  return path() + "/" + shard_name(shard, num_shards());
+}
+
+File Checkpoint::open_shard(int shard) const {
+  return open_file(shard_name(shard, num_shards()),
+                   manifest_.shards[static_cast<std::size_t>(shard)].bytes);
+}
+
+File Checkpoint::open_index() const {
+  return open_file(kIndexName, manifest_.index_bytes);
+}
+
+File Checkpoint::open_file(const std::string& name, std::int64_t bytes) const {
+  File file = open_plain(*disk_, directory_, name, O_RDONLY);
+  const std::int64_t found = file.status().bytes;
+  if (found != bytes) {
+    throw DataError("{}: has {} bytes; the manifest states {}", file.path(), found, bytes);
+  }
+  return file;
+}
+
+std::vector<std::string> Checkpoint::foreign_entries() const {
+  std::set<std::string> own = {kManifestName, kIndexName};
+  for (int shard = 0; shard < num_shards(); ++shard) own.insert(shard_name(shard, num_shards()));
+  std::vector<std::string> entries = list_directory(*disk_, path());
+  std::erase_if(entries, [&own](const std::string& name) { return own.contains(name); });
+  return entries;
+}
+
+std::optional<std::int64_t> step_of_directory(const std::string& name) {
+  if (name.size() != kStepPrefix.size() + kStepDigits || !name.starts_with(kStepPrefix)) return {};
+  std::int64_t step = 0;
+  for (const char c : name.substr(kStepPrefix.size())) {
+    if (c < '0' || c > '9') return {};
+    step = step * 10 + (c - '0');
+  }
+  return step;
+}
+
+std::vector<std::int64_t> committed_steps(Disk& disk, const std::string& directory) {
+  std::vector<std::int64_t> steps;
+  if (!exists(disk, directory)) return steps;
+  for (const std::string& name : list_directory(disk, directory)) {
+    if (const auto step = step_of_directory(name)) steps.push_back(*step);
+  }
+  std::sort(steps.rbegin(), steps.rend());
+  return steps;
+}
+
+Newest newest_checkpoint(Disk& disk, const std::string& directory, std::int64_t before) {
+  Newest newest;
+  for (const std::int64_t step : committed_steps(disk, directory)) {
+    if (step >= before) continue;
+    const std::string path = without_trailing_slashes(directory) + "/" + step_directory_name(step);
+    try {
+      newest.checkpoint.emplace(disk, path);
+      return newest;
+    } catch (const DataError& error) {
+      newest.refused.push_back({path, error.what()});
+    }
+  }
+  return newest;
+}
+
+}  // namespace sherd::checkpoint

@@ -1,0 +1,78 @@
+/// Finds committed checkpoints in a run's folder, and opens one.
+///
+///   for (std::int64_t step : committed_steps(disk, "runs/x/checkpoints")) ...   newest first
+///   Checkpoint checkpoint(disk, "runs/x/checkpoints/step-0000001200");
+///
+/// Only names of exactly the form step-XXXXXXXXXX count; temporary directories, `latest` and
+/// whatever else lies there is never looked at. No path comes from a file: names of files follow
+/// from the manifest's number of shards, and are opened inside the opened directory. A symbolic
+/// link in the place of a step's directory or of a file in it is refused. (`checkpoints` itself may
+/// be one: that is the owner's choice of a disk.) Files that don't belong are never opened.
+///
+/// Threads  a Checkpoint may be used by several threads; it doesn't change.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/format/manifest.h"
+#include "checkpoint/store/disk.h"
+
+namespace sherd::checkpoint {
+
+inline constexpr const char* kManifestName = "manifest.json";
+inline constexpr const char* kIndexName = "index.h5";
+
+/// An opened checkpoint: its manifest is valid, and every file that it names is there, is a plain
+/// file and has the size stated. That the bytes are right is found out when they are read.
+class Checkpoint {
+ public:
+  /// `path` is a checkpoint's directory. If it is named like one, it must be named for its own
+  /// step.
+  /// Errors   DataError naming the file and what is wrong with it.
+  Checkpoint(Disk& disk, const std::string& path);
+
+  const std::string& path() const { return directory_.path(); }
+  const Manifest& manifest() const { return manifest_; }
+  int num_shards() const { return static_cast<int>(manifest_.shards.size()); }
+  std::string shard_path(int shard) const;
+  std::string manifest_path() const { return path() + "/" + kManifestName; }
+
+  /// For reading; the file's size is checked again.
+  File open_shard(int shard) const;
+  File open_index() const;
+  /// Entries of the directory that aren't the checkpoint's.
+  std::vector<std::string> foreign_entries() const;
+
+ private:
+  File open_file(const std::string& name, std::int64_t bytes) const;
+
+  Disk* disk_;
+  File directory_;
+  Manifest manifest_;
+};
+
+/// The step of a directory name, if it is exactly of a checkpoint's form.
+std::optional<std::int64_t> step_of_directory(const std::string& name);
+
+/// Steps whose directories have a checkpoint's name, newest first; whether they are good isn't
+/// known. A `directory` that isn't there has none.
+std::vector<std::int64_t> committed_steps(Disk& disk, const std::string& directory);
+
+struct Refusal {
+  std::string path;    ///< of the checkpoint
+  std::string reason;  ///< names the file
+};
+
+struct Newest {
+  std::optional<Checkpoint> checkpoint;
+  std::vector<Refusal> refused;  ///< newer ones, newest first
+};
+
+/// The newest checkpoint that opens, of the steps before `before`: a resume that finds bad bytes in
+/// step 1200 asks again with `before` = 1200.
+Newest newest_checkpoint(Disk& disk, const std::string& directory, std::int64_t before = INT64_MAX);
+
+}  // namespace sherd::checkpoint

@@ -1,0 +1,103 @@
+#include "checkpoint/store/output_lock.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <ctime>
+#include <optional>
+#include <utility>
+
+#include "checkpoint/format/strict_json.h"
+#include "core/error.h"
+
+namespace sherd::checkpoint {
+namespace {
+
+// Always as long, so that writing it anew leaves nothing of the one before.
+constexpr std::size_t kRecordBytes = 256;
+
+std::string own_record() {
+  std::array<char, 128> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  ::gmtime_r(&now, &utc);
+  std::array<char, 32> since{};
+  std::strftime(since.data(), since.size(), "%Y-%m-%d %H:%M:%S UTC", &utc);
+  std::string record =
+      fmt::format("process {} on {} since {}", ::getpid(), host.data(), since.data());
+  record.resize(kRecordBytes - 1, ' ');
+  return record + "\n";
+}
+
+std::string owner(const File& file) {
+  // A run that has only just taken the lock hasn't written yet.
+  if (file.status().bytes < static_cast<std::int64_t>(kRecordBytes)) return "another run";
+  std::string record(kRecordBytes, '\0');
+  file.read_at(record.data(), kRecordBytes, 0);
+  return printable(record.substr(0, record.find_last_not_of(" \n") + 1));
+}
+
+bool lock(const File& file) try { return file.lock(); } catch (const DiskError& error) {
+  switch (error.error_number) {
+    case ENOLCK:
+    case ENOSYS:
+    case EOPNOTSUPP:
+    case EINVAL:
+      throw UsageError(
+          "{}; this file system has no locks, so a second run in the same folder couldn't be held "
+          "off. Put run.output_dir on one that has.",
+          error.what());
+    default:
+      throw;
+  }
+}
+
+File open_lock(Disk& disk, const std::string& path) try {
+  return open_plain(disk, path, O_RDWR | O_CREAT);
+} catch (const DiskError&) {
+  throw;
+} catch (const DataError& error) {
+  throw UsageError("{}; it is the output folder's lock. Remove it if no run is using the folder.",
+                   error.what());
+}
+
+}  // namespace
+
+OutputLock::OutputLock(Disk& disk, std::string output_dir)
+    : disk_(disk),
+      output_dir_(std::move(output_dir)),
+      file_(open_lock(disk, output_dir_ + "/.lock")),
+      held_(file_.status()) {
+  if (!lock(file_)) {
+    throw UsageError(
+        "{} is in use by {}; one run at a time writes there. Wait for it, stop it, or set "
+        "run.output_dir to another folder.",
+        output_dir_, owner(file_));
+  }
+  check();  // the file may have gone between open and lock
+  const std::string record = own_record();
+  file_.write_at(record.data(), static_cast<std::int64_t>(record.size()), 0);
+}
+
+void OutputLock::check() const {
+  const auto lost = [this](const char* event) {
+    throw LockLost(
+        "{}: {}, so the folder was removed, renamed or given to another run while this run had it. "
+        "This run stops and writes nothing more there; what it has written is where the folder "
+        "went.",
+        file_.path(), event);
+  };
+  std::optional<FileStatus> found;
+  try {
+    found = status_of(disk_, file_.path());
+  } catch (const DiskError& error) {
+    if (error.error_number != ENOTDIR && error.error_number != ELOOP) throw;
+  }
+  if (!found) lost("the lock that this run holds isn't there any more");
+  if (!found->same_file(held_)) lost("is another file than the one that this run has locked");
+}
+
+}  // namespace sherd::checkpoint

@@ -1,0 +1,100 @@
+/// Which checkpoints stay, and the thread that removes the others.
+///
+/// Of the checkpoints that are good, these stay:
+///   keep_last    the newest ones
+///   keep_every   those whose step is a multiple of it; 0: none for that reason
+///   keep_best    those with the lowest values (a validation loss, say); 0: none for that reason
+///
+/// Only what has been verified counts, each checkpoint once, by reading all of it: a damaged one
+/// never pushes a good one out. It isn't removed either; it is for people to look at. The newest
+/// good one always stays. What isn't of this run at all (`RetentionGuards::belongs`) isn't even read.
+///
+/// Removing takes as long as it takes, so it has a thread; a crash in the middle leaves whole
+/// checkpoints and `.gone-` directories, which remove_leftovers() removes. Rank 0 only.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "checkpoint/format/manifest.h"
+#include "checkpoint/store/disk.h"
+#include "checkpoint/store/output_lock.h"
+#include "checkpoint/store/verify.h"
+
+namespace sherd::checkpoint {
+
+struct RetentionPolicy {
+  int keep_last = 2;  ///< at least 1
+  std::int64_t keep_every = 0;
+  int keep_best = 0;
+};
+
+struct GoodCheckpoint {
+  std::int64_t step = 0;
+  std::optional<double> value;  ///< lower is better; a NaN is none
+};
+
+/// Ascending.
+std::vector<std::int64_t> steps_to_remove(const RetentionPolicy& policy,
+                                          std::vector<GoodCheckpoint> checkpoints);
+
+struct RetentionReport {
+  std::vector<std::int64_t> removed;
+  std::vector<std::string> problems;  ///< sentences: damaged checkpoints, removals that failed
+};
+
+/// A checkpoint's value, from what the engine put into its manifest.
+using ValueOf = std::function<std::optional<double>(const Manifest&)>;
+
+/// What is asked before a checkpoint is read or removed; both throw.
+struct RetentionGuards {
+  /// DataError if the checkpoint is of another model: reading it could take any time.
+  std::function<void(const Checkpoint&)> belongs{};
+  const OutputLock* lock = nullptr;  ///< before each removal; outlives the Retention
+};
+
+class Retention {
+ public:
+  Retention(Disk& disk, std::string directory, RetentionPolicy policy, ValueOf value_of = {},
+            VerifyDepth depth = VerifyDepth::kDeep, RetentionGuards guards = {});
+  ~Retention();  ///< ends the removal that is on
+  Retention(const Retention&) = delete;
+  Retention& operator=(const Retention&) = delete;
+
+  void apply();  ///< after a commit; returns at once
+  /// What has happened since the last call; `take_report` doesn't wait, `finish` does.
+  RetentionReport take_report();
+  RetentionReport finish();
+
+ private:
+  void run();
+  void round();
+  std::optional<GoodCheckpoint> examine(std::int64_t step);
+  void remove(std::int64_t step);
+
+  Disk& disk_;
+  const std::string directory_;
+  const RetentionPolicy policy_;
+  const ValueOf value_of_;
+  const VerifyDepth depth_;
+  const RetentionGuards guards_;
+  /// What is known of each save; by uuid, since a step may be set aside and saved anew.
+  std::map<std::string, bool> verified_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool wanted_ = false;
+  bool busy_ = false;
+  bool stopping_ = false;
+  RetentionReport report_;
+  std::thread thread_;
+};
+
+}  // namespace sherd::checkpoint

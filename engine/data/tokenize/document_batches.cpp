@@ -1,0 +1,102 @@
+#include "engine/data/tokenize/document_batches.h"
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "core/error.h"
+
+namespace sherd::data {
+namespace {
+
+constexpr std::size_t kMaxDocument = std::size_t{1} << 30;
+constexpr std::size_t kBufferBytes = std::size_t{1} << 18;
+
+}  // namespace
+
+bool is_jsonl(const std::string& path) {
+  const std::string name = unpacked_name(path);
+  return name.ends_with(".jsonl") || name.ends_with(".ndjson");
+}
+
+std::string field_of_line(const std::string& line, const std::string& field) {
+  const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
+  if (json.is_discarded()) throw DataError("isn't JSON");
+  if (!json.is_object() || !json.contains(field)) throw DataError("has no \"{}\"", field);
+  if (!json[field].is_string()) throw DataError("\"{}\" isn't a string", field);
+  return json[field].get<std::string>();
+}
+
+DocumentReader::DocumentReader(DocumentSources sources)
+    : sources_(std::move(sources)), buffer_(kBufferBytes) {}
+
+std::vector<RawDocument> DocumentReader::next(std::size_t bytes) {
+  std::vector<RawDocument> documents;
+  std::size_t size = 0;
+  for (RawDocument document; size < bytes && next_document(document); document = {}) {
+    size += document.text.size();
+    documents.push_back(std::move(document));
+  }
+  return documents;
+}
+
+bool DocumentReader::next_document(RawDocument& document) {
+  for (; file_ < sources_.files.size(); ++file_, stream_.reset()) {
+    const std::string& path = sources_.files[file_];
+    const bool is_new = stream_ == nullptr;
+    if (is_new) {
+      stream_ = open_text_stream(path);
+      line_ = 0;
+      begin_ = end_ = 0;
+    }
+    document.file = static_cast<std::int64_t>(file_);
+    if (path == "-" ? sources_.stdin_is_jsonl : is_jsonl(path)) {
+      while (next_line(document.text)) {
+        document.line = ++line_;
+        if (document.text.find_first_not_of(" \t\r") != std::string::npos) return true;
+      }
+    } else if (is_new) {
+      read_all(document.text);
+      if (!document.text.empty()) return true;
+    }
+  }
+  return false;
+}
+
+bool DocumentReader::refill() {
+  begin_ = 0;
+  end_ = stream_->read(buffer_.data(), buffer_.size());
+  return end_ > 0;
+}
+
+/// Without its newline; false at the end.
+bool DocumentReader::next_line(std::string& line) {
+  line.clear();
+  while (begin_ < end_ || refill()) {
+    const char* const from = buffer_.data() + begin_;
+    const auto* const newline = static_cast<const char*>(std::memchr(from, '\n', end_ - begin_));
+    const std::size_t count = newline ? static_cast<std::size_t>(newline - from) : end_ - begin_;
+    check_size(line.size() + count);
+    line.append(from, count);
+    begin_ += count + (newline ? 1 : 0);
+    if (newline) return true;
+  }
+  return !line.empty();
+}
+
+void DocumentReader::read_all(std::string& text) {
+  while (refill()) {
+    check_size(text.size() + end_);
+    text.append(buffer_.data(), end_);
+  }
+}
+
+void DocumentReader::check_size(std::size_t size) const {
+  if (size < kMaxDocument) return;
+  throw DataError(
+      "{}: document {} has 1 GiB or more; cut it into documents, a line of .jsonl each.",
+      sources_.files[file_], line_ + 1);
+}
+
+}  // namespace sherd::data

@@ -1,0 +1,58 @@
+/// Cuts texts into documents, a batch at a time, in order.
+///
+///   X.jsonl, X.ndjson   a line is a document: its string `field`. Empty lines are passed over.
+///   anything else       a file is a document; so is standard input, unless `stdin_is_jsonl`
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/data/tokenize/text_stream.h"
+
+namespace sherd::data {
+
+struct RawDocument {
+  std::string text;       ///< a line of JSON, or the document itself
+  std::int64_t line = 0;  ///< from 1; 0: a whole file
+  std::int64_t file = 0;  ///< index in the list of files
+};
+
+struct DocumentSources {
+  std::vector<std::string> files;  ///< "-" is standard input
+  bool stdin_is_jsonl = false;
+};
+
+class DocumentReader {
+ public:
+  explicit DocumentReader(DocumentSources sources);
+
+  /// Documents until their text is at least `bytes`; empty at the end.
+  /// Errors   DataError: unreadable or damaged files, documents of 1 GiB or more.
+  std::vector<RawDocument> next(std::size_t bytes);
+
+ private:
+  bool next_document(RawDocument& document);
+  bool next_line(std::string& line);
+  void read_all(std::string& text);
+  bool refill();
+  void check_size(std::size_t size) const;
+
+  DocumentSources sources_;
+  std::size_t file_ = 0;
+  std::unique_ptr<TextStream> stream_;  ///< of files[file_], once begun
+  std::int64_t line_ = 0;
+  std::vector<char> buffer_;
+  std::size_t begin_ = 0;
+  std::size_t end_ = 0;
+};
+
+bool is_jsonl(const std::string& path);
+
+/// The string at `field` of a line of JSON.
+/// Errors   DataError, without a place: not JSON, no such key, not a string.
+std::string field_of_line(const std::string& line, const std::string& field);
+
+}  // namespace sherd::data

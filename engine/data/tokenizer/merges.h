@@ -1,0 +1,75 @@
+/// Byte-pair encoding (Sennrich, Haddow and Birch, Neural Machine Translation of Rare Words with
+/// Subword Units, ACL 2016): of all neighbouring pairs in a word, the one of lowest rank is merged
+/// first, of equal ones the leftmost, until no neighbours are a pair.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace sherd::tokenizer {
+
+/// (left id, right id) -> (rank, merged id). Ranks are 0, 1, 2, ...
+class MergeTable {
+ public:
+  struct Merge {
+    std::int32_t left = 0;
+    std::int32_t right = 0;
+    std::int32_t merged = 0;
+  };
+  static constexpr std::uint32_t kNone = 0xffffffff;
+
+  /// In the order of their ranks. Of a pair that is listed twice, the last counts.
+  explicit MergeTable(std::vector<Merge> merges);
+
+  /// The rank, or kNone.
+  std::uint32_t rank(std::int32_t left, std::int32_t right) const {
+    const std::uint64_t key = key_of(left, right);
+    for (std::size_t slot = hash(key) & mask_;; slot = (slot + 1) & mask_) {
+      if (slots_[slot].key == key) return slots_[slot].rank;
+      if (slots_[slot].rank == kNone) return kNone;
+    }
+  }
+  const std::vector<Merge>& merges() const { return merges_; }
+
+ private:
+  struct Slot {
+    std::uint64_t key = ~std::uint64_t{0};
+    std::uint32_t rank = kNone;
+  };
+  static std::uint64_t key_of(std::int32_t left, std::int32_t right) {
+    return static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32 |
+           static_cast<std::uint32_t>(right);
+  }
+  static std::size_t hash(std::uint64_t key) {
+    key *= 0x9e3779b97f4a7c15u;
+    return key ^ (key >> 32);
+  }
+
+  std::vector<Merge> merges_;
+  std::vector<Slot> slots_;
+  std::size_t mask_ = 0;
+};
+
+/// Merges the symbols of one word. Belongs to one thread.
+///
+/// Cost     short words: a scan for the lowest rank per merge. Words above 64 symbols: every symbol
+///          and every new pair enters a queue per rank once, and leaves it once; a queue is a list
+///          while pairs arrive from left to right (which is the rule), else a heap. So the time is
+///          linear for a character repeated, and n log n at worst.
+class Merger {
+ public:
+  explicit Merger(const MergeTable& table);
+  ~Merger();
+  void merge(std::vector<std::int32_t>& symbols);
+
+ private:
+  void merge_short(std::vector<std::int32_t>& symbols);
+  const MergeTable& table_;
+  std::vector<std::uint32_t> ranks_;
+  class LongMerge;
+  std::unique_ptr<LongMerge> long_;  ///< made when the first long word comes
+};
+
+}  // namespace sherd::tokenizer

@@ -1,0 +1,48 @@
+/// What happens to text before it is cut into words: a list of changes, each to the whole piece.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "engine/data/tokenizer/pattern/split_pattern.h"
+
+namespace sherd::tokenizer {
+
+enum class NormalForm : std::uint8_t { kNfc, kNfd, kNfkc, kNfkd };
+
+/// To a normal form as Unicode 9.0 defines it (as Hugging Face's tokenizers do): code points that
+/// are younger stay as they are.
+struct ToNormalForm {
+  NormalForm form;
+};
+struct Prepend {
+  std::string text;  ///< in front of what isn't empty
+};
+struct ReplaceText {
+  std::string from;  ///< not empty
+  std::string to;
+};
+struct ReplacePattern {
+  SplitPattern from;
+  std::string to;
+};
+using NormalizerStep = std::variant<ToNormalForm, Prepend, ReplaceText, ReplacePattern>;
+
+/// Immutable; any thread may call.
+class Normalizer {
+ public:
+  Normalizer() = default;
+  explicit Normalizer(std::vector<NormalizerStep> steps);
+
+  bool changes_nothing() const { return steps_.empty(); }
+  /// `text` is UTF-8, and so is the result.
+  std::string apply(std::string_view text) const;
+
+ private:
+  std::vector<NormalizerStep> steps_;
+};
+
+}  // namespace sherd::tokenizer

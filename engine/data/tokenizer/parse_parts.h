@@ -1,0 +1,25 @@
+/// The lists of steps in a tokenizer.json.
+#pragma once
+
+#include <vector>
+
+#include "engine/data/tokenizer/decoder.h"
+#include "engine/data/tokenizer/json_node.h"
+#include "engine/data/tokenizer/normalizer.h"
+#include "engine/data/tokenizer/pre_tokenizer.h"
+
+namespace sherd::tokenizer {
+
+std::vector<NormalizerStep> parse_normalizer(const JsonNode& node);
+
+struct ParsedPreTokenizer {
+  std::vector<PreTokenizerStep> steps;
+  bool byte_level = false;
+};
+ParsedPreTokenizer parse_pre_tokenizer(const JsonNode& node);
+
+std::vector<DecoderStep> parse_decoder(const JsonNode& node);
+/// Nothing of it is used; unknown kinds are refused.
+void check_post_processor(const JsonNode& node);
+
+}  // namespace sherd::tokenizer

@@ -1,0 +1,43 @@
+/// What a tokenizer.json says, taken apart.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/data/tokenizer/added_tokens.h"
+#include "engine/data/tokenizer/bpe.h"
+#include "engine/data/tokenizer/decoder.h"
+#include "engine/data/tokenizer/normalizer.h"
+#include "engine/data/tokenizer/pre_tokenizer.h"
+
+namespace sherd::tokenizer {
+
+struct Parts {
+  Normalizer normalizer;
+  std::unique_ptr<PreTokenizer> pre_tokenizer;
+  std::unique_ptr<Bpe> bpe;
+  std::unique_ptr<AddedTokenFinder> raw_tokens;         ///< looked for in the text as it is
+  std::unique_ptr<AddedTokenFinder> normalized_tokens;  ///< looked for behind the normaliser
+  std::vector<DecoderStep> decoder;
+
+  Bpe::Vocabulary vocabulary;  ///< the model's, as the file spells it
+  std::vector<AddedToken> added_tokens;
+  std::vector<std::string> texts;  ///< of an id; empty where no token has it
+  std::vector<bool> is_special;
+
+  std::optional<std::int32_t> beginning;
+  std::optional<std::int32_t> end;
+  std::array<std::uint8_t, 16> digest{};
+  std::vector<std::string> notes;
+};
+
+/// Errors   DataError: see tokenizer.h
+std::unique_ptr<Parts> parse_tokenizer(std::string_view json, std::string_view where);
+
+}  // namespace sherd::tokenizer

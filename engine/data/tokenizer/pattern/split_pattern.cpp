@@ -1,0 +1,224 @@
+#include "engine/data/tokenizer/pattern/split_pattern.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "core/error.h"
+
+namespace sherd::tokenizer {
+namespace {
+
+constexpr std::uint32_t kMatchLimit = 2'000'000'000;
+constexpr std::size_t kMaxStackBytes = std::size_t{64} << 20;
+constexpr std::size_t kPageSize = 256;
+
+/// The kind of every code point. Kinds begin at 1.
+struct Kinds {
+  std::array<std::uint8_t, 128> ascii{};
+  std::vector<std::array<std::uint8_t, kPageSize>> pages;
+  std::array<std::uint16_t, (kLastCodePoint + 1) / kPageSize> page_of{};
+
+  std::uint8_t of(char32_t point) const {
+    return pages[page_of[point / kPageSize]][point % kPageSize];
+  }
+};
+
+struct Segment {
+  char32_t first;
+  std::uint8_t kind;
+};
+
+/// Cuts the code points wherever a set begins or ends; what is in the same sets is one kind.
+std::vector<Segment> segments(const ParsedPattern& parsed, std::string_view where,
+                              std::vector<std::uint64_t>& sets_of_kind) {
+  std::map<char32_t, std::uint64_t> changes = {{0, 0}};
+  for (std::size_t set = 0; set < parsed.sets.size(); ++set) {
+    for (const CodePointRange& range : parsed.sets[set].ranges()) {
+      changes[range.first] ^= std::uint64_t{1} << set;
+      if (range.last < kLastCodePoint) changes[range.last + 1] ^= std::uint64_t{1} << set;
+    }
+  }
+  std::map<std::uint64_t, std::uint8_t> kinds;
+  std::vector<Segment> result;
+  std::uint64_t sets = 0;
+  for (const auto& [point, change] : changes) {
+    sets ^= change;
+    const auto [kind, is_new] =
+        kinds.try_emplace(sets, static_cast<std::uint8_t>(sets_of_kind.size() + 1));
+    if (is_new) sets_of_kind.push_back(sets);
+    if (sets_of_kind.size() > 255) {
+      throw DataError("{}: the pattern's classes overlap in too many ways.", where);
+    }
+    result.push_back({point, kind->second});
+  }
+  return result;
+}
+
+std::unique_ptr<Kinds> make_kinds(const std::vector<Segment>& segments) {
+  auto kinds = std::make_unique<Kinds>();
+  std::map<std::array<std::uint8_t, kPageSize>, std::uint16_t> known;
+  std::size_t segment = 0;
+  for (std::size_t page = 0; page < kinds->page_of.size(); ++page) {
+    std::array<std::uint8_t, kPageSize> values{};
+    for (std::size_t i = 0; i < kPageSize; ++i) {
+      const auto point = static_cast<char32_t>(page * kPageSize + i);
+      while (segment + 1 < segments.size() && segments[segment + 1].first <= point) ++segment;
+      values[i] = segments[segment].kind;
+    }
+    const auto [place, is_new] =
+        known.try_emplace(values, static_cast<std::uint16_t>(kinds->pages.size()));
+    if (is_new) kinds->pages.push_back(values);
+    kinds->page_of[page] = place->second;
+  }
+  for (std::size_t i = 0; i < 128; ++i) kinds->ascii[i] = kinds->of(static_cast<char32_t>(i));
+  return kinds;
+}
+
+std::string pattern_of_kinds(const ParsedPattern& parsed,
+                             const std::vector<std::uint64_t>& sets_of_kind) {
+  std::string text;
+  for (const PatternPart& part : parsed.parts) {
+    text += part.syntax;
+    if (part.set < 0) continue;
+    std::string members;
+    for (std::size_t kind = 0; kind < sets_of_kind.size(); ++kind) {
+      if ((sets_of_kind[kind] >> part.set) & 1) members += fmt::format("\\x{:02x}", kind + 1);
+    }
+    text += members.empty()       ? "[^\\x00-\\xff]"
+            : members.size() == 4 ? members
+                                  : "[" + members + "]";
+  }
+  return text;
+}
+
+}  // namespace
+
+struct SplitPattern::Compiled {
+  std::unique_ptr<Kinds> kinds;
+  pcre2_code* code = nullptr;
+  bool has_jit = false;
+  std::string where;
+  ~Compiled() { pcre2_code_free(code); }
+};
+
+SplitPattern::SplitPattern(const ParsedPattern& parsed, std::string_view where)
+    : compiled_(std::make_unique<Compiled>()) {
+  std::vector<std::uint64_t> sets_of_kind;
+  const std::vector<Segment> cut = segments(parsed, where, sets_of_kind);
+  compiled_->where = where;
+  compiled_->kinds = make_kinds(cut);
+  const std::string text = pattern_of_kinds(parsed, sets_of_kind);
+  int error = 0;
+  PCRE2_SIZE offset = 0;
+  compiled_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
+                                  PCRE2_NEVER_BACKSLASH_C, &error, &offset, nullptr);
+  if (!compiled_->code) {
+    std::array<PCRE2_UCHAR, 256> message{};
+    pcre2_get_error_message(error, message.data(), message.size());
+    throw DataError("{}: not a regular expression ({}).", where,
+                    reinterpret_cast<const char*>(message.data()));
+  }
+  std::uint32_t may_be_empty = 0;
+  pcre2_pattern_info(compiled_->code, PCRE2_INFO_MATCHEMPTY, &may_be_empty);
+  if (may_be_empty) throw DataError("{}: the pattern matches the empty string.", where);
+  compiled_->has_jit = pcre2_jit_compile(compiled_->code, PCRE2_JIT_COMPLETE) == 0;
+}
+
+SplitPattern::~SplitPattern() = default;
+SplitPattern::SplitPattern(SplitPattern&&) noexcept = default;
+
+struct SplitPattern::Scratch::State {
+  std::vector<std::uint8_t> kinds;
+  std::size_t num_kinds = 0;
+  pcre2_match_data* match = pcre2_match_data_create(1, nullptr);
+  pcre2_match_context* context = pcre2_match_context_create(nullptr);
+  pcre2_jit_stack* stack = pcre2_jit_stack_create(32768, kMaxStackBytes, nullptr);
+
+  State() {
+    if (!match || !context || !stack) throw std::bad_alloc();
+    pcre2_set_match_limit(context, kMatchLimit);
+    pcre2_jit_stack_assign(context, nullptr, stack);
+  }
+  ~State() {
+    pcre2_jit_stack_free(stack);
+    pcre2_match_context_free(context);
+    pcre2_match_data_free(match);
+  }
+};
+
+SplitPattern::Scratch::Scratch() : state(std::make_unique<State>()) {}
+SplitPattern::Scratch::~Scratch() = default;
+SplitPattern::Scratch::Scratch(Scratch&&) noexcept = default;
+
+SplitPattern::Scan::Scan(const SplitPattern& pattern, Scratch& scratch, std::string_view text)
+    : pattern_(pattern), scratch_(scratch), text_(text) {
+  const Kinds& kinds = *pattern.compiled_->kinds;
+  Scratch::State& state = *scratch.state;
+  if (state.kinds.size() < text.size()) state.kinds.resize(text.size());
+  std::uint8_t* out = state.kinds.data();
+  const auto* in = reinterpret_cast<const std::uint8_t*>(text.data());
+  const auto* const end = in + text.size();
+  while (in != end) {
+    if (*in < 0x80) {
+      *out++ = kinds.ascii[*in++];
+      continue;
+    }
+    char32_t point = 0;
+    if (*in < 0xe0) {
+      point = (in[0] & 0x1fu) << 6 | (in[1] & 0x3fu);
+      in += 2;
+    } else if (*in < 0xf0) {
+      point = (in[0] & 0x0fu) << 12 | (in[1] & 0x3fu) << 6 | (in[2] & 0x3fu);
+      in += 3;
+    } else {
+      point =
+          (in[0] & 0x07u) << 18 | (in[1] & 0x3fu) << 12 | (in[2] & 0x3fu) << 6 | (in[3] & 0x3fu);
+      in += 4;
+    }
+    *out++ = kinds.of(point);
+  }
+  state.num_kinds = static_cast<std::size_t>(out - state.kinds.data());
+  is_ascii_ = state.num_kinds == text.size();
+}
+
+std::size_t SplitPattern::Scan::byte_of(std::size_t character) {
+  if (is_ascii_) return character;
+  const auto* const bytes = reinterpret_cast<const std::uint8_t*>(text_.data());
+  for (; known_character_ < character; ++known_character_) {
+    const std::uint8_t lead = bytes[known_byte_];
+    known_byte_ += lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
+  }
+  return known_byte_;
+}
+
+bool SplitPattern::Scan::next(std::size_t& begin, std::size_t& end) {
+  Scratch::State& state = *scratch_.state;
+  const Compiled& compiled = *pattern_.compiled_;
+  if (next_character_ == state.num_kinds) return false;
+  const auto match = compiled.has_jit ? pcre2_jit_match : pcre2_match;
+  const int result = match(compiled.code, state.kinds.data(), state.num_kinds, next_character_, 0,
+                           state.match, state.context);
+  if (result == PCRE2_ERROR_NOMATCH) {
+    next_character_ = state.num_kinds;
+    return false;
+  }
+  if (result < 0) {
+    throw DataError("{}: the pattern backtracks too much on a text of {} bytes.", compiled.where,
+                    text_.size());
+  }
+  const PCRE2_SIZE* const found = pcre2_get_ovector_pointer(state.match);
+  begin = byte_of(found[0]);
+  end = byte_of(found[1]);
+  next_character_ = found[1];
+  return true;
+}
+
+}  // namespace sherd::tokenizer

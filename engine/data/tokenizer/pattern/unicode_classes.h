@@ -1,0 +1,42 @@
+/// Sets of code points, and the classes of Unicode 16.0 that tokenizers name in their patterns.
+///
+/// The tables are ours (general_category.inc), since Hugging Face's tokenizers know Unicode 16.0 and
+/// the regular expression libraries of Debian 12 don't.
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace sherd::tokenizer {
+
+inline constexpr char32_t kLastCodePoint = 0x10ffff;
+
+struct CodePointRange {
+  char32_t first = 0;
+  char32_t last = 0;  ///< inclusive
+  bool operator==(const CodePointRange&) const = default;
+};
+
+/// Immutable once made: sorted ranges that neither overlap nor touch.
+class CodePointSet {
+ public:
+  CodePointSet() = default;
+  explicit CodePointSet(std::vector<CodePointRange> ranges);  ///< in any order, may overlap
+
+  const std::vector<CodePointRange>& ranges() const { return ranges_; }
+  bool contains(char32_t point) const;
+  CodePointSet complement() const;
+  CodePointSet operator|(const CodePointSet& other) const;
+  bool operator==(const CodePointSet&) const = default;
+
+ private:
+  std::vector<CodePointRange> ranges_;
+};
+
+/// `name`: a general category such as "Lu" or the first letter of several such as "L".
+std::optional<CodePointSet> general_category(std::string_view name);
+const CodePointSet& white_space();      ///< the property White_Space, `\s`
+const CodePointSet& word_characters();  ///< `\w` of Unicode Technical Standard 18
+
+}  // namespace sherd::tokenizer

@@ -1,0 +1,88 @@
+/// Cuts normalised text into words, which the model never joins.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "engine/data/tokenizer/pattern/split_pattern.h"
+
+namespace sherd::tokenizer {
+
+/// What becomes of matches and of the text between them ("a" and "b" in "a-b" cut at "-").
+enum class SplitBehavior : std::uint8_t {
+  kRemoved,         ///< a b
+  kIsolated,        ///< a - b
+  kMergedPrevious,  ///< a- b
+  kMergedNext,      ///< a -b
+  kContiguous,      ///< a - b, and neighbouring matches are one part
+};
+
+struct SplitStep {
+  SplitPattern pattern;
+  SplitBehavior behavior = SplitBehavior::kIsolated;
+  bool invert = false;  ///< matches are the text, and the text between them the matches
+};
+/// A space in front of a piece that doesn't begin with one.
+struct PrefixSpaceStep {};
+/// Spaces become `replacement`, which cuts before every one of them if `split`.
+struct MetaspaceStep {
+  enum class Prepend : std::uint8_t { kNever, kFirst, kAlways };
+  std::string replacement;
+  Prepend prepend = Prepend::kAlways;
+  bool split = true;
+};
+/// Bytes become the characters that spell them (byte_alphabet.h), for the steps behind; words are
+/// given out as bytes all the same.
+struct SpellBytesStep {};
+using PreTokenizerStep = std::variant<SplitStep, PrefixSpaceStep, MetaspaceStep, SpellBytesStep>;
+
+/// Immutable; a thread runs it with scratch of its own.
+class PreTokenizer {
+ public:
+  explicit PreTokenizer(std::vector<PreTokenizerStep> steps);
+
+  class Scratch {
+   public:
+    explicit Scratch(const PreTokenizer& pre_tokenizer);
+
+   private:
+    friend class PreTokenizer;
+    struct Part {
+      std::size_t begin;
+      std::size_t end;
+      bool is_match;
+    };
+    struct Step {
+      SplitPattern::Scratch match;
+      std::vector<Part> parts;
+      std::string text;
+    };
+    std::vector<Step> steps_;
+    std::string word_;
+  };
+
+  /// Calls `on_word` for the words in order. `at_start`: `piece` begins where the document does.
+  void split(std::string_view piece, bool at_start, Scratch& scratch,
+             const std::function<void(std::string_view)>& on_word) const;
+
+ private:
+  struct Call;
+  void run(const Call& call, std::size_t step, std::string_view piece, bool at_start) const;
+  void run(const Call& call, std::size_t step, const SplitStep& kind, std::string_view piece,
+           bool at_start) const;
+  void run(const Call& call, std::size_t step, const PrefixSpaceStep& kind, std::string_view piece,
+           bool at_start) const;
+  void run(const Call& call, std::size_t step, const MetaspaceStep& kind, std::string_view piece,
+           bool at_start) const;
+  void run(const Call& call, std::size_t step, const SpellBytesStep& kind, std::string_view piece,
+           bool at_start) const;
+  static void merge_parts(SplitBehavior behavior, std::vector<Scratch::Part>& parts);
+
+  std::vector<PreTokenizerStep> steps_;
+  bool spells_bytes_ = false;
+};
+
+}  // namespace sherd::tokenizer

@@ -1,0 +1,193 @@
+#include "engine/data/tokenizer/tokenizer.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "core/error.h"
+#include "engine/data/mapped_file.h"
+#include "engine/data/tokenizer/parts.h"
+#include "engine/data/utf8.h"
+
+namespace sherd::tokenizer {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMaxFileBytes = std::size_t{512} << 20;
+
+std::string_view text_of(const data::MappedFile& file) {
+  if (file.bytes().size() > kMaxFileBytes) {
+    throw DataError("{}: has {} bytes; at most {} are read.", file.path(), file.bytes().size(),
+                    kMaxFileBytes);
+  }
+  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+}
+
+/// "bos_token": "<s>" or {"content": "<s>", ...} or null.
+std::optional<std::int32_t> named_token(const nlohmann::json& config, const char* key,
+                                        const Tokenizer& tokenizer, const std::string& where) {
+  if (!config.contains(key) || config[key].is_null()) return std::nullopt;
+  const nlohmann::json& value = config[key];
+  const nlohmann::json& content =
+      value.is_object() && value.contains("content") ? value["content"] : value;
+  if (!content.is_string()) throw DataError("{}: {} isn't a token.", where, key);
+  const std::string token = content.get<std::string>();
+  const std::optional<std::int32_t> id = tokenizer.id_of(token);
+  if (!id) {
+    throw DataError("{}: {} is \"{}\", which isn't in tokenizer.json.", where, key,
+                    token.substr(0, 64));
+  }
+  return id;
+}
+
+/// Where the text stops being UTF-8, or its size.
+std::size_t valid_prefix(std::string_view text) {
+  const auto bytes = data::as_bytes(text);
+  std::size_t offset = 0;
+  while (offset < bytes.size()) {
+    if (bytes[offset] < 0x80) {
+      ++offset;
+      continue;
+    }
+    const int length = data::decode_utf8(bytes, offset).length;
+    if (length == 0) break;
+    offset += static_cast<std::size_t>(length);
+  }
+  return offset;
+}
+
+}  // namespace
+
+Tokenizer::Tokenizer(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+Tokenizer::~Tokenizer() = default;
+
+std::shared_ptr<const Tokenizer> Tokenizer::parse(std::string_view json, std::string_view where) {
+  std::unique_ptr<Parts> parts = parse_tokenizer(json, where);
+  const XXH128_hash_t hash = XXH3_128bits(json.data(), json.size());
+  XXH128_canonical_t bytes;
+  XXH128_canonicalFromHash(&bytes, hash);
+  std::copy(std::begin(bytes.digest), std::end(bytes.digest), parts->digest.begin());
+  return std::shared_ptr<const Tokenizer>(new Tokenizer(std::move(parts)));
+}
+
+std::shared_ptr<const Tokenizer> Tokenizer::open(const std::string& folder) {
+  const std::string path = (fs::path(folder) / "tokenizer.json").native();
+  std::error_code error;
+  if (!fs::exists(path, error)) {
+    if (fs::exists(fs::path(folder) / "tokenizer.model", error)) {
+      throw DataError(
+          "{}: has tokenizer.model but no tokenizer.json; save the tokenizer with transformers' "
+          "AutoTokenizer once, which writes tokenizer.json.",
+          folder);
+    }
+    throw DataError("{}: has no tokenizer.json; give a folder with a Hugging Face tokenizer.",
+                    folder);
+  }
+  const data::MappedFile file(path);
+  auto tokenizer = std::const_pointer_cast<Tokenizer>(parse(text_of(file), path));
+  const std::string config_path = (fs::path(folder) / "tokenizer_config.json").native();
+  if (!fs::exists(config_path, error)) return tokenizer;
+  const data::MappedFile config_file(config_path);
+  const nlohmann::json config = nlohmann::json::parse(text_of(config_file), nullptr, false);
+  if (!config.is_object()) throw DataError("{}: isn't a JSON object.", config_path);
+  tokenizer->parts_->beginning = named_token(config, "bos_token", *tokenizer, config_path);
+  tokenizer->parts_->end = named_token(config, "eos_token", *tokenizer, config_path);
+  return tokenizer;
+}
+
+std::int64_t Tokenizer::vocab_size() const {
+  return std::ssize(parts_->texts);
+}
+
+std::optional<std::int32_t> Tokenizer::id_of(std::string_view token) const {
+  for (const AddedToken& added : parts_->added_tokens) {
+    if (added.content == token) return added.id;
+  }
+  const auto found = parts_->vocabulary.find(std::string(token));
+  if (found == parts_->vocabulary.end()) return std::nullopt;
+  return found->second;
+}
+
+std::string_view Tokenizer::token_of(std::int32_t id) const {
+  if (id < 0 || id >= vocab_size()) return {};
+  return parts_->texts[static_cast<std::size_t>(id)];
+}
+
+std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special) const {
+  std::vector<std::string> tokens;
+  for (const std::int32_t id : ids) {
+    const std::string_view token = token_of(id);
+    if (token.empty() || (skip_special && parts_->is_special[static_cast<std::size_t>(id)])) {
+      continue;
+    }
+    tokens.emplace_back(token);
+  }
+  return decode_tokens(parts_->decoder, std::move(tokens));
+}
+
+std::optional<std::int32_t> Tokenizer::beginning() const {
+  return parts_->beginning;
+}
+std::optional<std::int32_t> Tokenizer::end() const {
+  return parts_->end;
+}
+const std::array<std::uint8_t, 16>& Tokenizer::digest() const {
+  return parts_->digest;
+}
+const std::vector<std::string>& Tokenizer::notes() const {
+  return parts_->notes;
+}
+
+struct Encoder::State {
+  explicit State(const Parts& parts) : bpe(*parts.bpe), pre_tokenizer(*parts.pre_tokenizer) {}
+  BpeEncoder bpe;
+  PreTokenizer::Scratch pre_tokenizer;
+};
+
+Encoder::Encoder(std::shared_ptr<const Tokenizer> tokenizer)
+    : tokenizer_(std::move(tokenizer)), state_(std::make_unique<State>(*tokenizer_->parts_)) {}
+Encoder::~Encoder() = default;
+
+void Encoder::encode(std::string_view text, SpecialTokens policy, std::vector<std::int32_t>& ids) {
+  const std::size_t valid = valid_prefix(text);
+  if (valid != text.size()) {
+    throw DataError("not UTF-8 at byte {} (0x{:02x})", valid,
+                    static_cast<std::uint8_t>(text[valid]));
+  }
+  const Parts& parts = *tokenizer_->parts_;
+  const std::function<void(std::string_view)> on_word = [&](std::string_view word) {
+    state_->bpe.encode(word, ids);
+  };
+  const std::function<void(const AddedToken&)> on_token = [&](const AddedToken& token) {
+    ids.push_back(token.id);
+  };
+  const std::size_t size_before = ids.size();
+  bool piece_at_start = false;
+  const std::function<void(std::string_view, bool)> on_normal = [&](std::string_view part,
+                                                                    bool at_start) {
+    parts.pre_tokenizer->split(part, at_start && piece_at_start, state_->pre_tokenizer, on_word);
+  };
+  const std::function<void(std::string_view, bool)> on_raw = [&](std::string_view part,
+                                                                 bool at_start) {
+    piece_at_start = at_start;
+    if (parts.normalizer.changes_nothing()) {
+      parts.normalized_tokens->split(part, policy, on_normal, on_token);
+    } else {
+      const std::string normal = parts.normalizer.apply(part);
+      parts.normalized_tokens->split(normal, policy, on_normal, on_token);
+    }
+  };
+  try {
+    parts.raw_tokens->split(text, policy, on_raw, on_token);
+  } catch (...) {
+    ids.resize(size_before);
+    throw;
+  }
+}
+
+}  // namespace sherd::tokenizer

@@ -1,0 +1,87 @@
+/// Text becomes token ids and ids text, exactly as Hugging Face's `tokenizers` does it with the same
+/// tokenizer.json.
+///
+///   text -> added tokens cut out -> normaliser -> added tokens that are normalised cut out
+///        -> pre-tokenizer: words -> BPE: ids
+///
+/// Taken     BPE, byte-level or with byte fallback (GPT-2, Llama, Qwen, Mistral, Gemma, Phi, OLMo,
+///           DeepSeek, SmolLM, StarCoder, Pythia, ...), with the normalisers NFC, NFD, NFKC, NFKD,
+///           Replace, Prepend, Sequence; the pre-tokenizers ByteLevel, Split, Digits,
+///           Metaspace, Sequence; the decoders ByteLevel, ByteFallback, Fuse, Replace, Strip,
+///           Metaspace, Sequence.
+/// Refused   by name: WordPiece, Unigram, WordLevel, dropout, sub-word prefixes and suffixes, every
+///           other part, every key of a part that we don't know, regular expressions outside of
+///           pattern_parser.h, and folders that have tokenizer.model only.
+/// Left out  the post-processor, which adds tokens around a document: our callers say themselves
+///           what goes there (`beginning`, `end`). Truncation and padding (`notes`).
+/// Files are hostile: whatever is in them is an id list or a DataError.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/data/tokenizer/added_tokens.h"
+
+namespace sherd::tokenizer {
+
+struct Parts;
+
+/// Immutable; any thread may use it.
+class Tokenizer {
+ public:
+  /// `folder` has tokenizer.json and maybe tokenizer_config.json, which names the beginning and end.
+  /// Errors   DataError, one line with the file and the part that is wrong or refused.
+  static std::shared_ptr<const Tokenizer> open(const std::string& folder);
+  /// From the text of a tokenizer.json; `where` names it in messages.
+  static std::shared_ptr<const Tokenizer> parse(std::string_view json, std::string_view where);
+  ~Tokenizer();
+
+  /// One more than the largest id.
+  std::int64_t vocab_size() const;
+  std::optional<std::int32_t> id_of(std::string_view token) const;
+  /// As the file spells it ("Ġthe"), or empty.
+  std::string_view token_of(std::int32_t id) const;
+
+  /// UTF-8. What isn't becomes U+FFFD, and ids that stand for no token are left out, as in the
+  /// library that we match. `skip_special` leaves out special tokens.
+  std::string decode(std::span<const std::int32_t> ids, bool skip_special = true) const;
+
+  /// The tokens that begin and end a document, if tokenizer_config.json names them.
+  std::optional<std::int32_t> beginning() const;
+  std::optional<std::int32_t> end() const;
+
+  /// XXH3-128 of tokenizer.json.
+  const std::array<std::uint8_t, 16>& digest() const;
+  /// What the file asks for and we leave out, a sentence each.
+  const std::vector<std::string>& notes() const;
+
+ private:
+  friend class Encoder;
+  explicit Tokenizer(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
+};
+
+/// Encodes; one per thread, since it keeps scratch memory (about 5 MB) and a cache of words. The ids
+/// of a text don't depend on what was encoded before.
+class Encoder {
+ public:
+  explicit Encoder(std::shared_ptr<const Tokenizer> tokenizer);
+  ~Encoder();
+
+  /// Appends the ids of one document to `ids`.
+  /// Errors   DataError if `text` isn't UTF-8 ("not UTF-8 at byte 17"); `ids` keeps its size then.
+  void encode(std::string_view text, SpecialTokens policy, std::vector<std::int32_t>& ids);
+
+ private:
+  struct State;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace sherd::tokenizer

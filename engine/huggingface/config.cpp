@@ -1,0 +1,84 @@
+#include "engine/huggingface/config.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/format/strict_json.h"
+#include "checkpoint/interchange/safetensors.h"
+#include "core/error.h"
+#include "engine/huggingface/config_reader.h"
+
+namespace sherd::huggingface {
+namespace {
+
+using checkpoint::printable;
+using nlohmann::json;
+
+constexpr std::int64_t kMaxConfigBytes = 16 << 20;
+
+std::string known_types() {
+  std::string types;
+  for (const Family* family : all_families()) {
+    types += fmt::format("{}{}", types.empty() ? "" : ", ", family->model_type);
+  }
+  return types;
+}
+
+std::optional<DType> dtype_of(const json& config) {
+  for (const char* key : {"dtype", "torch_dtype"}) {
+    const auto found = config.find(key);
+    if (found == config.end() || !found->is_string()) continue;
+    const auto& name = found->get_ref<const std::string&>();
+    if (name == "bfloat16") return DType::kBF16;
+    if (name == "float16") return DType::kF16;
+    if (name == "float32") return DType::kF32;
+  }
+  return std::nullopt;
+}
+
+const Family& family_of(const json& config, const std::string& path) {
+  const auto type = config.find("model_type");
+  if (type == config.end() || !type->is_string()) {
+    throw DataError("{}: has no model_type, so what model this is can't be known", path);
+  }
+  const auto& name = type->get_ref<const std::string&>();
+  const Family* family = find_family(name);
+  if (family) return *family;
+  throw DataError("{}: model_type is \"{}\"; known are {}", path, printable(name), known_types());
+}
+
+}  // namespace
+
+ModelConfig parse_config(std::string_view text, const std::string& path) {
+  const json config = checkpoint::parse_strict(text, path);
+  if (!config.is_object()) throw DataError("{}: isn't an object", path);
+  if (const auto found = config.find("quantization_config");
+      found != config.end() && !found->is_null()) {
+    throw DataError(
+        "{}: the model is quantized (quantization_config), and such weights aren't read; take the "
+        "folder of the model that it was made from",
+        path);
+  }
+  ModelConfig result;
+  result.path = path;
+  result.family = &family_of(config, path);
+  result.dtype = dtype_of(config);
+  ConfigReader reader(config, result);
+  try {
+    reader.read_tables(*result.family);
+  } catch (const json::exception&) {
+    throw DataError("{}: a value inside of rope_parameters is of another kind than expected", path);
+  }
+  result.unused = reader.unused();
+  return result;
+}
+
+ModelConfig read_config(checkpoint::Disk& disk, const std::string& folder) {
+  std::string path = folder;
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  path += std::string("/") + kConfigName;
+  return parse_config(checkpoint::read_followed(disk, path, kMaxConfigBytes), path);
+}
+
+}  // namespace sherd::huggingface

@@ -1,0 +1,42 @@
+/// config.json in the words of a recipe: which model a folder has.
+///
+/// Both spellings are read: transformers 4's (rope_theta, rope_scaling, torch_dtype) and 5's
+/// (rope_parameters, dtype). Settings that change the model and that we can't follow are errors;
+/// those that we don't know are listed.
+/// Errors   DataError naming file and key; of a folder of another kind, what it is.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/store/disk.h"
+#include "core/dtype.h"
+#include "engine/huggingface/family.h"
+
+namespace sherd::huggingface {
+
+inline constexpr const char* kConfigName = "config.json";
+
+/// One key of the recipe.
+struct ConfigValue {
+  std::string key;    ///< "model.num_layers"
+  std::string value;  ///< as YAML
+  std::string from;   ///< the key of config.json; "model_type" for what the family implies
+};
+
+struct ModelConfig {
+  std::string path;  ///< of config.json
+  const Family* family = nullptr;
+  std::vector<ConfigValue> values;
+  std::vector<std::string>
+      unused;                  ///< keys that we don't know, and those that are the recipe's own
+  std::optional<DType> dtype;  ///< of the weights, if it says
+};
+
+ModelConfig parse_config(std::string_view text, const std::string& path);
+ModelConfig read_config(checkpoint::Disk& disk, const std::string& folder);
+
+}  // namespace sherd::huggingface

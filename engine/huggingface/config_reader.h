@@ -1,0 +1,65 @@
+/// Walks config.json and collects the recipe's values: what the families' tables and functions use.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/huggingface/config.h"
+
+namespace sherd::huggingface {
+
+class ConfigReader {
+ public:
+  ConfigReader(const nlohmann::json& config, ModelConfig& result)
+      : config_(config), result_(result) {}
+
+  /// The value, or null where it is missing or null. Counts as used.
+  const nlohmann::json& at(std::string_view key);
+  bool has(std::string_view key);
+  /// A number, a truth or a text as YAML; nothing where it is missing or null.
+  std::optional<std::string> text(std::string_view key);
+  std::optional<double> number(std::string_view key);
+  std::optional<bool> truth(std::string_view key);
+  /// For keys that have no meaning for us.
+  void use(std::string_view key) { used_.insert(std::string(key)); }
+
+  void set(std::string_view key, std::string value, std::string_view from = "model_type");
+  void set(std::string_view key, double value, std::string_view from);
+  /// The text set so far, or "".
+  std::string value_of(std::string_view key) const;
+
+  /// Rotary positions: theta, scaling, the part that is turned. `theta`: the class's default.
+  void rotary(double theta, double fraction = 1.0);
+  /// A table of rotary frequencies: what stands in rope_scaling, or in rope_parameters.
+  void scaling(const nlohmann::json& table, std::string_view from);
+  /// head_dim, where it isn't hidden_size / num_attention_heads; `missing`: the class's default, 0:
+  /// that quotient.
+  void head_width(std::int64_t missing = 0);
+  /// layer_types: which layers see sliding_window keys. False if there is no such list.
+  bool window_layers();
+  void window(std::string_view from = "sliding_window");
+
+  [[noreturn]] void refuse(std::string_view key, const std::string& why) const;
+
+  void read_tables(const Family& family);
+  std::vector<std::string> unused() const;
+
+ private:
+  std::string scalar(std::string_view key, const nlohmann::json& value) const;
+  double number_in(const nlohmann::json& table, std::string_view key, double missing,
+                   std::string_view from);
+  void set_yarn(const nlohmann::json& table, std::string_view from);
+  void set_longrope(const nlohmann::json& table, std::string_view from);
+  void require_known(const nlohmann::json& table, std::string_view from,
+                     std::initializer_list<std::string_view> known) const;
+
+  const nlohmann::json& config_;
+  ModelConfig& result_;
+  std::set<std::string> used_;
+};
+
+}  // namespace sherd::huggingface

@@ -1,0 +1,124 @@
+#include "engine/huggingface/config_writer.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/format/strict_json.h"
+#include "core/error.h"
+
+namespace sherd::huggingface {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string_view torch_name(DType dtype) {
+  switch (dtype) {
+    case DType::kBF16:
+      return "bfloat16";
+    case DType::kF16:
+      return "float16";
+    default:
+      return "float32";
+  }
+}
+
+void set_types(ordered_json& config, const Family& family, DType dtype) {
+  config["architectures"] = {family.architecture};
+  config["dtype"] = torch_name(dtype);
+  config["torch_dtype"] = torch_name(dtype);
+}
+
+bool is_default(const ordered_json& table) {
+  return table.value("rope_type", table.value("type", std::string("default"))) == "default";
+}
+
+// transformers 4 has theta beside the table of a scaling.
+void add_old_spelling(ordered_json& config, const ordered_json& table) {
+  if (table.contains("rope_theta")) config["rope_theta"] = table["rope_theta"];
+  if (is_default(table)) {
+    config["rope_scaling"] = nullptr;
+    return;
+  }
+  ordered_json scaling = table;
+  scaling.erase("rope_theta");
+  config["rope_scaling"] = std::move(scaling);
+}
+
+void add_both_spellings(ordered_json& config) {
+  const auto parameters = config.find("rope_parameters");
+  if (parameters != config.end() && parameters->is_object()) {
+    const ordered_json table = *parameters;
+    if (!table.contains("full_attention")) return add_old_spelling(config, table);
+    add_old_spelling(config, table["full_attention"]);
+    if (table.contains("sliding_attention") && table["sliding_attention"].contains("rope_theta")) {
+      config["rope_local_base_freq"] = table["sliding_attention"]["rope_theta"];
+    }
+    return;
+  }
+  // transformers 5 reads the old spelling of two tables itself.
+  if (!config.contains("rope_theta") || config.contains("rope_local_base_freq")) return;
+  ordered_json table = {{"rope_type", "default"}, {"rope_theta", config["rope_theta"]}};
+  if (const auto scaling = config.find("rope_scaling");
+      scaling != config.end() && scaling->is_object()) {
+    for (const auto& [key, value] : scaling->items())
+      table[key == "type" ? "rope_type" : key] = value;
+  }
+  if (config.contains("partial_rotary_factor")) {
+    table["partial_rotary_factor"] = config["partial_rotary_factor"];
+  }
+  config["rope_parameters"] = std::move(table);
+}
+
+std::string text_of(const ordered_json& config) {
+  return config.dump(2) + "\n";
+}
+
+// A value of a recipe as JSON: numbers and truths are spelled alike, all else is a text.
+ordered_json scalar(const std::string& value) {
+  ordered_json parsed = ordered_json::parse(value, nullptr, false);
+  return parsed.is_number() || parsed.is_boolean() ? parsed : ordered_json(value);
+}
+
+}  // namespace
+
+std::string updated_config(std::string_view kept, const std::string& path, DType dtype) {
+  checkpoint::parse_strict(kept, path);
+  ordered_json config = ordered_json::parse(kept);
+  try {
+    const Family* family = find_family(config.value("model_type", std::string()));
+    if (!family) throw DataError("{}: its model_type isn't known", path);
+    set_types(config, *family, dtype);
+    add_both_spellings(config);
+  } catch (const ordered_json::exception&) {
+    throw DataError("{}: a value inside of rope_parameters is of another kind than expected", path);
+  }
+  return text_of(config);
+}
+
+std::string config_of(const Family& family, const std::map<std::string, std::string>& values,
+                      DType dtype) {
+  ordered_json config = {{"model_type", family.model_type}};
+  set_types(config, family, dtype);
+  const auto value_of = [&](std::string_view key) -> std::string {
+    const auto found = values.find(std::string(key));
+    return found == values.end() ? "" : found->second;
+  };
+  for (const auto keys : family.keys) {
+    for (const ConfigKey& key : keys) config[std::string(key.theirs)] = scalar(value_of(key.ours));
+  }
+  for (const ConfigWord& word : family.words) {
+    const std::string key(word.theirs);
+    if (!config.contains(key) && value_of(word.ours) == word.value) config[key] = word.word;
+  }
+  const bool own_names = config.contains("n_embd");
+  config[own_names ? "n_inner" : "intermediate_size"] = scalar(value_of("model.ffn_hidden_size"));
+  if (!own_names) {
+    config["num_key_value_heads"] = scalar(value_of("model.num_kv_heads"));
+    config["rope_theta"] = scalar(value_of("model.rope_theta"));
+    add_both_spellings(config);
+  }
+  for (const char* token : {"bos_token_id", "eos_token_id"}) config[token] = nullptr;
+  return text_of(config);
+}
+
+}  // namespace sherd::huggingface

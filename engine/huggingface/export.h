@@ -1,0 +1,48 @@
+/// A checkpoint's weights as a Hugging Face folder: safetensors, config.json and what else a folder of
+/// that kind has.
+///
+/// Every tensor of theirs is written from its first element to its last, each element read from where
+/// the checkpoint has it; no tensor is ever held whole.
+///
+///   FOLDER/model*.safetensors    one type for all tensors; f32 is rounded to nearest, ties to even
+///          sherd-export.json     which checkpoint this is, and a checksum (XXH3-64) of every tensor
+///                                and of every other file: the format itself has none
+///
+/// Memory   the checkpoint's blocks (4 MiB of each shard, up to 64, and 16 at least) and a chunk.
+/// Atomic   written beside its place under another name, made durable, renamed: the folder is whole or
+///          isn't there. What is there already is never replaced.
+/// Errors   UsageError if `to` exists; DataError where bytes are damaged, the disk refuses, or a weight
+///          is beyond what f16 holds. Nothing is left behind.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "checkpoint/store/committed.h"
+#include "engine/huggingface/weight_map.h"
+
+namespace sherd::huggingface {
+
+inline constexpr std::int64_t kDefaultShardBytes = 5'000'000'000;
+inline constexpr const char* kExportName = "sherd-export.json";
+
+struct FolderToWrite {
+  std::string to;
+  DType dtype = DType::kF32;  ///< f32, bf16 or f16
+  std::int64_t shard_bytes = kDefaultShardBytes;
+  const Family* family = nullptr;
+  ModelWeights model;
+  std::map<std::string, std::string> files;  ///< the others: name and content
+};
+
+struct ExportResult {
+  std::int64_t num_tensors = 0;
+  std::int64_t num_files = 0;  ///< of weights
+  std::int64_t bytes = 0;      ///< of them
+};
+
+ExportResult export_folder(checkpoint::Disk& disk, const checkpoint::Checkpoint& checkpoint,
+                           const FolderToWrite& folder);
+
+}  // namespace sherd::huggingface

@@ -1,0 +1,53 @@
+/// Rows that several groups of families share.
+#pragma once
+
+#include <array>
+
+#include "engine/huggingface/config_reader.h"
+#include "engine/huggingface/family.h"
+
+namespace sherd::huggingface {
+
+inline constexpr auto kUsualSizes = std::to_array<ConfigKey>({
+    {"num_hidden_layers", "model.num_layers"},
+    {"hidden_size", "model.hidden_size"},
+    {"num_attention_heads", "model.num_attention_heads"},
+    {"intermediate_size", "model.ffn_hidden_size"},
+    {"vocab_size", "model.vocab_size"},
+    {"max_position_embeddings", "model.max_seq_length"},
+});
+
+/// Of models whose blocks are called layers.{} and have separate query, key, value, gate and up.
+inline constexpr auto kUsualModules = std::to_array<Module>({
+    {"embedding.token", "embed_tokens"},
+    {"block.{}.norm1", "layers.{}.input_layernorm"},
+    {"block.{}.attention.qkv", "layers.{}.self_attn.q_proj", Part::kQuery},
+    {"block.{}.attention.qkv", "layers.{}.self_attn.k_proj", Part::kKey},
+    {"block.{}.attention.qkv", "layers.{}.self_attn.v_proj", Part::kValue},
+    {"block.{}.attention.query_norm", "layers.{}.self_attn.q_norm", Part::kHeads},
+    {"block.{}.attention.key_norm", "layers.{}.self_attn.k_norm", Part::kHeads},
+    {"block.{}.attention.output", "layers.{}.self_attn.o_proj"},
+    {"block.{}.mlp.up", "layers.{}.mlp.gate_proj", Part::kGate},
+    {"block.{}.mlp.up", "layers.{}.mlp.up_proj", Part::kUp},
+    {"block.{}.mlp.down", "layers.{}.mlp.down_proj"},
+    {"final_norm", "norm"},
+    {"head", "lm_head", Part::kWhole, false, true},
+});
+/// The second norm of pre-norm blocks.
+inline constexpr auto kSecondNorm = std::to_array<Module>({
+    {"block.{}.norm2", "layers.{}.post_attention_layernorm"},
+});
+inline constexpr auto kUsualBuffers = std::to_array<std::string_view>({
+    "layers.{}.self_attn.rotary_emb.inv_freq",
+    "rotary_emb.inv_freq",
+});
+inline constexpr auto kSilu = std::to_array<ConfigWord>({
+    {"hidden_act", "silu", "model.activation", "swiglu"},
+    {"hidden_act", "swish", "model.activation", "swiglu"},
+});
+inline constexpr auto kRmsNorm = std::to_array<Fixed>({{"model.norm", "rmsnorm"}});
+
+/// num_key_value_heads, missing or null: as many as heads.
+void kv_heads(ConfigReader& config);
+
+}  // namespace sherd::huggingface

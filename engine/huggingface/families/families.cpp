@@ -1,0 +1,34 @@
+#include "engine/huggingface/families/families.h"
+
+#include <vector>
+
+#include "engine/huggingface/families/common.h"
+
+namespace sherd::huggingface {
+
+std::span<const Family* const> all_families() {
+  static const std::vector<const Family*> kFamilies = [] {
+    std::vector<const Family*> families;
+    for (const auto group : {gpt2_families, llama_families, phi_families, gemma_families,
+                             olmo_families, neox_families, stablelm_families, starcoder_families}) {
+      for (const Family& family : group()) families.push_back(&family);
+    }
+    return families;
+  }();
+  return kFamilies;
+}
+
+const Family* find_family(std::string_view model_type) {
+  for (const Family* family : all_families()) {
+    if (family->model_type == model_type) return family;
+  }
+  return nullptr;
+}
+
+void kv_heads(ConfigReader& config) {
+  auto heads = config.text("num_key_value_heads");
+  if (!heads) heads = config.text("num_attention_heads");
+  config.set("model.num_kv_heads", *heads, "num_key_value_heads");
+}
+
+}  // namespace sherd::huggingface

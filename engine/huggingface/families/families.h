@@ -1,0 +1,17 @@
+/// The groups of families, a file for each.
+#pragma once
+
+#include "engine/huggingface/family.h"
+
+namespace sherd::huggingface {
+
+std::span<const Family> gpt2_families();
+std::span<const Family> llama_families();
+std::span<const Family> phi_families();
+std::span<const Family> gemma_families();
+std::span<const Family> olmo_families();
+std::span<const Family> neox_families();
+std::span<const Family> stablelm_families();
+std::span<const Family> starcoder_families();
+
+}  // namespace sherd::huggingface

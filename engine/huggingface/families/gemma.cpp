@@ -1,0 +1,156 @@
+// Gemma 1 to 3: norms that multiply by 1 + weight, a scaled embedding, GELU gates.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "engine/huggingface/families/common.h"
+#include "engine/huggingface/families/families.h"
+
+namespace sherd::huggingface {
+namespace {
+
+constexpr Module kFourNorms[] = {
+    {"block.{}.attention.norm", "layers.{}.post_attention_layernorm"},
+    {"block.{}.norm2", "layers.{}.pre_feedforward_layernorm"},
+    {"block.{}.mlp.norm", "layers.{}.post_feedforward_layernorm"},
+};
+constexpr std::span<const Module> kModules[] = {kUsualModules, kSecondNorm};
+constexpr std::span<const Module> kSandwichModules[] = {kUsualModules, kFourNorms};
+
+constexpr Fixed kFixed[] = {
+    {"model.norm", "rmsnorm"}, {"model.norm_offset", "1"}, {"model.activation", "geglu"}};
+constexpr Fixed kSandwich[] = {{"model.norm", "rmsnorm"},
+                               {"model.norm_offset", "1"},
+                               {"model.norm_placement", "sandwich"},
+                               {"model.activation", "geglu"}};
+constexpr ConfigKey kNormAndHead[] = {
+    {"rms_norm_eps", "model.norm_eps", "1e-06"},
+    {"tie_word_embeddings", "model.tie_embeddings", "true"},
+};
+constexpr std::span<const ConfigKey> kKeys[] = {kUsualSizes, kNormAndHead};
+// Files that say gelu mean the tanh form all the same.
+constexpr ConfigWord kNewWords[] = {
+    {"hidden_activation", "gelu_pytorch_tanh", "model.activation", "geglu"},
+    {"hidden_activation", "gelu", "model.activation", "geglu"},
+};
+constexpr Demand kDemands[] = {{"attention_bias", "false"}};
+constexpr std::string_view kHarmless[] = {"hidden_act", "cache_implementation"};
+
+void scaled(ConfigReader& config, double head_width) {
+  kv_heads(config);
+  config.head_width(static_cast<std::int64_t>(head_width));
+  const double width = config.number("hidden_size").value_or(0);
+  config.set("model.embedding_scale", std::sqrt(width), "hidden_size");
+}
+
+void softcaps(ConfigReader& config) {
+  const double scalar = config.number("query_pre_attn_scalar").value_or(256.0);
+  if (scalar <= 0.0) config.refuse("query_pre_attn_scalar", "isn't above 0");
+  config.set("model.attention_scale", 1.0 / std::sqrt(scalar), "query_pre_attn_scalar");
+  for (const auto& [theirs, ours] :
+       {std::pair("attn_logit_softcapping", "model.attention_softcap"),
+        std::pair("final_logit_softcapping", "model.logits_softcap")}) {
+    if (const auto cap = config.text(theirs)) config.set(ours, *cap, theirs);
+  }
+}
+
+void gemma(ConfigReader& config) {
+  scaled(config, 256);
+  config.rotary(10000.0);
+}
+
+void gemma2(ConfigReader& config) {
+  scaled(config, 256);
+  config.rotary(10000.0);
+  softcaps(config);
+  if (config.window_layers()) return;
+  config.window();
+  config.set("model.window_layers", "\"10\"", "sliding_window");
+}
+
+// Full layers have the file's theta and scaling, windowed ones a theta of their own and no scaling.
+void gemma3(ConfigReader& config) {
+  scaled(config, 256);
+  softcaps(config);
+  config.set("model.qk_norm", "head");
+  const nlohmann::json& parameters = config.at("rope_parameters");
+  const auto of_kind = [&](const char* kind) -> const nlohmann::json* {
+    const auto found = parameters.find(kind);
+    return found != parameters.end() && found->is_object() ? &*found : nullptr;
+  };
+  double local = config.number("rope_local_base_freq").value_or(10000.0);
+  if (parameters.is_object() && of_kind("full_attention")) {
+    const nlohmann::json& full = *of_kind("full_attention");
+    config.set("model.positions", "rope");
+    config.set("model.rope_theta", full.value("rope_theta", 1000000.0), "rope_parameters");
+    config.scaling(full, "rope_parameters");
+    if (const nlohmann::json* windowed = of_kind("sliding_attention")) {
+      local = windowed->value("rope_theta", local);
+      if (windowed->value("rope_type", std::string("default")) != "default") {
+        config.refuse("rope_parameters", "scales the windowed layers, which isn't supported");
+      }
+    }
+    config.use("rope_scaling");
+  } else {
+    config.rotary(1000000.0);
+  }
+  config.set("model.window_rope_theta", local, "rope_local_base_freq");
+  if (!config.value_of("model.rope_scaling").empty()) {
+    config.set("model.window_rope_scaling", "false");
+  }
+  if (config.window_layers()) return;
+  config.window();
+  const double pattern = config.number("sliding_window_pattern").value_or(6);
+  if (pattern < 1 || pattern > 1024)
+    config.refuse("sliding_window_pattern", "isn't from 1 to 1024");
+  std::string mask(static_cast<std::size_t>(pattern) - 1, '1');
+  config.set("model.window_layers", fmt::format("\"{}0\"", mask), "sliding_window_pattern");
+}
+
+constexpr std::string_view kHarmless3[] = {"hidden_act", "cache_implementation",
+                                           "sliding_window_pattern", "_sliding_window_pattern",
+                                           "rope_local_base_freq"};
+constexpr Family kFamilies[] = {
+    {.model_type = "gemma",
+     .architecture = "GemmaForCausalLM",
+     .prefix = "model.",
+     .modules = kModules,
+     .buffers = kUsualBuffers,
+     .fixed = kFixed,
+     .keys = kKeys,
+     .words = kNewWords,
+     .demands = kDemands,
+     .harmless = kHarmless,
+     .more = gemma},
+    {.model_type = "gemma2",
+     .architecture = "Gemma2ForCausalLM",
+     .prefix = "model.",
+     .modules = kSandwichModules,
+     .buffers = kUsualBuffers,
+     .fixed = kSandwich,
+     .keys = kKeys,
+     .words = kNewWords,
+     .demands = kDemands,
+     .harmless = kHarmless,
+     .more = gemma2},
+    {.model_type = "gemma3_text",
+     .architecture = "Gemma3ForCausalLM",
+     .prefix = "model.",
+     .modules = kSandwichModules,
+     .buffers = kUsualBuffers,
+     .fixed = kSandwich,
+     .keys = kKeys,
+     .words = kNewWords,
+     .demands = kDemands,
+     .harmless = kHarmless3,
+     .more = gemma3},
+};
+
+}  // namespace
+
+std::span<const Family> gemma_families() {
+  return kFamilies;
+}
+
+}  // namespace sherd::huggingface

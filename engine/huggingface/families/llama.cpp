@@ -1,0 +1,193 @@
+// Llama and what follows its form: pre-norm, RMS norms, rotary positions, a gated feed-forward.
+#include "engine/huggingface/families/families.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "engine/huggingface/families/common.h"
+
+namespace sherd::huggingface {
+namespace {
+
+constexpr std::span<const Module> kModules[] = {kUsualModules, kSecondNorm};
+
+constexpr auto kNormAndHead = std::to_array<ConfigKey>({
+    {"rms_norm_eps", "model.norm_eps", "1e-06"},
+    {"tie_word_embeddings", "model.tie_embeddings", "false"},
+});
+// Files that transformers 4 wrote leave out what is true for all classes and this one.
+constexpr auto kNormAndTiedHead = std::to_array<ConfigKey>({
+    {"rms_norm_eps", "model.norm_eps", "1e-06"},
+    {"tie_word_embeddings", "model.tie_embeddings", "true"},
+});
+constexpr std::span<const ConfigKey> kKeys[] = {kUsualSizes, kNormAndHead};
+constexpr std::span<const ConfigKey> kTiedKeys[] = {kUsualSizes, kNormAndTiedHead};
+constexpr auto kLlamaHarmless = std::to_array<std::string_view>({"rope_interleaved"});
+
+void biases(ConfigReader& config) {
+  if (config.truth("attention_bias").value_or(false)) {
+    config.set("model.qkv_bias", "true", "attention_bias");
+    config.set("model.output_bias", "true", "attention_bias");
+  }
+  if (config.truth("mlp_bias").value_or(false)) config.set("model.mlp_bias", "true", "mlp_bias");
+}
+
+void llama(ConfigReader& config) {
+  kv_heads(config);
+  config.head_width();
+  config.rotary(10000.0);
+  biases(config);
+}
+
+void mistral(ConfigReader& config) {
+  kv_heads(config);
+  config.head_width();
+  config.rotary(10000.0);
+  if (!config.window_layers()) config.window();
+}
+
+void qwen(ConfigReader& config) {
+  kv_heads(config);
+  config.rotary(10000.0);
+  const bool windows = config.truth("use_sliding_window").value_or(false);
+  config.use("sliding_window");
+  config.use("max_window_layers");
+  if (!windows) {
+    config.use("layer_types");
+    return;
+  }
+  if (config.window_layers()) return;
+  // Layers from max_window_layers on have the window.
+  const double layers = config.number("num_hidden_layers").value_or(0);
+  const double full = config.number("max_window_layers").value_or(28);
+  if (full >= layers) return;
+  config.window();
+  std::string mask(static_cast<std::size_t>(full), '0');
+  mask.resize(static_cast<std::size_t>(layers), '1');
+  if (full > 0) config.set("model.window_layers", fmt::format("\"{}\"", mask), "max_window_layers");
+}
+
+void qwen2(ConfigReader& config) {
+  config.head_width();
+  config.set("model.qkv_bias", "true");
+  qwen(config);
+}
+
+void qwen3(ConfigReader& config) {
+  config.head_width(128);
+  config.set("model.qk_norm", "head");
+  biases(config);
+  qwen(config);
+}
+
+void smollm3(ConfigReader& config) {
+  kv_heads(config);
+  config.head_width();
+  config.rotary(2000000.0);
+  biases(config);
+  const nlohmann::json& layers = config.at("no_rope_layers");
+  const double interval = config.number("no_rope_layer_interval").value_or(4);
+  std::string mask;
+  if (layers.is_array() && !layers.empty()) {
+    for (const auto& layer : layers) mask += layer == 0 ? '0' : '1';
+  } else if (interval >= 2 && interval <= 1024) {
+    mask.assign(static_cast<std::size_t>(interval) - 1, '1');
+    mask += '0';
+  }
+  if (mask.find('0') != std::string::npos) {
+    config.set("model.rope_layers", fmt::format("\"{}\"", mask), "no_rope_layers");
+  }
+  if (config.truth("use_sliding_window").value_or(false)) {
+    config.window_layers();
+  } else {
+    config.use("layer_types");
+    config.use("sliding_window");
+  }
+}
+
+void granite(ConfigReader& config) {
+  kv_heads(config);
+  config.head_width();
+  config.rotary(10000.0);
+  biases(config);
+  const auto multiply = [&](const char* theirs, const char* ours, double neutral) {
+    const double value = config.number(theirs).value_or(neutral);
+    if (value != neutral) config.set(ours, value, theirs);
+  };
+  multiply("attention_multiplier", "model.attention_scale", 0.0);
+  if (config.value_of("model.attention_scale").empty()) {
+    config.set("model.attention_scale", 1.0, "attention_multiplier");  // the class's default
+  }
+  multiply("embedding_multiplier", "model.embedding_scale", 1.0);
+  multiply("residual_multiplier", "model.residual_scale", 1.0);
+  const double divisor = config.number("logits_scaling").value_or(1.0);
+  if (divisor <= 0.0) config.refuse("logits_scaling", "isn't above 0");
+  if (divisor != 1.0) config.set("model.logits_scale", 1.0 / divisor, "logits_scaling");
+}
+
+constexpr Family kLlama = {.model_type = "llama",
+                           .architecture = "LlamaForCausalLM",
+                           .prefix = "model.",
+                           .modules = kModules,
+                           .buffers = kUsualBuffers,
+                           .fixed = kRmsNorm,
+                           .keys = kKeys,
+                           .words = kSilu,
+                           .harmless = kLlamaHarmless,
+                           .more = llama};
+constexpr Family kMistral = {.model_type = "mistral",
+                             .architecture = "MistralForCausalLM",
+                             .prefix = "model.",
+                             .modules = kModules,
+                             .buffers = kUsualBuffers,
+                             .fixed = kRmsNorm,
+                             .keys = kKeys,
+                             .words = kSilu,
+                             .more = mistral};
+constexpr Family kQwen2 = {.model_type = "qwen2",
+                           .architecture = "Qwen2ForCausalLM",
+                           .prefix = "model.",
+                           .modules = kModules,
+                           .buffers = kUsualBuffers,
+                           .fixed = kRmsNorm,
+                           .keys = kKeys,
+                           .words = kSilu,
+                           .more = qwen2};
+constexpr Family kQwen3 = {.model_type = "qwen3",
+                           .architecture = "Qwen3ForCausalLM",
+                           .prefix = "model.",
+                           .modules = kModules,
+                           .buffers = kUsualBuffers,
+                           .fixed = kRmsNorm,
+                           .keys = kKeys,
+                           .words = kSilu,
+                           .more = qwen3};
+constexpr Family kSmolLM3 = {.model_type = "smollm3",
+                             .architecture = "SmolLM3ForCausalLM",
+                             .prefix = "model.",
+                             .modules = kModules,
+                             .buffers = kUsualBuffers,
+                             .fixed = kRmsNorm,
+                             .keys = kTiedKeys,
+                             .words = kSilu,
+                             .more = smollm3};
+constexpr Family kGranite = {.model_type = "granite",
+                             .architecture = "GraniteForCausalLM",
+                             .prefix = "model.",
+                             .modules = kModules,
+                             .buffers = kUsualBuffers,
+                             .fixed = kRmsNorm,
+                             .keys = kKeys,
+                             .words = kSilu,
+                             .more = granite};
+
+}  // namespace
+
+std::span<const Family> llama_families() {
+  static constexpr Family kAll[] = {kLlama, kMistral, kQwen2, kQwen3, kSmolLM3, kGranite};
+  return kAll;
+}
+
+}  // namespace sherd::huggingface

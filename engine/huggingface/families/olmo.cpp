@@ -1,0 +1,69 @@
+// OLMo 2 and 3: norms of the branches' outputs only, and of whole query and key projections.
+#include <nlohmann/json.hpp>
+
+#include "engine/huggingface/families/common.h"
+#include "engine/huggingface/families/families.h"
+
+namespace sherd::huggingface {
+namespace {
+
+constexpr Module kNorms[] = {
+    {"block.{}.attention.norm", "layers.{}.post_attention_layernorm"},
+    {"block.{}.mlp.norm", "layers.{}.post_feedforward_layernorm"},
+};
+constexpr std::span<const Module> kModules[] = {kUsualModules, kNorms};
+constexpr Fixed kFixed[] = {
+    {"model.norm", "rmsnorm"}, {"model.norm_placement", "post"}, {"model.qk_norm", "projection"}};
+constexpr ConfigKey kNormAndHead[] = {
+    {"rms_norm_eps", "model.norm_eps", "1e-05"},
+    {"tie_word_embeddings", "model.tie_embeddings", "false"},
+};
+constexpr std::span<const ConfigKey> kKeys[] = {kUsualSizes, kNormAndHead};
+constexpr Demand kDemands[] = {{"attention_bias", "false"}};
+
+void olmo2(ConfigReader& config) {
+  kv_heads(config);
+  config.head_width();
+  config.rotary(10000.0);
+}
+
+void olmo3(ConfigReader& config) {
+  olmo2(config);
+  if (!config.value_of("model.rope_scaling").empty()) {
+    config.set("model.window_rope_scaling", "false");
+  }
+  if (config.window_layers()) return;
+  config.window();
+  config.set("model.window_layers", "\"1110\"", "sliding_window");
+}
+
+constexpr Family kFamilies[] = {
+    {.model_type = "olmo2",
+     .architecture = "Olmo2ForCausalLM",
+     .prefix = "model.",
+     .modules = kModules,
+     .buffers = kUsualBuffers,
+     .fixed = kFixed,
+     .keys = kKeys,
+     .words = kSilu,
+     .demands = kDemands,
+     .more = olmo2},
+    {.model_type = "olmo3",
+     .architecture = "Olmo3ForCausalLM",
+     .prefix = "model.",
+     .modules = kModules,
+     .buffers = kUsualBuffers,
+     .fixed = kFixed,
+     .keys = kKeys,
+     .words = kSilu,
+     .demands = kDemands,
+     .more = olmo3},
+};
+
+}  // namespace
+
+std::span<const Family> olmo_families() {
+  return kFamilies;
+}
+
+}  // namespace sherd::huggingface

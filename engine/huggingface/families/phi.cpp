@@ -1,0 +1,54 @@
+// Phi-3 and its successors: Llama's form with query, key and value in one matrix, gate and up too.
+#include "engine/huggingface/families/common.h"
+#include "engine/huggingface/families/families.h"
+
+namespace sherd::huggingface {
+namespace {
+
+constexpr Module kNames[] = {
+    {"embedding.token", "embed_tokens"},
+    {"block.{}.norm1", "layers.{}.input_layernorm"},
+    {"block.{}.attention.qkv", "layers.{}.self_attn.qkv_proj", Part::kQkv},
+    {"block.{}.attention.output", "layers.{}.self_attn.o_proj"},
+    {"block.{}.norm2", "layers.{}.post_attention_layernorm"},
+    {"block.{}.mlp.up", "layers.{}.mlp.gate_up_proj"},
+    {"block.{}.mlp.down", "layers.{}.mlp.down_proj"},
+    {"final_norm", "norm"},
+    {"head", "lm_head", Part::kWhole, false, true},
+};
+constexpr std::span<const Module> kModules[] = {kNames};
+constexpr ConfigKey kNormAndHead[] = {
+    {"rms_norm_eps", "model.norm_eps", "1e-05"},
+    {"tie_word_embeddings", "model.tie_embeddings", "false"},
+};
+constexpr std::span<const ConfigKey> kKeys[] = {kUsualSizes, kNormAndHead};
+constexpr Demand kDemands[] = {{"attention_bias", "false"}};
+
+void phi3(ConfigReader& config) {
+  kv_heads(config);
+  config.head_width();
+  config.rotary(10000.0);
+  config.use("original_max_position_embeddings");
+  if (!config.window_layers()) config.window();
+}
+
+constexpr Family kFamilies[] = {
+    {.model_type = "phi3",
+     .architecture = "Phi3ForCausalLM",
+     .prefix = "model.",
+     .modules = kModules,
+     .buffers = kUsualBuffers,
+     .fixed = kRmsNorm,
+     .keys = kKeys,
+     .words = kSilu,
+     .demands = kDemands,
+     .more = phi3},
+};
+
+}  // namespace
+
+std::span<const Family> phi_families() {
+  return kFamilies;
+}
+
+}  // namespace sherd::huggingface

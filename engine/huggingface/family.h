@@ -1,0 +1,79 @@
+/// What is known of a family of models: how Hugging Face's files call its tensors and its settings.
+///
+/// Families are data, one file for each group in families/; nothing else names one. A family's table
+/// of tensors names modules: "block.{}.attention.qkv" stands for .weight and, where the model has it,
+/// .bias; {} is the block's number. Rows for modules that a model doesn't have aren't used.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+namespace sherd::huggingface {
+
+class ConfigReader;
+
+/// Which rows of our tensor a module of theirs holds.
+enum class Part {
+  kWhole,
+  kQuery,  ///< of attention.qkv
+  kKey,
+  kValue,
+  kQkv,        ///< all three one after the other, as ours
+  kQkvByHead,  ///< [heads, 3, head width]: as many key as query heads
+  kGate,       ///< of mlp.up of a gated model
+  kUp,
+  kHeads,  ///< all, row by row of each head (weights of QK-norms)
+};
+
+struct Module {
+  std::string_view ours;
+  std::string_view theirs;
+  Part part = Part::kWhole;
+  bool transposed = false;      ///< theirs is [inputs, outputs]
+  bool outside_prefix = false;  ///< the family's prefix doesn't stand before it
+};
+
+/// A setting that is a value of the recipe.
+struct ConfigKey {
+  std::string_view theirs;
+  std::string_view ours;       ///< "model.num_layers"
+  std::string_view missing{};  ///< what it is where config.json hasn't got it; empty: an error
+};
+/// A setting of words.
+struct ConfigWord {
+  std::string_view theirs;
+  std::string_view word;
+  std::string_view ours;
+  std::string_view value;
+};
+/// A value that all models of a family have.
+struct Fixed {
+  std::string_view ours;
+  std::string_view value;
+};
+/// A setting that must have this value (or be missing): with another, it is a model that we haven't.
+struct Demand {
+  std::string_view theirs;
+  std::string_view value;
+};
+
+struct Family {
+  std::string_view model_type{};
+  std::string_view architecture{};  ///< the class that config.json names
+  std::string_view prefix{};        ///< before the names of all modules but the head; files of the
+                                    ///< model without its head have none
+  std::span<const std::span<const Module>> modules{};
+  std::span<const std::string_view> buffers{};  ///< of old files, to be ignored
+  std::span<const Fixed> fixed{};
+  std::span<const std::span<const ConfigKey>> keys{};
+  std::span<const ConfigWord> words{};
+  std::span<const Demand> demands{};
+  std::span<const std::string_view> harmless{};  ///< settings without a meaning for us, not listed
+  void (*more)(ConfigReader&) = nullptr;         ///< what tables can't say
+};
+
+/// nullptr: not known.
+const Family* find_family(std::string_view model_type);
+std::span<const Family* const> all_families();
+
+}  // namespace sherd::huggingface

@@ -1,0 +1,209 @@
+#include "engine/huggingface/weight_map.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <charconv>
+#include <functional>
+#include <numeric>
+
+#include "core/error.h"
+
+namespace sherd::huggingface {
+namespace {
+
+// Consecutive rows of one head, in ours and in theirs.
+struct Segment {
+  std::int64_t ours, theirs, count;
+};
+
+std::vector<Segment> segments_of(std::int64_t width, std::int64_t rotated) {
+  const std::int64_t h = rotated / 2, half = width / 2;
+  if (rotated == width || rotated == 0) return {{0, 0, width}};
+  return {{0, 0, h},
+          {half, h, h},
+          {h, rotated, half - h},
+          {half + h, rotated + half - h, width - half - h}};
+}
+
+struct Rows {
+  std::int64_t first = 0, count = 0;  ///< of ours
+};
+
+// One parameter and the modules that hold its rows.
+class ParameterLinks {
+ public:
+  ParameterLinks(const ModelWeights& model, WeightMap& map, int ours)
+      : model_(model), map_(map), ours_(ours) {
+    const std::vector<std::int64_t>& shape = map.ours[static_cast<std::size_t>(ours)].shape;
+    rows_ = shape[0];
+    columns_ = shape.size() > 1 ? shape[1] : 1;
+    is_vector_ = shape.size() == 1;
+  }
+
+  void add(const Module& module, std::string name) {
+    const Rows rows = rows_of(module.part);
+    CHECK(rows.count > 0 && rows.first + rows.count <= rows_, "rows of {}", name);
+    std::vector<std::int64_t> shape = {rows.count, columns_};
+    if (is_vector_) shape.pop_back();
+    const bool turned = module.transposed && !is_vector_;
+    if (turned) std::swap(shape[0], shape[1]);
+    map_.theirs.push_back({std::move(name), std::move(shape)});
+    theirs_ = static_cast<int>(map_.theirs.size()) - 1;
+    if (turned) {
+      link({rows.first * columns_, 0, {{rows.count, columns_, 1}, {columns_, 1, rows.count}}});
+    } else {
+      add_rows(module.part, rows);
+    }
+  }
+
+ private:
+  Rows rows_of(Part part) const {
+    const std::int64_t query = model_.query_heads * model_.head_width;
+    const std::int64_t key = model_.kv_heads * model_.head_width;
+    switch (part) {
+      case Part::kQuery:
+        return {0, query};
+      case Part::kKey:
+        return {query, key};
+      case Part::kValue:
+        return {query + key, key};
+      case Part::kGate:
+        return {0, rows_ / 2};
+      case Part::kUp:
+        return {rows_ / 2, rows_ / 2};
+      case Part::kWhole:
+      case Part::kQkv:
+      case Part::kQkvByHead:
+      case Part::kHeads:
+        break;
+    }
+    return {0, rows_};
+  }
+
+  void add_rows(Part part, Rows rows) {
+    const std::int64_t width = model_.head_width;
+    const std::int64_t query = model_.query_heads * width, key = model_.kv_heads * width;
+    switch (part) {
+      case Part::kQuery:
+      case Part::kKey:
+      case Part::kHeads:
+        return add_heads(rows.first, 0, rows.count / width, width, true);
+      case Part::kQkv:
+        add_heads(0, 0, model_.query_heads, width, true);
+        add_heads(query, query, model_.kv_heads, width, true);
+        return plain(query + key, query + key, key);
+      case Part::kQkvByHead:
+        for (std::int64_t kind = 0; kind < 3; ++kind) {
+          add_heads(kind * query, kind * width, model_.query_heads, 3 * width, kind < 2);
+        }
+        return;
+      case Part::kWhole:
+      case Part::kValue:
+      case Part::kGate:
+      case Part::kUp:
+        break;
+    }
+    plain(rows.first, 0, rows.count);
+  }
+
+  void plain(std::int64_t ours, std::int64_t theirs, std::int64_t rows) {
+    link({ours * columns_, theirs * columns_, {{rows * columns_, 1, 1}}});
+  }
+
+  // Rows of `heads` heads; theirs are `step` rows apart.
+  void add_heads(std::int64_t ours, std::int64_t theirs, std::int64_t heads, std::int64_t step,
+                 bool turned) {
+    const std::int64_t width = model_.head_width;
+    const auto segments = segments_of(width, turned ? model_.rotary_width : width);
+    if (segments.size() == 1 && step == width) return plain(ours, theirs, heads * width);
+    for (const Segment& segment : segments) {
+      if (segment.count == 0) continue;
+      link({(ours + segment.ours) * columns_,
+            (theirs + segment.theirs) * columns_,
+            {{heads, width * columns_, step * columns_}, {segment.count * columns_, 1, 1}}});
+    }
+  }
+
+  void link(Box box) { map_.links.push_back({ours_, theirs_, std::move(box)}); }
+
+  const ModelWeights& model_;
+  WeightMap& map_;
+  int ours_, theirs_ = 0;
+  std::int64_t rows_ = 0, columns_ = 0;
+  bool is_vector_ = false;
+};
+
+// "block.3.norm1.weight" is the kind "weight" of module "block.{}.norm1" of block 3.
+struct ParsedName {
+  std::string module;
+  std::int64_t number = -1;
+  std::string kind;
+};
+
+ParsedName parse_name(const std::string& name) {
+  constexpr std::string_view kBlock = "block.";
+  ParsedName parsed;
+  const std::size_t dot = name.rfind('.');
+  CHECK(dot != std::string::npos, "a parameter called {}", name);
+  parsed.kind = name.substr(dot + 1);
+  parsed.module = name.substr(0, dot);
+  if (!parsed.module.starts_with(kBlock)) return parsed;
+  const char* begin = parsed.module.data() + kBlock.size();
+  const auto [end, error] =
+      std::from_chars(begin, parsed.module.data() + parsed.module.size(), parsed.number);
+  CHECK(error == std::errc(), "a parameter called {}", name);
+  const auto digits_end = static_cast<std::size_t>(end - parsed.module.data());
+  parsed.module = std::string(kBlock) + "{}" + parsed.module.substr(digits_end);
+  return parsed;
+}
+
+// The rows of the table for a module of ours: the first one, and where that is a part, the others.
+std::vector<const Module*> modules_of(const Family& family, const std::string& ours) {
+  std::vector<const Module*> found;
+  for (const std::span<const Module> rows : family.modules) {
+    for (const Module& row : rows) {
+      if (row.ours != ours) continue;
+      found.push_back(&row);
+      const bool is_part = row.part == Part::kQuery || row.part == Part::kKey ||
+                           row.part == Part::kValue || row.part == Part::kGate ||
+                           row.part == Part::kUp;
+      if (!is_part) return found;
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+std::int64_t NamedShape::numel() const {
+  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+std::string with_number(std::string_view pattern, std::int64_t number) {
+  const std::size_t at = pattern.find("{}");
+  if (at == std::string_view::npos) return std::string(pattern);
+  return fmt::format("{}{}{}", pattern.substr(0, at), number, pattern.substr(at + 2));
+}
+
+WeightMap weight_map(const Family& family, const ModelWeights& model, bool with_prefix) {
+  WeightMap map;
+  map.ours = model.parameters;
+  for (std::size_t i = 0; i < map.ours.size(); ++i) {
+    const ParsedName name = parse_name(map.ours[i].name);
+    const std::vector<const Module*> modules = modules_of(family, name.module);
+    if (modules.empty()) {
+      throw UsageError("{}: models of type {} have no such tensor", map.ours[i].name,
+                       family.model_type);
+    }
+    ParameterLinks links(model, map, static_cast<int>(i));
+    for (const Module* module : modules) {
+      const bool prefixed = with_prefix && !module->outside_prefix;
+      links.add(*module, fmt::format("{}{}.{}", prefixed ? family.prefix : "",
+                                     with_number(module->theirs, name.number), name.kind));
+    }
+  }
+  return map;
+}
+
+}  // namespace sherd::huggingface

@@ -1,0 +1,52 @@
+/// Which elements of a Hugging Face folder's tensors are which elements of our parameters.
+///
+/// Every element of ours and of theirs is in exactly one box. Rows of theirs are stacked in ours
+/// (query, key and value; gate and up), matrices are turned over, rows stand in another order within
+/// each head: all of that is in the boxes, and nobody ever holds a whole tensor for it.
+///
+/// Partial rotary positions: of each head we turn pairs (j, j + K/2), their files pairs (j, j + r/2)
+/// among the first r of K; so rows of query and key are in another order, and weights of norms per
+/// head too.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/huggingface/box.h"
+#include "engine/huggingface/family.h"
+
+namespace sherd::huggingface {
+
+struct NamedShape {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  std::int64_t numel() const;
+  bool operator==(const NamedShape&) const = default;
+};
+
+/// A model as far as names and rows depend on it.
+struct ModelWeights {
+  std::vector<NamedShape> parameters;  ///< ours, in the model's order
+  std::int64_t query_heads = 0, kv_heads = 0, head_width = 0;
+  std::int64_t rotary_width = 0;  ///< of a head's elements, those that are turned
+};
+
+struct Link {
+  int ours = 0, theirs = 0;
+  Box box;  ///< `to` counts in ours, `from` in theirs
+};
+
+struct WeightMap {
+  std::vector<NamedShape> ours, theirs;
+  std::vector<Link> links;  ///< ascending in ours
+};
+
+/// Names with or without the family's prefix.
+/// Errors   UsageError where the family has no name for a parameter: a model of other settings.
+WeightMap weight_map(const Family& family, const ModelWeights& model, bool with_prefix);
+
+/// "layers.{}.x" for block 3: "layers.3.x".
+std::string with_number(std::string_view pattern, std::int64_t number);
+
+}  // namespace sherd::huggingface

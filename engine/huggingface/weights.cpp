@@ -1,0 +1,185 @@
+#include "engine/huggingface/weights.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "checkpoint/format/strict_json.h"
+#include "core/error.h"
+
+namespace sherd::huggingface {
+namespace {
+
+using checkpoint::printable;
+using checkpoint::SafetensorsFolder;
+using checkpoint::SafetensorsTensor;
+using checkpoint::shape_text;
+
+constexpr std::int64_t kChunk =
+    1 << 18;  ///< elements that are read, converted and copied at a time
+constexpr std::string_view kEmbedding = "embedding.token.weight";
+
+// Files of a model without its head have no prefix.
+bool has_prefix(const SafetensorsFolder& folder, const Family& family) {
+  const auto at = folder.places().lower_bound(std::string(family.prefix));
+  return at != folder.places().end() && at->first.starts_with(family.prefix);
+}
+
+// A tensor that a tied model's file may have: the head, whose rows are the embedding's.
+int add_tied_head(const SafetensorsFolder& folder, const Family& family, WeightMap& map) {
+  const auto is = [](std::string_view name) {
+    return [name](const NamedShape& shape) { return shape.name == name; };
+  };
+  if (std::any_of(map.ours.begin(), map.ours.end(), is("head.weight"))) return -1;
+  const auto embedding = std::find_if(map.ours.begin(), map.ours.end(), is(kEmbedding));
+  for (const auto modules : family.modules) {
+    for (const Module& module : modules) {
+      const std::string name = std::string(module.theirs) + ".weight";
+      if (module.ours != "head" || !folder.places().contains(name)) continue;
+      map.theirs.push_back({name, embedding->shape});
+      return static_cast<int>(map.theirs.size()) - 1;
+    }
+  }
+  return -1;
+}
+
+// The pattern's {} is any number.
+bool matches(std::string_view name, std::string_view pattern) {
+  const std::size_t at = pattern.find("{}");
+  if (at == std::string_view::npos) return name == pattern;
+  const std::string_view end = pattern.substr(at + 2);
+  if (name.size() <= at + end.size() || !name.starts_with(pattern.substr(0, at)) ||
+      !name.ends_with(end)) {
+    return false;
+  }
+  const std::string_view number = name.substr(at, name.size() - at - end.size());
+  return number.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+bool is_buffer(const Family& family, std::string_view name) {
+  if (name.starts_with(family.prefix)) name.remove_prefix(family.prefix.size());
+  return std::any_of(family.buffers.begin(), family.buffers.end(),
+                     [&](std::string_view pattern) { return matches(name, pattern); });
+}
+
+// What is filled from boxes, a chunk at a time.
+class ChunkReader {
+ public:
+  ChunkReader(checkpoint::Disk& disk, const SafetensorsFolder& folder, const WeightMap& map,
+              Tensor buffer)
+      : folder_(folder), map_(map), reader_(disk, folder) {
+    CHECK(buffer.bytes() >= 3 * kChunk * 4, "a buffer of {} bytes", buffer.bytes());
+    out_ = static_cast<float*>(buffer.data);
+    run_ = out_ + kChunk;
+    scratch_ = reinterpret_cast<std::uint16_t*>(run_ + kChunk);
+  }
+
+  /// Elements [first, first + count) of a parameter, at most kChunk of them.
+  const float* fill(const std::vector<Source>& sources, std::int64_t first, std::int64_t count) {
+    fill_from(sources, first, count, out_, run_,
+              [this](int theirs, std::int64_t from, std::int64_t number, float* to) {
+                const std::string& name = map_.theirs[static_cast<std::size_t>(theirs)].name;
+                reader_.read(folder_.places().at(name), from, number, to, scratch_);
+              });
+    return out_;
+  }
+
+  /// Compares what fill() left with the same elements of another tensor.
+  void compare(const std::string& name, std::int64_t first, std::int64_t count) {
+    reader_.read(folder_.places().at(name), first, count, run_, scratch_);
+    if (std::memcmp(out_, run_, static_cast<std::size_t>(count) * sizeof(float)) == 0) return;
+    throw DataError(
+        "{}: holds the head {} with other values than the embedding's, but the model's head is "
+        "tied "
+        "to its embedding (tie_word_embeddings)",
+        folder_.path(), name);
+  }
+
+  std::int64_t bytes_read() const { return reader_.bytes_read(); }
+
+ private:
+  const SafetensorsFolder& folder_;
+  const WeightMap& map_;
+  checkpoint::SafetensorsReader reader_;
+  float *out_, *run_;
+  std::uint16_t* scratch_;
+};
+
+}  // namespace
+
+FolderWeights::FolderWeights(checkpoint::Disk& disk, const std::string& folder,
+                             const ModelWeights& model)
+    : disk_(disk), folder_(disk, folder), family_(read_config(disk, folder).family) {
+  map_ = weight_map(*family_, model, has_prefix(folder_, *family_));
+  tied_head_ = add_tied_head(folder_, *family_, map_);
+  check_folder();
+}
+
+void FolderWeights::check_folder() const {
+  std::set<std::string_view> expected;
+  for (const NamedShape& theirs : map_.theirs) {
+    expected.insert(theirs.name);
+    const SafetensorsTensor* tensor = folder_.find(theirs.name);
+    if (!tensor) {
+      throw DataError("{}: lacks tensor \"{}\" {}, which the model has", folder_.path(),
+                      theirs.name, shape_text(theirs.shape));
+    }
+    if (tensor->shape != theirs.shape) {
+      throw DataError("{}: tensor \"{}\" is {}; the model's is {}", folder_.path(), theirs.name,
+                      shape_text(tensor->shape), shape_text(theirs.shape));
+    }
+    if (!tensor->dtype()) {
+      throw DataError("{}: tensor \"{}\" is of type {}; F32, BF16 and F16 are read", folder_.path(),
+                      theirs.name, printable(tensor->type));
+    }
+  }
+  std::string extra;
+  int num_extra = 0;
+  for (const auto& [name, place] : folder_.places()) {
+    if (expected.contains(name) || is_buffer(*family_, name)) continue;
+    if (++num_extra <= 3)
+      extra += fmt::format("{}\"{}\"", extra.empty() ? "" : ", ", printable(name));
+  }
+  if (num_extra == 0) return;
+  throw DataError("{}: holds {}{}, which the model hasn't", folder_.path(), extra,
+                  num_extra > 3 ? fmt::format(" and {} more tensors", num_extra - 3) : "");
+}
+
+FolderWeights::Statistics FolderWeights::load(const sharding::State& wanted, Tensor buffer,
+                                              const sharding::CopyState& copy) const {
+  std::map<std::string_view, int> numbers;
+  for (std::size_t i = 0; i < map_.ours.size(); ++i) {
+    numbers.emplace(map_.ours[i].name, static_cast<int>(i));
+  }
+  std::vector<std::vector<Source>> sources(map_.ours.size());
+  for (const Link& link : map_.links) {
+    sources[static_cast<std::size_t>(link.ours)].push_back({link.theirs, link.box});
+  }
+  ChunkReader chunks(disk_, folder_, map_, buffer);
+  for (const sharding::StatePiece& piece : wanted.pieces) {
+    const sharding::StateTensor& tensor = wanted.tensors[static_cast<std::size_t>(piece.tensor)];
+    CHECK(tensor.dtype == DType::kF32, "{} {} from a folder", name_of(tensor.dtype), tensor.name);
+    const auto number = static_cast<std::size_t>(numbers.at(tensor.name));
+    auto* to = piece.data.as<float>();
+    for (std::int64_t at = 0; at < piece.count; at += kChunk) {
+      const std::int64_t first = piece.first_element + at;
+      const std::int64_t count = std::min(kChunk, piece.count - at);
+      const float* chunk = chunks.fill(sources[number], first, count);
+      if (tied_head_ >= 0 && tensor.name == kEmbedding) {
+        chunks.compare(map_.theirs[static_cast<std::size_t>(tied_head_)].name, first, count);
+      }
+      const std::int64_t bytes = count * static_cast<std::int64_t>(sizeof(float));
+      if (copy) {
+        copy(chunk, to + at, bytes);
+      } else {
+        std::memcpy(to + at, chunk, static_cast<std::size_t>(bytes));
+      }
+    }
+  }
+  return {chunks.bytes_read()};
+}
+
+}  // namespace sherd::huggingface

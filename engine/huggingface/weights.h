@@ -1,0 +1,48 @@
+/// Fills a rank's state from a Hugging Face folder: of every tensor, the bytes that the rank owns and
+/// no others.
+///
+/// Opening compares the folder with the model: each tensor once, of the right shape, f32, bf16 or
+/// f16; nothing else in the folder but buffers that old files hold.
+/// A tied model's head may be stored beside the embedding: then its bytes are read too, and must be
+/// equal.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "checkpoint/interchange/safetensors_folder.h"
+#include "core/tensor.h"
+#include "engine/huggingface/config.h"
+#include "engine/huggingface/weight_map.h"
+#include "sharding/state/state.h"
+
+namespace sherd::huggingface {
+
+class FolderWeights {
+ public:
+  /// Errors   DataError naming the first tensor that is missing, too many, or another.
+  FolderWeights(checkpoint::Disk& disk, const std::string& folder, const ModelWeights& model);
+
+  const checkpoint::SafetensorsFolder& folder() const { return folder_; }
+  const Family& family() const { return *family_; }
+
+  struct Statistics {
+    std::int64_t bytes_read = 0;  ///< of tensors
+  };
+  /// `wanted` are parameters of the model as f32, any ranges of them. `buffer`: u8, at least 4 MiB;
+  /// nothing else of the tensors' size is held.
+  /// Errors   DataError where bytes are missing or a value isn't finite.
+  Statistics load(const sharding::State& wanted, Tensor buffer,
+                  const sharding::CopyState& copy = {}) const;
+
+ private:
+  void check_folder() const;
+
+  checkpoint::Disk& disk_;
+  checkpoint::SafetensorsFolder folder_;
+  const Family* family_ = nullptr;
+  WeightMap map_;
+  int tied_head_ = -1;  ///< index into map_.theirs: a copy of the embedding
+};
+
+}  // namespace sherd::huggingface

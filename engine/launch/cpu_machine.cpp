@@ -1,0 +1,45 @@
+#include <fmt/format.h>
+
+#include "core/arena.h"
+#include "engine/launch/machine.h"
+#include "engine/launch/system_info.h"
+#include "kernels/isa.h"
+#include "sharding/comm/threads.h"
+
+namespace sherd::engine {
+
+std::unique_ptr<Stream> Machine::make_stream(StreamOptions options) const {
+  return options.purpose == StreamPurpose::kCompute ? make_cpu_compute_stream(std::move(options))
+                                                    : make_cpu_worker_stream(std::move(options));
+}
+
+std::unique_ptr<Allocator> Machine::make_memory(MemoryPlan plan) const {
+  return std::make_unique<Arena>(std::move(plan));
+}
+
+std::unique_ptr<Allocator> Machine::make_host_memory(MemoryPlan plan) const {
+  return std::make_unique<Arena>(std::move(plan));
+}
+
+std::shared_ptr<sharding::Rendezvous> Machine::make_rendezvous(
+    std::chrono::milliseconds peer_timeout) const {
+  return sharding::make_thread_rendezvous(peer_timeout);
+}
+
+std::string Machine::description(int world_size, int threads_per_rank) const {
+  const int cores = num_usable_cores();
+  std::string text = fmt::format("with {} compute thread{} each on {} core{}, matmuls with {}",
+                                 threads_per_rank, threads_per_rank == 1 ? "" : "s", cores,
+                                 cores == 1 ? "" : "s", kernels::name_of(kernels::isa()));
+  if (world_size * threads_per_rank > cores) {
+    text += ": more threads than cores, so ranks take turns and each is slower";
+  }
+  return text;
+}
+
+std::shared_ptr<const Machine> cpu_machine() {
+  kernels::isa();  // a SHERD_ISA that can't be met is an error before anything is written
+  return std::make_shared<Machine>();
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,28 @@
+/// What a recipe says about where its ranks run.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "engine/launch/launch.h"
+#include "engine/recipe/recipe.h"
+
+namespace sherd::engine {
+
+/// What `run.device` means on this machine; auto takes a GPU if there is one that this program can
+/// use. Doesn't ask whether what is named exists: plans are made on machines without it.
+DeviceTraits device_traits(const Recipe& recipe);
+
+/// Errors   as cpu_machine and cuda_machine.
+std::shared_ptr<const Machine> choose_machine(const Recipe& recipe);
+
+/// Compute threads of each rank, as a run on this machine would share its cores.
+int compute_threads(const Recipe& recipe);
+
+/// Everything of a launch on `machine` but its memory plans.
+LaunchOptions launch_options(const Recipe& recipe, std::shared_ptr<const Machine> machine);
+
+/// "2 ranks with 4 compute threads each on 8 cores", "2 ranks on a GPU each: NVIDIA H200".
+std::string device_line(const LaunchOptions& launch);
+
+}  // namespace sherd::engine

@@ -1,0 +1,123 @@
+#include "engine/launch/launch.h"
+
+#include <algorithm>
+#include <exception>
+#include <mutex>
+#include <new>
+#include <string>
+#include <thread>
+
+#include "core/error.h"
+#include "core/thread.h"
+#include "engine/launch/system_info.h"
+#include "sharding/comm/single.h"
+
+namespace sherd::engine {
+namespace {
+
+// Remembers who failed first; everybody else's error is only a consequence.
+class FirstError {
+ public:
+  void set(std::exception_ptr error) {
+    std::lock_guard lock(mutex_);
+    if (!error_) error_ = std::move(error);
+  }
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::exception_ptr error_;
+};
+
+std::unique_ptr<sharding::Rank> make_rank(const LaunchOptions& options, int r,
+                                          std::shared_ptr<sharding::Rendezvous> rendezvous) {
+  const Machine& machine = *options.machine;
+  machine.bind_rank(r);
+  auto rank = std::make_unique<sharding::Rank>();
+  rank->rank = r;
+  rank->mesh = options.mesh;
+  rank->groups = std::make_unique<sharding::ProcessGroups>(options.mesh, r, std::move(rendezvous));
+  const bool separate_memory = machine.traits().separate_memory;
+  CHECK(!separate_memory || (options.plan && options.host_plan),
+        "ranks on a device with memory of its own need plans");
+  rank->memory =
+      options.plan ? machine.make_memory(options.plan(r)) : std::make_unique<HeapAllocator>();
+  if (separate_memory) rank->host_memory = machine.make_host_memory(options.host_plan(r));
+  const int threads = options.compute_threads();
+  const bool own_cores = threads * options.world_size() <= num_usable_cores();
+  rank->make_stream = [&options, r, threads, own_cores](StreamPurpose purpose,
+                                                        const std::string& name) {
+    return options.machine->make_stream(
+        {.purpose = purpose,
+         .name = name,
+         .rank = r,
+         .num_threads = purpose == StreamPurpose::kCompute ? threads : 1,
+         .may_spin = own_cores,
+         .hook = options.hook,
+         .trace = options.trace});
+  };
+  rank->compute_stream = rank->make_stream(StreamPurpose::kCompute, "compute");
+  rank->gather_stream = rank->make_stream(StreamPurpose::kGather, "gather");
+  rank->reduce_stream = rank->make_stream(StreamPurpose::kReduce, "reduce");
+  return rank;
+}
+
+// In a rank's thread nobody would catch what this throws.
+std::string reason_of_stop(int rank, const char* error) try {
+  return fmt::format("rank {} stopped: {}", rank, error);
+} catch (const std::bad_alloc&) {
+  return "no memory";  // so short that it takes none
+}
+
+}  // namespace
+
+int threads_of_rank(DeviceKind device, int asked, int world_size) {
+  if (device == DeviceKind::kCuda) return 1;
+  if (asked > 0) return asked;
+  return std::max(1, num_usable_cores() / world_size);
+}
+
+int LaunchOptions::compute_threads() const {
+  return threads_of_rank(machine->traits().kind, threads_per_rank, world_size());
+}
+
+void run_ranks(const LaunchOptions& options, const std::function<void(sharding::Rank&)>& body) {
+  CHECK(options.world_size() >= 1, "a world of {} ranks", options.world_size());
+  const auto rendezvous = options.world_size() == 1
+                              ? sharding::make_single_rendezvous()
+                              : options.machine->make_rendezvous(options.peer_timeout);
+  FirstError first_error;
+  const auto run_rank = [&](int r) {
+    std::unique_ptr<sharding::Rank> rank;
+    try {
+      rank = make_rank(options, r, rendezvous);
+      rank->report_failure = [&](std::exception_ptr error) { first_error.set(std::move(error)); };
+      body(*rank);
+    } catch (const std::exception& error) {
+      first_error.set(std::current_exception());
+      // What happened outside of Rank::guard (no memory for the rank, say) stops the others too.
+      rendezvous->abort(reason_of_stop(r, error.what()));
+    }
+  };
+  std::vector<std::thread> threads;
+  threads.reserve(static_cast<std::size_t>(options.world_size()));
+  int started = 1;  // rank 0 is this thread
+  try {
+    for (; started < options.world_size(); ++started) {
+      threads.push_back(
+          start_thread(fmt::format("for rank {} of {}", started, options.world_size()),
+                       [&run_rank, r = started] { run_rank(r); }));
+    }
+  } catch (const std::exception& error) {
+    // Those that have started would wait for those that never will.
+    first_error.set(std::current_exception());
+    rendezvous->abort(error.what());
+  }
+  if (started == options.world_size()) run_rank(0);
+  for (std::thread& thread : threads) thread.join();
+  first_error.rethrow();
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,46 @@
+/// A process becomes ranks: one thread each, with its streams, communicators and memory.
+///
+/// On a CPU ranks share the cores: cores / ranks compute threads each, at least one; a rank of a GPU
+/// has one. If one rank throws, the whole world is aborted with the reason (Rendezvous::abort), so that
+/// the others stop instead of waiting; `run_ranks` then rethrows the first error.
+#pragma once
+
+#include <chrono>
+#include <functional>
+
+#include "core/trace.h"
+#include "engine/launch/machine.h"
+#include "sharding/comm/threads.h"
+#include "sharding/mesh/rank.h"
+
+namespace sherd::engine {
+
+using PlanOfRank = std::function<MemoryPlan(int r)>;
+
+struct LaunchOptions {
+  sharding::Mesh mesh{};
+  int world_size() const { return mesh.world_size(); }
+  std::shared_ptr<const Machine> machine = cpu_machine();
+  int threads_per_rank = 0;  ///< 0: num_usable_cores() / ranks, at least 1
+  BoundaryHook hook;         ///< on every stream of every rank; for tests
+  Trace* trace = nullptr;
+  /// The memory of rank r, asked on that rank's thread. Empty: from the heap, without a plan; only
+  /// where device and host share their memory.
+  PlanOfRank plan;
+  /// The same for host memory that the rank's device reaches, where its memory isn't the host's.
+  PlanOfRank host_plan;
+  std::chrono::milliseconds peer_timeout = sharding::kDefaultPeerTimeout;
+
+  int compute_threads() const;
+};
+
+/// A rank of a GPU has one compute thread, the one that fills the queues. Others have as many as
+/// were asked for, or a fair share of the cores.
+int threads_of_rank(DeviceKind device, int asked, int world_size);
+
+/// Runs `body` on every rank, each on its own thread (rank 0 on the caller's), and returns when all have ended. `body`
+/// builds what it needs and does its work inside `rank.guard`.
+/// Errors   the first that a rank threw; TrainingError if the machine refuses a rank's thread.
+void run_ranks(const LaunchOptions& options, const std::function<void(sharding::Rank&)>& body);
+
+}  // namespace sherd::engine

@@ -1,0 +1,68 @@
+/// What ranks run on, behind one interface: this machine's processor or its GPUs. Tests have machines of
+/// their own: one whose memory is apart, one with late streams.
+///
+/// One machine serves all ranks of a launch. Each rank's thread calls `bind_rank` first; what it
+/// makes then belongs to its device.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/cuda_device.h"
+#include "core/memory_plan.h"
+#include "sharding/comm/rendezvous.h"
+
+namespace sherd::engine {
+
+/// What a memory plan must know of a machine, whether or not it is this one.
+struct DeviceTraits {
+  DeviceKind kind = DeviceKind::kCpu;
+  bool separate_memory = false;  ///< its memory isn't the host's: ranks have a plan for either
+};
+
+/// The machine itself, unless a class says otherwise: ranks are threads on the processor's cores.
+class Machine {
+ public:
+  virtual ~Machine() = default;
+  virtual DeviceTraits traits() const { return {}; }
+
+  /// The calling thread is rank r's from now on.
+  virtual void bind_rank(int /*r*/) const {}
+  /// By `options.purpose`; of the bound rank's device.
+  virtual std::unique_ptr<Stream> make_stream(StreamOptions options) const;
+  /// Memory for a plan: the bound rank's device's, and the host's that such a device reaches.
+  virtual std::unique_ptr<Allocator> make_memory(MemoryPlan plan) const;
+  virtual std::unique_ptr<Allocator> make_host_memory(MemoryPlan plan) const;
+  /// Where the ranks of a world of more than one meet.
+  virtual std::shared_ptr<sharding::Rendezvous> make_rendezvous(
+      std::chrono::milliseconds peer_timeout) const;
+
+  /// "on 8 cores, matmuls with AVX2", "on a GPU each: NVIDIA H200".
+  virtual std::string description(int world_size, int threads_per_rank) const;
+  /// Floating-point operations per second that the maker states for dense matmuls of `dtype` on all
+  /// devices together; 0 where that isn't known.
+  virtual double stated_peak(DType /*dtype*/) const { return 0.0; }
+};
+
+/// Errors   UsageError: SHERD_ISA names instructions that the processor lacks.
+std::shared_ptr<const Machine> cpu_machine();
+
+struct CudaMachineOptions {
+  bool share_device = false;   ///< all ranks on the first GPU, where they read each other's memory
+  CudaStreamOptions stream{};  ///< of every stream; its device is set by the rank
+};
+/// Ranks are threads that fill the queues of a GPU each and talk through NCCL.
+/// Errors   UsageError: no GPU that can be used, or fewer than ranks.
+std::shared_ptr<const Machine> cuda_machine(int world_size, const CudaMachineOptions& options);
+
+/// The GPU of rank `rank`: its own, or, if shared, the first. UsageError if there are more
+/// ranks than GPUs and they aren't to be shared.
+int device_of_rank(int rank, int world_size, int num_devices, bool share_device);
+
+/// Floating-point operations per second that the maker states for dense matmuls of `dtype`
+/// (f32: in TF32 if allowed), 0 where we don't know. Source: the datasheets of A100, H100 and H200.
+double dense_peak(const std::string& gpu_name, DType dtype, bool allow_tf32);
+
+}  // namespace sherd::engine

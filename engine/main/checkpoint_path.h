@@ -1,0 +1,19 @@
+/// Which checkpoint a person means.
+#pragma once
+
+#include <string>
+
+namespace sherd::main {
+
+/// The folder of one checkpoint, for any of these:
+///
+///   runs/x/checkpoints/step-0000000300   itself
+///   runs/x/checkpoints/latest            the newest there
+///   runs/x/checkpoints                   the same
+///   runs/x                               the newest in its checkpoints
+///
+/// Whatever is none of them is returned as it is: opening it says what is wrong.
+/// Errors   DataError if a run's folder holds no checkpoint that opens.
+std::string checkpoint_path(const std::string& path);
+
+}  // namespace sherd::main

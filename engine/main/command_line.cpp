@@ -1,0 +1,104 @@
+#include "engine/main/command_line.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+#include <vector>
+
+#include "core/error.h"
+#include "engine/recipe/suggest.h"
+
+namespace sherd::main {
+namespace {
+
+std::vector<std::string> command_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(command->get_name());
+  }
+  return names;
+}
+
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+std::vector<std::string_view> views(const std::vector<std::string>& texts) {
+  return {texts.begin(), texts.end()};
+}
+
+std::string meant(std::string_view wrong, const std::vector<std::string>& names) {
+  const std::string_view name = engine::nearest(wrong, views(names));
+  return name.empty() ? "" : fmt::format(" Did you mean {}?", name);
+}
+
+void check_command(const CLI::App& app, std::string_view word) {
+  const std::vector<std::string> names = command_names(app);
+  if (word.empty() || word.starts_with("-")) return;
+  if (std::find(names.begin(), names.end(), word) != names.end()) return;
+  if (word.ends_with(".yaml") || word.ends_with(".yml")) {
+    throw UsageError("{}: no command. Write sherd train {}.", word, word);
+  }
+  throw UsageError("\"{}\" is no command.{} Commands are {}.", word, meant(word, names),
+                   engine::joined(views(names), ", ", " and "));
+}
+
+// Text to continue may be empty, and --set says itself what it expects.
+void check_value(std::string_view option, std::string_view value) {
+  if (!option.starts_with("--") || !value.empty()) return;
+  if (option == "--prompt" || option == "--set") return;
+  throw UsageError("{} is empty; give it a value, or leave it out.", option);
+}
+
+}  // namespace
+
+void check_words(const CLI::App& app, int argc, const char* const* argv) {
+  if (argc > 1) check_command(app, argv[1]);
+  for (int i = 2; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    check_value(argv[i - 1], word.empty() ? word : "x");
+    if (word.ends_with('=')) check_value(word.substr(0, word.size() - 1), "");
+  }
+}
+
+std::string explain(const CLI::App& app, const CLI::ParseError& error, int argc,
+                    const char* const* argv) {
+  const std::string text = fmt::format("{}. Run sherd --help.", error.what());
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr || argc < 2) return text;
+  const auto commands =
+      app.get_subcommands([&](const CLI::App* command) { return command->get_name() == argv[1]; });
+  if (commands.empty()) return text;
+  const std::vector<std::string> names = option_names(*commands[0]);
+  for (int i = 2; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    const std::string_view option = word.substr(0, word.find('='));
+    if (!option.starts_with("-")) continue;
+    if (std::find(names.begin(), names.end(), option) != names.end()) continue;
+    const std::string name = meant(option, names);
+    if (!name.empty()) {
+      return fmt::format("{} has no option {}.{}", argv[1], option, name);
+    }
+  }
+  return text;
+}
+
+CLI::Option* add_ranks(CLI::App& command, std::optional<std::int64_t>& ranks,
+                       const std::string& help) {
+  const auto read = [&ranks](const std::string& text) {
+    std::int64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size()) {
+      throw UsageError("--ranks is \"{}\"; expected a whole number from 1 to 65536.", text);
+    }
+    ranks = value;
+  };
+  return command.add_option_function<std::string>("--ranks", read, help)->type_name("N");
+}
+
+}  // namespace sherd::main

@@ -1,0 +1,24 @@
+/// What is wrong with a command line, before CLI11 reads it: commands that don't exist, options
+/// without a value.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace sherd::main {
+
+/// Errors   UsageError: the first word is no command (with the one that may be meant), or an option's
+///          value is empty.
+void check_words(const CLI::App& app, int argc, const char* const* argv);
+
+/// What CLI11 says, with the option that may be meant in place of one that doesn't exist.
+std::string explain(const CLI::App& app, const CLI::ParseError& error, int argc,
+                    const char* const* argv);
+
+/// --ranks N. Errors   UsageError if the text isn't a whole number.
+CLI::Option* add_ranks(CLI::App& command, std::optional<std::int64_t>& ranks,
+                       const std::string& help);
+
+}  // namespace sherd::main

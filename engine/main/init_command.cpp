@@ -1,0 +1,51 @@
+#include "engine/main/init_command.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "core/error.h"
+#include "engine/run/starter_recipe.h"
+
+namespace sherd::main {
+namespace {
+
+// Somebody's file is never overwritten, nor is a link followed.
+void write_new(const std::string& path, const std::string& text) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+  if (file < 0 && errno == EEXIST) {
+    throw UsageError("{}: exists. Name another file with --to.", path);
+  }
+  if (file < 0) throw UsageError("{}: can't be written: {}.", path, std::strerror(errno));
+  const ssize_t written = ::write(file, text.data(), text.size());
+  const int problem = errno;
+  ::close(file);
+  if (written == static_cast<ssize_t>(text.size())) return;
+  ::unlink(path.c_str());
+  throw UsageError("{}: can't be written: {}.", path,
+                   written < 0 ? std::strerror(problem) : "no room");
+}
+
+}  // namespace
+
+InitCommand::InitCommand(CLI::App& command) {
+  command.add_option("texts", texts_, "A folder of texts, a file or a glob")
+      ->type_name("TEXTS")
+      ->required();
+  command.add_option("--to", recipe_, "The recipe to write (recipe.yaml); must not exist")
+      ->type_name("FILE");
+  command.add_option("--format", format_, "bytes, or chars: a token is a character")
+      ->check(CLI::IsMember({"bytes", "chars"}));
+}
+
+void InitCommand::run() const {
+  const auto format = format_ == "chars" ? engine::DataFormat::kChars : engine::DataFormat::kBytes;
+  const std::string recipe = engine::starter_recipe({.data_path = texts_, .format = format});
+  write_new(recipe_, recipe);
+  fmt::print("{}: written. Read it, then: sherd train {}\n", recipe_, recipe_);
+}
+
+}  // namespace sherd::main

@@ -1,0 +1,194 @@
+// The backward of one block; the forward is in block_forward.cpp.
+//
+// d_residual_TD is the gradient of the residual stream: of the block's output at first, of its input
+// in the end. branch_TD holds the gradient of what a branch read.
+
+#include "engine/model/rng_sites.h"
+#include "engine/model/transformer.h"
+#include "kernels/activation.h"
+#include "kernels/attention.h"
+#include "kernels/linear.h"
+#include "kernels/norm.h"
+#include "kernels/pointwise.h"
+#include "kernels/qk_norm.h"
+
+namespace sherd::model {
+
+void Transformer::project_backward(const Affine& parameters, const Affine& gradients,
+                                   const InputGradient& args) {
+  const kernels::LinearShape matmul{shape_.tokens(), args.inputs, args.outputs};
+  kernels::linear_backward_weight(compute_, {matmul, args.dy, args.x, gradients.weight,
+                                             gradients.bias, false, activations_.workspace});
+  kernels::linear_backward_input(compute_, {matmul, args.dy, parameters.weight, args.dx, args.add,
+                                            activations_.workspace, args.gelu_input});
+}
+
+void Transformer::block_backward(std::int64_t block, const BlockParameters& parameters,
+                                 const BlockParameters& gradients, const Pass& pass) {
+  // The last block's activations are still there from the forward.
+  if (shape_.recompute == Recompute::kFull && filled_block_ != block) {
+    fill_block(block, parameters, pass);
+  }
+  filled_block_ = -1;
+  const kernels::Dropout mask = dropout(pass, attention_branch_site(block));
+  branch_gradient(dropout(pass, mlp_branch_site(block)));
+  mlp_backward(block, parameters, gradients);
+  if (shape_.parallel()) {
+    branch_gradient(mask);  // while d_residual_TD is still that of the block's output
+    if (shape_.block_form == BlockForm::kParallel) {
+      leave_branch(block, SiteId::kNorm2, parameters, gradients, nullptr);
+    }
+  } else {
+    leave_branch(block, SiteId::kNorm2, parameters, gradients, &mask);
+  }
+  attention_backward(block, parameters, gradients, pass);
+  leave_branch(block, SiteId::kNorm1, parameters, gradients, nullptr);
+}
+
+Tensor Transformer::d_branch_TD() const {
+  return shape_.branch_gradients_differ() ? activations_.d_branch_TD.tensor()
+                                          : activations_.d_residual_TD.tensor();
+}
+
+// The gradient of a branch where it joins the residual stream.
+void Transformer::branch_gradient(const kernels::Dropout& mask) {
+  if (!shape_.branch_gradients_differ()) return;
+  kernels::dropout_backward(compute_, activations_.d_residual_TD, mask, activations_.d_branch_TD,
+                            static_cast<float>(shape_.residual_scale));
+}
+
+// Adds the gradient of what a branch read to the residual stream's, through the branch's norm if it
+// has one. `next`: then comes the gradient of the branch before, behind this mask.
+void Transformer::leave_branch(std::int64_t block, SiteId norm, const BlockParameters& parameters,
+                               const BlockParameters& gradients, const kernels::Dropout* next) {
+  const BlockTensors kept = activations_.block(block, shape_);
+  const Tensor& d_residual_TD = activations_.d_residual_TD.tensor();
+  if (!shape_.norm_before()) {
+    kernels::add(compute_, branch_TD(), d_residual_TD);
+    if (next != nullptr) branch_gradient(*next);
+    return;
+  }
+  const bool is_middle = norm == SiteId::kNorm2 && !shape_.parallel();
+  const bool wants_next = next != nullptr && shape_.branch_gradients_differ();
+  kernels::norm_backward(compute_,
+                         {.shape = shape_.norm_shape(),
+                          .residual = is_middle ? kept[SiteId::kMiddle].output : kept.x_TD,
+                          .mean = kept[norm].mean,
+                          .rstd = kept[norm].statistic,
+                          .weight = parameters[norm].weight,
+                          .dy = branch_TD(),
+                          .d_residual_out = d_residual_TD,
+                          .branch_dropout = wants_next ? *next : kernels::Dropout{},
+                          .d_residual_in = d_residual_TD,
+                          .d_branch = wants_next ? activations_.d_branch_TD.tensor() : Tensor{},
+                          .dweight = gradients[norm].weight,
+                          .dbias = gradients[norm].bias,
+                          .workspace = activations_.workspace,
+                          .branch_scale = static_cast<float>(shape_.residual_scale)});
+}
+
+// From a branch's gradient to that of its last projection's output, through the norm behind it.
+Tensor Transformer::projection_gradient(const SiteTensors& site, const Affine& parameters,
+                                        const Affine& gradients) {
+  if (!shape_.norm_behind()) return d_branch_TD();
+  kernels::norm_backward(compute_, {.shape = shape_.norm_shape(),
+                                    .residual = site.output,
+                                    .mean = site.mean,
+                                    .rstd = site.statistic,
+                                    .weight = parameters.weight,
+                                    .dy = d_branch_TD(),
+                                    .d_residual_out = {},
+                                    .branch_dropout = {},
+                                    .d_residual_in = branch_TD(),
+                                    .d_branch = {},
+                                    .dweight = gradients.weight,
+                                    .dbias = gradients.bias,
+                                    .workspace = activations_.workspace});
+  return branch_TD();
+}
+
+void Transformer::mlp_backward(std::int64_t block, const BlockParameters& parameters,
+                               const BlockParameters& gradients) {
+  const BlockTensors kept = activations_.block(block, shape_);
+  const Tensor& up_TU = kept[SiteId::kUp].output;
+  const Tensor& activated_TF = kept[SiteId::kActivation].output;
+  if (shape_.recompute == Recompute::kSelective) {
+    compute_mlp_input_again(kept, parameters);
+    kernels::activation_forward(compute_, {shape_.activation_shape(), up_TU, activated_TF});
+  }
+  const Tensor d_out_TD = projection_gradient(kept[SiteId::kMlpNorm], parameters[SiteId::kMlpNorm],
+                                              gradients[SiteId::kMlpNorm]);
+  const std::int64_t tokens = shape_.tokens();
+  const Tensor d_up_TU = activations_.d_wide.tensor().part(0, tokens * shape_.up_width());
+  InputGradient down{activated_TF, d_out_TD, shape_.ffn_width, shape_.width, d_up_TU};
+  if (shape_.activation == kernels::ActivationKind::kGelu) {
+    down.gelu_input = up_TU;
+    project_backward(parameters[SiteId::kDown], gradients[SiteId::kDown], down);
+  } else {
+    down.dx = activations_.d_narrow.tensor().part(0, tokens * shape_.ffn_width);
+    project_backward(parameters[SiteId::kDown], gradients[SiteId::kDown], down);
+    kernels::activation_backward(compute_, {shape_.activation_shape(), up_TU, down.dx, d_up_TU});
+  }
+  project_backward(parameters[SiteId::kUp], gradients[SiteId::kUp],
+                   {mlp_input(kept), d_up_TU, shape_.width, shape_.up_width(), branch_TD()});
+}
+
+void Transformer::compute_mlp_input_again(const BlockTensors& kept,
+                                          const BlockParameters& parameters) {
+  if (!shape_.norm_before()) return;
+  const SiteId norm =
+      shape_.block_form == BlockForm::kParallelOneNorm ? SiteId::kNorm1 : SiteId::kNorm2;
+  const Tensor& read_TD = shape_.parallel() ? kept.x_TD : kept[SiteId::kMiddle].output;
+  normalise(parameters[norm], read_TD, kept[norm], kept[norm].output);
+}
+
+void Transformer::attention_backward(std::int64_t block, const BlockParameters& parameters,
+                                     const BlockParameters& gradients, const Pass& pass) {
+  const BlockTensors kept = activations_.block(block, shape_);
+  const std::int64_t heads_width = shape_.heads_width();
+  const Tensor d_attended_TD =
+      activations_.d_narrow.tensor().part(0, shape_.tokens() * heads_width);
+  const Tensor d_qkv_TE =
+      activations_.d_wide.tensor().part(0, shape_.tokens() * shape_.qkv_width());
+  if (shape_.recompute == Recompute::kSelective && shape_.norm_before()) {
+    normalise(parameters[SiteId::kNorm1], kept.x_TD, kept[SiteId::kNorm1],
+              kept[SiteId::kNorm1].output);
+  }
+  const Tensor d_out_TD =
+      projection_gradient(kept[SiteId::kAttentionNorm], parameters[SiteId::kAttentionNorm],
+                          gradients[SiteId::kAttentionNorm]);
+  const Tensor& attended_TD = kept[SiteId::kAttention].output;
+  project_backward(parameters[SiteId::kAttentionOutput], gradients[SiteId::kAttentionOutput],
+                   {attended_TD, d_out_TD, heads_width, shape_.width, d_attended_TD});
+  kernels::attention_backward(compute_, {.shape = shape_.attention(block),
+                                         .qkv = kept[SiteId::kQkv].output,
+                                         .out = attended_TD,
+                                         .lse = kept[SiteId::kAttention].statistic,
+                                         .dout = d_attended_TD,
+                                         .dropout = attention_dropout(pass, attention_site(block)),
+                                         .dqkv = d_qkv_TE,
+                                         .workspace = activations_.workspace});
+  rotate(block, d_qkv_TE, true);
+  qk_norm_backward(kept, parameters, gradients, d_qkv_TE);
+  InputGradient qkv{attention_input(kept), d_qkv_TE, shape_.width, shape_.qkv_width(), branch_TD()};
+  qkv.add = shape_.block_form == BlockForm::kParallelOneNorm;  // to the MLP's
+  project_backward(parameters[SiteId::kQkv], gradients[SiteId::kQkv], qkv);
+}
+
+void Transformer::qk_norm_backward(const BlockTensors& kept, const BlockParameters& parameters,
+                                   const BlockParameters& gradients, const Tensor& d_qkv_TE) {
+  if (shape_.qk_norm == QkNorm::kNone) return;
+  const SiteTensors& site = kept[SiteId::kQueryNorm];
+  kernels::qk_norm_backward(compute_, {.shape = shape_.qk_norm_shape(),
+                                       .raw = site.output,
+                                       .mean = site.mean,
+                                       .rstd = site.statistic,
+                                       .query_weight = parameters[SiteId::kQueryNorm].weight,
+                                       .key_weight = parameters[SiteId::kKeyNorm].weight,
+                                       .dqkv = d_qkv_TE,
+                                       .d_query_weight = gradients[SiteId::kQueryNorm].weight,
+                                       .d_key_weight = gradients[SiteId::kKeyNorm].weight,
+                                       .workspace = activations_.workspace});
+}
+
+}  // namespace sherd::model

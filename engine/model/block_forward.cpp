@@ -1,0 +1,193 @@
+// The forward of one block. The legend of shapes is in engine/model/shape.h, the sites in sites.h.
+
+#include "engine/model/rng_sites.h"
+#include "engine/model/transformer.h"
+#include "kernels/activation.h"
+#include "kernels/attention.h"
+#include "kernels/linear.h"
+#include "kernels/norm.h"
+#include "kernels/pointwise.h"
+#include "kernels/qk_norm.h"
+#include "kernels/rotary.h"
+
+namespace sherd::model {
+
+void Transformer::project(const Affine& affine, const Tensor& x, std::int64_t inputs,
+                          std::int64_t outputs, const Tensor& y) {
+  kernels::linear_forward(compute_, {{shape_.tokens(), inputs, outputs},
+                                     x,
+                                     affine.weight,
+                                     affine.bias,
+                                     y,
+                                     activations_.workspace});
+}
+
+// A norm's output: in the forward, and again in a selective backward.
+void Transformer::normalise(const Affine& parameters, const Tensor& r_TD, const SiteTensors& site,
+                            const Tensor& y_TD) {
+  kernels::norm_forward(compute_, {.shape = shape_.norm_shape(),
+                                   .residual = r_TD,
+                                   .branch = {},
+                                   .branch_dropout = {},
+                                   .weight = parameters.weight,
+                                   .bias = parameters.bias,
+                                   .residual_out = {},
+                                   .y = y_TD,
+                                   .mean = site.mean,
+                                   .rstd = site.statistic});
+}
+
+void Transformer::rotate(std::int64_t block, const Tensor& qkv_TE, bool inverse) {
+  const int table = shape_.layer(block).rotary;
+  if (table < 0) return;
+  const std::int64_t head_width = shape_.head_width();
+  const Tensor& table_SK = activations_.rotary_SK[static_cast<std::size_t>(table)].tensor();
+  kernels::rotary(compute_,
+                  {shape_.sequences, shape_.seq_length, shape_.query_heads, shape_.kv_heads,
+                   head_width, table_SK.part(0, shape_.seq_length * head_width), qkv_TE, inverse});
+}
+
+void Transformer::block_forward(std::int64_t block, const BlockParameters& parameters,
+                                const Pass& pass) {
+  fill_block(block, parameters, pass);
+  const BlockTensors kept = activations_.block(block, shape_);
+  const Tensor branch_TD = this->branch_TD();
+  const Tensor out_TD = rows(activations_.residual_TD[block + 1], shape_.tokens(), shape_.width);
+  Tensor before_TD = kept[SiteId::kMiddle].output;
+  if (shape_.parallel()) {
+    attention_output(block, parameters, branch_TD);
+    join(kept.x_TD, branch_TD, dropout(pass, attention_branch_site(block)), out_TD);
+    before_TD = out_TD;
+  }
+  if (!shape_.norm_behind()) mlp_output(block, parameters, branch_TD);
+  join(before_TD, branch_TD, dropout(pass, mlp_branch_site(block)), out_TD);
+}
+
+void Transformer::join(const Tensor& residual_TD, const Tensor& branch_TD,
+                       const kernels::Dropout& dropout, const Tensor& out_TD) {
+  kernels::residual_add(compute_, residual_TD, branch_TD, dropout, out_TD,
+                        static_cast<float>(shape_.residual_scale));
+}
+
+// What the backward needs of the block: all but its output. With a norm behind the MLP branch, that
+// branch too, which stays in branch_TD.
+void Transformer::fill_block(std::int64_t block, const BlockParameters& parameters,
+                             const Pass& pass) {
+  filled_block_ = block;
+  const BlockTensors kept = activations_.block(block, shape_);
+  fill_attention(block, parameters, pass);
+  if (!shape_.parallel()) {
+    attention_output(block, parameters, branch_TD());
+    join_attention(block, parameters, pass);
+  } else if (shape_.block_form == BlockForm::kParallel) {
+    normalise(parameters[SiteId::kNorm2], kept.x_TD, kept[SiteId::kNorm2],
+              kept[SiteId::kNorm2].output);
+  }
+  fill_mlp(block, parameters);
+  if (shape_.norm_behind()) mlp_output(block, parameters, branch_TD());
+}
+
+// From the block's input to what the heads attended to.
+void Transformer::fill_attention(std::int64_t block, const BlockParameters& parameters,
+                                 const Pass& pass) {
+  const BlockTensors kept = activations_.block(block, shape_);
+  const Tensor& qkv_TE = kept[SiteId::kQkv].output;
+  if (shape_.norm_before()) {
+    normalise(parameters[SiteId::kNorm1], kept.x_TD, kept[SiteId::kNorm1],
+              kept[SiteId::kNorm1].output);
+  }
+  project(parameters[SiteId::kQkv], attention_input(kept), shape_.width, shape_.qkv_width(),
+          qkv_TE);
+  if (shape_.qk_norm != QkNorm::kNone) {
+    const SiteTensors& site = kept[SiteId::kQueryNorm];
+    kernels::qk_norm_forward(compute_, {.shape = shape_.qk_norm_shape(),
+                                        .qkv = qkv_TE,
+                                        .query_weight = parameters[SiteId::kQueryNorm].weight,
+                                        .key_weight = parameters[SiteId::kKeyNorm].weight,
+                                        .raw = site.output,
+                                        .mean = site.mean,
+                                        .rstd = site.statistic});
+  }
+  rotate(block, qkv_TE, false);
+  kernels::attention_forward(compute_, {.shape = shape_.attention(block),
+                                        .qkv = qkv_TE,
+                                        .dropout = attention_dropout(pass, attention_site(block)),
+                                        .out = kept[SiteId::kAttention].output,
+                                        .lse = kept[SiteId::kAttention].statistic,
+                                        .workspace = activations_.workspace});
+}
+
+// The attention branch as it joins the residual stream.
+void Transformer::attention_output(std::int64_t block, const BlockParameters& parameters,
+                                   const Tensor& branch_TD) {
+  const BlockTensors kept = activations_.block(block, shape_);
+  finish_branch(parameters[SiteId::kAttentionOutput], kept[SiteId::kAttention].output,
+                shape_.heads_width(), parameters[SiteId::kAttentionNorm],
+                kept[SiteId::kAttentionNorm], branch_TD);
+}
+
+void Transformer::mlp_output(std::int64_t block, const BlockParameters& parameters,
+                             const Tensor& branch_TD) {
+  const BlockTensors kept = activations_.block(block, shape_);
+  finish_branch(parameters[SiteId::kDown], kept[SiteId::kActivation].output, shape_.ffn_width,
+                parameters[SiteId::kMlpNorm], kept[SiteId::kMlpNorm], branch_TD);
+}
+
+void Transformer::finish_branch(const Affine& projection, const Tensor& x, std::int64_t inputs,
+                                const Affine& norm, const SiteTensors& norm_site,
+                                const Tensor& branch_TD) {
+  const Tensor& projected_TD = shape_.norm_behind() ? norm_site.output : branch_TD;
+  project(projection, x, inputs, shape_.width, projected_TD);
+  if (shape_.norm_behind()) normalise(norm, projected_TD, norm_site, branch_TD);
+}
+
+// The middle of a sequential block, and the MLP's norm with it where there is one.
+void Transformer::join_attention(std::int64_t block, const BlockParameters& parameters,
+                                 const Pass& pass) {
+  const BlockTensors kept = activations_.block(block, shape_);
+  const kernels::Dropout mask = dropout(pass, attention_branch_site(block));
+  const Tensor& middle_TD = kept[SiteId::kMiddle].output;
+  if (!shape_.norm_before()) return join(kept.x_TD, branch_TD(), mask, middle_TD);
+  kernels::norm_forward(compute_, {.shape = shape_.norm_shape(),
+                                   .residual = kept.x_TD,
+                                   .branch = branch_TD(),
+                                   .branch_dropout = mask,
+                                   .weight = parameters[SiteId::kNorm2].weight,
+                                   .bias = parameters[SiteId::kNorm2].bias,
+                                   .residual_out = middle_TD,
+                                   .y = kept[SiteId::kNorm2].output,
+                                   .mean = kept[SiteId::kNorm2].mean,
+                                   .rstd = kept[SiteId::kNorm2].statistic,
+                                   .branch_scale = static_cast<float>(shape_.residual_scale)});
+}
+
+void Transformer::fill_mlp(std::int64_t block, const BlockParameters& parameters) {
+  const BlockTensors kept = activations_.block(block, shape_);
+  const Affine& up = parameters[SiteId::kUp];
+  const Tensor& up_TU = kept[SiteId::kUp].output;
+  const Tensor& activated_TF = kept[SiteId::kActivation].output;
+  if (shape_.activated_in_matmul()) {
+    kernels::linear_forward(compute_, {.shape = {shape_.tokens(), shape_.width, shape_.up_width()},
+                                       .x = mlp_input(kept),
+                                       .w = up.weight,
+                                       .bias = up.bias,
+                                       .y = activated_TF,
+                                       .workspace = activations_.workspace,
+                                       .gelu_input = up_TU});
+    return;
+  }
+  project(up, mlp_input(kept), shape_.width, shape_.up_width(), up_TU);
+  kernels::activation_forward(compute_, {shape_.activation_shape(), up_TU, activated_TF});
+}
+
+Tensor Transformer::attention_input(const BlockTensors& kept) const {
+  return shape_.norm_before() ? kept[SiteId::kNorm1].output : kept.x_TD;
+}
+
+Tensor Transformer::mlp_input(const BlockTensors& kept) const {
+  if (!shape_.norm_before()) return kept[SiteId::kMiddle].output;
+  const bool shares = shape_.block_form == BlockForm::kParallelOneNorm;
+  return kept[shares ? SiteId::kNorm1 : SiteId::kNorm2].output;
+}
+
+}  // namespace sherd::model

@@ -1,0 +1,18 @@
+/// One forward, or forward and backward, of one micro-batch.
+#pragma once
+
+#include "core/tensor.h"
+
+namespace sherd::model {
+
+/// What one pass over one micro-batch is about.
+struct Pass {
+  ConstTensor inputs, targets;  ///< i32 [T]
+  bool training = false;        ///< dropout on
+  std::uint64_t seed = 0;       ///< of dropout
+  std::uint32_t step = 0;
+  std::int64_t first_row = 0;   ///< of the global batch: where this micro-batch begins
+  float gradient_scale = 1.0f;  ///< loss scale / tokens of the whole step over all ranks
+};
+
+}  // namespace sherd::model

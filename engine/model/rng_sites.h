@@ -1,0 +1,29 @@
+/// The random addresses of a model: every place that draws has a site number of its own.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/philox.h"
+
+namespace sherd::model {
+
+/// Dropout sites, at the training step's number.
+inline std::uint32_t embedding_site() {
+  return 0;
+}
+inline std::uint32_t attention_site(std::int64_t block) {
+  return static_cast<std::uint32_t>(1 + 3 * block);
+}
+inline std::uint32_t attention_branch_site(std::int64_t block) {
+  return attention_site(block) + 1;
+}
+inline std::uint32_t mlp_branch_site(std::int64_t block) {
+  return attention_site(block) + 2;
+}
+
+/// Initial values: a step that no run reaches, the parameter's index as the site.
+inline kernels::RandomAddress initial_value_address(std::uint64_t seed, std::uint32_t parameter) {
+  return {seed, 0xffffffffu, parameter};
+}
+
+}  // namespace sherd::model

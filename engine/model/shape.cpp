@@ -1,0 +1,45 @@
+#include "engine/model/shape.h"
+
+#include "kernels/activation.h"
+#include "kernels/attention.h"
+#include "kernels/norm.h"
+#include "kernels/qk_norm.h"
+#include "kernels/token.h"
+
+namespace sherd::model {
+
+kernels::AttentionShape ModelShape::attention(std::int64_t block) const {
+  return {.sequences = sequences,
+          .positions = seq_length,
+          .query_heads = query_heads,
+          .kv_heads = kv_heads,
+          .head_width = head_width(),
+          .scale = static_cast<float>(attention_scale),
+          .window = layer(block).window,
+          .softcap = static_cast<float>(attention_softcap)};
+}
+
+kernels::NormShape ModelShape::norm_shape() const {
+  return {norm, tokens(), width, static_cast<float>(norm_eps), static_cast<float>(norm_offset)};
+}
+
+kernels::QkNormShape ModelShape::qk_norm_shape() const {
+  return {
+      .kind = norm,
+      .rows = qk_norm == QkNorm::kHead ? kernels::QkRows::kHeads : kernels::QkRows::kProjections,
+      .tokens = tokens(),
+      .query_heads = query_heads,
+      .kv_heads = kv_heads,
+      .head_width = head_width(),
+      .eps = static_cast<float>(norm_eps),
+      .weight_offset = static_cast<float>(norm_offset)};
+}
+
+kernels::ActivationShape ModelShape::activation_shape() const {
+  return {activation, tokens(), ffn_width};
+}
+kernels::LogitsForm ModelShape::logits_form() const {
+  return {static_cast<float>(logits_scale), static_cast<float>(logits_softcap)};
+}
+
+}  // namespace sherd::model

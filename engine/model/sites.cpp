@@ -1,0 +1,122 @@
+#include "engine/model/sites.h"
+
+#include "kernels/qk_norm.h"
+
+namespace sherd::model {
+namespace {
+
+using Weight = Site::Weight;
+
+Site norm(const ModelShape& shape, SiteId id, std::string name) {
+  return {.id = id,
+          .name = std::move(name),
+          .weight = Weight::kNorm,
+          .rows = shape.width,
+          .bias = shape.norm_bias(),
+          .output = "normed",
+          .output_width = shape.width,
+          .cheap = true,
+          .statistic = "rstd",
+          .statistics = 1};
+}
+
+// The norm behind a branch keeps what goes in: its output joins the residual stream at once.
+Site norm_behind(const ModelShape& shape, SiteId id, std::string name) {
+  Site site = norm(shape, id, std::move(name));
+  site.output = "input";
+  site.cheap = false;
+  return site;
+}
+
+void add_attention(const ModelShape& shape, std::vector<Site>& sites) {
+  const std::int64_t heads = shape.heads_width(), kv = shape.kv_heads * shape.head_width();
+  if (shape.norm_before()) sites.push_back(norm(shape, SiteId::kNorm1, "norm1"));
+  sites.push_back({.id = SiteId::kQkv,
+                   .name = "attention.qkv",
+                   .weight = Weight::kMatrix,
+                   .rows = shape.qkv_width(),
+                   .columns = shape.width,
+                   .matrix_rows = {heads, kv, kv},
+                   .bias = shape.biases.qkv,
+                   .output = "qkv",
+                   .output_width = shape.qkv_width()});
+  if (shape.qk_norm != QkNorm::kNone) {
+    const kernels::QkNormShape qk = shape.qk_norm_shape();
+    sites.push_back({.id = SiteId::kQueryNorm,
+                     .name = "attention.query_norm",
+                     .weight = Weight::kNorm,
+                     .rows = qk.query_weights(),
+                     .output = "raw",
+                     .output_width = qk.raw_width(),
+                     .statistic = "rstd",
+                     .statistics = qk.rows_per_token()});
+    sites.push_back({.id = SiteId::kKeyNorm,
+                     .name = "attention.key_norm",
+                     .weight = Weight::kNorm,
+                     .rows = qk.key_weights()});
+  }
+  sites.push_back({.id = SiteId::kAttention,
+                   .name = "attention",
+                   .output = "attended",
+                   .output_width = heads,
+                   .statistic = "lse",
+                   .statistics = shape.query_heads});
+  sites.push_back({.id = SiteId::kAttentionOutput,
+                   .name = "attention.output",
+                   .weight = Weight::kMatrixToResidual,
+                   .rows = shape.width,
+                   .columns = heads,
+                   .bias = shape.biases.output});
+  if (shape.norm_behind()) {
+    sites.push_back(norm_behind(shape, SiteId::kAttentionNorm, "attention.norm"));
+  }
+}
+
+void add_mlp(const ModelShape& shape, std::vector<Site>& sites) {
+  if (shape.norm_before() && shape.block_form != BlockForm::kParallelOneNorm) {
+    sites.push_back(norm(shape, SiteId::kNorm2, "norm2"));
+  }
+  Site up{.id = SiteId::kUp,
+          .name = "mlp.up",
+          .weight = Weight::kMatrix,
+          .rows = shape.up_width(),
+          .columns = shape.width,
+          .bias = shape.biases.mlp,
+          .output = "up",
+          .output_width = shape.up_width()};
+  if (shape.gated()) up.matrix_rows = {shape.ffn_width, shape.ffn_width};
+  sites.push_back(std::move(up));
+  sites.push_back({.id = SiteId::kActivation,
+                   .name = "activation",
+                   .output = "activated",
+                   .output_width = shape.ffn_width,
+                   .cheap = true});
+  sites.push_back({.id = SiteId::kDown,
+                   .name = "mlp.down",
+                   .weight = Weight::kMatrixToResidual,
+                   .rows = shape.width,
+                   .columns = shape.ffn_width,
+                   .bias = shape.biases.mlp});
+  if (shape.norm_behind()) sites.push_back(norm_behind(shape, SiteId::kMlpNorm, "mlp.norm"));
+}
+
+}  // namespace
+
+std::vector<Site> block_sites(const ModelShape& shape) {
+  std::vector<Site> sites;
+  add_attention(shape, sites);
+  if (!shape.parallel()) {
+    sites.push_back(
+        {.id = SiteId::kMiddle, .name = "middle", .output = "middle", .output_width = shape.width});
+  }
+  add_mlp(shape, sites);
+  return sites;
+}
+
+Site final_norm_site(const ModelShape& shape) {
+  Site site = norm(shape, SiteId::kNorm1, "final_norm");
+  site.cheap = false;
+  return site;
+}
+
+}  // namespace sherd::model

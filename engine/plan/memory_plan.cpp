@@ -1,0 +1,111 @@
+#include "engine/plan/memory_plan.h"
+
+#include "engine/model/activations.h"
+#include "engine/train/checkpointing.h"
+#include "engine/train/evaluation.h"
+#include "engine/train/token_feed.h"
+#include "engine/train/training_step.h"
+#include "sharding/mesh/mirrored_buffer.h"
+
+namespace sherd::engine {
+namespace {
+
+void append(std::vector<BufferSpec>& to, std::vector<BufferSpec> from) {
+  to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+}
+
+std::vector<BufferSpec> model_buffers(const TrainingOptions& options,
+                                      const sharding::ShardingPlan& plan,
+                                      const MemoryRequest& request) {
+  std::vector<BufferSpec> buffers;
+  for (const sharding::UnitPlan& unit : plan.units) {
+    sharding::UnitBuffers at_rest = sharding::unit_buffers(unit);
+    if (at_rest.resident) buffers.push_back(std::move(*at_rest.resident));
+    if (at_rest.master) buffers.push_back(std::move(*at_rest.master));
+    if (at_rest.gradients) buffers.push_back(std::move(*at_rest.gradients));
+  }
+  for (sharding::GatherSlot& slot : sharding::gather_slots(plan.units, options.gather)) {
+    buffers.push_back(std::move(slot.buffer));
+  }
+  sharding::ReductionBuffers reduction =
+      sharding::reduction_buffers(plan.units, options.num_micro_steps);
+  for (auto& slot : reduction.slots) buffers.push_back(std::move(slot.buffer));
+  if (reduction.staging) buffers.push_back(std::move(*reduction.staging));
+  buffers.push_back(loss_sum_buffer());
+  const kernels::ComputeDevice device{.kind = request.device,
+                                      .num_threads = request.num_threads,
+                                      .deterministic = request.deterministic};
+  model::Activations(options.model, device, [&](const BufferSpec& buffer) {
+    buffers.push_back(buffer);
+    return Buffer();
+  });
+  return buffers;
+}
+
+}  // namespace
+
+std::vector<BufferSpec> training_buffers(const TrainingOptions& options,
+                                         const MemoryRequest& request) {
+  CHECK(request.num_threads >= 1, "a rank of {} threads", request.num_threads);
+  const sharding::ShardingPlan plan = sharding_plan(options, request.mesh);
+  std::vector<BufferSpec> buffers = model_buffers(options, plan, request);
+  append(buffers, TrainingStep::buffers(options, plan, request.rank));
+  return buffers;
+}
+
+namespace {
+
+std::vector<BufferSpec> run_buffers(const TrainingOptions& options, const MemoryRequest& request) {
+  std::vector<BufferSpec> buffers = training_buffers(options, request);
+  append(buffers, evaluation_buffers(options, request.mesh.world_size()));
+  append(buffers, batch_buffers(options));
+  append(buffers, checkpoint_buffers(options, request.saves, sharding_plan(options, request.mesh)));
+  return buffers;
+}
+
+std::vector<BufferSpec> use_buffers(const TrainingOptions& options, const MemoryRequest& request) {
+  CHECK(!options.placement.has_gradients, "a model that is only used has no gradients");
+  std::vector<BufferSpec> buffers =
+      model_buffers(options, sharding_plan(options, request.mesh), request);
+  append(buffers, evaluation_buffers(options, request.mesh.world_size()));
+  buffers.push_back(checkpoint_reading_buffer());
+  return buffers;
+}
+
+// What Rank::acquire_on_host takes.
+bool on_host_alone(const BufferSpec& buffer) {
+  return buffer.category == Category::kCheckpoint;
+}
+
+}  // namespace
+
+MemoryPlan device_plan(std::vector<BufferSpec> buffers, const MemoryRequest& request) {
+  if (request.separate_memory) std::erase_if(buffers, on_host_alone);
+  return MemoryPlan(std::move(buffers));
+}
+
+MemoryPlan host_plan(const std::vector<BufferSpec>& buffers, const MemoryRequest& request) {
+  std::vector<BufferSpec> host;
+  if (!request.separate_memory) return MemoryPlan(std::move(host));
+  for (const BufferSpec& buffer : buffers) {
+    if (on_host_alone(buffer)) host.push_back(buffer);
+    if (buffer.mirrored) host.push_back(sharding::twin_of(buffer));
+  }
+  return MemoryPlan(std::move(host));
+}
+
+MemoryPlan plan_memory(const TrainingOptions& options, const MemoryRequest& request) {
+  return device_plan(run_buffers(options, request), request);
+}
+MemoryPlan plan_host_memory(const TrainingOptions& options, const MemoryRequest& request) {
+  return host_plan(run_buffers(options, request), request);
+}
+
+MemoryPlan plan_memory_of_use(const TrainingOptions& options, const MemoryRequest& request) {
+  return device_plan(use_buffers(options, request), request);
+}
+MemoryPlan plan_host_memory_of_use(const TrainingOptions& options, const MemoryRequest& request) {
+  return host_plan(use_buffers(options, request), request);
+}
+
+}  // namespace sherd::engine

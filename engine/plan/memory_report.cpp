@@ -1,0 +1,172 @@
+#include "engine/plan/memory_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/cuda_device.h"
+#include "core/error.h"
+#include "engine/launch/system_info.h"
+#include "engine/plan/advice.h"
+#include "engine/report/byte_size.h"
+#include "engine/report/progress.h"
+
+namespace sherd::engine {
+namespace {
+
+using Cells = std::vector<std::string>;  // of a row, its name first
+
+// As narrow as its cells allow: 80 columns hold sizes of up to seven characters.
+std::string aligned(const std::vector<Cells>& rows) {
+  std::vector<std::size_t> widths(rows[0].size(), 0);
+  for (const Cells& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string table;
+  for (const Cells& row : rows) {
+    table += fmt::format("{:<{}}", row[0], widths[0]);
+    for (std::size_t i = 1; i < row.size(); ++i)
+      table += fmt::format("  {:>{}}", row[i], widths[i]);
+    table += "\n";
+  }
+  return table;
+}
+
+}  // namespace
+
+std::string worst_rank_text(const WorldPlan& plan) {
+  const int world_size = plan.world_size();
+  if (world_size == 1) return "rank 0, the only one";
+  return fmt::format(
+      "rank {} of {}{}", plan.worst_rank(), world_size,
+      plan.groups().size() == 1 ? "; all need the same" : ", the one that needs most");
+}
+
+std::vector<std::string> memory_columns() {
+  std::vector<std::string> columns = {"at rest"};
+  for (int phase = 0; phase < kNumPhases; ++phase) {
+    columns.emplace_back(name_of(static_cast<Phase>(1u << phase)));
+  }
+  return columns;
+}
+
+std::vector<MemoryRow> memory_rows(const MemoryPlan& plan) {
+  std::vector<MemoryRow> rows;
+  const BytesByCategory at_rest = plan.at_rest(), peak = plan.peak_by_category();
+  for (int category = 0; category < kNumCategories; ++category) {
+    if (peak[category] == 0) continue;
+    MemoryRow& row =
+        rows.emplace_back(readable_name(static_cast<Category>(category)), at_rest[category]);
+    for (const BytesByCategory& phase : plan.by_phase()) row.bytes.emplace_back(phase[category]);
+  }
+  MemoryRow live("live", sum(at_rest)), idle("gaps and idle", {}), arena("arena", {});
+  for (const BytesByCategory& phase : plan.by_phase()) {
+    live.bytes.emplace_back(sum(phase));
+    idle.bytes.emplace_back(plan.arena_bytes() - sum(phase));
+    arena.bytes.emplace_back(plan.arena_bytes());
+  }
+  rows.insert(rows.end(), {live, idle, arena});
+  return rows;
+}
+
+std::string memory_table(const WorldPlan& world) {
+  const MemoryPlan& plan = world.worst();
+  const ByteUnit unit = unit_for(plan.arena_bytes());
+  std::vector<Cells> rows = {{std::string(unit.name)}};
+  for (const std::string& column : memory_columns()) rows[0].push_back(column);
+  for (const MemoryRow& row : memory_rows(plan)) {
+    Cells& cells = rows.emplace_back(Cells{row.name});
+    for (const auto& bytes : row.bytes) cells.push_back(bytes ? unit.text(*bytes) : "");
+  }
+  const std::string table = worst_rank_text(world) + "\n" + aligned(rows);
+  return table + fmt::format("peak: {} in {}; gaps {}; arena {}\n", human_bytes(plan.peak_bytes()),
+                             name_of(plan.peak_phase()),
+                             human_bytes(plan.arena_bytes() - plan.peak_bytes()),
+                             human_bytes(plan.arena_bytes()));
+}
+
+std::string readable_name(Category category) {
+  std::string name(name_of(category));
+  std::replace(name.begin(), name.end(), '_', ' ');
+  return name;
+}
+
+std::int64_t library_reserve_bytes(int world_size, bool share_device) {
+  constexpr std::int64_t kMiB = 1 << 20;
+  constexpr std::int64_t kMathLibraries = 1024 * kMiB;
+  if (world_size == 1 || share_device) return kMathLibraries;
+  constexpr int kCommunicators = 2, kMostPeers = 7;  // gathers and reductions; of one node
+  const std::int64_t communicator = 256 * kMiB + 64 * kMiB * std::min(world_size - 1, kMostPeers);
+  return kMathLibraries + kCommunicators * communicator;
+}
+
+DeviceLimit device_limit(const Recipe& recipe, std::optional<std::int64_t> device_memory) {
+  if (device_memory) return {*device_memory, false, "--device-memory"};
+  const std::string& size = recipe.memory.device_memory;
+  if (!size.empty()) return {parse_bytes(size), false, "memory.device_memory"};
+  if (device_traits(recipe).kind == DeviceKind::kCpu)
+    return {usable_memory_bytes(), true, "this machine"};
+  const CudaSystem system = cuda_system();
+  if (!system.problem.empty()) {
+    throw UsageError(
+        "run.device is cuda, but {}, so what a GPU has can't be asked: say --device-memory 80GB, "
+        "or "
+        "memory.device_memory in the recipe.",
+        system.problem);
+  }
+  const auto world_size = static_cast<int>(recipe.world_size());
+  const bool share = recipe.run.share_device;
+  const std::int64_t reserve = library_reserve_bytes(world_size, share);
+  // Of the ranks' GPUs, as far as they are here; others aren't touched.
+  const int num_gpus = share ? 1 : std::min(world_size, static_cast<int>(system.devices.size()));
+  std::int64_t least = INT64_MAX;
+  for (int gpu = 0; gpu < num_gpus; ++gpu) least = std::min(least, cuda_bytes_free(gpu));
+  return {(least - reserve) / (share ? world_size : 1), false,
+          fmt::format("what {} free, less {} for libraries{}",
+                      num_gpus == 1 ? "the GPU has" : "the fullest of the ranks' GPUs has",
+                      human_bytes(reserve), share ? ", for each of the ranks that share it" : "")};
+}
+
+std::int64_t needed_bytes(const WorldPlan& plan, const DeviceLimit& limit) {
+  return limit.shared ? plan.all_arenas_bytes() : plan.worst().arena_bytes();
+}
+
+std::string need_sentence(const Recipe& recipe, const WorldPlan& world, const DeviceLimit& limit) {
+  const MemoryPlan& plan = world.worst();
+  const ByteUnit unit = unit_for(plan.arena_bytes());
+  const BytesByCategory& peak = plan.by_phase()[phase_index(plan.peak_phase())];
+  std::string parts;
+  for (int category = 0; category < kNumCategories; ++category) {
+    if (unit.of(peak[category]) < 0.05) continue;
+    parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ",
+                         readable_name(static_cast<Category>(category)), unit.text(peak[category]));
+  }
+  std::string sentence =
+      fmt::format("stage {} on {} rank{} needs {} {} per rank ({})", recipe.zero_optimization.stage,
+                  world.world_size(), world.world_size() == 1 ? "" : "s",
+                  unit.text(plan.arena_bytes()), unit.name, parts);
+  if (limit.shared && world.world_size() > 1) {
+    sentence += fmt::format(", {} together", human_bytes(world.all_arenas_bytes()));
+  }
+  return sentence;
+}
+
+std::optional<std::string> check_fits(const ResolvedRecipe& recipe, const WorldPlan& plan,
+                                      const DeviceLimit& limit) {
+  const std::int64_t needed = needed_bytes(plan, limit);
+  if (needed <= limit.bytes) return std::nullopt;
+  std::string sentence =
+      fmt::format("{}; {} has {}, {} too little.", need_sentence(recipe.values, plan, limit),
+                  limit.shared ? "this machine" : "the device", human_bytes(limit.bytes),
+                  human_bytes(needed - limit.bytes));
+  const std::vector<Change> changes = cheapest_changes(recipe, limit);
+  sentence +=
+      changes.empty()
+          ? " No change of stage, micro-batch, recompute, prefetch depth, staging or ranks fits."
+          : fmt::format(" {} needs {}.", changes[0].summary(),
+                        human_bytes(changes[0].needed_bytes));
+  if (recipe.values.memory.on_exceed == OnExceed::kWarn) return sentence;
+  throw UsageError("{}", sentence);
+}
+
+}  // namespace sherd::engine

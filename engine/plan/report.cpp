@@ -1,0 +1,172 @@
+#include "engine/plan/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/model/parameters.h"
+#include "engine/report/byte_size.h"
+#include "engine/report/progress.h"
+#include "engine/train/from_recipe.h"
+#include "engine/train/training_step.h"
+
+namespace sherd::engine {
+namespace {
+
+// Whether the optimizer gives some ranks more to hold and send than others.
+bool ranks_differ(const TrainingOptions& options) {
+  return optim::descriptor_of(options.optimizer.type).uneven_numels != nullptr;
+}
+
+// Of the rank that sends most. Where ranks differ, those that broadcast send most, and they are the
+// first ranks.
+sharding::Traffic most_traffic(const Recipe& recipe) {
+  const TrainingOptions options = training_options(recipe);
+  const sharding::Mesh mesh = mesh_of(recipe);
+  sharding::Traffic most = TrainingStep::traffic(options, mesh, 0);
+  if (!ranks_differ(options)) return most;
+  for (int rank = 1; rank < mesh.world_size(); ++rank) {
+    sharding::Traffic traffic = TrainingStep::traffic(options, mesh, rank);
+    const bool owns = std::any_of(traffic.sent().begin(), traffic.sent().end(), [](const auto& s) {
+      return s.collective == sharding::Collective::kBroadcast && s.bytes > 0;
+    });
+    if (!owns) break;
+    if (traffic.total_bytes() > most.total_bytes()) most = std::move(traffic);
+  }
+  return most;
+}
+
+std::string plural(std::int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
+std::string parameters_text(std::int64_t count) {
+  const auto number = static_cast<double>(count);
+  if (number >= 1e12) return fmt::format("{:.2f} T", number / 1e12);
+  if (number >= 1e9) return fmt::format("{:.2f} B", number / 1e9);
+  return fmt::format("{:.2f} M", number / 1e6);
+}
+
+std::string stages_text(const PlanReport& report) {
+  std::int64_t least = report.plan.worst().arena_bytes(), most_sent = 0;
+  for (const StageReport& stage : report.stages) {
+    least = std::min(least, stage.plan.worst().arena_bytes());
+    most_sent = std::max(most_sent, stage.sent_bytes);
+  }
+  const ByteUnit unit = unit_for(least), sent_unit = unit_for(most_sent);
+  std::string text =
+      fmt::format("stages on {}, {} per rank\n{:<8}{:>11}{:>11}{:>11}{:>12}\n",
+                  plural(report.recipe.world_size(), "rank"), unit.name, "", "at rest", "peak",
+                  "arena", fmt::format("sent, {}", sent_unit.name));
+  for (const StageReport& stage : report.stages) {
+    const MemoryPlan& plan = stage.plan.worst();
+    text +=
+        fmt::format("{:<8}{:>11}{:>11}{:>11}{:>12}  {}{}\n", fmt::format("stage {}", stage.stage),
+                    unit.text(sum(plan.at_rest())), unit.text(plan.peak_bytes()),
+                    unit.text(plan.arena_bytes()), sent_unit.text(stage.sent_bytes),
+                    stage.needed_bytes <= report.limit.bytes ? "fits" : "doesn't fit",
+                    stage.stage == report.recipe.zero_optimization.stage ? ", this recipe" : "");
+  }
+  return text;
+}
+
+std::string change_text(const Change& change) {
+  std::string cost = fmt::format("work x {:.2f}", change.flops_ratio);
+  if (change.sent_ratio > 0.0) cost += fmt::format(", sent x {:.2f}", change.sent_ratio);
+  return fmt::format("{}  ({}; {})", change.command().empty() ? "as it is" : change.command(),
+                     human_bytes(change.needed_bytes), cost);
+}
+
+std::string fits_text(const PlanReport& report) {
+  const std::string has =
+      report.limit.shared
+          ? fmt::format("{} has {}", report.limit.origin, human_bytes(report.limit.bytes))
+          : fmt::format("the device has {} ({})", human_bytes(report.limit.bytes),
+                        report.limit.origin);
+  std::string text = fmt::format("{}: {}; {}", report.fits() ? "fits" : "doesn't fit",
+                                 need_sentence(report.recipe, report.plan, report.limit), has);
+  if (report.fits()) {
+    return text +
+           fmt::format(", {} to spare\n", human_bytes(report.limit.bytes - report.needed_bytes));
+  }
+  text += fmt::format(", {} too little\n", human_bytes(report.needed_bytes - report.limit.bytes));
+  if (report.changes.empty()) {
+    return text +
+           "no change of stage, micro-batch, recompute, prefetch depth, staging or ranks fits\n";
+  }
+  text += "what fits, the cheapest first:\n";
+  for (const Change& change : report.changes) text += "  " + change_text(change) + "\n";
+  return text;
+}
+
+std::string extreme_text(std::string_view label, const std::optional<Extreme>& extreme) {
+  if (!extreme) return fmt::format("{}: none\n", label);
+  return fmt::format("{}: {}, {}\n", label, extreme->value, change_text(extreme->change));
+}
+
+std::string sent_text(const PlanReport& report) {
+  const ByteUnit unit = unit_for(report.sent_bytes);
+  std::string text = fmt::format("sent in a step by {}\n{:<22}{:>16}{:>8}{:>12}{:>14}\n",
+                                 sender_text(report), "", "collective", "type", "calls", unit.name);
+  for (const sharding::Sent& sent : report.sent) {
+    text += fmt::format("{:<22}{:>16}{:>8}{:>12}{:>14}\n", sent.label,
+                        sharding::name_of(sent.collective), name_of(sent.dtype), sent.calls,
+                        unit.text(sent.bytes));
+  }
+  return text + fmt::format("{:<22}{:>50}\n", "sum", unit.text(report.sent_bytes));
+}
+
+}  // namespace
+
+PlanReport plan_report(const ResolvedRecipe& recipe, const DeviceLimit& limit) {
+  WorldPlan plan = plan_world(recipe.values);
+  const std::int64_t needed = needed_bytes(plan, limit);
+  const sharding::Traffic traffic = most_traffic(recipe.values);
+  PlanReport report{
+      .recipe = recipe.values,
+      .num_parameters = model::num_parameters(training_options(recipe.values).model),
+      .plan = std::move(plan),
+      .limit = limit,
+      .needed_bytes = needed,
+      .stages = {},
+      .changes = {},
+      .largest_micro_batch = largest_micro_batch(recipe, limit),
+      .smallest_world = smallest_world(recipe, limit),
+      .sent = traffic.sent(),
+      .sent_bytes = traffic.total_bytes(),
+  };
+  for (const auto& [stage, variant] : at_every_stage(recipe)) {
+    WorldPlan of_stage = plan_world(variant.values);
+    const std::int64_t bytes = needed_bytes(of_stage, limit);
+    report.stages.push_back(
+        {stage, std::move(of_stage), bytes, most_traffic(variant.values).total_bytes()});
+  }
+  if (!report.fits()) report.changes = cheapest_changes(recipe, limit);
+  return report;
+}
+
+std::string plan_headline(const PlanReport& report) {
+  const Recipe& recipe = report.recipe;
+  return fmt::format("{} parameters, stage {} on {}, {} of {} x {} tokens per rank and step",
+                     parameters_text(report.num_parameters), recipe.zero_optimization.stage,
+                     plural(recipe.world_size(), "rank"),
+                     plural(recipe.training.gradient_accumulation_steps, "micro-step"),
+                     recipe.training.micro_batch_size, recipe.training.seq_length);
+}
+
+std::string sender_text(const PlanReport& report) {
+  if (report.recipe.world_size() == 1) return "the only rank";
+  if (ranks_differ(training_options(report.recipe))) return "the rank that sends most";
+  return "each rank";
+}
+
+std::string plan_text(const PlanReport& report) {
+  std::string text = report.recipe.run.name + ": " + plan_headline(report) + "\n\n" +
+                     memory_table(report.plan) + "\n" + stages_text(report) + "\n" +
+                     fits_text(report);
+  text += extreme_text("largest micro-batch that fits", report.largest_micro_batch);
+  text += extreme_text("smallest world that fits", report.smallest_world);
+  return text + "\n" + sent_text(report);
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,51 @@
+/// Everything that `sherd plan` says about a recipe, known without data, device or a run: what each
+/// rank needs and when, whether that fits, what would fit, and what a step sends. The text, the
+/// JSON and the page show the figures of one report.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/plan/advice.h"
+#include "engine/plan/memory_report.h"
+#include "sharding/comm/traffic.h"
+
+namespace sherd::engine {
+
+/// The recipe at one stage, on the same ranks with the same batch.
+struct StageReport {
+  int stage = 0;
+  WorldPlan plan;
+  std::int64_t needed_bytes = 0;  ///< of the limit
+  std::int64_t sent_bytes = 0;    ///< in a step, by the rank that sends most
+};
+
+struct PlanReport {
+  Recipe recipe;
+  std::int64_t num_parameters = 0;
+  WorldPlan plan;
+  DeviceLimit limit;
+  std::int64_t needed_bytes = 0;    ///< of the limit
+  std::vector<StageReport> stages;  ///< those that the recipe may have
+  std::vector<Change> changes;      ///< if it doesn't fit: what does (advice.h)
+  std::optional<Extreme> largest_micro_batch, smallest_world;
+  std::vector<sharding::Sent> sent;  ///< in a step, by the rank that sends most
+  std::int64_t sent_bytes = 0;
+
+  bool fits() const { return needed_bytes <= limit.bytes; }
+};
+
+PlanReport plan_report(const ResolvedRecipe& recipe, const DeviceLimit& limit);
+
+std::string plan_text(const PlanReport& report);
+std::string plan_json(const PlanReport& report);  ///< one object; ends with a newline
+/// One HTML page that needs nothing else: bars of the stages, a step's phases, the same tables.
+std::string plan_page(const PlanReport& report);
+
+/// "3.08 M parameters, stage 3 on 2 ranks, ..."
+std::string plan_headline(const PlanReport& report);
+/// Whose bytes `sent` counts: "each rank", ...
+std::string sender_text(const PlanReport& report);
+
+}  // namespace sherd::engine

@@ -1,0 +1,151 @@
+// The reports as JSON: what text rounds stands here to the byte.
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "engine/plan/report.h"
+
+namespace sherd::engine {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json by_category(const BytesByCategory& bytes) {
+  Json json = Json::object();
+  for (int i = 0; i < kNumCategories; ++i) {
+    if (bytes[i] != 0) json[std::string(name_of(static_cast<Category>(i)))] = bytes[i];
+  }
+  return json;
+}
+
+Json by_phase(const BytesByPhase& phases) {
+  Json json = Json::object();
+  for (int i = 0; i < kNumPhases; ++i) {
+    json[std::string(name_of(static_cast<Phase>(1u << i)))] = by_category(phases[i]);
+  }
+  return json;
+}
+
+Json plan_of_rank(const WorldPlan& world) {
+  const MemoryPlan& plan = world.worst();
+  Json json;
+  json["worst_rank"] = world.worst_rank();
+  json["at_rest"] = by_category(plan.at_rest());
+  json["by_phase"] = by_phase(plan.by_phase());
+  json["peak_phase"] = name_of(plan.peak_phase());
+  json["peak_bytes"] = plan.peak_bytes();
+  json["arena_bytes"] = plan.arena_bytes();
+  json["gap_bytes"] = plan.arena_bytes() - plan.peak_bytes();
+  json["all_ranks_arena_bytes"] = world.all_arenas_bytes();
+  return json;
+}
+
+Json change_json(const Change& change) {
+  Json json;
+  Json settings = Json::object();
+  for (const auto& [key, value] : change.settings) settings[key] = value;
+  json["settings"] = std::move(settings);
+  json["arguments"] = change.arguments;
+  json["needed_bytes"] = change.needed_bytes;
+  json["work_ratio"] = change.flops_ratio;
+  json["sent_ratio"] = change.sent_ratio;
+  return json;
+}
+
+Json extreme_json(const std::optional<Extreme>& extreme) {
+  if (!extreme) return nullptr;
+  Json json = change_json(extreme->change);
+  json["value"] = extreme->value;
+  return json;
+}
+
+Json sent_json(const PlanReport& report) {
+  Json lines = Json::array();
+  for (const sharding::Sent& sent : report.sent) {
+    lines.push_back({{"what", sent.label},
+                     {"collective", sharding::name_of(sent.collective)},
+                     {"dtype", name_of(sent.dtype)},
+                     {"calls", sent.calls},
+                     {"bytes", sent.bytes}});
+  }
+  return lines;
+}
+
+}  // namespace
+
+std::string plan_json(const PlanReport& report) {
+  const Recipe& recipe = report.recipe;
+  Json json;
+  json["name"] = recipe.run.name;
+  json["num_parameters"] = report.num_parameters;
+  json["stage"] = recipe.zero_optimization.stage;
+  json["world_size"] = recipe.world_size();
+  json["micro_batch_size"] = recipe.training.micro_batch_size;
+  json["gradient_accumulation_steps"] = recipe.training.gradient_accumulation_steps;
+  json["seq_length"] = recipe.training.seq_length;
+  json["plan"] = plan_of_rank(report.plan);
+  json["stages"] = Json::array();
+  for (const StageReport& stage : report.stages) {
+    Json of_stage = {{"stage", stage.stage}};
+    of_stage.update(plan_of_rank(stage.plan));
+    of_stage["sent_bytes"] = stage.sent_bytes;
+    of_stage["fits"] = stage.needed_bytes <= report.limit.bytes;
+    json["stages"].push_back(std::move(of_stage));
+  }
+  json["limit"] = {{"bytes", report.limit.bytes},
+                   {"shared_by_all_ranks", report.limit.shared},
+                   {"origin", report.limit.origin}};
+  json["needed_bytes"] = report.needed_bytes;
+  json["fits"] = report.fits();
+  json["changes"] = Json::array();
+  for (const Change& change : report.changes) json["changes"].push_back(change_json(change));
+  json["largest_micro_batch"] = extreme_json(report.largest_micro_batch);
+  json["smallest_world"] = extreme_json(report.smallest_world);
+  json["sent"] = sent_json(report);
+  json["sent_bytes"] = report.sent_bytes;
+  return json.dump(2) + "\n";
+}
+
+std::string memory_json(const WorldPlan& plan, const std::vector<MeasuredMemory>& ranks,
+                        std::int64_t resident_bytes) {
+  CHECK(std::ssize(ranks) == plan.world_size(), "{} ranks measured of {}", ranks.size(),
+        plan.world_size());
+  const MeasuredMemory& worst = ranks[plan.worst_rank()];
+  Json predicted, measured;
+  std::int64_t arenas_resident = 0;
+  predicted["worst_rank"] = plan.worst_rank();
+  predicted["peak_bytes"] = plan.worst().peak_bytes();
+  predicted["arena_bytes"] = plan.worst().arena_bytes();
+  predicted["all_ranks_arena_bytes"] = plan.all_arenas_bytes();
+  predicted["by_category"] = by_category(plan.worst().peak_by_category());
+  measured["peak_bytes"] = worst.peak_bytes;
+  measured["by_category"] = by_category(worst.peak_by_category);
+  for (int rank = 0; rank < plan.world_size(); ++rank) {
+    const MemoryPlan& of = plan.of(rank);
+    arenas_resident += ranks[rank].resident_bytes;
+    predicted["by_rank"].push_back({{"rank", rank},
+                                    {"peak_bytes", of.peak_bytes()},
+                                    {"arena_bytes", of.arena_bytes()},
+                                    {"by_category", by_category(of.peak_by_category())},
+                                    {"by_phase", by_phase(of.by_phase())}});
+    measured["by_rank"].push_back({{"rank", rank},
+                                   {"peak_bytes", ranks[rank].peak_bytes},
+                                   {"resident_bytes", ranks[rank].resident_bytes},
+                                   {"taken_bytes", ranks[rank].taken_bytes},
+                                   {"by_category", by_category(ranks[rank].peak_by_category)},
+                                   {"by_phase", by_phase(ranks[rank].by_phase)}});
+    if (ranks[rank].gpu < 0) continue;
+    measured["by_rank"].back()["gpu"] = ranks[rank].gpu;
+    measured["by_rank"].back()["gpu_bytes_in_use"] = ranks[rank].gpu_bytes_in_use;
+    measured["by_rank"].back()["host_bytes"] = ranks[rank].host_bytes;
+    predicted["by_rank"].back()["host_bytes"] = plan.host_of(rank).arena_bytes();
+  }
+  Json all;
+  all["predicted"] = std::move(predicted);
+  all["measured"] = std::move(measured);
+  all["process"] = {{"resident_peak_bytes", resident_bytes},
+                    {"arenas_resident_bytes", arenas_resident},
+                    {"outside_plan_bytes", resident_bytes - arenas_resident}};
+  return all.dump(2) + "\n";
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,52 @@
+#include "engine/plan/step_cost.h"
+
+#include "engine/train/from_recipe.h"
+#include "engine/train/training_step.h"
+
+namespace sherd::engine {
+namespace {
+
+// By Recompute. Full: 4 of forward's cost instead of 3 (Chen et al. 2016). Selective: what is left out
+// are norms and activations, a fiftieth: an assumption of the size that Korthikanti et al. 2022 give for
+// recomputing attention alone (1.6-2.7 %).
+constexpr double kRecomputeFactors[] = {1.0, 1.02, 4.0 / 3.0};
+// A link moves a byte in the time of so many flops: 400 Tflop/s beside 400 GB/s, an H100 in an NVLink
+// node (NVIDIA's datasheet: 989 dense Tflop/s in bf16 and 450 GB/s each way, both at under half).
+constexpr double kFlopsPerByte = 1000.0;
+// Of what is sent behind a computation, the part that shows. An assumption: the first and last units
+// have nothing to hide behind.
+constexpr double kExposure = 0.25;
+// At so many tokens a matmul runs at half its rate. An assumption, the edge of a large GPU tile.
+constexpr double kSmallBatchTokens = 128.0;
+// Staging less than a whole save makes some updates wait for the disk. An assumption.
+constexpr double kStagingFactor = 1.01;
+
+}  // namespace
+
+StepCost step_cost(const Recipe& recipe) {
+  const TrainingOptions options = training_options(recipe);
+  const sharding::Mesh mesh = mesh_of(recipe);
+  const int ranks = mesh.world_size();
+  const sharding::Traffic traffic =
+      TrainingStep::traffic(options, mesh, 0);  // ranks are nearly alike
+  double gathered = 0.0;
+  for (const sharding::Sent& sent : traffic.sent()) {
+    if (sent.label == "parameters") gathered += static_cast<double>(sent.bytes);
+  }
+  const bool waits = options.placement.parameters_sharded() && options.gather.prefetch_depth == 0;
+  const double tokens =
+      static_cast<double>(options.tokens_per_step(mesh.degree(sharding::data_axes())));
+  StepCost cost;
+  cost.flops = flops_per_token(options.model) * tokens *
+               kRecomputeFactors[static_cast<std::size_t>(options.model.recompute)];
+  cost.sent = static_cast<double>(traffic.total_bytes()) * ranks;
+  const double exposed =
+      kExposure * cost.sent + (waits ? (1.0 - kExposure) * gathered * ranks : 0.0);
+  cost.total =
+      cost.flops * (1.0 + kSmallBatchTokens / static_cast<double>(options.model.tokens())) +
+      kFlopsPerByte * exposed;
+  if (recipe.checkpoint.saves() && recipe.checkpoint.staging_mib > 0) cost.total *= kStagingFactor;
+  return cost;
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,23 @@
+/// What a step is expected to cost with one recipe or another: a model that ranks them, no forecast.
+///
+///   flops * (1 + kSmallBatchTokens / tokens of a micro-step) + kFlopsPerByte * exposed bytes
+///
+/// Recompute multiplies the flops: selective by 1.02, full by 4/3 (one more forward). Staging less than a
+/// whole save multiplies the sum by 1.01. Small micro-steps make matmuls less efficient.
+/// Of what is sent, a part shows beside the computation, and all of a gather that isn't prefetched.
+#pragma once
+
+#include "engine/recipe/recipe.h"
+
+namespace sherd::engine {
+
+/// All ranks together.
+struct StepCost {
+  double flops = 0.0;  ///< of forward, backward and recompute
+  double sent = 0.0;   ///< bytes
+  double total = 0.0;  ///< in flops
+};
+
+StepCost step_cost(const Recipe& recipe);
+
+}  // namespace sherd::engine

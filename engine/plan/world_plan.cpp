@@ -1,0 +1,80 @@
+#include "engine/plan/world_plan.h"
+
+#include <array>
+#include <map>
+
+#include "core/error.h"
+#include "engine/launch/launch.h"
+#include "engine/train/from_recipe.h"
+
+namespace sherd::engine {
+namespace {
+
+/// What of a rank's plan isn't the same on all ranks: nothing but what the optimizer holds unevenly,
+/// by kind of unit (blocks are all alike): embedding, block and head.
+using Peculiarity = std::array<std::int64_t, 3>;
+
+std::vector<Peculiarity> peculiarities(const TrainingOptions& options, const sharding::Mesh& mesh) {
+  std::vector<Peculiarity> ranks(static_cast<std::size_t>(mesh.world_size()), Peculiarity{});
+  TrainingOptions one_block = options;
+  one_block.model.num_layers = 1;
+  const auto units = sharding_plan(one_block, mesh).units;
+  CHECK(units.size() <= 3, "a model of one block in {} units", units.size());
+  for (std::size_t unit = 0; unit < units.size(); ++unit) {
+    const std::vector<std::int64_t> numels =
+        optim::descriptor_of(options.optimizer.type).uneven_numels(units[unit]);
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      const int slice = mesh.index_in_group(static_cast<int>(rank), units[unit].placement.slices);
+      ranks[rank][unit] = numels[static_cast<std::size_t>(slice)];
+    }
+  }
+  return ranks;
+}
+
+}  // namespace
+
+WorldPlan::WorldPlan(const TrainingOptions& options, MemoryRequest request) {
+  const int world_size = request.mesh.world_size();
+  const bool ranks_differ = optim::descriptor_of(options.optimizer.type).uneven_numels &&
+                            options.placement.optimizer_sharded() && world_size > 1;
+  const auto rows =
+      ranks_differ ? peculiarities(options, request.mesh) : std::vector<Peculiarity>(1);
+  std::map<Peculiarity, std::size_t> known;
+  group_of_rank_.reserve(static_cast<std::size_t>(world_size));
+  for (int rank = 0; rank < world_size; ++rank) {
+    // Most ranks are like the one before.
+    if (rank == 0 || (ranks_differ && rows[rank] != rows[rank - 1])) {
+      const auto [at, is_new] = known.emplace(rows[rank], groups_.size());
+      request.rank = rank;
+      if (is_new) {
+        groups_.push_back(
+            {rank, 0, plan_memory(options, request), plan_host_memory(options, request)});
+      }
+      group_of_rank_.push_back(at->second);
+    } else {
+      group_of_rank_.push_back(group_of_rank_.back());
+    }
+    ++groups_[group_of_rank_.back()].num_ranks;
+    const std::int64_t bytes = of(rank).arena_bytes();
+    if (bytes > worst().arena_bytes()) worst_rank_ = rank;
+    if (__builtin_add_overflow(all_arenas_bytes_, bytes, &all_arenas_bytes_)) {
+      throw UsageError("{} ranks together need more bytes than 64 bits can count.", world_size);
+    }
+  }
+}
+
+WorldPlan plan_world(const Recipe& recipe, const DeviceTraits& device) {
+  return {training_options(recipe),
+          {.mesh = mesh_of(recipe),
+           .num_threads = compute_threads(recipe),
+           .saves = recipe.checkpoint.saves(),
+           .device = device.kind,
+           .deterministic = recipe.run.deterministic,
+           .separate_memory = device.separate_memory}};
+}
+
+WorldPlan plan_world(const Recipe& recipe) {
+  return plan_world(recipe, device_traits(recipe));
+}
+
+}  // namespace sherd::engine

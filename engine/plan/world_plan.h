@@ -1,0 +1,48 @@
+/// The memory plans of all ranks of a run. Ranks whose plans are equal are planned once, so a world
+/// of thousands costs no more than one of a few.
+///
+/// Errors   UsageError if bytes overflow 64 bits.
+#pragma once
+
+#include <vector>
+
+#include "engine/launch/device.h"
+#include "engine/plan/memory_plan.h"
+
+namespace sherd::engine {
+
+class WorldPlan {
+ public:
+  /// Of every rank; `request.rank` doesn't matter.
+  WorldPlan(const TrainingOptions& options, MemoryRequest request);
+
+  /// Ranks that need the same.
+  struct Group {
+    int first_rank = 0;
+    std::int64_t num_ranks = 0;
+    MemoryPlan plan;
+    MemoryPlan host;  ///< beside it, where the device's memory isn't the host's
+  };
+
+  int world_size() const { return static_cast<int>(group_of_rank_.size()); }
+  const std::vector<Group>& groups() const { return groups_; }
+  const MemoryPlan& of(int rank) const { return groups_[group_of_rank_[rank]].plan; }
+  const MemoryPlan& host_of(int rank) const { return groups_[group_of_rank_[rank]].host; }
+  /// The rank that needs most, the first of several.
+  int worst_rank() const { return worst_rank_; }
+  const MemoryPlan& worst() const { return of(worst_rank_); }
+  /// What all ranks together need.
+  std::int64_t all_arenas_bytes() const { return all_arenas_bytes_; }
+
+ private:
+  std::vector<Group> groups_;
+  std::vector<std::size_t> group_of_rank_;
+  int worst_rank_ = 0;
+  std::int64_t all_arenas_bytes_ = 0;
+};
+
+/// On the device that the recipe names, whether or not this machine has it.
+WorldPlan plan_world(const Recipe& recipe);
+WorldPlan plan_world(const Recipe& recipe, const DeviceTraits& device);
+
+}  // namespace sherd::engine

@@ -1,0 +1,145 @@
+// Values that follow from others: names, shapes, types, and the third of the three batch keys.
+#include <filesystem>
+#include <optional>
+
+#include "engine/recipe/resolution.h"
+
+namespace sherd::engine {
+namespace {
+
+constexpr std::string_view kShardDegree = "parallelism.data_parallel_shard_degree";
+constexpr std::string_view kReplicateDegree = "parallelism.data_parallel_replicate_degree";
+constexpr std::string_view kGlobalBatch = "training.global_batch_size";
+constexpr std::string_view kMicroBatch = "training.micro_batch_size";
+constexpr std::string_view kAccumulation = "training.gradient_accumulation_steps";
+
+void derive_model(Resolution& recipe) {
+  Recipe::Model& model = recipe.values().model;
+  recipe.derive("model.num_kv_heads", model.num_kv_heads, model.num_attention_heads);
+  recipe.derive("model.head_width", model.head_width,
+                model.hidden_size / model.num_attention_heads);
+  // Llama's rule: two thirds of 4 * width, so that three matrices cost as much as GELU's two.
+  const std::int64_t gated = (8 * model.hidden_size / 3 + 63) / 64 * 64;
+  recipe.derive("model.ffn_hidden_size", model.ffn_hidden_size,
+                is_gated(model.activation) ? gated : 4 * model.hidden_size);
+  recipe.derive("model.max_seq_length", model.max_seq_length, recipe.values().training.seq_length);
+  recipe.derive("model.norm_bias", model.norm_bias,
+                model.bias && model.norm == NormChoice::kLayerNorm);
+  recipe.derive("model.qkv_bias", model.qkv_bias, model.bias);
+  recipe.derive("model.output_bias", model.output_bias, model.bias);
+  recipe.derive("model.mlp_bias", model.mlp_bias, model.bias);
+}
+
+void derive_training(Resolution& recipe) {
+  Recipe& values = recipe.values();
+  recipe.derive("data.validation_fraction", values.data.validation_fraction,
+                values.data.validation_path.empty() ? 0.1 : 0.0);
+  recipe.derive("checkpoint.on_interrupt", values.checkpoint.on_interrupt,
+                values.checkpoint.interval > 0);
+  recipe.derive("lr_scheduler.decay_steps", values.lr_scheduler.decay_steps,
+                values.training.max_steps);
+  auto& zero = values.zero_optimization;
+  recipe.derive("zero_optimization.grad_sync", zero.grad_sync,
+                zero.stage >= 2 ? GradSync::kEveryMicroStep : GradSync::kBoundary);
+}
+
+void derive_precision(Resolution& recipe) {
+  Recipe& values = recipe.values();
+  auto& precision = values.mixed_precision;
+  recipe.derive("mixed_precision.grad_accum_dtype", precision.grad_accum_dtype,
+                precision.reduce_dtype);
+  recipe.derive(
+      "loss_scaling.mode", values.loss_scaling.mode,
+      first_f16_key(values).empty() ? LossScaling::Mode::kNone : LossScaling::Mode::kDynamic);
+}
+
+void derive_optimizer(Resolution& recipe) {
+  auto& optimizer = recipe.values().optimizer;
+  const optim::OptimizerDefaults defaults = optim::descriptor_of(optimizer.type).defaults;
+  recipe.derive("optimizer.betas", optimizer.betas, {defaults.beta1, defaults.beta2});
+  recipe.derive("optimizer.eps", optimizer.eps, defaults.eps);
+  recipe.derive("optimizer.momentum", optimizer.momentum, defaults.momentum);
+}
+
+/// global_batch_size / (factor * ranks), which must be whole; nothing (and a problem) if it isn't.
+std::optional<std::int64_t> batch_quotient(Resolution& recipe, std::string_view name,
+                                           std::string_view key, std::int64_t factor) {
+  const std::int64_t global = recipe.values().training.global_batch_size;
+  const std::int64_t ranks = recipe.values().world_size();
+  const std::int64_t divisor = factor * ranks;
+  if (global % divisor == 0) return global / divisor;
+  const std::int64_t below = global / divisor * divisor;
+  recipe.refuse({kGlobalBatch, key, kShardDegree},
+                "training.global_batch_size is {}, which isn't a multiple of {} {} x {} ranks = "
+                "{}. global_batch_size: {} would be.",
+                global, name, factor, ranks, divisor, below == 0 ? divisor : below);
+  return std::nullopt;
+}
+
+/// global = micro * accumulation * ranks: two give the third.
+void derive_batch(Resolution& recipe) {
+  auto& training = recipe.values().training;
+  const std::int64_t ranks = recipe.values().world_size();
+  const bool has_global = recipe.is_set(kGlobalBatch), has_micro = recipe.is_set(kMicroBatch);
+  if (!has_global && !has_micro) {
+    return recipe.refuse(
+        {kAccumulation},
+        "the batch size is missing. Give training.global_batch_size (sequences per step), "
+        "training.micro_batch_size (sequences per rank at a time) or both.");
+  }
+  if (!(has_global && has_micro)) {
+    recipe.derive(kAccumulation, training.gradient_accumulation_steps, std::int64_t{1});
+  }
+  if (has_global && has_micro && !recipe.is_set(kAccumulation)) {
+    const auto steps =
+        batch_quotient(recipe, "micro_batch_size", kMicroBatch, training.micro_batch_size);
+    if (!steps) return;
+    recipe.derive(kAccumulation, training.gradient_accumulation_steps, *steps);
+  } else if (has_global && !has_micro) {
+    const auto micro = batch_quotient(recipe, "gradient_accumulation_steps", kAccumulation,
+                                      training.gradient_accumulation_steps);
+    if (!micro) return;
+    recipe.derive(kMicroBatch, training.micro_batch_size, *micro);
+  }
+  const std::int64_t product =
+      training.micro_batch_size * training.gradient_accumulation_steps * ranks;
+  recipe.derive(kGlobalBatch, training.global_batch_size, product);
+  if (training.global_batch_size == product) return;
+  recipe.refuse({kGlobalBatch, kMicroBatch, kAccumulation, kShardDegree},
+                "training.global_batch_size is {}, but micro_batch_size {} x "
+                "gradient_accumulation_steps {} x {} ranks = {}. Leave one of the three out, or "
+                "write global_batch_size: {}.",
+                training.global_batch_size, training.micro_batch_size,
+                training.gradient_accumulation_steps, ranks, product, product);
+}
+
+}  // namespace
+
+std::string_view first_f16_key(const Recipe& recipe) {
+  const auto& precision = recipe.mixed_precision;
+  if (precision.param_dtype == FloatType::kF16) return "mixed_precision.param_dtype";
+  if (precision.reduce_dtype == FloatType::kF16) return "mixed_precision.reduce_dtype";
+  if (precision.grad_accum_dtype == FloatType::kF16) return "mixed_precision.grad_accum_dtype";
+  return {};
+}
+
+void derive_names(Resolution& recipe) {
+  Recipe::Run& run = recipe.values().run;
+  recipe.derive("run.name", run.name, std::filesystem::path(recipe.request().path).stem().string());
+  recipe.derive("run.output_dir", run.output_dir, "runs/" + run.name);
+}
+
+void derive_values(Resolution& recipe) {
+  derive_model(recipe);
+  derive_training(recipe);
+  derive_precision(recipe);
+  derive_optimizer(recipe);
+  if (recipe.values().parallelism.data_parallel_replicate_degree != 1) {
+    return recipe.refuse(
+        {kReplicateDegree}, "{} is {}; hybrid sharding isn't built yet, so only 1 works.",
+        kReplicateDegree, recipe.values().parallelism.data_parallel_replicate_degree);
+  }
+  derive_batch(recipe);
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,305 @@
+#include "engine/recipe/fields.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "engine/recipe/suggest.h"
+
+namespace sherd::engine {
+namespace {
+
+template <class F>
+Slot slot_of(F member) {
+  using T = std::remove_reference_t<std::invoke_result_t<F, Recipe&>>;
+  if constexpr (std::is_enum_v<T>) {
+    return ChoiceMember{[](Recipe& recipe) { return static_cast<int>(F{}(recipe)); },
+                        [](Recipe& recipe, int i) { F{}(recipe) = static_cast<T>(i); }};
+  } else {
+    return static_cast<Member<T>>(member);
+  }
+}
+// The key and the member can't differ, and every row says what a resume does with it.
+#define ROW(path, resume)                                                              \
+  .key = #path, .slot = slot_of([](Recipe & recipe) -> auto& { return recipe.path; }), \
+  .on_resume = OnResume::resume
+#define MUST_MATCH(path) ROW(path, kMustMatch)
+#define MAY_CHANGE(path) ROW(path, kMayChange)
+#define FREE(path) ROW(path, kFree)
+
+constexpr Fallback kRequired{Fallback::Kind::kRequired};
+constexpr Fallback value(std::string_view yaml) {
+  return {Fallback::Kind::kValue, yaml};
+}
+constexpr Fallback derived(std::string_view rule) {
+  return {Fallback::Kind::kDerived, rule};
+}
+
+constexpr Range between(double min, double max) {
+  return {.min = min, .max = max};
+}
+constexpr Range at_least(double min) {
+  return {.min = min};
+}
+constexpr Range kFraction{.min = 0, .max = 1, .below_max = true};
+// What kernels and updates compute with as a float.
+constexpr Range kPositiveFloat{.min = 0, .above_min = true, .as_float = true};
+constexpr Range kFloatFromZero{.min = 0, .as_float = true};
+constexpr Range kFloatFraction{.min = 0, .max = 1, .below_max = true, .as_float = true};
+constexpr double kMillion = 1'000'000;
+
+// clang-format off
+const std::vector<Field> kFields = {
+    {FREE(run.name), .fallback = derived("the recipe's file name"), .help = "Names the run in its output."},
+    {FREE(run.output_dir), .fallback = derived("runs/{run.name}"), .help = "Folder for metrics, the resolved recipe and traces; made if missing."},
+    {MUST_MATCH(run.seed), .fallback = value("1"), .help = "Every random number (initial weights, order of the data, dropout, sampling) is a function of it."},
+    {MAY_CHANGE(run.device), .fallback = value("auto"), .choices = {"auto", "cpu", "cuda"}, .help = "auto takes a GPU if there is one that this program can use. cuda needs a build with CUDA, and a GPU for each rank."},
+    {FREE(run.share_device), .fallback = value("false"), .help = "GPUs: put all ranks on the first GPU; slower than one rank, good for trying stages out. Same as --share-device."},
+    {MAY_CHANGE(run.deterministic), .fallback = value("true"), .help = "GPUs: only algorithms that give the same bits in every run; false may be faster. A CPU always gives them."},
+    {FREE(run.cuda_graphs), .fallback = value("false"), .help = "GPUs: launch each unit's kernels as one CUDA graph. Changes no bit."},
+    {FREE(run.num_threads), .fallback = value("0"), .range = between(0, 4096), .help = "Compute threads per rank; 0 shares the machine's cores among the ranks, at least one each. Results don't depend on it."},
+
+    {FREE(model.from), .fallback = value("\"\""), .help = "Folder of a Hugging Face model: its config.json says what the keys below are (docs/huggingface.md). Its weights are checkpoint.init_from's business. The run keeps config.json and the tokenizer's files in {run.output_dir}/huggingface."},
+    {MUST_MATCH(model.num_layers), .fallback = kRequired, .range = between(1, 10'000), .help = "Transformer blocks."},
+    {MUST_MATCH(model.hidden_size), .fallback = kRequired, .range = between(1, 1 << 18), .help = "Width of the residual stream; without head_width a multiple of num_attention_heads."},
+    {MUST_MATCH(model.num_attention_heads), .fallback = kRequired, .range = between(1, 1 << 14), .help = "Query heads, each head_width wide."},
+    {MUST_MATCH(model.num_kv_heads), .fallback = derived("num_attention_heads"), .range = between(1, 1 << 14), .help = "Key and value heads (grouped-query attention); divides num_attention_heads."},
+    {MUST_MATCH(model.ffn_hidden_size), .fallback = derived("4 x hidden_size; swiglu and geglu: 8/3 x hidden_size, up to the next multiple of 64"), .range = between(1, 1 << 20), .help = "Width inside the feed-forward layer."},
+    {MUST_MATCH(model.vocab_size), .fallback = kRequired, .range = between(1, 1 << 24), .help = "Rows of the token embedding; every token id in the data is below it, and chars needs the exact number of characters."},
+    {MAY_CHANGE(model.max_seq_length), .fallback = derived("training.seq_length"), .range = between(1, 1 << 24), .help = "Longest sequence the model can read; the number of learned positions."},
+    {MUST_MATCH(model.norm), .fallback = value("rmsnorm"), .choices = {"layernorm", "rmsnorm"}, .help = "Normalisation in blocks (norm_placement says where) and before the head."},
+    {MUST_MATCH(model.positions), .fallback = value("rope"), .choices = {"learned", "rope"}, .help = "Learned position embeddings (GPT-2) or rotary embeddings in every attention (Llama)."},
+    {MUST_MATCH(model.activation), .fallback = value("swiglu"), .choices = {"gelu", "swiglu", "gelu_erf", "relu2", "geglu"}, .help = "Feed-forward layer: two matrices with GELU (the tanh form, or the exact one), or with the square of ReLU; or three with a SiLU or GELU gate."},
+    {MUST_MATCH(model.bias), .fallback = value("false"), .help = "Biases in linear layers and layernorm, where the keys of single ones (qkv_bias, ...) say nothing else."},
+    {MUST_MATCH(model.tie_embeddings), .fallback = value("false"), .help = "The head uses the token embedding's matrix."},
+    {MUST_MATCH(model.dropout), .fallback = value("0"), .range = kFloatFraction, .help = "Probability to drop an element of the embedding, the attention probabilities and the residual branches."},
+    {MUST_MATCH(model.rope_theta), .fallback = value("10000"), .range = between(1e-6, 1e15), .help = "Base of the rotary frequencies. Used with positions: rope."},
+    {MUST_MATCH(model.norm_eps), .fallback = value("1e-05"), .range = kPositiveFloat, .help = "Added to the variance (layernorm) or mean square (rmsnorm)."},
+    {FREE(model.init_std), .fallback = value("0.02"), .range = between(1e-12, 1e6), .help = "Standard deviation of initial weights; projections back into the residual stream use init_std / sqrt(2 x num_layers)."},
+    {MUST_MATCH(model.head_width), .fallback = derived("hidden_size / num_attention_heads"), .range = between(1, 1 << 16), .help = "Width of a head of queries, keys or values; even with rope."},
+    {MUST_MATCH(model.block), .fallback = value("sequential"), .choices = {"sequential", "parallel", "parallel_one_norm"}, .help = "Attention, then feed-forward; or both from the block's input, each through a norm of its own or through one norm."},
+    {MUST_MATCH(model.norm_placement), .fallback = value("pre"), .choices = {"pre", "post", "sandwich"}, .help = "Norms before attention and feed-forward, behind each of them (before their output joins the residual stream), or both. Parallel blocks: pre only."},
+    {MUST_MATCH(model.norm_offset), .fallback = value("0"), .range = between(0, 1), .help = "Norms multiply by norm_offset + weight; weights start at 1 - norm_offset. Also the norms of queries and keys, and the final one."},
+    {MUST_MATCH(model.norm_bias), .fallback = derived("bias with layernorm, else false"), .help = "Biases in layernorm."},
+    {MUST_MATCH(model.qkv_bias), .fallback = derived("bias"), .help = "Biases of the query, key and value projections."},
+    {MUST_MATCH(model.output_bias), .fallback = derived("bias"), .help = "Bias of the attention's output projection."},
+    {MUST_MATCH(model.mlp_bias), .fallback = derived("bias"), .help = "Biases in the feed-forward layer."},
+    {MUST_MATCH(model.qk_norm), .fallback = value("none"), .choices = {"none", "head", "projection"}, .help = "Norms of queries and keys before they are turned: over each head, or over all heads together. Their kind, eps and offset are norm's."},
+    {MUST_MATCH(model.attention_scale), .fallback = value("0"), .range = kFloatFromZero, .help = "Multiplies attention scores; 0 is 1 / sqrt(head_width)."},
+    {MUST_MATCH(model.attention_softcap), .fallback = value("0"), .range = kFloatFromZero, .help = "Attention scores s become cap x tanh(s / cap); 0 is none."},
+    {MUST_MATCH(model.logits_scale), .fallback = value("1"), .range = kPositiveFloat, .help = "Multiplies logits, before logits_softcap."},
+    {MUST_MATCH(model.logits_softcap), .fallback = value("0"), .range = kFloatFromZero, .help = "Logits z become cap x tanh(z / cap); 0 is none."},
+    {MUST_MATCH(model.embedding_scale), .fallback = value("1"), .range = kPositiveFloat, .help = "Multiplies token embeddings."},
+    {MUST_MATCH(model.residual_scale), .fallback = value("1"), .range = kPositiveFloat, .help = "Multiplies what attention and feed-forward add to the residual stream."},
+    {MUST_MATCH(model.window), .fallback = value("0"), .range = between(0, 1 << 24), .help = "Keys that a query sees in windowed layers, its own among them; 0 is all before it."},
+    {MUST_MATCH(model.window_layers), .fallback = value("\"1\""), .help = "Which layers are windowed: 1 or 0 for each, repeated over the layers from the first: \"111110\" leaves every sixth full. Used with window."},
+    {MUST_MATCH(model.rope_layers), .fallback = value("\"1\""), .help = "Which layers turn queries and keys: 1 or 0 for each, repeated. Used with positions: rope."},
+    {MUST_MATCH(model.rope_fraction), .fallback = value("1"), .range = {.min = 0, .max = 1, .above_min = true}, .help = "Part of a head that is turned, floor(head_width x rope_fraction) wide: pairs (j, j + head_width / 2) from the first on."},
+    {MUST_MATCH(model.rope_scaling), .fallback = value("none"), .choices = {"none", "linear", "llama3", "yarn", "longrope"}, .help = "Changes rotary frequencies for longer texts; equations and sources are in kernels/rotary_frequencies.h."},
+    {MUST_MATCH(model.rope_factor), .fallback = value("1"), .range = between(1, kMillion), .help = "By how much rope_scaling lengthens texts; with longrope it gives the factor on cosines and sines only."},
+    {MUST_MATCH(model.rope_original_length), .fallback = value("0"), .range = between(0, 1 << 24), .help = "Length of texts before rope_scaling. Needed by llama3, yarn and longrope."},
+    {MUST_MATCH(model.rope_low_freq_factor), .fallback = value("1"), .range = between(1e-6, kMillion), .help = "llama3: pairs that turn less often than this in rope_original_length are stretched by rope_factor."},
+    {MUST_MATCH(model.rope_high_freq_factor), .fallback = value("4"), .range = between(1e-6, kMillion), .help = "llama3: pairs that turn more often than this stay; above rope_low_freq_factor."},
+    {MUST_MATCH(model.rope_beta_fast), .fallback = value("32"), .range = between(1e-6, kMillion), .help = "yarn: pairs that turn more often than this in rope_original_length stay."},
+    {MUST_MATCH(model.rope_beta_slow), .fallback = value("1"), .range = between(1e-6, kMillion), .help = "yarn: pairs that turn less often than this are stretched by rope_factor; below rope_beta_fast."},
+    {MUST_MATCH(model.rope_truncate), .fallback = value("true"), .help = "yarn: round the bounds between such pairs to whole ones."},
+    {MUST_MATCH(model.rope_attention_factor), .fallback = value("0"), .range = between(0, kMillion), .help = "Factor of rope_scaling on cosines and sines; 0 is the scaling's own rule."},
+    {MUST_MATCH(model.rope_short_factors), .fallback = value("[]"), .range = between(1e-6, kMillion), .help = "longrope: what frequencies are divided by for training.seq_length up to rope_original_length, one number for each pair that is turned."},
+    {MUST_MATCH(model.rope_long_factors), .fallback = value("[]"), .range = between(1e-6, kMillion), .help = "longrope: the same for longer sequences."},
+    {MUST_MATCH(model.window_rope_theta), .fallback = value("0"), .range = between(0, 1e15), .help = "Base of the rotary frequencies in windowed layers; 0 is rope_theta."},
+    {MUST_MATCH(model.window_rope_scaling), .fallback = value("true"), .help = "rope_scaling holds in windowed layers too."},
+
+    {FREE(data.path), .fallback = kRequired, .help = "A file, a folder (the text files below it) or a glob such as texts/*.txt. Files shorter than a sequence are joined, in the order of their names, and the run says how many."},
+    {MUST_MATCH(data.format), .fallback = value("bytes"), .choices = {"bytes", "chars", "bin", "text"}, .help = "bytes: token = byte. chars: token = position of the character in the sorted characters of the text. bin: token files: Sherd's (sherd tokenize), llm.c's, llmq's, Megatron's (.bin with .idx), datatrove's, or raw tokens (nanoGPT's). text: a file is a document for data.tokenizer, encoded when the run begins (small data)."},
+    {FREE(data.tokenizer), .fallback = value("\"\""), .help = "Folder with a Hugging Face tokenizer.json. format text needs it; with bin it gives samples as text, and files made with another tokenizer are refused."},
+    {FREE(data.token_bytes), .fallback = value("0"), .range = between(0, 8), .help = "Format bin: bytes per token, 1, 2, 4 or 8. 0: what the file's header says, and 2 in raw files without one."},
+    {FREE(data.validation_path), .fallback = value("\"\""), .help = "Held-out data, named as in path. Empty: a part of path is held out."},
+    {MUST_MATCH(data.validation_fraction), .fallback = derived("0.1, or 0 with a validation_path"), .range = kFraction, .help = "Part of every file, at its end, held out for validation."},
+
+    {MUST_MATCH(training.seq_length), .fallback = kRequired, .range = between(1, 1 << 24), .help = "Tokens per sequence."},
+    {MUST_MATCH(training.global_batch_size), .fallback = derived("micro_batch_size x gradient_accumulation_steps x ranks"), .range = between(1, 1e9), .help = "Sequences per step over all ranks. Two of the three batch keys give the third; alone, a batch size means gradient_accumulation_steps: 1."},
+    {MAY_CHANGE(training.micro_batch_size), .fallback = derived("global_batch_size / (gradient_accumulation_steps x ranks)"), .range = between(1, kMillion), .help = "Sequences per rank in one forward and backward."},
+    {MAY_CHANGE(training.gradient_accumulation_steps), .fallback = derived("global_batch_size / (micro_batch_size x ranks), or 1"), .range = between(1, kMillion), .help = "Micro-steps per step."},
+    {MAY_CHANGE(training.max_steps), .fallback = kRequired, .range = between(1, 1e12), .help = "Optimizer steps in the whole run."},
+    {FREE(training.eval_interval), .fallback = value("0"), .range = between(0, 1e12), .help = "Steps between evaluations on the validation split; 0 evaluates at the end only."},
+    {FREE(training.eval_batches), .fallback = value("0"), .range = between(0, 1e9), .help = "Batches of global_batch_size sequences per evaluation; 0 is the whole validation split."},
+    {FREE(training.final_eval), .fallback = value("batches"), .choices = {"batches", "whole"}, .help = "The evaluation after the last step: eval_batches of it, as all others, or the whole validation split."},
+    {FREE(training.sample_tokens), .fallback = value("0"), .range = between(0, kMillion), .help = "Length of the text sampled from the model at the end; 0 samples none."},
+    {FREE(training.sample_prompt), .fallback = value("\"\""), .help = "Text that the sample continues."},
+    {FREE(training.sample_temperature), .fallback = value("0.8"), .range = between(0, 1000), .help = "Divides the logits before sampling; 0 always takes the most likely token."},
+    {FREE(training.sample_top_k), .fallback = value("0"), .range = between(0, 1 << 24), .help = "Samples among this many most likely tokens; 0 is all of them."},
+
+    {MAY_CHANGE(parallelism.data_parallel_shard_degree), .fallback = value("1"), .range = between(1, 65'536), .help = "Ranks that share the training state. --ranks N sets it."},
+    {MAY_CHANGE(parallelism.data_parallel_replicate_degree), .fallback = value("1"), .range = between(1, 65'536), .help = "Groups that each hold the whole state (hybrid sharding); only 1 for now."},
+
+    {FREE(zero_optimization.stage), .fallback = value("0"), .range = between(0, 3), .help = "What ranks share: 0 nothing, 1 the optimizer's state, 2 also gradients, 3 also parameters. At equal grad_sync no bit of the results depends on it.", .demand = "stages are 0, 1, 2 and 3"},
+    {FREE(zero_optimization.prefetch_depth), .fallback = value("1"), .range = between(0, 64), .help = "Units gathered ahead of the one that computes. Used at stage 3."},
+    {FREE(zero_optimization.reshard_after_forward), .fallback = value("true"), .help = "Release a unit after its forward and gather it again for its backward; false keeps it until then. Used at stage 3."},
+    {MAY_CHANGE(zero_optimization.grad_sync), .fallback = derived("boundary at stages 0 and 1, every_micro_step at 2 and 3"), .choices = {"every_micro_step", "boundary"}, .help = "Add gradients over ranks in every micro-step (holds a slice) or once per step (holds full gradients, sends less). With one micro-step both give the same bits; with several they add in another order, so that losses differ in their last digits."},
+
+    {MUST_MATCH(mixed_precision.param_dtype), .fallback = value("f32"), .choices = {"f32", "bf16", "f16"}, .help = "Type of parameters and activations in the computation, and of gathers. The parameter itself is always an f32 slice. f16 needs loss_scaling."},
+    {MAY_CHANGE(mixed_precision.reduce_dtype), .fallback = value("f32"), .choices = {"f32", "bf16", "f16"}, .help = "Type of a micro-step's gradient and of its sum over ranks (added in f32, rounded once); at least as wide as param_dtype."},
+    {MAY_CHANGE(mixed_precision.grad_accum_dtype), .fallback = derived("reduce_dtype"), .choices = {"f32", "bf16", "f16"}, .help = "Type of gradients accumulated over micro-steps. Differs from reduce_dtype only with grad_sync: every_micro_step."},
+    {MUST_MATCH(mixed_precision.optimizer_state_dtype), .fallback = value("f32"), .choices = {"f32", "bf16", "f16"}, .help = "Type of the optimizer's moments: f32 or bf16."},
+    {MAY_CHANGE(mixed_precision.stochastic_rounding), .fallback = value("false"), .help = "Round bf16 moments up or down at random, in proportion, by a counter-based generator; false rounds to nearest."},
+    {MAY_CHANGE(mixed_precision.allow_tf32), .fallback = value("false"), .help = "GPUs: multiply f32 matrices in TF32 (10 bits of mantissa in, sums in f32)."},
+
+    {MAY_CHANGE(loss_scaling.mode), .fallback = derived("dynamic with f16 parameters or gradients, otherwise none"), .choices = {"none", "static", "dynamic"}, .help = "Multiply the loss so that small f16 gradients don't vanish; dynamic adapts the factor. A step whose gradient isn't finite is skipped on every rank."},
+    {MAY_CHANGE(loss_scaling.initial_scale_power), .fallback = value("16"), .range = between(0, 24), .help = "The scale starts at 2 to this power; static stays there."},
+    {MAY_CHANGE(loss_scaling.growth_factor), .fallback = value("2"), .range = {.min = 1, .max = 1024, .above_min = true}, .help = "Multiplies the scale after growth_interval clean steps in a row. Used by dynamic."},
+    {MAY_CHANGE(loss_scaling.backoff_factor), .fallback = value("0.5"), .range = {.min = 0, .max = 1, .above_min = true, .below_max = true}, .help = "Multiplies the scale after an overflow. Used by dynamic."},
+    {MAY_CHANGE(loss_scaling.growth_interval), .fallback = value("1000"), .range = between(1, 1e12), .help = "Clean steps in a row before the scale grows. Used by dynamic."},
+    {MAY_CHANGE(loss_scaling.hysteresis), .fallback = value("2"), .range = between(1, 1000), .help = "The scale is lowered at the hysteresis-th overflow since it last grew (or since the start), and at each one after that. Used by dynamic."},
+    {MAY_CHANGE(loss_scaling.min_scale), .fallback = value("1"), .range = between(1e-6, 1 << 24), .help = "The scale is never lowered below this."},
+    {MAY_CHANGE(loss_scaling.on_min_scale), .fallback = value("abort"), .choices = {"abort", "hold"}, .help = "An overflow at min_scale ends the run, or the step is skipped and the scale held (64 skips in a row end the run all the same)."},
+
+    {FREE(activation_checkpointing.mode), .fallback = value("none"), .choices = {"none", "selective", "full"}, .help = "What the backward computes again instead of keeping it: nothing, the outputs of norms and activations, or everything but the blocks' inputs. Results don't depend on it."},
+
+    {MUST_MATCH(optimizer.type), .fallback = value("adamw"), .choices = {"adamw", "adam", "sgd", "lion", "lamb", "lars", "muon"}, .help = "The update; equations and sources are in kernels/update.h and optim/muon.h. muon moves the blocks' matrices and leaves the rest to AdamW."},
+    {MAY_CHANGE(optimizer.lr), .fallback = value("0.0003"), .range = kFloatFromZero, .help = "Highest learning rate; lr_scheduler shapes it."},
+    {MAY_CHANGE(optimizer.betas), .fallback = derived("[0.9, 0.95]; lion [0.9, 0.99]"), .range = kFloatFraction, .help = "Decay of the averages of the gradient and of its square (lion: of the direction and of the average). Used by adamw, adam, lamb, lion, muon."},
+    {MAY_CHANGE(optimizer.eps), .fallback = derived("1e-08; lamb 1e-06"), .range = kPositiveFloat, .help = "Added to the root of the second average. Used by adamw, adam, lamb, muon."},
+    {MAY_CHANGE(optimizer.weight_decay), .fallback = value("0.1"), .range = kFloatFromZero, .help = "Weight decay of tensors of two or more dimensions: decoupled from the gradient, except for adam and sgd, where it is added to it."},
+    {MAY_CHANGE(optimizer.no_decay), .fallback = value("[]"), .help = "Glob patterns of parameter names without weight decay, such as [\"embedding.*\"]."},
+    {MAY_CHANGE(optimizer.momentum), .fallback = derived("0.9; muon 0.95"), .range = kFloatFraction, .help = "Used by sgd, lars, muon."},
+    {MAY_CHANGE(optimizer.trust_coefficient), .fallback = value("0.001"), .range = kPositiveFloat, .help = "Size of a tensor's step relative to its norm. Used by lars."},
+    {MAY_CHANGE(optimizer.adamw_lr), .fallback = value("0.0003"), .range = kFloatFromZero, .help = "Highest learning rate of what AdamW updates. Used by muon."},
+
+    {MAY_CHANGE(lr_scheduler.type), .fallback = value("cosine"), .choices = {"constant", "linear", "cosine", "wsd"}, .help = "Shape after warm-up. wsd holds the rate and decays it linearly over the last fifth of decay_steps."},
+    {MAY_CHANGE(lr_scheduler.warmup_steps), .fallback = value("0"), .range = between(0, 1e12), .help = "Steps of linear warm-up; at most max_steps, and at most decay_steps where the rate decays."},
+    {MAY_CHANGE(lr_scheduler.decay_steps), .fallback = derived("training.max_steps"), .range = between(1, 1e12), .help = "Step at which the rate has reached its lowest, counted from the start; it stays there. Unused by constant."},
+    {MAY_CHANGE(lr_scheduler.min_lr_ratio), .fallback = value("0.1"), .range = between(0, 1), .help = "Lowest rate as a part of lr. Unused by constant."},
+
+    {MAY_CHANGE(gradient_clipping.max_norm), .fallback = value("1"), .range = kFloatFromZero, .help = "Scale gradients down to this global norm; 0 turns clipping off."},
+
+    {FREE(checkpoint.interval), .fallback = value("1000"), .range = between(0, 1e12), .help = "Steps between checkpoints in {run.output_dir}/checkpoints; one more after the last step, and one when SIGTERM, SIGUSR1 or SIGHUP ends the run (exit code 75: start it again). 0: none."},
+    {FREE(checkpoint.async), .fallback = value("true"), .help = "Training goes on while a checkpoint is written; off: it waits."},
+    {FREE(checkpoint.staging_mib), .fallback = value("0"), .range = between(0, 1e9), .help = "MiB of memory in which a rank stages what it saves. 0: all of it, so that training waits for a copy in memory only. Less (at least 4): the next update waits until the disk has taken the difference."},
+    {FREE(checkpoint.keep_last), .fallback = value("2"), .range = between(1, 1e9), .help = "The newest good checkpoints that stay. Every new one is read back and compared with its checksums before an older one goes."},
+    {FREE(checkpoint.keep_every), .fallback = value("0"), .range = between(0, 1e12), .help = "Checkpoints of steps that are multiples of this stay too. 0: none for that reason."},
+    {FREE(checkpoint.keep_best), .fallback = value("0"), .range = between(0, 1e9), .help = "Checkpoints with the lowest validation losses that stay too. 0: none for that reason."},
+    {FREE(checkpoint.max_failed_saves), .fallback = value("3"), .range = between(0, 1e9), .help = "After so many saves in a row that fail the run ends with an error. 0: it goes on however many fail; only its last one has to succeed."},
+    {FREE(checkpoint.on_interrupt), .fallback = derived("true, or false with interval: 0"), .help = "Ctrl-C saves before the run ends. A second Ctrl-C ends it at once."},
+    {FREE(checkpoint.stop_deadline), .fallback = value("120"), .range = between(1, 86400), .help = "Seconds from SIGTERM, SIGUSR1 or SIGHUP to the end of the process, saved or not."},
+    {FREE(checkpoint.resume), .fallback = value("auto"), .help = "auto: go on from the newest good checkpoint of {run.output_dir}, or start at step 0 if there is none. never: start at step 0, an error if there are checkpoints. A path: go on from that checkpoint."},
+    {FREE(checkpoint.init_from), .fallback = value("''"), .help = "A checkpoint's folder, or a Hugging Face model's with safetensors: start a new run (step 0, fresh optimizer) from its weights. Used where there is nothing to resume."},
+
+    {FREE(memory.device_memory), .fallback = value("\"\""), .help = "Memory of one rank's device, such as 80GiB (B; KB, MB, GB, TB; KiB, MiB, GiB, TiB). Empty: on a CPU all ranks of the process share what this machine, or its control group's limit, has."},
+    {FREE(memory.on_exceed), .fallback = value("abort"), .choices = {"abort", "warn"}, .help = "A run that needs more memory ends before its first step, or says so and goes on."},
+
+    {FREE(metrics.log_interval), .fallback = value("10"), .range = between(1, 1e12), .help = "Steps between printed lines. metrics.jsonl has every step."},
+    {FREE(metrics.trace_steps), .fallback = value("[]"), .range = between(0, 1e12), .help = "First and last step (counted from 0) of a Chrome trace of every stream of every rank."},
+};
+
+const std::vector<Block> kBlocks = {
+    {"run", "What the run is called, where it writes and what it runs on."},
+    {"model", "The shape of the decoder-only transformer."},
+    {"data", "What it reads."},
+    {"training", "How much it reads per step, for how long, and what it shows on the way."},
+    {"parallelism", "How many ranks."},
+    {"zero_optimization", "What the ranks share and how they exchange it."},
+    {"mixed_precision", "The types of what is computed with, sent and kept."},
+    {"loss_scaling", "How small f16 gradients are kept from vanishing."},
+    {"activation_checkpointing", "What is computed again instead of kept."},
+    {"optimizer", "The update."},
+    {"lr_scheduler", "The learning rate over the steps."},
+    {"gradient_clipping", "The limit of the gradient's norm."},
+    {"checkpoint", "What is kept on disk, and where a run begins."},
+    {"memory", "What it may take."},
+    {"metrics", "What is reported."},
+};
+// clang-format on
+
+template <class... Cases>
+struct Overloaded : Cases... {
+  using Cases::operator()...;
+};
+
+}  // namespace
+
+bool Range::holds(double value) const {
+  if (!as_float || value == 0.0) return contains(value);
+  if (std::abs(value) > std::numeric_limits<float>::max()) return false;
+  const auto rounded = static_cast<float>(value);
+  // Some units take subnormals for zero.
+  const bool is_zero = std::abs(rounded) < std::numeric_limits<float>::min();
+  return !is_zero && contains(value) && contains(rounded);
+}
+
+std::string Range::text() const {
+  if (std::isinf(min)) return "";
+  if (std::isinf(max)) return fmt::format("{} {}", above_min ? "above" : "at least", min);
+  if (above_min) {
+    return fmt::format("above {} and {} {}", min, below_max ? "below" : "at most", max);
+  }
+  return fmt::format("from {} to {}{}", min, below_max ? "below " : "", max);
+}
+
+std::string Field::type() const {
+  return std::visit(
+      Overloaded{
+          [](Member<std::int64_t>) -> std::string { return "whole number"; },
+          [](Member<std::uint64_t>) -> std::string { return "whole number below 2^64"; },
+          [](Member<double>) -> std::string { return "number"; },
+          [](Member<bool>) -> std::string { return "true or false"; },
+          [](Member<std::string>) -> std::string { return "text"; },
+          [this](ChoiceMember) { return joined(choices, " | ", " | "); },
+          [](Member<std::array<double, 2>>) -> std::string { return "[number, number]"; },
+          [](Member<std::vector<double>>) -> std::string { return "list of numbers"; },
+          [](Member<std::vector<std::string>>) -> std::string { return "list of texts"; },
+          [](Member<std::optional<StepRange>>) -> std::string { return "[first, last] or []"; },
+      },
+      slot);
+}
+
+std::string_view Field::resume_text() const {
+  switch (on_resume) {
+    case OnResume::kMustMatch:
+      return "must match";
+    case OnResume::kMayChange:
+      return "may change";
+    case OnResume::kFree:
+      break;
+  }
+  return "free";
+}
+
+std::string Field::expected() const {
+  if (!demand.empty()) return std::string(demand);
+  if (std::holds_alternative<ChoiceMember>(slot)) {
+    return "expected " + joined(choices, ", ", " or ");
+  }
+  if (std::holds_alternative<Member<bool>>(slot)) return "expected true or false";
+  if (std::holds_alternative<Member<std::string>>(slot)) return "expected text";
+  if (std::holds_alternative<Member<std::vector<double>>>(slot)) {
+    return fmt::format("expected a list of numbers {}, such as [1.0, 1.5]", range.text());
+  }
+  if (std::holds_alternative<Member<std::vector<std::string>>>(slot)) {
+    return "expected a list of texts, such as [\"a\", \"b\"]";
+  }
+  const std::string limits = range.text();
+  const char* of = limits.starts_with("at") ? " of " : limits.empty() ? "" : " ";
+  if (std::holds_alternative<Member<std::array<double, 2>>>(slot)) {
+    return fmt::format("expected a list of two numbers{}{}", of, limits);
+  }
+  if (std::holds_alternative<Member<std::optional<StepRange>>>(slot)) {
+    return "expected [first, last] with 0 <= first <= last, or []";
+  }
+  return fmt::format("expected a {}{}{}", type(), of, limits);
+}
+
+const std::vector<Field>& recipe_fields() {
+  return kFields;
+}
+const std::vector<Block>& recipe_blocks() {
+  return kBlocks;
+}
+
+int field_index(std::string_view key) {
+  for (std::size_t i = 0; i < kFields.size(); ++i) {
+    if (kFields[i].key == key) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,127 @@
+#include "engine/recipe/model_from.h"
+
+#include <algorithm>
+#include <array>
+
+#include "engine/huggingface/model_files.h"
+#include "engine/recipe/fields.h"
+#include "engine/recipe/stored.h"
+#include "engine/recipe/values.h"
+
+namespace sherd::engine {
+namespace {
+
+constexpr std::string_view kFrom = "model.from";
+constexpr std::string_view kLength = "model.max_seq_length";
+constexpr std::string_view kTokenizer = "data.tokenizer";
+// Keys that don't say which model it is.
+constexpr auto kRunsOwn = std::to_array<std::string_view>(
+    {"model.from", "model.dropout", "model.max_seq_length", "model.init_std"});
+
+bool is_models(std::string_view key) {
+  return key.starts_with("model.") &&
+         std::find(kRunsOwn.begin(), kRunsOwn.end(), key) == kRunsOwn.end();
+}
+
+// The folder, or the copy that the run keeps; "" if there is neither.
+std::string find_folder(const Recipe& recipe) {
+  auto& disk = checkpoint::posix_disk();
+  const std::string& from = recipe.model.from;
+  if (checkpoint::exists(disk, from)) return from;
+  const std::string& output_dir = recipe.run.output_dir;
+  return huggingface::keeps(disk, output_dir, from) ? huggingface::kept_folder(output_dir) : "";
+}
+
+Assignment assignment_of(const huggingface::ConfigValue& value, const std::string& path) {
+  return {value.key,
+          parse_value(value.value, path),
+          {Origin::Kind::kFile, path},
+          fmt::format("{}: {}", path, value.from)};
+}
+
+bool has_learned_positions(const huggingface::ModelConfig& config) {
+  return std::any_of(config.values.begin(), config.values.end(), [](const auto& value) {
+    return value.key == "model.positions" && value.value == "learned";
+  });
+}
+
+void assign_values(Resolution& recipe, const huggingface::ModelConfig& config) {
+  for (const huggingface::ConfigValue& value : config.values) {
+    if (field_index(value.key) < 0) {
+      recipe.report(fmt::format("{}: {} needs {}, which this version doesn't have.", config.path,
+                                value.from, value.key));
+      continue;
+    }
+    if (value.key == kLength && recipe.is_set(value.key)) continue;
+    recipe.assign(assignment_of(value, config.path));
+  }
+}
+
+}  // namespace
+
+bool take_model_from(Resolution& recipe) {
+  const std::string from = recipe.values().model.from;
+  if (!recipe.is_set(kFrom) || from.empty()) return true;
+  const std::string folder = find_folder(recipe.values());
+  if (folder.empty()) {
+    recipe.refuse({kFrom}, "model.from is {}, and there is no such folder.", from);
+    return false;
+  }
+  auto& disk = checkpoint::posix_disk();
+  const huggingface::ModelConfig config = huggingface::read_config(disk, folder);
+  // A shorter context is the run's own choice, unless there is a row for each position.
+  const bool length_is_models = has_learned_positions(config);
+  for (const Field& field : recipe_fields()) {
+    const bool compared = is_models(field.key) || (field.key == kLength && length_is_models);
+    if (compared && recipe.is_set(field.key)) recipe.put_aside(field.key);
+  }
+  assign_values(recipe, config);
+  std::string unused;
+  for (const std::string& key : config.unused) unused += (unused.empty() ? "" : ", ") + key;
+  if (!unused.empty()) recipe.note(fmt::format("{}: not used: {}", config.path, unused));
+  auto& data = recipe.values().data;
+  const bool has_tokenizer = checkpoint::exists(disk, folder + "/tokenizer.json");
+  const bool is_text = recipe.is_set("data.format") && data.format == DataFormat::kText;
+  const bool is_bin = recipe.is_set("data.format") && data.format == DataFormat::kBin;
+  // Text needs one: if it isn't of a form that we read, whoever opens it says so.
+  if (!recipe.is_set(kTokenizer) && (is_text || (is_bin && has_tokenizer))) {
+    recipe.assign({std::string(kTokenizer),
+                   {.kind = RawValue::Kind::kQuoted, .text = folder},
+                   {Origin::Kind::kFile, std::string(kFrom)},
+                   std::string(kFrom)});
+  }
+  if (has_tokenizer && data.tokenizer == from) data.tokenizer = folder;
+  return true;
+}
+
+void check_model_from(Resolution& recipe) {
+  for (const Resolution::PutAside& written : recipe.all_put_aside()) {
+    const Field& field = recipe_fields()[row_of(written.key)];
+    const std::string now = format_value(field, recipe.values());
+    if (now == written.text) continue;
+    recipe.report(fmt::format("{}: {} is {}, but the model of {} has {}. Leave it out.",
+                              written.where, written.key, written.text, recipe.values().model.from,
+                              now));
+  }
+}
+
+std::map<std::string, std::string> model_values(const huggingface::ModelConfig& config) {
+  std::string model;
+  for (const huggingface::ConfigValue& value : config.values) {
+    model +=
+        fmt::format("  {}: {}\n", value.key.substr(std::string_view("model.").size()), value.value);
+  }
+  RecipeRequest request;
+  request.path = config.path;
+  request.text =
+      "model:\n" + model + "training: {seq_length: 1, micro_batch_size: 1, max_steps: 1}\n";
+  request.reads_data = false;
+  const Recipe recipe = resolve_recipe(request).values;
+  std::map<std::string, std::string> values;
+  for (const Field& field : recipe_fields()) {
+    if (is_models(field.key)) values.emplace(field.key, format_value(field, recipe));
+  }
+  return values;
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,284 @@
+/// A recipe: one YAML file that says everything about one run, read into plain structs.
+///
+/// The structs below are blocks and keys of the file under the same names, so `training.seq_length`
+/// in YAML is `recipe.training.seq_length` here. Defaults, ranges and help aren't here but in the
+/// field table (`engine/recipe/fields.h`), one row per key; docs/recipe.md is printed from it.
+///
+/// `resolve_recipe` is the only way to get one: it reads the file, applies --set and --ranks, fills
+/// in defaults and what follows from other values, and checks everything. Whoever holds a `Recipe`
+/// may rely on every range in the table and on the cross-field rules of `engine/recipe/resolve.cpp`
+/// (heads divide the width, global batch = micro batch * accumulation * ranks, ...).
+///
+/// Errors   RecipeErrors: everything that is wrong, a line each: where (file:line, --set or --ranks),
+///          what was expected and found, what to do.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/error.h"
+#include "engine/model/shape.h"
+#include "optim/loss_scaler.h"
+#include "optim/lr_schedule.h"
+#include "optim/optimizer.h"
+#include "sharding/zero/placement.h"
+
+namespace sherd::engine {
+
+enum class DeviceChoice { kAuto, kCpu, kCuda };
+enum class NormChoice { kLayerNorm, kRmsNorm };
+enum class PositionChoice { kLearned, kRope };
+enum class ActivationChoice {
+  kGelu,
+  kSwiglu,
+  kGeluErf,
+  kRelu2,
+  kGeglu
+};  ///< as in kernels/activation.h
+inline bool is_gated(ActivationChoice activation) {
+  return activation == ActivationChoice::kSwiglu || activation == ActivationChoice::kGeglu;
+}
+enum class OnExceed { kAbort, kWarn };
+enum class DataFormat { kBytes, kChars, kBin, kText };
+enum class FinalEval { kBatches, kWhole };
+using optim::OptimizerType;
+using sharding::GradSync;
+/// In the order of core/dtype.h's DType.
+enum class FloatType { kF32, kBF16, kF16 };
+using kernels::RotaryScaling;
+using model::BlockForm;
+using model::NormPlacement;
+using model::QkNorm;
+using model::Recompute;
+using optim::LossScaling;
+
+/// Steps first..last, both included.
+struct StepRange {
+  std::int64_t first = 0;
+  std::int64_t last = 0;
+  bool operator==(const StepRange&) const = default;
+};
+
+struct Recipe {
+  struct Run {
+    std::string name;
+    std::string output_dir;
+    std::uint64_t seed = 0;
+    DeviceChoice device = DeviceChoice::kAuto;
+    bool share_device = false;  ///< several ranks on one GPU
+    bool deterministic = true;  ///< on GPUs: the same bits in every run
+    bool cuda_graphs = false;
+    std::int64_t num_threads = 0;  ///< compute threads per rank; 0 = cores / ranks, at least one
+  } run;
+
+  struct Model {
+    std::string from;  ///< a Hugging Face folder; empty: the keys below say it all
+    std::int64_t num_layers = 0;
+    std::int64_t hidden_size = 0;
+    std::int64_t num_attention_heads = 0;
+    std::int64_t num_kv_heads = 0;
+    std::int64_t ffn_hidden_size = 0;
+    std::int64_t vocab_size = 0;
+    std::int64_t max_seq_length = 0;
+    NormChoice norm = NormChoice::kRmsNorm;
+    PositionChoice positions = PositionChoice::kRope;
+    ActivationChoice activation = ActivationChoice::kSwiglu;
+    bool bias = false;
+    bool tie_embeddings = false;
+    double dropout = 0;
+    double rope_theta = 0;
+    double norm_eps = 0;
+    double init_std = 0;
+    std::int64_t head_width = 0;
+    BlockForm block = BlockForm::kSequential;
+    NormPlacement norm_placement = NormPlacement::kPre;
+    double norm_offset = 0;
+    bool norm_bias = false;
+    bool qkv_bias = false, output_bias = false, mlp_bias = false;
+    QkNorm qk_norm = QkNorm::kNone;
+    double attention_scale = 0;    ///< 0: 1 / sqrt(head_width)
+    double attention_softcap = 0;  ///< 0: none
+    double logits_scale = 0;
+    double logits_softcap = 0;  ///< 0: none
+    double embedding_scale = 0;
+    double residual_scale = 0;
+    std::int64_t window = 0;    ///< 0: full attention
+    std::string window_layers;  ///< '1' where a layer is windowed; repeated
+    std::string rope_layers;    ///< '1' where a layer turns queries and keys; repeated
+    double rope_fraction = 0;
+    RotaryScaling rope_scaling = RotaryScaling::kNone;
+    double rope_factor = 0;
+    std::int64_t rope_original_length = 0;
+    double rope_low_freq_factor = 0, rope_high_freq_factor = 0;
+    double rope_beta_fast = 0, rope_beta_slow = 0;
+    bool rope_truncate = false;
+    double rope_attention_factor = 0;  ///< 0: by the scaling's rule
+    std::vector<double> rope_short_factors, rope_long_factors;
+    double window_rope_theta = 0;
+    bool window_rope_scaling = false;
+  } model;
+
+  struct Data {
+    std::string path;
+    DataFormat format = DataFormat::kBytes;
+    std::string tokenizer;         ///< a folder; empty: none
+    std::int64_t token_bytes = 0;  ///< 0: by the file
+    std::string validation_path;   ///< empty: the last validation_fraction of `path`
+    double validation_fraction = 0;
+  } data;
+
+  struct Training {
+    std::int64_t seq_length = 0;
+    std::int64_t global_batch_size = 0;
+    std::int64_t micro_batch_size = 0;
+    std::int64_t gradient_accumulation_steps = 0;
+    std::int64_t max_steps = 0;
+    std::int64_t eval_interval = 0;  ///< 0: only at the end
+    std::int64_t eval_batches = 0;   ///< 0: the whole validation split
+    FinalEval final_eval = FinalEval::kBatches;
+    std::int64_t sample_tokens = 0;  ///< 0: no sample at the end
+    std::string sample_prompt;
+    double sample_temperature = 0;  ///< 0: always the most likely token
+    std::int64_t sample_top_k = 0;  ///< 0: all tokens
+  } training;
+
+  struct Parallelism {
+    std::int64_t data_parallel_shard_degree = 0;
+    std::int64_t data_parallel_replicate_degree = 0;
+  } parallelism;
+
+  struct ZeroOptimization {
+    std::int64_t stage = 0;
+    std::int64_t prefetch_depth = 0;
+    bool reshard_after_forward = false;
+    GradSync grad_sync = GradSync::kBoundary;
+  } zero_optimization;
+
+  struct MixedPrecision {
+    FloatType param_dtype = FloatType::kF32;
+    FloatType reduce_dtype = FloatType::kF32;
+    FloatType grad_accum_dtype = FloatType::kF32;
+    FloatType optimizer_state_dtype = FloatType::kF32;
+    bool stochastic_rounding = false;
+    bool allow_tf32 = false;  ///< GPUs: f32 products with 10 bits of mantissa
+  } mixed_precision;
+
+  LossScaling loss_scaling;
+
+  struct ActivationCheckpointing {
+    Recompute mode = Recompute::kNone;
+  } activation_checkpointing;
+
+  struct Optimizer {
+    OptimizerType type = OptimizerType::kAdamW;
+    double lr = 0;
+    std::array<double, 2> betas{};
+    double eps = 0;
+    double weight_decay = 0;
+    std::vector<std::string> no_decay;  ///< patterns of parameter names
+    double momentum = 0;
+    double trust_coefficient = 0;
+    double adamw_lr = 0;
+  } optimizer;
+
+  struct LrScheduler {
+    optim::ScheduleType type = optim::ScheduleType::kConstant;
+    std::int64_t warmup_steps = 0;
+    std::int64_t decay_steps = 0;
+    double min_lr_ratio = 0;
+  } lr_scheduler;
+
+  struct GradientClipping {
+    double max_norm = 0;  ///< 0: off
+  } gradient_clipping;
+
+  struct Checkpoint {
+    std::string resume;  ///< "auto", "never", or a checkpoint's folder
+    std::string init_from;
+    std::int64_t interval = 0;  ///< 0: none are written
+    bool async = true;
+    std::int64_t staging_mib = 0;  ///< 0: as much as a rank saves
+    std::int64_t keep_last = 0;
+    std::int64_t keep_every = 0;
+    std::int64_t keep_best = 0;
+    std::int64_t max_failed_saves = 0;  ///< in a row; 0: any number
+    bool on_interrupt = false;
+    std::int64_t stop_deadline = 0;  ///< seconds
+
+    bool saves() const { return interval > 0 || on_interrupt; }
+  } checkpoint;
+
+  struct Memory {
+    std::string
+        device_memory;  ///< a size (engine/report/byte_size.h); empty: what this machine has
+    OnExceed on_exceed = OnExceed::kAbort;
+  } memory;
+
+  struct Metrics {
+    std::int64_t log_interval = 0;
+    std::optional<StepRange> trace_steps;
+  } metrics;
+
+  std::int64_t world_size() const {
+    return parallelism.data_parallel_shard_degree * parallelism.data_parallel_replicate_degree;
+  }
+  optim::LrSchedule lr_schedule() const {
+    return {.type = lr_scheduler.type,
+            .lr = optimizer.lr,
+            .warmup_steps = lr_scheduler.warmup_steps,
+            .decay_steps = lr_scheduler.decay_steps,
+            .min_lr_ratio = lr_scheduler.min_lr_ratio};
+  }
+};
+
+/// Where one value came from.
+struct Origin {
+  enum class Kind { kDefault, kFile, kSet, kRanks, kDerived };
+  Kind kind = Kind::kDefault;
+  std::string text =
+      "default";  ///< "default", "recipes/tiny.yaml:14", "--set", "--ranks", "derived"
+};
+
+/// A recipe with every value known and checked, and the origin of each.
+struct ResolvedRecipe {
+  Recipe values;
+  std::vector<Origin> origins;       ///< one per row of the field table, in its order
+  std::vector<std::string> notes{};  ///< what a person should know, a line each
+
+  const Origin& origin(std::string_view key) const;
+  /// The whole recipe as YAML, each line with its origin as a comment. Resolves to the same values.
+  std::string yaml() const;
+};
+
+struct RecipeRequest {
+  std::string path;                   ///< the file; errors and origins call it so
+  std::optional<std::string> text;    ///< if set, stands for the file's content
+  std::vector<std::string> sets;      ///< "key=value", later ones win
+  std::optional<std::int64_t> ranks;  ///< sets parallelism.data_parallel_shard_degree
+  bool reads_data = true;             ///< if not, as in a plan, data.path may be missing
+};
+
+/// All that is wrong with a recipe. `what()` has the lines one below the other.
+class RecipeErrors : public UsageError {
+ public:
+  explicit RecipeErrors(std::vector<std::string> lines);
+  const std::vector<std::string>& lines() const { return lines_; }
+
+ private:
+  std::vector<std::string> lines_;
+};
+
+ResolvedRecipe resolve_recipe(const RecipeRequest& request);
+
+/// `recipe` as if a person had set `keys`, to what `change` writes into their members; what follows
+/// from other values follows anew. Nothing where a range or a rule refuses the result.
+std::optional<ResolvedRecipe> with_changes(const ResolvedRecipe& recipe,
+                                           const std::vector<std::string_view>& keys,
+                                           const std::function<void(Recipe&)>& change);
+
+}  // namespace sherd::engine

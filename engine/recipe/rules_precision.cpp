@@ -1,0 +1,82 @@
+// Rules about types: what may be narrower than what, and what f16 needs.
+#include <cmath>
+
+#include "engine/recipe/resolution.h"
+
+namespace sherd::engine {
+namespace {
+
+void check_gradient_types(Resolution& recipe) {
+  const Recipe& values = recipe.values();
+  const auto& precision = values.mixed_precision;
+  if (precision.param_dtype == FloatType::kF32 && precision.reduce_dtype != FloatType::kF32) {
+    recipe.refuse(
+        {"mixed_precision.reduce_dtype", "mixed_precision.param_dtype"},
+        "mixed_precision.reduce_dtype is narrower than param_dtype f32, which would throw away "
+        "what was computed. Use reduce_dtype: f32, or a 16-bit param_dtype too.");
+  }
+  if (precision.reduce_dtype != FloatType::kF32 && precision.param_dtype != FloatType::kF32 &&
+      precision.reduce_dtype != precision.param_dtype) {
+    recipe.refuse(
+        {"mixed_precision.reduce_dtype", "mixed_precision.param_dtype"},
+        "mixed_precision.reduce_dtype and param_dtype are two different 16-bit types, of which "
+        "neither holds the other. Use reduce_dtype: f32, or param_dtype's own.");
+  }
+  if (precision.grad_accum_dtype != precision.reduce_dtype &&
+      values.zero_optimization.grad_sync == GradSync::kBoundary) {
+    recipe.refuse(
+        {"mixed_precision.grad_accum_dtype", "mixed_precision.reduce_dtype",
+         "zero_optimization.grad_sync"},
+        "mixed_precision.grad_accum_dtype differs from reduce_dtype, but with grad_sync: "
+        "boundary it is the accumulated gradient that is reduced. Make them equal, or use "
+        "grad_sync: every_micro_step.");
+  }
+}
+
+void check_moments(Resolution& recipe) {
+  const auto& precision = recipe.values().mixed_precision;
+  if (precision.optimizer_state_dtype == FloatType::kF16) {
+    return recipe.refuse(
+        {"mixed_precision.optimizer_state_dtype"},
+        "mixed_precision.optimizer_state_dtype is f16, in which squares of small gradients are "
+        "0. Use f32, or bf16, which has the same range.");
+  }
+  if (precision.stochastic_rounding && precision.optimizer_state_dtype != FloatType::kBF16) {
+    recipe.refuse(
+        {"mixed_precision.stochastic_rounding", "mixed_precision.optimizer_state_dtype"},
+        "mixed_precision.stochastic_rounding is for optimizer_state_dtype: bf16. Set that, or "
+        "leave this out.");
+  }
+}
+
+void check_loss_scaling(Resolution& recipe) {
+  const Recipe& values = recipe.values();
+  if (const std::string_view f16_key = first_f16_key(values);
+      !f16_key.empty() && values.loss_scaling.mode == LossScaling::Mode::kNone) {
+    recipe.refuse({"loss_scaling.mode", f16_key},
+                  "{} is f16 and loss_scaling.mode is none: gradients below 6e-8 would vanish. Use "
+                  "loss_scaling.mode: dynamic, or bf16, which needs none.",
+                  f16_key);
+  }
+  const double initial_scale =
+      std::ldexp(1.0, static_cast<int>(values.loss_scaling.initial_scale_power));
+  if (values.loss_scaling.mode != LossScaling::Mode::kNone &&
+      values.loss_scaling.min_scale > initial_scale) {
+    recipe.refuse(
+        {"loss_scaling.min_scale", "loss_scaling.initial_scale_power"},
+        "loss_scaling.min_scale is {}, more than the first scale, 2^{} = {}. Lower it to {} or "
+        "less.",
+        values.loss_scaling.min_scale, values.loss_scaling.initial_scale_power, initial_scale,
+        initial_scale);
+  }
+}
+
+}  // namespace
+
+void check_precision(Resolution& recipe) {
+  check_gradient_types(recipe);
+  check_moments(recipe);
+  check_loss_scaling(recipe);
+}
+
+}  // namespace sherd::engine

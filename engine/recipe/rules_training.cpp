@@ -1,0 +1,133 @@
+// Rules about steps, data, checkpoints, and texts that may not be empty.
+#include <cmath>
+#include <limits>
+
+#include "core/error.h"
+#include "engine/recipe/resolution.h"
+#include "engine/report/byte_size.h"
+
+namespace sherd::engine {
+namespace {
+
+void check_schedule(Resolution& recipe) {
+  const Recipe& values = recipe.values();
+  const auto& schedule = values.lr_scheduler;
+  const std::int64_t max_steps = values.training.max_steps;
+  if (schedule.warmup_steps > max_steps) {
+    recipe.refuse(
+        {"lr_scheduler.warmup_steps", "training.max_steps"},
+        "lr_scheduler.warmup_steps is {}, more than training.max_steps {}. Lower it to {} or "
+        "less.",
+        schedule.warmup_steps, max_steps, max_steps);
+  } else if (schedule.type != optim::ScheduleType::kConstant &&
+             schedule.warmup_steps > schedule.decay_steps) {
+    recipe.refuse(
+        {"lr_scheduler.warmup_steps", "lr_scheduler.decay_steps"},
+        "lr_scheduler.warmup_steps is {}, more than decay_steps {}, at which the rate is lowest.",
+        schedule.warmup_steps, schedule.decay_steps);
+  }
+  if (const auto& trace = values.metrics.trace_steps; trace && trace->last >= max_steps) {
+    recipe.refuse(
+        {"metrics.trace_steps", "training.max_steps"},
+        "metrics.trace_steps is [{}, {}], but with training.max_steps {} the last step is {}.",
+        trace->first, trace->last, max_steps, max_steps - 1);
+  }
+}
+
+// The two rates are kept as one and a ratio, a float.
+void check_rates_of_both_updates(Resolution& recipe) {
+  const auto& optimizer = recipe.values().optimizer;
+  if (!optim::descriptor_of(optimizer.type).leaves_some_to_adamw) return;
+  if (optimizer.adamw_lr == 0.0) return;
+  if (optimizer.lr == 0.0) {
+    return recipe.refuse(
+        {"optimizer.lr", "optimizer.adamw_lr"},
+        "optimizer.lr is 0, and adamw_lr {} is kept as a multiple of it. Use a tiny lr, "
+        "such as 1e-12, or adamw_lr: 0.",
+        optimizer.adamw_lr);
+  }
+  const double ratio = optimizer.adamw_lr / optimizer.lr;
+  if (ratio <= std::numeric_limits<float>::max() && ratio >= std::numeric_limits<float>::min()) {
+    return;
+  }
+  recipe.refuse({"optimizer.lr", "optimizer.adamw_lr"},
+                "optimizer.adamw_lr {} is {:.3g} times lr {}, and the ratio is kept as a 32-bit "
+                "float. Bring them closer, or use 0 for adamw_lr.",
+                optimizer.adamw_lr, ratio, optimizer.lr);
+}
+
+void check_checkpoints(Resolution& recipe) {
+  const Recipe& values = recipe.values();
+  const auto& checkpoint = values.checkpoint;
+  const std::int64_t eval_interval = values.training.eval_interval;
+  if (checkpoint.keep_best > 0 &&
+      (eval_interval == 0 || checkpoint.interval % eval_interval != 0)) {
+    recipe.refuse({"checkpoint.keep_best", "checkpoint.interval", "training.eval_interval"},
+                  "checkpoint.keep_best needs a validation loss at each checkpoint, but "
+                  "checkpoint.interval {} isn't a multiple of training.eval_interval {}.",
+                  checkpoint.interval, eval_interval);
+  }
+  if (checkpoint.staging_mib > 0 && checkpoint.staging_mib < 4) {
+    recipe.refuse(
+        {"checkpoint.staging_mib"},
+        "checkpoint.staging_mib is {}; a write takes 4 MiB, so use at least 4, or 0 for all that "
+        "a rank saves.",
+        checkpoint.staging_mib);
+  }
+}
+
+void check_data(Resolution& recipe) {
+  const Recipe& values = recipe.values();
+  if (values.data.format == DataFormat::kText && values.data.tokenizer.empty()) {
+    recipe.refuse({"data.tokenizer", "data.format"},
+                  "data.format is text, but data.tokenizer is empty; set it to a folder with "
+                  "tokenizer.json.");
+  }
+  if (const std::int64_t width = values.data.token_bytes;
+      width != 0 && width != 1 && width != 2 && width != 4 && width != 8) {
+    recipe.refuse({"data.token_bytes"}, "data.token_bytes is {}; tokens have 1, 2, 4 or 8 bytes.",
+                  width);
+  }
+  if (!values.data.validation_path.empty() && values.data.validation_fraction > 0) {
+    recipe.refuse({"data.validation_fraction", "data.validation_path"},
+                  "data.validation_fraction is {}, but data.validation_path is set too. Keep one.",
+                  values.data.validation_fraction);
+  }
+}
+
+void check_texts(Resolution& recipe) {
+  const Recipe& values = recipe.values();
+  struct Text {
+    const char* key;
+    const std::string& value;
+    const char* expected;
+  };
+  const Text texts[] = {
+      {"run.name", values.run.name, "a name"},
+      {"run.output_dir", values.run.output_dir, "a name"},
+      {"data.path", values.data.path, "a name"},
+      {"checkpoint.resume", values.checkpoint.resume, "auto, never or a checkpoint's folder"}};
+  for (const Text& text : texts) {
+    if (!recipe.request().reads_data && text.key == std::string_view("data.path")) continue;
+    if (!text.value.empty()) continue;
+    recipe.refuse({text.key}, "{} is \"\"; expected {}.", text.key, text.expected);
+  }
+  if (values.memory.device_memory.empty()) return;
+  try {
+    parse_bytes(values.memory.device_memory);
+  } catch (const UsageError& error) {
+    recipe.refuse({"memory.device_memory"}, "memory.device_memory: {}", error.what());
+  }
+}
+
+}  // namespace
+
+void check_training(Resolution& recipe) {
+  check_schedule(recipe);
+  check_rates_of_both_updates(recipe);
+  check_checkpoints(recipe);
+  check_data(recipe);
+  check_texts(recipe);
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,165 @@
+#include "engine/recipe/text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "engine/recipe/fields.h"
+#include "engine/recipe/values.h"
+
+namespace sherd::engine {
+namespace {
+
+constexpr std::size_t kColumns = 100;
+
+std::string fallback_text(const Fallback& fallback) {
+  switch (fallback.kind) {
+    case Fallback::Kind::kRequired:
+      return "required";
+    case Fallback::Kind::kValue:
+    case Fallback::Kind::kDerived:
+      break;
+  }
+  return std::string(fallback.text);
+}
+
+std::string type_and_range(const Field& field) {
+  const std::string range = field.range.text();
+  return range.empty() ? field.type() : fmt::format("{}, {}", field.type(), range);
+}
+
+std::string wrapped(std::string_view text, std::size_t indent, std::size_t hanging_indent) {
+  std::string out;
+  std::size_t column = kColumns;  // as if the line before were full
+  while (!text.empty()) {
+    const std::string_view word = text.substr(0, text.find(' '));
+    text.remove_prefix(std::min(text.size(), word.size() + 1));
+    if (column + 1 + word.size() > kColumns) {
+      column = out.empty() ? indent : hanging_indent;
+      if (!out.empty()) out += '\n';
+      out.append(column, ' ');
+    } else {
+      out += ' ';
+      ++column;
+    }
+    out += word;
+    column += word.size();
+  }
+  out += '\n';
+  return out;
+}
+
+/// A cell of a Markdown table: a bare | would end it.
+std::string cell(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '|') out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+constexpr std::string_view kMarkdownHead = R"(# Recipes
+
+<!-- Printed by `sherd recipe --markdown` from the field table in engine/recipe/fields.cpp; a test
+     compares the two. Change the table, then print this page again. -->
+
+A recipe is one YAML file that says everything about one run: blocks of keys, as below. Unknown keys
+are errors. A key without a default is required; a default in words follows from other keys.
+
+- `--set block.key=value` overrides a key, `--ranks N` sets
+  `parallelism.data_parallel_shard_degree`. With `--set`, text is taken as it stands unless it begins
+  with a quote; anything else is a YAML value: `--set optimizer.betas='[0.9, 0.99]'`.
+- Whole numbers may be written `1000`, `1e3` or `1000.0`.
+- `sherd recipe RECIPE` prints every value with its origin: the recipe's line, `--set`, `--ranks`,
+  `default` or `derived`. What it prints is itself a recipe that gives the same run.
+- All errors of a recipe are printed at once, one line each.
+
+## Resuming with another recipe
+
+A run that goes on from a checkpoint compares its recipe with the checkpoint's, key by key. Where the
+two differ:
+
+- **must match**: the run is refused, since it would be another run. The message names the key and both
+  values.
+- **may change**: the run goes on with the recipe's value, and prints both.
+- **free**: nothing that is trained depends on the key; nothing is printed.
+
+The tokens themselves must match too, by a fingerprint: of the files (their content, not their names), of
+how they are split and joined, of the width of a token (`data.token_bytes`), and of the tokenizer
+where it makes tokens of text (`data.tokenizer` with format `text`).
+
+## When two runs have the same bits
+
+The stage, prefetch depth, number of threads, recompute and timing change no bit of losses and weights.
+This holds at equal `zero_optimization.grad_sync` and on the same number of ranks:
+
+- With `training.gradient_accumulation_steps: 1`, `grad_sync` changes no bit, so stages 0 to 3 agree.
+- With more micro-steps, `boundary` adds a rank's micro-steps first and the ranks last, and
+  `every_micro_step` adds the ranks first: losses differ in their last digits. The default is `boundary` at
+  stages 0 and 1, and `every_micro_step` at 2 and 3. Set `grad_sync` to compare stages bit for bit.
+- Another number of ranks adds in another order too. One rank with 4 micro-steps and 4 ranks with one
+  agree bit for bit, as long as no gradient is clipped; with clipping they agree to a rounding of the norm.
+)";
+
+}  // namespace
+
+std::string recipe_help() {
+  std::string out;
+  for (const Block& block : recipe_blocks()) {
+    out += fmt::format("{}{}:  {}\n", out.empty() ? "" : "\n", block.name, block.help);
+    for (const Field& field : recipe_fields()) {
+      if (field.block() != block.name) continue;
+      const char* label = field.fallback.kind == Fallback::Kind::kRequired ? "" : "default: ";
+      out += wrapped(fmt::format("{}  ({}; {}{})", field.name(), type_and_range(field), label,
+                                 fallback_text(field.fallback)),
+                     2, 10);
+      out += wrapped(field.help, 6, 6);
+    }
+  }
+  return out;
+}
+
+std::string recipe_markdown() {
+  std::string out(kMarkdownHead);
+  for (const Block& block : recipe_blocks()) {
+    out += fmt::format("\n## {}\n\n{}\n\n", block.name, block.help);
+    out += "| key | type | default | on resume | meaning |\n|---|---|---|---|---|\n";
+    for (const Field& field : recipe_fields()) {
+      if (field.block() != block.name) continue;
+      const std::string fallback = fallback_text(field.fallback);
+      const bool is_value = field.fallback.kind == Fallback::Kind::kValue;
+      out +=
+          fmt::format("| `{}` | {} | {} | {} | {} |\n", field.name(), cell(type_and_range(field)),
+                      is_value ? fmt::format("`{}`", fallback) : cell(fallback),
+                      field.resume_text(), cell(field.help));
+    }
+  }
+  return out;
+}
+
+std::string ResolvedRecipe::yaml() const {
+  struct Line {
+    std::string text, origin;
+  };
+  std::vector<Line> lines;
+  std::size_t widest = 0;
+  for (std::size_t row = 0; row < recipe_fields().size(); ++row) {
+    const Field& field = recipe_fields()[row];
+    const bool opens = row == 0 || recipe_fields()[row - 1].block() != field.block();
+    if (opens) lines.push_back({fmt::format("{}:", field.block()), ""});
+    lines.push_back(
+        {fmt::format("  {}: {}", field.name(), format_value(field, values)), origins.at(row).text});
+    if (lines.back().text.size() <= kColumns / 2)
+      widest = std::max(widest, lines.back().text.size());
+  }
+  std::string out;
+  for (const Line& line : lines) {
+    out += line.origin.empty() ? line.text + '\n'
+                               : fmt::format("{:<{}}  # {}\n", line.text, widest, line.origin);
+  }
+  return out;
+}
+
+}  // namespace sherd::engine

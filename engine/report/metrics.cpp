@@ -1,0 +1,219 @@
+#include "engine/report/metrics.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "core/error.h"
+
+namespace sherd::engine {
+namespace {
+
+using checkpoint::DiskError;
+using Json = nlohmann::ordered_json;
+
+constexpr std::int64_t kVersion = 2;
+constexpr const char* kVersionKey = "metrics_version";
+
+std::string version_line() {
+  return fmt::format("{{\"{}\":{}}}\n", kVersionKey, kVersion);
+}
+
+void put(Json& line, const std::string& key, double value) {
+  line[key] = value;  // the library writes what isn't finite as null
+  if (std::isfinite(value)) return;
+  line[key + "_text"] = std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+}
+
+}  // namespace
+
+std::string to_json(const StepMetrics& metrics) {
+  Json line;
+  line["step"] = metrics.step;
+  put(line, "loss", metrics.loss);
+  put(line, "grad_norm", metrics.grad_norm);
+  put(line, "lr", metrics.lr);
+  line["tokens"] = metrics.tokens;
+  put(line, "tokens_per_s", metrics.tokens_per_s);
+  put(line, "exposed_comm_ms", metrics.exposed_comm_ms);
+  put(line, "comm_cpu_ms", metrics.comm_cpu_ms);
+  if (metrics.loss_scale) {
+    put(line, "loss_scale", *metrics.loss_scale);
+    line["skipped"] = metrics.skipped;
+    if (metrics.skipped) line["overflow"] = metrics.overflow;
+  }
+  if (!metrics.isa.empty()) line["isa"] = metrics.isa;
+  Json& peak = line["peak_bytes"];
+  for (int category = 0; category < kNumCategories; ++category) {
+    const std::int64_t bytes = metrics.peak_bytes[static_cast<std::size_t>(category)];
+    if (bytes > 0) peak[std::string(name_of(static_cast<Category>(category)))] = bytes;
+  }
+  peak["total"] = metrics.total_peak_bytes;
+  return line.dump();
+}
+
+std::string to_json(const EvaluationMetrics& metrics) {
+  Json line;
+  line["step"] = metrics.step;
+  put(line, "val_loss", metrics.val_loss);
+  if (metrics.val_loss_20_batches) put(line, "val_loss_20_batches", *metrics.val_loss_20_batches);
+  line["num_tokens"] = metrics.num_tokens;
+  return line.dump();
+}
+
+std::string to_json(const SaveMetrics& metrics) {
+  Json line;
+  line["step"] = metrics.saved;
+  line["saved"] = metrics.saved;
+  line["bytes"] = metrics.bytes;
+  put(line, "write_mib_per_s", metrics.write_mib_per_s);
+  put(line, "stalled_ms", metrics.stalled_ms);
+  put(line, "save_s", metrics.save_s);
+  return line.dump();
+}
+
+namespace {
+
+/// The lines of a file that stay, each of the present version.
+class KeptLines {
+ public:
+  KeptLines(const std::string& path, std::int64_t num_steps, bool evaluates_anew)
+      : path_(path), num_steps_(num_steps), evaluates_anew_(evaluates_anew) {}
+
+  void add(std::string_view line) {
+    Json parsed = Json::parse(line, nullptr, false);
+    if (!parsed.is_object()) return;
+    if (const auto found = parsed.find(kVersionKey); found != parsed.end()) read_version(*found);
+    const auto step = parsed.find("step");
+    if (step == parsed.end() || !step->is_number_integer()) return;
+    const std::int64_t done = step->get<std::int64_t>() + (version_ == 1 ? 1 : 0);
+    if (done > num_steps_) return;
+    if (evaluates_anew_ && done == num_steps_ && parsed.contains("val_loss")) return;
+    if (text_.empty()) text_ = version_line();
+    if (version_ == kVersion) {
+      text_.append(line).push_back('\n');
+    } else {
+      *step = done;
+      text_ += parsed.dump() + "\n";
+    }
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  void read_version(const Json& version) {
+    if (version != kVersion) {
+      throw DataError(
+          "{}: is of version {} of the metrics, and this program knows 1 and {}; go on with the "
+          "program that wrote it, or move the file away.",
+          path_, version.dump(), kVersion);
+    }
+    version_ = kVersion;
+  }
+
+  const std::string& path_;
+  std::int64_t num_steps_;
+  bool evaluates_anew_;
+  std::int64_t version_ = 1;
+  std::string text_;
+};
+
+}  // namespace
+
+void keep_metrics_of(const std::string& path, std::int64_t num_steps, bool evaluates_anew,
+                     checkpoint::Disk& disk) {
+  if (!checkpoint::exists(disk, path)) return;
+  KeptLines kept(path, num_steps, evaluates_anew);
+  const std::string text = checkpoint::read_file(disk, path, INT64_MAX);
+  std::size_t begin = 0;
+  for (std::size_t end; (end = text.find('\n', begin)) != text.npos; begin = end + 1) {
+    kept.add(std::string_view(text).substr(begin, end - begin));
+  }  // what has no newline is torn
+  try {
+    checkpoint::replace_file(disk, path, kept.text());
+  } catch (const DiskError& error) {
+    throw DataError("{}: can't be cut back to step {} ({})", path, num_steps,
+                    std::strerror(error.error_number));
+  }
+}
+
+MetricsWriter::MetricsWriter(std::string path, Existing existing, MetricsOptions options)
+    : path_(std::move(path)), options_(std::move(options)) {
+  open();
+  if (existing == Existing::kReplace) file_.truncate(0);
+  const std::int64_t size = file_.status().bytes;
+  char last = '\n';
+  if (size > 0) file_.read_at(&last, 1, size - 1);
+  if (last != '\n') write_line("");  // a line cut off by a crash doesn't take the next one with it
+}
+
+void MetricsWriter::open() {
+  try {
+    // Readable too, to see how an earlier run's file ends.
+    file_ = checkpoint::open_plain(*options_.disk, path_, O_RDWR | O_CREAT);
+    new_name_ = true;
+  } catch (const DiskError& error) {
+    throw DataError(
+        "{}: can't be opened for writing ({}); set run.output_dir to a folder that this user may "
+        "write.",
+        path_, std::strerror(error.error_number));
+  }
+}
+
+void MetricsWriter::sync() {
+  write_waiting(false);
+  try {
+    file_.sync();
+    if (new_name_) checkpoint::sync_directory(*options_.disk, checkpoint::folder_of(path_));
+    new_name_ = false;
+  } catch (const DiskError& error) {
+    throw DataError("{}: can't be made durable ({})", path_, std::strerror(error.error_number));
+  }
+}
+
+void MetricsWriter::write_line(std::string line) {
+  waiting_ += line + "\n";
+  write_waiting(waits_for_room_);
+}
+
+// The lines that went with the file are gone, by somebody's will; those to come needn't be.
+void MetricsWriter::open_again_if_gone() {
+  const std::optional<checkpoint::FileStatus> found = checkpoint::status_of(*options_.disk, path_);
+  if (found && found->same_file(file_.status())) return;
+  open();
+  if (options_.notice) {
+    options_.notice(fmt::format("{} was {} while the run went on; lines from here on go to {}",
+                                path_, found ? "replaced" : "removed",
+                                found ? "what is there now" : "a new file"));
+  }
+}
+
+void MetricsWriter::write_waiting(bool may_stay) {
+  if (waiting_.empty()) return;
+  if (options_.lock) options_.lock->check();
+  open_again_if_gone();
+  const std::int64_t end = file_.status().bytes;
+  const std::string lines = (end == 0 ? version_line() : "") + waiting_;
+  try {
+    file_.write_at(lines.data(), std::ssize(lines), end);
+  } catch (const DiskError& error) {
+    bool torn = file_.status().bytes > end;
+    try {
+      if (torn) file_.truncate(end);
+      torn = false;
+    } catch (const DiskError&) {
+    }
+    const bool no_room = error.error_number == ENOSPC || error.error_number == EDQUOT;
+    if (may_stay && no_room && !torn && waiting_.size() < (1u << 20)) return;
+    waiting_.clear();
+    throw DataError("{}: can't be written ({}){}; make room or set another run.output_dir.", path_,
+                    std::strerror(error.error_number), torn ? ", its last line is cut short" : "");
+  }
+  waiting_.clear();
+}
+
+}  // namespace sherd::engine

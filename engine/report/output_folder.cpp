@@ -1,0 +1,53 @@
+#include "engine/report/output_folder.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace sherd::engine {
+namespace {
+
+using checkpoint::Disk;
+using checkpoint::DiskError;
+
+// Each folder that is made is durable in the one above it before the next one is.
+void make_folder(Disk& disk, const std::string& path) {
+  const std::string above = checkpoint::folder_of(path);
+  try {
+    if (!checkpoint::make_directory(disk, path)) return;
+  } catch (const DiskError& error) {
+    if (error.error_number != ENOENT || above == path) throw;
+    make_folder(disk, above);
+    if (!checkpoint::make_directory(disk, path)) return;
+  }
+  checkpoint::sync_directory(disk, above);
+}
+
+std::string made(Disk& disk, std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  std::string problem;
+  try {
+    make_folder(disk, path);
+    if (::access((path + "/.").c_str(), W_OK | X_OK) != 0) problem = std::strerror(errno);
+  } catch (const DiskError& error) {
+    problem = error.what();
+  }
+  if (problem.empty()) return path;
+  throw UsageError(
+      "run.output_dir {}: can't be written: {}. Choose another folder with --set "
+      "run.output_dir=...",
+      path, problem);
+}
+
+}  // namespace
+
+OutputFolder::OutputFolder(Disk& disk, const std::string& path)
+    : disk_(disk), path_(made(disk, path)), lock_(disk, path_) {}
+
+void OutputFolder::replace(std::string_view name, std::string_view text) const {
+  lock_.check();
+  checkpoint::replace_file(disk_, file(name), text);
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,36 @@
+/// The folder that a run writes to: made, locked, and written to with care.
+///
+/// Whoever can write beside a run can put links and pipes where its files go. Files are therefore
+/// made anew under a temporary name and renamed, or opened only if they are plain files with one
+/// name: nothing outside of the folder is ever written to, and nothing is waited for. The folder
+/// may have been removed or given to another run meanwhile: the lock is checked before each write.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "checkpoint/store/output_lock.h"
+
+namespace sherd::engine {
+
+class OutputFolder {
+ public:
+  /// Makes the folder, durably, and locks it: before anything is computed.
+  /// Errors   UsageError if it can't be made or written to, or another run has it.
+  OutputFolder(checkpoint::Disk& disk, const std::string& path);
+
+  const std::string& path() const { return path_; }
+  std::string file(std::string_view name) const { return path_ + "/" + std::string(name); }
+  checkpoint::Disk& disk() const { return disk_; }
+  const checkpoint::OutputLock& lock() const { return lock_; }
+
+  /// Replaces the file as a whole, durably. Errors   DataError naming it; LockLost.
+  void replace(std::string_view name, std::string_view text) const;
+
+ private:
+  checkpoint::Disk& disk_;
+  std::string path_;
+  checkpoint::OutputLock lock_;
+};
+
+}  // namespace sherd::engine

@@ -1,0 +1,153 @@
+#include "engine/report/progress.h"
+
+#include <fmt/core.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <climits>
+#include <cmath>
+#include <cstdlib>
+#include <vector>
+
+namespace sherd::engine {
+namespace {
+
+constexpr const char* kClearLine = "\r\x1b[K";
+
+bool can_rewrite(std::FILE* out) {
+  const char* terminal = std::getenv("TERM");
+  return ::isatty(::fileno(out)) && terminal && *terminal && std::string_view(terminal) != "dumb";
+}
+
+}  // namespace
+
+std::string human_bytes(std::int64_t bytes) {
+  constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  auto value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  while (unit + 1 < kUnits.size() && value >= (unit == 0 ? 1024 : 1023.5)) {
+    value /= 1024;
+    ++unit;
+  }
+  return fmt::format("{:.{}f} {}", value, unit > 0 && value < 9.95 ? 1 : 0, kUnits[unit]);
+}
+
+std::string human_rate(double per_second) {
+  if (!std::isfinite(per_second)) return "?";
+  constexpr std::array kUnits = {"", "k", "M", "G", "T"};
+  std::size_t unit = 0;
+  while (unit + 1 < kUnits.size() && per_second >= 999.5) {
+    per_second /= 1000;
+    ++unit;
+  }
+  const int digits = unit == 0 || per_second >= 99.95 ? 0 : per_second >= 9.995 ? 1 : 2;
+  return fmt::format("{:.{}f}{}", per_second, digits, kUnits[unit]);
+}
+
+std::string human_duration(Seconds duration) {
+  if (!std::isfinite(duration.count()) || duration.count() > 1e11) return "?";
+  const auto seconds = std::max<std::int64_t>(std::llround(duration.count()), 0);
+  const std::int64_t minutes = seconds / 60, hours = minutes / 60, days = hours / 24;
+  if (days > 0) return fmt::format("{}d {}h", days, hours % 24);
+  if (hours > 0) return fmt::format("{}h {:02}m", hours, minutes % 60);
+  if (minutes > 0) return fmt::format("{}m {:02}s", minutes, seconds % 60);
+  return fmt::format("{}s", seconds);
+}
+
+std::string human_milliseconds(double milliseconds) {
+  if (!std::isfinite(milliseconds)) return "?";
+  if (milliseconds >= 999.5) return fmt::format("{:.1f} s", milliseconds / 1000);
+  return fmt::format("{:.{}f} ms", milliseconds, milliseconds < 9.95 ? 1 : 0);
+}
+
+std::string format_progress(const ProgressUpdate& update, int width) {
+  struct Field {
+    int importance;  // 0 stays
+    std::string text;
+  };
+  std::vector<Field> fields;
+  fields.push_back({0, fmt::format("step {}/{}", update.step, update.max_steps)});
+  if (update.loss) {
+    fields.push_back({0, fmt::format("loss {:.4f}", *update.loss)});
+    fields.push_back({2, fmt::format("{} tok/s", human_rate(update.tokens_per_s))});
+    if (update.mfu) fields.push_back({3, fmt::format("{:.0f}% MFU", *update.mfu * 100)});
+    fields.push_back({4, fmt::format("exposed {}", human_milliseconds(update.exposed_comm_ms))});
+    if (update.comm_cpu_ms >= 0.05) {
+      fields.push_back({6, fmt::format("comm cpu {}", human_milliseconds(update.comm_cpu_ms))});
+    }
+    fields.push_back({5, human_bytes(update.memory_bytes)});
+  }
+  if (update.time_left) {
+    fields.push_back({1, fmt::format("{} left", human_duration(*update.time_left))});
+  }
+  const auto limit = static_cast<std::size_t>(std::max(width, 0));
+  for (int least = 6; least >= 0; --least) {
+    std::string line;
+    for (const Field& field : fields) {
+      if (field.importance <= least) line += (line.empty() ? "" : "  ") + field.text;
+    }
+    if (line.size() <= limit || least == 0) return line.substr(0, limit);
+  }
+  return {};
+}
+
+Progress::Progress(std::FILE* out) : out_(out), in_place_(can_rewrite(out)) {}
+
+Progress::Progress(std::FILE* out, bool in_place, int width)
+    : out_(out), in_place_(in_place), fixed_width_(width) {}
+
+Progress::~Progress() {
+  finish();
+}
+
+int Progress::width() const {
+  if (fixed_width_ > 0) return fixed_width_;
+  if (!in_place_) return INT_MAX;
+  winsize size{};
+  int columns = 0;
+  if (::ioctl(::fileno(out_), TIOCGWINSZ, &size) == 0) columns = size.ws_col;
+  if (columns == 0) {
+    const char* text = std::getenv("COLUMNS");
+    columns = text ? std::atoi(text) : 0;
+  }
+  // One less than there is: some terminals wrap as soon as the last column is written.
+  return (columns > 1 ? columns : 80) - 1;
+}
+
+void Progress::update(const ProgressUpdate& update) {
+  std::lock_guard lock(mutex_);
+  if (!in_place_) return;
+  moving_ = format_progress(update, width());
+  print(kClearLine + moving_);
+}
+
+void Progress::log(const ProgressUpdate& update) {
+  std::lock_guard lock(mutex_);
+  const std::string clear = moving_.empty() ? "" : kClearLine;
+  moving_.clear();
+  print(clear + format_progress(update, width()) + "\n");
+}
+
+void Progress::message(std::string_view line) {
+  std::lock_guard lock(mutex_);
+  std::string text(line);
+  text.push_back('\n');
+  if (in_place_ && !moving_.empty()) text = kClearLine + text + moving_;
+  print(text);
+}
+
+void Progress::finish() {
+  std::lock_guard lock(mutex_);
+  if (!moving_.empty()) print(kClearLine);
+  moving_.clear();
+}
+
+void Progress::print(const std::string& text) {
+  // A closed pipe or full disk behind stdout doesn't stop a run whose metrics go to a file.
+  std::fwrite(text.data(), 1, text.size(), out_);
+  std::fflush(out_);
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,99 @@
+#include "engine/run/export.h"
+
+#include "checkpoint/interchange/safetensors.h"
+#include "engine/huggingface/config_writer.h"
+#include "engine/huggingface/model_files.h"
+#include "engine/recipe/model_from.h"
+#include "engine/recipe/stored.h"
+#include "engine/run/trained_model.h"
+#include "engine/train/initial_weights.h"
+
+namespace sherd::engine {
+namespace {
+
+using huggingface::Family;
+using huggingface::kConfigName;
+using huggingface::ModelConfig;
+
+constexpr std::int64_t kMaxFileBytes = std::int64_t{1} << 30;
+
+/// The first key in which the model of a config.json differs from the recipe's; "" if none does.
+std::string first_difference(const ModelConfig& config, const Recipe& recipe) {
+  const RecipeTexts own = compared_values(recipe);
+  for (const auto& [key, value] : model_values(config)) {
+    const auto found = own.find(key);
+    if (found == own.end() || found->second == value) continue;
+    return fmt::format("{} is {} there and {} in the checkpoint", key, value, found->second);
+  }
+  return "";
+}
+
+/// config.json for a model that a recipe describes: of the first family that means the same.
+std::string made_config(const Recipe& recipe, const std::string& path, DType dtype) {
+  RecipeTexts values = compared_values(recipe);
+  for (const Family* family : huggingface::all_families()) {
+    const std::string text = huggingface::config_of(*family, values, dtype);
+    try {
+      const std::string label = fmt::format("{} as {}", path, family->model_type);
+      if (first_difference(huggingface::parse_config(text, label), recipe).empty()) return text;
+    } catch (const Error&) {  // it can't say this model
+    }
+  }
+  throw UsageError(
+      "{}: no family of models that Hugging Face's library knows has this model's keys", path);
+}
+
+void add_files(std::map<std::string, std::string>& files, const std::string& folder) {
+  auto& disk = checkpoint::posix_disk();
+  for (const std::string& name : huggingface::model_files(disk, folder)) {
+    if (name == kConfigName) continue;
+    files.emplace(name, checkpoint::read_followed(disk, folder + "/" + name, kMaxFileBytes));
+  }
+}
+
+}  // namespace
+
+ExportSummary export_checkpoint(const ExportRequest& request) {
+  auto& disk = checkpoint::posix_disk();
+  if (checkpoint::is_model_folder(disk, request.checkpoint)) {
+    throw UsageError("{}: is a model's folder already; expected a checkpoint", request.checkpoint);
+  }
+  const TrainedModel trained = trained_model({request.checkpoint, {}, 1, {}});
+  const std::string kept = kept_beside(*trained.checkpoint);
+  const bool has_kept = checkpoint::exists(disk, kept + "/" + kConfigName);
+  ExportSummary summary;
+  huggingface::FolderToWrite folder;
+  folder.to = request.to;
+  folder.shard_bytes = request.shard_bytes;
+  folder.model = model_weights(trained.options);
+  std::string config;
+  if (has_kept) {
+    const ModelConfig from = huggingface::read_config(disk, kept);
+    const std::string difference = first_difference(from, trained.recipe);
+    if (!difference.empty()) throw UsageError("{}: {}", from.path, difference);
+    folder.dtype = request.dtype.value_or(from.dtype.value_or(DType::kF32));
+    config = huggingface::updated_config(checkpoint::read_followed(disk, from.path, kMaxFileBytes),
+                                         from.path, folder.dtype);
+    add_files(folder.files, kept);
+  } else {
+    folder.dtype = request.dtype.value_or(DType::kF32);
+    config = made_config(trained.recipe, request.checkpoint, folder.dtype);
+    const std::string& tokenizer = trained.recipe.data.tokenizer;
+    if (!tokenizer.empty() && checkpoint::exists(disk, tokenizer)) {
+      add_files(folder.files, tokenizer);
+    }
+  }
+  const ModelConfig written = huggingface::parse_config(config, request.to + "/" + kConfigName);
+  if (const std::string difference = first_difference(written, trained.recipe);
+      !difference.empty()) {
+    throw DataError("{}: {}", written.path, difference);
+  }
+  folder.family = written.family;
+  folder.files[kConfigName] = config;
+  folder.files.emplace("generation_config.json", "{}\n");
+  summary.dtype = folder.dtype;
+  summary.written = huggingface::export_folder(disk, *trained.checkpoint, folder);
+  return summary;
+}
+
+}  // namespace sherd::engine

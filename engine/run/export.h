@@ -1,0 +1,34 @@
+/// A checkpoint becomes a Hugging Face folder (`sherd export --to-hf`).
+///
+/// config.json and tokenizer are those that the run has kept of the folder it came from; of a model
+/// that a recipe describes, config.json is made, and the tokenizer is the recipe's. Either way
+/// config.json is read back before anything is written: it must mean exactly the model that the
+/// checkpoint holds.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "core/dtype.h"
+#include "engine/huggingface/export.h"
+
+namespace sherd::engine {
+
+struct ExportRequest {
+  std::string checkpoint;
+  std::string to;
+  std::optional<DType> dtype;  ///< none: the type in config.json, f32 where it names none
+  std::int64_t shard_bytes = huggingface::kDefaultShardBytes;
+};
+
+struct ExportSummary {
+  huggingface::ExportResult written;
+  DType dtype = DType::kF32;
+};
+
+/// Errors   UsageError for a model that no family of Hugging Face's has, or a folder that exists;
+///          DataError.
+ExportSummary export_checkpoint(const ExportRequest& request);
+
+}  // namespace sherd::engine

@@ -1,0 +1,40 @@
+/// What a checkpoint, or a Hugging Face folder, is good for besides going on: the loss of its weights
+/// on a text, and text.
+///
+/// The model is as in the recipe that the checkpoint holds, or as the folder's config.json says; what `sets` override is where the text
+/// is and how the work is shared. Memory holds parameters and one pass, no gradients and no
+/// moments.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/launch/device.h"
+#include "engine/run/sampling.h"
+#include "engine/train/evaluation.h"
+
+namespace sherd::engine {
+
+struct TrainedModelRequest {
+  std::string checkpoint;                    ///< its folder, or a Hugging Face model's
+  std::vector<std::string> sets{};           ///< "key=value"
+  std::optional<std::int64_t> ranks;         ///< none: as many as in the recipe
+  std::shared_ptr<const Machine> machine{};  ///< none: what the recipe names; for tests
+};
+
+/// Both trust nothing in the checkpoint: its recipe is compared with its tensors, and memory with
+/// what this machine has, before anything is allocated.
+///
+/// The loss over the whole validation split: what training itself prints after its last step.
+/// Errors   DataError for a damaged checkpoint, or text without validation windows or with
+///          characters that the model doesn't know; UsageError for a recipe that doesn't fit it;
+///          Interrupted.
+EvaluationResult evaluate_checkpoint(const TrainedModelRequest& request);
+
+/// `prompt` and the text after it, safe on a terminal. `options.num_tokens` at least 1.
+std::string sample_checkpoint(const TrainedModelRequest& request, const std::string& prompt,
+                              const SamplingOptions& options);
+
+}  // namespace sherd::engine

@@ -1,0 +1,28 @@
+/// What one rank does from the first step to the last: train, evaluate, report.
+#pragma once
+
+#include "core/trace.h"
+#include "engine/data/batcher.h"
+#include "engine/launch/device.h"
+#include "engine/report/output_folder.h"
+#include "engine/report/progress.h"
+#include "engine/train/checkpointing.h"
+#include "engine/train/from_recipe.h"
+
+namespace sherd::engine {
+
+/// What all ranks of a process share. Rank 0 alone writes and prints.
+struct RunContext {
+  const Recipe& recipe;
+  const TrainingOptions& options;
+  const data::Batcher& batcher;
+  const OutputFolder& output;
+  Progress& progress;
+  Trace& trace;
+  const CheckpointOptions& checkpoints;
+  double stated_peak = 0.0;  ///< floating-point operations per second; 0: not known
+};
+
+void run_rank(const RunContext& context, sharding::Rank& rank);
+
+}  // namespace sherd::engine

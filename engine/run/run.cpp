@@ -1,0 +1,180 @@
+#include "engine/run/run.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <sstream>
+
+#include "checkpoint/store/step_directory.h"
+#include "engine/data/dataset.h"
+#include "engine/data/utf8.h"
+#include "engine/huggingface/model_files.h"
+#include "engine/launch/device.h"
+#include "engine/model/parameters.h"
+#include "engine/plan/memory_report.h"
+#include "engine/recipe/model_from.h"
+#include "engine/recipe/stored.h"
+#include "engine/report/output_folder.h"
+#include "engine/report/progress.h"
+#include "engine/run/rank_run.h"
+#include "engine/train/from_recipe.h"
+#include "engine/train/initial_weights.h"
+#include "engine/train/resume_check.h"
+#include "engine/train/stop_request.h"
+
+namespace sherd::engine {
+namespace {
+
+std::string model_line(const TrainingOptions& options, const Recipe& recipe) {
+  return fmt::format("{}: {:.2f} M parameters, stage {}, {} steps of {} tokens", recipe.run.name,
+                     static_cast<double>(model::num_parameters(options.model)) / 1e6,
+                     recipe.zero_optimization.stage, recipe.training.max_steps,
+                     options.tokens_per_step(mesh_of(recipe).degree(sharding::data_axes())));
+}
+
+bool is_utf8(std::string_view text) {
+  const auto bytes = data::as_bytes(text);
+  int length = 1;
+  for (std::size_t offset = 0; offset < bytes.size() && length > 0;
+       offset += static_cast<std::size_t>(length)) {
+    length = data::decode_utf8(bytes, offset).length;
+  }
+  return length > 0;
+}
+
+// What the recipe's relative paths are relative to; "" if a manifest can't hold it.
+std::string current_folder() {
+  std::error_code error;
+  const std::string folder = std::filesystem::current_path(error).string();
+  return is_utf8(folder) ? folder : "";
+}
+
+// A manifest is JSON, so its text has to be UTF-8: found out now rather than by the first save.
+void require_utf8(const ResolvedRecipe& resolved) {
+  if (!resolved.values.checkpoint.saves()) return;
+  std::string block;
+  std::istringstream lines(resolved.yaml());
+  for (std::string line; std::getline(lines, line);) {
+    const std::string key = line.substr(0, line.find(':'));
+    if (!line.starts_with(' ')) block = key;
+    if (is_utf8(line)) continue;
+    throw UsageError(
+        "{}.{} isn't UTF-8 text, so no checkpoint could hold it. Rename what it names, or train "
+        "without checkpoints: checkpoint.interval=0.",
+        block, key.substr(std::min(key.find_first_not_of(' '), key.size())));
+  }
+}
+
+CheckpointOptions checkpoint_options(const ResolvedRecipe& resolved, const data::Dataset& dataset,
+                                     const OutputFolder& output) {
+  const Recipe& recipe = resolved.values;
+  return {.directory = recipe.run.output_dir + "/checkpoints",
+          .saves = recipe.checkpoint.saves(),
+          .interval = recipe.checkpoint.interval,
+          .async = recipe.checkpoint.async,
+          .max_failed_saves = recipe.checkpoint.max_failed_saves,
+          .keep = {.keep_last = static_cast<int>(recipe.checkpoint.keep_last),
+                   .keep_every = recipe.checkpoint.keep_every,
+                   .keep_best = static_cast<int>(recipe.checkpoint.keep_best)},
+          .resume = recipe.checkpoint.resume,
+          .init_from = recipe.checkpoint.init_from,
+          .max_steps = recipe.training.max_steps,
+          .fingerprint = run_settings(recipe, dataset.fingerprint()),
+          .recipe = resolved.yaml(),
+          .folder = current_folder(),
+          .vocabulary = dataset.text().characters(),
+          .disk = &output.disk(),
+          .lock = &output.lock()};
+}
+
+// What isn't the model's is an error before anything is written.
+void check_first_weights(checkpoint::Disk& disk, const Recipe& recipe,
+                         const TrainingOptions& options) {
+  const std::string& folder = recipe.checkpoint.init_from;
+  const std::string checkpoints = recipe.run.output_dir + "/checkpoints";
+  if (folder.empty() || !checkpoint::is_model_folder(disk, folder)) return;
+  if (!checkpoint::committed_steps(disk, checkpoints).empty()) return;  // a resume reads those
+  open_folder_weights(disk, folder, options);
+}
+
+// Settings of the folder whose weights are taken that the recipe's model doesn't have.
+std::string unlike_folder(checkpoint::Disk& disk, const Recipe& recipe) {
+  const std::string& folder = recipe.checkpoint.init_from;
+  if (folder.empty() || folder == recipe.model.from || !checkpoint::is_model_folder(disk, folder)) {
+    return "";
+  }
+  std::string text;
+  const RecipeTexts now = compared_values(recipe);
+  for (const auto& [key, value] : model_values(huggingface::read_config(disk, folder))) {
+    const auto found = now.find(key);
+    if (found == now.end() || found->second == value) continue;
+    text += fmt::format("\n  {}: {} (folder: {})", key, found->second, value);
+  }
+  return text.empty() ? "" : fmt::format("unlike {}:{}", folder, text);
+}
+
+}  // namespace
+
+void train(const ResolvedRecipe& resolved) {
+  train(resolved, choose_machine(resolved.values));
+}
+
+void train(const ResolvedRecipe& resolved, std::shared_ptr<const Machine> machine,
+           checkpoint::Disk& disk) {
+  outlive_lost_output();
+  const Recipe& recipe = resolved.values;
+  const TrainingOptions options = training_options(recipe);
+  const WorldPlan plan = plan_world(recipe, machine->traits());
+  const auto too_large = check_fits(resolved, plan, device_limit(recipe));
+  check_first_weights(disk, recipe, options);
+  const auto dataset = data::open_dataset(data_options(recipe));
+  // A prompt that the vocabulary can't spell is an error now, not after the last step.
+  if (recipe.training.sample_tokens > 0) dataset->text().ids(recipe.training.sample_prompt);
+  const data::Batcher batcher(dataset, batch_shape(recipe));
+  require_utf8(resolved);
+  const OutputFolder output(disk, recipe.run.output_dir);
+  const CheckpointOptions checkpoints = checkpoint_options(resolved, *dataset, output);
+  if (checkpoints.saves) checkpoint::prepare_checkpoints(disk, output.path());
+  const std::string& from = recipe.model.from;
+  if (!from.empty()) huggingface::keep_files(disk, output.path(), from);
+
+  Trace trace;
+  LaunchOptions launch = launch_options(recipe, std::move(machine));
+  launch.trace = &trace;
+  launch.plan = [&](int r) { return plan.of(r); };
+  launch.host_plan = [&](int r) { return plan.host_of(r); };
+
+  Progress progress;
+  progress.message(model_line(options, recipe));
+  for (const std::string& note : resolved.notes) progress.message(note);
+  if (const std::string text = unlike_folder(disk, recipe); !text.empty()) progress.message(text);
+  progress.message(dataset->summary());
+  progress.message(device_line(launch));
+  progress.message(memory_table(plan));
+  if (too_large) progress.message("warning: " + *too_large);
+  const RunContext context{.recipe = recipe,
+                           .options = options,
+                           .batcher = batcher,
+                           .output = output,
+                           .progress = progress,
+                           .trace = trace,
+                           .checkpoints = checkpoints,
+                           .stated_peak = launch.machine->stated_peak(options.model.dtype)};
+  install_stop_handlers(recipe.checkpoint.saves()
+                            ? std::optional(std::chrono::seconds(recipe.checkpoint.stop_deadline))
+                            : std::nullopt);
+  std::vector<MeasuredMemory> measured(static_cast<std::size_t>(launch.world_size()));
+  run_ranks(launch, [&](sharding::Rank& rank) {
+    run_rank(context, rank);
+    measured[rank.rank] = measured_memory(rank);
+  });
+  const std::int64_t resident_bytes = peak_resident_bytes();
+  output.replace("memory.json", memory_json(plan, measured, resident_bytes));
+  progress.message(memory_comparison(plan, measured, resident_bytes));
+  if (recipe.metrics.trace_steps) {
+    output.replace("trace.json", trace.to_chrome_json());
+    progress.message(fmt::format("trace of steps {} to {}: {}", recipe.metrics.trace_steps->first,
+                                 recipe.metrics.trace_steps->last, output.file("trace.json")));
+  }
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,17 @@
+/// From a resolved recipe to a finished run.
+#pragma once
+
+#include "checkpoint/store/disk.h"
+#include "engine/launch/device.h"
+#include "engine/recipe/recipe.h"
+
+namespace sherd::engine {
+
+/// Trains as the recipe says; returns when the run has ended well, with the checkpoint that it
+/// promised, throws a sherd::Error otherwise. Output that nobody reads any more is dropped.
+void train(const ResolvedRecipe& recipe);
+/// On `device` instead of what the recipe names, and on `disk` all that it writes; for tests.
+void train(const ResolvedRecipe& recipe, std::shared_ptr<const Machine> machine,
+           checkpoint::Disk& disk = checkpoint::posix_disk());
+
+}  // namespace sherd::engine

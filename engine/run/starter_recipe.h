@@ -1,0 +1,20 @@
+/// A first recipe for somebody's own texts: small, commented, ready to train.
+#pragma once
+
+#include <string>
+
+#include "engine/recipe/recipe.h"
+
+namespace sherd::engine {
+
+struct StarterRequest {
+  std::string data_path;                   ///< a file, a folder or a glob
+  DataFormat format = DataFormat::kBytes;  ///< bytes or chars; bin isn't text
+};
+
+/// YAML. The vocabulary of `chars` is counted in the text; sequences are as long as the longest file
+/// allows, up to 256 tokens.
+/// Errors   DataError: no text there, too little of it, or chars without UTF-8.
+std::string starter_recipe(const StarterRequest& request);
+
+}  // namespace sherd::engine

@@ -1,0 +1,211 @@
+#include "engine/run/trained_model.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/reader.h"
+#include "engine/data/utf8.h"
+#include "engine/huggingface/model_files.h"
+#include "engine/train/checkpointing.h"
+#include "engine/train/from_recipe.h"
+#include "engine/train/initial_weights.h"
+#include "engine/train/run_state.h"
+
+namespace sherd::engine {
+namespace {
+
+using checkpoint::Checkpoint;
+
+std::string stored_recipe(const Checkpoint& checkpoint) {
+  const auto found = checkpoint.manifest().global->find("recipe");
+  if (found == checkpoint.manifest().global->end() || !found->is_string()) {
+    throw DataError("{}: holds no recipe, so what model this is can't be known.",
+                    checkpoint.manifest_path());
+  }
+  return found->get<std::string>();
+}
+
+/// Of a model of characters; empty for any other.
+std::vector<char32_t> stored_vocabulary(const Checkpoint& checkpoint, const Recipe& recipe) {
+  const std::string file = checkpoint.manifest_path();
+  const nlohmann::json stored =
+      checkpoint.manifest().global->value("vocabulary", nlohmann::json::array());
+  const auto expected = static_cast<std::size_t>(
+      recipe.data.format == DataFormat::kChars ? recipe.model.vocab_size : 0);
+  if (!stored.is_array() || stored.size() != expected) {
+    throw DataError("{}: its vocabulary has {} characters; its recipe has {}.", file,
+                    stored.is_array() ? stored.size() : 0, expected);
+  }
+  std::vector<char32_t> vocabulary;
+  std::int64_t before = -1;
+  for (const auto& character : stored) {
+    const std::uint64_t value =
+        character.is_number_unsigned() ? character.get<std::uint64_t>() : data::kNumCodePoints;
+    if (value >= data::kNumCodePoints || static_cast<std::int64_t>(value) <= before) {
+      throw DataError("{}: its vocabulary isn't an ascending list of characters.", file);
+    }
+    before = static_cast<std::int64_t>(value);
+    vocabulary.push_back(static_cast<char32_t>(value));
+  }
+  return vocabulary;
+}
+
+/// The recipe is what the file says; the tensors are what it holds. Compared before anything is as
+/// large as the recipe says, cheap counts first: a list of all tensors may be too long itself.
+void check_recipe(const Checkpoint& checkpoint, const Recipe& recipe, bool is_its_own_world) {
+  const auto num_tensors = static_cast<std::int64_t>(checkpoint.manifest().tensors.size());
+  if (recipe.model.num_layers > num_tensors) {
+    throw DataError("{}: its recipe has {} layers, but it holds {} tensors.",
+                    checkpoint.manifest_path(), recipe.model.num_layers, num_tensors);
+  }
+  if (is_its_own_world && recipe.world_size() != checkpoint.num_shards()) {
+    throw DataError("{}: its recipe has {} ranks, but {} wrote it.", checkpoint.manifest_path(),
+                    recipe.world_size(), checkpoint.num_shards());
+  }
+  std::vector<sharding::StateTensor> wanted = state_tensors(training_options(recipe));
+  std::erase_if(wanted, [](const auto& tensor) { return tensor.kind != "param"; });
+  checkpoint::check_match(checkpoint, wanted, checkpoint::Match::kListedKinds);
+}
+
+/// The recipe's relative paths, found from wherever we are: they are relative to the folder in which
+/// the run was started. Paths of the command line are left alone.
+void find_texts(Recipe::Data& data, const Checkpoint& checkpoint,
+                const std::vector<std::string>& sets) {
+  namespace fs = std::filesystem;
+  const auto found = checkpoint.manifest().global->find("folder");
+  if (found == checkpoint.manifest().global->end() || !found->is_string()) return;
+  const fs::path folder = found->get<std::string>();
+  const auto is_set = [&](const std::string& key) {
+    return std::any_of(sets.begin(), sets.end(),
+                       [&](const std::string& set) { return set.starts_with(key + "="); });
+  };
+  for (const auto& [key, path] : {std::pair("data.path", &data.path),
+                                  std::pair("data.validation_path", &data.validation_path),
+                                  std::pair("data.tokenizer", &data.tokenizer)}) {
+    if (path->empty() || is_set(key) || fs::path(*path).is_absolute()) continue;
+    const fs::path there = folder / *path;
+    std::error_code error;
+    const bool is_glob = path->find_first_of("*?[{") != std::string::npos;
+    if (fs::exists(is_glob ? folder : there, error)) *path = there.string();
+  }
+}
+
+}  // namespace
+
+std::string kept_beside(const Checkpoint& checkpoint) {
+  const std::filesystem::path folder = std::filesystem::absolute(checkpoint.path());
+  return huggingface::kept_folder(folder.parent_path().parent_path().string());
+}
+
+namespace {
+
+/// The tokenizer's files that the run has kept beside its checkpoints, where its folder is gone.
+void find_tokenizer(Recipe::Data& data, const Checkpoint& checkpoint) {
+  std::error_code error;
+  if (data.tokenizer.empty() || std::filesystem::exists(data.tokenizer, error)) return;
+  const std::string kept = kept_beside(checkpoint);
+  if (std::filesystem::exists(kept + "/tokenizer.json", error)) data.tokenizer = kept;
+}
+
+TrainedModel model_of_checkpoint(const Checkpoint& checkpoint, const TrainedModelRequest& request) {
+  RecipeRequest recipe;
+  recipe.path = "the recipe in " + checkpoint.path();
+  recipe.text = stored_recipe(checkpoint);
+  recipe.sets = {"memory.device_memory=", "memory.on_exceed=abort", "model.from="};
+  const Recipe::Training training = resolve_recipe(recipe).values.training;
+  if (request.ranks) {
+    // No step is taken, so the batch of one follows from the number of ranks.
+    recipe.ranks = request.ranks;
+    const auto batch = *request.ranks * training.micro_batch_size;
+    recipe.sets.insert(recipe.sets.end(), {"parallelism.data_parallel_replicate_degree=1",
+                                           "training.gradient_accumulation_steps=1",
+                                           fmt::format("training.global_batch_size={}", batch)});
+  }
+  for (const std::string& set : request.sets) {
+    recipe.sets.push_back(set);
+    // Separate files to validate with take the place of a share of the training text.
+    if (set.starts_with("data.validation_path=")) {
+      recipe.sets.push_back("data.validation_fraction=0");
+    }
+  }
+  TrainedModel model;
+  model.recipe = resolve_recipe(recipe).values;
+  model.batch_size = training.global_batch_size;
+  check_recipe(checkpoint, model.recipe, !request.ranks);
+  model.vocabulary = stored_vocabulary(checkpoint, model.recipe);
+  find_texts(model.recipe.data, checkpoint, request.sets);
+  find_tokenizer(model.recipe.data, checkpoint);
+  return model;
+}
+
+/// A Hugging Face folder as it stands: what its config.json says, and nothing to train with.
+TrainedModel model_of_folder(const TrainedModelRequest& request) {
+  constexpr std::int64_t kLongest = 1024;  // of a context, unless somebody asks for another
+  RecipeRequest recipe;
+  recipe.path = request.checkpoint;
+  recipe.text =
+      "data: {format: text}\n"
+      "training: {seq_length: 1, micro_batch_size: 1, max_steps: 1}\n";
+  recipe.reads_data = false;
+  recipe.ranks = request.ranks.value_or(1);
+  recipe.sets = {"model.from=" + request.checkpoint, "data.validation_fraction=0"};
+  const std::int64_t longest = resolve_recipe(recipe).values.model.max_seq_length;
+  recipe.sets.push_back(fmt::format("training.seq_length={}", std::min(longest, kLongest)));
+  recipe.sets.insert(recipe.sets.end(), request.sets.begin(), request.sets.end());
+  TrainedModel model;
+  model.recipe = resolve_recipe(recipe).values;
+  model.batch_size = model.recipe.training.global_batch_size;
+  return model;
+}
+
+void load_checkpoint(const Checkpoint& checkpoint, const sharding::State& wanted, Tensor buffer,
+                     const sharding::CopyState& copy) {
+  checkpoint::check_match(checkpoint, wanted.tensors, checkpoint::Match::kListedKinds);
+  checkpoint::load(checkpoint, wanted, checkpoint::Match::kListedKinds, buffer, copy);
+}
+
+}  // namespace
+
+TrainedModel trained_model(const TrainedModelRequest& request) {
+  auto& disk = checkpoint::posix_disk();
+  const bool is_folder = checkpoint::is_model_folder(disk, request.checkpoint);
+  std::shared_ptr<const Checkpoint> checkpoint;
+  if (!is_folder) checkpoint = std::make_shared<const Checkpoint>(disk, request.checkpoint);
+  TrainedModel model =
+      is_folder ? model_of_folder(request) : model_of_checkpoint(*checkpoint, request);
+  model.path = request.checkpoint;
+  model.checkpoint = checkpoint;
+  model.options = training_options(model.recipe);
+  model.options.placement.has_gradients = false;
+  model.options.model.recompute = Recompute::kFull;  // nothing is kept for a backward
+  if (is_folder) {
+    model.folder = std::make_shared<const huggingface::FolderWeights>(
+        open_folder_weights(disk, request.checkpoint, model.options));
+  }
+  return model;
+}
+
+void load_weights(const TrainedModel& trained, ShardedModel& model) {
+  const Buffer reading = model.rank().acquire_on_host(checkpoint_reading_buffer());
+  const sharding::State wanted = weights(trained.options, model, Pieces::kHeld);
+  Stream& stream = model.rank().compute();
+  sharding::CopyState copy;
+  if (model.rank().separate_memory()) {
+    copy = [&stream](const void* from, void* to, std::int64_t bytes) {
+      stream.copy(from, to, bytes);
+      stream.synchronize();
+    };
+  }
+  stream.synchronize();
+  if (trained.folder) {
+    trained.folder->load(wanted, reading, copy);
+  } else {
+    load_checkpoint(*trained.checkpoint, wanted, reading, copy);
+  }
+  for (std::size_t unit = 0; unit < model.units().size(); ++unit) {
+    model.parameters().publish(static_cast<int>(unit));
+  }
+}
+
+}  // namespace sherd::engine

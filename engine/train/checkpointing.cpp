@@ -1,0 +1,323 @@
+#include "engine/train/checkpointing.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "checkpoint/reader.h"
+#include "checkpoint/store/committed.h"
+#include "checkpoint/store/hdf5_index.h"
+#include "checkpoint/store/step_directory.h"
+#include "engine/train/initial_weights.h"
+#include "engine/train/saved_counters.h"
+#include "kernels/isa.h"
+
+namespace sherd::engine {
+namespace {
+
+using nlohmann::json;
+
+// What computes the matmuls, where that is a CPU.
+std::string isa_of(const sharding::Rank& rank) {
+  const bool cpu = rank.compute().device() == DeviceKind::kCpu;
+  return cpu ? std::string(kernels::name_of(kernels::isa())) : std::string();
+}
+
+// A rank's bytes of each kind, at most: slices are padded, and some parameters may lack some kinds.
+std::vector<std::int64_t> bytes_by_kind(const TrainingOptions& options,
+                                        const sharding::ShardingPlan& plan) {
+  const optim::OptimizerDescriptor& optimizer = optim::descriptor_of(options.optimizer.type);
+  std::int64_t slices = 0;
+  std::set<std::string> kinds;
+  for (const sharding::UnitPlan& unit : plan.units) {
+    slices += unit.layout.slice_numel();
+    for (const ParameterSpec& parameter : unit.spec.parameters) {
+      for (std::string& kind : optimizer.moments(options.optimizer, unit.spec, parameter)) {
+        kinds.insert(std::move(kind));
+      }
+    }
+  }
+  std::vector<std::int64_t> bytes = {slices * 4};
+  bytes.resize(1 + kinds.size(),
+               slices * static_cast<std::int64_t>(size_of(options.optimizer.moments.dtype)));
+  return bytes;
+}
+
+}  // namespace
+
+BufferSpec checkpoint_reading_buffer() {
+  return {"checkpoint.reading", Category::kCheckpoint, DType::kU8, checkpoint::kBlockBytes, kInit};
+}
+
+std::vector<BufferSpec> checkpoint_buffers(const TrainingOptions& options, bool saves,
+                                           const sharding::ShardingPlan& plan) {
+  std::vector<BufferSpec> buffers = {
+      sharding::Agreement<CheckpointWord>::buffer("checkpoint", plan.mesh.world_size()),
+      checkpoint_reading_buffer()};
+  if (saves) {
+    std::int64_t bytes = checkpoint::staging_bytes(bytes_by_kind(options, plan));
+    if (options.staging_bytes > 0) bytes = std::min(bytes, options.staging_bytes);
+    buffers.push_back({"checkpoint.ring", Category::kCheckpoint, DType::kU8, bytes});
+  }
+  return buffers;
+}
+
+Checkpointing::Checkpointing(const TrainingOptions& options, const CheckpointOptions& checkpoints,
+                             ShardedModel& model, TrainingStep& training_step, Progress& progress)
+    : options_(options),
+      checkpoints_(checkpoints),
+      model_(model),
+      training_step_(training_step),
+      progress_(progress),
+      rank_(model.rank()),
+      words_(rank_, "checkpoint") {
+  const auto buffers = checkpoint_buffers(options, checkpoints.saves,
+                                          {rank_.mesh, sharding::plans_of(model.units())});
+  reading_ = rank_.acquire_on_host(buffers[1]);
+  if (rank_.separate_memory()) {
+    copies_ = rank_.make_stream(StreamPurpose::kCopy, "checkpoint");
+    updated_ = rank_.make_event();
+    copy_ = [this](const void* from, void* to, std::int64_t bytes) {
+      copies_->copy(from, to, bytes);
+      copies_->synchronize();
+    };
+  }
+  if (!checkpoints_.saves) return;
+  ring_ = rank_.acquire_on_host(buffers[2]);
+  owned_ = run_state(options, model, training_step, Pieces::kOwned);
+  writer_ = std::make_unique<checkpoint::Writer>(
+      checkpoint::WriterOptions{.directory = checkpoints_.directory,
+                                .rank = rank_.rank,
+                                .world = rank_.world_size(),
+                                .ring = ring_,
+                                .build_index = checkpoint::build_hdf5_index,
+                                .disk = checkpoints_.disk,
+                                .lock = checkpoints_.lock,
+                                .copy = copy_});
+  training_step_.before_update = [this] {
+    if (saving_) writer_->wait_copied();
+  };
+}
+
+void Checkpointing::say(const std::string& text) const {
+  if (rank_.rank == 0) progress_.message(text);
+}
+
+std::int64_t Checkpointing::begin() {
+  auto& disk = *checkpoints_.disk;
+  if (rank_.rank == 0 && checkpoints_.saves) {
+    for (const std::string& failure :
+         checkpoint::remove_leftovers(disk, checkpoints_.directory).failures) {
+      progress_.message(failure);
+    }
+    const auto belongs = [this](const checkpoint::Checkpoint& checkpoint) {
+      checkpoint::check_match(checkpoint, owned_.tensors, checkpoint::Match::kEverything);
+    };
+    retention_.emplace(disk, checkpoints_.directory, checkpoints_.keep, validation_loss_of,
+                       checkpoint::VerifyDepth::kDeep,
+                       checkpoint::RetentionGuards{belongs, checkpoints_.lock});
+  }
+  const std::string& resume = checkpoints_.resume;
+  const bool exist = !checkpoint::committed_steps(disk, checkpoints_.directory).empty();
+  std::int64_t step = 0;
+  std::string problem;
+  if (resume != "auto" && resume != "never") {
+    if (!load(resume, false, step, problem)) throw DataError("{}", problem);
+    say(fmt::format("resumed from {}: {} steps done", resume, step));
+    return step;
+  }
+  if (resume == "never" && exist) {
+    throw UsageError(
+        "checkpoint.resume is never, but {} holds checkpoints. Choose another run.output_dir, move "
+        "them away, or resume with --set checkpoint.resume=auto.",
+        checkpoints_.directory);
+  }
+  if (exist) return resume_newest();
+  if (!checkpoints_.init_from.empty()) {
+    begin_with(checkpoints_.init_from);
+    say(fmt::format("step 0, with the weights of {}", checkpoints_.init_from));
+  } else {
+    say(fmt::format("no checkpoint in {}: starting at step 0", checkpoints_.directory));
+  }
+  return 0;
+}
+
+void Checkpointing::begin_with(const std::string& init_from) {
+  auto& disk = *checkpoints_.disk;
+  if (!checkpoint::is_model_folder(disk, init_from)) {
+    std::int64_t step = 0;
+    std::string problem;
+    if (!load(init_from, true, step, problem)) throw DataError("{}", problem);
+    return;
+  }
+  const huggingface::FolderWeights folder = open_folder_weights(disk, init_from, options_);
+  rank_.compute().synchronize();  // initial values aren't still on their way
+  folder.load(weights(options_, model_, Pieces::kHeld), reading_, copy_);
+  publish();
+}
+
+void Checkpointing::publish() {
+  for (std::size_t unit = 0; unit < model_.units().size(); ++unit) {
+    model_.parameters().publish(static_cast<int>(unit));
+  }
+}
+
+// All ranks look, load and vote; one bad block on one rank, and all go back to the step before.
+std::int64_t Checkpointing::resume_newest() {
+  auto& disk = *checkpoints_.disk;
+  std::int64_t before = INT64_MAX;
+  std::string problems;
+  while (true) {
+    checkpoint::Newest newest = checkpoint::newest_checkpoint(disk, checkpoints_.directory, before);
+    for (const checkpoint::Refusal& refusal : newest.refused) {
+      problems += fmt::format(" {}: {}", refusal.path, refusal.reason);
+      say(fmt::format("{} is refused: {}", refusal.path, refusal.reason));
+    }
+    if (!newest.checkpoint) {
+      throw DataError("{} holds no good checkpoint.{}", checkpoints_.directory, problems);
+    }
+    const std::string path = newest.checkpoint->path();
+    before = newest.checkpoint->manifest().step;
+    newest.checkpoint.reset();
+    std::int64_t step = 0;
+    std::string problem;
+    if (load(path, false, step, problem)) {
+      say(fmt::format("resumed from {}: {} steps done", path, step));
+      if (!changed_bits_.empty()) say(changed_bits_);
+      return step;
+    }
+    problems += " " + problem;
+    say(fmt::format("{} is damaged: {} Trying the one before it.", path, problem));
+  }
+}
+
+// False, with the problem in words, if some rank found bad bytes. A checkpoint of another run
+// throws on every rank alike.
+bool Checkpointing::load(const std::string& path, bool weights_only, std::int64_t& step,
+                         std::string& problem) {
+  bool good = true;
+  const checkpoint::Checkpoint checkpoint(*checkpoints_.disk, path);
+  const auto match =
+      weights_only ? checkpoint::Match::kListedKinds : checkpoint::Match::kEverything;
+  const sharding::State wanted = weights_only
+                                     ? weights(options_, model_, Pieces::kHeld)
+                                     : run_state(options_, model_, training_step_, Pieces::kHeld);
+  const ResumeCheck check = compare(checkpoint, weights_only);
+  if (!weights_only) note_changed_bits(checkpoint.manifest());
+  checkpoint::check_match(checkpoint, wanted.tensors, match);
+  TrainingStep::Counters counters;
+  if (!weights_only) counters = counters_of(checkpoint);
+  try {
+    rank_.compute().synchronize();  // initial values aren't still on their way
+    checkpoint::load(checkpoint, wanted, match, reading_, copy_);
+  } catch (const DataError& error) {
+    good = false;
+    problem = error.what();
+    if (rank_.rank != 0) progress_.message(fmt::format("rank {}: {}", rank_.rank, problem));
+  }
+  const CheckpointWord own{.loaded = good ? 1.0 : 0.0,
+                           .step = static_cast<double>(checkpoint.manifest().step)};
+  for (const CheckpointWord& word : words_.all("resume", own)) {
+    if (word.step != own.step) throw PeerError("ranks see different checkpoints in {}", path);
+    if (word.loaded != 0.0 || !good) continue;
+    good = false;
+    problem = "another rank found damaged bytes.";
+  }
+  if (!good) return false;
+  if (!weights_only) {
+    counters.scaler = resumed_scaler(counters.scaler, options_.loss_scaling, check);
+    training_step_.restore(counters);
+    step = newest_step_ = checkpoint.manifest().step;
+    begun_evaluated_ = validation_loss_of(checkpoint.manifest()).has_value();
+  }
+  publish();
+  return true;
+}
+
+// Refuses another run, and prints what else is different.
+ResumeCheck Checkpointing::compare(const checkpoint::Checkpoint& checkpoint,
+                                   bool weights_only) const {
+  const auto& global = *checkpoint.manifest().global;
+  const auto& settings = *checkpoints_.fingerprint;
+  ResumeCheck check =
+      weights_only ? compare_models(global, settings) : compare_runs(global, settings);
+  require_same_run(check, checkpoint.path());
+  if (const std::string changes = changes_text(check); !changes.empty()) say(changes);
+  return check;
+}
+
+// Instruction sets give the same bits, all but one (kernels/isa.h).
+void Checkpointing::note_changed_bits(const checkpoint::Manifest& manifest) {
+  const auto found = manifest.global->find("isa");
+  const std::string saved = found != manifest.global->end() && found->is_string()
+                                ? found->get<std::string>()
+                                : std::string();
+  const std::string own = isa_of(rank_);
+  const std::string_view amx = kernels::name_of(kernels::Isa::kAmx);
+  changed_bits_.clear();
+  if (options_.precision.parameters != DType::kBF16 || (saved == amx) == (own == amx)) return;
+  changed_bits_ = fmt::format(
+      "bf16 matmuls were computed with {} until here and go on with {}: the run's last digits "
+      "differ "
+      "from one that doesn't change (SHERD_ISA)",
+      saved.empty() ? "another device" : saved, own.empty() ? "another device" : own);
+}
+
+void Checkpointing::after_step(std::int64_t step, const StepOutcome& outcome) {
+  if (!checkpoints_.saves) return;
+  if (saving_) advance(false);
+  if (retention_) report_removals(retention_->take_report());
+  const std::int64_t done = step + 1;
+  const bool last = done == checkpoints_.max_steps;
+  const std::int64_t interval = checkpoints_.interval;
+  const bool due = interval > 0 && (last || done % interval == 0);
+  if (!due && !outcome.save_now) return;
+  while (saving_) advance(true);  // one save at a time
+  promised_ = last || outcome.save_now;
+  begin_save(done, outcome);
+  while (saving_ && (promised_ || !checkpoints_.async)) advance(true);
+}
+
+void Checkpointing::finish() {
+  while (saving_) advance(true);
+  if (retention_) report_removals(retention_->finish());
+}
+
+void Checkpointing::begin_save(std::int64_t step, const StepOutcome& outcome) {
+  CheckpointWord own;
+  if (rank_.rank == 0) {
+    const std::string uuid = checkpoint::make_save_uuid();
+    for (std::size_t i = 0; i < 4; ++i) {
+      own.save_uuid[i] = static_cast<double>(std::stoul(uuid.substr(8 * i, 8), nullptr, 16));
+    }
+    json global = {{"run", *checkpoints_.fingerprint},
+                   {"counters", to_json(training_step_.counters())},
+                   {"recipe", checkpoints_.recipe},
+                   {"world_size", rank_.world_size()},
+                   {"isa", isa_of(rank_)},
+                   {"folder", checkpoints_.folder},
+                   {"vocabulary", json::array()}};
+    for (const char32_t character : checkpoints_.vocabulary) {
+      global["vocabulary"].push_back(static_cast<std::uint32_t>(character));
+    }
+    if (outcome.validation_loss && std::isfinite(*outcome.validation_loss)) {
+      global["validation_loss"] = *outcome.validation_loss;
+    }
+    global_ = std::make_shared<const json>(std::move(global));
+  }
+  std::string uuid;
+  for (const double part : words_.all("save", own)[0].save_uuid) {
+    uuid += fmt::format("{:08x}", static_cast<std::uint32_t>(part));
+  }
+  if (copies_) {
+    rank_.compute().record(*updated_);
+    copies_->wait(*updated_);
+  }
+  writer_->begin(step, uuid, owned_);
+  saving_ = true;
+  committing_ = false;
+  saving_step_ = step;
+}
+
+}  // namespace sherd::engine

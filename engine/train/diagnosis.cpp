@@ -1,0 +1,123 @@
+#include "engine/train/diagnosis.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/pointwise.h"
+
+namespace sherd::engine {
+
+// Of the slice that is this rank's own: all ranks together look at each element once.
+template <class SliceOf>
+Diagnosis::Finding Diagnosis::find_in_slices(const SliceOf& slice_of) const {
+  for (std::size_t unit = 0; unit < model_.units().size(); ++unit) {
+    const sharding::UnitState& state = model_.units()[unit];
+    const Tensor slice = slice_of(state);
+    for (const sharding::Piece& piece : state.layout().pieces(state.own_slice())) {
+      const std::int64_t at = kernels::find_non_finite(model_.rank().compute(),
+                                                       slice.part(piece.position, piece.count));
+      if (at < 0) continue;
+      return {0.0, static_cast<double>(unit), static_cast<double>(piece.parameter),
+              static_cast<double>(piece.first_element + at)};
+    }
+  }
+  return {};
+}
+
+void Diagnosis::look_at_slices() {
+  own_.in_slice = find_in_slices(
+      [](const sharding::UnitState& unit) { return unit.gradient(unit.own_slice()); });
+}
+
+std::string Diagnosis::non_finite_weight() {
+  own_.in_weights =
+      find_in_slices([](const sharding::UnitState& unit) { return unit.master(unit.own_slice()); });
+  const std::vector<Report> reports = reports_.all("diagnosis", own_);
+  for (std::size_t owner = 0; owner < reports.size(); ++owner) {
+    const Finding& finding = reports[owner].in_weights;
+    if (finding.found()) return fmt::format("{}, slice owner rank {}", name_of(finding), owner);
+  }
+  return {};
+}
+
+Diagnosis::Finding Diagnosis::find_in_full(int unit, const Tensor& full) const {
+  const std::vector<Tensor> views = model_.units()[unit].layout().views(full);
+  for (std::size_t parameter = 0; parameter < views.size(); ++parameter) {
+    const std::int64_t at = kernels::find_non_finite(model_.rank().compute(), views[parameter]);
+    if (at < 0) continue;
+    return {looks_, static_cast<double>(unit), static_cast<double>(parameter),
+            static_cast<double>(at)};
+  }
+  return {};
+}
+
+void Diagnosis::watch_gradients() {
+  model_.gradients().inspect = [this](int unit, const Tensor& full) {
+    if (!own_.at_origin.found()) own_.at_origin = find_in_full(unit, full);
+    looks_ += 1.0;
+  };
+}
+
+void Diagnosis::stop_watching(double own_loss_sum) {
+  model_.gradients().inspect = nullptr;
+  own_.loss_finite = std::isfinite(own_loss_sum) ? 1.0 : 0.0;
+}
+
+std::string Diagnosis::name_of(const Finding& finding) const {
+  const sharding::UnitState& unit = model_.units()[static_cast<std::size_t>(finding.unit)];
+  const ParameterSpec& parameter =
+      unit.spec().parameters[static_cast<std::size_t>(finding.parameter)];
+  return fmt::format("tensor \"{}\" (element {}) of unit \"{}\"", parameter.name,
+                     static_cast<std::int64_t>(finding.element), unit.name());
+}
+
+std::string Diagnosis::where() {
+  const std::vector<Report> reports = reports_.all("diagnosis", own_);
+  for (std::size_t owner = 0; owner < reports.size(); ++owner) {
+    const Finding& finding = reports[owner].in_slice;
+    if (finding.found()) return fmt::format("{}, slice owner rank {}", name_of(finding), owner);
+  }
+  return "the loss";
+}
+
+std::string Diagnosis::explain(std::int64_t step, double loss, double norm) {
+  const std::vector<Report> reports = reports_.all("diagnosis", own_);
+
+  // A NaN's sign depends on the machine and says nothing.
+  const auto number = [](double x) { return std::isnan(x) ? "nan" : fmt::format("{}", x); };
+  std::string text =
+      fmt::format("step {}: loss is {}, gradient norm is {}.", step, number(loss), number(norm));
+  bool in_slice = false;
+  for (std::size_t owner = 0; owner < reports.size() && !in_slice; ++owner) {
+    const Finding& finding = reports[owner].in_slice;
+    if (!finding.found()) continue;
+    in_slice = true;
+    text += fmt::format(" The gradient of {} is not finite; its slice belongs to rank {}.",
+                        name_of(finding), owner);
+  }
+  const Report* origin = nullptr;
+  for (const Report& report : reports) {
+    if (!report.at_origin.found()) continue;
+    if (!origin || report.at_origin.order < origin->at_origin.order) origin = &report;
+  }
+  if (origin) {
+    text += fmt::format(" A replay of the step found it first on rank {}, in {}{}.",
+                        origin - reports.data(), name_of(origin->at_origin),
+                        origin->loss_finite == 0.0 ? " after a loss that isn't finite" : "");
+  } else if (in_slice) {
+    text += " In a replay of the step every rank's own gradient was finite: only their sum is not.";
+  } else {
+    const auto bad = std::find_if(reports.begin(), reports.end(),
+                                  [](const Report& report) { return report.loss_finite == 0.0; });
+    text += " Every element of the gradient is finite";
+    text += bad == reports.end()
+                ? ", only its norm is not."
+                : fmt::format("; token losses (unit \"{}\") of rank {} are not.",
+                              model_.units()[model_.head_unit()].name(), bad - reports.begin());
+  }
+  return text +
+         " The parameters are as before this step; a lower optimizer.lr or "
+         "gradient_clipping.max_norm, or a look at the data of this step, comes next.";
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,140 @@
+#include "engine/train/evaluation.h"
+
+#include <algorithm>
+
+namespace sherd::engine {
+
+namespace {
+
+constexpr std::int64_t kSampledBatches = 20;
+
+}  // namespace
+
+std::vector<BufferSpec> evaluation_buffers(const TrainingOptions& options, int world_size) {
+  const std::int64_t tokens = options.model.tokens();
+  return {{"evaluation.inputs", Category::kData, DType::kI32, tokens, kEvaluation, true},
+          {"evaluation.targets", Category::kData, DType::kI32, tokens, kEvaluation, true},
+          sharding::Agreement<EvaluationShare>::buffer("evaluation", world_size)};
+}
+
+Evaluation::Evaluation(const TrainingOptions& options, ShardedModel& model,
+                       const data::Batcher& batcher, std::int64_t batch_size)
+    : options_(options),
+      model_(model),
+      batcher_(batcher),
+      batch_size_(batch_size),
+      inputs_(model.rank(), evaluation_buffers(options, 1)[0]),
+      targets_(model.rank(), evaluation_buffers(options, 1)[1]),
+      shares_(model.rank(), "evaluation") {
+  CHECK(batch_size > 0, "batches of {} sequences", batch_size);
+}
+
+// A rank that left alone would leave the others waiting in a gather.
+StopRequest Evaluation::agreed_stop() {
+  double most = 0.0;
+  for (const EvaluationShare& share :
+       shares_.all("evaluation", {.stop_request = static_cast<double>(stop_request())})) {
+    most = std::max(most, share.stop_request);
+  }
+  return static_cast<StopRequest>(static_cast<int>(most));
+}
+
+template <class Fill>
+Evaluation::Mean Evaluation::mean_loss(std::int64_t num_passes, const Fill& fill,
+                                       StopRequest& stop) {
+  const std::int64_t seq_length = options_.model.seq_length;
+  model_.rank().memory->enter(kEvaluation);
+  EvaluationShare own;
+  for (std::int64_t pass_index = 0; pass_index < num_passes; ++pass_index) {
+    stop = agreed_stop();
+    if (stop != StopRequest::kNone) return {};
+    const std::int64_t rows = fill(pass_index);
+    inputs_.to_device(model_.rank().compute());
+    targets_.to_device(model_.rank().compute());
+    // A rank without rows left still takes part in the gathers.
+    const model::Pass pass{.inputs = inputs_.device(), .targets = targets_.device()};
+    model_.parameters().plan(model_.evaluation_uses());
+    model_.forward(pass, kEvaluation);
+    model_.evaluate_head(pass);
+    model_.add_losses(rows * seq_length, pass_index == 0);
+    own.num_tokens += static_cast<double>(rows * seq_length);
+  }
+  if (num_passes > 0) own.loss_sum = model_.loss_sum();
+  if (!model_.rank().counts_tokens()) own = {};
+  double loss_sum = 0.0;
+  double tokens = 0.0;
+  for (const EvaluationShare& share : shares_.all("evaluation", own)) {
+    loss_sum += share.loss_sum;
+    tokens += share.num_tokens;
+  }
+  return {loss_sum / tokens, static_cast<std::int64_t>(tokens)};
+}
+
+// What an evaluation of so many batches looks at; 0: everything.
+std::int64_t Evaluation::num_windows(std::int64_t num_batches) const {
+  const std::int64_t all = batcher_.num_validation_windows();
+  if (num_batches == 0) return all;
+  std::int64_t windows = 0;
+  const bool overflows = __builtin_mul_overflow(num_batches, batch_size_, &windows);
+  return overflows ? all : std::min(windows, all);
+}
+
+std::int64_t Evaluation::num_sampled() const {
+  return kSampledBatches * batch_size_;
+}
+
+std::int64_t Evaluation::passes_over(std::int64_t windows) const {
+  const std::int64_t at_once = options_.model.sequences * model_.rank().data_degree();
+  return (windows + at_once - 1) / at_once;
+}
+
+std::int64_t Evaluation::num_passes(std::int64_t num_batches) const {
+  const std::int64_t windows = num_windows(num_batches);
+  if (windows == 0) return 0;
+  return passes_over(windows) +
+         (windows == batcher_.num_validation_windows() ? passes_over(num_sampled()) : 0);
+}
+
+// This rank's rows of a pass over so many windows; returns how many there are.
+template <class Fill>
+std::int64_t Evaluation::fill_rows(std::int64_t pass, std::int64_t windows, const Fill& fill) {
+  const std::int64_t rows = options_.model.sequences;
+  const std::int64_t first =
+      (pass * model_.rank().data_degree() + model_.rank().data_index()) * rows;
+  const std::int64_t count = std::clamp<std::int64_t>(windows - first, 0, rows);
+  const std::int64_t tokens = count * options_.model.seq_length;
+  // Rows that nobody counts are computed all the same, so they hold some token.
+  for (const Tensor& all : {inputs_.host(), targets_.host()}) {
+    std::fill_n(all.as<std::int32_t>() + tokens, all.numel - tokens, 0);
+  }
+  if (count > 0) {
+    fill(first, count, inputs_.host().part(0, tokens), targets_.host().part(0, tokens));
+  }
+  return count;
+}
+
+EvaluationResult Evaluation::run(std::int64_t num_batches) {
+  const std::int64_t windows = num_windows(num_batches);
+  const auto in_order = [&](std::int64_t pass) {
+    return fill_rows(pass, windows,
+                     [&](std::int64_t first, std::int64_t count, Tensor inputs, Tensor targets) {
+                       batcher_.fill_validation(first, count, inputs, targets);
+                     });
+  };
+  const auto sampled = [&](std::int64_t pass) {
+    return fill_rows(pass, num_sampled(),
+                     [&](std::int64_t first, std::int64_t count, Tensor inputs, Tensor targets) {
+                       batcher_.fill_validation_sample(batch_size_, first, count, inputs, targets);
+                     });
+  };
+  EvaluationResult result;
+  const Mean mean = mean_loss(passes_over(windows), in_order, result.stop);
+  result.loss = mean.loss;
+  result.num_tokens = mean.num_tokens;
+  if (windows == batcher_.num_validation_windows() && result.stop == StopRequest::kNone) {
+    result.loss_20_batches = mean_loss(passes_over(num_sampled()), sampled, result.stop).loss;
+  }
+  return result;
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,75 @@
+/// The loss on the validation split, computed by all ranks together.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "engine/data/batcher.h"
+#include "engine/train/sharded_model.h"
+#include "engine/train/stop_request.h"
+#include "sharding/mesh/exchange.h"
+
+namespace sherd::engine {
+
+struct EvaluationResult {
+  double loss = 0.0;  ///< mean over `num_tokens`
+  std::int64_t num_tokens = 0;
+  /// nanoGPT's estimate beside it: 20 batches of windows that start anywhere in the split. Only
+  /// where `loss` covers the whole split.
+  std::optional<double> loss_20_batches;
+  /// Some rank was asked to stop, so all ranks did, and the figures above mean nothing.
+  StopRequest stop = StopRequest::kNone;
+};
+
+/// What a rank tells the others, before a pass and at the end.
+struct EvaluationShare {
+  double loss_sum = 0.0;
+  double num_tokens = 0.0;
+  double stop_request = 0.0;
+};
+
+/// Everything that an Evaluation acquires: inputs, targets, and what it exchanges.
+std::vector<BufferSpec> evaluation_buffers(const TrainingOptions& options, int world_size);
+
+class Evaluation {
+ public:
+  /// `batch_size`: sequences of the batches that run() counts. That of a step of the run, over all
+  /// ranks, so that what is evaluated depends on neither ranks nor micro-batches.
+  Evaluation(const TrainingOptions& options, ShardedModel& model, const data::Batcher& batcher,
+             std::int64_t batch_size);
+
+  /// The first `num_batches` batches of the split (0: all of it). A collective: every
+  /// rank takes part and gets the same result. Before each pass the ranks agree to go on.
+  EvaluationResult run(std::int64_t num_batches);
+
+  /// Forward passes of run(num_batches), those of the estimate beside it included.
+  std::int64_t num_passes(std::int64_t num_batches) const;
+
+  /// Room for one micro-batch of tokens: [T] i32 each, in kEvaluation.
+  const sharding::MirroredBuffer& inputs() const { return inputs_; }
+
+ private:
+  struct Mean {
+    double loss = 0.0;
+    std::int64_t num_tokens = 0;
+  };
+  /// Adds this rank's token losses; `fill` writes one micro-batch and says how many of its rows
+  /// count.
+  template <class Fill>
+  Mean mean_loss(std::int64_t num_passes, const Fill& fill, StopRequest& stop);
+  StopRequest agreed_stop();
+  std::int64_t num_windows(std::int64_t num_batches) const;
+  std::int64_t num_sampled() const;
+  std::int64_t passes_over(std::int64_t windows) const;
+  template <class Fill>
+  std::int64_t fill_rows(std::int64_t pass, std::int64_t windows, const Fill& fill);
+
+  const TrainingOptions& options_;
+  ShardedModel& model_;
+  const data::Batcher& batcher_;
+  std::int64_t batch_size_;
+  sharding::MirroredBuffer inputs_, targets_;
+  sharding::Agreement<EvaluationShare> shares_;
+};
+
+}  // namespace sherd::engine

@@ -1,0 +1,84 @@
+#include "engine/train/from_recipe.h"
+
+#include "engine/train/model_shape.h"
+
+namespace sherd::engine {
+namespace {
+
+data::Format data_format(DataFormat format) {
+  switch (format) {
+    case DataFormat::kBytes:
+      return data::Format::kBytes;
+    case DataFormat::kChars:
+      return data::Format::kChars;
+    case DataFormat::kBin:
+      return data::Format::kBin;
+    case DataFormat::kText:
+      return data::Format::kText;
+  }
+  CHECK(false, "unknown data format");
+  __builtin_unreachable();
+}
+
+}  // namespace
+
+TrainingOptions training_options(const Recipe& recipe) {
+  TrainingOptions options;
+  options.model = model_shape(recipe);
+  const Recipe::ZeroOptimization& zero = recipe.zero_optimization;
+  options.placement = sharding::placement_of(static_cast<int>(zero.stage), zero.grad_sync);
+  const Recipe::MixedPrecision& precision = recipe.mixed_precision;
+  options.precision = {dtype_of(precision.param_dtype), dtype_of(precision.reduce_dtype),
+                       dtype_of(precision.grad_accum_dtype)};
+  options.loss_scaling = recipe.loss_scaling;
+  options.gather = {static_cast<int>(zero.prefetch_depth), zero.reshard_after_forward};
+  options.num_micro_steps = static_cast<int>(recipe.training.gradient_accumulation_steps);
+  options.seed = recipe.run.seed;
+
+  const Recipe::Optimizer& optimizer = recipe.optimizer;
+  options.optimizer = {.type = optimizer.type,
+                       .beta1 = static_cast<float>(optimizer.betas[0]),
+                       .beta2 = static_cast<float>(optimizer.betas[1]),
+                       .eps = static_cast<float>(optimizer.eps),
+                       .momentum = static_cast<float>(optimizer.momentum),
+                       .trust_coefficient = static_cast<float>(optimizer.trust_coefficient),
+                       .adamw_lr_ratio = optimizer.lr > 0.0
+                                             ? static_cast<float>(optimizer.adamw_lr / optimizer.lr)
+                                             : 0.0f,
+                       .decay = {static_cast<float>(optimizer.weight_decay), optimizer.no_decay},
+                       .moments = {dtype_of(precision.optimizer_state_dtype),
+                                   precision.stochastic_rounding, recipe.run.seed}};
+  options.lr_schedule = recipe.lr_schedule();
+  options.staging_bytes = recipe.checkpoint.staging_mib << 20;
+  options.max_norm = static_cast<float>(recipe.gradient_clipping.max_norm);
+  return options;
+}
+
+sharding::Mesh mesh_of(const Recipe& recipe) {
+  const auto& degrees = recipe.parallelism;
+  return sharding::Mesh(
+      {{std::string(sharding::kReplicateAxis),
+        static_cast<int>(degrees.data_parallel_replicate_degree)},
+       {std::string(sharding::kShardAxis), static_cast<int>(degrees.data_parallel_shard_degree)}});
+}
+
+data::DataOptions data_options(const Recipe& recipe) {
+  return {.path = recipe.data.path,
+          .format = data_format(recipe.data.format),
+          .validation_path = recipe.data.validation_path,
+          .validation_fraction = recipe.data.validation_fraction,
+          .vocab_size = recipe.model.vocab_size,
+          .seq_length = recipe.training.seq_length,
+          .tokenizer = recipe.data.tokenizer,
+          .token_bytes = recipe.data.token_bytes};
+}
+
+data::BatchShape batch_shape(const Recipe& recipe) {
+  return {.seq_length = recipe.training.seq_length,
+          .micro_batch_size = recipe.training.micro_batch_size,
+          .num_micro_steps = recipe.training.gradient_accumulation_steps,
+          .world = mesh_of(recipe).degree(sharding::data_axes()),
+          .seed = recipe.run.seed};
+}
+
+}  // namespace sherd::engine

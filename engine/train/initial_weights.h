@@ -1,0 +1,16 @@
+/// A run's first weights from a Hugging Face folder (checkpoint.init_from).
+#pragma once
+
+#include "engine/huggingface/weights.h"
+#include "engine/train/training_options.h"
+
+namespace sherd::engine {
+
+/// The model in the words of engine/huggingface.
+huggingface::ModelWeights model_weights(const TrainingOptions& options);
+
+/// Opens the folder and compares it with the model; reads headers only.
+huggingface::FolderWeights open_folder_weights(checkpoint::Disk& disk, const std::string& folder,
+                                               const TrainingOptions& options);
+
+}  // namespace sherd::engine

@@ -1,0 +1,142 @@
+#include "engine/train/model_shape.h"
+
+#include <numeric>
+
+#include "core/error.h"
+#include "engine/train/training_options.h"
+#include "kernels/attention.h"
+
+namespace sherd::engine {
+namespace {
+
+using Model = Recipe::Model;
+
+kernels::ActivationKind activation_of(ActivationChoice choice) {
+  using Kind = kernels::ActivationKind;
+  switch (choice) {
+    case ActivationChoice::kGelu:
+      return Kind::kGelu;
+    case ActivationChoice::kSwiglu:
+      return Kind::kSwiGlu;
+    case ActivationChoice::kGeluErf:
+      return Kind::kGeluErf;
+    case ActivationChoice::kRelu2:
+      return Kind::kRelu2;
+    case ActivationChoice::kGeglu:
+      return Kind::kGeGlu;
+  }
+  CHECK(false, "unknown activation");
+  __builtin_unreachable();
+}
+
+kernels::RotaryFrequencies rotary_of(const Model& m) {
+  return {.theta = m.rope_theta,
+          .fraction = m.rope_fraction,
+          .scaling = m.rope_scaling,
+          .factor = m.rope_factor,
+          .original_length = m.rope_original_length,
+          .low_freq_factor = m.rope_low_freq_factor,
+          .high_freq_factor = m.rope_high_freq_factor,
+          .beta_fast = m.rope_beta_fast,
+          .beta_slow = m.rope_beta_slow,
+          .truncate = m.rope_truncate,
+          .attention_factor = m.rope_attention_factor,
+          .short_factors = m.rope_short_factors,
+          .long_factors = m.rope_long_factors};
+}
+
+// Of the layer `i`: windowed or not, turned or not, by the tables [0] or, in windows, the last one.
+model::LayerKind layer_kind(const Model& m, std::size_t i, std::size_t num_tables) {
+  const bool windowed = m.window > 0 && m.window_layers[i % m.window_layers.size()] == '1';
+  const bool turned =
+      m.positions == PositionChoice::kRope && m.rope_layers[i % m.rope_layers.size()] == '1';
+  const int table = windowed ? static_cast<int>(num_tables) - 1 : 0;
+  return {windowed ? m.window : 0, turned ? table : -1};
+}
+
+void set_layers(const Model& m, model::ModelShape& shape) {
+  const kernels::RotaryFrequencies full = rotary_of(m);
+  kernels::RotaryFrequencies windowed = full;
+  if (m.window_rope_theta > 0.0) windowed.theta = m.window_rope_theta;
+  if (!m.window_rope_scaling) windowed.scaling = kernels::RotaryScaling::kNone;
+  shape.rotary = {full};
+  if (m.window > 0 && windowed != full) shape.rotary.push_back(windowed);
+  const std::size_t period = std::lcm(m.window_layers.size(), m.rope_layers.size());
+  const auto layers = std::min<std::size_t>(period, static_cast<std::size_t>(m.num_layers));
+  for (std::size_t i = 0; i < layers; ++i) {
+    shape.layer_kinds.push_back(layer_kind(m, i, shape.rotary.size()));
+  }
+}
+
+}  // namespace
+
+DType dtype_of(FloatType type) {
+  switch (type) {
+    case FloatType::kF32:
+      return DType::kF32;
+    case FloatType::kBF16:
+      return DType::kBF16;
+    case FloatType::kF16:
+      return DType::kF16;
+  }
+  CHECK(false, "unknown float type");
+  __builtin_unreachable();
+}
+
+model::ModelShape model_shape(const Recipe& recipe) {
+  const Model& m = recipe.model;
+  model::ModelShape shape;
+  shape.num_layers = m.num_layers;
+  shape.width = m.hidden_size;
+  shape.query_heads = m.num_attention_heads;
+  shape.kv_heads = m.num_kv_heads;
+  shape.head_size = m.head_width;
+  shape.ffn_width = m.ffn_hidden_size;
+  shape.vocab_size = m.vocab_size;
+  shape.max_positions = m.max_seq_length;
+  shape.norm = m.norm == NormChoice::kLayerNorm ? kernels::NormKind::kLayerNorm
+                                                : kernels::NormKind::kRmsNorm;
+  shape.norm_placement = m.norm_placement;
+  shape.block_form = m.block;
+  shape.qk_norm = m.qk_norm;
+  shape.positions = m.positions == PositionChoice::kLearned ? model::Positions::kLearned
+                                                            : model::Positions::kRope;
+  shape.activation = activation_of(m.activation);
+  shape.biases = {m.norm_bias, m.qkv_bias, m.output_bias, m.mlp_bias};
+  shape.tied = m.tie_embeddings;
+  shape.dropout = m.dropout;
+  shape.norm_eps = m.norm_eps;
+  shape.norm_offset = m.norm_offset;
+  shape.init_std = m.init_std;
+  shape.attention_scale = m.attention_scale;
+  shape.attention_softcap = m.attention_softcap;
+  shape.embedding_scale = m.embedding_scale;
+  shape.residual_scale = m.residual_scale;
+  shape.logits_scale = m.logits_scale;
+  shape.logits_softcap = m.logits_softcap;
+  shape.sequences = recipe.training.micro_batch_size;
+  shape.seq_length = recipe.training.seq_length;
+  shape.dtype = dtype_of(recipe.mixed_precision.param_dtype);
+  shape.recompute = recipe.activation_checkpointing.mode;
+  set_layers(m, shape);
+  return shape;
+}
+
+double flops_per_token(const model::ModelShape& shape) {
+  const auto layers = static_cast<double>(shape.num_layers);
+  const auto width = static_cast<double>(shape.width);
+  const auto heads_width = static_cast<double>(shape.heads_width());
+  const double block = width * static_cast<double>(shape.qkv_width() + shape.up_width()) +
+                       heads_width * width + static_cast<double>(shape.ffn_width) * width;
+  const double head = width * static_cast<double>(shape.vocab_size);
+  const auto positions = static_cast<double>(shape.seq_length);
+  double keys = 0.0;  // that a query sees, on average, in all layers together
+  for (std::int64_t i = 0; i < shape.num_layers; ++i) {
+    const kernels::AttentionShape attention = shape.attention(i);
+    const auto window = static_cast<double>(attention.window);
+    keys += attention.windowed() ? window - window * window / (2.0 * positions) : positions / 2.0;
+  }
+  return 6.0 * (layers * block + head) + 12.0 * keys * heads_width;
+}
+
+}  // namespace sherd::engine

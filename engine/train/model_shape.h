@@ -1,0 +1,13 @@
+/// A recipe's model in the words of engine/model.
+#pragma once
+
+#include "engine/model/shape.h"
+#include "engine/recipe/recipe.h"
+
+namespace sherd::engine {
+
+DType dtype_of(FloatType type);
+
+model::ModelShape model_shape(const Recipe& recipe);
+
+}  // namespace sherd::engine

@@ -1,0 +1,139 @@
+#include "engine/train/resume_check.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "core/error.h"
+#include "engine/recipe/fields.h"
+#include "engine/recipe/stored.h"
+
+namespace sherd::engine {
+namespace {
+
+using nlohmann::json;
+
+OnResume on_resume_of(const std::string& key) {
+  const int row = field_index(key);
+  // What isn't a key of the recipe, such as the data's fingerprint, says what was trained on.
+  if (row < 0) return OnResume::kMustMatch;
+  return recipe_fields()[static_cast<std::size_t>(row)].on_resume;
+}
+
+/// A value as the first programs wrote it: numbers, and ordinals of enumerations.
+std::string text_of(const std::string& key, const json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_number_integer()) {
+    const auto number = value.get<std::int64_t>();
+    return text_of_ordinal(key, number).value_or(fmt::format("{}", number));
+  }
+  if (value.is_number()) return fmt::format("{}", value.get<double>());
+  return value.dump();
+}
+
+/// What a checkpoint knows of its run.
+class SavedRun {
+ public:
+  explicit SavedRun(const json& global) {
+    if (!global.is_object()) return;
+    if (const auto run = global.find("run"); run != global.end() && run->is_object()) run_ = *run;
+    if (const auto recipe = global.find("recipe"); recipe != global.end() && recipe->is_string()) {
+      recipe_ = printed_values(recipe->get<std::string>());
+    }
+  }
+
+  std::optional<std::string> value(const std::string& key) const {
+    if (const auto found = run_.find(key); found != run_.end()) return text_of(key, *found);
+    if (const auto found = recipe_.find(key); found != recipe_.end()) return found->second;
+    return default_value(key);
+  }
+  /// The key came later, and follows from others where nobody sets it.
+  bool is_older_than(const std::string& key) const {
+    return !recipe_.empty() && field_index(key) >= 0;
+  }
+
+ private:
+  json run_ = json::object();
+  RecipeTexts recipe_;
+};
+
+}  // namespace
+
+std::shared_ptr<const json> run_settings(const Recipe& recipe, std::uint64_t data_fingerprint) {
+  json settings = compared_values(recipe);
+  settings["data (fingerprint)"] = fmt::format("{:016x}", data_fingerprint);
+  return std::make_shared<const json>(std::move(settings));
+}
+
+bool ResumeCheck::has_changed(std::string_view key) const {
+  return std::any_of(changed.begin(), changed.end(),
+                     [&](const Difference& difference) { return difference.key == key; });
+}
+
+ResumeCheck compare_runs(const json& global, const json& settings) {
+  const SavedRun saved(global);
+  ResumeCheck check;
+  for (const auto& [key, value] : settings.items()) {
+    const std::string now = text_of(key, value);
+    const std::optional<std::string> before = saved.value(key);
+    if (before == now || (!before && saved.is_older_than(key))) continue;
+    auto& differences = on_resume_of(key) == OnResume::kMustMatch ? check.refused : check.changed;
+    differences.push_back({key, before.value_or("missing"), now});
+  }
+  return check;
+}
+
+ResumeCheck compare_models(const json& global, const json& settings) {
+  ResumeCheck all = compare_runs(global, settings), models;
+  for (auto* differences : {&all.refused, &all.changed}) {
+    for (ResumeCheck::Difference& difference : *differences) {
+      // How many positions there are is in the shapes, and dropout is the new run's own.
+      if (!difference.key.starts_with("model.") || difference.key == "model.dropout" ||
+          difference.key == "model.max_seq_length") {
+        continue;
+      }
+      models.changed.push_back(std::move(difference));
+    }
+  }
+  return models;
+}
+
+void require_same_run(const ResumeCheck& check, const std::string& checkpoint) {
+  if (check.refused.empty()) return;
+  std::string differences;
+  for (const auto& [key, saved, now] : check.refused) {
+    differences += fmt::format("{}{} is {} in the checkpoint and {} in the recipe",
+                               differences.empty() ? "" : "; ", key, saved, now);
+  }
+  throw UsageError(
+      "{}: {}. Resume with the recipe of the checkpoint, or start anew in another run.output_dir "
+      "(checkpoint.init_from takes its weights).",
+      checkpoint, differences);
+}
+
+std::string changes_text(const ResumeCheck& check) {
+  if (check.changed.empty()) return {};
+  std::string text = "unlike the checkpoint's run:";
+  for (const auto& [key, saved, now] : check.changed) {
+    text += fmt::format("\n  {}: {} (checkpoint: {})", key, now, saved);
+  }
+  return text;
+}
+
+optim::LossScaler::State resumed_scaler(const optim::LossScaler::State& saved,
+                                        const optim::LossScaling& options,
+                                        const ResumeCheck& check) {
+  using Mode = optim::LossScaling::Mode;
+  if (options.mode != Mode::kDynamic || check.has_changed("loss_scaling.mode")) {
+    optim::LossScaler::State fresh = optim::LossScaler(options).state();
+    fresh.skips_in_a_row = saved.skips_in_a_row;
+    fresh.total_skips = saved.total_skips;
+    return fresh;
+  }
+  optim::LossScaler::State state = saved;
+  state.scale = std::max(state.scale, options.min_scale);
+  state.credit = std::min(state.credit, options.hysteresis);
+  return state;
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,53 @@
+/// Whether a checkpoint is of the run that goes on from it.
+///
+/// A checkpoint keeps, under "run" of its manifest, every value of its recipe that isn't free to
+/// change (the field table says which: engine/recipe/fields.h) and the fingerprint of its data, as
+/// texts. What an older checkpoint lacks there comes from the recipe that it keeps whole.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "checkpoint/store/committed.h"
+#include "engine/recipe/recipe.h"
+#include "optim/loss_scaler.h"
+
+namespace sherd::engine {
+
+/// What a checkpoint says of its run.
+std::shared_ptr<const nlohmann::json> run_settings(const Recipe& recipe,
+                                                   std::uint64_t data_fingerprint);
+
+/// Two runs, compared key by key.
+struct ResumeCheck {
+  struct Difference {
+    std::string key, saved, now;
+  };
+  std::vector<Difference> refused;  ///< keys that must match
+  std::vector<Difference> changed;  ///< keys that may change
+
+  bool has_changed(std::string_view key) const;
+};
+
+/// `global` is a manifest's; `settings` the run's own. Keys that aren't in `settings` aren't compared.
+ResumeCheck compare_runs(const nlohmann::json& global, const nlohmann::json& settings);
+
+/// The model's keys alone, for weights that start a new run: all of them `changed`, none refused.
+ResumeCheck compare_models(const nlohmann::json& global, const nlohmann::json& settings);
+
+/// Errors   UsageError if a key that must match doesn't: every such key, both values, what to do.
+void require_same_run(const ResumeCheck& check, const std::string& checkpoint);
+
+/// Lines for the log, "  optimizer.lr: 0.001 (checkpoint: 0.0003)", below one line that says what
+/// they are; "" without changes.
+std::string changes_text(const ResumeCheck& check);
+
+/// The scaler's state to go on with. A changed mode starts anew with the recipe's scale; static always
+/// has the recipe's scale; dynamic goes on, within the recipe's min_scale and hysteresis.
+optim::LossScaler::State resumed_scaler(const optim::LossScaler::State& saved,
+                                        const optim::LossScaling& options,
+                                        const ResumeCheck& check);
+
+}  // namespace sherd::engine

@@ -1,0 +1,115 @@
+#include "engine/train/run_state.h"
+
+#include <algorithm>
+#include <map>
+
+#include "engine/model/parameters.h"
+
+namespace sherd::engine {
+namespace {
+
+constexpr const char* kParam = "param";
+
+using Index = std::map<std::pair<std::uint32_t, std::string>, int>;  // parameter, kind -> tensor
+
+Index index_of(const TrainingOptions& options, const std::vector<sharding::StateTensor>& tensors) {
+  std::map<std::string, std::uint32_t> parameters;
+  for (const UnitSpec& unit : model::parameter_table(options.model)) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      parameters[parameter.name] = parameter.index;
+    }
+  }
+  Index index;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    index[{parameters.at(tensors[i].name), tensors[i].kind}] = static_cast<int>(i);
+  }
+  return index;
+}
+
+// Ranks with copies of a slice divide it among themselves.
+sharding::Piece saved_part(const sharding::UnitState& unit, const sharding::Piece& piece) {
+  const sharding::SliceRange& saved = unit.saved_range();
+  const std::int64_t begin = std::max(piece.position, saved.first);
+  const std::int64_t end = std::min(piece.position + piece.count, saved.first + saved.count);
+  if (begin >= end) return {piece.parameter, piece.first_element, 0, piece.position};
+  return {piece.parameter, piece.first_element + begin - piece.position, end - begin, begin};
+}
+
+// The same of a moment's piece, which knows its place in the parameter only.
+optim::MomentPiece saved_part(const sharding::UnitState& unit, const optim::MomentPiece& moment) {
+  const std::uint32_t parameter = moment.parameter - unit.spec().parameters[0].index;
+  const std::int64_t slice_begin = moment.owner * unit.layout().slice_numel();
+  const std::int64_t position =
+      unit.layout().offset(static_cast<int>(parameter)) + moment.first_element - slice_begin;
+  const sharding::Piece part = saved_part(
+      unit, {static_cast<int>(parameter), moment.first_element, moment.data.numel, position});
+  optim::MomentPiece saved = moment;
+  saved.first_element = part.first_element;
+  saved.data = moment.data.part(part.first_element - moment.first_element, part.count);
+  return saved;
+}
+
+void add_weights(const ShardedModel& model, const Index& index, Pieces which,
+                 std::vector<sharding::StatePiece>& pieces) {
+  for (const sharding::UnitState& unit : model.units()) {
+    for (const int owner : unit.updated_slices()) {
+      if (which == Pieces::kOwned && owner != unit.own_slice()) continue;
+      for (const sharding::Piece& whole : unit.layout().pieces(owner)) {
+        const sharding::Piece piece = which == Pieces::kOwned ? saved_part(unit, whole) : whole;
+        if (piece.count == 0) continue;
+        const ParameterSpec& parameter = unit.spec().parameters[piece.parameter];
+        pieces.push_back({index.at({parameter.index, kParam}), piece.first_element, piece.count,
+                          unit.master(owner).part(piece.position, piece.count)});
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<sharding::StateTensor> state_tensors(const TrainingOptions& options) {
+  const auto kinds_of = optim::descriptor_of(options.optimizer.type).moments;
+  std::vector<sharding::StateTensor> tensors;
+  for (const UnitSpec& unit : model::parameter_table(options.model)) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      tensors.push_back({parameter.name, kParam, parameter.shape, DType::kF32});
+      for (const std::string& kind : kinds_of(options.optimizer, unit, parameter)) {
+        tensors.push_back({parameter.name, kind, parameter.shape, options.optimizer.moments.dtype});
+      }
+    }
+  }
+  return tensors;
+}
+
+sharding::State run_state(const TrainingOptions& options, const ShardedModel& model,
+                          const TrainingStep& training_step, Pieces pieces) {
+  sharding::State state{state_tensors(options), {}};
+  const Index index = index_of(options, state.tensors);
+  add_weights(model, index, pieces, state.pieces);
+  std::map<std::uint32_t, const sharding::UnitState*> unit_of;  // by parameter
+  for (const sharding::UnitState& unit : model.units()) {
+    for (const ParameterSpec& parameter : unit.spec().parameters) unit_of[parameter.index] = &unit;
+  }
+  for (optim::MomentPiece moment : training_step.optimizer().moments()) {
+    const sharding::UnitState& unit = *unit_of.at(moment.parameter);
+    if (pieces == Pieces::kOwned) {
+      if (moment.owner != unit.own_slice()) continue;
+      moment = saved_part(unit, moment);
+      if (moment.data.numel == 0) continue;
+    }
+    state.pieces.push_back({index.at({moment.parameter, moment.kind}), moment.first_element,
+                            moment.data.numel, moment.data});
+  }
+  return state;
+}
+
+sharding::State weights(const TrainingOptions& options, const ShardedModel& model, Pieces pieces) {
+  sharding::State state;
+  for (sharding::StateTensor& tensor : state_tensors(options)) {
+    if (tensor.kind == kParam) state.tensors.push_back(std::move(tensor));
+  }
+  add_weights(model, index_of(options, state.tensors), pieces, state.pieces);
+  return state;
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,22 @@
+/// A run's state in the words of checkpoints: logical tensors and this rank's pieces of them.
+#pragma once
+
+#include "engine/train/training_step.h"
+#include "sharding/state/state.h"
+
+namespace sherd::engine {
+
+/// Every state tensor of the model, the same list on every rank: each parameter's FP32 values
+/// ("param") and moments.
+std::vector<sharding::StateTensor> state_tensors(const TrainingOptions& options);
+
+enum class Pieces {
+  kOwned,  ///< this rank's part of its own slice: all ranks together have each element once
+  kHeld,   ///< every slice that this rank updates, which a load must fill (stage 0: all of them)
+};
+sharding::State run_state(const TrainingOptions& options, const ShardedModel& model,
+                          const TrainingStep& training_step, Pieces pieces);
+/// The parameters alone.
+sharding::State weights(const TrainingOptions& options, const ShardedModel& model, Pieces pieces);
+
+}  // namespace sherd::engine

@@ -1,0 +1,93 @@
+#include "engine/train/stop_request.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+
+#include "core/error.h"
+
+namespace sherd::engine {
+namespace {
+
+std::atomic<StopRequest> request{StopRequest::kNone};
+static_assert(std::atomic<StopRequest>::is_always_lock_free);
+std::atomic<unsigned> deadline_seconds{0};
+std::atomic<int> first_signal{0};  // of those that ask for a requeue
+
+// alarm(), write() and _exit() are among the few calls that a signal handler may make.
+extern "C" void interrupt(int) {
+  request.store(StopRequest::kInterrupt, std::memory_order_relaxed);
+}
+
+extern "C" void requeue(int signal) {
+  int none = 0;
+  first_signal.compare_exchange_strong(none, signal, std::memory_order_relaxed);
+  if (request.exchange(StopRequest::kRequeue, std::memory_order_relaxed) != StopRequest::kRequeue) {
+    ::alarm(deadline_seconds.load(std::memory_order_relaxed));
+  }
+}
+
+extern "C" void end_at_deadline(int) {
+  constexpr char kLine[] =
+      "sherd: asked to end by a signal, and checkpoint.stop_deadline passed before a "
+      "checkpoint was written; the next start goes on from the one before.\n";
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kLine, sizeof kLine - 1);
+  ::_exit(75);
+}
+
+void install(int signal, void (*handler)(int), int flags) {
+  struct sigaction action {};
+  action.sa_handler = handler;
+  action.sa_flags = flags | SA_RESTART;  // reads and writes stay whole
+  sigemptyset(&action.sa_mask);
+  CHECK(::sigaction(signal, &action, nullptr) == 0);
+}
+
+bool is_ignored(int signal) {
+  struct sigaction action {};
+  CHECK(::sigaction(signal, nullptr, &action) == 0);
+  return action.sa_handler == SIG_IGN;
+}
+
+}  // namespace
+
+void install_stop_handlers(std::optional<std::chrono::seconds> requeue_deadline) {
+  ::alarm(0);
+  request = StopRequest::kNone;
+  first_signal = 0;
+  // RESETHAND gives the second Ctrl-C its default action.
+  install(SIGINT, interrupt, static_cast<int>(SA_RESETHAND));
+  if (requeue_deadline) {
+    CHECK(requeue_deadline->count() >= 1, "a deadline of {} s", requeue_deadline->count());
+    deadline_seconds = static_cast<unsigned>(requeue_deadline->count());
+    install(SIGALRM, end_at_deadline, 0);
+  }
+  for (const int signal : {SIGTERM, SIGUSR1, SIGHUP}) {
+    if (signal == SIGHUP && is_ignored(signal)) continue;
+    install(signal, requeue_deadline ? requeue : SIG_DFL, 0);
+  }
+}
+
+void outlive_lost_output() {
+  for (const int signal : {SIGPIPE, SIGXFSZ}) install(signal, SIG_IGN, 0);
+}
+
+StopRequest stop_request() {
+  return request.load(std::memory_order_relaxed);
+}
+
+std::string asked_by(StopRequest stop) {
+  if (stop == StopRequest::kInterrupt) return "Ctrl-C";
+  const char* name = ::sigabbrev_np(first_signal.load(std::memory_order_relaxed));
+  return name ? fmt::format("SIG{}", name) : "a signal";
+}
+
+void throw_stopped(StopRequest stop, const std::string& where) {
+  const std::string text = fmt::format("{} {}", asked_by(stop), where);
+  if (stop == StopRequest::kRequeue) throw Requeue("{}", text);
+  throw Interrupted("{}", text);
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,66 @@
+/// Brings a rank its micro-batches: read ahead by a thread, and where the device's memory isn't the
+/// host's, copied there beside the computation.
+///
+///   read     | 2 |     | 3 |        by data::BatchPrefetcher, into host memory
+///   copy        | 1 |     | 2 |     on a stream of its own
+///   compute    |   0   |   1   |
+///
+/// Two batches on either side: the host's is free once it has been copied, the device's once its
+/// micro-step has been computed.
+#pragma once
+
+#include <array>
+#include <optional>
+
+#include "engine/data/prefetcher.h"
+#include "engine/train/training_step.h"
+#include "sharding/mesh/mirrored_buffer.h"
+
+namespace sherd::engine {
+
+/// The two micro-batches of tokens, inputs and targets each, that are filled in turn.
+std::vector<BufferSpec> batch_buffers(const TrainingOptions& options);
+
+class TokenFeed {
+ public:
+  TokenFeed(const TrainingOptions& options, const sharding::Rank& rank, data::FillBatch fill);
+
+  /// Begins to read with the first micro-step of `step`.
+  void start(std::int64_t step);
+  /// The micro-batches in order from `start` on; valid on the compute stream until the next call. A
+  /// step that is replayed, before the run stops, asks for its batches again: they are made anew,
+  /// and reading ahead is over.
+  /// Errors   what the filling throws, at the batch that it threw for
+  TokenBatch next(std::int64_t step, std::int64_t micro_step);
+
+ private:
+  /// One of the two places for a batch.
+  struct Place {
+    sharding::MirroredBuffer inputs, targets;
+    std::unique_ptr<Event> copied, computed;
+
+    data::Batch host() const { return {inputs.host(), targets.host()}; }
+    TokenBatch device() const { return {inputs.device(), targets.device()}; }
+    void to_device(Stream& stream) const {
+      inputs.to_device(stream);
+      targets.to_device(stream);
+    }
+  };
+  const Place& place_of(std::int64_t number) const {
+    return places_[static_cast<std::size_t>((number - first_) % 2)];
+  }
+  void bring(std::int64_t number);
+  TokenBatch make_anew(std::int64_t step, std::int64_t micro_step);
+
+  const sharding::Rank& rank_;
+  const std::int64_t num_micro_steps_;
+  const data::FillBatch fill_;
+  std::array<Place, 2> places_;
+  std::optional<data::BatchPrefetcher> prefetcher_;
+  std::int64_t first_ = 0;    ///< the batch that reading ahead began with
+  std::int64_t next_ = 0;     ///< the batch that is asked for next
+  std::int64_t brought_ = 0;  ///< batches before this one are on their way to the device
+  std::unique_ptr<Stream> copies_;
+};
+
+}  // namespace sherd::engine

@@ -1,0 +1,43 @@
+/// What one rank needs to know to build its part of a training, in the words of the layers below.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/model/shape.h"
+#include "optim/loss_scaler.h"
+#include "optim/lr_schedule.h"
+#include "optim/optimizer.h"
+#include "sharding/zero/parameter_gather.h"
+#include "sharding/zero/placement.h"
+#include "sharding/zero/unit.h"
+
+namespace sherd::engine {
+
+struct TrainingOptions {
+  model::ModelShape model;
+  sharding::Placement placement;
+  sharding::Precision precision;
+  sharding::GatherOptions gather;
+  int num_micro_steps = 1;
+  std::uint64_t seed = 0;
+
+  optim::LossScaling loss_scaling;
+  optim::OptimizerOptions optimizer;
+  optim::LrSchedule lr_schedule;
+  float max_norm = 0.0f;  ///< 0: no clipping
+
+  std::int64_t staging_bytes = 0;  ///< of a rank's checkpoints, at most; 0: all that it saves
+
+  /// Tokens of one step over all ranks: what the loss is divided by, once. `data_degree` is the
+  /// number of parts into which ranks divide a batch (Rank::data_degree).
+  std::int64_t tokens_per_step(int data_degree) const {
+    return model.tokens() * num_micro_steps * data_degree;
+  }
+};
+
+/// Floating-point operations of one token's forward and backward: 6 per parameter that is
+/// multiplied (Kaplan et al. 2020, §2.1), and 12 H K per block for each key that a query sees, for
+/// attention's two products: S / 2 keys, or with a window W - W^2 / (2 S).
+double flops_per_token(const model::ModelShape& shape);
+
+}  // namespace sherd::engine

@@ -1,0 +1,193 @@
+// A training step, as one rank takes it:
+//
+//   for each micro-step   forward, backward: each unit's gradient is accumulated or reduced as soon as
+//                         the unit's backward is done
+//   reduce_step_stats     one small exchange: loss, gradient norm, and whether all is finite
+//   update                (or skip, if the gradient overflowed) a rank's own slices, at stage 0 all of
+//                         them; then `publish`: an all-gather under the next forward at stages 1-2,
+//                         nothing at 0, the next gather at 3
+//
+// Which of it communicates, and when, is the business of ParameterGather and GradientReduction.
+
+#include "engine/train/training_step.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/train/sharding_plan.h"
+
+namespace sherd::engine {
+namespace {
+
+constexpr const char* kStats = "step stats";
+
+}  // namespace
+
+std::vector<BufferSpec> TrainingStep::buffers(const TrainingOptions& options,
+                                              const sharding::ShardingPlan& plan, int rank) {
+  const int world_size = plan.mesh.world_size();
+  const optim::NormBuffers norm = optim::gradient_norm_buffers(plan.units);
+  std::vector<BufferSpec> buffers =
+      optim::descriptor_of(options.optimizer.type).buffers(options.optimizer, plan, rank);
+  buffers.insert(buffers.end(), {norm.sums, norm.workspace,
+                                 sharding::Agreement<RankStats>::buffer(kStats, world_size),
+                                 Diagnosis::Reports::buffer("diagnosis", world_size)});
+  return buffers;
+}
+
+sharding::Traffic TrainingStep::traffic(const TrainingOptions& options, const sharding::Mesh& mesh,
+                                        int rank) {
+  const sharding::ShardingPlan plan = sharding_plan(options, mesh);
+  sharding::Traffic traffic = sharding::parameter_traffic(
+      plan.units, options.gather, training_uses(options.model), options.num_micro_steps);
+  traffic.add(sharding::gradient_traffic(plan.units, options.num_micro_steps));
+  traffic.add(optim::descriptor_of(options.optimizer.type).traffic(options.optimizer, plan, rank));
+  traffic.add(sharding::Agreement<RankStats>::traffic(kStats, mesh.world_size()));
+  return traffic;
+}
+
+TrainingStep::TrainingStep(const TrainingOptions& options, ShardedModel& model)
+    : options_(options),
+      model_(model),
+      rank_(model.rank()),
+      optimizer_(optim::make_optimizer(options.optimizer, rank_, model.units())),
+      norm_(rank_, model.units()),
+      stats_(rank_, kStats),
+      diagnosis_reports_(rank_, "diagnosis"),
+      scaler_(options.loss_scaling) {}
+
+StepResult TrainingStep::run(std::int64_t step, const NextBatch& next_batch, StopRequest asked) {
+  accumulate_gradients(step, next_batch);
+  const StepStats stats = reduce_step_stats(asked);
+  StepResult result = stats.result;
+  result.lr = optim::learning_rate(options_.lr_schedule, step);
+  result.loss_scale = scaler_.scale();
+  if (stats.finite) {
+    update(step, stats.gradient_scale);
+    scaler_.clean_step();
+  } else if (scaler_.active()) {
+    skip(result);
+  } else {
+    explain_non_finite(step, next_batch, stats);
+  }
+  return result;
+}
+
+// Parameters, moments and Adam's step count stay as they are. Every rank is here, since all have the
+// same statistics. Weights that aren't finite give such gradients at any scale: that is no overflow.
+void TrainingStep::skip(StepResult& result) {
+  Diagnosis diagnosis(model_, diagnosis_reports_);
+  if (const std::string where = diagnosis.non_finite_weight(); !where.empty()) {
+    throw TrainingError(
+        "the weights aren't finite, so no loss scale helps: {}. Go on from an older checkpoint, "
+        "with "
+        "a lower optimizer.lr or gradient_clipping.max_norm.",
+        where);
+  }
+  diagnosis.look_at_slices();
+  result.skipped = true;
+  result.overflow = diagnosis.where();
+  scaler_.skipped_step();
+}
+
+// The step's gradient on every rank's slices, and the sum of this rank's token losses.
+void TrainingStep::accumulate_gradients(std::int64_t step, const NextBatch& next_batch) {
+  std::vector<int> uses;
+  for (int micro_step = 0; micro_step < options_.num_micro_steps; ++micro_step) {
+    const std::vector<int> more = model_.training_uses();
+    uses.insert(uses.end(), more.begin(), more.end());
+  }
+  model_.parameters().plan(std::move(uses));
+
+  for (int micro_step = 0; micro_step < options_.num_micro_steps; ++micro_step) {
+    const model::Pass pass = pass_of(step, micro_step, next_batch(step, micro_step));
+    model_.gradients().begin_micro_step(micro_step);
+    model_.forward(pass);
+    model_.backward(pass);
+    model_.add_losses(options_.model.tokens(), micro_step == 0);
+  }
+  model_.gradients().finish();
+}
+
+model::Pass TrainingStep::pass_of(std::int64_t step, int micro_step,
+                                  const TokenBatch& batch) const {
+  const std::int64_t rows_before =
+      static_cast<std::int64_t>(micro_step) * rank_.data_degree() + rank_.data_index();
+  return {
+      .inputs = batch.inputs,
+      .targets = batch.targets,
+      .training = true,
+      .seed = options_.seed,
+      .step = static_cast<std::uint32_t>(step),
+      .first_row = rows_before * options_.model.sequences,
+      .gradient_scale = static_cast<float>(
+          scaler_.scale() / static_cast<double>(options_.tokens_per_step(rank_.data_degree())))};
+}
+
+TrainingStep::RankStats TrainingStep::own_stats(StopRequest asked) {
+  RankStats stats{.sum_of_squares = norm_.local_sum_of_squares(),
+                  .loss_sum = model_.loss_sum(),
+                  .stop_request = static_cast<double>(asked)};
+  if (!rank_.counts_tokens()) stats.loss_sum = 0.0;
+  // Read when the step's work is done: a GPU knows only then how long it waited.
+  const auto waited = rank_.compute().waited();
+  const auto cpu = rank_.gather().cpu_time() + rank_.reduce().cpu_time();
+  using Milliseconds = std::chrono::duration<double, std::milli>;
+  stats.exposed_comm_ms = Milliseconds(waited - waited_before_).count();
+  stats.comm_cpu_ms = Milliseconds(cpu - cpu_before_).count();
+  waited_before_ = waited;
+  cpu_before_ = cpu;
+  return stats;
+}
+
+// Every rank adds the same numbers in the same order, so every rank decides alike.
+TrainingStep::StepStats TrainingStep::reduce_step_stats(StopRequest asked) {
+  TraceSpan span(rank_.compute(), "step stats");
+  rank_.memory->enter(kUpdate);
+  double sum_of_squares = 0.0;
+  double total_loss = 0.0;
+  StepStats stats;
+  StepResult& result = stats.result;
+  for (const RankStats& of_rank : stats_.all(kStats, own_stats(asked))) {
+    sum_of_squares += of_rank.sum_of_squares;
+    total_loss += of_rank.loss_sum;
+    result.exposed_comm_ms = std::max(result.exposed_comm_ms, of_rank.exposed_comm_ms);
+    result.comm_cpu_ms = std::max(result.comm_cpu_ms, of_rank.comm_cpu_ms);
+    result.stop =
+        std::max(result.stop, static_cast<StopRequest>(static_cast<int>(of_rank.stop_request)));
+  }
+  stats.norm = static_cast<float>(std::sqrt(sum_of_squares) / scaler_.scale());
+  stats.loss = total_loss / static_cast<double>(options_.tokens_per_step(rank_.data_degree()));
+  stats.finite = std::isfinite(stats.norm) && std::isfinite(stats.loss);
+  stats.gradient_scale =
+      static_cast<float>(optim::clip_scale(stats.norm, options_.max_norm) / scaler_.scale());
+  result.loss = stats.loss;
+  result.grad_norm = stats.norm;
+  return stats;
+}
+
+void TrainingStep::update(std::int64_t step, float gradient_scale) {
+  if (before_update) before_update();
+  TraceSpan span(rank_.compute(), "update");
+  const optim::UpdateStep how{
+      .lr = static_cast<float>(optim::learning_rate(options_.lr_schedule, step)),
+      .time_step = ++num_updates_,
+      .gradient_scale = gradient_scale};
+  optimizer_->prepare(rank_.compute(), how);
+  for (std::size_t unit = 0; unit < model_.units().size(); ++unit) {
+    optimizer_->update(rank_.compute(), static_cast<int>(unit), how);
+    model_.parameters().publish(static_cast<int>(unit));
+  }
+}
+
+void TrainingStep::explain_non_finite(std::int64_t step, const NextBatch& next_batch,
+                                      const StepStats& stats) {
+  Diagnosis diagnosis(model_, diagnosis_reports_);
+  diagnosis.look_at_slices();
+  diagnosis.watch_gradients();
+  accumulate_gradients(step, next_batch);
+  diagnosis.stop_watching(model_.loss_sum());
+  throw TrainingError("{}", diagnosis.explain(step, stats.loss, stats.norm));
+}
+
+}  // namespace sherd::engine

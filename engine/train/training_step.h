@@ -1,0 +1,117 @@
+/// One training step of one rank: the file to read first is training_step.cpp.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "engine/train/diagnosis.h"
+#include "engine/train/sharded_model.h"
+#include "engine/train/stop_request.h"
+#include "optim/clip.h"
+#include "sharding/mesh/exchange.h"
+
+namespace sherd::engine {
+
+/// What every rank knows after a step, the same on all of them.
+struct StepResult {
+  double loss = 0.0;       ///< mean over the tokens of the whole step
+  float grad_norm = 0.0f;  ///< before clipping
+  double lr = 0.0;
+  double exposed_comm_ms =
+      0.0;  ///< of the rank whose compute stream stood still longest for communication
+  double comm_cpu_ms = 0.0;  ///< of the rank whose communication workers used most processor time
+  /// What some rank was asked for: all stop after this step.
+  StopRequest stop = StopRequest::kNone;
+  bool skipped = false;     ///< the gradient overflowed: no update, a lower loss scale
+  double loss_scale = 1.0;  ///< of this step
+  std::string overflow;     ///< of a skipped step: the first non-finite gradient
+};
+
+/// A rank's micro-batch, i32 [T] each.
+struct TokenBatch {
+  ConstTensor inputs, targets;
+};
+/// Gives the rank's micro-batches, each valid until the next call.
+using NextBatch = std::function<TokenBatch(std::int64_t step, std::int64_t micro_step)>;
+
+class TrainingStep {
+ public:
+  TrainingStep(const TrainingOptions& options, ShardedModel& model);
+
+  /// Everything that it acquires on rank `rank`: the optimizer's buffers, and what the exchanges of
+  /// statistics need.
+  static std::vector<BufferSpec> buffers(const TrainingOptions& options,
+                                         const sharding::ShardingPlan& plan, int rank);
+  /// What rank `rank` sends in one step, to the byte. Not in it: evaluations, and the diagnosis of a
+  /// step that is skipped or replayed.
+  static sharding::Traffic traffic(const TrainingOptions& options, const sharding::Mesh& mesh,
+                                   int rank);
+
+  /// Runs step `step` (from 0). `asked` is this rank's wish to end after the step.
+  /// With loss scaling, a step whose gradient isn't finite is skipped by all ranks.
+  /// Errors   TrainingError if the loss or the gradient is not finite without loss scaling: the
+  ///          parameters are then as before the step, which is replayed once to find where the
+  ///          first such value arose. TrainingError if the scaler gives up (optim/loss_scaler.h).
+  StepResult run(std::int64_t step, const NextBatch& next_batch,
+                 StopRequest asked = StopRequest::kNone);
+
+  /// Called before the parameters and moments of a step change (not if it is skipped). Checkpointing waits
+  /// there until its snapshot is taken.
+  std::function<void()> before_update;
+
+  /// What the trajectory depends on besides parameters and moments.
+  struct Counters {
+    std::int64_t num_updates = 0;  ///< steps that weren't skipped: Adam's t
+    optim::LossScaler::State scaler;
+    bool operator==(const Counters&) const = default;
+  };
+  Counters counters() const { return {num_updates_, scaler_.state()}; }
+  void restore(const Counters& counters) {
+    num_updates_ = counters.num_updates;
+    scaler_.restore(counters.scaler);
+  }
+  const optim::Optimizer& optimizer() const { return *optimizer_; }
+
+ private:
+  /// What a rank tells all others at the end of a step's backward.
+  struct RankStats {
+    double sum_of_squares = 0.0;  ///< of its slices' gradients; of copies of a slice one counts
+    double loss_sum = 0.0;        ///< over its tokens
+    double exposed_comm_ms = 0.0;
+    double comm_cpu_ms = 0.0;
+    double stop_request = 0.0;
+  };
+  /// What all ranks make of that, each the same.
+  struct StepStats {
+    double loss = 0.0;
+    float norm = 0.0f;
+    float gradient_scale = 1.0f;  ///< clip factor / loss scale
+    bool finite = true;
+    StepResult result;
+  };
+
+  void accumulate_gradients(std::int64_t step, const NextBatch& next_batch);
+  RankStats own_stats(StopRequest asked);
+  StepStats reduce_step_stats(StopRequest asked);
+  void update(std::int64_t step, float gradient_scale);
+  void skip(StepResult& result);
+  [[noreturn]] void explain_non_finite(std::int64_t step, const NextBatch& next_batch,
+                                       const StepStats& stats);
+  model::Pass pass_of(std::int64_t step, int micro_step, const TokenBatch& batch) const;
+
+  const TrainingOptions& options_;
+  ShardedModel& model_;
+  const sharding::Rank& rank_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  optim::GradientNorm norm_;
+  sharding::Agreement<RankStats> stats_;
+  Diagnosis::Reports diagnosis_reports_;
+  optim::LossScaler scaler_;
+  std::int64_t num_updates_ = 0;
+  std::chrono::nanoseconds waited_before_{0};
+  std::chrono::nanoseconds cpu_before_{0};
+};
+
+}  // namespace sherd::engine

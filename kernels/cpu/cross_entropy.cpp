@@ -1,0 +1,167 @@
+// T tokens, V vocabulary.
+#include <cmath>
+#include <limits>
+
+#include "kernels/cpu/blocks.h"
+#include "kernels/cpu/lane_sum.h"
+#include "kernels/cpu/token.h"
+#include "kernels/cpu/vector_math.h"
+#include "kernels/dispatch_float.h"
+
+namespace sherd::kernels::cpu {
+namespace {
+
+float block_maximum(const float* x, int count) {
+  float maximum = -std::numeric_limits<float>::infinity();
+#pragma omp simd reduction(max : maximum)
+  for (int i = 0; i < count; ++i) maximum = x[i] > maximum ? x[i] : maximum;
+  return maximum;
+}
+
+template <class T>
+void scale_row(T* row, std::int64_t width, float factor) {
+  for_each_block(0, width, [&](std::int64_t first, int count) {
+    BlockScratch in, out;
+    const float* x = load_block(row + first, count, in);
+    float* y = block_target(row + first, out);
+#pragma omp simd
+    for (int i = 0; i < count; ++i) y[i] = factor * x[i];
+    store_block(row + first, count, out);
+  });
+}
+
+// sum of exp(x - base) over a row: `base` is nearly the target's logit.
+struct RowSum {
+  float base;
+  double sum = 0.0;
+};
+
+/// The logits as they lie.
+struct PlainLogits {
+  static constexpr bool kPlain = true;
+  const float* shape(const float* x, int, BlockScratch&) const { return x; }
+  float shape(float x) const { return x; }
+  float slope(float) const { return 1.0f; }
+};
+
+/// Scaled and capped ones: computed from the logits whenever they are read, and never stored.
+struct ShapedLogits {
+  static constexpr bool kPlain = false;
+  explicit ShapedLogits(const LogitsForm& form) : scale(form.scale), cap(form.softcap) {
+    if (cap > 0.0f) inverse = 1.0f / cap;
+  }
+  const float* shape(const float* x, int count, BlockScratch& scratch) const {
+#pragma omp simd
+    for (int i = 0; i < count; ++i) scratch.value[i] = shape(x[i]);
+    return scratch.value;
+  }
+  float shape(float x) const {
+    const float z = scale * x;
+    return cap > 0.0f ? cap * fast_tanh(z * inverse) : z;
+  }
+  /// dz/dx at the x whose shape is z.
+  float slope(float z) const {
+    const float tanh = z * inverse;
+    return scale * std::fma(-tanh, tanh, 1.0f);  // inverse is 0 without a cap
+  }
+  float scale, cap, inverse = 0.0f;
+};
+
+// One pass: exponentials are taken of what a logit exceeds the target's by, which needs no maximum
+// first, but for the rare logit that exceeds it by too much for a float: then that is the base from
+// there on. `keep`: the exponentials replace the logits, which are plain floats.
+template <class T, class Form>
+RowSum sum_exponentials(T* logits_V, std::int64_t V, const Form& form, float target_logit,
+                        bool keep) {
+  constexpr float kMost = 30.0f;  // then sums and what divides by them stay far from either end
+  RowSum row{target_logit};
+  for_each_block(0, V, [&](std::int64_t first, int count) {
+    BlockScratch in, shaped, out;
+    const float* x = form.shape(load_block(logits_V + first, count, in), count, shaped);
+    const float maximum = block_maximum(x, count);
+    if (!(maximum - row.base <= kMost)) {
+      const float factor = fast_exp(row.base - maximum);
+      row.sum *= factor;
+      if (keep) scale_row(logits_V, first, factor);
+      row.base = maximum;
+    }
+    const float base = row.base;
+    float* e = keep ? block_target(logits_V + first, out) : out.value;
+#pragma omp simd
+    for (int i = 0; i < count; ++i) e[i] = fast_exp(x[i] - base);
+    LaneSum sum;
+    sum.add_values(e, count);
+    row.sum += static_cast<double>(sum.total());
+  });
+  return row;
+}
+
+// The row becomes its gradient.
+template <class T, class Form>
+void differentiate_row(T* logits_V, std::int64_t V, const Form& form, float factor, float base) {
+  for_each_block(0, V, [&](std::int64_t first, int count) {
+    BlockScratch in, shaped, out;
+    const float* x = form.shape(load_block(logits_V + first, count, in), count, shaped);
+    float* gradient = block_target(logits_V + first, out);
+#pragma omp simd
+    for (int i = 0; i < count; ++i) {
+      gradient[i] = factor * fast_exp(x[i] - base) * form.slope(x[i]);
+    }
+    store_block(logits_V + first, count, out);
+  });
+}
+
+// One row of cross-entropy: the loss is returned and the row becomes its gradient.
+template <class T, class Form>
+float cross_entropy_row(T* logits_V, std::int64_t V, std::int64_t target, const Form& form,
+                        const CrossEntropy& args) {
+  constexpr bool kKeeps = std::is_same_v<T, float> && Form::kPlain;
+  const float target_logit = form.shape(static_cast<float>(logits_V[target]));
+  const RowSum row = sum_exponentials(logits_V, V, form, target_logit, kKeeps && args.gradient);
+  const auto total = static_cast<float>(row.sum);
+  if (args.gradient) {
+    const float scale = args.grad_scale, factor = scale / total, base = row.base;
+    const float at_target = factor * fast_exp(target_logit - base) - scale;
+    if constexpr (kKeeps) {
+      scale_row(logits_V, V, factor);
+    } else {
+      differentiate_row(logits_V, V, form, factor, base);
+    }
+    logits_V[target] = static_cast<T>(at_target * form.slope(target_logit));
+  }
+  return fast_log(total) + (row.base - target_logit);
+}
+
+}  // namespace
+
+void cross_entropy(ThreadTeam& team, const CrossEntropy& args) {
+  const std::int64_t V = args.vocab_size;
+  const auto* targets_T = args.targets.as<std::int32_t>();
+  dispatch_float(args.logits.dtype, [&]<class T>(T) {
+    T* logits_TV = args.logits.as<T>();
+    const auto all_rows = [&](const auto& form) {
+      parallel_rows(team, args.tokens, V, [&](std::int64_t t) {
+        const std::int64_t target = checked_token(targets_T[t], V);
+        args.losses.as<float>()[t] = cross_entropy_row(logits_TV + t * V, V, target, form, args);
+      });
+    };
+    args.form.is_neutral() ? all_rows(PlainLogits{}) : all_rows(ShapedLogits(args.form));
+  });
+}
+
+void shape_logits(ThreadTeam& team, const LogitsForm& form, Tensor logits) {
+  const ShapedLogits shaped(form);
+  dispatch_float(logits.dtype, [&]<class T>(T) {
+    T* x = logits.as<T>();
+    parallel_blocks(team, logits.numel, [&](std::int64_t first, int count) {
+      BlockScratch in, out;
+      const float* values = load_block(x + first, count, in);
+      float* target = block_target(x + first, out);
+#pragma omp simd
+      for (int i = 0; i < count; ++i) target[i] = shaped.shape(values[i]);
+      store_block(x + first, count, out);
+    });
+  });
+}
+
+}  // namespace sherd::kernels::cpu

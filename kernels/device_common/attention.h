@@ -1,0 +1,122 @@
+/// Which form computes attention on a GPU, what scratch it gets, and the index arithmetic of our
+/// own form. Pure functions of shape, type and determinism.
+#pragma once
+
+#include <algorithm>
+
+#include "core/dtype.h"
+#include "core/host_device.h"
+#include "kernels/attention.h"
+
+namespace sherd::kernels::device_common {
+
+/// cuDNN computes on tensor cores. Our own kernels (kernels/cuda/attention_tiles.cu), in f32 and an
+/// order of magnitude slower, do what it refuses: f32, heads of other widths, a single position.
+enum class AttentionForm { kOwn, kCudnn };
+
+inline constexpr std::int64_t kWidestOwnHead = 256;
+
+inline AttentionForm attention_form(const AttentionShape& shape, DType dtype) {
+  const bool takes = size_of(dtype) == 2 && shape.head_width % 8 == 0 && shape.head_width <= 256 &&
+                     shape.positions > 1;
+  return takes ? AttentionForm::kCudnn : AttentionForm::kOwn;
+}
+
+/// The scratch begins with the two words of cuDNN's dropout.
+inline constexpr std::int64_t kAttentionSeedBytes = 256;
+
+/// What a cuDNN plan may take. How much it wants is known only to the cuDNN and the GPU of the run,
+/// so this reserves what its graphs are known to hold (cudnn_frontend 1.32, sdpa_backward, on
+/// Hopper): the sums of dout * out; key and value gradients of every query head, where heads share
+/// them; and the sums of dQ in f32, or instead of them, where the order of sums is fixed, all of dP
+/// in 16 bits. The last grows with S * S. A plan that wants more is refused with the bytes.
+/// tests/cuda_plans/attention_graph_test.cpp asks cuDNN for an H100.
+inline std::int64_t cudnn_attention_bytes(const AttentionShape& shape, bool deterministic) {
+  constexpr std::int64_t kSlack = 16 << 20, kTile = 128;
+  const std::int64_t heads = shape.sequences * shape.query_heads;
+  const std::int64_t positions = (shape.positions + kTile - 1) / kTile * kTile;
+  const std::int64_t row = shape.head_width * 4;
+  const std::int64_t shared = shape.query_heads == shape.kv_heads ? 0 : 2 * row;
+  const std::int64_t dq = deterministic ? positions * 2 : row;
+  return heads * positions * (8 + shared + dq) + kSlack;
+}
+
+inline std::int64_t attention_workspace_bytes(const AttentionShape& shape, DType dtype,
+                                              bool deterministic) {
+  if (attention_form(shape, dtype) == AttentionForm::kCudnn) {
+    return kAttentionSeedBytes + cudnn_attention_bytes(shape, deterministic);
+  }
+  return shape.tokens() * shape.query_heads * 4;  // D of every query
+}
+
+/// The seed of cuDNN's dropout: of (seed, step, layer, first global row) and nothing else.
+inline std::int64_t cudnn_dropout_seed(const Dropout& dropout) {
+  const RandomBlock block =
+      random_block(dropout.address, static_cast<std::uint64_t>(dropout.first_element));
+  const std::uint64_t word = static_cast<std::uint64_t>(block.word[0]) << 32 | block.word[1];
+  return static_cast<std::int64_t>(word >> 1);
+}
+
+/// Rows of queries or keys that one thread block of our own form does.
+inline constexpr std::int64_t kAttentionTile = 32;
+
+struct AttentionTask {
+  std::int64_t b, head, tile;
+};
+
+/// Where the rows of one head lie in the packed tensors, in elements.
+struct AttentionLayout {
+  std::int64_t B, S, H, G, K;
+
+  AttentionLayout() = default;
+  explicit AttentionLayout(const AttentionShape& shape)
+      : B(shape.sequences),
+        S(shape.positions),
+        H(shape.query_heads),
+        G(shape.kv_heads),
+        K(shape.head_width) {}
+
+  SHERD_HOST_DEVICE std::int64_t num_tiles() const {
+    return (S + kAttentionTile - 1) / kAttentionTile;
+  }
+  SHERD_HOST_DEVICE std::int64_t num_tasks(std::int64_t heads) const {
+    return B * heads * num_tiles();
+  }
+  /// Tiles with the most work come first: the last queries, the first keys.
+  SHERD_HOST_DEVICE AttentionTask query_task(std::int64_t block) const {
+    AttentionTask task = key_task(block, H);
+    task.tile = num_tiles() - 1 - task.tile;
+    return task;
+  }
+  SHERD_HOST_DEVICE AttentionTask key_task(std::int64_t block, std::int64_t heads) const {
+    return {block / heads % B, block % heads, block / (heads * B)};
+  }
+
+  SHERD_HOST_DEVICE std::int64_t group_of(std::int64_t h) const { return h / (H / G); }
+  SHERD_HOST_DEVICE std::int64_t packed_row() const { return (H + 2 * G) * K; }
+  SHERD_HOST_DEVICE std::int64_t out_row() const { return H * K; }
+  /// Position 0 of a head; position s is s rows behind it.
+  SHERD_HOST_DEVICE std::int64_t query(std::int64_t b, std::int64_t h) const {
+    return b * S * packed_row() + h * K;
+  }
+  SHERD_HOST_DEVICE std::int64_t key(std::int64_t b, std::int64_t g) const {
+    return b * S * packed_row() + (H + g) * K;
+  }
+  SHERD_HOST_DEVICE std::int64_t value(std::int64_t b, std::int64_t g) const {
+    return b * S * packed_row() + (H + G + g) * K;
+  }
+  SHERD_HOST_DEVICE std::int64_t out(std::int64_t b, std::int64_t h) const {
+    return b * S * out_row() + h * K;
+  }
+  /// Of lse and D, [B, H, S].
+  SHERD_HOST_DEVICE std::int64_t statistic(std::int64_t b, std::int64_t h) const {
+    return (b * H + h) * S;
+  }
+  /// Of the dropout.
+  SHERD_HOST_DEVICE std::int64_t element(std::int64_t b, std::int64_t h, std::int64_t q,
+                                         std::int64_t k) const {
+    return ((b * H + h) * S + q) * S + k;
+  }
+};
+
+}  // namespace sherd::kernels::device_common

@@ -1,0 +1,59 @@
+/// Dropout's mask on packs of elements; the equation is in kernels/dropout.h.
+#pragma once
+
+#include "core/host_device.h"
+#include "kernels/dropout.h"
+
+namespace sherd::kernels::device_common {
+
+SHERD_HOST_DEVICE inline std::uint32_t word_at(const RandomBlock& block, std::uint64_t element) {
+  const unsigned i = element & 3u;  // by comparison: an index would put the block in memory
+  return i == 0 ? block.word[0] : i == 1 ? block.word[1] : i == 2 ? block.word[2] : block.word[3];
+}
+
+/// The words of elements first .. first + N - 1; four that share a block cost one block.
+template <int N>
+SHERD_HOST_DEVICE void random_words(const RandomAddress& address, std::int64_t first,
+                                    std::uint32_t (&word)[N]) {
+  const auto element = static_cast<std::uint64_t>(first);
+  RandomBlock block = random_block(address, element >> 2);
+  for (int i = 0; i < N; ++i) {
+    if (i > 0 && ((element + i) & 3u) == 0) block = random_block(address, (element + i) >> 2);
+    word[i] = word_at(block, element + i);
+  }
+}
+
+struct Mask {
+  RandomAddress address;
+  std::int64_t first_element = 0;
+  std::uint32_t threshold = 0;
+  float scale = 1.0f;
+  bool active = false;
+
+  Mask() = default;
+  explicit Mask(const Dropout& dropout)
+      : address(dropout.address),
+        first_element(dropout.first_element),
+        threshold(dropout.threshold()),
+        scale(dropout.scale()),
+        active(dropout.active()) {}
+
+  /// What one element, `offset` after the tensor's first, is multiplied by.
+  SHERD_HOST_DEVICE float factor(std::int64_t offset) const {
+    if (!active) return 1.0f;
+    const auto element = static_cast<std::uint64_t>(first_element + offset);
+    const RandomBlock block = random_block(address, element >> 2);
+    return word_at(block, element) >= threshold ? scale : 0.0f;
+  }
+
+  /// x becomes mask * x, for N elements that start `offset` after the tensor's first.
+  template <int N>
+  SHERD_HOST_DEVICE void apply(std::int64_t offset, float (&x)[N]) const {
+    if (!active) return;
+    std::uint32_t word[N];
+    random_words<N>(address, first_element + offset, word);
+    for (int i = 0; i < N; ++i) x[i] = word[i] >= threshold ? x[i] * scale : 0.0f;
+  }
+};
+
+}  // namespace sherd::kernels::device_common

@@ -1,0 +1,86 @@
+/// What decides which algorithm multiplies two matrices on a GPU, and nothing else: the product,
+/// its types, its epilogue, how the operands are aligned, and the bytes of workspace. Not timing,
+/// not the ZeRO stage, not where in memory something lies beyond its class of alignment: equal keys
+/// give equal bits.
+///
+/// Column-major, as cuBLAS sees it: D [m, n] = op(A) op(B) (+ C), sums over k.
+#pragma once
+
+#include <algorithm>
+#include <compare>
+#include <cstdint>
+
+#include "core/dtype.h"
+#include "kernels/linear.h"
+
+namespace sherd::kernels::device_common {
+
+/// What is done to a sum before it is rounded. The slope of GELU comes with the gradient's product.
+enum class MatmulEpilogue : std::uint8_t { kNone, kBias, kGelu, kGeluBias, kGeluSlope };
+
+inline bool has_bias(MatmulEpilogue epilogue) {
+  return epilogue == MatmulEpilogue::kBias || epilogue == MatmulEpilogue::kGeluBias;
+}
+inline bool has_gelu(MatmulEpilogue epilogue) {
+  return epilogue >= MatmulEpilogue::kGelu;
+}
+
+struct MatmulKey {
+  std::int64_t m = 0, n = 0, k = 0;
+  bool transpose_a = false, transpose_b = false;
+  DType in = DType::kF32, out = DType::kF32;
+  MatmulEpilogue epilogue = MatmulEpilogue::kNone;
+  bool add_to_output = false;
+  bool allow_tf32 = false, deterministic = true;
+  int alignment = 0;  ///< bytes: 16 if every operand has it, else that of an element
+  std::int64_t workspace_bytes = 0;
+
+  auto operator<=>(const MatmulKey&) const = default;
+
+  /// Rows of A and B as they lie in memory.
+  std::int64_t lda() const { return transpose_a ? k : m; }
+  std::int64_t ldb() const { return transpose_b ? n : k; }
+};
+
+/// What cuBLASLt is offered at most: more changes nothing on Hopper (cuBLAS's own default there).
+inline constexpr std::int64_t kMatmulWorkspaceBytes = 32 << 20;
+
+/// The sums over blocks of rows that a bias' gradient is added up from, in f32.
+inline constexpr std::int64_t kBiasRows = 64;  ///< of one block: the CPU's, kernels/cpu/linear.cpp
+inline std::int64_t bias_sums_bytes(const LinearShape& shape) {
+  return (shape.tokens + kBiasRows - 1) / kBiasRows * shape.outputs * 4;
+}
+/// The product and the bias' sums follow one another on their stream and share the place.
+inline std::int64_t matmul_workspace_bytes(const LinearShape& shape) {
+  return std::max(kMatmulWorkspaceBytes, bias_sums_bytes(shape));
+}
+
+template <class... Pointers>
+int alignment_class(DType dtype, const Pointers*... pointers) {
+  const bool aligned = ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
+  return aligned ? 16 : static_cast<int>(size_of(dtype));
+}
+
+/// Whether cuBLASLt takes GELU and its input along (cublasLt.h: the leading dimension of the
+/// auxiliary matrix is a multiple of 8): an output of rows of `width` elements.
+inline bool fuses_gelu(std::int64_t width, DType dtype, int alignment) {
+  return size_of(dtype) == 2 && width % 8 == 0 && alignment == 16;
+}
+
+// A row-major matrix [r, c] is the column-major matrix [c, r]; so each product below is the
+// transpose of the one in kernels/linear.h.
+
+/// y^T [O, T] = w [O, I] x^T
+inline MatmulKey forward_matmul(const LinearShape& shape) {
+  return {.m = shape.outputs, .n = shape.tokens, .k = shape.inputs, .transpose_a = true};
+}
+/// dx^T [I, T] = w^T [I, O] dy^T
+inline MatmulKey backward_input_matmul(const LinearShape& shape) {
+  return {.m = shape.inputs, .n = shape.tokens, .k = shape.outputs};
+}
+/// dw^T [I, O] = x^T [I, T] dy
+inline MatmulKey backward_weight_matmul(const LinearShape& shape) {
+  return {.m = shape.inputs, .n = shape.outputs, .k = shape.tokens, .transpose_b = true};
+}
+
+}  // namespace sherd::kernels::device_common

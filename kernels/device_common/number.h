@@ -1,0 +1,137 @@
+/// Elements as floats, and packs of elements, in code for host and device.
+///
+/// Rounding is core/dtype.h's, to the bit; only which NaN a NaN becomes may differ on a device.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+
+#include "core/dtype.h"
+#include "core/host_device.h"
+
+namespace sherd::kernels::device_common {
+
+SHERD_HOST_DEVICE inline std::uint32_t bits_of(float x) {
+#ifdef __CUDA_ARCH__
+  return __float_as_uint(x);
+#else
+  return std::bit_cast<std::uint32_t>(x);
+#endif
+}
+SHERD_HOST_DEVICE inline float float_of(std::uint32_t bits) {
+#ifdef __CUDA_ARCH__
+  return __uint_as_float(bits);
+#else
+  return std::bit_cast<float>(bits);
+#endif
+}
+
+SHERD_HOST_DEVICE inline float widen(float x) {
+  return x;
+}
+SHERD_HOST_DEVICE inline float widen(BFloat16 x) {
+  return float_of(static_cast<std::uint32_t>(x.bits) << 16);
+}
+SHERD_HOST_DEVICE inline float widen(Float16 x) {
+#ifdef __CUDA_ARCH__
+  float wide;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(x.bits));
+  return wide;
+#else
+  return static_cast<float>(x);
+#endif
+}
+
+template <class T>
+SHERD_HOST_DEVICE T narrow(float x);
+template <>
+SHERD_HOST_DEVICE inline float narrow<float>(float x) {
+  return x;
+}
+template <>
+SHERD_HOST_DEVICE inline BFloat16 narrow<BFloat16>(float x) {
+  const std::uint32_t wide = bits_of(x);
+  const std::uint32_t rounded = (wide + 0x7fffu + ((wide >> 16) & 1u)) >> 16;
+  const bool nan = (wide & 0x7fffffffu) > 0x7f800000u;
+  BFloat16 out;
+  out.bits = static_cast<std::uint16_t>(nan ? ((wide >> 16) | 0x40u) : rounded);
+  return out;
+}
+template <>
+SHERD_HOST_DEVICE inline Float16 narrow<Float16>(float x) {
+#ifdef __CUDA_ARCH__
+  Float16 out;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(out.bits) : "f"(x));
+  return out;
+#else
+  return Float16(x);
+#endif
+}
+
+/// N elements that lie together. A pack of several starts at a multiple of 16 bytes, and moves in
+/// accesses of 16 bytes; a pack of one lies anywhere.
+template <int N, class T>
+SHERD_HOST_DEVICE inline void load(const T* from, T (&to)[N]) {
+  static_assert(N == 1 || N * sizeof(T) % 16 == 0);
+#ifdef __CUDA_ARCH__
+  if constexpr (N > 1) {
+    constexpr int kWords = N * sizeof(T) / 16;
+    uint4 words[kWords];
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) words[i] = reinterpret_cast<const uint4*>(from)[i];
+    memcpy(to, words, sizeof words);
+  } else {
+    to[0] = from[0];
+  }
+#else
+  for (int i = 0; i < N; ++i) to[i] = from[i];
+#endif
+}
+template <int N, class T>
+SHERD_HOST_DEVICE inline void store(T* to, const T (&from)[N]) {
+  static_assert(N == 1 || N * sizeof(T) % 16 == 0);
+#ifdef __CUDA_ARCH__
+  if constexpr (N > 1) {
+    constexpr int kWords = N * sizeof(T) / 16;
+    uint4 words[kWords];
+    memcpy(words, from, sizeof words);
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) reinterpret_cast<uint4*>(to)[i] = words[i];
+  } else {
+    to[0] = from[0];
+  }
+#else
+  for (int i = 0; i < N; ++i) to[i] = from[i];
+#endif
+}
+
+/// The same as floats.
+template <int N, class T>
+SHERD_HOST_DEVICE inline void load_wide(const T* from, float (&to)[N]) {
+  T narrow_pack[N];
+  load<N>(from, narrow_pack);
+  for (int i = 0; i < N; ++i) to[i] = widen(narrow_pack[i]);
+}
+template <int N, class T>
+SHERD_HOST_DEVICE inline void store_narrow(T* to, const float (&from)[N]) {
+  T narrow_pack[N];
+  for (int i = 0; i < N; ++i) narrow_pack[i] = narrow<T>(from[i]);
+  store<N>(to, narrow_pack);
+}
+
+/// How many elements a pack of these types has: 16 bytes of the narrowest.
+template <class First, class... Rest>
+constexpr int pack_of() {
+  std::size_t narrowest = sizeof(First);
+  ((narrowest = sizeof(Rest) < narrowest ? sizeof(Rest) : narrowest), ...);
+  return static_cast<int>(16 / narrowest);
+}
+
+/// Whether packs may start at each of these places.
+template <class... Pointers>
+bool allow_packs(const Pointers*... pointers) {
+  return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
+}
+
+}  // namespace sherd::kernels::device_common

@@ -1,0 +1,142 @@
+/// Flat buffers, a pack at a time; the equations are in kernels/pointwise.h.
+#pragma once
+
+#include "kernels/device_common/dropout.h"
+#include "kernels/device_common/number.h"
+
+namespace sherd::kernels::device_common {
+
+template <class T>
+struct Fill {
+  T* y;
+  T value;
+
+  template <int N>
+  SHERD_HOST_DEVICE void apply(std::int64_t first) const {
+    T pack[N];
+    for (int i = 0; i < N; ++i) pack[i] = value;
+    store<N>(y + first, pack);
+  }
+};
+
+template <class From, class To>
+struct Cast {
+  const From* x;
+  To* y;
+
+  template <int N>
+  SHERD_HOST_DEVICE void apply(std::int64_t first) const {
+    float value[N];
+    load_wide<N>(x + first, value);
+    store_narrow<N>(y + first, value);
+  }
+};
+
+template <class T, class A>
+struct Add {
+  const T* x;
+  A* accumulator;
+
+  template <int N>
+  SHERD_HOST_DEVICE void apply(std::int64_t first) const {
+    float value[N], sum[N];
+    load_wide<N>(x + first, value);
+    load_wide<N>(accumulator + first, sum);
+    for (int i = 0; i < N; ++i) sum[i] = sum[i] + value[i];
+    store_narrow<N>(accumulator + first, sum);
+  }
+};
+
+template <class T>
+struct ResidualAdd {
+  const T* residual;
+  const T* branch;
+  Mask mask;
+  T* out;
+
+  template <int N>
+  SHERD_HOST_DEVICE void apply(std::int64_t first) const {
+    float sum[N], value[N];
+    load_wide<N>(residual + first, sum);
+    load_wide<N>(branch + first, value);
+    mask.apply<N>(first, value);
+    for (int i = 0; i < N; ++i) sum[i] = sum[i] + value[i];
+    store_narrow<N>(out + first, sum);
+  }
+};
+
+template <class T>
+struct DropoutBackward {
+  const T* dy;
+  Mask mask;
+  T* dx;
+
+  template <int N>
+  SHERD_HOST_DEVICE void apply(std::int64_t first) const {
+    float value[N];
+    load_wide<N>(dy + first, value);
+    mask.apply<N>(first, value);
+    store_narrow<N>(dx + first, value);
+  }
+};
+
+/// out = ((in_0 + in_1) + in_2) + ..., rounded once; out may be one of them.
+template <class T, int kMost>
+struct SumInOrder {
+  const T* input[kMost];
+  int num_inputs;
+  T* out;
+
+  template <int N>
+  SHERD_HOST_DEVICE void apply(std::int64_t first) const {
+    float sum[N], value[N];
+    load_wide<N>(input[0] + first, sum);
+    for (int k = 1; k < num_inputs; ++k) {
+      load_wide<N>(input[k] + first, value);
+      for (int i = 0; i < N; ++i) sum[i] = sum[i] + value[i];
+    }
+    store_narrow<N>(out + first, sum);
+  }
+};
+
+/// kernels/pointwise.h's sum of squares: blocks of 4096 elements, each over 16 lanes (element i to
+/// lane i mod 16), the lanes added as a tree. This is one lane's sum.
+inline constexpr std::int64_t kSumBlock = 4096;
+inline constexpr int kSumLanes = 16;
+
+template <class T>
+SHERD_HOST_DEVICE double lane_of_squares(const T* x, std::int64_t numel, std::int64_t block,
+                                         int lane) {
+  const std::int64_t begin = block * kSumBlock;
+  const std::int64_t end = numel < begin + kSumBlock ? numel : begin + kSumBlock;
+  double sum = 0.0;
+#pragma unroll 8
+  for (std::int64_t i = begin + lane; i < end; i += kSumLanes) {
+    const auto value = static_cast<double>(widen(x[i]));
+    sum += value * value;
+  }
+  return sum;
+}
+
+/// Whether the exponent of an element is all ones: infinite or NaN.
+SHERD_HOST_DEVICE inline bool is_non_finite(float x) {
+  return (bits_of(x) & 0x7f800000u) == 0x7f800000u;
+}
+SHERD_HOST_DEVICE inline bool is_non_finite(BFloat16 x) {
+  return (x.bits & 0x7f80u) == 0x7f80u;
+}
+SHERD_HOST_DEVICE inline bool is_non_finite(Float16 x) {
+  return (x.bits & 0x7c00u) == 0x7c00u;
+}
+
+/// The first non-finite element that this thread sees, or numel.
+template <class T>
+SHERD_HOST_DEVICE std::int64_t first_non_finite(const T* x, std::int64_t numel, std::int64_t thread,
+                                                std::int64_t num_threads) {
+  for (std::int64_t i = thread; i < numel; i += num_threads) {
+    if (is_non_finite(x[i])) return i;
+  }
+  return numel;
+}
+
+}  // namespace sherd::kernels::device_common

@@ -1,0 +1,15 @@
+/// Which form of an equation: what a model's shape says without the kernels that compute it.
+#pragma once
+
+namespace sherd::kernels {
+
+enum class NormKind { kLayerNorm, kRmsNorm };  ///< kernels/norm.h
+
+enum class ActivationKind { kGelu, kSwiGlu, kGeluErf, kRelu2, kGeGlu };  ///< kernels/activation.h
+
+/// Half of the input is a gate for the other half.
+inline bool is_gated(ActivationKind kind) {
+  return kind == ActivationKind::kSwiGlu || kind == ActivationKind::kGeGlu;
+}
+
+}  // namespace sherd::kernels

@@ -1,0 +1,63 @@
+#include "kernels/qk_norm.h"
+
+#include "core/error.h"
+#include "kernels/cpu/qk_norm.h"
+
+namespace sherd::kernels {
+namespace {
+
+void check(ConstTensor tensor, DType dtype, std::int64_t numel) {
+  CHECK(tensor.dtype == dtype && tensor.numel == numel,
+        "{} elements of {} where {} of {} were expected", tensor.numel, name_of(tensor.dtype),
+        numel, name_of(dtype));
+}
+
+void check_kept(const QkNormShape& shape, DType dtype, ConstTensor raw, ConstTensor mean,
+                ConstTensor rstd) {
+  check(raw, dtype, shape.tokens * shape.raw_width());
+  check(rstd, DType::kF32, shape.tokens * shape.rows_per_token());
+  if (shape.kind == NormKind::kLayerNorm || mean) {
+    check(mean, DType::kF32, shape.tokens * shape.rows_per_token());
+  }
+}
+
+void check_device(const Stream& stream) {
+  CHECK(stream.device() != DeviceKind::kCuda, "a norm of queries and keys on a GPU");
+}
+
+}  // namespace
+
+void qk_norm_forward(Stream& stream, const QkNormForward& args) {
+  const QkNormShape& shape = args.shape;
+  const DType dtype = args.qkv.dtype;
+  check(args.qkv, dtype, shape.tokens * shape.packed_width());
+  check(args.query_weight, dtype, shape.query_weights());
+  check(args.key_weight, dtype, shape.key_weights());
+  check_kept(shape, dtype, args.raw, args.mean, args.rstd);
+  check_device(stream);
+  stream.run("qk_norm_forward", [=, &stream] { cpu::qk_norm_forward(stream.team(), args); });
+}
+
+void qk_norm_backward(Stream& stream, const QkNormBackward& args) {
+  const QkNormShape& shape = args.shape;
+  const DType dtype = args.dqkv.dtype;
+  check(args.dqkv, dtype, shape.tokens * shape.packed_width());
+  check(args.query_weight, dtype, shape.query_weights());
+  check(args.key_weight, dtype, shape.key_weights());
+  check_kept(shape, dtype, args.raw, args.mean, args.rstd);
+  CHECK(args.d_query_weight.numel == shape.query_weights() &&
+            args.d_key_weight.numel == shape.key_weights(),
+        "{} and {} elements of weight gradients", args.d_query_weight.numel,
+        args.d_key_weight.numel);
+  CHECK(args.workspace.bytes() >= qk_norm_backward_workspace_bytes(shape),
+        "a workspace of {} bytes where {} are needed", args.workspace.bytes(),
+        qk_norm_backward_workspace_bytes(shape));
+  check_device(stream);
+  stream.run("qk_norm_backward", [=, &stream] { cpu::qk_norm_backward(stream.team(), args); });
+}
+
+std::int64_t qk_norm_backward_workspace_bytes(const QkNormShape& most) {
+  return cpu::qk_norm_backward_workspace_bytes(most);
+}
+
+}  // namespace sherd::kernels

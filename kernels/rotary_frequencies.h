@@ -1,0 +1,58 @@
+/// By how much rotary position embedding turns each pair of a head from one position to the next.
+///
+///   f_j = theta^(-2j/r)         j < r/2, r = the rotated part of the head: floor(K * fraction)
+///   f_j = 0                     for the pairs beyond: they aren't turned
+///
+/// Scalings for texts longer than C positions, the length of the first training (w_j = 2 pi / f_j):
+///
+///   linear    f_j / s
+///   llama3    f_j where w_j < C / b,  f_j / s where w_j > C / a,  between them
+///             (1 - t) f_j / s + t f_j  with t = (C / w_j - a) / (b - a)
+///   yarn      (1 - m_j) f_j + m_j f_j / s,  m_j a ramp over j from 0 at d(fast) to 1 at d(slow) with
+///             d(n) = r ln(C / (2 pi n)) / (2 ln theta), clamped to [0, r - 1]; `truncate`: floor and
+///             ceiling of the two
+///   longrope  f_j / list_j: the short list for rows of at most C positions, the long one beyond
+///
+/// and a factor on the cosines and sines of pairs that are turned: the given one, or for yarn
+/// 0.1 ln s + 1, for longrope sqrt(1 + ln s / ln C), otherwise 1 (1 as well where s <= 1).
+///
+/// Sources   linear: Chen et al. 2023 (arXiv:2306.15595). llama3: Llama Team 2024 (arXiv:2407.21783).
+///           yarn: Peng et al. 2023 (arXiv:2309.00071). longrope: Ding et al. 2024 (arXiv:2402.13753).
+/// Types     double.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace sherd::kernels {
+
+enum class RotaryScaling { kNone, kLinear, kLlama3, kYarn, kLongrope };
+
+struct RotaryFrequencies {
+  double theta = 10000.0;
+  double fraction = 1.0;
+  RotaryScaling scaling = RotaryScaling::kNone;
+  double factor = 1.0;                                   ///< s
+  std::int64_t original_length = 1;                      ///< C
+  double low_freq_factor = 1.0, high_freq_factor = 4.0;  ///< a, b of llama3
+  double beta_fast = 32.0, beta_slow = 1.0;              ///< yarn
+  bool truncate = true;                                  ///< yarn
+  double attention_factor = 0.0;                         ///< on cos and sin; 0: by the rule above
+  std::vector<double> short_factors{}, long_factors{};   ///< longrope, r / 2 each
+
+  bool operator==(const RotaryFrequencies&) const = default;
+  /// theta alone, for whole heads: what every device computes.
+  bool is_plain() const { return fraction == 1.0 && scaling == RotaryScaling::kNone; }
+};
+
+/// r, the rotated part of a head of this width.
+std::int64_t rotated_width(const RotaryFrequencies& frequencies, std::int64_t head_width);
+
+/// The K/2 frequencies of rows of `positions` positions.
+std::vector<double> frequencies_of_pairs(const RotaryFrequencies& frequencies,
+                                         std::int64_t head_width, std::int64_t positions);
+
+/// The factor on cosines and sines.
+double rotary_factor(const RotaryFrequencies& frequencies);
+
+}  // namespace sherd::kernels

@@ -1,0 +1,24 @@
+/// LAMB and LARS: each tensor's rate follows from its norm and its update's.
+///
+///   LAMB  ratio = |p| / |r|                                          (arXiv:1904.00962v3, Alg. 2)
+///   LARS  ratio = trust_coefficient |p| / (|g| + weight_decay |p|)   (arXiv:1708.03888, eq. 6)
+///
+/// A ratio is 1 where a norm in it is zero. Norms of whole tensors: tensor_norms.h.
+#pragma once
+
+#include "optim/tensor_norms.h"
+
+namespace sherd::optim {
+
+/// The last step's trust ratio of every parameter, by index in the model's table.
+class LayerwiseAdaptive : public Optimizer {
+ public:
+  const std::vector<float>& ratios() const { return ratios_; }
+
+ protected:
+  std::vector<float> ratios_;
+};
+
+OptimizerDescriptor layerwise_adaptive_descriptor(OptimizerType type);
+
+}  // namespace sherd::optim

@@ -1,0 +1,84 @@
+#include "sharding/comm/traffic.h"
+
+#include <limits>
+
+#include "core/error.h"
+
+namespace sherd::sharding {
+namespace {
+
+__extension__ using Wide = __int128;
+
+std::int64_t narrowed(Wide bytes) {
+  if (bytes > std::numeric_limits<std::int64_t>::max()) {
+    throw UsageError("a step sends more bytes than 64 bits can count; make the model smaller.");
+  }
+  return static_cast<std::int64_t>(bytes);
+}
+
+}  // namespace
+
+std::string_view name_of(Collective collective) {
+  switch (collective) {
+    case Collective::kAllGather:
+      return "all_gather";
+    case Collective::kReduceScatter:
+      return "reduce_scatter";
+    case Collective::kAllReduce:
+      return "all_reduce";
+    case Collective::kBroadcast:
+      return "broadcast";
+  }
+  return "?";
+}
+
+void Traffic::add(const std::string& label, Collective collective, DType dtype,
+                  std::int64_t full_numel, int group_size, std::int64_t calls) {
+  const Wide slice = full_numel / group_size;
+  Wide numel = 0;
+  switch (collective) {
+    case Collective::kAllGather:
+    case Collective::kReduceScatter:
+      numel = (group_size - 1) * slice;
+      break;
+    case Collective::kAllReduce:
+      numel = 2 * (group_size - 1) * slice;
+      break;
+    case Collective::kBroadcast:
+      numel = static_cast<Wide>(group_size - 1) * full_numel;
+      break;
+  }
+  Sent& sent = line(label, collective, dtype);
+  sent.calls += calls;
+  // Each factor but the last is far below 2^63, and their product below 2^127.
+  const Wide each = narrowed(numel * static_cast<Wide>(size_of(dtype)));
+  sent.bytes = narrowed(sent.bytes + each * calls);
+}
+
+void Traffic::add_received(const std::string& label, DType dtype) {
+  ++line(label, Collective::kBroadcast, dtype).calls;
+}
+
+void Traffic::add(const Traffic& other) {
+  for (const Sent& sent : other.sent_) {
+    Sent& mine = line(sent.label, sent.collective, sent.dtype);
+    mine.calls += sent.calls;
+    mine.bytes = narrowed(static_cast<Wide>(mine.bytes) + sent.bytes);
+  }
+}
+
+std::int64_t Traffic::total_bytes() const {
+  Wide total = 0;
+  for (const Sent& sent : sent_) total += sent.bytes;
+  return narrowed(total);
+}
+
+Sent& Traffic::line(const std::string& label, Collective collective, DType dtype) {
+  for (Sent& sent : sent_) {
+    if (sent.label == label && sent.collective == collective && sent.dtype == dtype) return sent;
+  }
+  sent_.push_back({label, collective, dtype, 0, 0});
+  return sent_.back();
+}
+
+}  // namespace sherd::sharding

@@ -1,0 +1,79 @@
+/// A few numbers from every rank of the world to every rank (an all-gather of f64): step statistics,
+/// norms of whole tensors, the state of a save. From the same numbers every rank reaches the same
+/// decision.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "sharding/comm/traffic.h"
+#include "sharding/mesh/mirrored_buffer.h"
+
+namespace sherd::sharding {
+
+/// Room for `count` numbers of every rank.
+BufferSpec exchange_buffer(const std::string& name, int count, int world_size);
+
+/// What one exchange sends.
+Traffic exchange_traffic(const std::string& name, int count, int world_size);
+
+class Exchange {
+ public:
+  /// Exchanges `count` f64 numbers per rank at a time.
+  Exchange(const Rank& rank, const std::string& name, int count);
+
+  /// Every rank's numbers, row r holding those of rank r. Runs on the reduce stream, after the
+  /// step's reductions; blocks the caller (counted as the compute stream's waiting).
+  std::vector<std::vector<double>> all(const std::string& label, std::span<const double> mine);
+
+  int count() const { return count_; }
+
+ private:
+  const Rank* rank_;
+  Communicator* communicator_;
+  int count_;
+  MirroredBuffer rows_;
+  std::unique_ptr<Event> done_;
+};
+
+/// An exchange of records: what each rank tells all others, as named fields.
+///
+/// `Record` is a struct of `double`s and nothing else. Counts up to 2^53 and enumerators are exact.
+template <class Record>
+class Agreement {
+ public:
+  static_assert(std::is_trivially_copyable_v<Record> && sizeof(Record) % sizeof(double) == 0 &&
+                alignof(Record) == alignof(double));
+  static constexpr int kCount = static_cast<int>(sizeof(Record) / sizeof(double));
+
+  static BufferSpec buffer(const std::string& name, int world_size) {
+    return exchange_buffer(name, kCount, world_size);
+  }
+  static Traffic traffic(const std::string& name, int world_size) {
+    return exchange_traffic(name, kCount, world_size);
+  }
+
+  Agreement(const Rank& rank, const std::string& name) : exchange_(rank, name, kCount) {}
+
+  /// Every rank's record, in rank order; Exchange::all.
+  std::vector<Record> all(const std::string& label, const Record& mine) {
+    using Numbers = std::array<double, kCount>;
+    std::vector<Record> records;
+    for (const std::vector<double>& row : exchange_.all(label, std::bit_cast<Numbers>(mine))) {
+      Numbers numbers;
+      std::copy_n(row.begin(), kCount, numbers.begin());
+      records.push_back(std::bit_cast<Record>(numbers));
+    }
+    return records;
+  }
+
+ private:
+  Exchange exchange_;
+};
+
+}  // namespace sherd::sharding

@@ -1,0 +1,38 @@
+/// A buffer that host code reads or writes beside kernels: token ids, norms, step stats.
+///
+/// Where the device's memory isn't the host's, it has a twin in host memory, and what one side has
+/// written is copied to the other in a stream's order. Where it is, both are the same memory and
+/// the copies are nothing.
+///
+///   host() written -> to_device(stream) -> kernels on `stream`
+///   kernels on `stream` -> to_host(stream) -> stream.synchronize() -> host() read
+#pragma once
+
+#include "sharding/mesh/rank.h"
+
+namespace sherd::sharding {
+
+/// The twin, in the plan of host memory. It is alive always: copies don't know phases.
+BufferSpec twin_of(const BufferSpec& spec);
+
+class MirroredBuffer {
+ public:
+  MirroredBuffer() = default;
+  /// `spec.mirrored` is set.
+  MirroredBuffer(const Rank& rank, const BufferSpec& spec);
+
+  const Tensor& device() const { return buffer_.tensor(); }
+  const Tensor& host() const { return twin_ ? twin_.tensor() : buffer_.tensor(); }
+  bool has_twin() const { return static_cast<bool>(twin_); }
+
+  /// Elements [first, first + count); all without them.
+  void to_device(Stream& stream, std::int64_t first, std::int64_t count) const;
+  void to_host(Stream& stream, std::int64_t first, std::int64_t count) const;
+  void to_device(Stream& stream) const { to_device(stream, 0, host().numel); }
+  void to_host(Stream& stream) const { to_host(stream, 0, host().numel); }
+
+ private:
+  Buffer buffer_, twin_;
+};
+
+}  // namespace sherd::sharding

@@ -1,0 +1,47 @@
+#include "sharding/mesh/process_groups.h"
+
+#include "core/error.h"
+#include "sharding/comm/rendezvous.h"
+
+namespace sherd::sharding {
+
+std::string_view name_of(Purpose purpose) {
+  return purpose == Purpose::kGather ? "gather" : "reduce";
+}
+
+// Named by its axes of more than one rank and by its first rank, so that every member calls it the
+// same and no other group does.
+Group group_of(const Mesh& mesh, int rank, const AxisSet& axes, Purpose purpose) {
+  Group group;
+  group.ranks = mesh.group(rank, axes);
+  group.index = mesh.index_in_group(rank, axes);
+  std::string names;
+  for (const MeshAxis& axis : mesh.axes()) {
+    if (axis.degree == 1 || !axes.contains(axis.name)) continue;
+    names += fmt::format("{}{}", names.empty() ? "" : " x ", axis.name);
+  }
+  group.name = fmt::format("{}, {}, from rank {}", name_of(purpose),
+                           names.empty() ? "alone" : names, group.ranks.front());
+  return group;
+}
+
+ProcessGroups::ProcessGroups(const Mesh& mesh, int rank, std::shared_ptr<Rendezvous> rendezvous)
+    : mesh_(mesh), rank_(rank), rendezvous_(std::move(rendezvous)) {}
+
+Communicator& ProcessGroups::get(const AxisSet& axes, Purpose purpose) {
+  const Group group = group_of(mesh_, rank_, axes, purpose);
+  std::unique_ptr<Communicator>& communicator = communicators_[group.name];
+  if (!communicator) {
+    communicator = rendezvous_->join(group);
+    if (wrap_) communicator = wrap_(std::move(communicator));
+  }
+  return *communicator;
+}
+
+void ProcessGroups::abort(const std::string& reason) {
+  rendezvous_->abort(reason);
+}
+
+ProcessGroups::~ProcessGroups() = default;
+
+}  // namespace sherd::sharding

@@ -1,0 +1,57 @@
+/// A rank's communicators, one for each (axes, purpose).
+///
+/// On one communicator the order of calls is the order of execution. So purposes stay apart: a
+/// prefetched all-gather must not queue behind a reduction. Groups with the same ranks and the same
+/// purpose are one communicator, under whatever axes they are asked for.
+///
+/// Communicators are joined when they are first asked for, which is in constructors: all ranks
+/// build the same things in the same order, and so join in the same order.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "sharding/mesh/mesh.h"
+
+namespace sherd::sharding {
+
+class Communicator;
+class Rendezvous;
+struct Group;
+
+enum class Purpose { kGather, kReduce };
+std::string_view name_of(Purpose purpose);
+
+/// What every rank calls the group of `rank` along `axes`.
+Group group_of(const Mesh& mesh, int rank, const AxisSet& axes, Purpose purpose);
+
+class ProcessGroups {
+ public:
+  ProcessGroups(const Mesh& mesh, int rank, std::shared_ptr<Rendezvous> rendezvous);
+  ~ProcessGroups();
+
+  /// The communicator of this rank's group along `axes`. It stays where it is.
+  /// Errors   PeerError as Rendezvous::join.
+  Communicator& get(const AxisSet& axes, Purpose purpose);
+  /// All ranks of the world together.
+  Communicator& world(Purpose purpose) { return get(mesh_.all_axes(), purpose); }
+
+  /// Ends the world: Rendezvous::abort.
+  void abort(const std::string& reason);
+
+  /// Every communicator joined from now on goes through `wrap`; for tests and meters.
+  using Wrap = std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)>;
+  void wrap_with(Wrap wrap) { wrap_ = std::move(wrap); }
+
+ private:
+  const Mesh mesh_;
+  const int rank_;
+  const std::shared_ptr<Rendezvous> rendezvous_;
+  Wrap wrap_;
+  std::map<std::string, std::unique_ptr<Communicator>> communicators_;
+};
+
+}  // namespace sherd::sharding

@@ -1,0 +1,45 @@
+#include "sharding/mesh/rank.h"
+
+#include "core/error.h"
+
+namespace sherd::sharding {
+namespace {
+
+std::string reason_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& exception) {
+    return exception.what();
+  } catch (...) {
+    return "unknown error";
+  }
+}
+
+void drain(Stream& stream) {
+  try {
+    stream.synchronize();
+  } catch (...) {  // the error that we are about to rethrow, or a consequence of it
+  }
+}
+
+}  // namespace
+
+void Rank::guard(const std::function<void()>& work) const {
+  try {
+    work();
+    compute().synchronize();
+    gather().synchronize();
+    reduce().synchronize();
+  } catch (...) {
+    const std::exception_ptr error = std::current_exception();
+    if (report_failure) report_failure(error);
+    const std::string reason = fmt::format("rank {} stopped: {}", rank, reason_of(error));
+    if (groups) groups->abort(reason);
+    drain(compute());
+    drain(gather());
+    drain(reduce());
+    throw;
+  }
+}
+
+}  // namespace sherd::sharding

@@ -1,0 +1,58 @@
+/// One participant: its place in the mesh, its memory, its streams, its communicators.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <memory>
+
+#include "core/memory.h"
+#include "core/stream.h"
+#include "sharding/mesh/process_groups.h"
+
+namespace sherd::sharding {
+
+struct Rank {
+  int rank = 0;
+  Mesh mesh;
+  int world_size() const { return mesh.world_size(); }
+  /// Of all parts into which the batch is cut over ranks, the one that this rank computes.
+  int data_index() const { return mesh.index_in_group(rank, data_axes()); }
+  int data_degree() const { return mesh.degree(data_axes()); }
+  /// Whether sums over tokens take them from this rank: of ranks with the same tokens, one does.
+  bool counts_tokens() const { return mesh.is_first(rank, mesh.other_axes(token_axes())); }
+
+  // Members are destroyed in the reverse of this order: first the streams (their threads are joined),
+  // then communicators, then memory. So nothing is freed that a stream still uses.
+  std::unique_ptr<Allocator> memory;
+  /// Host memory that the device reaches: where the device's memory isn't the host's, else null.
+  std::unique_ptr<Allocator> host_memory;
+  std::unique_ptr<ProcessGroups> groups;
+
+  Stream& compute() const { return *compute_stream; }
+  Stream& gather() const { return *gather_stream; }
+  Stream& reduce() const { return *reduce_stream; }
+  std::unique_ptr<Event> make_event() const { return compute().make_event(); }
+
+  /// Whether host code must not touch what stands in `memory`.
+  bool separate_memory() const { return host_memory != nullptr; }
+  /// A buffer for host code and copies alone: never in a device's memory of its own.
+  Buffer acquire_on_host(const BufferSpec& spec) const {
+    return (host_memory ? *host_memory : *memory).acquire(spec);
+  }
+  /// One more stream of this rank's device.
+  std::function<std::unique_ptr<Stream>(StreamPurpose purpose, const std::string& name)>
+      make_stream;
+
+  /// Runs `work` and returns when this rank's streams are idle. If it throws, the world is aborted
+  /// with the reason first, so that no peer waits, and the error is rethrown once the
+  /// streams are idle: whatever `work` used may be destroyed after that, and not before.
+  void guard(const std::function<void()>& work) const;
+
+  std::function<void(std::exception_ptr)> report_failure;  ///< called before peers learn of it
+
+  std::unique_ptr<Stream> compute_stream;
+  std::unique_ptr<Stream> gather_stream;
+  std::unique_ptr<Stream> reduce_stream;
+};
+
+}  // namespace sherd::sharding

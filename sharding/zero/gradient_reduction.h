@@ -1,0 +1,91 @@
+/// Gradients on their way from the backward pass to the slices that are updated: open -> close.
+///
+/// A micro-step's gradient is always formed from zero, in a gradient slot, and added to the
+/// accumulator once; the first micro-step writes the accumulator. Which way it goes follows from
+/// the placement:
+///
+///   sharded (stages 2-3)          slot -> reduce_scatter -> slice, added to the accumulated slice
+///   whole, at the boundary        slot -> added to the full accumulator; after the last micro-step
+///     (stages 0-1; 2-3 if grad_sync says so)
+///                                 all_reduce (stage 0) or reduce_scatter in place
+///   whole, every micro-step       slot -> all_reduce or reduce_scatter in place -> added
+///
+/// Two slots for blocks with kEveryMicroStep: the backward of unit i writes one while the reduction of unit i + 1 drains
+/// the other. One with kBoundary, where the compute stream itself empties it. One for the edges; a tied matrix waits there between the head's contribution and the
+/// embedding's. No slots where the only micro-step writes a full accumulator. Reductions run on the
+/// reduce stream, in the order of `close`, which is the same on every rank.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "sharding/comm/traffic.h"
+#include "sharding/zero/unit.h"
+
+namespace sherd::sharding {
+
+/// The pool of slots and the staging buffer; both may be empty.
+struct ReductionBuffers {
+  struct Slot {
+    UnitClass unit_class;
+    BufferSpec buffer;
+  };
+  std::vector<Slot> slots;
+  std::optional<BufferSpec> staging;
+};
+ReductionBuffers reduction_buffers(const std::vector<UnitPlan>& units, int num_micro_steps);
+
+/// What a step sends for gradients.
+Traffic gradient_traffic(const std::vector<UnitPlan>& units, int num_micro_steps);
+
+class GradientReduction {
+ public:
+  GradientReduction(const Rank& rank, const std::vector<UnitState>& units, int num_micro_steps);
+
+  void begin_micro_step(int micro_step);
+  /// Where the backward writes this unit's gradient, one view per parameter. Each must be written,
+  /// not added to. Opening an open unit again returns the same views, with what stands in them.
+  std::vector<Tensor> open(int unit);
+  /// The compute stream has written the gradient: accumulate, and reduce when it is time.
+  void close(int unit);
+  /// After the last micro-step: the compute stream waits until every slice has its gradient.
+  void finish();
+
+  /// Called in `close` with the unit's own, not yet reduced gradient (engine/train/diagnosis.h).
+  std::function<void(int unit, const Tensor& full)> inspect;
+
+ private:
+  struct Slot {
+    UnitClass unit_class;
+    Buffer buffer;
+    int unit = -1;           // whose layout stands in it
+    std::int64_t life = -1;  // of the buffer, when it was laid out
+    bool open = false;
+    std::unique_ptr<Event> written, free;
+  };
+
+  bool first() const { return micro_step_ == 0; }
+  bool last() const { return micro_step_ + 1 == num_micro_steps_; }
+  bool into_accumulator(const UnitState& unit) const;
+  void accumulate(Stream& stream, const Tensor& gradient, const Tensor& accumulator) const;
+  Slot& slot_for(int unit);
+  void zero_padding(const UnitState& unit, const Tensor& full);
+  void reduce_sharded(int unit, Slot& slot);
+  void reduce_in_place(int unit, const Tensor& full);
+
+  const Rank* rank_;
+  const std::vector<UnitState>* units_;
+  int num_micro_steps_;
+  int micro_step_ = 0;
+  std::vector<Slot> slots_;
+  std::vector<Communicator*> communicators_;  // by unit
+  std::size_t next_block_slot_ = 0;
+  std::vector<int> open_slot_;  // by unit: index of the slot, kAccumulator, or kClosed
+  Buffer staging_;              // a reduced slice on its way to the accumulator
+  std::vector<std::unique_ptr<Event>> written_;  // by unit: the full accumulator is ready to reduce
+  std::unique_ptr<Event> reduced_;
+};
+
+}  // namespace sherd::sharding

@@ -1,0 +1,108 @@
+#include "sharding/zero/parameter_gather.h"
+
+#include "kernels/pointwise.h"
+#include "sharding/comm/communicator.h"
+
+namespace sherd::sharding {
+
+Traffic parameter_traffic(const std::vector<UnitPlan>& units, const GatherOptions& options,
+                          const std::vector<int>& uses, int num_micro_steps) {
+  const std::vector<std::int64_t> gathers = count_gathers(units, options, uses, num_micro_steps);
+  Traffic traffic;
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    const UnitPlan& unit = units[i];
+    if (!unit.placement.optimizer_sharded()) continue;
+    // Where parameters are resident, every update is published once.
+    traffic.add("parameters", Collective::kAllGather, unit.precision.parameters,
+                unit.layout.numel(), unit.layout.num_slices(),
+                unit.placement.parameters_sharded() ? gathers[i] : 1);
+  }
+  return traffic;
+}
+
+ParameterGather::ParameterGather(const Rank& rank, const std::vector<UnitState>& units,
+                                 const GatherOptions& options)
+    : rank_(&rank), units_(&units), schedule_(plans_of(units), options), began_(rank.make_event()) {
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    updated_.push_back(rank.make_event());
+    published_.push_back(rank.make_event());
+    communicators_.push_back(&rank.groups->get(units[i].placement().slices, Purpose::kGather));
+  }
+  for (const GatherSlot& slot : gather_slots(plans_of(units), options)) {
+    slots_.push_back({rank.memory->acquire(slot.buffer), -1, rank.make_event(), rank.make_event()});
+  }
+}
+
+void ParameterGather::plan(std::vector<int> uses) {
+  schedule_.plan(std::move(uses));
+  if (slots_.empty()) return;
+  // What the compute stream did before may have used the slots' memory for something else.
+  rank_->compute().record(*began_);
+  rank_->gather().wait(*began_);
+}
+
+void ParameterGather::abandon() {
+  schedule_.abandon();
+}
+
+std::vector<Tensor> ParameterGather::get(int unit) {
+  forget_lost_slots();
+  schedule_.get(unit);
+  const FlatLayout& layout = (*units_)[unit].layout();
+  if (!sharded(unit)) {
+    rank_->compute().wait(*published_[unit]);
+    return layout.views((*units_)[unit].resident_parameters());
+  }
+  prefetch();
+  const Slot& slot = slots_[schedule_.slot_of(unit)];
+  rank_->compute().wait(*slot.ready);
+  return layout.views(slot.buffer.tensor().part(0, layout.numel()));
+}
+
+void ParameterGather::release(int unit) {
+  const int slot = schedule_.release(unit);
+  if (slot >= 0) rank_->compute().record(*slots_[slot].free);
+  prefetch();
+}
+
+// What stood in a slot is gone if its memory was something else's meanwhile.
+void ParameterGather::forget_lost_slots() {
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i].life != slots_[i].buffer.life()) schedule_.forget_slot(static_cast<int>(i));
+  }
+}
+
+void ParameterGather::prefetch() {
+  for (const auto& [slot, unit] : schedule_.prefetch()) gather_into(slots_[slot], unit);
+}
+
+void ParameterGather::gather_into(Slot& slot, int unit) {
+  const UnitState& state = (*units_)[unit];
+  Stream& stream = rank_->gather();
+  const Tensor full = slot.buffer.tensor().part(0, state.layout().numel());
+  stream.wait(*slot.free);
+  stream.wait(*updated_[unit]);
+  const int own = state.own_slice();
+  kernels::cast(stream, state.master(own), state.layout().slice(full, own));
+  communicators_[unit]->all_gather(stream, state.name(), full);
+  stream.record(*slot.ready);
+  slot.life = slot.buffer.life();
+}
+
+void ParameterGather::publish(int unit) {
+  const UnitState& state = (*units_)[unit];
+  if (sharded(unit)) {
+    schedule_.forget_unit(unit);
+    rank_->compute().record(*updated_[unit]);
+    return;
+  }
+  for (const int owner : state.updated_slices()) state.refresh_resident(rank_->compute(), owner);
+  if (!state.placement().optimizer_sharded()) return;
+  Stream& stream = rank_->gather();
+  rank_->compute().record(*updated_[unit]);
+  stream.wait(*updated_[unit]);
+  communicators_[unit]->all_gather(stream, state.name(), state.resident_parameters());
+  stream.record(*published_[unit]);
+}
+
+}  // namespace sherd::sharding

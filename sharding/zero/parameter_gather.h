@@ -1,0 +1,79 @@
+/// Full parameters, just in time: gather -> get -> release.
+///
+/// The order in which a step uses units is known beforehand (`plan`). While the compute stream
+/// works on one use, the gather stream fills slots for the next `prefetch_depth` uses:
+///
+///   compute   | use 0 | use 1 | use 2 | use 3 | ...
+///   gather    | 1 | 2 |  | 3 |   | 4 |
+///
+/// At stages 0-2 full parameters are resident and a use only waits for the unit's last publish.
+/// At stage 3 they live in a fixed pool of slots, one pool per unit class, each slot as large as
+/// the largest unit of the class. A slot remembers its unit; it is forgotten when the unit's parameters
+/// change (`publish`) or when its memory was something else's meanwhile. Two events guard it:
+///   ready   the gather is done: the compute stream waits for it before reading
+///   free    the last reader is done: the gather stream waits for it before overwriting
+/// A use finds its unit in a slot if it still stands there (the last prefetch_depth + 1 blocks of the
+/// forward are gathered once). Otherwise the slot whose content is needed latest is
+/// overwritten; the plan tells which. Every rank makes the same choices, so collectives match by
+/// construction.
+///
+/// Slots: prefetch_depth + 1 for blocks (all blocks with `reshard_after_forward` off: the forward's
+/// gather then serves the backward too), one for the edges.
+/// Errors: misuse (a use out of order, a release without a get) is our bug (CHECK).
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "sharding/comm/traffic.h"
+#include "sharding/zero/slot_schedule.h"
+#include "sharding/zero/unit.h"
+
+namespace sherd::sharding {
+
+/// What a step of `num_micro_steps` times `uses` sends for parameters: gathers at stage 3, the
+/// publishing of updates at stages 1 and 2.
+Traffic parameter_traffic(const std::vector<UnitPlan>& units, const GatherOptions& options,
+                          const std::vector<int>& uses, int num_micro_steps);
+
+class ParameterGather {
+ public:
+  ParameterGather(const Rank& rank, const std::vector<UnitState>& units,
+                  const GatherOptions& options);
+
+  /// The units that will be used from now on, in order. The previous plan must be finished.
+  void plan(std::vector<int> uses);
+  /// The planned next use: the compute stream waits until the unit's parameters are there. Returns
+  /// one view per parameter, valid until `release`.
+  std::vector<Tensor> get(int unit);
+  /// The compute stream has no readers of this use beyond what is enqueued.
+  void release(int unit);
+  /// The compute stream has updated this rank's slices: let every rank see them. At stages 1-2 an
+  /// all-gather on the gather stream, hidden under the next forward; at stage 3 the next gather.
+  void publish(int unit);
+  /// Drops the rest of the plan (after an error, or a step that ends early).
+  void abandon();
+
+ private:
+  struct Slot {
+    Buffer buffer;
+    std::int64_t life = -1;  // of the buffer, when it was filled
+    std::unique_ptr<Event> ready, free;
+  };
+
+  bool sharded(int unit) const { return (*units_)[unit].placement().parameters_sharded(); }
+  void forget_lost_slots();
+  void prefetch();
+  void gather_into(Slot& slot, int unit);
+
+  const Rank* rank_;
+  const std::vector<UnitState>* units_;
+  SlotSchedule schedule_;
+  std::vector<Slot> slots_;
+  std::vector<Communicator*> communicators_;       // by unit
+  std::vector<std::unique_ptr<Event>> updated_;    // by unit: the slice holds its new values
+  std::vector<std::unique_ptr<Event>> published_;  // by unit: so does the resident full buffer
+  std::unique_ptr<Event> began_;                   // slots' memory is free for this plan
+};
+
+}  // namespace sherd::sharding

@@ -1,0 +1,64 @@
+/// Where each kind of state lives. A ZeRO stage (Rajbhandari et al., arXiv:1910.02054 §5) is one
+/// column of this table; there is one code path, not one per stage.
+///
+///   when                          stage 0        stage 1        stage 2          stage 3
+///   sharded at rest               nothing        optimizer      + gradients      + parameters
+///   before a unit computes        -              its publish    its publish      all-gather
+///   after a unit's backward       accumulate     accumulate     reduce-scatter   reduce-scatter
+///   after the last micro-step     all-reduce     reduce-scatter -                -
+///   update                        every slice    own slice      own slice        own slice
+///   after the update              -              all-gather     all-gather       -
+///
+/// With `GradSync::kBoundary` at stages 2-3 gradients are kept unsharded until the last micro-step,
+/// which saves communication and costs the memory that those stages would have saved. With
+/// `GradSync::kEveryMicroStep` at stages 0-1 gradients are reduced in every micro-step.
+///
+/// A placement names, for each kind of state, the mesh axes over which it is sharded; along every
+/// other axis ranks hold copies. Each unit has one; today all units have the same.
+#pragma once
+
+#include <cstdint>
+
+#include "sharding/mesh/mesh.h"
+
+namespace sherd::sharding {
+
+enum class GradSync { kEveryMicroStep, kBoundary };
+
+struct Placement {
+  /// The unit's flat buffer is cut into one slice for each rank of a group along these axes: the
+  /// ZeRO group. Its ranks reduce gradients together, at every stage.
+  AxisSet slices = zero_axes();
+  /// Per kind of state, the axes over which it is sharded at rest: `slices`, or none. (Sharding over
+  /// some of them only, as in hybrid forms with unequal groups, isn't served: a CHECK says so.)
+  AxisSet parameters{}, gradients{}, optimizer{};
+  GradSync grad_sync = GradSync::kBoundary;
+  bool has_gradients = true;  ///< false: the model is used, not trained
+
+  bool parameters_sharded() const { return !parameters.empty(); }
+  bool gradients_sharded() const { return !gradients.empty(); }
+  bool optimizer_sharded() const { return !optimizer.empty(); }
+
+  bool operator==(const Placement&) const = default;
+};
+
+/// The placement of `stage`, 0 to 3, on the mesh's ZeRO axes, with gradients unsharded where `grad_sync`
+/// asks to reduce them only after the last micro-step.
+Placement placement_of(int stage, GradSync grad_sync);
+/// With the stage's usual sync: at the boundary at stages 0 and 1, in every micro-step above.
+Placement placement_of(int stage);
+
+/// Whether `rank` counts its slice in sums over all ranks (gradient norms): of the ranks that hold
+/// copies of the same slice, one does.
+bool counts_slice(const Mesh& mesh, int rank, const Placement& placement);
+
+/// The part of its slice of `slice_numel` elements that `rank` writes to a checkpoint: ranks with
+/// copies of a slice divide it among themselves, so every element is written once.
+struct SliceRange {
+  std::int64_t first = 0, count = 0;
+  bool operator==(const SliceRange&) const = default;
+};
+SliceRange saved_range(const Mesh& mesh, int rank, const Placement& placement,
+                       std::int64_t slice_numel);
+
+}  // namespace sherd::sharding

@@ -1,0 +1,181 @@
+#include "sharding/zero/slot_schedule.h"
+
+#include <algorithm>
+#include <map>
+
+namespace sherd::sharding {
+
+std::vector<GatherSlot> gather_slots(const std::vector<UnitPlan>& units,
+                                     const GatherOptions& options) {
+  struct ClassSize {
+    int num_units = 0;
+    std::int64_t largest = 0;
+    DType dtype = DType::kF32;
+  };
+  std::map<UnitClass, ClassSize> classes;
+  for (const UnitPlan& unit : units) {
+    if (!unit.placement.parameters_sharded()) continue;
+    ClassSize& size = classes[unit.spec.unit_class];
+    CHECK(size.num_units == 0 || size.dtype == unit.precision.parameters,
+          "{} shares slots with units of another type", unit.spec.name);
+    size.dtype = unit.precision.parameters;
+    ++size.num_units;
+    size.largest = std::max(size.largest, unit.layout.numel());
+  }
+  std::vector<GatherSlot> slots;
+  for (const auto& [unit_class, size] : classes) {
+    const bool block = unit_class == UnitClass::kBlock;
+    int num_slots = 1;
+    if (block) {
+      num_slots = options.reshard_after_forward
+                      ? std::min(size.num_units, options.prefetch_depth + 1)
+                      : size.num_units;
+    }
+    for (int i = 0; i < num_slots; ++i) {
+      slots.push_back(
+          {unit_class,
+           {fmt::format("gather.{}.{}", block ? "block" : "edge", i), Category::kGatheredParameters,
+            size.dtype, size.largest, kForwardToBackward | kEvaluation}});
+    }
+  }
+  return slots;
+}
+
+SlotSchedule::SlotSchedule(const std::vector<UnitPlan>& units, const GatherOptions& options)
+    : prefetch_depth_(options.prefetch_depth) {
+  for (const UnitPlan& unit : units) {
+    names_.push_back(unit.spec.name);
+    classes_.push_back(unit.spec.unit_class);
+    gathered_.push_back(unit.placement.parameters_sharded());
+  }
+  for (const GatherSlot& slot : gather_slots(units, options)) {
+    slots_.push_back({slot.unit_class, -1, 0});
+  }
+}
+
+void SlotSchedule::plan(std::vector<int> uses) {
+  CHECK(current_ == uses_.size() && !in_use_, "a new plan with {} uses left of the old one",
+        uses_.size() - current_);
+  uses_ = std::move(uses);
+  current_ = promised_ = 0;
+}
+
+void SlotSchedule::abandon() {
+  for (Slot& slot : slots_) slot.pins = 0;
+  uses_.clear();
+  current_ = promised_ = 0;
+  in_use_ = false;
+}
+
+void SlotSchedule::get(int unit) {
+  CHECK(!in_use_, "get of {} before the release of {}", name(unit), name(uses_[current_]));
+  CHECK(current_ < uses_.size() && uses_[current_] == unit, "get of {} out of the plan's order",
+        name(unit));
+  in_use_ = true;
+}
+
+int SlotSchedule::slot_of(int unit) const {
+  const int slot = find(unit);
+  CHECK(slot >= 0 && slots_[slot].pins > 0, "no slot for {}", name(unit));
+  return slot;
+}
+
+int SlotSchedule::release(int unit) {
+  CHECK(in_use_ && uses_[current_] == unit, "release of {} without a get", name(unit));
+  in_use_ = false;
+  ++current_;
+  if (!gathered_[unit]) return -1;
+  const int slot = slot_of(unit);
+  --slots_[slot].pins;
+  return slot;
+}
+
+std::vector<SlotSchedule::Fill> SlotSchedule::prefetch() {
+  if (slots_.empty()) return {};
+  const std::size_t ahead = static_cast<std::size_t>(prefetch_depth_) + (in_use_ ? 1 : 0);
+  const std::size_t end = std::min(uses_.size(), current_ + ahead);
+  std::vector<Fill> fills;
+  for (; promised_ < end; ++promised_) {
+    const int unit = uses_[promised_];
+    if (!gathered_[unit]) continue;
+    int slot = find(unit);
+    if (slot < 0) {
+      slot = evict(classes_[unit]);
+      if (slot < 0) break;
+      slots_[slot].unit = unit;
+      fills.push_back({slot, unit});
+    }
+    ++slots_[slot].pins;
+  }
+  return fills;
+}
+
+int SlotSchedule::find(int unit) const {
+  for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
+    if (slots_[slot].unit == unit) return static_cast<int>(slot);
+  }
+  return -1;
+}
+
+int SlotSchedule::evict(UnitClass unit_class) const {
+  int latest = -1;
+  std::size_t latest_use = 0;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const Slot& slot = slots_[i];
+    if (slot.unit_class != unit_class || slot.pins > 0) continue;
+    const std::size_t use = slot.unit < 0 ? uses_.size() + 1 : next_use(slot.unit);
+    if (latest < 0 || use > latest_use) {
+      latest = static_cast<int>(i);
+      latest_use = use;
+    }
+  }
+  return latest;
+}
+
+std::size_t SlotSchedule::next_use(int unit) const {
+  std::size_t use = promised_ + 1;
+  while (use < uses_.size() && uses_[use] != unit) ++use;
+  return use;
+}
+
+void SlotSchedule::forget_unit(int unit) {
+  const int slot = find(unit);
+  if (slot >= 0) forget_slot(slot);
+}
+
+void SlotSchedule::forget_slot(int slot) {
+  slots_[slot].unit = -1;
+}
+
+// Slots are stale when a step begins, since it updates every unit. What happens in a micro-step
+// depends on the uses up to the next one's end, or as far as prefetches reach; so from some
+// micro-step on all are alike but the last, and a step of many need not be played through.
+std::vector<std::int64_t> count_gathers(const std::vector<UnitPlan>& units,
+                                        const GatherOptions& options, const std::vector<int>& uses,
+                                        int num_micro_steps) {
+  const auto played = [&](int micro_steps) {
+    std::vector<int> all;
+    for (int i = 0; i < micro_steps; ++i) all.insert(all.end(), uses.begin(), uses.end());
+    SlotSchedule schedule(units, options);
+    std::vector<std::int64_t> counts(units.size(), 0);
+    schedule.plan(all);
+    for (const int unit : all) {
+      schedule.get(unit);
+      for (const SlotSchedule::Fill& fill : schedule.prefetch()) ++counts[fill.unit];
+      schedule.release(unit);
+      for (const SlotSchedule::Fill& fill : schedule.prefetch()) ++counts[fill.unit];
+    }
+    return counts;
+  };
+  const int reach = options.prefetch_depth / static_cast<int>(uses.size());
+  const int alike_from = 4 + reach;
+  std::vector<std::int64_t> counts = played(std::min(num_micro_steps, alike_from));
+  if (num_micro_steps <= alike_from) return counts;
+  const std::vector<std::int64_t> one_more = played(alike_from + 1);
+  for (std::size_t unit = 0; unit < counts.size(); ++unit) {
+    counts[unit] += (one_more[unit] - counts[unit]) * (num_micro_steps - alike_from);
+  }
+  return counts;
+}
+
+}  // namespace sherd::sharding

@@ -1,0 +1,86 @@
+/// Which slot each use of a unit gets, and when it is filled: the decisions of ParameterGather
+/// without its buffers. They depend on the order of uses alone, so that every rank makes the same
+/// ones, and a plan can count gathers before a run.
+///
+/// Up to `prefetch_depth` uses ahead of the current one are promised a slot, in order. A use finds
+/// its unit in a slot or has one filled: of the slots that nobody was promised, the one whose
+/// content is needed latest (Belady 1966: with the future known, no other choice fills less).
+///
+/// Errors   misuse (a use out of order, a release without a get) is our bug (CHECK).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "sharding/zero/unit.h"
+
+namespace sherd::sharding {
+
+struct GatherOptions {
+  int prefetch_depth = 1;
+  bool reshard_after_forward = true;
+};
+
+/// The pool of slots for the units whose parameters are sharded, by unit class.
+struct GatherSlot {
+  UnitClass unit_class;
+  BufferSpec buffer;
+};
+std::vector<GatherSlot> gather_slots(const std::vector<UnitPlan>& units,
+                                     const GatherOptions& options);
+
+class SlotSchedule {
+ public:
+  /// To fill slot `slot` with unit `unit`, over what stands there.
+  struct Fill {
+    int slot = 0;
+    int unit = 0;
+  };
+
+  SlotSchedule(const std::vector<UnitPlan>& units, const GatherOptions& options);
+
+  /// The units that will be used from now on, in order. The previous plan must be finished.
+  void plan(std::vector<int> uses);
+  /// The planned next use begins. `prefetch` gives it a slot, unless it has one.
+  void get(int unit);
+  /// It is over. Returns the slot that it had, or -1 where the unit is resident.
+  int release(int unit);
+  /// Promises slots as far as depth and pool allow; what has to be filled for that, in this order.
+  std::vector<Fill> prefetch();
+  /// The slot in which `unit`, in use, stands.
+  int slot_of(int unit) const;
+  /// Drops the rest of the plan.
+  void abandon();
+
+  /// Nothing that anybody still needs stands in slots with this unit's parameters, or in this slot.
+  void forget_unit(int unit);
+  void forget_slot(int slot);
+
+ private:
+  struct Slot {
+    UnitClass unit_class;
+    int unit = -1;
+    int pins = 0;  ///< uses that were promised this slot and haven't been released
+  };
+  const std::string& name(int unit) const { return names_[unit]; }
+  int find(int unit) const;
+  int evict(UnitClass unit_class) const;
+  std::size_t next_use(int unit) const;
+
+  std::vector<std::string> names_;
+  std::vector<UnitClass> classes_;
+  std::vector<bool> gathered_;  // the others are resident
+  std::vector<Slot> slots_;
+  int prefetch_depth_;
+  std::vector<int> uses_;
+  std::size_t current_ = 0;   // the use that `get` gives next, or has given
+  std::size_t promised_ = 0;  // uses before this one have a slot
+  bool in_use_ = false;
+};
+
+/// How often each unit is gathered in a step of `num_micro_steps` micro-steps with the same `uses`.
+std::vector<std::int64_t> count_gathers(const std::vector<UnitPlan>& units,
+                                        const GatherOptions& options, const std::vector<int>& uses,
+                                        int num_micro_steps);
+
+}  // namespace sherd::sharding

@@ -1,0 +1,103 @@
+/// What one rank holds at rest of one unit: its parameters, its FP32 slices, its gradients.
+///
+/// The optimizer updates the FP32 slice; everything else is a copy of it. With FP32 compute the
+/// slice is a view into the resident full buffer (stages 0-2) or a buffer of its own (stage 3).
+/// With 16-bit compute it is always a buffer of its own, the master, and at stages 0-2 the full
+/// buffer holds a rounded copy. Bytes per parameter on N ranks (rounded copy + FP32 slice +
+/// gradients), without moments:
+///
+///                     stage 0      stage 1        stage 2          stage 3
+///   f32               4 + 4        4 + 4          4 + 4/N          4/N + 4/N
+///   16-bit, f32 grad  2 + 4 + 4    2 + 4/N + 4    2 + 4/N + 4/N    4/N + 4/N
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sharding/mesh/rank.h"
+#include "sharding/zero/flat_layout.h"
+#include "sharding/zero/placement.h"
+
+namespace sherd::sharding {
+
+struct Precision {
+  DType parameters = DType::kF32;  ///< compute and gather
+  DType reduce = DType::kF32;      ///< a micro-step's gradient, and its reduction
+  DType accumulate = DType::kF32;  ///< gradients added over micro-steps
+};
+
+/// A unit on a mesh, before any rank holds it: all that memory and traffic follow from.
+struct UnitPlan {
+  UnitPlan(UnitSpec spec, const Placement& placement, const Precision& precision, const Mesh& mesh);
+
+  UnitSpec spec;
+  Placement placement;
+  Precision precision;
+  FlatLayout layout;  ///< one slice for each rank of a group along placement.slices
+
+  /// Elements of the slices that one rank updates: all of them at stage 0, its own otherwise.
+  std::int64_t updated_numel() const {
+    return placement.optimizer_sharded() ? layout.slice_numel() : layout.numel();
+  }
+};
+
+/// What a rank holds at rest of a unit.
+struct UnitBuffers {
+  std::optional<BufferSpec> resident;  ///< stages 0-2
+  std::optional<BufferSpec> master;    ///< stage 3, and 16-bit compute
+  std::optional<BufferSpec> gradients;
+};
+UnitBuffers unit_buffers(const UnitPlan& unit);
+
+class UnitState {
+ public:
+  UnitState(UnitPlan plan, const Rank& rank);
+
+  const UnitPlan& plan() const { return plan_; }
+  const UnitSpec& spec() const { return plan_.spec; }
+  const std::string& name() const { return plan_.spec.name; }
+  const FlatLayout& layout() const { return plan_.layout; }
+  const Placement& placement() const { return plan_.placement; }
+  const Precision& precision() const { return plan_.precision; }
+
+  /// Full parameters in compute type; empty at stage 3.
+  const Tensor& resident_parameters() const { return resident_.tensor(); }
+  /// This rank's slice.
+  int own_slice() const { return own_slice_; }
+  /// Whether sums over all ranks take it from this rank; others may hold copies.
+  bool counts_slice() const { return counts_slice_; }
+  /// What of it this rank writes to a checkpoint.
+  const SliceRange& saved_range() const { return saved_range_; }
+  /// The slices that this rank updates: all of them at stage 0, its own otherwise.
+  const std::vector<int>& updated_slices() const { return updated_slices_; }
+  /// The FP32 parameters of slice `owner` (one of `updated_slices`).
+  Tensor master(int owner) const;
+  /// Accumulated gradients: full, or this rank's slice if `placement().gradients_sharded()`.
+  const Tensor& gradients() const { return gradients_.tensor(); }
+  /// The accumulated gradient of slice `owner`.
+  Tensor gradient(int owner) const;
+
+  /// After an update: rounds slice `owner` into the resident full buffer, if that is another one.
+  void refresh_resident(Stream& stream, int owner) const;
+
+ private:
+  UnitPlan plan_;
+  int own_slice_;
+  bool counts_slice_;
+  SliceRange saved_range_;
+  std::vector<int> updated_slices_;
+  Buffer resident_;
+  Buffer master_;
+  Buffer gradients_;
+};
+
+std::vector<UnitPlan> plans_of(const std::vector<UnitState>& units);
+
+/// A model on a mesh: what every rank's memory, traffic and state follow from.
+struct ShardingPlan {
+  Mesh mesh;
+  std::vector<UnitPlan> units;
+};
+
+}  // namespace sherd::sharding

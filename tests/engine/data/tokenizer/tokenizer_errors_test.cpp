@@ -1,0 +1,196 @@
+// Files are hostile: whatever is in them is an id list or one DataError.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "engine/data/tokenizer/tokenizer.h"
+#include "tests/support/error_text.h"
+#include "tests/support/small_tokenizer.h"
+#include "tests/support/temp_folder.h"
+
+namespace sherd::tokenizer {
+namespace {
+
+using nlohmann::json;
+
+std::string refusal(const json& file) {
+  return test::error_text<DataError>([&] { Tokenizer::parse(file.dump(), "t.json"); });
+}
+
+std::string refusal_with(const char* pointer, const json& value) {
+  json file = test::small_tokenizer();
+  file[json::json_pointer(pointer)] = value;
+  return refusal(file);
+}
+
+TEST(TokenizerErrors, TheSmallFileIsGood) {
+  EXPECT_EQ(refusal(test::small_tokenizer()), "(no error)");
+  std::vector<std::int32_t> ids;
+  Encoder(Tokenizer::parse(test::small_tokenizer().dump(), "t.json"))
+      .encode("the<|end|>", SpecialTokens::kAsTokens, ids);
+  EXPECT_EQ(ids, (std::vector<std::int32_t>{257, 258}));
+}
+
+TEST(TokenizerErrors, OtherModelsAreRefusedByName) {
+  for (const std::string type : {"WordPiece", "Unigram", "WordLevel"}) {
+    EXPECT_EQ(refusal_with("/model/type", type),
+              "t.json.model: " + type + " isn't supported; Sherd knows tokenizers of type BPE.");
+  }
+  EXPECT_EQ(refusal_with("/model/dropout", 0.1),
+            "t.json.model: dropout makes ids random and isn't supported; set it to null.");
+  EXPECT_EQ(refusal_with("/model/end_of_word_suffix", "</w>"),
+            "t.json.model: end_of_word_suffix isn't supported.");
+}
+
+TEST(TokenizerErrors, UnknownPartsAndKeysAreRefusedByName) {
+  EXPECT_EQ(refusal_with("/normalizer/type", "Lowercase"),
+            "t.json.normalizer: the normaliser Lowercase isn't supported.");
+  EXPECT_EQ(refusal_with("/pre_tokenizer/pretokenizers/0/type", "Whitespace"),
+            "t.json.pre_tokenizer.pretokenizers[0]: the pre-tokenizer Whitespace isn't supported.");
+  EXPECT_EQ(refusal_with("/decoder/type", "WordPiece"),
+            "t.json.decoder: the decoder WordPiece isn't supported.");
+  EXPECT_EQ(refusal_with("/post_processor", {{"type", "Magic"}}),
+            "t.json.post_processor: the post-processor Magic isn't supported.");
+  EXPECT_EQ(refusal_with("/model/new_option", true),
+            "t.json.model: \"new_option\" isn't a key that we know here.");
+}
+
+TEST(TokenizerErrors, WrongVocabulariesMergesAndIdsAreNamed) {
+  EXPECT_EQ(refusal_with("/model/merges/1", "th x!"),
+            "t.json.model.merges: merge 1 names \"x!\", which isn't in the vocabulary.");
+  EXPECT_EQ(refusal_with("/model/merges/1", "the"),
+            "t.json.model.merges: merge 1 isn't two tokens with a space between.");
+  EXPECT_EQ(refusal_with("/model/merges/1", {"", "the"}),
+            "t.json.model.merges: merge 1 names \"\", which isn't in the vocabulary.");
+  EXPECT_EQ(refusal_with("/model/vocab/the", -1),
+            "t.json.model.vocab: the id of \"the\" isn't a whole number from 0 to 16777215.");
+  EXPECT_EQ(refusal_with("/model/vocab/the", 256),
+            "t.json.model.vocab: two tokens have the id 256.");
+  EXPECT_EQ(refusal_with("/model/vocab/the", 9000000),
+            "t.json.model.vocab: 258 tokens have ids up to 9000000.");
+  EXPECT_EQ(refusal_with("/added_tokens/0/id", 300),
+            "t.json.added_tokens[0]: \"<|end|>\" has the id 300, but its place gives it 258.");
+  EXPECT_EQ(refusal_with("/model/unk_token", "<unk>"),
+            "t.json.model.unk_token: \"<unk>\" isn't in the vocabulary.");
+}
+
+TEST(TokenizerErrors, FoldersWithoutAUsableFileAreNamed) {
+  const test::TempFolder folder;
+  const auto error = [&] {
+    return test::error_text<DataError>([&] { Tokenizer::open(folder.path()); });
+  };
+  EXPECT_EQ(error(), folder.path() +
+                         ": has no tokenizer.json; give a folder with a Hugging Face "
+                         "tokenizer.");
+  folder.write("tokenizer.model", "x");
+  EXPECT_NE(error().find("has tokenizer.model but no tokenizer.json"), std::string::npos);
+  folder.write("tokenizer.json", "{\"model\": ");
+  EXPECT_NE(error().find("isn't JSON"), std::string::npos);
+  folder.write("tokenizer.json", test::small_tokenizer().dump());
+  folder.write("tokenizer_config.json", R"({"eos_token": {"content": "<|x|>"}})");
+  EXPECT_EQ(error(), folder.file("tokenizer_config.json") +
+                         ": eos_token is \"<|x|>\", which isn't in tokenizer.json.");
+  folder.write("tokenizer_config.json",
+               R"({"bos_token": null, "eos_token": {"content": "<|end|>"}})");
+  EXPECT_EQ(Tokenizer::open(folder.path())->end(), 258);
+  EXPECT_FALSE(Tokenizer::open(folder.path())->beginning());
+}
+
+TEST(TokenizerErrors, TextThatIsNotUtf8IsNamedAndLeavesNoIds) {
+  Encoder encoder(Tokenizer::parse(test::small_tokenizer().dump(), "t.json"));
+  std::vector<std::int32_t> ids = {7};
+  for (const std::string text : {"ab\xff", "ab\xed\xa0\x80", "ab\xc3", "ab\xf4\x90\x80\x80"}) {
+    const std::string error =
+        test::error_text<DataError>([&] { encoder.encode(text, SpecialTokens::kAsText, ids); });
+    EXPECT_EQ(error.substr(0, 19), "not UTF-8 at byte 2") << error;
+  }
+  EXPECT_EQ(ids, (std::vector<std::int32_t>{7}));
+}
+
+TEST(TokenizerErrors, DeeplyNestedFilesAreRefused) {
+  json part = {{"type", "NFC"}};
+  for (int i = 0; i < 100; ++i) part = {{"type", "Sequence"}, {"normalizers", {part}}};
+  EXPECT_NE(refusal_with("/normalizer", part).find("nested too deeply"), std::string::npos);
+  EXPECT_NE(test::error_text<DataError>([] {
+              Tokenizer::parse(std::string(100000, '['), "t.json");
+            }).find("isn't JSON"),
+            std::string::npos);
+}
+
+/// One to four edits of bytes: changed, cut, doubled, swapped for a word of JSON.
+std::string mutated(const std::string& text, std::mt19937& draw) {
+  static const std::vector<std::string> kWords = {
+      "null", "true",     "-1",     "1e99", "\"\"",
+      "[]",   "{}",       "\\u",    "[[",   "}}",
+      "(?:",  "{1,9999}", "\\\\p{", "[^",   "18446744073709551616",
+      "+"};
+  std::string result = text;
+  for (unsigned edit = 0; edit <= draw() % 4 && !result.empty(); ++edit) {
+    // Mostly behind the vocabulary, where there is more to break.
+    const std::size_t half = result.size() / 2;
+    const std::size_t place =
+        draw() % 4 == 0 ? draw() % result.size() : half + draw() % (result.size() - half);
+    const std::size_t length = 1 + draw() % 12;
+    switch (draw() % 5) {
+      case 0:
+        result[place] = static_cast<char>(draw());
+        break;
+      case 1:
+        result.erase(place, length);
+        break;
+      case 2:
+        result.insert(place, result.substr(draw() % result.size(), length));
+        break;
+      case 3:
+        result.insert(place, kWords[draw() % kWords.size()]);
+        break;
+      default:
+        result.replace(place, length, kWords[draw() % kWords.size()]);
+    }
+  }
+  return result;
+}
+
+void survive_mutations(int count) {
+  std::mt19937 draw(7);
+  // The vocabulary first: mutations aim behind it.
+  json file = test::small_tokenizer();
+  const json model = file["model"];
+  file.erase("model");
+  const std::string text = "{\"model\":" + model.dump() + "," + file.dump().substr(1);
+  ASSERT_LT(text.size(), 16384u);
+  const std::string sample =
+      "the the<|end|> Gr\xc3\xb6\xc3\x9f"
+      "e 123  \n\n \xe4\xb8\x96\xe7\x95\x8c " +
+      std::string(200, 't');
+  int num_good = 0;
+  for (int i = 0; i < count; ++i) {
+    try {
+      const auto tokenizer = Tokenizer::parse(mutated(text, draw), "t.json");
+      std::vector<std::int32_t> ids;
+      Encoder(tokenizer).encode(sample, SpecialTokens::kAsTokens, ids);
+      for (const std::int32_t id : ids) ASSERT_LT(id, tokenizer->vocab_size());
+      tokenizer->decode(ids);
+      ++num_good;
+    } catch (const DataError& error) {
+      ASSERT_STRNE(error.what(), "");
+    }
+  }
+  EXPECT_GT(num_good, count / 100);  // some mutations only change an id or a pattern
+  EXPECT_LT(num_good, count);
+}
+
+TEST(TokenizerErrors, MutatedFilesAreErrorsOrTokenizers) {
+  survive_mutations(1500);
+}
+
+TEST(TokenizerErrorsSlow, AHundredThousandMutatedFilesAreErrorsOrTokenizers) {
+  survive_mutations(100'000);
+}
+
+}  // namespace
+}  // namespace sherd::tokenizer

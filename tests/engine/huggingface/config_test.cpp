@@ -1,0 +1,191 @@
+// config.json: both spellings, what is refused, what is listed.
+#include "engine/huggingface/config.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "engine/huggingface/config_writer.h"
+#include "tests/support/error_text.h"
+#include "tests/where.h"
+
+namespace sherd::huggingface {
+namespace {
+
+using nlohmann::json;
+
+// SmolLM2-135M's, as transformers 4 wrote it.
+json smollm2() {
+  return json::parse(R"({
+    "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 576,
+    "initializer_range": 0.041666666666666664, "intermediate_size": 1536, "is_llama_config": true,
+    "max_position_embeddings": 8192, "mlp_bias": false, "model_type": "llama",
+    "num_attention_heads": 9, "num_hidden_layers": 30, "num_key_value_heads": 3,
+    "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_interleaved": false, "rope_scaling": null,
+    "rope_theta": 100000, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+    "transformers_version": "4.42.3", "use_cache": true, "vocab_size": 49152})");
+}
+
+std::map<std::string, std::string> values_of(const json& config) {
+  std::map<std::string, std::string> values;
+  for (const ConfigValue& value : parse_config(config.dump(), "config.json").values) {
+    values.emplace(value.key, value.value);
+  }
+  return values;
+}
+
+std::string refusal(const json& config) {
+  return test::error_text<DataError>([&] { parse_config(config.dump(), "config.json"); });
+}
+
+json with(json config, const std::string& key, json value) {
+  config[key] = std::move(value);
+  return config;
+}
+
+TEST(Config, SaysWhatALlamaIs) {
+  const ModelConfig config = parse_config(smollm2().dump(), "config.json");
+  EXPECT_EQ(config.dtype, DType::kBF16);
+  EXPECT_EQ(config.unused, std::vector<std::string>{"is_llama_config"});
+  EXPECT_EQ(values_of(smollm2()),
+            (std::map<std::string, std::string>{{"model.num_layers", "30"},
+                                                {"model.hidden_size", "576"},
+                                                {"model.num_attention_heads", "9"},
+                                                {"model.num_kv_heads", "3"},
+                                                {"model.ffn_hidden_size", "1536"},
+                                                {"model.vocab_size", "49152"},
+                                                {"model.max_seq_length", "8192"},
+                                                {"model.norm", "rmsnorm"},
+                                                {"model.norm_eps", "1e-05"},
+                                                {"model.activation", "swiglu"},
+                                                {"model.positions", "rope"},
+                                                {"model.rope_theta", "100000"},
+                                                {"model.tie_embeddings", "true"}}));
+}
+
+TEST(Config, ReadsTheSpellingOfTransformers5) {
+  json config = smollm2();
+  config.erase("rope_theta");
+  config.erase("rope_scaling");
+  config.erase("torch_dtype");
+  config["dtype"] = "float32";
+  config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 100000.0}};
+  EXPECT_EQ(values_of(config), values_of(smollm2()));
+  EXPECT_EQ(parse_config(config.dump(), "config.json").dtype, DType::kF32);
+  // And what we write for both says the same to either.
+  const json both = json::parse(updated_config(config.dump(), "config.json", DType::kF16));
+  EXPECT_EQ(both["rope_theta"], 100000.0);
+  EXPECT_EQ(both["rope_scaling"], nullptr);
+  EXPECT_EQ(both["dtype"], "float16");
+  EXPECT_EQ(both["torch_dtype"], "float16");
+  EXPECT_EQ(values_of(both), values_of(smollm2()));
+  const json from_old = json::parse(updated_config(smollm2().dump(), "config.json", DType::kBF16));
+  EXPECT_EQ(from_old["rope_parameters"], (json{{"rope_type", "default"}, {"rope_theta", 100000}}));
+  EXPECT_EQ(values_of(from_old), values_of(smollm2()));
+}
+
+TEST(Config, HasBothSpellingsOfAScaling) {
+  const json scaling = {{"factor", 32.0},
+                        {"low_freq_factor", 1.0},
+                        {"high_freq_factor", 4.0},
+                        {"original_max_position_embeddings", 8192},
+                        {"rope_type", "llama3"}};
+  const json old = with(smollm2(), "rope_scaling", scaling);
+  const auto values = values_of(old);
+  EXPECT_EQ(values.at("model.rope_scaling"), "llama3");
+  EXPECT_EQ(values.at("model.rope_factor"), "32");
+  EXPECT_EQ(values.at("model.rope_original_length"), "8192");
+  json parameters = scaling;
+  parameters["rope_theta"] = 100000;
+  json config = with(smollm2(), "rope_parameters", parameters);
+  config.erase("rope_theta");
+  config.erase("rope_scaling");
+  EXPECT_EQ(values_of(config), values);
+  const json written = json::parse(updated_config(config.dump(), "config.json", DType::kF32));
+  EXPECT_EQ(written["rope_scaling"], scaling);
+}
+
+TEST(Config, RefusesWhatChangesTheModelAndIsntSupported) {
+  const json base = smollm2();
+  EXPECT_EQ(
+      refusal(with(base, "model_type", "mixtral")).find("config.json: model_type is \"mixtral\""),
+      0u);
+  EXPECT_NE(refusal(with(base, "quantization_config", {{"bits", 4}})).find("is quantized"),
+            std::string::npos);
+  EXPECT_EQ(refusal(with(base, "hidden_act", "gelu")),
+            "config.json: hidden_act is gelu, which this family isn't read with");
+  EXPECT_EQ(refusal(with(base, "is_encoder_decoder", true)),
+            "config.json: is_encoder_decoder is true; only false is supported");
+  EXPECT_NE(refusal(with(base, "rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}))
+                .find("has rope_type dynamic"),
+            std::string::npos);
+  EXPECT_NE(refusal(with(base, "rope_scaling", {{"type", "linear"}, {"new_knob", 2.0}}))
+                .find("has the key new_knob"),
+            std::string::npos);
+  EXPECT_NE(refusal(with(base, "rope_parameters", {{"rope_type", 5}, {"rope_theta", "x"}}))
+                .find("rope_theta that is no number"),
+            std::string::npos);
+  json missing = base;
+  missing.erase("hidden_size");
+  EXPECT_EQ(refusal(missing), "config.json: hidden_size is missing");
+  missing = base;
+  missing.erase("model_type");
+  EXPECT_NE(refusal(missing).find("has no model_type"), std::string::npos);
+}
+
+TEST(Config, ReadsGpt2AndRefusesItsVariants) {
+  const json config = {{"model_type", "gpt2"}, {"n_layer", 12},
+                       {"n_embd", 768},        {"n_head", 12},
+                       {"vocab_size", 50257},  {"n_positions", 1024},
+                       {"resid_pdrop", 0.1},   {"activation_function", "gelu_new"},
+                       {"n_ctx", 1024},        {"layer_norm_epsilon", 1e-05}};
+  const auto values = values_of(config);
+  EXPECT_EQ(values.at("model.ffn_hidden_size"), "3072");
+  EXPECT_EQ(values.at("model.positions"), "learned");
+  EXPECT_EQ(values.at("model.bias"), "true");
+  EXPECT_EQ(values.at("model.tie_embeddings"), "true");
+  EXPECT_EQ(values.at("model.activation"), "gelu");
+  EXPECT_EQ(parse_config(config.dump(), "config.json").unused,
+            std::vector<std::string>{"resid_pdrop"});
+  for (const auto& [key, value] : {std::pair("scale_attn_by_inverse_layer_idx", json(true)),
+                                   std::pair("scale_attn_weights", json(false)),
+                                   std::pair("add_cross_attention", json(true))}) {
+    EXPECT_EQ(refusal(with(config, key, value)).find(std::string("config.json: ") + key), 0u);
+  }
+}
+
+// Families are data: what isn't a table of theirs asks for none by its name.
+TEST(Config, NoFamilyIsNamedOutsideOfTheTables) {
+  namespace fs = std::filesystem;
+  const fs::path root = SHERD_SOURCE_DIR;
+  int files = 0;
+  for (const char* layer : {"core", "kernels", "sharding", "optim", "checkpoint", "engine"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(root / layer)) {
+      const std::string path = fs::relative(entry.path(), root).string();
+      if (!entry.is_regular_file() || path.starts_with("engine/huggingface/families/")) continue;
+      std::ifstream stream(entry.path());
+      const std::string text{std::istreambuf_iterator<char>(stream), {}};
+      ++files;
+      for (const Family* family : all_families()) {
+        const std::string name = "\"" + std::string(family->model_type) + "\"";
+        EXPECT_EQ(text.find(name), std::string::npos) << path << ": " << name;
+      }
+    }
+  }
+  EXPECT_GT(files, 300);
+}
+
+TEST(Config, AMadeOneReadsBackAsTheSameModel) {
+  std::map<std::string, std::string> values = values_of(smollm2());
+  const std::string text = config_of(*find_family("llama"), values, DType::kBF16);
+  EXPECT_EQ(values_of(json::parse(text)), values);
+}
+
+}  // namespace
+}  // namespace sherd::huggingface

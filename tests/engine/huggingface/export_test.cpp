@@ -1,0 +1,147 @@
+// What is written as a folder: the bytes that were read, all of them or none.
+#include "tests/engine/huggingface/folder_support.h"
+
+namespace sherd::engine {
+namespace {
+
+using Export = Folder;
+
+TEST_F(Export, ReadAndWrittenHasTheSameBytesAtEveryStageAndWorldInEveryType) {
+  write_tokens();
+  int number = 0;
+  for (const auto& [name, one] : cases().items()) {
+    const bool in_all = name == "llama" || name == "gpt2" || name == "stablelm";
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+      if (!in_all && dtype != DType::kF32) continue;
+      const std::string model = write_model(name, dtype);
+      for (int i = 0; i < 16; ++i) {
+        const int stage = i / 4, ranks = i % 4 + 1;
+        if (in_all ? dtype != DType::kF32 && stage != ranks - 1 : stage != 3 || ranks != 3)
+          continue;
+        const std::string output = fmt::format("run{}", number), to = folder_.file(output + "-hf");
+        ++number;
+        train(recipe(model), output, stage, ranks);
+        export_checkpoint({checkpoint(output), to, {}});
+        const std::string label = fmt::format("{} {} {}", name, stage, ranks);
+        EXPECT_EQ(folder_.read(output + "-hf/model.safetensors"),
+                  folder_.read(name + "/model.safetensors"))
+            << label;
+        EXPECT_EQ(folder_.read(output + "-hf/tokenizer_config.json"),
+                  folder_.read(name + "/tokenizer_config.json"));
+        const json before = json::parse(folder_.read(name + "/config.json"));
+        const json after = json::parse(folder_.read(output + "-hf/config.json"));
+        for (const auto& [key, value] : before.items()) {
+          EXPECT_EQ(after.at(key), value) << name << " " << key;
+        }
+        EXPECT_EQ(after.at("torch_dtype"), after.at("dtype"));
+      }
+    }
+  }
+}
+
+TEST_F(Export, AnExportInPartsIsReadLikeAWholeOne) {
+  write_tokens();
+  const std::string model = write_model("llama_tied");
+  train(recipe(model), "run", 3, 2);
+  const std::string to = folder_.file("parts");
+  const ExportSummary summary = export_checkpoint({checkpoint("run"), to, DType::kF32, 10'000});
+  EXPECT_GT(summary.written.num_files, 3);
+  train(recipe(to), "again", 2, 3);
+  export_checkpoint({checkpoint("again"), folder_.file("whole"), {}});
+  EXPECT_EQ(folder_.read("whole/model.safetensors"), folder_.read("llama_tied/model.safetensors"));
+}
+
+TEST_F(Export, AModelOfARecipeIsWrittenAsTheFamilyThatMeansTheSame) {
+  write_tokens();
+  const std::string base = "data: {path: " + folder_.file("many.bin") +
+                           ", format: bin, validation_fraction: 0}\n" +
+                           "training: {seq_length: 16, global_batch_size: 12, max_steps: 1}\n" +
+                           "checkpoint: {interval: 1}\n";
+  const std::string sizes =
+      "num_layers: 2, hidden_size: 32, num_attention_heads: 4, vocab_size: 56";
+  train(base + "model: {" + sizes + ", num_kv_heads: 2}\n", "llama", 3, 2);
+  export_checkpoint({checkpoint("llama"), folder_.file("llama-hf"), {}});
+  EXPECT_EQ(json::parse(folder_.read("llama-hf/config.json"))["model_type"], "llama");
+  train(base + "model: {" + sizes +
+            ", norm: layernorm, positions: learned, activation: gelu, bias: true, "
+            "tie_embeddings: true}\n",
+        "gpt", 0, 1);
+  export_checkpoint({checkpoint("gpt"), folder_.file("gpt-hf"), DType::kBF16});
+  const json config = json::parse(folder_.read("gpt-hf/config.json"));
+  EXPECT_EQ(config["model_type"], "gpt2");
+  EXPECT_EQ(config["dtype"], "bfloat16");
+  EXPECT_EQ(config["n_inner"], 128);
+  // Its own folder gives the run's loss.
+  train(base + "model: {" + sizes + ", norm: layernorm}\n", "odd", 0, 1);
+  EXPECT_NE(test::error_text<UsageError>([&] {
+              export_checkpoint({checkpoint("odd"), folder_.file("odd-hf"), {}});
+            }).find("no family of models"),
+            std::string::npos);
+  EXPECT_FALSE(fs::exists(folder_.file("odd-hf")));
+}
+
+TEST_F(Export, ADiskThatFailsAtAnyCallLeavesNoFolderBehind) {
+  write_tokens();
+  const std::string model = write_model("gpt2");
+  train(recipe(model), "run", 0, 1);
+  const checkpoint::Checkpoint saved(checkpoint::posix_disk(), checkpoint("run"));
+  RecipeRequest request;
+  request.path = "r.yaml";
+  request.text = recipe(model);
+  huggingface::FolderToWrite folder;
+  folder.to = folder_.file("out");
+  folder.shard_bytes = 30'000;
+  folder.family = huggingface::find_family("gpt2");
+  folder.model = model_weights(training_options(resolve_recipe(request).values));
+  folder.files["config.json"] = "{}";
+  const auto entries = [&] {
+    return checkpoint::list_directory(checkpoint::posix_disk(), folder_.path());
+  };
+  const auto before = entries();
+  for (int failing = 0;; ++failing) {
+    int calls = 0;
+    test::HookedDisk disk([&](const test::DiskCall& call) -> std::optional<std::int64_t> {
+      if (call.name == "lstat" || calls++ != failing) return std::nullopt;
+      return -ENOSPC;
+    });
+    const std::string text =
+        test::error_text<DataError>([&] { huggingface::export_folder(disk, saved, folder); });
+    if (calls <= failing) {
+      EXPECT_EQ(text, "(no error)");
+      EXPECT_GT(failing, 10);
+      break;
+    }
+    EXPECT_NE(text.find("No space left"), std::string::npos) << text;
+    // Once it has its name, only making that durable can fail.
+    if (fs::exists(folder.to)) {
+      EXPECT_TRUE(fs::exists(folder.to + "/sherd-export.json"));
+      fs::remove_all(folder.to);
+    }
+    EXPECT_EQ(entries(), before) << text;
+  }
+  EXPECT_NE(test::error_text<UsageError>([&] {
+              huggingface::export_folder(checkpoint::posix_disk(), saved, folder);
+            }).find("exists already"),
+            std::string::npos);
+}
+
+TEST_F(Export, WeightsBeyondF16ArentWrittenAsInfinities) {
+  const std::vector<sharding::StateTensor> tensors = {
+      {"final_norm.weight", "param", {300}, DType::kF32}};
+  const auto built = test::build_checkpoint(folder_.path(), 1, tensors, test::even_cut(tensors, 1));
+  const checkpoint::Checkpoint saved(checkpoint::posix_disk(), built.path);
+  huggingface::FolderToWrite folder;
+  folder.to = folder_.file("out");
+  folder.dtype = DType::kF16;
+  folder.family = huggingface::find_family("llama");
+  folder.model.parameters = {{"final_norm.weight", {300}}};
+  folder.model.head_width = 1;
+  EXPECT_NE(test::error_text<DataError>([&] {
+              huggingface::export_folder(checkpoint::posix_disk(), saved, folder);
+            }).find("is beyond what f16 holds"),
+            std::string::npos);
+  EXPECT_FALSE(fs::exists(folder.to));
+}
+
+}  // namespace
+}  // namespace sherd::engine

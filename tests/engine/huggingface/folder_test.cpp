@@ -1,0 +1,199 @@
+// Whole folders: what `transformers` has saved is read and computed with as it was.
+#include "tests/engine/huggingface/folder_support.h"
+
+namespace sherd::engine {
+namespace {
+
+TEST_F(Folder, HasTheLossThatTransformersComputes) {
+  write_tokens();
+  for (const auto& [name, one] : cases().items()) {
+    const std::string model = write_model(name);
+    for (const int stage : {0, 3}) {
+      const EvaluationResult result = evaluate_checkpoint(
+          {model,
+           {"data.format=bin", "data.validation_path=" + folder_.file("tokens.bin"),
+            fmt::format("training.seq_length={}", kTokens - 1),
+            fmt::format("zero_optimization.stage={}", stage)},
+           stage == 0 ? 1 : 2,
+           {}});
+      EXPECT_EQ(result.num_tokens, kTokens - 1);
+      EXPECT_NEAR(result.loss, one["loss"].get<double>(), 2e-6) << name << " " << stage;
+    }
+  }
+}
+
+TEST_F(Folder, IsNotNeededAnyMoreOnceTheRunHasBegun) {
+  write_tokens();
+  const std::string model = write_model("llama");
+  train(recipe(model), "run", 1, 2);
+  fs::remove_all(model);
+  train(recipe(model), "run", 1, 2, {"training.max_steps=2"});
+  const std::string newest = folder_.file("run/checkpoints/step-0000000002");
+  EXPECT_TRUE(fs::exists(newest));
+  export_checkpoint({newest, folder_.file("out"), {}});
+  EXPECT_TRUE(fs::exists(folder_.file("out/tokenizer_config.json")));
+  EXPECT_FALSE(sample_checkpoint({newest, {}, 1, {}}, "1 2 3", {.num_tokens = 3}).empty());
+  // Another run can't begin with it.
+  EXPECT_EQ(test::error_text<RecipeErrors>([&] { train(recipe(model), "other", 1, 1); }),
+            "folder.yaml:1: model.from is " + model + ", and there is no such folder.");
+}
+
+TEST_F(Folder, KeysBesideItMustSayTheSame) {
+  write_tokens();
+  const std::string model = write_model("llama");
+  const auto resolve = [&](const std::string& more) {
+    RecipeRequest request;
+    request.path = "r.yaml";
+    request.text = "model:\n  from: " + model + "\n" + more +
+                   "training: {seq_length: 16, micro_batch_size: 1, max_steps: 1}\n";
+    request.reads_data = false;
+    return resolve_recipe(request);
+  };
+  const ResolvedRecipe resolved =
+      resolve("  hidden_size: 32\n  dropout: 0.5\n  max_seq_length: 20\n");
+  EXPECT_EQ(resolved.values.model.num_kv_heads, 2);
+  EXPECT_EQ(resolved.values.model.dropout, 0.5);
+  EXPECT_EQ(resolved.values.model.max_seq_length, 20);
+  EXPECT_EQ(resolved.origin("model.num_layers").text, model + "/config.json");
+  EXPECT_EQ(test::error_text<RecipeErrors>([&] { resolve("  num_layers: 3\n  bias: true\n"); }),
+            "r.yaml:3: model.num_layers is 3, but the model of " + model +
+                " has 2. Leave it out.\nr.yaml:4: model.bias is true, but the model of " + model +
+                " has false. Leave it out.");
+  // What is printed is itself a recipe.
+  RecipeRequest again;
+  again.path = "printed.yaml";
+  again.text = resolved.yaml();
+  again.reads_data = false;
+  EXPECT_EQ(resolve_recipe(again).values.model.num_kv_heads, 2);
+}
+
+TEST_F(Folder, ThatDoesntFitIsAnErrorBeforeAnythingIsWritten) {
+  write_tokens();
+  const std::string model = write_model("llama");
+  const std::string good = folder_.read("llama/model.safetensors");
+  const auto refusal = [&](const std::string& bytes) {
+    folder_.write("llama/model.safetensors", bytes);
+    const std::string text =
+        test::error_text<DataError>([&] { train(recipe(model), "run", 3, 2); });
+    EXPECT_FALSE(fs::exists(folder_.file("run"))) << text;
+    return text;
+  };
+  EXPECT_NE(refusal(replaced(good, "model.norm.weight", "model.gnorm.weight")), "(no error)");
+  const std::string renamed = replaced(good, "layers.1.mlp.down_proj", "layers.1.mlp.dawn_proj");
+  EXPECT_NE(refusal(renamed).find("lacks tensor \"model.layers.1.mlp.down_proj.weight\" [32, 48]"),
+            std::string::npos);
+  const std::string turned = replaced(good, "[32,48]", "[48,32]");
+  EXPECT_NE(refusal(turned).find("is [48, 32]; the model's is [32, 48]"), std::string::npos);
+  EXPECT_NE(refusal(replaced(good, "\"F32\"", "\"I32\"")).find("is of type I32"),
+            std::string::npos);
+  EXPECT_NE(refusal(good.substr(0, good.size() - 1)).find("was its download cut off?"),
+            std::string::npos);
+  folder_.write("llama/model.safetensors", good);
+  train(recipe(model), "run", 3, 2);
+}
+
+TEST_F(Folder, NamesTensorsThatAreTooManyAndLeavesOutBuffers) {
+  const std::string model = write_model("llama");
+  const std::string good = folder_.read("llama/model.safetensors");
+  const auto add = [&](const std::string& name) {
+    const std::size_t length =
+        static_cast<unsigned char>(good[0]) + 256u * static_cast<unsigned char>(good[1]);
+    std::string header = good.substr(8, length);
+    header = header.substr(0, header.rfind('}')) + ",\"" + name +
+             "\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}";
+    folder_.write("llama/model.safetensors",
+                  bytes_of_length(header.size()) + header + good.substr(8 + length));
+    RecipeRequest request;
+    request.path = "r.yaml";
+    request.text = recipe(model);
+    const TrainingOptions options = training_options(resolve_recipe(request).values);
+    return test::error_text<DataError>(
+        [&] { open_folder_weights(checkpoint::posix_disk(), model, options); });
+  };
+  write_tokens();
+  EXPECT_EQ(add("model.layers.1.self_attn.rotary_emb.inv_freq"), "(no error)");
+  EXPECT_NE(add("model.layers.2.mlp.down_proj.weight")
+                .find("holds \"model.layers.2.mlp.down_proj.weight\", which the model hasn't"),
+            std::string::npos);
+}
+
+TEST_F(Folder, ARankReadsTheBytesThatItOwnsAndTheHeaders) {
+  write_tokens();
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const std::string model = write_model("gpt2", dtype);
+    RecipeRequest request;
+    request.path = "r.yaml";
+    request.text = recipe(model);
+    const TrainingOptions options = training_options(resolve_recipe(request).values);
+    const huggingface::ModelWeights weights = model_weights(options);
+    const auto header_bytes =
+        checkpoint::read_safetensors_header(checkpoint::posix_disk(), model + "/model.safetensors")
+            .header_bytes;
+    std::int64_t all = 0;
+    for (const int part : {0, 1, 2}) {  // of every tensor a third, cut anywhere
+      sharding::State wanted;
+      std::vector<std::vector<float>> memory;
+      std::int64_t owned = 0;
+      for (const auto& parameter : weights.parameters) {
+        const std::int64_t numel = parameter.numel();
+        const std::int64_t first = numel * part / 3, end = numel * (part + 1) / 3;
+        memory.emplace_back(static_cast<std::size_t>(end - first));
+        wanted.tensors.push_back({parameter.name, "param", parameter.shape, DType::kF32});
+        wanted.pieces.push_back({static_cast<int>(wanted.tensors.size()) - 1,
+                                 first,
+                                 end - first,
+                                 {memory.back().data(), DType::kF32, end - first}});
+        owned += end - first;
+      }
+      std::int64_t read = 0;
+      test::HookedDisk disk({}, [&](const test::DiskCall& call, std::int64_t result) {
+        if (call.name == "pread" && call.path.ends_with(".safetensors")) read += result;
+      });
+      const huggingface::FolderWeights folder(disk, model, weights);
+      EXPECT_EQ(read, header_bytes);
+      std::vector<char> buffer(4 << 20);
+      folder.load(wanted, {buffer.data(), DType::kU8, std::ssize(buffer)});
+      EXPECT_EQ(read - header_bytes, owned * static_cast<std::int64_t>(size_of(dtype)));
+      all += read - header_bytes;
+    }
+    EXPECT_EQ(all + header_bytes,
+              static_cast<std::int64_t>(fs::file_size(model + "/model.safetensors")));
+  }
+}
+
+TEST_F(Folder, ATiedHeadThatIsStoredMustBeTheEmbedding) {
+  write_tokens();
+  const std::string model = write_model("llama_tied");
+  const std::string good = folder_.read("llama_tied/model.safetensors");
+  const json header = json::parse(std::string(cases()["llama_tied"]["header"]));
+  const auto& embedding = header["model.embed_tokens.weight"];
+  const std::int64_t begin = embedding["data_offsets"][0], end = embedding["data_offsets"][1];
+  const std::size_t data = good.size() - [&] {
+    std::size_t total = 0;
+    for (const auto& [name, entry] : header.items()) {
+      if (name != "__metadata__") total = std::max<std::size_t>(total, entry["data_offsets"][1]);
+    }
+    return total;
+  }();
+  std::string text = good.substr(8, data - 8);
+  text =
+      text.substr(0, text.rfind('}')) +
+      fmt::format(R"(,"lm_head.weight":{{"dtype":"F32","shape":[56,32],"data_offsets":[{},{}]}}}})",
+                  good.size() - data, good.size() - data + static_cast<std::size_t>(end - begin));
+  std::string with_head =
+      bytes_of_length(text.size()) + text + good.substr(data) +
+      good.substr(data + static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+  folder_.write("llama_tied/model.safetensors", with_head);
+  train(recipe(model), "run", 3, 2);
+  with_head.back() ^= 1;
+  folder_.write("llama_tied/model.safetensors", with_head);
+  EXPECT_NE(test::error_text<DataError>([&] {
+              train(recipe(model), "other", 3, 2);
+            }).find("holds the head lm_head.weight with other values than the embedding's"),
+            std::string::npos);
+}
+
+// A checkpoint of a model by hand, for the disk's failures.
+
+}  // namespace
+}  // namespace sherd::engine

@@ -1,0 +1,380 @@
+// Models of published families against tests/reference/families.json, which transformers computed:
+// logits, loss, and the gradient of every tensor. A family is the recipe keys that the file gives.
+//
+// Sherd's parameters are made of the family's tensors, and their gradients are taken apart again, by
+// an index for each element: rows are stacked, transposed, and heads that are turned in part or in
+// neighbouring pairs have their rows in another order.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <functional>
+#include <map>
+
+#include "engine/model/transformer.h"
+#include "engine/recipe/recipe.h"
+#include "engine/train/model_shape.h"
+#include "tests/engine/model/reference_values.h"
+#include "tests/where.h"
+
+namespace sherd::testing {
+namespace {
+
+const Json& file() {
+  static const Json json = [] {
+    std::ifstream in(std::string(SHERD_SOURCE_DIR) + "/tests/reference/families.json");
+    return Json::parse(in);
+  }();
+  return json;
+}
+
+std::vector<std::string> family_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, family] : file().at("cases").items()) names.push_back(name);
+  return names;
+}
+
+std::string yaml_of(const Json& value) {
+  if (!value.is_array())
+    return value.is_string() ? "\"" + value.get<std::string>() + "\"" : value.dump();
+  std::string list = "[";
+  for (const Json& item : value) list += (list.size() > 1 ? ", " : "") + item.dump();
+  return list + "]";
+}
+
+using ValuesByName = std::map<std::string, std::vector<float>>;
+
+/// Mistakes that a test of these models must see.
+struct Mistake {
+  bool rows_of_heads_stay = false;  ///< no permutation of queries' and keys' rows
+  std::function<void(model::ModelShape&)> of_shape{};
+};
+
+/// One of Sherd's elements: element `at` of the family's tensor.
+struct Source {
+  std::string tensor;
+  std::vector<std::size_t> at;  ///< for each element of the part, in Sherd's order
+};
+
+class Family {
+ public:
+  explicit Family(const std::string& name, const Mistake& mistake = {})
+      : json_(file().at("cases").at(name)), mistake_(mistake) {
+    engine::RecipeRequest request;
+    request.path = name;
+    request.reads_data = false;
+    request.text = "model:\n";
+    for (const auto& [key, value] : json_.at("model").items()) {
+      *request.text += "  " + key + ": " + yaml_of(value) + "\n";
+    }
+    *request.text += fmt::format(
+        "data: {{path: none}}\ntraining: {{seq_length: {}, global_batch_size: {}, max_steps: 1}}\n",
+        file().at("batch").at("positions").get<int>(),
+        file().at("batch").at("sequences").get<int>());
+    shape_ = engine::model_shape(engine::resolve_recipe(request).values);
+    if (mistake.of_shape) mistake.of_shape(shape_);
+    for (const auto& [tensor, entry] : json_.at("tensors").items()) make_weights(tensor, entry);
+    for (const Json& parameter : json_.at("parameters")) assemble(parameter);
+  }
+
+  const Json& json() const { return json_; }
+  const model::ModelShape& shape() const { return shape_; }
+  const ValuesByName& weights() const { return weights_; }
+
+  /// Gradients of Sherd's parameters as gradients of the family's tensors.
+  ValuesByName taken_apart(const ValuesByName& gradients) const {
+    ValuesByName apart;
+    for (const auto& [tensor, values] : tensors_) apart[tensor].resize(values.size(), 0.0f);
+    for (const auto& [name, sources] : sources_) {
+      std::size_t element = 0;
+      for (const Source& source : sources) {
+        for (const std::size_t at : source.at) {
+          apart[source.tensor][at] += gradients.at(name)[element++];
+        }
+      }
+    }
+    return apart;
+  }
+
+ private:
+  void make_weights(const std::string& tensor, const Json& entry) {
+    std::size_t count = 1;
+    for (const std::size_t size : entry.at("shape")) count *= size;
+    const bool vector = entry.at("shape").size() == 1;
+    const bool norm =
+        tensor.find("norm") != std::string::npos || tensor.find(".ln_") != std::string::npos;
+    const bool one = vector && norm && tensor.ends_with("weight") && !json_.at("one_plus");
+    for (std::size_t i = 0; i < count; ++i) {
+      const double value = (vector ? 0.1 : 0.2) * u(i, entry.at("number")) + (one ? 1.0 : 0.0);
+      tensors_[tensor].push_back(static_cast<float>(value));
+    }
+  }
+
+  void assemble(const Json& parameter) {
+    const std::string name = parameter.at("name");
+    for (const Json& part : parameter.at("parts")) {
+      Source source{part[0], {}};
+      append_part(source, part[1]);
+      for (const std::size_t at : source.at) {
+        weights_[name].push_back(tensors_.at(source.tensor)[at]);
+      }
+      sources_[name].push_back(std::move(source));
+    }
+  }
+
+  // The rows of the family's tensor that a part takes, in Sherd's order.
+  void append_part(Source& source, const std::string& part) const {
+    const auto sizes =
+        json_.at("tensors").at(source.tensor).at("shape").get<std::vector<std::size_t>>();
+    const std::size_t rows = sizes[0], columns = sizes.size() == 2 ? sizes[1] : 1;
+    if (part == "transposed") {
+      for (std::size_t c = 0; c < columns; ++c) {
+        for (std::size_t r = 0; r < rows; ++r) source.at.push_back(r * columns + c);
+      }
+      return;
+    }
+    const auto K = static_cast<std::size_t>(shape_.head_width());
+    const auto H = static_cast<std::size_t>(shape_.query_heads);
+    const auto G = static_cast<std::size_t>(shape_.kv_heads);
+    const bool of_three = part.ends_with("of three");
+    const bool fused = !of_three && rows == (H + 2 * G) * K;
+    const auto add_row = [&](std::size_t row) {
+      for (std::size_t c = 0; c < columns; ++c) source.at.push_back(row * columns + c);
+    };
+    if (part == "rows") {
+      for (std::size_t row = 0; row < rows; ++row) add_row(row);
+      return;
+    }
+    const char which = part == "head" ? 'q' : part[0];
+    const std::size_t heads = part == "head" ? 1 : which == 'q' ? H : G;
+    const std::size_t place = which == 'q' ? 0 : which == 'k' ? 1 : 2;
+    const std::size_t before = fused ? (which == 'q' ? 0 : which == 'k' ? H * K : (H + G) * K) : 0;
+    for (std::size_t head = 0; head < heads; ++head) {
+      // Of three: a head's query, key and value rows stand together.
+      const std::size_t first = of_three ? (3 * head + place) * K : before + head * K;
+      for (std::size_t d = 0; d < K; ++d) {
+        add_row(first + (which == 'v' ? d : family_row(d)));
+      }
+    }
+  }
+
+  // Which row of a head of the family is Sherd's row d: Sherd turns the pairs (j, j + K/2), j < r/2.
+  std::size_t family_row(std::size_t d) const {
+    if (mistake_.rows_of_heads_stay) return d;
+    const auto K = static_cast<std::size_t>(shape_.head_width()), half = K / 2;
+    if (shape_.positions != model::Positions::kRope) return d;
+    const auto r =
+        static_cast<std::size_t>(kernels::rotated_width(shape_.rotary[0], shape_.head_width()));
+    const std::size_t pair = d % half, high = d / half;
+    if (pair >= r / 2) return r + (pair - r / 2) + high * (half - r / 2);
+    return json_.at("interleaved") ? 2 * pair + high : pair + high * (r / 2);
+  }
+
+  const Json& json_;
+  Mistake mistake_;
+  model::ModelShape shape_;
+  ValuesByName tensors_, weights_;
+  std::map<std::string, std::vector<Source>> sources_;
+};
+
+struct Computed {
+  double loss = 0.0;
+  std::vector<float> logits;
+  ValuesByName gradients;  // of the family's tensors
+};
+
+std::vector<std::int32_t> tokens(const model::ModelShape& shape, std::uint32_t kind) {
+  std::vector<std::int32_t> ids;
+  for (std::int64_t t = 0; t < shape.tokens(); ++t) {
+    ids.push_back(static_cast<std::int32_t>(reference_hash(static_cast<std::uint32_t>(t), kind) %
+                                            static_cast<std::uint32_t>(shape.vocab_size)));
+  }
+  return ids;
+}
+
+/// Every unit's parameters, or gradients, as one device that holds everything has them.
+class Units {
+ public:
+  Units(const model::ModelShape& shape, const ValuesByName* values) {
+    for (const UnitSpec& unit : model::parameter_table(shape)) {
+      std::vector<Tensor>& views = views_.emplace_back();
+      for (const ParameterSpec& parameter : unit.parameters) {
+        std::vector<float>& memory = values_[parameter.name];
+        memory.resize(static_cast<std::size_t>(parameter.numel()));
+        if (values != nullptr) memory = values->at(parameter.name);
+        views.push_back({memory.data(), DType::kF32, std::ssize(memory)});
+      }
+    }
+  }
+  const std::vector<Tensor>& first() const { return views_.front(); }
+  const std::vector<Tensor>& block(std::int64_t i) const { return views_[1 + i]; }
+  const std::vector<Tensor>& head(const model::ModelShape& shape) const {
+    return shape.tied ? views_.front() : views_.back();
+  }
+  const ValuesByName& values() const { return values_; }
+
+ private:
+  ValuesByName values_;
+  std::vector<std::vector<Tensor>> views_;
+};
+
+Computed compute(const Family& family) {
+  const model::ModelShape& shape = family.shape();
+  const auto inputs = tokens(shape, 1000), targets = tokens(shape, 2000);
+  model::Pass pass;
+  pass.inputs = {inputs.data(), DType::kI32, std::ssize(inputs)};
+  pass.targets = {targets.data(), DType::kI32, std::ssize(targets)};
+  pass.training = true;
+  pass.gradient_scale = 1.0f / static_cast<float>(inputs.size());
+  HeapAllocator memory;
+  const auto stream = make_cpu_compute_stream({});
+  model::Transformer transformer(shape, memory, *stream);
+  const Units parameters(shape, &family.weights()), gradients(shape, nullptr);
+  Computed computed;
+
+  transformer.embed(model::embedding_parameters(shape, parameters.first()), pass);
+  for (std::int64_t i = 0; i < shape.num_layers; ++i) {
+    transformer.block_forward(i, model::block_parameters(shape, parameters.block(i)), pass);
+  }
+  const auto head = model::head_parameters(shape, parameters.head(shape));
+  for (std::int64_t t = 0; t < shape.tokens(); ++t) {
+    const Tensor row = transformer.token_logits(head, t);
+    stream->synchronize();
+    const auto* logits = row.as<float>();
+    computed.logits.insert(computed.logits.end(), logits, logits + shape.vocab_size);
+  }
+  transformer.head_train(head, model::head_parameters(shape, gradients.head(shape)), pass);
+  stream->synchronize();
+  const auto* losses = transformer.losses().as<float>();
+  for (std::int64_t t = 0; t < shape.tokens(); ++t) {
+    computed.loss += double{losses[t]} / static_cast<double>(shape.tokens());
+  }
+  for (std::int64_t i = shape.num_layers - 1; i >= 0; --i) {
+    transformer.block_backward(i, model::block_parameters(shape, parameters.block(i)),
+                               model::block_parameters(shape, gradients.block(i)), pass);
+  }
+  transformer.embed_backward(model::embedding_parameters(shape, gradients.first()), pass);
+  stream->synchronize();
+  computed.gradients = family.taken_apart(gradients.values());
+  return computed;
+}
+
+// How far what was computed is from what transformers did, in units of what is allowed: the worst of
+// loss, logits and all gradients. At most 1 is right.
+struct Distance {
+  double worst = 0.0;
+  std::string where = "nowhere";
+
+  void see(double actual, double expected, double allowed, const std::string& label) {
+    const double off = std::abs(actual - expected) / allowed;
+    if (!(off <= worst)) worst = off, where = fmt::format("{}: {} and {}", label, actual, expected);
+  }
+};
+
+Distance distance(const Family& family) {
+  const Computed actual = compute(family);
+  const Json& json = family.json();
+  Distance distance;
+  const double loss = json.at("loss");
+  distance.see(actual.loss, loss, 2e-6 * loss, "loss");
+  const double logits_norm = json.at("logits_norm");
+  const double rms = logits_norm / std::sqrt(static_cast<double>(actual.logits.size()));
+  distance.see(norm_of(actual.logits), logits_norm, 1e-5 * logits_norm, "logits' norm");
+  for (std::size_t i = 0; i < json.at("logits").size(); ++i) {
+    const std::size_t at = json.at("logits_indices")[i];
+    distance.see(actual.logits[at], json.at("logits")[i], 3e-5 * rms, fmt::format("logit {}", at));
+  }
+  for (const auto& [tensor, entry] : json.at("tensors").items()) {
+    const std::vector<float>& values = actual.gradients.at(tensor);
+    const double norm = entry.at("norm");
+    distance.see(norm_of(values), norm, 2e-5 * norm, tensor + " norm");
+    distance.see(projection_of(values, entry.at("number")), entry.at("projection"), 2e-5 * norm,
+                 tensor + " projection");
+    const double size = norm / std::sqrt(static_cast<double>(values.size()));
+    for (std::size_t i = 0; i < entry.at("indices").size(); ++i) {
+      const std::size_t at = entry.at("indices")[i];
+      distance.see(values[at], entry.at("gradient")[i], 2e-4 * size,
+                   fmt::format("{}[{}]", tensor, at));
+    }
+  }
+  return distance;
+}
+
+class Families : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Families, HaveTheParametersThatTheFileNames) {
+  const Family family(GetParam());
+  std::size_t number = 0;
+  for (const UnitSpec& unit : model::parameter_table(family.shape())) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      ++number;
+      ASSERT_TRUE(family.weights().contains(parameter.name)) << parameter.name;
+      EXPECT_EQ(std::ssize(family.weights().at(parameter.name)), parameter.numel())
+          << parameter.name;
+    }
+  }
+  EXPECT_EQ(number, family.weights().size());
+}
+
+TEST_P(Families, GiveTransformersLogitsLossAndGradientsOfEveryTensor) {
+  const Distance off = distance(Family(GetParam()));
+  EXPECT_LE(off.worst, 1.0) << off.where;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Families, ::testing::ValuesIn(family_names()),
+                         [](const auto& info) { return info.param; });
+
+// What a mistake costs, in units of what is allowed.
+void expect_seen(const std::string& name, const Mistake& mistake) {
+  const Distance off = distance(Family(name, mistake));
+  EXPECT_GT(off.worst, 20.0) << name << ", " << off.where;
+}
+
+TEST(FamiliesMistakes, AForgottenPermutationOfHeadsIsSeen) {
+  for (const char* name : {"gpt_neox", "stablelm", "phi4_mini", "cohere2", "glm4", "nemotron"}) {
+    expect_seen(name, {.rows_of_heads_stay = true});
+  }
+}
+
+TEST(FamiliesMistakes, AWindowThatIsOneOffIsSeen) {
+  for (const char* name : {"mistral", "gemma2", "gemma3", "olmo3", "cohere2", "phi3"}) {
+    for (const int by : {-1, 1}) {
+      expect_seen(name, {.of_shape = [by](model::ModelShape& shape) {
+                    for (model::LayerKind& kind : shape.layer_kinds) {
+                      if (kind.window > 0) kind.window += by;
+                    }
+                  }});
+    }
+  }
+}
+
+TEST(FamiliesMistakes, AMissingOffsetScaleCapOrTableIsSeen) {
+  using Shape = model::ModelShape;
+  expect_seen("gemma", {.of_shape = [](Shape& shape) { shape.norm_offset = 0.0; }});
+  expect_seen("gemma", {.of_shape = [](Shape& shape) { shape.embedding_scale = 1.0; }});
+  expect_seen("gemma2", {.of_shape = [](Shape& shape) { shape.attention_softcap = 0.0; }});
+  expect_seen("gemma2", {.of_shape = [](Shape& shape) { shape.logits_softcap = 0.0; }});
+  expect_seen("gemma2", {.of_shape = [](Shape& shape) { shape.attention_scale = 0.0; }});
+  expect_seen("granite", {.of_shape = [](Shape& shape) { shape.residual_scale = 1.0; }});
+  expect_seen("granite", {.of_shape = [](Shape& shape) { shape.logits_scale = 1.0; }});
+  expect_seen("gpt_neox", {.of_shape = [](Shape& shape) {
+                shape.activation = kernels::ActivationKind::kGelu;
+              }});
+  expect_seen("gpt_neox",
+              {.of_shape = [](Shape& shape) { shape.block_form = model::BlockForm::kSequential; }});
+  for (const char* name : {"llama3", "llama_yarn", "phi4_mini", "olmo3", "gemma3"}) {
+    expect_seen(name, {.of_shape = [](Shape& shape) {
+                  for (auto& rotary : shape.rotary) rotary.scaling = kernels::RotaryScaling::kNone;
+                }});
+  }
+  expect_seen("gemma3", {.of_shape = [](Shape& shape) {
+                for (model::LayerKind& kind : shape.layer_kinds) kind.rotary = 0;
+              }});
+  expect_seen("smollm3", {.of_shape = [](Shape& shape) {
+                for (model::LayerKind& kind : shape.layer_kinds) kind.rotary = 0;
+              }});
+}
+
+}  // namespace
+}  // namespace sherd::testing

@@ -1,0 +1,183 @@
+#include "engine/report/progress.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+
+namespace sherd::engine {
+namespace {
+
+ProgressUpdate example() {
+  ProgressUpdate update;
+  update.step = 120;
+  update.max_steps = 2000;
+  update.loss = 2.43123;
+  update.tokens_per_s = 41234;
+  update.exposed_comm_ms = 0.41;
+  update.memory_bytes = std::int64_t{212} << 20;
+  update.time_left = Seconds(72);
+  return update;
+}
+
+constexpr const char* kExampleLine =
+    "step 120/2000  loss 2.4312  41.2k tok/s  exposed 0.4 ms  212 MiB  1m 12s left";
+
+/// What `Progress` writes while `use` runs.
+std::string output_of(bool in_place, int width, const std::function<void(Progress&)>& use) {
+  char* text = nullptr;
+  std::size_t size = 0;
+  std::FILE* out = ::open_memstream(&text, &size);
+  {
+    Progress progress(out, in_place, width);
+    use(progress);
+  }
+  std::fclose(out);
+  const std::string written(text, size);
+  std::free(text);
+  return written;
+}
+
+TEST(HumanBytes, HasTwoOrThreeDigits) {
+  EXPECT_EQ(human_bytes(0), "0 B");
+  EXPECT_EQ(human_bytes(1023), "1023 B");
+  EXPECT_EQ(human_bytes(1024), "1.0 KiB");
+  EXPECT_EQ(human_bytes(1536 << 10), "1.5 MiB");
+  EXPECT_EQ(human_bytes((1 << 20) - 1), "1.0 MiB");
+  EXPECT_EQ(human_bytes(std::int64_t{80} << 30), "80 GiB");
+  EXPECT_EQ(human_bytes(INT64_MAX), "8.0 EiB");
+}
+
+TEST(HumanRate, HasThreeDigits) {
+  EXPECT_EQ(human_rate(0), "0");
+  EXPECT_EQ(human_rate(812.4), "812");
+  EXPECT_EQ(human_rate(999.6), "1.00k");
+  EXPECT_EQ(human_rate(41234), "41.2k");
+  EXPECT_EQ(human_rate(99960), "100k");
+  EXPECT_EQ(human_rate(1.25e6), "1.25M");
+  EXPECT_EQ(human_rate(std::nan("")), "?");
+}
+
+TEST(HumanDuration, HasTwoUnits) {
+  EXPECT_EQ(human_duration(Seconds(-1)), "0s");
+  EXPECT_EQ(human_duration(Seconds(8.4)), "8s");
+  EXPECT_EQ(human_duration(Seconds(59.6)), "1m 00s");
+  EXPECT_EQ(human_duration(Seconds(72)), "1m 12s");
+  EXPECT_EQ(human_duration(Seconds(3 * 3600 + 5 * 60)), "3h 05m");
+  EXPECT_EQ(human_duration(Seconds(52 * 3600)), "2d 4h");
+  EXPECT_EQ(human_duration(Seconds(INFINITY)), "?");
+}
+
+TEST(HumanMilliseconds, TurnsIntoSeconds) {
+  EXPECT_EQ(human_milliseconds(0), "0.0 ms");
+  EXPECT_EQ(human_milliseconds(9.94), "9.9 ms");
+  EXPECT_EQ(human_milliseconds(9.96), "10 ms");
+  EXPECT_EQ(human_milliseconds(1300), "1.3 s");
+}
+
+TEST(FormatProgress, ShowsEveryField) {
+  EXPECT_EQ(format_progress(example(), 200), kExampleLine);
+  ProgressUpdate update = example();
+  update.comm_cpu_ms = 12.2;
+  update.mfu = 0.412;
+  update.time_left.reset();
+  EXPECT_EQ(
+      format_progress(update, 200),
+      "step 120/2000  loss 2.4312  41.2k tok/s  41% MFU  exposed 0.4 ms  comm cpu 12 ms  212 MiB");
+  EXPECT_EQ(format_progress({.step = 0, .max_steps = 2000}, 200), "step 0/2000");
+}
+
+TEST(FormatProgress, LeavesOutWholeFieldsWhereSpaceIsShort) {
+  EXPECT_EQ(format_progress(example(), 75),
+            "step 120/2000  loss 2.4312  41.2k tok/s  exposed 0.4 ms  1m 12s left");
+  EXPECT_EQ(format_progress(example(), 60), "step 120/2000  loss 2.4312  41.2k tok/s  1m 12s left");
+  EXPECT_EQ(format_progress(example(), 28), "step 120/2000  loss 2.4312");
+  EXPECT_EQ(format_progress(example(), 10), "step 120/2");
+  for (int width = 0; width < 120; ++width) {
+    EXPECT_LE(format_progress(example(), width).size(), static_cast<std::size_t>(width));
+  }
+}
+
+TEST(Progress, WritesPlainLinesWhereThereIsNoTerminal) {
+  EXPECT_EQ(output_of(false, 0,
+                      [](Progress& progress) {
+                        progress.update(example());
+                        progress.log(example());
+                        progress.message("step 120: val_loss 2.5");
+                        progress.update(example());
+                        progress.log(example());
+                      }),
+            std::string(kExampleLine) + "\nstep 120: val_loss 2.5\n" + kExampleLine + "\n");
+}
+
+TEST(Progress, OnATerminalTheLogStaysAndOnlyTheLastLineMoves) {
+  const std::string clear = "\r\x1b[K";
+  const std::string line = kExampleLine;
+  EXPECT_EQ(output_of(true, 100,
+                      [](Progress& progress) {
+                        progress.message("begin");
+                        progress.update(example());
+                        progress.log(example());
+                        progress.update(example());
+                        progress.message("step 120: val_loss 2.5");
+                        progress.update(example());
+                        progress.finish();
+                        progress.message("end");
+                      }),
+            "begin\n" + clear + line + clear + line + "\n" + clear + line + clear +
+                "step 120: val_loss 2.5\n" + line + clear + line + clear + "end\n");
+}
+
+TEST(Progress, TakesTheMovingLineAwayWhenItGoes) {
+  const std::string written = output_of(true, 40, [](Progress& p) { p.update(example()); });
+  EXPECT_EQ(written, "\r\x1b[Kstep 120/2000  loss 2.4312  1m 12s left\r\x1b[K");
+}
+
+TEST(Progress, TakesAnythingButATerminalForAPlainOutput) {
+  char* text = nullptr;
+  std::size_t size = 0;
+  std::FILE* out = std::tmpfile();
+  ASSERT_TRUE(out);
+  Progress(out).log(example());
+  std::rewind(out);
+  EXPECT_EQ(::getline(&text, &size, out), static_cast<ssize_t>(std::strlen(kExampleLine)) + 1);
+  EXPECT_EQ(std::string(text), std::string(kExampleLine) + "\n");
+  std::free(text);
+  std::fclose(out);
+}
+
+TEST(Progress, KeepsToTheWidthOfItsTerminal) {
+  const int controller = ::posix_openpt(O_RDWR | O_NOCTTY);
+  ASSERT_GE(controller, 0);
+  ASSERT_EQ(::grantpt(controller), 0);
+  ASSERT_EQ(::unlockpt(controller), 0);
+  const winsize size{.ws_row = 24, .ws_col = 45, .ws_xpixel = 0, .ws_ypixel = 0};
+  ASSERT_EQ(::ioctl(controller, TIOCSWINSZ, &size), 0);
+  std::FILE* out = ::fdopen(::open(::ptsname(controller), O_WRONLY | O_NOCTTY), "w");
+  ASSERT_TRUE(out);
+
+  ::setenv("TERM", "xterm", 1);
+  Progress(out).log(example());
+  ::setenv("TERM", "dumb", 1);
+  Progress(out).message("plain");
+
+  std::string written;
+  while (!written.ends_with("plain\r\n")) {
+    std::array<char, 256> piece{};
+    const ssize_t count = ::read(controller, piece.data(), piece.size());
+    ASSERT_GT(count, 0);
+    written.append(piece.data(), static_cast<std::size_t>(count));
+  }
+  EXPECT_EQ(written, "step 120/2000  loss 2.4312  1m 12s left\r\nplain\r\n");
+  std::fclose(out);
+  ::close(controller);
+}
+
+}  // namespace
+}  // namespace sherd::engine

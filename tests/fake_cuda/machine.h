@@ -1,0 +1,66 @@
+/// A machine with GPUs that aren't there: the CUDA runtime and NCCL as far as core/cuda_*.cpp,
+/// sharding/comm/nccl*.cpp and shared_device.cpp call them, so that these sources run as they are,
+/// compiled against NVIDIA's headers, on a machine without a GPU.
+///
+/// Work is queued and executed in any order that streams and events allow, chosen by a seed: some of it
+/// when more is queued, the rest when somebody waits. Whoever waits executes, so no work is done for a
+/// host that doesn't. Device memory is the host's; what a test must not do with it is its own concern.
+///
+/// Refused as CUDA refuses it: streams and events of another device, use after destruction, CUDA calls
+/// from host functions, waiting during a capture. Work that names its operands is checked for races: two
+/// accesses to the same bytes, one of them a write, that no chain of streams, events, collectives and
+/// host waits puts in order.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+struct CUstream_st;
+
+namespace fake_cuda {
+
+struct Machine {
+  int num_devices = 1;
+  std::uint64_t seed = 1;
+  int driver_version = 13000;
+  int nccl_version = 0;                   ///< 0: that of the header
+  std::vector<std::size_t> free_bytes{};  ///< of each device, 64 GiB where not said
+  bool connecting_hangs = false;  ///< NCCL's connections are made when let_connect() is called
+};
+
+/// The machine from now on. Nothing of the last one may be left.
+void start(const Machine& machine);
+
+/// Devices that a context was made on: they were made current, or memory was asked for there.
+std::set<int> contexts();
+/// Streams, events, memory, graphs and communicators that nobody has destroyed: "2 streams, ...".
+std::string left_behind();
+/// Races that were found, in a sentence each.
+std::vector<std::string> races();
+void forget_races();
+
+void let_connect();
+/// NCCL finds out by itself that a connection of this device is broken.
+void break_connection(int device);
+
+struct Access {
+  const void* data = nullptr;
+  std::size_t bytes = 0;
+  bool write = false;
+};
+
+/// A piece of a stream's work.
+struct Operation {
+  std::string name;
+  std::function<void()> run;
+  std::vector<Access> operands{};
+  /// Under the machine's lock, as often as anybody looks: whether it can be run now. Empty: it can.
+  std::function<bool()> ready{};
+};
+/// As a kernel's launch: the calling thread must be on the stream's device.
+void launch(CUstream_st* stream, Operation operation);
+
+}  // namespace fake_cuda

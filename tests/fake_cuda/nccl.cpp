@@ -1,0 +1,349 @@
+// NCCL as its documentation describes it, where ranks are threads of one process:
+//
+//   - A collective's kernel begins when its stream reaches it, holds its device's place for NCCL kernels,
+//     and ends when it has begun on all members. One such place per device: without
+//     NCCL_LAUNCH_ORDER_IMPLICIT=1 two communicators can take it from one another, and hang.
+//   - A first call waits for all members' first calls, unless NCCL_RUNTIME_CONNECT=0.
+//   - Abort and destroy return when all members have called either.
+//   - Sums in another order than the ranks', rounded at every hop.
+// Calls of one communicator by two threads at once, and calls of one that is gone, end the program.
+#include <nccl.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "core/dtype.h"
+#include "tests/fake_cuda/scheduler.h"
+
+namespace {
+
+using fake_cuda::Scheduler;
+using Lock = std::unique_lock<std::mutex>;
+
+enum class Kind { kAllGather, kReduceScatter, kAllReduce, kBroadcast };
+
+struct Part {
+  const char* send = nullptr;
+  char* receive = nullptr;
+};
+
+struct Collective {
+  Kind kind{};
+  std::size_t count = 0;
+  ncclDataType_t type{};
+  int root = 0;
+  std::vector<Part> parts{};
+  std::vector<char> begun{};
+  fake_cuda::Knowledge known{};
+  bool complete = false;
+};
+
+struct Group {
+  int size = 0, num_joined = 0, num_ended = 0, num_first_calls = 0;
+  std::map<std::int64_t, std::shared_ptr<Collective>> collectives;
+};
+
+}  // namespace
+
+struct ncclComm {
+  std::shared_ptr<Group> group;
+  int rank = 0, device = 0;
+  std::int64_t num_calls = 0, num_done = 0;
+  bool in_call = false, aborted = false, broken = false;
+};
+
+namespace {
+
+Scheduler& scheduler() {
+  return Scheduler::get();
+}
+
+std::map<std::string, std::shared_ptr<Group>> groups;
+std::map<ncclComm_t, std::shared_ptr<ncclComm>> communicators;
+/// Of each device: the calls of NCCL in the host's order, and which has the place for kernels.
+struct Call {
+  ncclComm_t communicator;
+  std::int64_t number;
+  bool operator==(const Call&) const = default;
+};
+std::map<int, std::vector<Call>> calls_of_device;
+std::map<int, Call> place_of_device;
+
+[[noreturn]] void misuse(const char* what) {
+  std::fprintf(stderr, "NCCL misused: %s\n", what);
+  std::abort();
+}
+
+std::shared_ptr<ncclComm> existing(ncclComm_t communicator) {
+  const auto found = communicators.find(communicator);
+  if (found == communicators.end()) misuse("a communicator that is gone");
+  return found->second;
+}
+
+bool is_set(const char* name, const char* value) {
+  const char* text = std::getenv(name);
+  return text && std::strcmp(text, value) == 0;
+}
+
+std::size_t size_of(ncclDataType_t type) {
+  return type == ncclFloat32 ? 4 : type == ncclUint8 ? 1 : 2;
+}
+
+template <class T>
+void add(const std::vector<const T*>& inputs, std::size_t first, std::size_t count, T* out) {
+  for (std::size_t i = 0; i < count; ++i) {
+    // A ring begins with the rank behind the one that ends up with the sum.
+    T sum = inputs[(first + 1) % inputs.size()][i];
+    for (std::size_t hop = 2; hop <= inputs.size(); ++hop) {
+      const T next = inputs[(first + hop) % inputs.size()][i];
+      if constexpr (std::is_same_v<T, unsigned char>) {
+        sum = std::max(sum, next);  // the only one asked for in bytes
+      } else {
+        sum = T(static_cast<float>(sum) + static_cast<float>(next));
+      }
+    }
+    out[i] = sum;
+  }
+}
+
+template <class T>
+void add_parts(const Collective& c, std::size_t offset, std::size_t owner, std::vector<char>& out) {
+  std::vector<const T*> inputs;
+  for (const Part& part : c.parts) inputs.push_back(reinterpret_cast<const T*>(part.send) + offset);
+  add<T>(inputs, owner, c.count, reinterpret_cast<T*>(out.data()));
+}
+
+std::vector<char> sum_of(const Collective& c, std::size_t offset, std::size_t owner) {
+  std::vector<char> out(c.count * size_of(c.type));
+  if (c.type == ncclFloat32) add_parts<float>(c, offset, owner, out);
+  if (c.type == ncclBfloat16) add_parts<sherd::BFloat16>(c, offset, owner, out);
+  if (c.type == ncclFloat16) add_parts<sherd::Float16>(c, offset, owner, out);
+  if (c.type == ncclUint8) add_parts<unsigned char>(c, offset, owner, out);
+  return out;
+}
+
+// All results first: a rank's output may be another's input.
+void execute(const Collective& c) {
+  const std::size_t bytes = c.count * size_of(c.type), world = c.parts.size();
+  std::vector<std::vector<char>> results(world);
+  for (std::size_t r = 0; r < world; ++r) {
+    switch (c.kind) {
+      case Kind::kAllGather:
+        for (const Part& part : c.parts) {
+          results[r].insert(results[r].end(), part.send, part.send + bytes);
+        }
+        break;
+      case Kind::kReduceScatter:
+        results[r] = sum_of(c, r * c.count, r);
+        break;
+      case Kind::kAllReduce:
+        results[r] = sum_of(c, 0, 0);
+        break;
+      case Kind::kBroadcast: {
+        const char* from = c.parts[static_cast<std::size_t>(c.root)].send;
+        results[r].assign(from, from + bytes);
+      }
+    }
+  }
+  for (std::size_t r = 0; r < world; ++r) {
+    std::memcpy(c.parts[r].receive, results[r].data(), results[r].size());
+  }
+}
+
+void give_place_back(const Call& call, int device) {
+  std::erase(calls_of_device[device], call);
+  const auto place = place_of_device.find(device);
+  if (place != place_of_device.end() && place->second == call) place_of_device.erase(place);
+}
+
+bool may_begin(const Call& call, int device) {
+  if (is_set("NCCL_LAUNCH_ORDER_IMPLICIT", "1") && !(calls_of_device[device].front() == call)) {
+    return false;
+  }
+  return place_of_device.emplace(device, call).second;
+}
+
+// Whether the kernel is through; begins it when it can.
+bool is_through(ncclComm& communicator, std::int64_t number, cudaStream_t stream) {
+  const Call call{&communicator, number};
+  const std::shared_ptr<Collective> c = communicator.group->collectives[number];
+  if (communicator.aborted) {
+    give_place_back(call, communicator.device);
+    communicator.num_done = number + 1;
+    return true;
+  }
+  char& begun = c->begun[static_cast<std::size_t>(communicator.rank)];
+  if (!begun && may_begin(call, communicator.device)) {
+    begun = true;
+    fake_cuda::join(c->known, stream->known);
+    if (std::count(c->begun.begin(), c->begun.end(), true) == communicator.group->size) {
+      execute(*c);
+      c->complete = true;
+      scheduler().changed();
+    }
+  }
+  if (!c->complete) return false;
+  give_place_back(call, communicator.device);
+  fake_cuda::join(stream->known, c->known);
+  communicator.num_done = number + 1;
+  return true;
+}
+
+ncclResult_t enqueue(ncclComm_t handle, cudaStream_t stream, const Collective& described, Part part,
+                     std::vector<fake_cuda::Access> operands) {
+  Lock lock(scheduler().mutex);
+  const std::shared_ptr<ncclComm> communicator = existing(handle);
+  if (communicator->in_call) misuse("two threads call one communicator");
+  if (stream->device != communicator->device) return ncclInvalidArgument;
+  if (communicator->broken) return ncclSystemError;
+  Group& group = *communicator->group;
+  const std::int64_t number = communicator->num_calls++;
+  if (number == 0 && !is_set("NCCL_RUNTIME_CONNECT", "0")) {
+    communicator->in_call = true;
+    ++group.num_first_calls;
+    scheduler().changed();
+    while (group.num_first_calls < group.size && !communicator->aborted) scheduler().wait(lock);
+    communicator->in_call = false;
+    if (communicator->aborted) return ncclInternalError;
+  }
+  std::shared_ptr<Collective>& collective = group.collectives[number];
+  if (!collective) {
+    collective = std::make_shared<Collective>(described);
+    collective->parts.resize(static_cast<std::size_t>(group.size));
+    collective->begun.resize(static_cast<std::size_t>(group.size));
+  }
+  collective->parts[static_cast<std::size_t>(communicator->rank)] = part;
+  calls_of_device[communicator->device].push_back({handle, number});
+  scheduler().enqueue(
+      lock, stream,
+      {"collective", [] {}, std::move(operands),
+       [communicator, number, stream] { return is_through(*communicator, number, stream); }});
+  return ncclSuccess;
+}
+
+// The member's own end, and then all members'.
+void end(Lock& lock, const std::shared_ptr<ncclComm>& communicator) {
+  ++communicator->group->num_ended;
+  scheduler().changed();
+  while (communicator->group->num_ended < communicator->group->size || communicator->in_call) {
+    scheduler().wait(lock);
+  }
+  communicators.erase(communicator.get());
+  --scheduler().num_communicators;
+  scheduler().changed();
+}
+
+}  // namespace
+
+namespace fake_cuda {
+
+void let_connect() {
+  Lock lock(scheduler().mutex);
+  scheduler().machine.connecting_hangs = false;
+  scheduler().changed();
+}
+
+void break_connection(int device) {
+  Lock lock(scheduler().mutex);
+  for (const auto& [handle, communicator] : communicators) {
+    if (communicator->device == device) communicator->broken = true;
+  }
+}
+
+}  // namespace fake_cuda
+
+extern "C" {
+
+ncclResult_t ncclGetVersion(int* version) {
+  const int asked = scheduler().machine.nccl_version;
+  *version = asked ? asked : NCCL_VERSION_CODE;
+  return ncclSuccess;
+}
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  static std::int64_t number = 0;
+  Lock lock(scheduler().mutex);
+  std::memset(id->internal, 0, sizeof id->internal);
+  std::snprintf(id->internal, sizeof id->internal, "%lld", static_cast<long long>(++number));
+  return ncclSuccess;
+}
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* handle, int size, ncclUniqueId id, int rank,
+                                    ncclConfig_t* config) {
+  int device = 0;
+  cudaGetDevice(&device);
+  Lock lock(scheduler().mutex);
+  if (config->blocking != 1) misuse("a communicator that isn't blocking starts threads");
+  while (scheduler().machine.connecting_hangs) scheduler().wait(lock);
+  auto communicator = std::make_shared<ncclComm>();
+  std::shared_ptr<Group>& group = groups[id.internal];
+  if (!group) group = std::make_shared<Group>();
+  communicator->group = group;
+  communicator->rank = rank;
+  communicator->device = device;
+  group->size = size;
+  ++group->num_joined;
+  scheduler().changed();
+  while (communicator->group->num_joined < size) scheduler().wait(lock);
+  groups.erase(id.internal);
+  *handle = communicator.get();
+  communicators[*handle] = communicator;
+  ++scheduler().num_communicators;
+  return ncclSuccess;
+}
+ncclResult_t ncclCommDestroy(ncclComm_t handle) {
+  Lock lock(scheduler().mutex);
+  const auto communicator = existing(handle);
+  if (communicator->num_done < communicator->num_calls) misuse("destroyed with work in its queue");
+  end(lock, communicator);
+  return ncclSuccess;
+}
+ncclResult_t ncclCommAbort(ncclComm_t handle) {
+  Lock lock(scheduler().mutex);
+  const auto communicator = existing(handle);
+  communicator->aborted = true;
+  end(lock, communicator);
+  return ncclSuccess;
+}
+ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* error) {
+  Lock lock(scheduler().mutex);
+  *error = existing(handle)->broken ? ncclRemoteError : ncclSuccess;
+  return ncclSuccess;
+}
+ncclResult_t ncclAllGather(const void* send, void* receive, std::size_t count, ncclDataType_t type,
+                           ncclComm_t communicator, cudaStream_t stream) {
+  const auto world = static_cast<std::size_t>(communicator->group->size);
+  const std::size_t bytes = count * size_of(type);
+  return enqueue(communicator, stream, {Kind::kAllGather, count, type},
+                 {static_cast<const char*>(send), static_cast<char*>(receive)},
+                 {{send, bytes, false}, {receive, bytes * world, true}});
+}
+ncclResult_t ncclReduceScatter(const void* send, void* receive, std::size_t count,
+                               ncclDataType_t type, ncclRedOp_t, ncclComm_t communicator,
+                               cudaStream_t stream) {
+  const auto world = static_cast<std::size_t>(communicator->group->size);
+  const std::size_t bytes = count * size_of(type);
+  return enqueue(communicator, stream, {Kind::kReduceScatter, count, type},
+                 {static_cast<const char*>(send), static_cast<char*>(receive)},
+                 {{send, bytes * world, false}, {receive, bytes, true}});
+}
+ncclResult_t ncclAllReduce(const void* send, void* receive, std::size_t count, ncclDataType_t type,
+                           ncclRedOp_t, ncclComm_t communicator, cudaStream_t stream) {
+  return enqueue(communicator, stream, {Kind::kAllReduce, count, type},
+                 {static_cast<const char*>(send), static_cast<char*>(receive)},
+                 {{send, count * size_of(type), false}, {receive, count * size_of(type), true}});
+}
+ncclResult_t ncclBroadcast(const void* send, void* receive, std::size_t count, ncclDataType_t type,
+                           int root, ncclComm_t communicator, cudaStream_t stream) {
+  return enqueue(communicator, stream, {Kind::kBroadcast, count, type, root},
+                 {static_cast<const char*>(send), static_cast<char*>(receive)},
+                 {{send, count * size_of(type), false}, {receive, count * size_of(type), true}});
+}
+const char* ncclGetErrorString(ncclResult_t result) {
+  return result == ncclRemoteError ? "remote process exited or there was a network error" : "error";
+}
+const char* ncclGetLastError(ncclComm_t) {
+  return "fake";
+}
+
+}  // extern "C"

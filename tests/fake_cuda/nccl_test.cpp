@@ -1,0 +1,200 @@
+// sharding/comm/nccl*.cpp as they are, over a fake NCCL (tests/fake_cuda/nccl.cpp says what it does).
+#include "sharding/comm/nccl.h"
+
+#include <numeric>
+
+#include "sharding/comm/nccl_calls.h"
+#include "tests/fake_cuda/ranks.h"
+#include "tests/sharding/comm/communicator_failures.h"
+
+namespace sherd::sharding {
+namespace {
+
+using std::chrono::milliseconds;
+
+std::vector<int> devices_of(int world_size) {
+  std::vector<int> devices(static_cast<std::size_t>(world_size));
+  std::iota(devices.begin(), devices.end(), 0);
+  return devices;
+}
+
+CommunicatorKind nccl(int world_size, std::uint64_t seed) {
+  const std::vector<int> devices = devices_of(world_size);
+  return on_gpus(
+      "nccl", world_size, devices, /*adds_in_rank_order=*/false, seed,
+      [devices](milliseconds timeout) { return make_nccl_rendezvous(devices, timeout); });
+}
+
+std::vector<CommunicatorKind> kinds() {
+  std::vector<CommunicatorKind> kinds = {nccl(1, 1)};
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) kinds.push_back(nccl(2, seed));
+  for (const int world_size : {3, 4, 8}) kinds.push_back(nccl(world_size, 5));
+  return kinds;
+}
+INSTANTIATE_TEST_SUITE_P(Nccl, CommunicatorConformance, ::testing::ValuesIn(kinds()), kind_name);
+
+// What one rank of a world of two got, and whether the machine is as it was.
+class Nccl : public ::testing::Test {
+ protected:
+  using Body = std::function<void(Member&)>;
+  void run(const Body& body, milliseconds timeout = milliseconds(60'000)) {
+    {
+      const auto rendezvous = make_nccl_rendezvous({0, 1}, timeout);
+      GroupOptions options;
+      options.timeout = timeout;
+      run_on_gpus(2, {0, 1}, *rendezvous, options, body);
+    }
+    EXPECT_EQ(fake_cuda::left_behind(), "");
+  }
+  static std::string error_of_all_reduce(Member& member) {
+    const test::OwnedTensor full(DType::kF32, 64);
+    std::string text = test::error_text<PeerError>([&] {
+      member.communicator.all_reduce(member.stream, "block.7", full.tensor());
+      member.finish(member.stream);
+    });
+    test::error_text<PeerError>([&] { member.stream.synchronize(); });  // the buffer goes
+    return text;
+  }
+};
+
+TEST_F(Nccl, AnOlderNcclThatKeepsNoOrderIsRefusedForSeveralRanks) {
+  fake_cuda::start({.num_devices = 2, .nccl_version = 22105});
+  const std::string text = test::error_text<UsageError>([] { make_nccl_rendezvous({0, 1}); });
+  EXPECT_TRUE(
+      text.starts_with("2 ranks with a GPU each need NCCL 2.26 or newer, which keeps a rank's "
+                       "two communicators in order; NCCL 2.21.5 from "))
+      << text;
+  EXPECT_NO_THROW(make_nccl_rendezvous({0}));
+  fake_cuda::start({.num_devices = 2, .nccl_version = 22600});
+  EXPECT_NO_THROW(make_nccl_rendezvous({0, 1}));
+}
+
+// Prefetched gathers and reductions are on a GPU at once. A device has place for one of NCCL's kernels
+// here, so ranks that took them in different orders would wait for one another for ever.
+TEST_F(Nccl, TwoCommunicatorsOfARankKeepTheOrderOfItsCalls) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    fake_cuda::start({.num_devices = 2, .seed = seed});
+    {
+      const auto rendezvous = make_nccl_rendezvous({0, 1}, milliseconds(5'000));
+      run_on_gpus(2, {0, 1}, *rendezvous, {}, [&](Member& member) {
+        const auto gathers = rendezvous->join(whole_group(2, member.rank(), Purpose::kGather));
+        const auto stream = member.make_stream();
+        const test::OwnedTensor x(DType::kF32, test::Values(64, 1.0)), y(DType::kF32, 64);
+        for (int i = 0; i < 8; ++i) {
+          member.communicator.all_reduce(member.stream, "x", x.tensor());
+          gathers->all_gather(*stream, "y", y.tensor());
+        }
+        stream->synchronize();
+        member.finish(member.stream);
+        EXPECT_EQ(x.values(), test::Values(64, 256.0));
+      });
+    }
+    EXPECT_EQ(fake_cuda::races(), std::vector<std::string>());
+    EXPECT_EQ(fake_cuda::left_behind(), "");
+  }
+}
+
+TEST_F(Nccl, ACallOnlyEnqueuesEvenTheFirst) {
+  fake_cuda::start({.num_devices = 2});
+  std::latch called(1);
+  run(
+      [&](Member& member) {
+        const test::OwnedTensor full(DType::kF32, 64);
+        if (member.rank() == 1) called.wait();
+        const std::string text = test::error_text<PeerError>(
+            [&] { member.communicator.all_reduce(member.stream, "x", full.tensor()); });
+        if (member.rank() == 0) called.count_down();
+        EXPECT_EQ(text, "(no error)");
+        member.stream.synchronize();
+      },
+      milliseconds(2'000));
+}
+
+TEST_F(Nccl, ARankThatDoesntComeToJoinIsNamed) {
+  fake_cuda::start({.num_devices = 2});
+  const auto rendezvous = make_nccl_rendezvous({0, 1}, milliseconds(100));
+  use_cuda_device(0);
+  EXPECT_EQ(test::error_text<PeerError>([&] { rendezvous->join(whole_group(2, 0)); }),
+            "rank 0 waited 0.1 s for rank 1 in connecting of reduce, shard, from rank 0. Read rank "
+            "1's log first.");
+}
+
+TEST_F(Nccl, AConnectionThatIsNeverMadeIsGivenUp) {
+  fake_cuda::start({.num_devices = 2, .connecting_hangs = true});
+  {
+    const auto rendezvous = make_nccl_rendezvous({0, 1}, milliseconds(100));
+    std::vector<std::thread> ranks;
+    for (const int rank : {0, 1}) {
+      ranks.emplace_back([&, rank] {
+        EXPECT_TRUE(test::error_text<PeerError>([&] { rendezvous->join(whole_group(2, rank)); })
+                        .ends_with("waited 0.1 s for NCCL to connect reduce, shard, from rank 0. "
+                                   "NCCL_DEBUG=INFO says what it tries."));
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+  }
+  fake_cuda::let_connect();  // whoever was left behind ends what it has made
+  while (!fake_cuda::left_behind().empty()) std::this_thread::yield();
+}
+
+// NCCL_RUNTIME_CONNECT=1 is a user's to set: then a first call hangs on the host.
+TEST_F(Nccl, ACallThatHangsOnTheHostIsEndedByTheAbort) {
+  setenv("NCCL_RUNTIME_CONNECT", "1", 1);
+  fake_cuda::start({.num_devices = 2});
+  run(
+      [&](Member& member) {
+        if (member.rank() == 1) return;
+        EXPECT_EQ(
+            error_of_all_reduce(member),
+            "rank 0 waited 0.1 s for rank 1 in all_reduce of block.7. Read rank 1's log first.");
+      },
+      milliseconds(100));
+  unsetenv("NCCL_RUNTIME_CONNECT");
+}
+
+TEST_F(Nccl, ALongQueueBeforeACollectiveIsNoWaiting) {
+  fake_cuda::start({});
+  use_cuda_device(0);
+  {
+    const auto stream = make_cuda_stream({}, {}), other = make_cuda_stream({}, {});
+    NcclCalls calls({0, 1}, milliseconds(10));
+    bool queue_is_over = false, peer_has_come = false;
+    fake_cuda::launch(stream->handle(), {"queue", [] {}, {}, [&] { return queue_is_over; }});
+    calls.begin(0, {"all_reduce", "x"}, stream->handle());
+    fake_cuda::launch(stream->handle(), {"kernel", [] {}, {}, [&] { return peer_has_come; }});
+    calls.end(0, stream->handle());
+    for (int i = 0; i < 5; ++i) {
+      EXPECT_EQ(calls.overdue(), "");
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+    queue_is_over = true;
+    std::string text;
+    while (text.empty()) {  // other work makes the device go on
+      other->run("work", [] {});
+      other->synchronize();
+      text = calls.overdue();
+    }
+    EXPECT_EQ(text, "rank 0 waited 0.01 s for rank 1 in all_reduce of x. Read rank 1's log first.");
+    peer_has_come = true;
+    stream->synchronize();
+    EXPECT_EQ(calls.overdue(), "");
+  }
+  EXPECT_EQ(fake_cuda::left_behind(), "");
+}
+
+TEST_F(Nccl, WhatNcclFindsOutByItselfStopsAllRanks) {
+  fake_cuda::start({.num_devices = 2});
+  run([&](Member& member) {
+    member.communicator.barrier(member.stream, "x");
+    member.finish(member.stream);
+    if (member.rank() == 1) return fake_cuda::break_connection(1);
+    const std::string text = error_of_all_reduce(member);  // rank 1 never comes to it
+    EXPECT_NE(text.find("rank 1: a collective of reduce, shard, from rank 0 failed: remote process "
+                        "exited or there was a network error"),
+              std::string::npos)
+        << text;
+  });
+}
+
+}  // namespace
+}  // namespace sherd::sharding

@@ -1,0 +1,296 @@
+/// The suite that every kind of communicator passes. A new kind joins with one line:
+///
+///   INSTANTIATE_TEST_SUITE_P(Mpi, CommunicatorConformance, ::testing::Values(...), kind_name);
+///
+/// Include it, and communicator_failures.h, in one source per test program. Expected values come
+/// from plain loops over ranks 0, 1, ..., W-1 in this file and are compared bit for bit. A kind
+/// that adds in another order is given small integers, whose sums are exact in any order and type.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sharding/comm/communicator.h"
+#include "tests/support/tensors.h"
+#include "tests/support/training_harness.h"
+
+namespace sherd::sharding {
+
+/// What one rank has in a test.
+struct Member {
+  Communicator& communicator;
+  Stream& stream;
+  std::function<std::unique_ptr<Stream>()> make_stream;  ///< a fresh one: errors stop a stream
+
+  int rank() const { return communicator.rank(); }
+  int world_size() const { return communicator.world_size(); }
+  /// Waits for what was enqueued; throws what went wrong, which some kinds say only when asked.
+  void finish(Stream& of) const {
+    of.synchronize();
+    communicator.check_alive();
+  }
+};
+
+struct GroupOptions {
+  std::chrono::milliseconds timeout{60'000};
+  BoundaryHook hook;
+};
+
+struct CommunicatorKind {
+  std::string name;
+  int world_size = 1;
+  bool adds_in_rank_order = true;
+  /// Runs the body on every rank of one new group; returns when all have ended.
+  std::function<void(const GroupOptions&, const std::function<void(Member&)>&)> run;
+};
+
+inline std::string kind_name(const ::testing::TestParamInfo<CommunicatorKind>& info) {
+  return info.param.name + std::to_string(info.param.world_size);
+}
+
+class CommunicatorConformance : public ::testing::TestWithParam<CommunicatorKind> {
+ protected:
+  using Values = test::Values;
+  static constexpr DType kSummed[] = {DType::kF32, DType::kBF16, DType::kF16};
+  static constexpr std::int64_t kSliceCounts[] = {1, 5, 64, 1003};
+
+  int world() const { return GetParam().world_size; }
+  void run(const std::function<void(Member&)>& body) const { GetParam().run({}, body); }
+
+  /// What rank `rank` brings: full [world * slice_count], rounded to `dtype`.
+  Values contribution(int rank, std::int64_t numel, DType dtype, std::uint64_t seed = 1) const {
+    Values values = test::random_values(numel, seed * 1000 + static_cast<std::uint64_t>(rank), 8.0);
+    if (!GetParam().adds_in_rank_order || dtype == DType::kI32 || dtype == DType::kU8) {
+      for (double& value : values) value = std::floor(std::abs(value));
+    }
+    return test::rounded(dtype, values);
+  }
+
+  /// ((v_0 + v_1) + v_2) + ..., in f32, rounded once.
+  Values sum(std::int64_t numel, DType dtype, std::uint64_t seed = 1) const {
+    Values total(static_cast<std::size_t>(numel));
+    for (int rank = 0; rank < world(); ++rank) {
+      const Values values = contribution(rank, numel, dtype, seed);
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        const auto value = static_cast<float>(values[i]);
+        total[i] = rank == 0 ? value : static_cast<float>(total[i]) + value;
+      }
+    }
+    return test::rounded(dtype, total);
+  }
+
+  /// Elements [rank * count, (rank + 1) * count).
+  static Values part(const Values& full, int rank, std::int64_t count) {
+    return {full.begin() + rank * count, full.begin() + (rank + 1) * count};
+  }
+  static void put(Values& full, int rank, const Values& slice) {
+    std::copy(slice.begin(), slice.end(),
+              full.begin() + rank * static_cast<std::ptrdiff_t>(slice.size()));
+  }
+  static ::testing::AssertionResult holds(const test::OwnedTensor& actual, const Values& expected) {
+    return test::same_bits(actual, test::OwnedTensor(actual.tensor().dtype, expected));
+  }
+
+  /// One collective, chosen by `number`, on buffers of its own; `check` is for after the stream.
+  std::function<void()> enqueue_some_collective(Member& member, int number) const;
+  void many_in_a_row(const BoundaryHook& hook) const;
+  void expect_disagreement(const std::function<void(Member&, Stream&)>& call,
+                           const std::string& first, const std::string& last) const;
+};
+
+TEST_P(CommunicatorConformance, AllGatherCompletesEveryRanksBuffer) {
+  run([&](Member& member) {
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kF64, DType::kI32}) {
+      for (const std::int64_t count : kSliceCounts) {
+        Values mine(static_cast<std::size_t>(world() * count), 99.0), whole = mine;
+        for (int r = 0; r < world(); ++r) put(whole, r, contribution(r, count, dtype));
+        put(mine, member.rank(), contribution(member.rank(), count, dtype));
+        const test::OwnedTensor full(dtype, mine);
+        member.communicator.all_gather(member.stream, "x", full.tensor());
+        member.stream.synchronize();
+        EXPECT_TRUE(holds(full, whole)) << name_of(dtype) << " x " << count;
+      }
+    }
+  });
+}
+
+TEST_P(CommunicatorConformance, ReduceScatterLeavesEachRankItsSliceOfTheSum) {
+  run([&](Member& member) {
+    for (const DType dtype : kSummed) {
+      for (const std::int64_t count : kSliceCounts) {
+        const Values mine = contribution(member.rank(), world() * count, dtype);
+        const test::OwnedTensor full(dtype, mine);
+        const test::OwnedTensor out(dtype, count);
+        member.communicator.reduce_scatter(member.stream, "x", full.tensor(), out.tensor());
+        member.stream.synchronize();
+        EXPECT_TRUE(holds(out, part(sum(world() * count, dtype), member.rank(), count)));
+        EXPECT_TRUE(holds(full, mine)) << "the input was changed";
+      }
+    }
+  });
+}
+
+TEST_P(CommunicatorConformance, ReduceScatterIntoItsOwnSliceLeavesTheRestOfFullAlone) {
+  run([&](Member& member) {
+    for (const DType dtype : kSummed) {
+      for (const std::int64_t count : kSliceCounts) {
+        Values mine = contribution(member.rank(), world() * count, dtype);
+        const test::OwnedTensor full(dtype, mine);
+        member.communicator.reduce_scatter(member.stream, "x", full.tensor(),
+                                           full.tensor().part(member.rank() * count, count));
+        member.stream.synchronize();
+        put(mine, member.rank(), part(sum(world() * count, dtype), member.rank(), count));
+        EXPECT_TRUE(holds(full, mine)) << name_of(dtype) << " x " << count;
+      }
+    }
+  });
+}
+
+TEST_P(CommunicatorConformance, AllReduceGivesEveryRankTheWholeSum) {
+  run([&](Member& member) {
+    for (const DType dtype : kSummed) {
+      for (const std::int64_t count : kSliceCounts) {
+        const test::OwnedTensor full(dtype, contribution(member.rank(), world() * count, dtype));
+        member.communicator.all_reduce(member.stream, "x", full.tensor());
+        member.stream.synchronize();
+        EXPECT_TRUE(holds(full, sum(world() * count, dtype))) << name_of(dtype) << " x " << count;
+      }
+    }
+  });
+}
+
+TEST_P(CommunicatorConformance, BroadcastGivesEveryRankWhatTheRootHolds) {
+  run([&](Member& member) {
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kF64, DType::kI32}) {
+      for (int root = 0; root < world(); ++root) {
+        const std::int64_t numel = 7;  // need not divide by the world
+        const test::OwnedTensor data(dtype, contribution(member.rank(), numel, dtype));
+        member.communicator.broadcast(member.stream, "x", data.tensor(), root);
+        member.stream.synchronize();
+        EXPECT_TRUE(holds(data, contribution(root, numel, dtype))) << "root " << root;
+      }
+    }
+  });
+}
+
+TEST_P(CommunicatorConformance, BarrierHoldsEveryRankUntilTheLastHasCome) {
+  constexpr int kRounds = 20;
+  std::vector<std::atomic<int>> come(kRounds);
+  run([&](Member& member) {
+    for (int round = 0; round < kRounds; ++round) {
+      ++come[static_cast<std::size_t>(round)];
+      member.communicator.barrier(member.stream, "x");
+      member.stream.synchronize();
+      EXPECT_EQ(come[static_cast<std::size_t>(round)], world());
+    }
+  });
+}
+
+// Elements where the order of additions decides the result: 1e8 + 1 - 1e8 is 0 in f32, any order
+// that adds the large ones first gives 1.
+TEST_P(CommunicatorConformance, SumsAreTakenInRankOrder) {
+  if (!GetParam().adds_in_rank_order) GTEST_SKIP() << "this kind adds in an order of its own";
+  constexpr float kPattern[] = {1e8f, 1.0f, -1e8f};
+  const std::int64_t numel = 12 * world();
+  const auto value = [&](int rank, std::int64_t i) { return kPattern[(rank + i) % 3]; };
+  run([&](Member& member) {
+    Values mine, expected;
+    for (std::int64_t i = 0; i < numel; ++i) {
+      mine.push_back(value(member.rank(), i));
+      float total = value(0, i);
+      for (int r = 1; r < world(); ++r) total += value(r, i);
+      expected.push_back(total);
+    }
+    if (world() == 3) {
+      EXPECT_EQ(expected[0], 0.0);
+    }
+    const test::OwnedTensor all(DType::kF32, mine), scattered(DType::kF32, mine);
+    member.communicator.all_reduce(member.stream, "all", all.tensor());
+    member.communicator.reduce_scatter(member.stream, "scattered", scattered.tensor(),
+                                       scattered.tensor().part(member.rank() * 12, 12));
+    member.stream.synchronize();
+    EXPECT_TRUE(holds(all, expected));
+    put(mine, member.rank(), part(expected, member.rank(), 12));
+    EXPECT_TRUE(holds(scattered, mine));
+  });
+}
+
+// 256 + 1 is 256 in bf16 (neighbours lie 2 apart): rounding after every addition would lose all
+// ones.
+TEST_P(CommunicatorConformance, SumsOfBF16AreRoundedOnce) {
+  if (!GetParam().adds_in_rank_order) GTEST_SKIP() << "this kind rounds after every addition";
+  run([&](Member& member) {
+    const test::OwnedTensor full(
+        DType::kBF16, Values(static_cast<std::size_t>(world()), member.rank() == 0 ? 256.0 : 1.0));
+    member.communicator.all_reduce(member.stream, "x", full.tensor());
+    member.stream.synchronize();
+    const double expected = test::rounded(DType::kBF16, 256.0 + (world() - 1));
+    EXPECT_TRUE(holds(full, Values(static_cast<std::size_t>(world()), expected)));
+  });
+}
+
+inline std::function<void()> CommunicatorConformance::enqueue_some_collective(Member& member,
+                                                                              int number) const {
+  const std::int64_t count = 1 + (number * 37) % 150;
+  const DType dtype = kSummed[number % 3];
+  const auto seed = static_cast<std::uint64_t>(number);
+  const int rank = member.rank(), root = number % world();
+  const Values mine = contribution(rank, world() * count, dtype, seed);
+  const auto full = std::make_shared<test::OwnedTensor>(dtype, mine);
+  const std::string label = "number " + std::to_string(number);
+  Values expected = mine;
+  switch (number % 5) {
+    case 0:
+      member.communicator.all_reduce(member.stream, label, full->tensor());
+      expected = sum(world() * count, dtype, seed);
+      break;
+    case 1:
+      member.communicator.reduce_scatter(member.stream, label, full->tensor(),
+                                         full->tensor().part(rank * count, count));
+      put(expected, rank, part(sum(world() * count, dtype, seed), rank, count));
+      break;
+    case 2:
+      member.communicator.all_gather(member.stream, label, full->tensor());
+      for (int r = 0; r < world(); ++r) {
+        put(expected, r, part(contribution(r, world() * count, dtype, seed), r, count));
+      }
+      break;
+    case 3:
+      member.communicator.broadcast(member.stream, label, full->tensor(), root);
+      expected = contribution(root, world() * count, dtype, seed);
+      break;
+    default:
+      member.communicator.barrier(member.stream, label);
+  }
+  return [=] { EXPECT_TRUE(holds(*full, expected)) << label; };
+}
+
+// Nothing waits in between: a collective must not touch the next one's buffers or meetings.
+inline void CommunicatorConformance::many_in_a_row(const BoundaryHook& hook) const {
+  GroupOptions options;
+  options.hook = hook;
+  GetParam().run(options, [&](Member& member) {
+    std::vector<std::function<void()>> checks;
+    for (int number = 0; number < 150; ++number) {
+      checks.push_back(enqueue_some_collective(member, number));
+    }
+    member.stream.synchronize();
+    for (const auto& check : checks) check();
+  });
+}
+
+TEST_P(CommunicatorConformance, ManyCollectivesOfChangingSizesFollowOneAnother) {
+  many_in_a_row(nullptr);
+}
+
+TEST_P(CommunicatorConformance, DelaysOnTheStreamsChangeNothing) {
+  many_in_a_row(testing::delays(3));
+}
+
+}  // namespace sherd::sharding

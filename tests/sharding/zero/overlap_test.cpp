@@ -1,0 +1,143 @@
+// Real overlap, and the meter that shows it: with delays injected into the gather streams, a step
+// that fetches on demand reports them, and a step that fetches ahead hides them.
+
+#include <gtest/gtest.h>
+#include <time.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <thread>
+
+#include "tests/support/training_harness.h"
+
+namespace sherd::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int kWorld = 2;
+constexpr int kNumLayers = 3;
+// Embedding, three blocks, head, and the two blocks below the turn again.
+constexpr int kGathersOnDemand = 7;
+
+struct Metered {
+  engine::StepResult result;
+  int gathers = 0;  ///< of rank 0
+};
+
+bool is_gather(std::string_view stream, std::string_view label) {
+  return stream == "gather" && label.starts_with("all_gather");
+}
+
+// One step at stage 3. The hook is called before and after everything that a stream does.
+Metered run_one_step(int prefetch_depth, const BoundaryHook& hook) {
+  const model::ModelShape shape = tiny_model(/*tied=*/false);
+  EXPECT_EQ(shape.num_layers, kNumLayers);
+  const engine::TrainingOptions options = applied(
+      tiny_training(shape), {.world_size = kWorld, .stage = 3, .prefetch_depth = prefetch_depth});
+  Trace trace;
+  trace.start();
+  engine::LaunchOptions launch;
+  launch.mesh = sharding::Mesh::sharded(kWorld);
+  launch.threads_per_rank = 1;
+  launch.hook = hook;
+  launch.trace = &trace;
+  Metered metered;
+  engine::run_ranks(launch, [&](sharding::Rank& rank) {
+    engine::ShardedModel model(options, rank);
+    engine::TrainingStep step(options, model);
+    std::vector<std::int32_t> memory;
+    const engine::NextBatch next_batch = tokens_for(options, rank, memory);
+    rank.guard([&] {
+      const engine::StepResult result = step.run(0, next_batch);
+      if (rank.rank == 0) metered.result = result;
+    });
+  });
+  for (const Trace::Span& span : trace.spans()) {
+    metered.gathers += span.rank == 0 && is_gather(span.stream, span.label);
+  }
+  return metered;
+}
+
+// Sleeps before and after every gather; optionally holds the compute stream after every wait, which
+// is where the next unit's gather has been asked for and this unit's computation begins.
+BoundaryHook delays_of(std::chrono::milliseconds gather, std::chrono::milliseconds compute) {
+  return [=](std::string_view stream, std::string_view label) {
+    if (is_gather(stream, label)) std::this_thread::sleep_for(gather);
+    if (stream == "compute" && label == "wait") std::this_thread::sleep_for(compute);
+  };
+}
+
+// 2 x 20 ms are injected into each gather; half of it is left to a busy machine.
+TEST(ExposedCommunication, IsAtLeastTheDelayOfEveryGatherThatIsMadeOnDemand) {
+  const Metered metered = run_one_step(/*prefetch_depth=*/0, delays_of(20ms, 0ms));
+  EXPECT_EQ(metered.gathers, kGathersOnDemand);
+  EXPECT_GE(metered.result.exposed_comm_ms, kGathersOnDemand * 20.0);
+}
+
+TEST(ExposedCommunication, VanishesUnderAComputationThatOutlastsTheGather) {
+  const auto hook = delays_of(10ms, 50ms);
+  const Metered on_demand = run_one_step(/*prefetch_depth=*/0, hook);
+  const Metered ahead = run_one_step(/*prefetch_depth=*/1, hook);
+  EXPECT_LT(ahead.result.exposed_comm_ms, on_demand.result.exposed_comm_ms / 2);
+}
+
+double thread_cpu_ms() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_nsec) * 1e-6;
+}
+
+TEST(CommunicationCpuTime, CountsWhatTheWorkersBurn) {
+  constexpr double kBurnMs = 4.0;
+  const Metered idle = run_one_step(/*prefetch_depth=*/0, nullptr);
+  const Metered busy = run_one_step(0, [](std::string_view stream, std::string_view label) {
+    if (!is_gather(stream, label)) return;
+    for (const double end = thread_cpu_ms() + kBurnMs; thread_cpu_ms() < end;) {
+    }
+  });
+  EXPECT_GE(idle.result.comm_cpu_ms, 0.0);
+  EXPECT_GE(busy.result.comm_cpu_ms, 2 * busy.gathers * kBurnMs);  // before and after each
+  EXPECT_GT(busy.result.comm_cpu_ms, idle.result.comm_cpu_ms);
+}
+
+TEST(CommunicationCpuTime, DoesNotCountWorkersThatSleep) {
+  const Metered metered = run_one_step(/*prefetch_depth=*/0, delays_of(30ms, 0ms));
+  const double injected_ms = 2.0 * metered.gathers * 30.0;
+  EXPECT_LT(metered.result.comm_cpu_ms, injected_ms / 2);
+}
+
+// In the trace of rank 0: the gather of a block begins before the block ahead of it is done.
+TEST(Overlap, GathersTheNextBlockWhileTheLastOneComputes) {
+  const model::ModelShape shape = tiny_model(false);
+  const engine::TrainingOptions options =
+      applied(tiny_training(shape), {.world_size = kWorld, .stage = 3, .prefetch_depth = 1});
+  std::array<std::atomic<bool>, kWorld> gathered{};
+  std::atomic<int> overlaps{0};
+  run_ranks({.world_size = kWorld}, [&](sharding::Rank& rank) {
+    engine::ShardedModel model(options, rank);
+    rank.guard([&] {
+      sharding::ParameterGather& parameters = model.parameters();
+      parameters.plan({model.block_unit(0), model.block_unit(1)});
+      parameters.get(model.block_unit(0));
+      // This rank is still at block 0. That the gather of block 1 completes now, on the worker and
+      // with no call from here, is the overlap; without it this would wait for ever.
+      rank.gather().run("probe", [&] {
+        gathered[static_cast<std::size_t>(rank.rank)] = true;
+        gathered[static_cast<std::size_t>(rank.rank)].notify_one();
+      });
+      gathered[static_cast<std::size_t>(rank.rank)].wait(false);
+      ++overlaps;
+      parameters.release(model.block_unit(0));
+      const auto waited = rank.compute().waited();
+      parameters.get(model.block_unit(1));
+      EXPECT_LT(rank.compute().waited() - waited, 1s) << "it was there already";
+      parameters.release(model.block_unit(1));
+    });
+  });
+  EXPECT_EQ(overlaps, kWorld);
+}
+
+}  // namespace
+}  // namespace sherd::testing

@@ -1,0 +1,80 @@
+#include "tests/support/model_forms.h"
+
+#include "tests/support/training_harness.h"
+
+namespace sherd::testing {
+namespace {
+
+using kernels::ActivationKind;
+using kernels::RotaryScaling;
+
+// Norms around both branches, norms of heads, windows and two tables, multipliers and caps.
+model::ModelShape sandwich() {
+  model::ModelShape shape = tiny_model(false);
+  shape.tied = true;
+  shape.head_size = 10;
+  shape.norm_placement = model::NormPlacement::kSandwich;
+  shape.norm_offset = 1.0;
+  shape.qk_norm = model::QkNorm::kHead;
+  shape.activation = ActivationKind::kGeGlu;
+  shape.embedding_scale = 4.9;
+  shape.attention_scale = 0.4;
+  shape.attention_softcap = 2.0;
+  shape.logits_softcap = 5.0;
+  shape.rotary = {{.theta = 1e6, .scaling = RotaryScaling::kLinear, .factor = 8.0}, {}};
+  shape.layer_kinds = {{4, 1}, {0, 0}};
+  return shape;
+}
+
+// Norms behind the branches, norms of whole projections, a layer that isn't turned.
+model::ModelShape post() {
+  model::ModelShape shape = tiny_model(false);
+  shape.norm_placement = model::NormPlacement::kPost;
+  shape.qk_norm = model::QkNorm::kProjection;
+  shape.residual_scale = 0.6;
+  shape.layer_kinds = {{0, 0}, {0, -1}};
+  return shape;
+}
+
+// Branches side by side, biases everywhere, a part of each head turned.
+model::ModelShape parallel() {
+  model::ModelShape shape = tiny_model(true);
+  shape.tied = false;
+  shape.positions = model::Positions::kRope;
+  shape.rotary = {{.fraction = 0.5}};
+  shape.head_size = 8;
+  shape.block_form = model::BlockForm::kParallel;
+  shape.activation = ActivationKind::kGeluErf;
+  return shape;
+}
+
+model::ModelShape parallel_one_norm() {
+  model::ModelShape shape = parallel();
+  shape.block_form = model::BlockForm::kParallelOneNorm;
+  shape.activation = ActivationKind::kRelu2;
+  shape.biases = {.norm = false, .qkv = true, .output = false, .mlp = false};
+  shape.logits_scale = 0.5;
+  return shape;
+}
+
+// Norms of heads, heads wider than width / heads, a long text's table.
+model::ModelShape wide_heads() {
+  model::ModelShape shape = tiny_model(false);
+  shape.tied = true;
+  shape.head_size = 14;
+  shape.qk_norm = model::QkNorm::kHead;
+  shape.rotary = {{.scaling = RotaryScaling::kYarn, .factor = 4.0, .original_length = 5}};
+  return shape;
+}
+
+}  // namespace
+
+std::vector<ModelForm> model_forms() {
+  return {{"sandwich", sandwich()},
+          {"post", post()},
+          {"parallel", parallel()},
+          {"parallel_one_norm", parallel_one_norm()},
+          {"wide_heads", wide_heads()}};
+}
+
+}  // namespace sherd::testing

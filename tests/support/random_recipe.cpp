@@ -1,0 +1,347 @@
+#include "tests/support/random_recipe.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace sherd::testing {
+namespace {
+
+// What chars finds in chars.txt: this many different characters, two of them beyond ASCII.
+constexpr std::int64_t kCharacters = 12;
+constexpr std::int64_t kLargestId = 96;  // in ids.bin
+
+std::string quoted(const std::string& text) {
+  return '"' + text + '"';
+}
+
+class LegalRecipe {
+ public:
+  LegalRecipe(const test::TempFolder& folder, Random& random) : folder_(folder), random_(random) {}
+
+  Settings make(const std::string& output) {
+    for (const engine::Field& field : engine::recipe_fields()) {
+      if (random_.chance(0.5)) set(field.key, legal_value(field, random_));
+    }
+    text();
+    names(output);
+    shape();
+    batch();
+    numbers();
+    precision();
+    saves();
+    return std::move(settings_);
+  }
+
+ private:
+  void set(std::string_view key, const std::string& value) { settings_[std::string(key)] = value; }
+  void set(std::string_view key, std::int64_t value) { set(key, std::to_string(value)); }
+  void leave(std::string_view key) { settings_.erase(std::string(key)); }
+  void maybe(std::string_view key, const std::string& value) {
+    random_.chance(0.5) ? set(key, value) : leave(key);
+  }
+  void maybe(std::string_view key, std::int64_t value) { maybe(key, std::to_string(value)); }
+
+  void text() {
+    const std::string format = random_.one_of({"bytes", "chars", "bin"});
+    set("data.format", format);
+    const bool folder = format == "bytes" && random_.chance(0.5);
+    set("data.path", quoted(folder_.file(folder ? "texts" : format + ".txt")));
+    set("model.vocab_size", format == "chars"   ? kCharacters
+                            : format == "bytes" ? random_.whole(128, 300)
+                                                : random_.whole(kLargestId + 1, 300));
+    leave("data.tokenizer");
+    leave("data.token_bytes");
+    if (format == "bin") maybe("data.token_bytes", 2);  // of raw files, as these are
+    leave("data.validation_path");
+    leave("data.validation_fraction");
+    if (random_.chance(0.3)) {
+      set("data.validation_path", quoted(folder_.file(format + ".validation.txt")));
+    } else {
+      maybe("data.validation_fraction", random_.one_of({"0", "0.1", "0.3"}));
+    }
+    maybe("training.sample_prompt", format == "bytes"   ? quoted("the \\\"fox\\\"")
+                                    : format == "chars" ? quoted("héße")
+                                                        : quoted("1 2 96"));
+    maybe("training.sample_tokens", random_.whole(0, 8));
+    maybe("training.sample_temperature", random_.one_of({"0", "0.8", "1000", "1e-3"}));
+    maybe("training.sample_top_k", random_.one_of({"0", "1", "5", "16777216"}));
+  }
+
+  void names(const std::string& output) {
+    set("run.output_dir", quoted(folder_.file(output)));
+    maybe("run.name",
+          random_.one_of({"tiny", "\"a name: with # and 'quotes'\"", "\"\\u00e9\"", "\"-\""}));
+    set("run.device", random_.one_of({"auto", "cpu"}));
+    maybe("run.num_threads", random_.whole(0, 3));
+    maybe("memory.device_memory", random_.one_of({"\"\"", "64GiB", "1TB", "9000000000B"}));
+    leave("checkpoint.init_from");
+    maybe("checkpoint.resume", random_.one_of({"auto", "never"}));
+  }
+
+  void shape() {
+    const std::int64_t kv_heads = random_.whole(1, 2), heads = kv_heads * random_.whole(1, 3);
+    const std::int64_t head_width = 2 * random_.whole(1, 16);
+    set("model.num_layers", random_.whole(1, 3));
+    set("model.num_attention_heads", heads);
+    set("model.hidden_size", heads * head_width);
+    maybe("model.num_kv_heads", kv_heads);
+    maybe("model.ffn_hidden_size", random_.whole(1, 100));
+    block(heads);
+    length_ = random_.whole(1, 33);
+    set("training.seq_length", length_);
+    maybe("model.max_seq_length", random_.whole(length_, length_ + 9));
+  }
+
+  /// What a block is made of, where rules or the size of a test hold between keys.
+  void block(std::int64_t heads) {
+    maybe("model.head_width", 2 * random_.whole(1, 12));
+    const std::string norm = random_.one_of({"layernorm", "rmsnorm"});
+    set("model.norm", norm);
+    if (norm == "rmsnorm") leave("model.norm_bias");
+    const std::string form = random_.one_of({"sequential", "parallel", "parallel_one_norm"});
+    set("model.block", form);
+    if (form != "sequential") leave("model.norm_placement");
+    for (const char* key :
+         {"model.attention_scale", "model.attention_softcap", "model.logits_softcap"}) {
+      maybe(key, random_.one_of({"0", "0.5", "30"}));
+    }
+    for (const char* key :
+         {"model.logits_scale", "model.embedding_scale", "model.residual_scale"}) {
+      maybe(key, random_.one_of({"1", "0.25", "2"}));
+    }
+    maybe("model.window", random_.whole(0, 40));
+    maybe("model.window_layers", random_.one_of({"\"1\"", "\"110\"", "\"01\""}));
+    maybe("model.rope_layers", random_.one_of({"\"1\"", "\"10\"", "\"0\""}));
+    rotary(heads);
+  }
+
+  void rotary(std::int64_t heads) {
+    const auto found = settings_.find("model.head_width");
+    const std::int64_t width = found != settings_.end()
+                                   ? std::stoll(found->second)
+                                   : std::stoll(settings_["model.hidden_size"]) / heads;
+    // Half of a head is turned where that is an even number.
+    leave("model.rope_fraction");
+    const bool half = width % 4 == 0 && random_.chance(0.5);
+    if (half) set("model.rope_fraction", "0.5");
+    set("model.rope_scaling", random_.one_of({"none", "linear", "llama3", "yarn", "longrope"}));
+    set("model.rope_original_length", random_.whole(2, 40));
+    set("model.rope_factor", random_.one_of({"1", "8"}));
+    for (const char* key : {"model.rope_low_freq_factor", "model.rope_beta_slow"}) {
+      maybe(key, random_.one_of({"1", "2"}));
+    }
+    for (const char* key : {"model.rope_high_freq_factor", "model.rope_beta_fast"}) {
+      maybe(key, random_.one_of({"4", "16"}));
+    }
+    maybe("model.rope_attention_factor", random_.one_of({"0", "1.5"}));
+    maybe("model.window_rope_theta", random_.one_of({"0", "100"}));
+    std::string factors;
+    for (std::int64_t pair = 0; pair < (half ? width / 4 : width / 2); ++pair) {
+      factors += (pair > 0 ? ", 1." : "1.") + std::to_string(pair % 10);
+    }
+    set("model.rope_short_factors", "[" + factors + "]");
+    set("model.rope_long_factors", "[" + factors + "]");
+  }
+
+  void batch() {
+    const std::int64_t ranks = random_.whole(1, 4), micro = random_.whole(1, 3),
+                       steps = random_.whole(1, 3);
+    set("parallelism.data_parallel_shard_degree", ranks);
+    leave("parallelism.data_parallel_replicate_degree");
+    set("training.global_batch_size", ranks * micro * steps);
+    set("training.micro_batch_size", micro);
+    maybe("training.gradient_accumulation_steps", steps);
+    set("zero_optimization.stage", random_.whole(0, 3));
+  }
+
+  // Small enough for three steps to stay finite.
+  void numbers() {
+    max_steps_ = 3;
+    set("training.max_steps", max_steps_);
+    maybe("model.dropout", random_.one_of({"0", "0.1", "0.5", "0.9"}));
+    maybe("model.rope_theta", random_.one_of({"2", "100", "1e6"}));
+    maybe("model.norm_eps", random_.one_of({"1e-12", "1e-5", "0.1"}));
+    maybe("model.init_std", random_.one_of({"1e-6", "0.02", "0.5"}));
+    maybe("optimizer.lr", random_.one_of({"1e-12", "1e-3", "0.01"}));
+    maybe("optimizer.adamw_lr", random_.one_of({"0", "1e-3"}));
+    maybe("optimizer.eps", random_.one_of({"1e-12", "1e-8", "1"}));
+    maybe("optimizer.weight_decay", random_.one_of({"0", "0.1", "1"}));
+    maybe("optimizer.trust_coefficient", random_.one_of({"1e-3", "1"}));
+    maybe("optimizer.betas", random_.one_of({"[0.9, 0.95]", "[0, 0]", "[0.5, 0.999]"}));
+    maybe("optimizer.momentum", random_.one_of({"0", "0.9", "0.99"}));
+    maybe("gradient_clipping.max_norm", random_.one_of({"0", "1e-3", "1", "100"}));
+    maybe("lr_scheduler.warmup_steps", random_.whole(0, max_steps_));
+    maybe("lr_scheduler.decay_steps", random_.whole(max_steps_, max_steps_ + 3));
+  }
+
+  void precision() {
+    const std::string compute = random_.one_of({"f32", "bf16", "f16"});
+    const std::string reduce = random_.chance(0.5) ? "f32" : compute;
+    set("mixed_precision.param_dtype", compute);
+    set("mixed_precision.reduce_dtype", reduce);
+    const std::string sync = random_.one_of({"boundary", "every_micro_step"});
+    set("zero_optimization.grad_sync", sync);
+    leave("mixed_precision.grad_accum_dtype");
+    std::string sums = reduce;
+    if (sync == "every_micro_step" && random_.chance(0.5)) {
+      sums = random_.one_of({"f32", "bf16", "f16"});
+      set("mixed_precision.grad_accum_dtype", sums);
+    }
+    const std::string state = random_.one_of({"f32", "bf16"});
+    set("mixed_precision.optimizer_state_dtype", state);
+    if (state == "f32") leave("mixed_precision.stochastic_rounding");
+    const bool f16 = compute == "f16" || reduce == "f16" || sums == "f16";
+    maybe("loss_scaling.mode", f16 ? random_.one_of({"static", "dynamic"})
+                                   : random_.one_of({"none", "static", "dynamic"}));
+    maybe("loss_scaling.initial_scale_power", random_.whole(0, 12));
+    maybe("loss_scaling.min_scale", random_.one_of({"1e-3", "1"}));
+  }
+
+  void saves() {
+    set("checkpoint.interval", random_.chance(0.8) ? random_.whole(1, 2) : 0);
+    maybe("checkpoint.keep_last", random_.whole(1, 3));
+    maybe("checkpoint.keep_every", random_.whole(0, 2));
+    maybe("checkpoint.staging_mib", random_.one_of({"0", "4", "5"}));
+    maybe("checkpoint.stop_deadline", random_.whole(30, 60));
+    maybe("training.eval_interval", random_.whole(0, 2));
+    maybe("training.eval_batches", random_.whole(0, 2));
+    leave("checkpoint.keep_best");
+    if (random_.chance(0.2)) {
+      set("training.eval_interval", 1);
+      set("checkpoint.keep_best", random_.whole(1, 2));
+    }
+    maybe("metrics.trace_steps", random_.one_of({"[]", "[0, 0]", "[1, 2]"}));
+  }
+
+  const test::TempFolder& folder_;
+  Random& random_;
+  Settings settings_;
+  std::int64_t length_ = 0, max_steps_ = 0;
+};
+
+std::int64_t whole(const Settings& settings, std::string_view key) {
+  return std::stoll(settings.find(key)->second);
+}
+
+/// Settings that no legal recipe has beside its others.
+Settings broken_rule(const Settings& legal, Random& random) {
+  const std::int64_t width = whole(legal, "model.hidden_size");
+  const std::vector<Settings> rules = {
+      {{"model.num_kv_heads", std::to_string(width + 1)}},
+      {{"model.window_layers", "\"1x\""}},
+      {{"model.rope_layers", "\"\""}},
+      {{"model.block", "parallel"}, {"model.norm_placement", "post"}},
+      {{"model.norm", "rmsnorm"}, {"model.norm_bias", "true"}},
+      {{"model.positions", "rope"}, {"model.head_width", "3"}},
+      {{"model.positions", "rope"},
+       {"model.rope_scaling", "yarn"},
+       {"model.rope_original_length", "0"}},
+      {{"model.max_seq_length", "2"}, {"training.seq_length", "3"}},
+      {{"training.global_batch_size",
+        std::to_string(whole(legal, "training.global_batch_size") *
+                           whole(legal, "parallelism.data_parallel_shard_degree") * 9 +
+                       1)},
+       {"training.gradient_accumulation_steps", "8"}},
+      {{"lr_scheduler.warmup_steps", "1000"}},
+      {{"loss_scaling.mode", "none"}, {"mixed_precision.param_dtype", "f16"}},
+      {{"mixed_precision.param_dtype", "f32"}, {"mixed_precision.reduce_dtype", "bf16"}},
+      {{"mixed_precision.optimizer_state_dtype", "f16"}},
+      {{"mixed_precision.optimizer_state_dtype", "f32"},
+       {"mixed_precision.stochastic_rounding", "true"}},
+      {{"data.validation_fraction", "0.5"}, {"data.validation_path", "some.txt"}},
+      {{"data.token_bytes", "3"}},
+      {{"data.format", "text"}, {"data.tokenizer", "\"\""}},
+      {{"metrics.trace_steps", "[0, 99]"}},
+      {{"checkpoint.keep_best", "1"}, {"training.eval_interval", "0"}},
+      {{"checkpoint.staging_mib", "3"}},
+      {{"loss_scaling.min_scale", "1e9"}, {"loss_scaling.mode", "dynamic"}},
+      {{"run.output_dir", "\"\""}},
+      {{"memory.device_memory", "12 apples"}},
+  };
+  return random.one_of(rules);
+}
+
+}  // namespace
+
+std::string recipe_text(const Settings& settings) {
+  std::string text, block;
+  for (const auto& [key, value] : settings) {
+    const std::string of_key = key.substr(0, key.find('.'));
+    if (of_key != block) text += of_key + ":\n";
+    block = of_key;
+    text += fmt::format("  {}: {}\n", key.substr(key.find('.') + 1), value);
+  }
+  return text;
+}
+
+void write_recipe_data(const test::TempFolder& folder) {
+  std::string bytes, characters, ids;
+  const char* words[] = {"the ", "quick ", "brown ", "fox ", "jumps\n"};
+  const char* letters[] = {"h", "é", "ß", "e", "l", "o", " ", "w", "r", "d", "!", "\n"};
+  for (unsigned i = 0; i < 700; ++i) {
+    bytes += words[(i * i + i / 3) % 5];
+    characters += letters[(i * i + i / 5) % 12];
+    characters += letters[i % 12];
+    ids += static_cast<char>((i * i + i / 7) % (kLargestId + 1));
+    ids += '\0';
+  }
+  for (const char* ending : {".txt", ".validation.txt"}) {
+    folder.write(std::string("bytes") + ending, bytes + ending);
+    folder.write(std::string("chars") + ending, characters);
+    folder.write(std::string("bin") + ending, ids + std::string(ending[1] == 'v' ? 2 : 4, '\0'));
+  }
+  folder.write("texts/a.txt", bytes.substr(0, 1500));
+  folder.write("texts/below/b.txt", bytes.substr(700));
+}
+
+Settings legal_recipe(const test::TempFolder& folder, const std::string& output, Random& random) {
+  return LegalRecipe(folder, random).make(output);
+}
+
+Mistake with_mistake(const Settings& legal, Random& random) {
+  Mistake mistake{.key = {}, .settings = legal};
+  const auto& fields = engine::recipe_fields();
+  switch (random.whole(0, 3)) {
+    case 0:
+      for (const auto& [key, value] : broken_rule(legal, random)) mistake.settings[key] = value;
+      break;
+    case 1: {
+      const auto& field = random.one_of(fields);
+      mistake.key = std::string(field.key) + random.one_of({"x", "_", "2", "é"});
+      mistake.settings[mistake.key] = legal_value(field, random);
+      break;
+    }
+    default: {
+      const auto& field = random.one_of(fields);
+      mistake.key = field.key;
+      mistake.settings[mistake.key] = illegal_value(field, random);
+    }
+  }
+  return mistake;
+}
+
+Settings elsewhere(const Settings& settings, Random& random) {
+  Settings changed = settings;
+  const std::int64_t batch = whole(settings, "training.global_batch_size");
+  std::vector<std::int64_t> worlds;
+  for (std::int64_t ranks = 1; ranks <= 4; ++ranks) {
+    if (batch % ranks == 0) worlds.push_back(ranks);
+  }
+  const std::int64_t ranks = random.one_of(worlds);
+  changed["parallelism.data_parallel_shard_degree"] = std::to_string(ranks);
+  changed["training.micro_batch_size"] =
+      std::to_string(random.chance(0.5) ? std::int64_t{1} : batch / ranks);
+  changed.erase("training.gradient_accumulation_steps");
+  changed["zero_optimization.stage"] = std::to_string(random.whole(0, 3));
+  return changed;
+}
+
+Settings at_another_stage(const Settings& settings, Random& random) {
+  Settings changed = settings;
+  const std::int64_t stage = whole(settings, "zero_optimization.stage");
+  changed["zero_optimization.stage"] = std::to_string((stage + random.whole(1, 3)) % 4);
+  return changed;
+}
+
+}  // namespace sherd::testing
