@@ -45,7 +45,7 @@ void check_lamb(const LambUpdate& args) {
   check_common(args.common);
   check_moment(args.common, args.exp_avg);
   check_moment(args.common, args.exp_avg_sq);
-  CHECK(args.time_step >= 1, "time step {}", args.time_step);
+  CHECK(args.update_number >= 1, "time step {}", args.update_number);
 }
 
 }  // namespace
@@ -54,7 +54,7 @@ void adam_update(Stream& stream, const AdamUpdate& args) {
   check_common(args.common);
   check_moment(args.common, args.exp_avg);
   check_moment(args.common, args.exp_avg_sq);
-  CHECK(args.time_step >= 1, "time step {}", args.time_step);
+  CHECK(args.update_number >= 1, "time step {}", args.update_number);
   if (is_cuda(stream)) return cuda::adam_update(stream, args);
   stream.run("adam_update", [=, &stream] { cpu::adam_update(stream.team(), args); });
 }

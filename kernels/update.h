@@ -4,7 +4,7 @@
 /// A slice is cut into segments, each inside one parameter tensor; padding belongs to none.
 /// Parameters are f32, gradients f32, bf16 or f16, moments f32 or bf16; arithmetic is f32, what is
 /// the same for all elements is formed in f64 and rounded once. `gradient_scale` (clip factor /
-/// loss scale) multiplies the gradient first: g = gradient_scale * grad. t = `time_step` >= 1.
+/// loss scale) multiplies the gradient first: g = gradient_scale * grad. t = `update_number` >= 1.
 ///
 /// Bits   element-wise and without contraction: an element's result doesn't depend on where the
 ///        slice was cut. Sums of squares are f64, per segment, in the order of its elements.
@@ -55,7 +55,7 @@ struct AdamUpdate {
   Tensor exp_avg, exp_avg_sq;
   bool decoupled_decay = true;  ///< AdamW
   float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f;
-  std::int64_t time_step = 1;
+  std::int64_t update_number = 1;
 };
 void adam_update(Stream& stream, const AdamUpdate& args);
 
@@ -87,7 +87,7 @@ struct LambUpdate {
   UpdateCommon common;
   Tensor exp_avg, exp_avg_sq;
   float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-6f;
-  std::int64_t time_step = 1;
+  std::int64_t update_number = 1;
 };
 void lamb_moments(Stream& stream, const LambUpdate& args);
 /// sums [2 * segments] f64: of p^2, then of r^2, of each segment.

@@ -37,7 +37,7 @@ double GradientNorm::local_sum_of_squares() {
   stream.synchronize();
   double sum = 0.0;
   for (std::size_t i = 0; i < units_->size(); ++i) {
-    if ((*units_)[i].counts_slice()) sum += sums_.host().as<double>()[i];
+    if ((*units_)[i].contributes_slice()) sum += sums_.host().as<double>()[i];
   }
   return sum;
 }

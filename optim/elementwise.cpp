@@ -24,13 +24,13 @@ class Elementwise final : public Optimizer {
         kinds_(kinds_of(options)),
         first_(units.size()),
         second_(units.size()) {
-    if (!kinds_.empty()) first_ = acquire_moments(rank, units, kinds_[0], options.moments);
-    if (kinds_.size() > 1) second_ = acquire_moments(rank, units, kinds_[1], options.moments);
+    if (!kinds_.empty()) first_ = acquire_moments(rank, units, kinds_[0], options.moment_type);
+    if (kinds_.size() > 1) second_ = acquire_moments(rank, units, kinds_[1], options.moment_type);
   }
 
   void update(Stream& stream, int unit, const UpdateStep& step) override {
     for (const UpdatedSlice& slice : slices_[unit]) {
-      const kernels::UpdateCommon common = common_of(slice, step, options_.moments);
+      const kernels::UpdateCommon common = common_of(slice, step, options_.moment_type);
       const Tensor first = slice.part_of(first_[unit]);
       if (is_adam(options_)) {
         kernels::adam_update(stream, {.common = common,
@@ -40,7 +40,7 @@ class Elementwise final : public Optimizer {
                                       .beta1 = options_.beta1,
                                       .beta2 = options_.beta2,
                                       .eps = options_.eps,
-                                      .time_step = step.time_step});
+                                      .update_number = step.update_number});
       } else if (options_.type == OptimizerType::kSgd) {
         kernels::sgd_update(stream, {common, first, options_.momentum});
       } else {
@@ -49,7 +49,7 @@ class Elementwise final : public Optimizer {
     }
   }
 
-  std::vector<MomentPiece> moments() const override {
+  std::vector<MomentPiece> moment_pieces() const override {
     std::vector<MomentPiece> pieces;
     for (std::size_t kind = 0; kind < kinds_.size(); ++kind) {
       for (std::size_t unit = 0; unit < slices_.size(); ++unit) {
@@ -72,19 +72,20 @@ class Elementwise final : public Optimizer {
 }  // namespace
 
 OptimizerDescriptor elementwise_descriptor(OptimizerType type) {
-  return {.type = type,
-          .moments = [](const OptimizerOptions& options, const UnitSpec&,
-                        const ParameterSpec&) { return kinds_of(options); },
-          .buffers = [](const OptimizerOptions& options, const sharding::ShardingPlan& plan,
-                        int) { return moment_buffers(plan, kinds_of(options), options.moments); },
-          .traffic = [](const OptimizerOptions&, const sharding::ShardingPlan&,
-                        int) { return sharding::Traffic(); },
-          .make = [](const OptimizerOptions& options, const sharding::Rank& rank,
-                     const std::vector<sharding::UnitState>& units) -> std::unique_ptr<Optimizer> {
-            return std::make_unique<Elementwise>(options, rank, units);
-          },
-          .uneven_numels = nullptr,
-          .defaults = {.beta2 = type == OptimizerType::kLion ? 0.99 : 0.95}};
+  return {
+      .type = type,
+      .moment_kinds = [](const OptimizerOptions& options, const UnitSpec&,
+                         const ParameterSpec&) { return kinds_of(options); },
+      .buffers = [](const OptimizerOptions& options, const sharding::ShardingPlan& plan,
+                    int) { return moment_buffers(plan, kinds_of(options), options.moment_type); },
+      .traffic = [](const OptimizerOptions&, const sharding::ShardingPlan&,
+                    int) { return sharding::Traffic(); },
+      .make = [](const OptimizerOptions& options, const sharding::Rank& rank,
+                 const std::vector<sharding::UnitState>& units) -> std::unique_ptr<Optimizer> {
+        return std::make_unique<Elementwise>(options, rank, units);
+      },
+      .uneven_numels = nullptr,
+      .defaults = {.beta2 = type == OptimizerType::kLion ? 0.99 : 0.95}};
 }
 
 }  // namespace sherd::optim

@@ -14,9 +14,9 @@ class TrustRatios final : public LayerwiseAdaptive {
   TrustRatios(const OptimizerOptions& options, const sharding::Rank& rank,
               const std::vector<sharding::UnitState>& units)
       : options_(options), slices_(updated_slices(units, options.decay)), norms_(rank, units) {
-    first_ = acquire_moments(rank, units, kinds_of(options)[0], options.moments);
+    first_ = acquire_moments(rank, units, kinds_of(options)[0], options.moment_type);
     second_.resize(units.size());
-    if (lamb()) second_ = acquire_moments(rank, units, kinds_of(options)[1], options.moments);
+    if (lamb()) second_ = acquire_moments(rank, units, kinds_of(options)[1], options.moment_type);
     for (const auto& of_unit : slices_) {
       for (const UpdatedSlice& slice : of_unit) {
         segment_ratios_.emplace_back(slice.segments.size());
@@ -62,7 +62,7 @@ class TrustRatios final : public LayerwiseAdaptive {
     }
   }
 
-  std::vector<MomentPiece> moments() const override {
+  std::vector<MomentPiece> moment_pieces() const override {
     std::vector<MomentPiece> pieces;
     const std::vector<std::string> kinds = kinds_of(options_);
     for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
@@ -80,16 +80,16 @@ class TrustRatios final : public LayerwiseAdaptive {
   bool lamb() const { return options_.type == OptimizerType::kLamb; }
 
   kernels::LambUpdate lamb_args(int unit, const UpdatedSlice& slice, const UpdateStep& step) const {
-    return {.common = common_of(slice, step, options_.moments),
+    return {.common = common_of(slice, step, options_.moment_type),
             .exp_avg = slice.part_of(first_[unit]),
             .exp_avg_sq = slice.part_of(second_[unit]),
             .beta1 = options_.beta1,
             .beta2 = options_.beta2,
             .eps = options_.eps,
-            .time_step = step.time_step};
+            .update_number = step.update_number};
   }
   kernels::LarsUpdate lars_args(int unit, const UpdatedSlice& slice, const UpdateStep& step) const {
-    return {.common = common_of(slice, step, options_.moments),
+    return {.common = common_of(slice, step, options_.moment_type),
             .momentum_buffer = slice.part_of(first_[unit]),
             .momentum = options_.momentum};
   }
@@ -127,27 +127,27 @@ class TrustRatios final : public LayerwiseAdaptive {
 }  // namespace
 
 OptimizerDescriptor layerwise_adaptive_descriptor(OptimizerType type) {
-  return {
-      .type = type,
-      .moments = [](const OptimizerOptions& options, const UnitSpec&,
-                    const ParameterSpec&) { return kinds_of(options); },
-      .buffers =
-          [](const OptimizerOptions& options, const sharding::ShardingPlan& plan, int) {
-            const TensorNormBuffers norms = tensor_norm_buffers(plan);
-            std::vector<BufferSpec> buffers = {norms.sums, norms.exchange};
-            for (BufferSpec& moments : moment_buffers(plan, kinds_of(options), options.moments)) {
-              buffers.push_back(std::move(moments));
-            }
-            return buffers;
+  return {.type = type,
+          .moment_kinds = [](const OptimizerOptions& options, const UnitSpec&,
+                             const ParameterSpec&) { return kinds_of(options); },
+          .buffers =
+              [](const OptimizerOptions& options, const sharding::ShardingPlan& plan, int) {
+                const TensorNormBuffers norms = tensor_norm_buffers(plan);
+                std::vector<BufferSpec> buffers = {norms.sums, norms.exchange};
+                for (BufferSpec& moments :
+                     moment_buffers(plan, kinds_of(options), options.moment_type)) {
+                  buffers.push_back(std::move(moments));
+                }
+                return buffers;
+              },
+          .traffic = [](const OptimizerOptions&, const sharding::ShardingPlan& plan,
+                        int) { return tensor_norm_traffic(plan); },
+          .make = [](const OptimizerOptions& options, const sharding::Rank& rank,
+                     const std::vector<sharding::UnitState>& units) -> std::unique_ptr<Optimizer> {
+            return std::make_unique<TrustRatios>(options, rank, units);
           },
-      .traffic = [](const OptimizerOptions&, const sharding::ShardingPlan& plan,
-                    int) { return tensor_norm_traffic(plan); },
-      .make = [](const OptimizerOptions& options, const sharding::Rank& rank,
-                 const std::vector<sharding::UnitState>& units) -> std::unique_ptr<Optimizer> {
-        return std::make_unique<TrustRatios>(options, rank, units);
-      },
-      .uneven_numels = nullptr,
-      .defaults = {.eps = type == OptimizerType::kLamb ? 1e-6 : 1e-8}};
+          .uneven_numels = nullptr,
+          .defaults = {.eps = type == OptimizerType::kLamb ? 1e-6 : 1e-8}};
 }
 
 }  // namespace sherd::optim

@@ -109,13 +109,13 @@ MuonBuffers buffers_of(const OptimizerOptions& options, const sharding::Sharding
   MuonBuffers buffers;
   std::int64_t largest_unit = 0, workspace = 0;
   for (const sharding::UnitPlan& unit : plan.units) {
-    buffers.momentum.push_back(moment_buffer(unit, "momentum", options.moments));
+    buffers.momentum.push_back(moment_buffer(unit, "momentum", options.moment_type));
     const std::int64_t rest =
         second_moment_numel(unit, plan.mesh.index_in_group(rank, unit.placement.slices));
     buffers.exp_avg_sq.emplace_back();
     if (rest > 0) {
       buffers.exp_avg_sq.back() = {unit.spec.name + ".exp_avg_sq", Category::kOptimizer,
-                                   options.moments.dtype, rest};
+                                   options.moment_type.dtype, rest};
     }
     for (const OwnedMatrix& matrix : matrices_of(unit)) {
       largest_unit = std::max(largest_unit, unit.layout.numel());
@@ -176,7 +176,7 @@ class Muon final : public Optimizer {
     for (const MuonSlice& slice : slices_[unit]) update_rest(stream, unit, slice, step);
   }
 
-  std::vector<MomentPiece> moments() const override {
+  std::vector<MomentPiece> moment_pieces() const override {
     std::vector<MomentPiece> pieces;
     for (std::size_t unit = 0; unit < slices_.size(); ++unit) {
       for (const MuonSlice& slice : slices_[unit]) {
@@ -185,7 +185,7 @@ class Muon final : public Optimizer {
         add_moment_pieces(slice.rest, "exp_avg", slice.rest.part_of(moments_[unit]), pieces);
         for (std::size_t i = 0; i < slice.rest.segments.size(); ++i) {
           const kernels::UpdateSegment& segment = slice.rest.segments[i];
-          add_moment_piece({"exp_avg_sq", slice.rest.owner, segment.parameter,
+          add_moment_piece({"exp_avg_sq", slice.rest.slice_index, segment.parameter,
                             segment.first_element, second_moment(unit, slice, i)},
                            pieces);
         }
@@ -239,9 +239,9 @@ class Muon final : public Optimizer {
 
   kernels::MuonUpdate muon_args(int unit, const MuonSlice& slice, const UpdateStep& step) const {
     const Tensor full = update_.tensor().part(0, (*units_)[unit].layout().numel());
-    return {.common = common_of(slice.matrices, step, options_.moments),
+    return {.common = common_of(slice.matrices, step, options_.moment_type),
             .momentum_buffer = slice.matrices.part_of(moments_[unit]),
-            .update = (*units_)[unit].layout().slice(full, slice.matrices.owner),
+            .update = (*units_)[unit].layout().slice(full, slice.matrices.slice_index),
             .momentum = options_.momentum};
   }
 
@@ -288,7 +288,7 @@ class Muon final : public Optimizer {
   void update_rest(Stream& stream, int unit, const MuonSlice& slice, const UpdateStep& step) const {
     UpdateStep how = step;
     how.lr = step.lr * options_.adamw_lr_ratio;
-    kernels::UpdateCommon common = common_of(slice.rest, how, options_.moments);
+    kernels::UpdateCommon common = common_of(slice.rest, how, options_.moment_type);
     const Tensor exp_avg = slice.rest.part_of(moments_[unit]);
     for (std::size_t i = 0; i < slice.rest.segments.size(); ++i) {
       const kernels::UpdateSegment& segment = slice.rest.segments[i];
@@ -303,7 +303,7 @@ class Muon final : public Optimizer {
                             .beta1 = options_.beta1,
                             .beta2 = options_.beta2,
                             .eps = options_.eps,
-                            .time_step = step.time_step});
+                            .update_number = step.update_number});
     }
   }
 
@@ -366,8 +366,8 @@ bool is_muons(const UnitSpec& unit, const ParameterSpec& parameter) {
 
 OptimizerDescriptor muon_descriptor() {
   return {.type = OptimizerType::kMuon,
-          .moments = [](const OptimizerOptions&, const UnitSpec& unit,
-                        const ParameterSpec& parameter) -> std::vector<std::string> {
+          .moment_kinds = [](const OptimizerOptions&, const UnitSpec& unit,
+                             const ParameterSpec& parameter) -> std::vector<std::string> {
             if (is_muons(unit, parameter)) return {"momentum"};
             return {"exp_avg", "exp_avg_sq"};
           },

@@ -19,14 +19,14 @@ namespace sherd::optim {
 /// Everything that an update needs beyond the slice itself.
 struct UpdateStep {
   float lr = 0.0f;
-  std::int64_t time_step = 1;   ///< 1 for the first update (Adam's t); skipped steps don't count
-  float gradient_scale = 1.0f;  ///< clip factor / loss scale
+  std::int64_t update_number = 1;  ///< 1 for the first update (Adam's t); skipped steps don't count
+  float gradient_scale = 1.0f;     ///< clip factor / loss scale
 };
 
 /// Consecutive elements of one parameter's moment in this rank's memory.
 struct MomentPiece {
-  std::string kind;  ///< "exp_avg", "exp_avg_sq", "momentum"
-  int owner = 0;     ///< of the slice that it belongs to
+  std::string kind;     ///< "exp_avg", "exp_avg_sq", "momentum"
+  int slice_index = 0;  ///< of the slice that it belongs to
   std::uint32_t parameter = 0;
   std::int64_t first_element = 0;
   Tensor data;
@@ -40,9 +40,9 @@ class Optimizer {
   /// Updates the slices of unit `unit` that this rank holds, on `stream`. May be a collective;
   /// units come in the same order on every rank.
   virtual void update(Stream& stream, int unit, const UpdateStep& step) = 0;
-  /// Where this rank's moments are, as ranges of whole parameters; `owner` alone says which slice they
+  /// Where this rank's moments are, as ranges of whole parameters; `slice_index` alone says which slice they
   /// came from.
-  virtual std::vector<MomentPiece> moments() const = 0;
+  virtual std::vector<MomentPiece> moment_pieces() const = 0;
 };
 
 /// Which parameters decay: those of two or more dimensions whose name matches none of `no_decay`
@@ -71,7 +71,7 @@ struct OptimizerOptions {
   float trust_coefficient = 1e-3f;  ///< lars
   float adamw_lr_ratio = 1.0f;      ///< muon: AdamW's rate over Muon's
   WeightDecay decay{};
-  MomentType moments{};
+  MomentType moment_type{};
 };
 
 /// What a recipe has where it doesn't say.
@@ -84,8 +84,8 @@ struct OptimizerDefaults {
 struct OptimizerDescriptor {
   OptimizerType type;
   /// The kinds of moments that it keeps of a parameter of `unit`.
-  std::vector<std::string> (*moments)(const OptimizerOptions& options, const UnitSpec& unit,
-                                      const ParameterSpec& parameter);
+  std::vector<std::string> (*moment_kinds)(const OptimizerOptions& options, const UnitSpec& unit,
+                                           const ParameterSpec& parameter);
   /// Everything that it acquires on rank `rank`.
   std::vector<BufferSpec> (*buffers)(const OptimizerOptions& options,
                                      const sharding::ShardingPlan& plan, int rank);

@@ -48,13 +48,13 @@ std::vector<std::vector<UpdatedSlice>> updated_slices(const std::vector<sharding
   std::vector<std::vector<UpdatedSlice>> slices;
   for (const sharding::UnitState& unit : units) {
     std::vector<UpdatedSlice>& of_unit = slices.emplace_back();
-    for (const int owner : unit.updated_slices()) {
-      UpdatedSlice slice{owner,
-                         unit.master(owner),
-                         unit.gradient(owner),
+    for (const int slice_index : unit.updated_slices()) {
+      UpdatedSlice slice{slice_index,
+                         unit.fp32_slice(slice_index),
+                         unit.gradient(slice_index),
                          static_cast<std::int64_t>(of_unit.size()) * unit.layout().slice_numel(),
                          {}};
-      for (const sharding::Piece& piece : unit.layout().pieces(owner)) {
+      for (const sharding::Piece& piece : unit.layout().pieces(slice_index)) {
         const ParameterSpec& parameter = unit.spec().parameters[piece.parameter];
         add_segments(piece, parameter, decay.rate_of(parameter), slice.segments);
       }
@@ -94,7 +94,7 @@ std::vector<Buffer> acquire_moments(const sharding::Rank& rank,
 void add_moment_piece(MomentPiece piece, std::vector<MomentPiece>& pieces) {
   if (!pieces.empty()) {
     MomentPiece& last = pieces.back();
-    const bool goes_on = last.kind == piece.kind && last.owner == piece.owner &&
+    const bool goes_on = last.kind == piece.kind && last.slice_index == piece.slice_index &&
                          last.parameter == piece.parameter &&
                          last.first_element + last.data.numel == piece.first_element &&
                          static_cast<char*>(last.data.data) + last.data.bytes() == piece.data.data;
@@ -109,7 +109,7 @@ void add_moment_piece(MomentPiece piece, std::vector<MomentPiece>& pieces) {
 void add_moment_pieces(const UpdatedSlice& slice, const std::string& kind, const Tensor& moments,
                        std::vector<MomentPiece>& pieces) {
   for (const kernels::UpdateSegment& segment : slice.segments) {
-    add_moment_piece({kind, slice.owner, segment.parameter, segment.first_element,
+    add_moment_piece({kind, slice.slice_index, segment.parameter, segment.first_element,
                       moments.part(segment.first, segment.count)},
                      pieces);
   }
@@ -127,14 +127,14 @@ kernels::UpdateCommon common_of(const UpdatedSlice& slice, const UpdateStep& ste
                                 const MomentType& moments) {
   // A seed of its own: the model's dropout draws at the same steps.
   constexpr std::uint64_t kRoundingSeed = 0x726f756e64696e67ull;
-  return {
-      .parameter = slice.parameter,
-      .gradient = slice.gradient,
-      .segments = slice.segments,
-      .lr = step.lr,
-      .gradient_scale = step.gradient_scale,
-      .rounding = {moments.stochastic,
-                   {moments.seed ^ kRoundingSeed, static_cast<std::uint32_t>(step.time_step), 0}}};
+  return {.parameter = slice.parameter,
+          .gradient = slice.gradient,
+          .segments = slice.segments,
+          .lr = step.lr,
+          .gradient_scale = step.gradient_scale,
+          .rounding = {
+              moments.stochastic,
+              {moments.seed ^ kRoundingSeed, static_cast<std::uint32_t>(step.update_number), 0}}};
 }
 
 }  // namespace sherd::optim

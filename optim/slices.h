@@ -12,7 +12,7 @@ namespace sherd::optim {
 /// One slice: where its parameters and gradient are, and its segments, each inside one parameter
 /// (and one of its matrices) and short enough that threads can share a slice.
 struct UpdatedSlice {
-  int owner = 0;
+  int slice_index = 0;
   Tensor parameter;  ///< f32
   Tensor gradient;
   std::int64_t first_element = 0;  ///< of this slice in the rank's moments of the unit

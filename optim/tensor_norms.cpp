@@ -45,7 +45,7 @@ std::vector<TensorNorms::Pair> TensorNorms::all(
   for (std::size_t unit = 0; unit < slices.size(); ++unit) {
     for (const UpdatedSlice& slice : slices[unit]) {
       const sharding::UnitState& state = (*units_)[unit];
-      if (slice.owner != state.own_slice() || !state.counts_slice()) continue;
+      if (slice.slice_index != state.own_slice() || !state.contributes_slice()) continue;
       sums_of(static_cast<int>(unit), slice, sums_.device());
       const std::size_t num_segments = slice.segments.size();
       sums_.to_host(stream, 0, static_cast<std::int64_t>(2 * num_segments));
@@ -58,7 +58,7 @@ std::vector<TensorNorms::Pair> TensorNorms::all(
     }
   }
   std::vector<Pair> norms(static_cast<std::size_t>(num_parameters_));
-  for (const std::vector<double>& row : exchange_.all("tensor norms", mine)) {
+  for (const std::vector<double>& row : exchange_.all_gather("tensor norms", mine)) {
     for (std::size_t i = 0; i < norms.size(); ++i) {
       norms[i].first += row[2 * i];
       norms[i].second += row[2 * i + 1];

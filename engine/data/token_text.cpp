@@ -64,6 +64,14 @@ class ByteText final : public TokenText {
     return text + safe_text(bytes);
   }
 
+  std::string exact_text(std::span<const std::int32_t> ids) const override {
+    std::string text;
+    for (const std::int32_t id : ids) {
+      if (id >= 0 && id < 256) text += static_cast<char>(id);
+    }
+    return text;
+  }
+
   std::vector<std::int32_t> ids(std::string_view text) const override {
     const auto bytes = as_bytes(text);
     for (const std::uint8_t byte : bytes) {
@@ -93,6 +101,16 @@ class CharacterText final : public TokenText {
         append_safely(text, characters_[static_cast<std::size_t>(id)]);
       } else {
         text += fmt::format("<{}>", id);
+      }
+    }
+    return text;
+  }
+
+  std::string exact_text(std::span<const std::int32_t> ids) const override {
+    std::string text;
+    for (const std::int32_t id : ids) {
+      if (id >= 0 && id < std::ssize(characters_)) {
+        append_utf8(text, characters_[static_cast<std::size_t>(id)]);
       }
     }
     return text;
@@ -180,6 +198,10 @@ class TokenizerText final : public TokenText {
       begin = end + 1;
     }
     return text;
+  }
+
+  std::string exact_text(std::span<const std::int32_t> ids) const override {
+    return tokenizer_->decode(ids, false);
   }
 
   std::vector<std::int32_t> ids(std::string_view text) const override {

@@ -21,6 +21,10 @@ class TokenText {
   /// byte or control character as \xNN or \uNNNN. Ids that stand for no text show as <id>.
   virtual std::string text(std::span<const std::int32_t> ids) const = 0;
 
+  /// The text itself, for files: nothing is escaped, and bytes that aren't UTF-8 stay as they are or
+  /// become U+FFFD. Ids that stand for no text are left out.
+  virtual std::string exact_text(std::span<const std::int32_t> ids) const { return text(ids); }
+
   /// Errors   UsageError for text that has no ids here (an unknown character; for `bin`, which
   ///          knows no text, anything but ids separated by spaces).
   virtual std::vector<std::int32_t> ids(std::string_view text) const = 0;

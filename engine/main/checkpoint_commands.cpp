@@ -63,8 +63,7 @@ CheckpointCommands::CheckpointCommands(CLI::App& app)
       verify_(add(app, "verify", "Check that a checkpoint is whole", path_)),
       export_(add(app, "export",
                   "Write the weights for others: one HDF5 file, or a Hugging Face folder", path_)),
-      eval_(add(app, "eval", "Print the loss over the whole validation split", path_)),
-      sample_(add(app, "sample", "Print text from the model", path_)) {
+      eval_(app.add_subcommand("eval", "Print the loss over the whole validation split")) {
   inspect_->add_flag("--json", json_, "One JSON object instead of a table");
   inspect_->add_flag("--digests", digests_, "With --json: a checksum of every tensor");
   verify_->add_flag("--deep", deep_, "Read every byte and compare it with its checksum");
@@ -79,23 +78,9 @@ CheckpointCommands::CheckpointCommands(CLI::App& app)
       ->check(CLI::IsMember({"f32", "bf16", "f16"}));
   export_->add_option("--shard-size", shard_size_, "A folder's largest file of weights (5GB)")
       ->type_name("SIZE");
-  for (CLI::App* command : {eval_, sample_}) {
-    add_ranks(*command, ranks_, "Number of ranks (eval: the recipe's; sample: 1)");
-    command
-        ->add_option("--set", sets_,
-                     "Override a key of the checkpoint's recipe, such as data.validation_path")
-        ->type_name("KEY=VALUE")
-        ->allow_extra_args(false);
-  }
+  add_trained_model(*eval_, path_, sets_);
+  add_ranks(*eval_, ranks_, "Number of ranks (the recipe's)");
   eval_->add_flag("--json", json_, "One JSON object instead of a sentence");
-  sample_->add_option("--prompt", prompt_, "What the text begins with");
-  sample_->add_option("--tokens", sampling_.num_tokens, "Tokens to add (200)")
-      ->check(CLI::Range(1, 1 << 30));
-  sample_->add_option("--temperature", sampling_.temperature, "0: the likeliest token (0.8)")
-      ->check(CLI::Range(0.0, 100.0));
-  sample_->add_option("--top-k", sampling_.top_k, "Draw among the k likeliest; 0: all (0)")
-      ->check(CLI::Range(0, 1 << 30));
-  sample_->add_option("--seed", sampling_.seed, "Another seed, another text (0)");
 }
 
 void CheckpointCommands::run_chosen() const {
@@ -109,11 +94,6 @@ void CheckpointCommands::run_chosen() const {
                            : checkpoint::inspect_table(checkpoint));
   }
   if (*eval_) evaluate({path, sets_, ranks_}, json_);
-  if (*sample_) {
-    const std::string text =
-        engine::sample_checkpoint({path, sets_, ranks_.value_or(1)}, prompt_, sampling_);
-    fmt::print("{}\n", text);
-  }
   if (*export_) run_export(path);
 }
 

@@ -1,4 +1,4 @@
-/// What can be asked of a checkpoint: inspect, verify, export, eval, sample.
+/// What can be asked of a checkpoint: inspect, verify, export, eval.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -20,7 +20,6 @@ class CheckpointCommands {
   CLI::App* verify_;
   CLI::App* export_;
   CLI::App* eval_;
-  CLI::App* sample_;
   std::string path_;
   std::string to_;
   std::string to_folder_;
@@ -31,8 +30,6 @@ class CheckpointCommands {
   bool deep_ = false;
   std::vector<std::string> sets_;
   std::optional<std::int64_t> ranks_;
-  std::string prompt_;
-  engine::SamplingOptions sampling_{.num_tokens = 200, .temperature = 0.8};
 };
 
 }  // namespace sherd::main

@@ -88,6 +88,17 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error, int argc,
   return text;
 }
 
+void add_trained_model(CLI::App& command, std::string& path, std::vector<std::string>& sets) {
+  command
+      .add_option("checkpoint", path,
+                  "A checkpoint's folder, a run's for its newest, or a Hugging Face model's")
+      ->type_name("CKPT")
+      ->required();
+  command.add_option("--set", sets, "Override a key of its recipe, such as data.validation_path")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+}
+
 CLI::Option* add_ranks(CLI::App& command, std::optional<std::int64_t>& ranks,
                        const std::string& help) {
   const auto read = [&ranks](const std::string& text) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace sherd::main {
 
@@ -16,6 +17,9 @@ void check_words(const CLI::App& app, int argc, const char* const* argv);
 /// What CLI11 says, with the option that may be meant in place of one that doesn't exist.
 std::string explain(const CLI::App& app, const CLI::ParseError& error, int argc,
                     const char* const* argv);
+
+/// CKPT and --set of the commands that use a trained model.
+void add_trained_model(CLI::App& command, std::string& path, std::vector<std::string>& sets);
 
 /// --ranks N. Errors   UsageError if the text isn't a whole number.
 CLI::Option* add_ranks(CLI::App& command, std::optional<std::int64_t>& ranks,

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/attention.h"
+#include "kernels/kv_cache.h"
 #include "kernels/linear.h"
 #include "kernels/norm.h"
 #include "kernels/qk_norm.h"
@@ -17,6 +18,10 @@ std::int64_t workspace_bytes(const ModelShape& shape, const kernels::ComputeDevi
   const std::int64_t tokens = shape.tokens();
   const std::int64_t heads_width = shape.heads_width();
   std::int64_t bytes = kernels::attention_workspace_bytes(shape.attention(0), shape.dtype, device);
+  if (shape.cached_positions > 0) {
+    bytes = std::max(bytes,
+                     kernels::cached_attention_workspace_bytes(shape.cached_attention(0), device));
+  }
   const kernels::LinearShape matmuls[] = {
       {tokens, shape.width, shape.qkv_width()},
       {tokens, heads_width, shape.width},
@@ -147,7 +152,12 @@ void Activations::acquire_scratch(const ModelShape& shape, const kernels::Comput
   for (std::size_t i = 0; i < shape.num_rotary_tables(); ++i) {
     rotary_SK.push_back(
         acquire({i == 0 ? "rotary" : fmt::format("rotary.{}", i), Category::kWorkspace, DType::kF32,
-                 shape.seq_length * shape.head_width(), kAlways}));
+                 shape.table_positions() * shape.head_width(), kAlways}));
+  }
+  for (std::int64_t i = 0; shape.cached_positions > 0 && i < shape.num_layers; ++i) {
+    kv_cache.push_back(
+        acquire({fmt::format("block.{}.kv_cache", i), Category::kActivations, DType::kF32,
+                 kernels::kv_cache_numel(shape.cached_attention(i)), kEvaluation}));
   }
   workspace = acquire(
       {"workspace", Category::kWorkspace, DType::kU8, workspace_bytes(shape, device), kKept});

@@ -54,6 +54,7 @@ struct Activations {
   Buffer d_wide;                  ///< [T, max(E, U)]
   Buffer d_narrow;                ///< [T, max(H K, F)]
   std::vector<Buffer> rotary_SK;  ///< the tables that layers name
+  std::vector<Buffer> kv_cache;   ///< L, f32, where keys and values are kept
   Buffer workspace;               ///< the largest that any kernel asks for
 
  private:

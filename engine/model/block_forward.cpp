@@ -4,6 +4,7 @@
 #include "engine/model/transformer.h"
 #include "kernels/activation.h"
 #include "kernels/attention.h"
+#include "kernels/kv_cache.h"
 #include "kernels/linear.h"
 #include "kernels/norm.h"
 #include "kernels/pointwise.h"
@@ -37,14 +38,17 @@ void Transformer::normalise(const Affine& parameters, const Tensor& r_TD, const 
                                    .rstd = site.statistic});
 }
 
-void Transformer::rotate(std::int64_t block, const Tensor& qkv_TE, bool inverse) {
+void Transformer::rotate(std::int64_t block, const Tensor& qkv_TE, bool inverse,
+                         std::int64_t first_position) {
   const int table = shape_.layer(block).rotary;
   if (table < 0) return;
   const std::int64_t head_width = shape_.head_width();
   const Tensor& table_SK = activations_.rotary_SK[static_cast<std::size_t>(table)].tensor();
-  kernels::rotary(compute_,
-                  {shape_.sequences, shape_.seq_length, shape_.query_heads, shape_.kv_heads,
-                   head_width, table_SK.part(0, shape_.seq_length * head_width), qkv_TE, inverse});
+  kernels::rotary(
+      compute_,
+      {shape_.sequences, shape_.seq_length, shape_.query_heads, shape_.kv_heads, head_width,
+       table_SK.part(first_position * head_width, shape_.seq_length * head_width), qkv_TE,
+       inverse});
 }
 
 void Transformer::block_forward(std::int64_t block, const BlockParameters& parameters,
@@ -108,7 +112,17 @@ void Transformer::fill_attention(std::int64_t block, const BlockParameters& para
                                         .mean = site.mean,
                                         .rstd = site.statistic});
   }
-  rotate(block, qkv_TE, false);
+  rotate(block, qkv_TE, false, pass.first_position);
+  if (shape_.cached_positions > 0) {
+    return kernels::cached_attention(
+        compute_, {.shape = shape_.cached_attention(block),
+                   .first = pass.first_position,
+                   .count = shape_.tokens(),
+                   .qkv = qkv_TE,
+                   .cache = activations_.kv_cache[static_cast<std::size_t>(block)],
+                   .out = kept[SiteId::kAttention].output,
+                   .workspace = activations_.workspace});
+  }
   kernels::attention_forward(compute_, {.shape = shape_.attention(block),
                                         .qkv = qkv_TE,
                                         .dropout = attention_dropout(pass, attention_site(block)),

@@ -11,8 +11,9 @@ struct Pass {
   bool training = false;        ///< dropout on
   std::uint64_t seed = 0;       ///< of dropout
   std::uint32_t step = 0;
-  std::int64_t first_row = 0;   ///< of the global batch: where this micro-batch begins
-  float gradient_scale = 1.0f;  ///< loss scale / tokens of the whole step over all ranks
+  std::int64_t first_row = 0;       ///< of the global batch: where this micro-batch begins
+  std::int64_t first_position = 0;  ///< with a cache: how many positions it holds already
+  float gradient_scale = 1.0f;      ///< loss scale / tokens of the whole step over all ranks
 };
 
 }  // namespace sherd::model

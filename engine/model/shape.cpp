@@ -19,6 +19,12 @@ kernels::AttentionShape ModelShape::attention(std::int64_t block) const {
           .softcap = static_cast<float>(attention_softcap)};
 }
 
+kernels::AttentionShape ModelShape::cached_attention(std::int64_t block) const {
+  kernels::AttentionShape shape = attention(block);
+  shape.positions = cached_positions;
+  return shape;
+}
+
 kernels::NormShape ModelShape::norm_shape() const {
   return {norm, tokens(), width, static_cast<float>(norm_eps), static_cast<float>(norm_offset)};
 }

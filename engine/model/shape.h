@@ -88,7 +88,10 @@ struct ModelShape {
 
   std::int64_t sequences = 1;   ///< B, of one micro-batch
   std::int64_t seq_length = 1;  ///< S
-  DType dtype = DType::kF32;    ///< of parameters in compute, and activations
+  /// Where text is generated: positions for which keys and values are kept (kernels/kv_cache.h), of
+  /// one sequence, in passes of at most seq_length of them. 0: none are kept.
+  std::int64_t cached_positions = 0;
+  DType dtype = DType::kF32;  ///< of parameters in compute, and activations
   Recompute recompute = Recompute::kNone;
   /// Logits at a time, at most, but 64 tokens' at least. 128 MiB of f32: the products of a chunk of
   /// few tokens are slow, because the head's matrix is packed anew for each.
@@ -114,6 +117,10 @@ struct ModelShape {
     return dropout > 0.0 || residual_scale != 1.0 || parallel();
   }
 
+  /// Rows of a rotary table.
+  std::int64_t table_positions() const {
+    return cached_positions > seq_length ? cached_positions : seq_length;
+  }
   std::size_t num_rotary_tables() const {
     return positions == Positions::kRope ? rotary.size() : 0;
   }
@@ -126,6 +133,7 @@ struct ModelShape {
 
   /// What kernels are told of it.
   kernels::AttentionShape attention(std::int64_t block) const;
+  kernels::AttentionShape cached_attention(std::int64_t block) const;
   kernels::NormShape norm_shape() const;
   kernels::QkNormShape qk_norm_shape() const;
   kernels::ActivationShape activation_shape() const;

@@ -21,7 +21,7 @@ Transformer::Transformer(const ModelShape& shape, Allocator& memory, Stream& com
       activations_(shape, kernels::compute_device(compute),
                    [&](const BufferSpec& spec) { return memory.acquire(spec); }) {
   for (std::size_t i = 0; i < shape_.num_rotary_tables(); ++i) {
-    kernels::rotary_table(compute_, activations_.rotary_SK[i], shape_.seq_length,
+    kernels::rotary_table(compute_, activations_.rotary_SK[i], shape_.table_positions(),
                           shape_.head_width(), shape_.rotary[i]);
   }
 }
@@ -51,6 +51,11 @@ kernels::Dropout Transformer::attention_dropout(const Pass& pass, std::uint32_t 
 }
 
 void Transformer::embed(const EmbeddingParameters& parameters, const Pass& pass) {
+  Tensor position_weight = parameters.position_weight;
+  if (position_weight) {
+    const std::int64_t before = pass.first_position * shape_.width;
+    position_weight = position_weight.part(before, position_weight.numel - before);
+  }
   kernels::embedding_forward(compute_,
                              {.sequences = shape_.sequences,
                               .positions = shape_.seq_length,
@@ -58,7 +63,7 @@ void Transformer::embed(const EmbeddingParameters& parameters, const Pass& pass)
                               .vocab_size = shape_.vocab_size,
                               .tokens = pass.inputs,
                               .token_weight = parameters.token_weight,
-                              .position_weight = parameters.position_weight,
+                              .position_weight = position_weight,
                               .dropout = dropout(pass, embedding_site()),
                               .y = rows(activations_.residual_TD[0], shape_.tokens(), shape_.width),
                               .scale = static_cast<float>(shape_.embedding_scale)});
@@ -155,18 +160,19 @@ void Transformer::head_train(const HeadParameters& parameters, const HeadParamet
                                     .workspace = activations_.workspace});
 }
 
-Tensor Transformer::token_logits(const HeadParameters& parameters, std::int64_t token) {
+Tensor Transformer::logits(const HeadParameters& parameters, std::int64_t first,
+                           std::int64_t count) {
   final_norm(parameters);
-  const Tensor logits_V = activations_.logits_CV.tensor().part(0, shape_.vocab_size);
-  kernels::linear_forward(compute_, {{1, shape_.width, shape_.vocab_size},
+  const Tensor logits_CV = activations_.logits_CV.tensor().part(0, count * shape_.vocab_size);
+  kernels::linear_forward(compute_, {{count, shape_.width, shape_.vocab_size},
                                      activations_.final_norm_buffers.output.tensor().part(
-                                         token * shape_.width, shape_.width),
+                                         first * shape_.width, count * shape_.width),
                                      parameters.weight,
                                      {},
-                                     logits_V,
+                                     logits_CV,
                                      activations_.workspace});
-  kernels::shape_logits(compute_, shape_.logits_form(), logits_V);
-  return logits_V;
+  kernels::shape_logits(compute_, shape_.logits_form(), logits_CV);
+  return logits_CV;
 }
 
 }  // namespace sherd::model

@@ -52,9 +52,10 @@ class Transformer {
 
   /// The last pass's loss of every token, f32 [T], in device memory.
   const Tensor& losses() const { return activations_.losses_T.tensor(); }
-  /// Logits of one token of the last pass, into the first row of the logits buffer, which is
-  /// returned: [V]. For sampling; needs the head's parameters.
-  Tensor token_logits(const HeadParameters& parameters, std::int64_t token);
+  /// Logits of the last pass's tokens [first, first + count), into the logits buffer, of which they are
+  /// returned: [count, V]. For text that is generated or scored.
+  Tensor logits(const HeadParameters& parameters, std::int64_t first, std::int64_t count);
+  std::int64_t most_logits() const { return activations_.chunk_tokens; }  ///< in one call
 
  private:
   kernels::Dropout dropout(const Pass& pass, std::uint32_t site) const;
@@ -73,7 +74,8 @@ class Transformer {
                const Tensor& y);
   void normalise(const Affine& parameters, const Tensor& r_TD, const SiteTensors& site,
                  const Tensor& y_TD);
-  void rotate(std::int64_t block, const Tensor& qkv_TE, bool inverse);
+  void rotate(std::int64_t block, const Tensor& qkv_TE, bool inverse,
+              std::int64_t first_position = 0);
   void join(const Tensor& residual_TD, const Tensor& branch_TD, const kernels::Dropout& dropout,
             const Tensor& out_TD);
 

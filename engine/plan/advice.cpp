@@ -215,12 +215,13 @@ std::int64_t least_need(const WorldPlan& world, const DeviceLimit& limit) {
   };
   if (!limit.shared) return of(world.worst());
   std::int64_t all = 0;
-  for (const WorldPlan::Group& group : world.groups()) all += group.num_ranks * of(group.plan);
+  for (const WorldPlan::EqualRanks& group : world.equal_ranks())
+    all += group.num_ranks * of(group.plan);
   return all;
 }
 
 // The need without scratch says which sizes can't fit; of the others the largest that does.
-std::optional<Extreme> largest_free_micro_batch(const Variants& variants) {
+std::optional<ValueLimit> largest_free_micro_batch(const Variants& variants) {
   BatchCut batch = variants.batch();
   const auto may_fit = [&](std::int64_t micro) {
     batch.micro_batch = micro;
@@ -237,7 +238,7 @@ std::optional<Extreme> largest_free_micro_batch(const Variants& variants) {
   }
   for (; fits > 0; --fits) {
     batch.micro_batch = fits;
-    if (auto change = variants.fitting({}, batch)) return Extreme{fits, std::move(*change)};
+    if (auto change = variants.fitting({}, batch)) return ValueLimit{fits, std::move(*change)};
   }
   return std::nullopt;
 }
@@ -277,7 +278,8 @@ std::vector<Change> cheapest_changes(const ResolvedRecipe& recipe, const DeviceL
   return changes;
 }
 
-std::optional<Extreme> largest_micro_batch(const ResolvedRecipe& recipe, const DeviceLimit& limit) {
+std::optional<ValueLimit> largest_micro_batch(const ResolvedRecipe& recipe,
+                                              const DeviceLimit& limit) {
   const Variants variants(recipe, limit);
   if (!variants.is_written(kGlobalBatch)) return largest_free_micro_batch(variants);
   BatchCut batch = variants.batch();
@@ -286,19 +288,19 @@ std::optional<Extreme> largest_micro_batch(const ResolvedRecipe& recipe, const D
   for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) {
     batch.micro_batch = *size;
     batch.accumulation = sequences / *size;
-    if (auto change = variants.fitting({}, batch)) return Extreme{*size, std::move(*change)};
+    if (auto change = variants.fitting({}, batch)) return ValueLimit{*size, std::move(*change)};
   }
   return std::nullopt;
 }
 
-std::optional<Extreme> smallest_world(const ResolvedRecipe& recipe, const DeviceLimit& limit) {
+std::optional<ValueLimit> smallest_world(const ResolvedRecipe& recipe, const DeviceLimit& limit) {
   const Variants variants(recipe, limit);
   BatchCut batch = variants.batch();
   const std::int64_t sequences = batch.ranks * batch.accumulation;
   for (const std::int64_t ranks : divisors(sequences)) {
     batch.ranks = ranks;
     batch.accumulation = sequences / ranks;
-    if (auto change = variants.fitting({}, batch)) return Extreme{ranks, std::move(*change)};
+    if (auto change = variants.fitting({}, batch)) return ValueLimit{ranks, std::move(*change)};
   }
   return std::nullopt;
 }

@@ -32,16 +32,17 @@ struct Change {
 std::vector<Change> cheapest_changes(const ResolvedRecipe& recipe, const DeviceLimit& limit);
 
 /// How far one number can go.
-struct Extreme {
+struct ValueLimit {
   std::int64_t value = 0;
   Change change;
 };
 /// The largest micro-batch that fits on the same ranks: with the same global batch if a person set
 /// it (so it divides the global batch), else with the same number of micro-steps. None if not even
 /// one sequence fits.
-std::optional<Extreme> largest_micro_batch(const ResolvedRecipe& recipe, const DeviceLimit& limit);
+std::optional<ValueLimit> largest_micro_batch(const ResolvedRecipe& recipe,
+                                              const DeviceLimit& limit);
 /// The smallest world that fits with the same global batch and micro-batch, or none.
-std::optional<Extreme> smallest_world(const ResolvedRecipe& recipe, const DeviceLimit& limit);
+std::optional<ValueLimit> smallest_world(const ResolvedRecipe& recipe, const DeviceLimit& limit);
 
 /// The recipe at every stage that it may have, in order.
 std::vector<std::pair<int, ResolvedRecipe>> at_every_stage(const ResolvedRecipe& recipe);

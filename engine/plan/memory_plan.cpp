@@ -21,7 +21,7 @@ std::vector<BufferSpec> model_buffers(const TrainingOptions& options,
   for (const sharding::UnitPlan& unit : plan.units) {
     sharding::UnitBuffers at_rest = sharding::unit_buffers(unit);
     if (at_rest.resident) buffers.push_back(std::move(*at_rest.resident));
-    if (at_rest.master) buffers.push_back(std::move(*at_rest.master));
+    if (at_rest.fp32_parameters) buffers.push_back(std::move(*at_rest.fp32_parameters));
     if (at_rest.gradients) buffers.push_back(std::move(*at_rest.gradients));
   }
   for (sharding::GatherSlot& slot : sharding::gather_slots(plan.units, options.gather)) {
@@ -101,10 +101,11 @@ MemoryPlan plan_host_memory(const TrainingOptions& options, const MemoryRequest&
   return host_plan(run_buffers(options, request), request);
 }
 
-MemoryPlan plan_memory_of_use(const TrainingOptions& options, const MemoryRequest& request) {
+MemoryPlan plan_inference_memory(const TrainingOptions& options, const MemoryRequest& request) {
   return device_plan(use_buffers(options, request), request);
 }
-MemoryPlan plan_host_memory_of_use(const TrainingOptions& options, const MemoryRequest& request) {
+MemoryPlan plan_inference_host_memory(const TrainingOptions& options,
+                                      const MemoryRequest& request) {
   return host_plan(use_buffers(options, request), request);
 }
 

@@ -33,10 +33,10 @@ MemoryPlan host_plan(const std::vector<BufferSpec>& buffers, const MemoryRequest
 MemoryPlan plan_memory(const TrainingOptions& options, const MemoryRequest& request);
 
 /// Everything that a model acquires whose weights are only used (engine/run/inference.h).
-MemoryPlan plan_memory_of_use(const TrainingOptions& options, const MemoryRequest& request);
+MemoryPlan plan_inference_memory(const TrainingOptions& options, const MemoryRequest& request);
 
 /// What each of the two above needs beside it in host memory.
 MemoryPlan plan_host_memory(const TrainingOptions& options, const MemoryRequest& request);
-MemoryPlan plan_host_memory_of_use(const TrainingOptions& options, const MemoryRequest& request);
+MemoryPlan plan_inference_host_memory(const TrainingOptions& options, const MemoryRequest& request);
 
 }  // namespace sherd::engine

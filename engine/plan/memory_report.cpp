@@ -39,7 +39,7 @@ std::string worst_rank_text(const WorldPlan& plan) {
   if (world_size == 1) return "rank 0, the only one";
   return fmt::format(
       "rank {} of {}{}", plan.worst_rank(), world_size,
-      plan.groups().size() == 1 ? "; all need the same" : ", the one that needs most");
+      plan.equal_ranks().size() == 1 ? "; all need the same" : ", the one that needs most");
 }
 
 std::vector<std::string> memory_columns() {

@@ -208,7 +208,7 @@ std::string change_item(const std::string& label, const Change& change) {
                      change.command().empty() ? "as it is" : escaped(change.command()), cost);
 }
 
-std::string extreme_item(const char* label, const std::optional<Extreme>& extreme) {
+std::string extreme_item(const char* label, const std::optional<ValueLimit>& extreme) {
   if (!extreme) return fmt::format("<li>{}: none</li>", label);
   return change_item(fmt::format("{}: <strong>{}</strong><br>", label, extreme->value),
                      extreme->change);

@@ -15,12 +15,12 @@ std::int64_t paper_state_bytes(const TrainingOptions& options, int stage, int wo
   paper.placement = sharding::placement_of(stage);
   paper.precision = {DType::kBF16, DType::kBF16, DType::kBF16};
   paper.optimizer.type = optim::OptimizerType::kAdamW;
-  paper.optimizer.moments = {};
+  paper.optimizer.moment_type = {};
   const sharding::ShardingPlan plan = sharding_plan(paper, sharding::Mesh::sharded(world_size));
   std::int64_t bytes = 0;
   for (const sharding::UnitPlan& unit : plan.units) {
     const sharding::UnitBuffers at_rest = sharding::unit_buffers(unit);
-    bytes += at_rest.master.value().bytes() + at_rest.gradients.value().bytes();
+    bytes += at_rest.fp32_parameters.value().bytes() + at_rest.gradients.value().bytes();
     bytes += at_rest.resident
                  ? at_rest.resident->bytes()
                  : unit.layout.slice_numel() * static_cast<std::int64_t>(size_of(DType::kBF16));

@@ -99,7 +99,7 @@ std::string fits_text(const PlanReport& report) {
   return text;
 }
 
-std::string extreme_text(std::string_view label, const std::optional<Extreme>& extreme) {
+std::string extreme_text(std::string_view label, const std::optional<ValueLimit>& extreme) {
   if (!extreme) return fmt::format("{}: none\n", label);
   return fmt::format("{}: {}, {}\n", label, extreme->value, change_text(extreme->change));
 }

@@ -29,7 +29,7 @@ struct PlanReport {
   std::int64_t needed_bytes = 0;    ///< of the limit
   std::vector<StageReport> stages;  ///< those that the recipe may have
   std::vector<Change> changes;      ///< if it doesn't fit: what does (advice.h)
-  std::optional<Extreme> largest_micro_batch, smallest_world;
+  std::optional<ValueLimit> largest_micro_batch, smallest_world;
   std::vector<sharding::Sent> sent;  ///< in a step, by the rank that sends most
   std::int64_t sent_bytes = 0;
 

@@ -51,7 +51,7 @@ Json change_json(const Change& change) {
   return json;
 }
 
-Json extreme_json(const std::optional<Extreme>& extreme) {
+Json extreme_json(const std::optional<ValueLimit>& extreme) {
   if (!extreme) return nullptr;
   Json json = change_json(extreme->change);
   json["value"] = extreme->value;

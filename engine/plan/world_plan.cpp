@@ -40,21 +40,21 @@ WorldPlan::WorldPlan(const TrainingOptions& options, MemoryRequest request) {
   const auto rows =
       ranks_differ ? peculiarities(options, request.mesh) : std::vector<Peculiarity>(1);
   std::map<Peculiarity, std::size_t> known;
-  group_of_rank_.reserve(static_cast<std::size_t>(world_size));
+  kind_of_rank_.reserve(static_cast<std::size_t>(world_size));
   for (int rank = 0; rank < world_size; ++rank) {
     // Most ranks are like the one before.
     if (rank == 0 || (ranks_differ && rows[rank] != rows[rank - 1])) {
-      const auto [at, is_new] = known.emplace(rows[rank], groups_.size());
+      const auto [at, is_new] = known.emplace(rows[rank], equal_ranks_.size());
       request.rank = rank;
       if (is_new) {
-        groups_.push_back(
+        equal_ranks_.push_back(
             {rank, 0, plan_memory(options, request), plan_host_memory(options, request)});
       }
-      group_of_rank_.push_back(at->second);
+      kind_of_rank_.push_back(at->second);
     } else {
-      group_of_rank_.push_back(group_of_rank_.back());
+      kind_of_rank_.push_back(kind_of_rank_.back());
     }
-    ++groups_[group_of_rank_.back()].num_ranks;
+    ++equal_ranks_[kind_of_rank_.back()].num_ranks;
     const std::int64_t bytes = of(rank).arena_bytes();
     if (bytes > worst().arena_bytes()) worst_rank_ = rank;
     if (__builtin_add_overflow(all_arenas_bytes_, bytes, &all_arenas_bytes_)) {

@@ -17,17 +17,17 @@ class WorldPlan {
   WorldPlan(const TrainingOptions& options, MemoryRequest request);
 
   /// Ranks that need the same.
-  struct Group {
+  struct EqualRanks {
     int first_rank = 0;
     std::int64_t num_ranks = 0;
     MemoryPlan plan;
     MemoryPlan host;  ///< beside it, where the device's memory isn't the host's
   };
 
-  int world_size() const { return static_cast<int>(group_of_rank_.size()); }
-  const std::vector<Group>& groups() const { return groups_; }
-  const MemoryPlan& of(int rank) const { return groups_[group_of_rank_[rank]].plan; }
-  const MemoryPlan& host_of(int rank) const { return groups_[group_of_rank_[rank]].host; }
+  int world_size() const { return static_cast<int>(kind_of_rank_.size()); }
+  const std::vector<EqualRanks>& equal_ranks() const { return equal_ranks_; }
+  const MemoryPlan& of(int rank) const { return equal_ranks_[kind_of_rank_[rank]].plan; }
+  const MemoryPlan& host_of(int rank) const { return equal_ranks_[kind_of_rank_[rank]].host; }
   /// The rank that needs most, the first of several.
   int worst_rank() const { return worst_rank_; }
   const MemoryPlan& worst() const { return of(worst_rank_); }
@@ -35,8 +35,8 @@ class WorldPlan {
   std::int64_t all_arenas_bytes() const { return all_arenas_bytes_; }
 
  private:
-  std::vector<Group> groups_;
-  std::vector<std::size_t> group_of_rank_;
+  std::vector<EqualRanks> equal_ranks_;
+  std::vector<std::size_t> kind_of_rank_;
   int worst_rank_ = 0;
   std::int64_t all_arenas_bytes_ = 0;
 };

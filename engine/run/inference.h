@@ -1,9 +1,8 @@
-/// What a checkpoint, or a Hugging Face folder, is good for besides going on: the loss of its weights
-/// on a text, and text.
+/// The loss of a trained model's weights on a text. (Text from it: generation.h.)
 ///
-/// The model is as in the recipe that the checkpoint holds, or as the folder's config.json says; what `sets` override is where the text
-/// is and how the work is shared. Memory holds parameters and one pass, no gradients and no
-/// moments.
+/// The model is as in the recipe that a checkpoint holds, or as a Hugging Face folder's config.json
+/// says; what `sets` override is where the text is and how the work is shared. Memory holds
+/// parameters and one pass, no gradients and no moments.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +11,6 @@
 #include <vector>
 
 #include "engine/launch/device.h"
-#include "engine/run/sampling.h"
 #include "engine/train/evaluation.h"
 
 namespace sherd::engine {
@@ -24,7 +22,7 @@ struct TrainedModelRequest {
   std::shared_ptr<const Machine> machine{};  ///< none: what the recipe names; for tests
 };
 
-/// Both trust nothing in the checkpoint: its recipe is compared with its tensors, and memory with
+/// Nothing in the checkpoint is trusted: its recipe is compared with its tensors, and memory with
 /// what this machine has, before anything is allocated.
 ///
 /// The loss over the whole validation split: what training itself prints after its last step.
@@ -32,9 +30,5 @@ struct TrainedModelRequest {
 ///          characters that the model doesn't know; UsageError for a recipe that doesn't fit it;
 ///          Interrupted.
 EvaluationResult evaluate_checkpoint(const TrainedModelRequest& request);
-
-/// `prompt` and the text after it, safe on a terminal. `options.num_tokens` at least 1.
-std::string sample_checkpoint(const TrainedModelRequest& request, const std::string& prompt,
-                              const SamplingOptions& options);
 
 }  // namespace sherd::engine

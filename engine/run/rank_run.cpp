@@ -2,9 +2,9 @@
 
 #include <optional>
 
+#include "engine/generate/sample.h"
 #include "engine/report/metrics.h"
 #include "engine/report/time_left.h"
-#include "engine/run/sampling.h"
 #include "engine/train/evaluation.h"
 #include "engine/train/token_feed.h"
 #include "engine/train/training_step.h"
@@ -251,12 +251,12 @@ class RankRun {
     const data::TokenText& text = context_.batcher.dataset().text();
     std::vector<std::int32_t> prompt = text.ids(training.sample_prompt);
     if (prompt.empty()) prompt = {0};
-    const auto tokens = sample(model_, prompt,
+    Decoder decoder(model_, evaluation_.inputs());
+    const auto tokens = sample(decoder, prompt,
                                {.num_tokens = training.sample_tokens,
                                 .temperature = training.sample_temperature,
                                 .top_k = training.sample_top_k,
-                                .seed = recipe_.run.seed},
-                               evaluation_.inputs());
+                                .seed = recipe_.run.seed});
     if (rank_.rank == 0) context_.progress.message("sample:\n" + text.text(tokens));
   }
 

@@ -33,14 +33,14 @@ std::vector<std::int64_t> bytes_by_kind(const TrainingOptions& options,
   for (const sharding::UnitPlan& unit : plan.units) {
     slices += unit.layout.slice_numel();
     for (const ParameterSpec& parameter : unit.spec.parameters) {
-      for (std::string& kind : optimizer.moments(options.optimizer, unit.spec, parameter)) {
+      for (std::string& kind : optimizer.moment_kinds(options.optimizer, unit.spec, parameter)) {
         kinds.insert(std::move(kind));
       }
     }
   }
   std::vector<std::int64_t> bytes = {slices * 4};
   bytes.resize(1 + kinds.size(),
-               slices * static_cast<std::int64_t>(size_of(options.optimizer.moments.dtype)));
+               slices * static_cast<std::int64_t>(size_of(options.optimizer.moment_type.dtype)));
   return bytes;
 }
 
@@ -218,7 +218,7 @@ bool Checkpointing::load(const std::string& path, bool weights_only, std::int64_
   }
   const CheckpointWord own{.loaded = good ? 1.0 : 0.0,
                            .step = static_cast<double>(checkpoint.manifest().step)};
-  for (const CheckpointWord& word : words_.all("resume", own)) {
+  for (const CheckpointWord& word : words_.all_gather("resume", own)) {
     if (word.step != own.step) throw PeerError("ranks see different checkpoints in {}", path);
     if (word.loaded != 0.0 || !good) continue;
     good = false;
@@ -307,7 +307,7 @@ void Checkpointing::begin_save(std::int64_t step, const StepOutcome& outcome) {
     global_ = std::make_shared<const json>(std::move(global));
   }
   std::string uuid;
-  for (const double part : words_.all("save", own)[0].save_uuid) {
+  for (const double part : words_.all_gather("save", own)[0].save_uuid) {
     uuid += fmt::format("{:08x}", static_cast<std::uint32_t>(part));
   }
   if (copies_) {

@@ -22,7 +22,7 @@ void Checkpointing::advance(bool wait) {
   }
   const CheckpointWord own{.phase = static_cast<double>(status.phase)};
   bool all_prepared = true, any_failed = false, committed = false;
-  for (const CheckpointWord& word : words_.all("save", own)) {
+  for (const CheckpointWord& word : words_.all_gather("save", own)) {
     const auto phase = static_cast<SavePhase>(static_cast<int>(word.phase));
     any_failed |= phase == SavePhase::kFailed;
     all_prepared &= phase == SavePhase::kPrepared;
@@ -66,7 +66,7 @@ void Checkpointing::failed(const checkpoint::SaveStatus& status) {
   writer_->discard();
   writer_->wait();
   const CheckpointWord own{};
-  words_.all("save", own);  // every rank's files are gone: there is room again
+  words_.all_gather("save", own);  // every rank's files are gone: there is room again
   saving_ = false;
   ++failed_in_a_row_;
   const bool too_many =
@@ -80,9 +80,9 @@ void Checkpointing::failed(const checkpoint::SaveStatus& status) {
     return;
   }
   if (rank_.rank == 0 && before_giving_up) before_giving_up();
-  if (promised_ || too_many) words_.all("save", own);  // rank 0 has written what it had
+  if (promised_ || too_many) words_.all_gather("save", own);  // rank 0 has written what it had
   if (status.failure) give_up(*status.failure);
-  words_.all("save", own);  // ends with the reason of the rank that gives up
+  words_.all_gather("save", own);  // ends with the reason of the rank that gives up
 }
 
 void Checkpointing::give_up(const checkpoint::SaveFailure& failure) const {

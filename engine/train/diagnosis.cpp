@@ -30,9 +30,9 @@ void Diagnosis::look_at_slices() {
 }
 
 std::string Diagnosis::non_finite_weight() {
-  own_.in_weights =
-      find_in_slices([](const sharding::UnitState& unit) { return unit.master(unit.own_slice()); });
-  const std::vector<Report> reports = reports_.all("diagnosis", own_);
+  own_.in_weights = find_in_slices(
+      [](const sharding::UnitState& unit) { return unit.fp32_slice(unit.own_slice()); });
+  const std::vector<Report> reports = reports_.all_gather("diagnosis", own_);
   for (std::size_t owner = 0; owner < reports.size(); ++owner) {
     const Finding& finding = reports[owner].in_weights;
     if (finding.found()) return fmt::format("{}, slice owner rank {}", name_of(finding), owner);
@@ -72,7 +72,7 @@ std::string Diagnosis::name_of(const Finding& finding) const {
 }
 
 std::string Diagnosis::where() {
-  const std::vector<Report> reports = reports_.all("diagnosis", own_);
+  const std::vector<Report> reports = reports_.all_gather("diagnosis", own_);
   for (std::size_t owner = 0; owner < reports.size(); ++owner) {
     const Finding& finding = reports[owner].in_slice;
     if (finding.found()) return fmt::format("{}, slice owner rank {}", name_of(finding), owner);
@@ -81,7 +81,7 @@ std::string Diagnosis::where() {
 }
 
 std::string Diagnosis::explain(std::int64_t step, double loss, double norm) {
-  const std::vector<Report> reports = reports_.all("diagnosis", own_);
+  const std::vector<Report> reports = reports_.all_gather("diagnosis", own_);
 
   // A NaN's sign depends on the machine and says nothing.
   const auto number = [](double x) { return std::isnan(x) ? "nan" : fmt::format("{}", x); };

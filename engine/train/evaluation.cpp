@@ -33,7 +33,7 @@ Evaluation::Evaluation(const TrainingOptions& options, ShardedModel& model,
 StopRequest Evaluation::agreed_stop() {
   double most = 0.0;
   for (const EvaluationShare& share :
-       shares_.all("evaluation", {.stop_request = static_cast<double>(stop_request())})) {
+       shares_.all_gather("evaluation", {.stop_request = static_cast<double>(stop_request())})) {
     most = std::max(most, share.stop_request);
   }
   return static_cast<StopRequest>(static_cast<int>(most));
@@ -60,10 +60,10 @@ Evaluation::Mean Evaluation::mean_loss(std::int64_t num_passes, const Fill& fill
     own.num_tokens += static_cast<double>(rows * seq_length);
   }
   if (num_passes > 0) own.loss_sum = model_.loss_sum();
-  if (!model_.rank().counts_tokens()) own = {};
+  if (!model_.rank().contributes_tokens()) own = {};
   double loss_sum = 0.0;
   double tokens = 0.0;
-  for (const EvaluationShare& share : shares_.all("evaluation", own)) {
+  for (const EvaluationShare& share : shares_.all_gather("evaluation", own)) {
     loss_sum += share.loss_sum;
     tokens += share.num_tokens;
   }

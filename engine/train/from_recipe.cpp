@@ -46,8 +46,8 @@ TrainingOptions training_options(const Recipe& recipe) {
                                              ? static_cast<float>(optimizer.adamw_lr / optimizer.lr)
                                              : 0.0f,
                        .decay = {static_cast<float>(optimizer.weight_decay), optimizer.no_decay},
-                       .moments = {dtype_of(precision.optimizer_state_dtype),
-                                   precision.stochastic_rounding, recipe.run.seed}};
+                       .moment_type = {dtype_of(precision.optimizer_state_dtype),
+                                       precision.stochastic_rounding, recipe.run.seed}};
   options.lr_schedule = recipe.lr_schedule();
   options.staging_bytes = recipe.checkpoint.staging_mib << 20;
   options.max_norm = static_cast<float>(recipe.gradient_clipping.max_norm);

@@ -38,7 +38,7 @@ sharding::Piece saved_part(const sharding::UnitState& unit, const sharding::Piec
 // The same of a moment's piece, which knows its place in the parameter only.
 optim::MomentPiece saved_part(const sharding::UnitState& unit, const optim::MomentPiece& moment) {
   const std::uint32_t parameter = moment.parameter - unit.spec().parameters[0].index;
-  const std::int64_t slice_begin = moment.owner * unit.layout().slice_numel();
+  const std::int64_t slice_begin = moment.slice_index * unit.layout().slice_numel();
   const std::int64_t position =
       unit.layout().offset(static_cast<int>(parameter)) + moment.first_element - slice_begin;
   const sharding::Piece part = saved_part(
@@ -52,14 +52,14 @@ optim::MomentPiece saved_part(const sharding::UnitState& unit, const optim::Mome
 void add_weights(const ShardedModel& model, const Index& index, Pieces which,
                  std::vector<sharding::StatePiece>& pieces) {
   for (const sharding::UnitState& unit : model.units()) {
-    for (const int owner : unit.updated_slices()) {
-      if (which == Pieces::kOwned && owner != unit.own_slice()) continue;
-      for (const sharding::Piece& whole : unit.layout().pieces(owner)) {
+    for (const int slice_index : unit.updated_slices()) {
+      if (which == Pieces::kOwned && slice_index != unit.own_slice()) continue;
+      for (const sharding::Piece& whole : unit.layout().pieces(slice_index)) {
         const sharding::Piece piece = which == Pieces::kOwned ? saved_part(unit, whole) : whole;
         if (piece.count == 0) continue;
         const ParameterSpec& parameter = unit.spec().parameters[piece.parameter];
         pieces.push_back({index.at({parameter.index, kParam}), piece.first_element, piece.count,
-                          unit.master(owner).part(piece.position, piece.count)});
+                          unit.fp32_slice(slice_index).part(piece.position, piece.count)});
       }
     }
   }
@@ -68,13 +68,14 @@ void add_weights(const ShardedModel& model, const Index& index, Pieces which,
 }  // namespace
 
 std::vector<sharding::StateTensor> state_tensors(const TrainingOptions& options) {
-  const auto kinds_of = optim::descriptor_of(options.optimizer.type).moments;
+  const auto kinds_of = optim::descriptor_of(options.optimizer.type).moment_kinds;
   std::vector<sharding::StateTensor> tensors;
   for (const UnitSpec& unit : model::parameter_table(options.model)) {
     for (const ParameterSpec& parameter : unit.parameters) {
       tensors.push_back({parameter.name, kParam, parameter.shape, DType::kF32});
       for (const std::string& kind : kinds_of(options.optimizer, unit, parameter)) {
-        tensors.push_back({parameter.name, kind, parameter.shape, options.optimizer.moments.dtype});
+        tensors.push_back(
+            {parameter.name, kind, parameter.shape, options.optimizer.moment_type.dtype});
       }
     }
   }
@@ -90,10 +91,10 @@ sharding::State run_state(const TrainingOptions& options, const ShardedModel& mo
   for (const sharding::UnitState& unit : model.units()) {
     for (const ParameterSpec& parameter : unit.spec().parameters) unit_of[parameter.index] = &unit;
   }
-  for (optim::MomentPiece moment : training_step.optimizer().moments()) {
+  for (optim::MomentPiece moment : training_step.optimizer().moment_pieces()) {
     const sharding::UnitState& unit = *unit_of.at(moment.parameter);
     if (pieces == Pieces::kOwned) {
-      if (moment.owner != unit.own_slice()) continue;
+      if (moment.slice_index != unit.own_slice()) continue;
       moment = saved_part(unit, moment);
       if (moment.data.numel == 0) continue;
     }

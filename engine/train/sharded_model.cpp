@@ -21,9 +21,9 @@ std::vector<sharding::UnitState> make_units(const TrainingOptions& options,
 
 // An element's initial value depends on (seed, parameter, its index) alone.
 void fill_initial_values(const sharding::UnitState& unit, Stream& stream, std::uint64_t seed) {
-  for (const int owner : unit.updated_slices()) {
-    const Tensor slice = unit.master(owner);
-    for (const sharding::Piece& piece : unit.layout().pieces(owner)) {
+  for (const int slice_index : unit.updated_slices()) {
+    const Tensor slice = unit.fp32_slice(slice_index);
+    for (const sharding::Piece& piece : unit.layout().pieces(slice_index)) {
       const ParameterSpec& parameter = unit.spec().parameters[piece.parameter];
       const Tensor out = slice.part(piece.position, piece.count);
       if (parameter.initial.stddev == 0.0f) {
@@ -152,9 +152,9 @@ void ShardedModel::evaluate_head(const model::Pass& pass) {
   parameters_.release(head_unit());
 }
 
-Tensor ShardedModel::token_logits(std::int64_t token) {
-  const Tensor logits = transformer_->token_logits(
-      model::head_parameters(options_.model, parameters_.get(head_unit())), token);
+Tensor ShardedModel::logits(std::int64_t first, std::int64_t count) {
+  const Tensor logits = transformer_->logits(
+      model::head_parameters(options_.model, parameters_.get(head_unit())), first, count);
   parameters_.release(head_unit());
   return logits;
 }

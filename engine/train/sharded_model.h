@@ -54,8 +54,9 @@ class ShardedModel {
   void backward(const model::Pass& pass);
   /// Head and loss without gradients.
   void evaluate_head(const model::Pass& pass);
-  /// Logits of one token of the pass. [V] f32 or the compute type, in device memory.
-  Tensor token_logits(std::int64_t token);
+  /// Logits of the pass's tokens [first, first + count), at most Transformer::most_logits() of them:
+  /// [count, V] of the compute type, in device memory.
+  Tensor logits(std::int64_t first, std::int64_t count);
 
   /// Adds the last pass's losses of the first `num_tokens` tokens, in f64, to a sum on the device;
   /// `first`: the sum begins with them.

@@ -128,7 +128,7 @@ TrainingStep::RankStats TrainingStep::own_stats(StopRequest asked) {
   RankStats stats{.sum_of_squares = norm_.local_sum_of_squares(),
                   .loss_sum = model_.loss_sum(),
                   .stop_request = static_cast<double>(asked)};
-  if (!rank_.counts_tokens()) stats.loss_sum = 0.0;
+  if (!rank_.contributes_tokens()) stats.loss_sum = 0.0;
   // Read when the step's work is done: a GPU knows only then how long it waited.
   const auto waited = rank_.compute().waited();
   const auto cpu = rank_.gather().cpu_time() + rank_.reduce().cpu_time();
@@ -148,7 +148,7 @@ TrainingStep::StepStats TrainingStep::reduce_step_stats(StopRequest asked) {
   double total_loss = 0.0;
   StepStats stats;
   StepResult& result = stats.result;
-  for (const RankStats& of_rank : stats_.all(kStats, own_stats(asked))) {
+  for (const RankStats& of_rank : stats_.all_gather(kStats, own_stats(asked))) {
     sum_of_squares += of_rank.sum_of_squares;
     total_loss += of_rank.loss_sum;
     result.exposed_comm_ms = std::max(result.exposed_comm_ms, of_rank.exposed_comm_ms);
@@ -171,7 +171,7 @@ void TrainingStep::update(std::int64_t step, float gradient_scale) {
   TraceSpan span(rank_.compute(), "update");
   const optim::UpdateStep how{
       .lr = static_cast<float>(optim::learning_rate(options_.lr_schedule, step)),
-      .time_step = ++num_updates_,
+      .update_number = ++num_updates_,
       .gradient_scale = gradient_scale};
   optimizer_->prepare(rank_.compute(), how);
   for (std::size_t unit = 0; unit < model_.units().size(); ++unit) {

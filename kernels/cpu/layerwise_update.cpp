@@ -13,9 +13,10 @@ class LambDirection {
   explicit LambDirection(const LambUpdate& args)
       : exp_avg_(args.exp_avg, args.common, 0),
         exp_avg_sq_(args.exp_avg_sq, args.common, 1),
-        correction1_(
-            static_cast<float>(AdamConstants(args.beta1, args.beta2, args.time_step).correction1)),
-        root_correction2_(AdamConstants(args.beta1, args.beta2, args.time_step).root_correction2),
+        correction1_(static_cast<float>(
+            AdamConstants(args.beta1, args.beta2, args.update_number).correction1)),
+        root_correction2_(
+            AdamConstants(args.beta1, args.beta2, args.update_number).root_correction2),
         eps_(args.eps) {}
 
   void operator()(const float* p, float weight_decay, std::int64_t first, int count,
@@ -39,7 +40,7 @@ class LambDirection {
 
 void lamb_moments(ThreadTeam& team, const LambUpdate& args) {
   const UpdateCommon& common = args.common;
-  const AdamConstants constants(args.beta1, args.beta2, args.time_step);
+  const AdamConstants constants(args.beta1, args.beta2, args.update_number);
   const float beta1 = args.beta1, beta2 = args.beta2, scale = common.gradient_scale;
   const float fresh1 = constants.fresh1, fresh2 = constants.fresh2;
   dispatch_update(common, args.exp_avg.dtype, [&](auto gradient_type, auto moment_type) {

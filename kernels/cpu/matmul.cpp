@@ -16,7 +16,10 @@ constexpr std::int64_t kMaxDepth = 768;
 constexpr std::int64_t kMaxColumns = 1536;
 constexpr std::int64_t kGroupRows = 72;
 constexpr std::int64_t kTaskColumns = 128;  // of b, packed by one task
-constexpr std::int64_t kSlack = 16;         // packing may write a little beyond the last panel
+// So few rows (a step of decoding) make packing b most of the work: each task multiplies what it has
+// packed while it is in its second cache.
+constexpr std::int64_t kFewRows = 12, kColumnsOfFewRows = 64;
+constexpr std::int64_t kSlack = 16;  // packing may write a little beyond the last panel
 // The block of a 16-bit output whose sums are kept in f32 from one piece of the depth to the next.
 constexpr std::int64_t kSumRows = 1056, kSumColumns = 1024;
 static_assert(kGroupRows % kTileRowsMultiple == 0 && kSumRows % kMaxTileRows == 0 &&
@@ -97,14 +100,26 @@ class Run {
   }
 
   void compute(ThreadTeam& team, const Block& block) const {
-    // Below half a million products a second thread costs more than it brings.
-    const bool alone = block.rows * block.columns * block.depth < (1 << 19);
+    // Below half a million products, or 256 KiB to read, a second thread costs more than it brings.
+    const bool few_rows = block.rows <= kFewRows;
+    const bool alone = few_rows ? block.columns * block.depth < (1 << 16)
+                                : block.rows * block.columns * block.depth < (1 << 19);
     const auto each = [&](std::int64_t num_tasks, const auto& task) {
       if (!alone) return team.parallel_for(num_tasks, task);
       for (std::int64_t i = 0; i < num_tasks; ++i) task(i, 0);
     };
+    const auto pack = [&](std::int64_t first, std::int64_t columns) {
+      pack_b(block, first, std::min(columns, block.columns - first));
+    };
+    if (few_rows) {
+      return each(ceil_div(block.columns, kColumnsOfFewRows), [&](std::int64_t task, int) {
+        const std::int64_t first = task * kColumnsOfFewRows;
+        pack(first, kColumnsOfFewRows);
+        multiply(block, 0, block.rows, first, std::min(first + kColumnsOfFewRows, block.columns));
+      });
+    }
     each(ceil_div(block.columns, kTaskColumns),
-         [&](std::int64_t task, int) { pack_b(block, task * kTaskColumns); });
+         [&](std::int64_t task, int) { pack(task * kTaskColumns, kTaskColumns); });
     // Groups of at most as many rows as a thread packs, as many for each thread.
     const std::int64_t multiple = rows_multiple(), tiles = ceil_div(block.rows, multiple);
     const std::int64_t least =
@@ -113,26 +128,26 @@ class Run {
     each(groups, [&](std::int64_t g, int) {
       const std::int64_t first = tiles * g / groups * multiple;
       const std::int64_t end = std::min(tiles * (g + 1) / groups * multiple, block.rows);
-      multiply_rows(block, first, end - first);
+      multiply(block, first, end - first, 0, block.columns);
     });
   }
 
-  void pack_b(const Block& block, std::int64_t first) const {
-    const std::int64_t columns = std::min(kTaskColumns, block.columns - first);
+  void pack_b(const Block& block, std::int64_t first, std::int64_t columns) const {
     (p_.b.transposed ? pack_b_.along : pack_b_.across)(element(p_.b, block.k, block.column + first),
                                                        p_.b.stride, columns, block.depth,
                                                        b_panels_ + first * units(block));
   }
 
-  // Rows [first, first + rows) of the block.
-  void multiply_rows(const Block& block, std::int64_t first, std::int64_t rows) const {
+  // Rows [first, first + rows) and columns [column, end) of the block.
+  void multiply(const Block& block, std::int64_t first, std::int64_t rows, std::int64_t column,
+                std::int64_t end) const {
     alignas(64) float a_panels[kGroupRows * kMaxDepth + kSlack];
     const FlushSubnormals flush(p_.dtype == DType::kBF16);
     (p_.a.transposed ? pack_a_.across : pack_a_.along)(element(p_.a, block.row + first, block.k),
                                                        p_.a.stride, rows, block.depth, a_panels);
     if (tiles_.begin) tiles_.begin();
-    for (std::int64_t j = 0; j < block.columns; j += tiles_.columns) {
-      const int width = static_cast<int>(std::min<std::int64_t>(tiles_.columns, block.columns - j));
+    for (std::int64_t j = column; j < end; j += tiles_.columns) {
+      const int width = static_cast<int>(std::min<std::int64_t>(tiles_.columns, end - j));
       float bias[kMaxTileColumns];
       const bool with_bias = p_.bias && block.is_first;
       if (with_bias) widen_bias(block.column + j, width, bias);

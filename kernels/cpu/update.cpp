@@ -8,7 +8,7 @@ namespace sherd::kernels::cpu {
 
 void adam_update(ThreadTeam& team, const AdamUpdate& args) {
   const UpdateCommon& common = args.common;
-  const AdamConstants constants(args.beta1, args.beta2, args.time_step);
+  const AdamConstants constants(args.beta1, args.beta2, args.update_number);
   const auto rate = static_cast<float>(common.lr * constants.correction1);
   const float beta1 = args.beta1, beta2 = args.beta2, eps = args.eps;
   const float fresh1 = constants.fresh1, fresh2 = constants.fresh2;

@@ -130,12 +130,12 @@ void dispatch_update(const UpdateCommon& common, DType moment, Function&& functi
 
 /// The bias-corrected Adam direction's constants, formed in f64 and rounded once.
 struct AdamConstants {
-  AdamConstants(double beta1, double beta2, std::int64_t time_step)
+  AdamConstants(double beta1, double beta2, std::int64_t update_number)
       : fresh1(static_cast<float>(1.0 - beta1)),
         fresh2(static_cast<float>(1.0 - beta2)),
-        correction1(1.0 / (1.0 - std::pow(beta1, static_cast<double>(time_step)))),
+        correction1(1.0 / (1.0 - std::pow(beta1, static_cast<double>(update_number)))),
         root_correction2(static_cast<float>(
-            1.0 / std::sqrt(1.0 - std::pow(beta2, static_cast<double>(time_step))))) {}
+            1.0 / std::sqrt(1.0 - std::pow(beta2, static_cast<double>(update_number))))) {}
   float fresh1, fresh2;
   double correction1;
   float root_correction2;

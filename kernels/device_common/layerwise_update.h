@@ -16,7 +16,7 @@ struct LambMoments {
         exp_avg(make_moment<S>(args.exp_avg, args.common, 0)),
         exp_avg_sq(make_moment<S>(args.exp_avg_sq, args.common, 1)),
         scale(args.common.gradient_scale) {
-    const AdamConstants constants(args.beta1, args.beta2, args.eps, args.time_step);
+    const AdamConstants constants(args.beta1, args.beta2, args.eps, args.update_number);
     beta1 = constants.beta1, beta2 = constants.beta2;
     fresh1 = constants.fresh1, fresh2 = constants.fresh2;
   }
@@ -50,7 +50,7 @@ struct LambDirection {
         exp_avg_sq(make_moment<S>(args.exp_avg_sq, args.common, 1)),
         eps(args.eps),
         lr(args.common.lr) {
-    const AdamConstants constants(args.beta1, args.beta2, args.eps, args.time_step);
+    const AdamConstants constants(args.beta1, args.beta2, args.eps, args.update_number);
     correction1 = static_cast<float>(constants.correction1);
     root_correction2 = constants.root_correction2;
   }

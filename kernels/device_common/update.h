@@ -122,17 +122,17 @@ struct AdamConstants {
   float beta1, beta2, fresh1, fresh2, root_correction2, eps;
   double correction1;
 
-  AdamConstants(float b1, float b2, float epsilon, std::int64_t time_step)
+  AdamConstants(float b1, float b2, float epsilon, std::int64_t update_number)
       : beta1(b1),
         beta2(b2),
         fresh1(static_cast<float>(1.0 - static_cast<double>(b1))),
         fresh2(static_cast<float>(1.0 - static_cast<double>(b2))),
         root_correction2(static_cast<float>(
-            1.0 /
-            std::sqrt(1.0 - std::pow(static_cast<double>(b2), static_cast<double>(time_step))))),
+            1.0 / std::sqrt(1.0 - std::pow(static_cast<double>(b2),
+                                           static_cast<double>(update_number))))),
         eps(epsilon),
-        correction1(1.0 /
-                    (1.0 - std::pow(static_cast<double>(b1), static_cast<double>(time_step)))) {}
+        correction1(
+            1.0 / (1.0 - std::pow(static_cast<double>(b1), static_cast<double>(update_number)))) {}
 };
 
 template <class G, class S>
@@ -151,7 +151,7 @@ struct Adam {
         lr(args.common.lr),
         scale(args.common.gradient_scale),
         decoupled(args.decoupled_decay) {
-    const AdamConstants constants(args.beta1, args.beta2, args.eps, args.time_step);
+    const AdamConstants constants(args.beta1, args.beta2, args.eps, args.update_number);
     beta1 = constants.beta1, beta2 = constants.beta2;
     fresh1 = constants.fresh1, fresh2 = constants.fresh2;
     root_correction2 = constants.root_correction2, eps = constants.eps;

@@ -29,8 +29,8 @@ Exchange::Exchange(const Rank& rank, const std::string& name, int count)
       rows_(rank, exchange_buffer(name, count, rank.world_size())),
       done_(rank.make_event()) {}
 
-std::vector<std::vector<double>> Exchange::all(const std::string& label,
-                                               std::span<const double> mine) {
+std::vector<std::vector<double>> Exchange::all_gather(const std::string& label,
+                                                      std::span<const double> mine) {
   const auto* values = rows_.host().as<double>();
   const std::int64_t count = count_;
   CHECK(std::ssize(mine) == count, "exchange of {} numbers, made for {}", mine.size(), count);

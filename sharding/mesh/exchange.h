@@ -29,7 +29,8 @@ class Exchange {
 
   /// Every rank's numbers, row r holding those of rank r. Runs on the reduce stream, after the
   /// step's reductions; blocks the caller (counted as the compute stream's waiting).
-  std::vector<std::vector<double>> all(const std::string& label, std::span<const double> mine);
+  std::vector<std::vector<double>> all_gather(const std::string& label,
+                                              std::span<const double> mine);
 
   int count() const { return count_; }
 
@@ -60,11 +61,12 @@ class Agreement {
 
   Agreement(const Rank& rank, const std::string& name) : exchange_(rank, name, kCount) {}
 
-  /// Every rank's record, in rank order; Exchange::all.
-  std::vector<Record> all(const std::string& label, const Record& mine) {
+  /// Every rank's record, in rank order; Exchange::all_gather.
+  std::vector<Record> all_gather(const std::string& label, const Record& mine) {
     using Numbers = std::array<double, kCount>;
     std::vector<Record> records;
-    for (const std::vector<double>& row : exchange_.all(label, std::bit_cast<Numbers>(mine))) {
+    for (const std::vector<double>& row :
+         exchange_.all_gather(label, std::bit_cast<Numbers>(mine))) {
       Numbers numbers;
       std::copy_n(row.begin(), kCount, numbers.begin());
       records.push_back(std::bit_cast<Record>(numbers));

@@ -19,7 +19,7 @@ struct Rank {
   int data_index() const { return mesh.index_in_group(rank, data_axes()); }
   int data_degree() const { return mesh.degree(data_axes()); }
   /// Whether sums over tokens take them from this rank: of ranks with the same tokens, one does.
-  bool counts_tokens() const { return mesh.is_first(rank, mesh.other_axes(token_axes())); }
+  bool contributes_tokens() const { return mesh.is_first(rank, mesh.other_axes(token_axes())); }
 
   // Members are destroyed in the reverse of this order: first the streams (their threads are joined),
   // then communicators, then memory. So nothing is freed that a stream still uses.

@@ -21,9 +21,9 @@ FlatLayout::FlatLayout(const UnitSpec& unit, int num_slices) : num_slices_(num_s
   numel_ = round_up(std::max<std::int64_t>(numel_, 1), kAlignment * num_slices);
 }
 
-Tensor FlatLayout::slice(const Tensor& full, int owner) const {
+Tensor FlatLayout::slice(const Tensor& full, int slice_index) const {
   CHECK(full.numel == numel_, "{} elements where the layout has {}", full.numel, numel_);
-  return full.part(owner * slice_numel(), slice_numel());
+  return full.part(slice_index * slice_numel(), slice_numel());
 }
 
 std::vector<Tensor> FlatLayout::views(const Tensor& full) const {
@@ -35,8 +35,8 @@ std::vector<Tensor> FlatLayout::views(const Tensor& full) const {
   return views;
 }
 
-std::vector<Piece> FlatLayout::pieces(int owner) const {
-  const std::int64_t begin = owner * slice_numel();
+std::vector<Piece> FlatLayout::pieces(int slice_index) const {
+  const std::int64_t begin = slice_index * slice_numel();
   const std::int64_t end = begin + slice_numel();
   std::vector<Piece> pieces;
   for (std::size_t i = 0; i < offsets_.size(); ++i) {

@@ -32,12 +32,12 @@ class FlatLayout {
   std::int64_t slice_numel() const { return numel_ / num_slices_; }
   std::int64_t offset(int parameter) const { return offsets_[parameter]; }
 
-  /// Rank `owner`'s slice of a full buffer.
-  Tensor slice(const Tensor& full, int owner) const;
+  /// Rank `slice_index`'s slice of a full buffer.
+  Tensor slice(const Tensor& full, int slice_index) const;
   /// One view per parameter into a full buffer, in the unit's order.
   std::vector<Tensor> views(const Tensor& full) const;
-  /// What lies on rank `owner`'s slice, ascending; the gaps are padding.
-  std::vector<Piece> pieces(int owner) const;
+  /// What lies on rank `slice_index`'s slice, ascending; the gaps are padding.
+  std::vector<Piece> pieces(int slice_index) const;
 
  private:
   int num_slices_;

@@ -197,8 +197,9 @@ void GradientReduction::close(int unit) {
       rank_->compute().record(*slot.written);
       rank_->reduce().wait(*slot.written);
       reduce_in_place(unit, full);
-      for (const int owner : state.updated_slices()) {
-        accumulate(rank_->reduce(), state.layout().slice(full, owner), state.gradient(owner));
+      for (const int slice_index : state.updated_slices()) {
+        accumulate(rank_->reduce(), state.layout().slice(full, slice_index),
+                   state.gradient(slice_index));
       }
       rank_->reduce().record(*slot.free);
       return;

@@ -83,7 +83,7 @@ void ParameterGather::gather_into(Slot& slot, int unit) {
   stream.wait(*slot.free);
   stream.wait(*updated_[unit]);
   const int own = state.own_slice();
-  kernels::cast(stream, state.master(own), state.layout().slice(full, own));
+  kernels::cast(stream, state.fp32_slice(own), state.layout().slice(full, own));
   communicators_[unit]->all_gather(stream, state.name(), full);
   stream.record(*slot.ready);
   slot.life = slot.buffer.life();
@@ -96,7 +96,8 @@ void ParameterGather::publish(int unit) {
     rank_->compute().record(*updated_[unit]);
     return;
   }
-  for (const int owner : state.updated_slices()) state.refresh_resident(rank_->compute(), owner);
+  for (const int slice_index : state.updated_slices())
+    state.refresh_resident(rank_->compute(), slice_index);
   if (!state.placement().optimizer_sharded()) return;
   Stream& stream = rank_->gather();
   rank_->compute().record(*updated_[unit]);

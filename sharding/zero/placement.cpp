@@ -18,7 +18,7 @@ Placement placement_of(int stage) {
   return placement_of(stage, stage >= 2 ? GradSync::kEveryMicroStep : GradSync::kBoundary);
 }
 
-bool counts_slice(const Mesh& mesh, int rank, const Placement& placement) {
+bool contributes_slice(const Mesh& mesh, int rank, const Placement& placement) {
   return mesh.is_first(rank, mesh.other_axes(placement.slices));
 }
 

@@ -50,7 +50,7 @@ Placement placement_of(int stage);
 
 /// Whether `rank` counts its slice in sums over all ranks (gradient norms): of the ranks that hold
 /// copies of the same slice, one does.
-bool counts_slice(const Mesh& mesh, int rank, const Placement& placement);
+bool contributes_slice(const Mesh& mesh, int rank, const Placement& placement);
 
 /// The part of its slice of `slice_numel` elements that `rank` writes to a checkpoint: ranks with
 /// copies of a slice divide it among themselves, so every element is written once.

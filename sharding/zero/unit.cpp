@@ -25,8 +25,9 @@ UnitBuffers unit_buffers(const UnitPlan& unit) {
                         unit.layout.numel()};
   }
   if (low_precision || unit.placement.parameters_sharded()) {
-    buffers.master = {name + ".master", low_precision ? Category::kMaster : Category::kParameters,
-                      DType::kF32, unit.updated_numel()};
+    buffers.fp32_parameters = {name + ".master",
+                               low_precision ? Category::kMaster : Category::kParameters,
+                               DType::kF32, unit.updated_numel()};
   }
   if (unit.placement.has_gradients) {
     buffers.gradients = {
@@ -39,7 +40,7 @@ UnitBuffers unit_buffers(const UnitPlan& unit) {
 UnitState::UnitState(UnitPlan plan, const Rank& rank)
     : plan_(std::move(plan)),
       own_slice_(rank.mesh.index_in_group(rank.rank, plan_.placement.slices)),
-      counts_slice_(sharding::counts_slice(rank.mesh, rank.rank, plan_.placement)),
+      contributes_slice_(sharding::contributes_slice(rank.mesh, rank.rank, plan_.placement)),
       saved_range_(sharding::saved_range(rank.mesh, rank.rank, plan_.placement,
                                          plan_.layout.slice_numel())) {
   const int group_size = rank.mesh.degree(plan_.placement.slices);
@@ -48,31 +49,32 @@ UnitState::UnitState(UnitPlan plan, const Rank& rank)
   if (placement().optimizer_sharded()) {
     updated_slices_ = {own_slice_};
   } else {
-    for (int owner = 0; owner < group_size; ++owner) updated_slices_.push_back(owner);
+    for (int slice_index = 0; slice_index < group_size; ++slice_index)
+      updated_slices_.push_back(slice_index);
   }
   const UnitBuffers buffers = unit_buffers(plan_);
   if (buffers.resident) resident_ = rank.memory->acquire(*buffers.resident);
-  if (buffers.master) master_ = rank.memory->acquire(*buffers.master);
+  if (buffers.fp32_parameters) fp32_parameters_ = rank.memory->acquire(*buffers.fp32_parameters);
   if (buffers.gradients) gradients_ = rank.memory->acquire(*buffers.gradients);
 }
 
-Tensor UnitState::master(int owner) const {
-  CHECK(!placement().optimizer_sharded() || owner == own_slice_,
-        "the holder of slice {} asked for slice {} of {}", own_slice_, owner, name());
-  const Tensor& whole = master_ ? master_.tensor() : resident_.tensor();
-  return whole.numel == layout().slice_numel() ? whole : layout().slice(whole, owner);
+Tensor UnitState::fp32_slice(int slice_index) const {
+  CHECK(!placement().optimizer_sharded() || slice_index == own_slice_,
+        "the holder of slice {} asked for slice {} of {}", own_slice_, slice_index, name());
+  const Tensor& whole = fp32_parameters_ ? fp32_parameters_.tensor() : resident_.tensor();
+  return whole.numel == layout().slice_numel() ? whole : layout().slice(whole, slice_index);
 }
 
-Tensor UnitState::gradient(int owner) const {
-  CHECK(!placement().gradients_sharded() || owner == own_slice_,
-        "the holder of slice {} asked for gradient {} of {}", own_slice_, owner, name());
+Tensor UnitState::gradient(int slice_index) const {
+  CHECK(!placement().gradients_sharded() || slice_index == own_slice_,
+        "the holder of slice {} asked for gradient {} of {}", own_slice_, slice_index, name());
   return placement().gradients_sharded() ? gradients_.tensor()
-                                         : layout().slice(gradients_.tensor(), owner);
+                                         : layout().slice(gradients_.tensor(), slice_index);
 }
 
-void UnitState::refresh_resident(Stream& stream, int owner) const {
-  if (!master_ || !resident_) return;
-  kernels::cast(stream, master(owner), layout().slice(resident_.tensor(), owner));
+void UnitState::refresh_resident(Stream& stream, int slice_index) const {
+  if (!fp32_parameters_ || !resident_) return;
+  kernels::cast(stream, fp32_slice(slice_index), layout().slice(resident_.tensor(), slice_index));
 }
 
 std::vector<UnitPlan> plans_of(const std::vector<UnitState>& units) {

@@ -44,8 +44,8 @@ struct UnitPlan {
 
 /// What a rank holds at rest of a unit.
 struct UnitBuffers {
-  std::optional<BufferSpec> resident;  ///< stages 0-2
-  std::optional<BufferSpec> master;    ///< stage 3, and 16-bit compute
+  std::optional<BufferSpec> resident;         ///< stages 0-2
+  std::optional<BufferSpec> fp32_parameters;  ///< stage 3, and 16-bit compute
   std::optional<BufferSpec> gradients;
 };
 UnitBuffers unit_buffers(const UnitPlan& unit);
@@ -66,29 +66,29 @@ class UnitState {
   /// This rank's slice.
   int own_slice() const { return own_slice_; }
   /// Whether sums over all ranks take it from this rank; others may hold copies.
-  bool counts_slice() const { return counts_slice_; }
+  bool contributes_slice() const { return contributes_slice_; }
   /// What of it this rank writes to a checkpoint.
   const SliceRange& saved_range() const { return saved_range_; }
   /// The slices that this rank updates: all of them at stage 0, its own otherwise.
   const std::vector<int>& updated_slices() const { return updated_slices_; }
-  /// The FP32 parameters of slice `owner` (one of `updated_slices`).
-  Tensor master(int owner) const;
+  /// The FP32 parameters of slice `slice_index` (one of `updated_slices`).
+  Tensor fp32_slice(int slice_index) const;
   /// Accumulated gradients: full, or this rank's slice if `placement().gradients_sharded()`.
   const Tensor& gradients() const { return gradients_.tensor(); }
-  /// The accumulated gradient of slice `owner`.
-  Tensor gradient(int owner) const;
+  /// The accumulated gradient of slice `slice_index`.
+  Tensor gradient(int slice_index) const;
 
-  /// After an update: rounds slice `owner` into the resident full buffer, if that is another one.
-  void refresh_resident(Stream& stream, int owner) const;
+  /// After an update: rounds slice `slice_index` into the resident full buffer, if that is another one.
+  void refresh_resident(Stream& stream, int slice_index) const;
 
  private:
   UnitPlan plan_;
   int own_slice_;
-  bool counts_slice_;
+  bool contributes_slice_;
   SliceRange saved_range_;
   std::vector<int> updated_slices_;
   Buffer resident_;
-  Buffer master_;
+  Buffer fp32_parameters_;
   Buffer gradients_;
 };
 

@@ -13,6 +13,7 @@
 #include "checkpoint/format/manifest.h"
 #include "engine/run/inference.h"
 #include "sharding/comm/nccl.h"
+#include "tests/support/generated_text.h"
 #include "tests/support/small_run.h"
 #include "tests/support/training_harness.h"
 
@@ -171,8 +172,8 @@ TEST_F(CudaRun, EvaluationOfACheckpointIsTheLastOneOfItsRun) {
   EXPECT_EQ(engine::evaluate_checkpoint(request).loss,
             nlohmann::json::parse(lines.back()).at("val_loss").get<double>());
   // More tokens than the context holds, so every length of a pass occurs.
-  const std::string text = engine::sample_checkpoint(request, "the", {.num_tokens = 20});
-  EXPECT_EQ(engine::sample_checkpoint(request, "the", {.num_tokens = 20}), text);
+  const std::string text = test::generated_text(request, "the", {.num_tokens = 20});
+  EXPECT_EQ(test::generated_text(request, "the", {.num_tokens = 20}), text);
 }
 
 // What a machine with one GPU can show of NCCL: that calls arrive, and that an abort is heard.

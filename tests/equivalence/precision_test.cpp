@@ -17,7 +17,7 @@ constexpr int kSteps = 3;
 struct Types {
   const char* name;
   sharding::Precision precision;
-  optim::MomentType moments{};
+  optim::MomentType moment_type{};
 };
 
 const Types kTypes[] = {
@@ -35,7 +35,7 @@ engine::TrainingOptions training_in(const Types& types, bool tied = true) {
   engine::TrainingOptions options = tiny_training(tiny_model(tied));
   options.precision = types.precision;
   options.model.dtype = types.precision.parameters;
-  options.optimizer.moments = types.moments;
+  options.optimizer.moment_type = types.moment_type;
   if (types.precision.parameters == DType::kF16) {
     options.loss_scaling.mode = optim::LossScaling::Mode::kDynamic;
     options.loss_scaling.initial_scale_power = 8;
@@ -110,7 +110,7 @@ TEST(PrecisionLadder, TypesChangeWhatIsComputedALittle) {
 // Rounding at random is addressed by the element, not by where it lies.
 TEST(PrecisionLadder, RandomRoundingOfMomentsSurvivesResharding) {
   const Types& types = kTypes[4];
-  ASSERT_TRUE(types.moments.stochastic);
+  ASSERT_TRUE(types.moment_type.stochastic);
   const Outcome one = train(training_in(types), {.world_size = 1, .num_micro_steps = 4}, kSteps);
   Outcome four = train(training_in(types), {.world_size = 4, .stage = 3}, kSteps);
   four.grad_norms = one.grad_norms;  // equal to one ulp only, see the ladder's row 2

@@ -8,6 +8,7 @@
 
 #include "checkpoint/format/manifest.h"
 #include "engine/run/inference.h"
+#include "tests/support/generated_text.h"
 #include "tests/support/pairwise.h"
 #include "tests/support/separate_device.h"
 #include "tests/support/small_run.h"
@@ -104,11 +105,11 @@ TEST(SeparateDevice, EvaluatesAndSamplesACheckpointAsTheHostDoes) {
   engine::TrainedModelRequest request;
   request.checkpoint = folder.file("run/checkpoints/" + checkpoint::step_directory_name(kSteps));
   const double loss = engine::evaluate_checkpoint(request).loss;
-  const std::string text = engine::sample_checkpoint(request, "the", {.num_tokens = 20});
+  const std::string text = test::generated_text(request, "the", {.num_tokens = 20});
   for (const bool deferred : {false, true}) {
     request.machine = std::make_shared<SeparateDevice>(deferred);
     EXPECT_EQ(engine::evaluate_checkpoint(request).loss, loss);
-    EXPECT_EQ(engine::sample_checkpoint(request, "the", {.num_tokens = 20}), text);
+    EXPECT_EQ(test::generated_text(request, "the", {.num_tokens = 20}), text);
   }
 }
 
@@ -122,7 +123,7 @@ TEST(SeparateDeviceDeathTest, HostCodeThatReadsDeviceMemoryDies) {
     engine::run_ranks(launch, [&](sharding::Rank& rank) {
       const engine::ShardedModel model(options, rank);
       rank.guard([] {});
-      std::printf("%f\n", static_cast<double>(*model.units()[0].master(0).as<float>()));
+      std::printf("%f\n", static_cast<double>(*model.units()[0].fp32_slice(0).as<float>()));
     });
   };
   EXPECT_DEATH(reads_a_parameter(), "");

@@ -8,6 +8,7 @@
 #include "engine/run/run.h"
 #include "tests/checkpoint/support/manifest_editor.h"
 #include "tests/fuzz/json_edits.h"
+#include "tests/support/generated_text.h"
 
 namespace sherd::fuzz {
 namespace {
@@ -105,7 +106,7 @@ void use(Bytes bytes) {
   const engine::TrainedModelRequest request{
       .checkpoint = victim.path(), .ranks = {}, .machine = processor()};
   expect_answer([&] { engine::evaluate_checkpoint(request); }, kTraining);
-  expect_answer([&] { engine::sample_checkpoint(request, "a", {.num_tokens = 2}); }, kTraining);
+  expect_answer([&] { test::generated_text(request, "a", {.num_tokens = 2}); }, kTraining);
 }
 
 }  // namespace

@@ -105,7 +105,7 @@ LambUpdate lamb(const Slice& slice) {
           .beta1 = 0.9f,
           .beta2 = 0.999f,
           .eps = 1e-6f,
-          .time_step = 7};
+          .update_number = 7};
 }
 
 class CudaUpdate : public test::OnGpu {};
@@ -113,7 +113,7 @@ class CudaUpdate : public test::OnGpu {};
 TEST_F(CudaUpdate, AdamAndAdamWHaveTheCpusBits) {
   for (const bool decoupled : {true, false}) {
     has_the_cpus_bits([=](Stream& stream, const Slice& slice) {
-      for (std::int64_t time_step : {1, 2, 3}) {
+      for (std::int64_t update_number : {1, 2, 3}) {
         adam_update(stream, {.common = slice.common,
                              .exp_avg = slice.first,
                              .exp_avg_sq = slice.second,
@@ -121,7 +121,7 @@ TEST_F(CudaUpdate, AdamAndAdamWHaveTheCpusBits) {
                              .beta1 = 0.9f,
                              .beta2 = 0.95f,
                              .eps = 1e-8f,
-                             .time_step = time_step});
+                             .update_number = update_number});
       }
     });
   }

@@ -82,7 +82,7 @@ TEST_P(UpdateByNorm, LambMatchesTheOracleCallByCallOnAnyNumberOfThreads) {
   LambUpdate args;
   args.common = common_of(0.3f);
   args.beta2 = 0.95f;
-  args.time_step = 3;
+  args.update_number = 3;
   const Outputs out = test::on_any_number_of_threads([&](Stream& stream) {
     Slice slice = before;
     OwnedTensor sums(DType::kF64, 2 * kNumSegments);

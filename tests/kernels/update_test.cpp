@@ -37,11 +37,13 @@ Values values_with_padding(std::uint64_t seed) {
 // An element-wise optimizer, as the kernel and as the oracle take it.
 struct Optimizer {
   const char* name;
-  void (*step)(Stream&, const UpdateCommon&, Tensor first, Tensor second, std::int64_t time_step);
-  void (*oracle)(UpdateState&, const Values& gradient, const UpdateCommon&, std::int64_t time_step);
+  void (*step)(Stream&, const UpdateCommon&, Tensor first, Tensor second,
+               std::int64_t update_number);
+  void (*oracle)(UpdateState&, const Values& gradient, const UpdateCommon&,
+                 std::int64_t update_number);
 };
 
-AdamUpdate adam(const UpdateCommon& common, bool decoupled, std::int64_t time_step) {
+AdamUpdate adam(const UpdateCommon& common, bool decoupled, std::int64_t update_number) {
   return {.common = common,
           .exp_avg = {},
           .exp_avg_sq = {},
@@ -49,21 +51,21 @@ AdamUpdate adam(const UpdateCommon& common, bool decoupled, std::int64_t time_st
           .beta1 = 0.9f,
           .beta2 = 0.95f,
           .eps = 1e-8f,
-          .time_step = time_step};
+          .update_number = update_number};
 }
 
 template <bool kDecoupled>
 void adam_step(Stream& stream, const UpdateCommon& common, Tensor first, Tensor second,
-               std::int64_t time_step) {
-  AdamUpdate args = adam(common, kDecoupled, time_step);
+               std::int64_t update_number) {
+  AdamUpdate args = adam(common, kDecoupled, update_number);
   args.exp_avg = first;
   args.exp_avg_sq = second;
   adam_update(stream, args);
 }
 template <bool kDecoupled>
 void adam_oracle(UpdateState& state, const Values& gradient, const UpdateCommon& common,
-                 std::int64_t time_step) {
-  oracle::adam_update(state, gradient, adam(common, kDecoupled, time_step));
+                 std::int64_t update_number) {
+  oracle::adam_update(state, gradient, adam(common, kDecoupled, update_number));
 }
 
 template <bool kMomentum>
@@ -249,7 +251,7 @@ TEST(AdamUpdate, CorrectsTheBiasOfEarlyAndLateSteps) {
     args.common.lr = 0.1f;
     args.exp_avg = m;
     args.exp_avg_sq = v;
-    args.time_step = step;
+    args.update_number = step;
     UpdateState state{{1.0}, {0.5}, {2.0}};
     oracle::adam_update(state, {-0.25}, args);
     adam_update(*test::compute_stream(), args);

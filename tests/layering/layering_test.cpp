@@ -60,6 +60,8 @@ const std::vector<Layer> kLayers = {
      {"core", "kernels", "optim", "sharding/comm", "sharding/mesh", "sharding/state",
       "sharding/zero", "checkpoint", "checkpoint/store", "engine/huggingface", "engine/model",
       "engine/data", "engine/report", "engine/recipe"}},
+    {"engine/generate",
+     {"core", "kernels", "sharding/mesh", "engine/model", "engine/data", "engine/train"}},
     {"engine/launch",
      {"core", "kernels", "sharding/comm", "sharding/mesh", "engine/recipe", "engine/train"}},
     {"engine/plan",
@@ -68,11 +70,11 @@ const std::vector<Layer> kLayers = {
     {"engine/run",
      {"core", "kernels", "checkpoint", "checkpoint/store", "checkpoint/interchange",
       "engine/huggingface", "engine/model", "engine/data", "engine/report", "engine/recipe",
-      "engine/train", "engine/launch", "engine/plan"}},
+      "engine/train", "engine/generate", "engine/launch", "engine/plan"}},
     {"engine/main",
      {"core", "checkpoint", "checkpoint/store", "checkpoint/interchange", "engine/data",
       "engine/data/tokenize", "engine/data/tokenizer", "engine/report", "engine/recipe",
-      "engine/launch", "engine/plan", "engine/run"}},
+      "engine/generate", "engine/launch", "engine/plan", "engine/run"}},
 };
 
 struct Home {

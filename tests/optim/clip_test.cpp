@@ -21,10 +21,10 @@ float gradient(std::uint64_t parameter, std::int64_t i) {
 // Writes the whole gradient where it is held whole, so that a rank that added more than its own
 // slices would be seen.
 void set_gradients(const UnitState& unit, int rank) {
-  for (int owner = 0; owner < unit.layout().num_slices(); ++owner) {
-    if (unit.placement().gradients_sharded() && owner != rank) continue;
-    auto* slice = unit.gradient(owner).as<float>();
-    for (const sharding::Piece& piece : unit.layout().pieces(owner)) {
+  for (int slice_index = 0; slice_index < unit.layout().num_slices(); ++slice_index) {
+    if (unit.placement().gradients_sharded() && slice_index != rank) continue;
+    auto* slice = unit.gradient(slice_index).as<float>();
+    for (const sharding::Piece& piece : unit.layout().pieces(slice_index)) {
       const std::uint32_t parameter = unit.spec().parameters[piece.parameter].index;
       for (std::int64_t i = 0; i < piece.count; ++i) {
         slice[piece.position + i] = gradient(parameter, piece.first_element + i);

@@ -47,9 +47,9 @@ struct Compared {
 };
 
 void compare(const UnitState& unit, const oracle::WholeTensorOptimizer& whole, Compared& compared) {
-  for (const int owner : unit.updated_slices()) {
-    const float* slice = unit.master(owner).as<float>();
-    for (const sharding::Piece& piece : unit.layout().pieces(owner)) {
+  for (const int slice_index : unit.updated_slices()) {
+    const float* slice = unit.fp32_slice(slice_index).as<float>();
+    for (const sharding::Piece& piece : unit.layout().pieces(slice_index)) {
       const ParameterSpec& parameter = unit.spec().parameters[piece.parameter];
       for (std::int64_t i = 0; i < piece.count; ++i) {
         const std::int64_t element = piece.first_element + i;

@@ -11,7 +11,7 @@ namespace sherd::optim {
 namespace {
 
 // The moments of one SGD update, which are the gradient, rounded.
-std::vector<std::uint16_t> rounded_gradient(std::int64_t time_step, std::uint64_t seed) {
+std::vector<std::uint16_t> rounded_gradient(std::int64_t update_number, std::uint64_t seed) {
   sharding::Rank rank = test::lone_rank(0, 1);
   rank.compute_stream = make_cpu_compute_stream({});
   const auto units = test::make_units(straddling_units(), sharding::placement_of(0), rank);
@@ -21,11 +21,11 @@ std::vector<std::uint16_t> rounded_gradient(std::int64_t time_step, std::uint64_
   OptimizerOptions options;
   options.type = OptimizerType::kSgd;
   options.momentum = 0.9f;
-  options.moments = {DType::kBF16, true, seed};
+  options.moment_type = {DType::kBF16, true, seed};
   const auto optimizer = make_optimizer(options, rank, units);
-  take_step(rank.compute(), *optimizer, units, {0.01f, time_step, 1.0f});
+  take_step(rank.compute(), *optimizer, units, {0.01f, update_number, 1.0f});
   std::vector<std::uint16_t> bits;
-  for (const MomentPiece& piece : optimizer->moments()) {
+  for (const MomentPiece& piece : optimizer->moment_pieces()) {
     for (std::int64_t i = 0; i < piece.data.numel; ++i) {
       bits.push_back(piece.data.as<BFloat16>()[i].bits);
     }

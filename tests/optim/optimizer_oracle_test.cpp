@@ -74,10 +74,10 @@ struct Deviation {
 };
 
 void compare(const UnitState& unit, const WholeTensorOptimizer& whole, Deviation& deviation) {
-  for (const int owner : unit.updated_slices()) {
-    const Tensor slice = unit.master(owner);
+  for (const int slice_index : unit.updated_slices()) {
+    const Tensor slice = unit.fp32_slice(slice_index);
     std::vector<bool> padding(static_cast<std::size_t>(slice.numel), true);
-    for (const sharding::Piece& piece : unit.layout().pieces(owner)) {
+    for (const sharding::Piece& piece : unit.layout().pieces(slice_index)) {
       const ParameterSpec& parameter = unit.spec().parameters[piece.parameter];
       for (std::int64_t i = 0; i < piece.count; ++i) {
         const std::int64_t element = piece.first_element + i;
@@ -88,7 +88,7 @@ void compare(const UnitState& unit, const WholeTensorOptimizer& whole, Deviation
         if (error <= deviation.largest) continue;
         deviation.largest = error;
         deviation.where = fmt::format("{}[{}] on slice {}: {:.9g}, expected {:.9g}", parameter.name,
-                                      element, owner, actual, expected);
+                                      element, slice_index, actual, expected);
       }
     }
     for (std::int64_t i = 0; i < slice.numel; ++i) {

@@ -39,8 +39,8 @@ inline std::vector<UnitSpec> straddling_units() {
 inline std::vector<int> slices_of_parameters(const sharding::FlatLayout& layout,
                                              std::size_t num_parameters) {
   std::vector<int> counts(num_parameters, 0);
-  for (int owner = 0; owner < layout.num_slices(); ++owner) {
-    for (const sharding::Piece& piece : layout.pieces(owner)) {
+  for (int slice_index = 0; slice_index < layout.num_slices(); ++slice_index) {
+    for (const sharding::Piece& piece : layout.pieces(slice_index)) {
       ++counts[static_cast<std::size_t>(piece.parameter)];
     }
   }
@@ -60,9 +60,9 @@ inline float gradient_value(int step, std::uint32_t parameter, std::int64_t elem
 /// Writes f(parameter index, element) into the gradients of every slice that this rank updates.
 template <class Value>
 void fill_gradients(const sharding::UnitState& unit, Value&& value) {
-  for (const int owner : unit.updated_slices()) {
-    float* slice = unit.gradient(owner).as<float>();
-    for (const sharding::Piece& piece : unit.layout().pieces(owner)) {
+  for (const int slice_index : unit.updated_slices()) {
+    float* slice = unit.gradient(slice_index).as<float>();
+    for (const sharding::Piece& piece : unit.layout().pieces(slice_index)) {
       const std::uint32_t parameter = unit.spec().parameters[piece.parameter].index;
       for (std::int64_t i = 0; i < piece.count; ++i) {
         slice[piece.position + i] = value(parameter, piece.first_element + i);

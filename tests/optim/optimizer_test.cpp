@@ -60,9 +60,9 @@ double decay_of(const ParameterSpec& parameter) {
 }
 
 void set_gradients(const UnitState& unit, int step) {
-  for (const int owner : unit.updated_slices()) {
-    auto* slice = unit.gradient(owner).as<float>();
-    for (const sharding::Piece& piece : unit.layout().pieces(owner)) {
+  for (const int slice_index : unit.updated_slices()) {
+    auto* slice = unit.gradient(slice_index).as<float>();
+    for (const sharding::Piece& piece : unit.layout().pieces(slice_index)) {
       const std::uint32_t parameter = unit.spec().parameters[piece.parameter].index;
       for (std::int64_t i = 0; i < piece.count; ++i) {
         slice[piece.position + i] = gradient(parameter, piece.first_element + i, step);
@@ -82,10 +82,10 @@ double element_after(const ParameterSpec& parameter, std::int64_t i,
 }
 
 void check_parameters(const UnitState& unit, const ElementStep& element_step) {
-  for (const int owner : unit.updated_slices()) {
-    const Tensor slice = unit.master(owner);
+  for (const int slice_index : unit.updated_slices()) {
+    const Tensor slice = unit.fp32_slice(slice_index);
     std::vector<double> expected(static_cast<std::size_t>(slice.numel), 0.0);  // padding stays zero
-    for (const sharding::Piece& piece : unit.layout().pieces(owner)) {
+    for (const sharding::Piece& piece : unit.layout().pieces(slice_index)) {
       const ParameterSpec& parameter = unit.spec().parameters[piece.parameter];
       for (std::int64_t i = 0; i < piece.count; ++i) {
         expected[static_cast<std::size_t>(piece.position + i)] =
@@ -95,7 +95,7 @@ void check_parameters(const UnitState& unit, const ElementStep& element_step) {
     for (std::int64_t i = 0; i < slice.numel; ++i) {
       const double value = expected[static_cast<std::size_t>(i)];
       ASSERT_NEAR(slice.as<float>()[i], value, value == 0.0 ? 0.0 : kTolerance)
-          << unit.name() << " slice " << owner << " of " << unit.layout().num_slices();
+          << unit.name() << " slice " << slice_index << " of " << unit.layout().num_slices();
     }
   }
 }

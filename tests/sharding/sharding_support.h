@@ -64,9 +64,9 @@ inline float number(std::uint64_t a, std::uint64_t b, std::uint64_t c, std::uint
 /// Writes f(parameter index, element) into every slice that this rank updates.
 template <class Value>
 void fill_slices(const sharding::UnitState& unit, Value&& value) {
-  for (const int owner : unit.updated_slices()) {
-    float* slice = unit.master(owner).as<float>();
-    for (const sharding::Piece& piece : unit.layout().pieces(owner)) {
+  for (const int slice_index : unit.updated_slices()) {
+    float* slice = unit.fp32_slice(slice_index).as<float>();
+    for (const sharding::Piece& piece : unit.layout().pieces(slice_index)) {
       const std::uint32_t parameter = unit.spec().parameters[piece.parameter].index;
       for (std::int64_t i = 0; i < piece.count; ++i) {
         slice[piece.position + i] = value(parameter, piece.first_element + i);

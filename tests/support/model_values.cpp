@@ -9,9 +9,9 @@ void set_parameters(engine::ShardedModel& model, const ValuesByName& values) {
   model.rank().gather().synchronize();
   for (std::size_t u = 0; u < model.units().size(); ++u) {
     const sharding::UnitState& unit = model.units()[u];
-    for (const int owner : unit.updated_slices()) {
-      float* slice = unit.master(owner).as<float>();
-      for (const sharding::Piece& piece : unit.layout().pieces(owner)) {
+    for (const int slice_index : unit.updated_slices()) {
+      float* slice = unit.fp32_slice(slice_index).as<float>();
+      for (const sharding::Piece& piece : unit.layout().pieces(slice_index)) {
         const auto& whole = values.at(unit.spec().parameters[piece.parameter].name);
         std::copy_n(whole.begin() + piece.first_element, piece.count, slice + piece.position);
       }

@@ -35,8 +35,8 @@ double sign_of(double x) {
 }
 
 // 1 - beta^t: what a moment that began at zero lacks.
-double correction(float beta, std::int64_t time_step) {
-  return 1.0 - std::pow(static_cast<double>(beta), static_cast<double>(time_step));
+double correction(float beta, std::int64_t update_number) {
+  return 1.0 - std::pow(static_cast<double>(beta), static_cast<double>(update_number));
 }
 
 void average(double& moment, float beta, double value) {
@@ -44,8 +44,8 @@ void average(double& moment, float beta, double value) {
 }
 
 Values lamb_direction(const UpdateState& state, const kernels::LambUpdate& args) {
-  const double correction1 = correction(args.beta1, args.time_step);
-  const double correction2 = correction(args.beta2, args.time_step);
+  const double correction1 = correction(args.beta1, args.update_number);
+  const double correction2 = correction(args.beta2, args.update_number);
   Values direction(state.parameter.size(), 0.0);
   for_each_element(args.common, [&](const Element& e) {
     direction[e.index] = state.first_moment[e.index] / correction1 /
@@ -68,8 +68,8 @@ SegmentNorms squares(const UpdateCommon& common, const Values& parameter, const 
 }  // namespace
 
 void adam_update(UpdateState& state, const Values& gradient, const kernels::AdamUpdate& args) {
-  const double correction1 = correction(args.beta1, args.time_step);
-  const double correction2 = correction(args.beta2, args.time_step);
+  const double correction1 = correction(args.beta1, args.update_number);
+  const double correction2 = correction(args.beta2, args.update_number);
   for_each_element(args.common, [&](const Element& e) {
     double& p = state.parameter[e.index];
     double g = scaled(args.common, gradient[e.index]);

@@ -168,8 +168,8 @@ void collect_parameters(const engine::ShardedModel& model,
                         std::map<std::string, std::vector<float>>& parameters) {
   const sharding::Rank& rank = model.rank();
   for (const sharding::UnitState& unit : model.units()) {
-    if (!unit.counts_slice()) continue;  // another rank writes the same
-    const Tensor slice = unit.master(unit.own_slice());
+    if (!unit.contributes_slice()) continue;  // another rank writes the same
+    const Tensor slice = unit.fp32_slice(unit.own_slice());
     for (const sharding::Piece& piece : unit.layout().pieces(unit.own_slice())) {
       const std::string& name = unit.spec().parameters[piece.parameter].name;
       const Tensor part = slice.part(piece.position, piece.count);

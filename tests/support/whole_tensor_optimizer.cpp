@@ -68,7 +68,7 @@ void WholeTensorOptimizer::step(const optim::UpdateStep& step, const ElementValu
     switch (options_.type) {
       case OptimizerType::kAdamW:
       case OptimizerType::kAdam:
-        step_adam(tensor, gradient, common, step.time_step);
+        step_adam(tensor, gradient, common, step.update_number);
         break;
       case OptimizerType::kSgd:
         sgd_update(tensor.state, gradient, {common, {}, options_.momentum});
@@ -77,7 +77,7 @@ void WholeTensorOptimizer::step(const optim::UpdateStep& step, const ElementValu
         step_lion(tensor, gradient, common);
         break;
       case OptimizerType::kLamb:
-        step_lamb(tensor, gradient, common, step.time_step);
+        step_lamb(tensor, gradient, common, step.update_number);
         break;
       case OptimizerType::kLars:
         step_lars(tensor, gradient, common);
@@ -87,7 +87,7 @@ void WholeTensorOptimizer::step(const optim::UpdateStep& step, const ElementValu
           step_muon(tensor, gradient, common);
         } else {
           common.lr *= options_.adamw_lr_ratio;
-          step_adam(tensor, gradient, common, step.time_step);
+          step_adam(tensor, gradient, common, step.update_number);
         }
         break;
     }
@@ -96,14 +96,14 @@ void WholeTensorOptimizer::step(const optim::UpdateStep& step, const ElementValu
 
 void WholeTensorOptimizer::step_adam(Tensor& tensor, const Values& gradient,
                                      const kernels::UpdateCommon& common,
-                                     std::int64_t time_step) const {
+                                     std::int64_t update_number) const {
   kernels::AdamUpdate args;
   args.common = common;
   args.decoupled_decay = options_.type != OptimizerType::kAdam;
   args.beta1 = options_.beta1;
   args.beta2 = options_.beta2;
   args.eps = options_.eps;
-  args.time_step = time_step;
+  args.update_number = update_number;
   adam_update(tensor.state, gradient, args);
 }
 
@@ -120,13 +120,14 @@ void WholeTensorOptimizer::step_lion(Tensor& tensor, const Values& gradient,
 }
 
 void WholeTensorOptimizer::step_lamb(Tensor& tensor, const Values& gradient,
-                                     const kernels::UpdateCommon& common, std::int64_t time_step) {
+                                     const kernels::UpdateCommon& common,
+                                     std::int64_t update_number) {
   kernels::LambUpdate args;
   args.common = common;
   args.beta1 = options_.beta1;
   args.beta2 = options_.beta2;
   args.eps = options_.eps;
-  args.time_step = time_step;
+  args.update_number = update_number;
   lamb_moments(tensor.state, gradient, args);
   const SegmentNorms squares = lamb_norms(tensor.state, args);
   const double p = std::sqrt(squares.parameter[0]), r = std::sqrt(squares.other[0]);

@@ -38,10 +38,10 @@ class WholeTensorOptimizer {
     Values smallest_direction;
   };
   void step_adam(Tensor& tensor, const Values& gradient, const kernels::UpdateCommon& common,
-                 std::int64_t time_step) const;
+                 std::int64_t update_number) const;
   void step_lion(Tensor& tensor, const Values& gradient, const kernels::UpdateCommon& common) const;
   void step_lamb(Tensor& tensor, const Values& gradient, const kernels::UpdateCommon& common,
-                 std::int64_t time_step);
+                 std::int64_t update_number);
   void step_lars(Tensor& tensor, const Values& gradient, const kernels::UpdateCommon& common);
   void step_muon(Tensor& tensor, const Values& gradient, const kernels::UpdateCommon& common) const;
 

@@ -1,5 +1,6 @@
 // Whole folders: what `transformers` has saved is read and computed with as it was.
 #include "tests/engine/huggingface/folder_support.h"
+#include "tests/support/generated_text.h"
 
 namespace sherd::engine {
 namespace {
@@ -32,7 +33,7 @@ TEST_F(Folder, IsNotNeededAnyMoreOnceTheRunHasBegun) {
   EXPECT_TRUE(fs::exists(newest));
   export_checkpoint({newest, folder_.file("out"), {}});
   EXPECT_TRUE(fs::exists(folder_.file("out/tokenizer_config.json")));
-  EXPECT_FALSE(sample_checkpoint({newest, {}, 1, {}}, "1 2 3", {.num_tokens = 3}).empty());
+  EXPECT_FALSE(test::generated_text({newest, {}, 1, {}}, "1 2 3", {.num_tokens = 3}).empty());
   // Another run can't begin with it.
   EXPECT_EQ(test::error_text<RecipeErrors>([&] { train(recipe(model), "other", 1, 1); }),
             "folder.yaml:1: model.from is " + model + ", and there is no such folder.");

@@ -239,7 +239,7 @@ Computed compute(const Family& family) {
   }
   const auto head = model::head_parameters(shape, parameters.head(shape));
   for (std::int64_t t = 0; t < shape.tokens(); ++t) {
-    const Tensor row = transformer.token_logits(head, t);
+    const Tensor row = transformer.logits(head, t, 1);
     stream->synchronize();
     const auto* logits = row.as<float>();
     computed.logits.insert(computed.logits.end(), logits, logits + shape.vocab_size);
@@ -320,6 +320,44 @@ TEST_P(Families, HaveTheParametersThatTheFileNames) {
 TEST_P(Families, GiveTransformersLogitsLossAndGradientsOfEveryTensor) {
   const Distance off = distance(Family(GetParam()));
   EXPECT_LE(off.worst, 1.0) << off.where;
+}
+
+// Logits of all tokens of the first sequence, in passes of so many tokens; without a cache in one.
+std::vector<float> logits_of(const Family& family, std::vector<std::int64_t> passes, bool cached) {
+  model::ModelShape shape = family.shape();
+  const auto inputs = tokens(shape, 1000);
+  shape.sequences = 1;
+  if (cached) shape.cached_positions = shape.seq_length;
+  HeapAllocator memory;
+  const auto stream = make_cpu_compute_stream({});
+  model::Transformer transformer(shape, memory, *stream);
+  const Units parameters(shape, &family.weights());
+  const auto head = model::head_parameters(shape, parameters.head(shape));
+  if (!cached) passes = {shape.seq_length};
+  std::vector<float> all;
+  for (std::int64_t first = 0; const std::int64_t count : passes) {
+    transformer.resize(1, count);
+    const model::Pass pass{.inputs = {inputs.data() + first, DType::kI32, count},
+                           .targets = {},
+                           .first_position = first};
+    transformer.embed(model::embedding_parameters(shape, parameters.first()), pass);
+    for (std::int64_t i = 0; i < shape.num_layers; ++i) {
+      transformer.block_forward(i, model::block_parameters(shape, parameters.block(i)), pass);
+    }
+    const Tensor logits = transformer.logits(head, 0, count);
+    stream->synchronize();
+    all.insert(all.end(), logits.as<float>(), logits.as<float>() + logits.numel);
+    first += count;
+  }
+  return all;
+}
+
+TEST_P(Families, HaveTheSameLogitsWhenKeysAndValuesAreKept) {
+  const Family family(GetParam());
+  const std::vector<float> expected = logits_of(family, {}, false);
+  const std::int64_t length = family.shape().seq_length;
+  EXPECT_EQ(logits_of(family, std::vector<std::int64_t>(length, 1), true), expected);
+  EXPECT_EQ(logits_of(family, {3, 1, length - 5, 1}, true), expected);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Families, ::testing::ValuesIn(family_names()),

@@ -64,7 +64,7 @@ TEST(ShippedRecipes, TheArenaIsWithinTwoPercentOfTheLowerBound) {
                              std::string("activation_checkpointing.mode=") + recompute,
                              std::string("optimizer.type=") + optimizer});
           const WorldPlan world = plan_world(recipe.values);
-          for (const WorldPlan::Group& group : world.groups()) {
+          for (const WorldPlan::EqualRanks& group : world.equal_ranks()) {
             std::int64_t most_alive = 0;
             for (const Phase phase : {kInit, kForward, kLoss, kBackward, kUpdate, kEvaluation}) {
               std::int64_t alive = 0;
@@ -88,7 +88,7 @@ TEST(ShippedRecipes, TheArenaIsWithinTwoPercentOfTheLowerBound) {
 
 // A world plans equal ranks once; which are equal, it must get right.
 TEST(WorldPlan, HoldsForEveryRankWhatThatRankAloneWouldPlan) {
-  std::size_t most_groups = 0;
+  std::size_t most_kinds = 0;
   for (const char* optimizer : {"adamw", "muon"}) {
     for (const char* stage : {"0", "1", "3"}) {
       for (const int ranks : {1, 3, 7, 64, 200}) {
@@ -114,11 +114,11 @@ TEST(WorldPlan, HoldsForEveryRankWhatThatRankAloneWouldPlan) {
         }
         EXPECT_EQ(world.all_arenas_bytes(), all);
         EXPECT_EQ(world.worst().arena_bytes(), most);
-        most_groups = std::max(most_groups, world.groups().size());
+        most_kinds = std::max(most_kinds, world.equal_ranks().size());
       }
     }
   }
-  EXPECT_GE(most_groups, 3u) << "Muon's ranks differ";
+  EXPECT_GE(most_kinds, 3u) << "Muon's ranks differ";
 }
 
 TEST(TrillionParameters, ArePlannedOnSixteenThousandRanks) {

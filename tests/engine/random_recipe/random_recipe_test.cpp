@@ -18,6 +18,7 @@
 #include "engine/recipe/values.h"
 #include "engine/run/inference.h"
 #include "engine/run/run.h"
+#include "tests/support/generated_text.h"
 #include "tests/support/random_recipe.h"
 
 namespace sherd::testing {
@@ -192,10 +193,10 @@ class Trial {
                                         .machine = processor()};
     const Checkpoint saved(posix_disk(), request.checkpoint);
     const auto recipe = resolved(saved.manifest().global->at("recipe")).values;
-    const std::string text = engine::sample_checkpoint(request, recipe.training.sample_prompt,
-                                                       {.num_tokens = 5, .seed = 3});
-    EXPECT_EQ(text, engine::sample_checkpoint(request, recipe.training.sample_prompt,
-                                              {.num_tokens = 5, .seed = 3}));
+    const std::string text =
+        test::generated_text(request, recipe.training.sample_prompt, {.num_tokens = 5, .seed = 3});
+    EXPECT_EQ(text, test::generated_text(request, recipe.training.sample_prompt,
+                                         {.num_tokens = 5, .seed = 3}));
     if (recipe.data.validation_path.empty() && recipe.data.validation_fraction < 0.1) return;
     EXPECT_TRUE(std::isfinite(engine::evaluate_checkpoint(request).loss));
   }

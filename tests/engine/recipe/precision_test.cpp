@@ -271,9 +271,9 @@ TEST(TrainingOptions, TakeThePrecisionOfARecipe) {
   EXPECT_EQ(options.precision.accumulate, DType::kBF16);
   EXPECT_EQ(options.model.dtype, DType::kBF16);
   EXPECT_EQ(options.model.recompute, Recompute::kSelective);
-  EXPECT_EQ(options.optimizer.moments.dtype, DType::kBF16);
-  EXPECT_TRUE(options.optimizer.moments.stochastic);
-  EXPECT_EQ(options.optimizer.moments.seed, 9u);
+  EXPECT_EQ(options.optimizer.moment_type.dtype, DType::kBF16);
+  EXPECT_TRUE(options.optimizer.moment_type.stochastic);
+  EXPECT_EQ(options.optimizer.moment_type.seed, 9u);
   EXPECT_EQ(options.loss_scaling.mode, LossScaling::Mode::kNone);
   EXPECT_EQ(training_options(tiny({"activation_checkpointing.mode=full"})).model.recompute,
             Recompute::kFull);

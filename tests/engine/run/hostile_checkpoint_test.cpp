@@ -14,6 +14,7 @@
 #include "engine/run/inference.h"
 #include "tests/checkpoint/support/manifest_editor.h"
 #include "tests/support/error_text.h"
+#include "tests/support/generated_text.h"
 #include "tests/support/small_run.h"
 
 namespace sherd::testing {
@@ -75,7 +76,7 @@ class HostileCheckpoint : public ::testing::Test {
         error_text<ErrorType>([&] { engine::evaluate_checkpoint(request); });
     EXPECT_NE(of_eval.find(why), std::string::npos) << of_eval;
     const std::string of_sample =
-        error_text<ErrorType>([&] { engine::sample_checkpoint(request, "a", {.num_tokens = 1}); });
+        error_text<ErrorType>([&] { test::generated_text(request, "a", {.num_tokens = 1}); });
     EXPECT_NE(of_sample.find(why), std::string::npos) << of_sample;
   }
 
@@ -92,7 +93,7 @@ TEST_F(HostileCheckpoint, TheUntouchedOneIsResumedEvaluatedAndSampled) {
   const std::string run = edited([](ordered_json&) {});
   EXPECT_EQ(refusal_to_resume(run), "(no error)");
   EXPECT_GT(engine::evaluate_checkpoint(request(run)).num_tokens, 0);
-  EXPECT_EQ(engine::sample_checkpoint(request(run), "a", {.num_tokens = 1})[0], 'a');
+  EXPECT_EQ(test::generated_text(request(run), "a", {.num_tokens = 1})[0], 'a');
 }
 
 TEST_F(HostileCheckpoint, CountersThatNoRunHasAreRefusedByName) {

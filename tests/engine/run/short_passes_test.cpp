@@ -5,6 +5,7 @@
 #include "checkpoint/format/manifest.h"
 #include "engine/run/inference.h"
 #include "engine/run/run.h"
+#include "tests/support/generated_text.h"
 #include "tests/support/temp_folder.h"
 
 namespace sherd::engine {
@@ -39,7 +40,7 @@ TEST(ShortPasses, OfASampleFitTheMemoryThatIsPlannedForWholeBatchesInEveryPrecis
       const std::string checkpoint =
           folder.file(fmt::format("{}/checkpoints/{}", type, checkpoint::step_directory_name(1)));
       const std::string sample =
-          sample_checkpoint({.checkpoint = checkpoint, .ranks = 1}, "ab", {.num_tokens = 70});
+          test::generated_text({.checkpoint = checkpoint, .ranks = 1}, "ab", {.num_tokens = 70});
       EXPECT_TRUE(sample.starts_with("ab")) << sample;
       EXPECT_GE(sample.size(), 72u);
     }

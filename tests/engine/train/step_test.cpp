@@ -170,7 +170,7 @@ TEST(Step, AfterSkippedStepsTrainingIsThatOfTheOtherBatchesAlone) {
       options.model.dropout = 0.0;
       options.optimizer.type = type;
       options.optimizer.momentum = 0.9f;
-      options.optimizer.moments = {moments, moments == DType::kBF16, 7};
+      options.optimizer.moment_type = {moments, moments == DType::kBF16, 7};
       options.loss_scaling.mode = LossScaling::Mode::kDynamic;
       options.loss_scaling.initial_scale_power = 6;
       options.loss_scaling.hysteresis = 1;

@@ -40,13 +40,15 @@ TEST(FlatLayout, GivesEveryRankASliceEvenOfOneElement) {
   const FlatLayout layout(unit_of({{1}}), 5);
   EXPECT_EQ(layout.numel(), 320);
   EXPECT_EQ(layout.pieces(0).size(), 1u);
-  for (int owner = 1; owner < 5; ++owner) EXPECT_TRUE(layout.pieces(owner).empty());
+  for (int slice_index = 1; slice_index < 5; ++slice_index)
+    EXPECT_TRUE(layout.pieces(slice_index).empty());
 }
 
 TEST(FlatLayout, GivesAUnitWithoutParametersPaddingOnly) {
   const FlatLayout layout(unit_of({}), 3);
   EXPECT_EQ(layout.numel(), 192);
-  for (int owner = 0; owner < 3; ++owner) EXPECT_TRUE(layout.pieces(owner).empty());
+  for (int slice_index = 0; slice_index < 3; ++slice_index)
+    EXPECT_TRUE(layout.pieces(slice_index).empty());
 }
 
 // Writes each piece's (parameter, element) into its slice, then reads it through the views.
@@ -60,9 +62,9 @@ TEST(FlatLayout, CoversEveryElementOnceInWorldsOneToNine) {
       std::vector<std::int32_t> memory(static_cast<std::size_t>(layout.numel()), -1);
       const Tensor full{memory.data(), DType::kI32, layout.numel()};
       std::int64_t covered = 0;
-      for (int owner = 0; owner < world; ++owner) {
-        auto* slice = layout.slice(full, owner).as<std::int32_t>();
-        for (const Piece& piece : layout.pieces(owner)) {
+      for (int slice_index = 0; slice_index < world; ++slice_index) {
+        auto* slice = layout.slice(full, slice_index).as<std::int32_t>();
+        for (const Piece& piece : layout.pieces(slice_index)) {
           ASSERT_GE(piece.position, 0);
           ASSERT_LE(piece.position + piece.count, layout.slice_numel());
           for (std::int64_t i = 0; i < piece.count; ++i, ++covered) {
@@ -115,7 +117,8 @@ TEST(FlatLayout, CutsATensorThatStraddlesThreeRanks) {
 
   const FlatLayout wide(unit_of({{170}}), 3);  // one tensor over all three
   std::vector<std::int64_t> counts;
-  for (int owner = 0; owner < 3; ++owner) counts.push_back(wide.pieces(owner)[0].count);
+  for (int slice_index = 0; slice_index < 3; ++slice_index)
+    counts.push_back(wide.pieces(slice_index)[0].count);
   EXPECT_EQ(counts, (std::vector<std::int64_t>{64, 64, 42}));
 }
 

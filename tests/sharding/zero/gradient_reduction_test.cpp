@@ -116,10 +116,10 @@ void backward(const Case& example, const std::vector<UnitState>& units,
 }
 
 void check(const Case& example, const UnitState& unit, int step) {
-  for (const int owner : unit.updated_slices()) {
-    const Tensor slice = unit.gradient(owner);
+  for (const int slice_index : unit.updated_slices()) {
+    const Tensor slice = unit.gradient(slice_index);
     std::vector<bool> covered(static_cast<std::size_t>(slice.numel), false);
-    for (const Piece& piece : unit.layout().pieces(owner)) {
+    for (const Piece& piece : unit.layout().pieces(slice_index)) {
       const std::uint32_t parameter = unit.spec().parameters[piece.parameter].index;
       for (std::int64_t i = 0; i < piece.count; ++i) {
         covered[static_cast<std::size_t>(piece.position + i)] = true;

@@ -195,9 +195,10 @@ class Gradients {
 
   void check(int step) {
     for (const UnitState& unit : units_) {
-      for (const int owner : unit.updated_slices()) {
-        for (const Piece& piece : unit.layout().pieces(owner)) {
-          const float* actual = unit.gradient(owner).part(piece.position, piece.count).as<float>();
+      for (const int slice_index : unit.updated_slices()) {
+        for (const Piece& piece : unit.layout().pieces(slice_index)) {
+          const float* actual =
+              unit.gradient(slice_index).part(piece.position, piece.count).as<float>();
           const std::uint32_t index = unit.spec().parameters[piece.parameter].index;
           for (std::int64_t i = 0; i < piece.count; ++i) {
             num_wrong_ += actual[i] != sum_of(step, index, piece.first_element + i);

@@ -107,9 +107,9 @@ TEST(UnitState, TheF32SliceIsAViewOfTheResidentParameters) {
   for (int stage = 0; stage <= 2; ++stage) {
     const Rank rank = test::lone_rank(2, 3);
     const UnitState unit({spec, placement_of(stage), {}, rank.mesh}, rank);
-    for (const int owner : unit.updated_slices()) {
-      EXPECT_EQ(unit.master(owner).data,
-                unit.layout().slice(unit.resident_parameters(), owner).data);
+    for (const int slice_index : unit.updated_slices()) {
+      EXPECT_EQ(unit.fp32_slice(slice_index).data,
+                unit.layout().slice(unit.resident_parameters(), slice_index).data);
     }
   }
 }
@@ -121,8 +121,8 @@ TEST(UnitState, StageThreeHoldsNoResidentParameters) {
     const UnitState unit({spec, placement_of(3), {dtype, DType::kF32, DType::kF32}, rank.mesh},
                          rank);
     EXPECT_FALSE(unit.resident_parameters());
-    EXPECT_EQ(unit.master(0).numel, unit.layout().slice_numel());
-    EXPECT_EQ(unit.master(0).dtype, DType::kF32);
+    EXPECT_EQ(unit.fp32_slice(0).numel, unit.layout().slice_numel());
+    EXPECT_EQ(unit.fp32_slice(0).dtype, DType::kF32);
   }
 }
 
@@ -134,10 +134,10 @@ TEST(UnitState, RefreshRoundsTheMasterIntoItsPlaceInTheResidentParameters) {
     const UnitState unit(
         {spec, placement_of(stage), {DType::kBF16, DType::kF32, DType::kF32}, rank.mesh}, rank);
     test::fill_slices(unit, [](auto p, auto i) { return test::number(p, i, 1); });
-    for (const int owner : unit.updated_slices()) {
-      unit.refresh_resident(*stream, owner);
-      const float* master = unit.master(owner).as<float>();
-      const Tensor slice = unit.layout().slice(unit.resident_parameters(), owner);
+    for (const int slice_index : unit.updated_slices()) {
+      unit.refresh_resident(*stream, slice_index);
+      const float* master = unit.fp32_slice(slice_index).as<float>();
+      const Tensor slice = unit.layout().slice(unit.resident_parameters(), slice_index);
       for (std::int64_t i = 0; i < slice.numel; ++i) {
         ASSERT_EQ(slice.as<BFloat16>()[i].bits, BFloat16(master[i]).bits);
       }
@@ -149,7 +149,7 @@ TEST(UnitStateDeathTest, AnotherRanksSliceIsNotThereToBeAskedFor) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const Rank rank = test::lone_rank(0, 2);
   const UnitState unit({test::small_units(1, false)[1], placement_of(3), {}, rank.mesh}, rank);
-  EXPECT_DEATH(unit.master(1), "the holder of slice 0 asked for slice 1 of block.0");
+  EXPECT_DEATH(unit.fp32_slice(1), "the holder of slice 0 asked for slice 1 of block.0");
   EXPECT_DEATH(unit.gradient(1), "the holder of slice 0 asked for gradient 1 of block.0");
 }
 

@@ -1,9 +1,10 @@
-#include "engine/run/sampling.h"
+#include "engine/generate/sample.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <set>
 
@@ -46,7 +47,7 @@ TEST(ChooseToken, TakesTheMostLikelyAtTemperatureZeroWhateverTheDraw) {
 }
 
 TEST(ChooseToken, TakesTheLowestIdOfEqualLogitsAtTemperatureZero) {
-  EXPECT_EQ(choose_token({1.0f, 2.0f, 2.0f}, {.temperature = 0.0}, 0.9), 1);
+  EXPECT_EQ(choose_token(std::vector<float>{1.0f, 2.0f, 2.0f}, {.temperature = 0.0}, 0.9), 1);
 }
 
 TEST(ChooseToken, ChoosesInProportionToSoftmax) {
@@ -67,9 +68,34 @@ TEST(ChooseToken, NeverLeavesTheTopK) {
   expect_shares(shares(four_logits(), {.top_k = 100}), {0.1, 0.4, 0.3, 0.2});
 }
 
+TEST(ChooseToken, KeepsTheFewestTokensThatReachTopP) {
+  // The likeliest have 0.4 and 0.3: together 0.7.
+  expect_shares(shares(four_logits(), {.top_p = 0.39}), {0.0, 1.0, 0.0, 0.0});
+  expect_shares(shares(four_logits(), {.top_p = 0.69}), {0.0, 4 / 7., 3 / 7., 0.0});
+  expect_shares(shares(four_logits(), {.top_p = 0.71}), {0.0, 4 / 9., 3 / 9., 2 / 9.});
+  expect_shares(shares(four_logits(), {.top_p = 0.0}), {0.0, 1.0, 0.0, 0.0});
+}
+
+TEST(ChooseToken, AppliesTopPToWhatTopKHasLeft) {
+  // Of two tokens with 4/7 and 3/7, 0.5 leaves one, 0.6 both.
+  expect_shares(shares(four_logits(), {.top_k = 2, .top_p = 0.5}), {0.0, 1.0, 0.0, 0.0});
+  expect_shares(shares(four_logits(), {.top_k = 2, .top_p = 0.6}), {0.0, 4 / 7., 3 / 7., 0.0});
+}
+
+TEST(ChooseToken, NeverTakesANaN) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(engine::likeliest(std::vector<float>{nan, 1.0f, nan, 2.0f}), 3);
+}
+
+TEST(LogProbability, IsTheLogarithmOfTheTokensShare) {
+  EXPECT_NEAR(engine::log_probability(four_logits(), 1), std::log(0.4), 1e-6);
+  EXPECT_NEAR(engine::log_probability(four_logits(), 0), std::log(0.1), 1e-6);
+  EXPECT_EQ(engine::log_probability(std::vector<float>{1e30f, 0.0f}, 0), 0.0);
+}
+
 TEST(ChooseToken, SurvivesLogitsThatOverflowAnExponential) {
-  EXPECT_EQ(choose_token({-3e38f, 3e38f, 0.0f}, {.temperature = 0.01}, 0.7), 1);
-  EXPECT_EQ(choose_token({1000.0f, 0.0f}, {}, 0.999), 0);
+  EXPECT_EQ(choose_token(std::vector<float>{-3e38f, 3e38f, 0.0f}, {.temperature = 0.01}, 0.7), 1);
+  EXPECT_EQ(choose_token(std::vector<float>{1000.0f, 0.0f}, {}, 0.999), 0);
 }
 
 BufferSpec input_buffer(const engine::TrainingOptions& options) {
@@ -83,7 +109,10 @@ Ids sampled(const RunShape& setup, const Ids& prompt, const engine::SamplingOpti
   run_ranks(setup, [&](sharding::Rank& rank) {
     engine::ShardedModel model(options, rank);
     const sharding::MirroredBuffer inputs(rank, input_buffer(options));
-    rank.guard([&] { texts[rank.rank] = engine::sample(model, prompt, sampling, inputs); });
+    rank.guard([&] {
+      engine::Decoder decoder(model, inputs);
+      texts[rank.rank] = engine::sample(decoder, prompt, sampling);
+    });
   });
   EXPECT_EQ(texts, std::vector<Ids>(texts.size(), texts[0])) << name_of(setup);
   return texts[0];
@@ -123,7 +152,10 @@ TEST(Sample, LeavesTheModelReadyToTrain) {
       const sharding::MirroredBuffer inputs(rank, input_buffer(options));
       std::vector<std::int32_t> memory;
       rank.guard([&] {
-        if (sample_first) engine::sample(model, {1}, {.num_tokens = 3}, inputs);
+        if (sample_first) {
+          engine::Decoder decoder(model, inputs);
+          engine::sample(decoder, {1}, {.num_tokens = 3});
+        }
         const double loss = training_step.run(0, tokens_for(options, rank, memory)).loss;
         if (rank.rank == 0) losses[sample_first] = loss;
       });

@@ -1,0 +1,24 @@
+/// Text from the model as it is: token after token, each drawn from the model's distribution.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "engine/generate/decoder.h"
+#include "engine/generate/token_choice.h"
+
+namespace sherd::engine {
+
+/// Told of every token; false ends the text with it.
+using OnToken = std::function<bool(std::int32_t token)>;
+
+/// Extends `prompt` (at least one token), at most by `options.num_tokens`. The context is the last
+/// tokens that the decoder has room for: once a text is longer, every token costs a pass over all of
+/// them, since each has moved. Where parameters are sharded a collective: all ranks draw the same
+/// numbers from the same logits, so all get the same text.
+/// Errors   Interrupted or Requeue if a signal asks to stop (stop_request.h).
+std::vector<std::int32_t> sample(Decoder& decoder, std::vector<std::int32_t> prompt,
+                                 const SamplingOptions& options, const OnToken& on_token = {});
+
+}  // namespace sherd::engine

@@ -1,0 +1,74 @@
+#include "engine/generate/text_stream.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace sherd::engine {
+namespace {
+
+constexpr std::string_view kReplacement = "\xef\xbf\xbd";  // U+FFFD, for bytes that aren't UTF-8
+
+bool ends_in_escaped_byte(std::string_view text) {
+  return text.size() >= 4 && text[text.size() - 4] == '\\' && text[text.size() - 3] == 'x';
+}
+
+// Without what may be the bytes of a character of which more are to come: three at most.
+std::size_t whole_characters(std::string_view text) {
+  for (int i = 0; i < 3; ++i) {
+    if (text.ends_with(kReplacement)) {
+      text.remove_suffix(kReplacement.size());
+    } else if (ends_in_escaped_byte(text)) {
+      text.remove_suffix(4);
+    }
+  }
+  return text.size();
+}
+
+// The length of the longest end of `text` with which `stop` begins.
+std::size_t begun(std::string_view text, std::string_view stop) {
+  for (std::size_t length = std::min(stop.size(), text.size()); length > 0; --length) {
+    if (text.ends_with(stop.substr(0, length))) return length;
+  }
+  return 0;
+}
+
+}  // namespace
+
+TextStream::TextStream(TextOf text_of, std::vector<std::int32_t> prompt,
+                       std::vector<std::string> stops)
+    : text_of_(std::move(text_of)),
+      ids_(std::move(prompt)),
+      prompt_length_(text_of_(ids_).size()),
+      stops_(std::move(stops)) {
+  std::erase(stops_, "");
+}
+
+bool TextStream::add(std::int32_t token) {
+  ids_.push_back(token);
+  const std::string all = text_of_(ids_);
+  text_ = all.substr(std::min(prompt_length_, all.size()));
+  std::size_t end = std::string::npos;
+  for (const std::string& stop : stops_) end = std::min(end, text_.find(stop));
+  if (end == std::string::npos) return true;
+  text_.resize(end);
+  stopped_ = true;
+  return false;
+}
+
+std::string TextStream::take(bool is_end) {
+  std::size_t end = text_.size();
+  if (!is_end && !stopped_) {
+    end = whole_characters(text_);
+    std::size_t held = 0;
+    for (const std::string& stop : stops_) {
+      held = std::max(held, begun(std::string_view(text_).substr(0, end), stop));
+    }
+    end -= held;
+  }
+  if (end <= taken_) return "";
+  std::string piece = text_.substr(taken_, end - taken_);
+  taken_ = end;
+  return piece;
+}
+
+}  // namespace sherd::engine

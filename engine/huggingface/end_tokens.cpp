@@ -1,0 +1,43 @@
+#include "engine/huggingface/end_tokens.h"
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/format/strict_json.h"
+#include "core/error.h"
+#include "engine/huggingface/config.h"
+
+namespace sherd::huggingface {
+namespace {
+
+constexpr std::int64_t kMaxFileBytes = 16 << 20;
+
+std::int32_t token_of(const nlohmann::json& value, const std::string& path) {
+  const std::uint64_t id =
+      value.is_number_unsigned() ? value.get<std::uint64_t>() : ~std::uint64_t{0};
+  if (id > std::numeric_limits<std::int32_t>::max()) {
+    throw DataError("{}: eos_token_id is {}; a token id or a list of them was expected.", path,
+                    value.dump().substr(0, 40));
+  }
+  return static_cast<std::int32_t>(id);
+}
+
+}  // namespace
+
+std::vector<std::int32_t> end_tokens(checkpoint::Disk& disk, const std::string& folder) {
+  for (const std::string name : {"generation_config.json", kConfigName}) {
+    const std::string path = folder + "/" + name;
+    if (!checkpoint::exists(disk, path)) continue;
+    const nlohmann::json file =
+        checkpoint::parse_strict(checkpoint::read_file(disk, path, kMaxFileBytes), path);
+    const auto found = file.is_object() ? file.find("eos_token_id") : file.end();
+    if (found == file.end() || found->is_null()) continue;
+    if (!found->is_array()) return {token_of(*found, path)};
+    std::vector<std::int32_t> tokens;
+    for (const nlohmann::json& value : *found) tokens.push_back(token_of(value, path));
+    return tokens;
+  }
+  return {};
+}
+
+}  // namespace sherd::huggingface

@@ -1,0 +1,75 @@
+#include "engine/run/with_weights.h"
+
+#include "engine/launch/device.h"
+#include "engine/plan/memory_plan.h"
+#include "engine/plan/memory_report.h"
+#include "engine/report/progress.h"
+
+namespace sherd::engine {
+namespace {
+
+/// As a run is checked, by what this machine has: what the checkpoint's recipe says of memory was
+/// meant for another one.
+struct Need {
+  std::int64_t of_rank = 0;
+  int num_ranks = 1;
+  DeviceLimit limit;
+
+  bool fits() const {
+    std::int64_t all = of_rank;
+    return !(limit.shared && __builtin_mul_overflow(of_rank, num_ranks, &all)) &&
+           all <= limit.bytes;
+  }
+};
+
+MemoryRequest request_of(const LaunchOptions& launch, const TrainedModel& trained) {
+  const DeviceTraits& traits = launch.machine->traits();
+  return {.mesh = launch.mesh,
+          .num_threads = launch.compute_threads(),
+          .device = traits.kind,
+          .deterministic = trained.recipe.run.deterministic,
+          .separate_memory = traits.separate_memory};
+}
+
+Need need_of(const TrainedModel& trained, const MemoryRequest& request) {
+  return {plan_inference_memory(trained.options, request).arena_bytes(), request.mesh.world_size(),
+          device_limit(trained.recipe)};
+}
+
+}  // namespace
+
+bool fits(const TrainedModel& trained, const Machine& machine) {
+  const std::shared_ptr<const Machine> borrowed(&machine, [](const Machine*) {});
+  return need_of(trained, request_of(launch_options(trained.recipe, borrowed), trained)).fits();
+}
+
+void with_weights(const TrainedModel& trained, std::shared_ptr<const Machine> machine,
+                  const std::function<void(sharding::Rank& rank, ShardedModel& model)>& use) {
+  LaunchOptions launch = launch_options(trained.recipe, std::move(machine));
+  const MemoryRequest request = request_of(launch, trained);
+  const Need need = need_of(trained, request);
+  if (!need.fits() && trained.recipe.memory.on_exceed != OnExceed::kWarn) {
+    throw UsageError(
+        "{}: using it on {} rank{} needs {} per rank; {} has {}. Use another number of --ranks (at "
+        "stage 3 each rank holds less), or a machine with more memory.",
+        trained.path, need.num_ranks, need.num_ranks == 1 ? "" : "s", human_bytes(need.of_rank),
+        need.limit.shared ? "this machine" : "the device", human_bytes(need.limit.bytes));
+  }
+  const auto of_rank = [&request](int r) {
+    MemoryRequest of_rank = request;
+    of_rank.rank = r;
+    return of_rank;
+  };
+  launch.plan = [&](int r) { return plan_inference_memory(trained.options, of_rank(r)); };
+  launch.host_plan = [&](int r) { return plan_inference_host_memory(trained.options, of_rank(r)); };
+  install_stop_handlers();
+  run_ranks(launch, [&](sharding::Rank& rank) {
+    ShardedModel model(trained.options, rank);
+    rank.guard([&] {
+      load_weights(trained, model);
+      use(rank, model);
+    });
+  });
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,33 @@
+#include "kernels/kv_cache.h"
+
+#include "core/thread_team.h"
+#include "kernels/cpu/kv_cache.h"
+
+namespace sherd::kernels {
+
+void cached_attention(Stream& stream, const CachedAttention& args) {
+  const AttentionShape& shape = args.shape;
+  CHECK(stream.device() == DeviceKind::kCpu, "a GPU has no attention with a cache");
+  CHECK(shape.sequences == 1 && args.first >= 0 && args.count >= 1 &&
+            args.first + args.count <= shape.positions,
+        "{} sequences; positions {} to {} of {}", shape.sequences, args.first,
+        args.first + args.count, shape.positions);
+  CHECK(args.qkv.numel == args.count * shape.packed_width() &&
+            args.out.numel == args.count * shape.query_heads * shape.head_width &&
+            args.out.dtype == args.qkv.dtype,
+        "qkv [{}], out [{}] for {} tokens", args.qkv.numel, args.out.numel, args.count);
+  CHECK(args.cache.dtype == DType::kF32 && args.cache.numel == kv_cache_numel(shape),
+        "a cache of {} elements, {} expected", args.cache.numel, kv_cache_numel(shape));
+  stream.run("cached_attention", [&stream, args] { cpu::cached_attention(stream.team(), args); });
+}
+
+std::int64_t kv_cache_numel(const AttentionShape& shape) {
+  return cpu::kv_cache_floats(shape);
+}
+
+std::int64_t cached_attention_workspace_bytes(const AttentionShape& shape,
+                                              const ComputeDevice& device) {
+  return device.num_threads * 4 * cpu::cached_attention_scratch_floats(shape);
+}
+
+}  // namespace sherd::kernels

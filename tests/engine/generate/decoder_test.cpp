@@ -1,0 +1,100 @@
+#include "engine/generate/decoder.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "engine/model/transformer.h"
+#include "tests/support/training_harness.h"
+
+namespace sherd::testing {
+namespace {
+
+using engine::Decoder;
+using Ids = std::vector<std::int32_t>;
+using Rows = std::map<std::int64_t, std::vector<float>>;
+
+engine::TrainingOptions tiny(std::int64_t cached_positions, std::int64_t pass_length) {
+  engine::TrainingOptions options = tiny_training(tiny_model(false));
+  options.model.sequences = 1;
+  options.model.cached_positions = cached_positions;
+  options.model.seq_length = pass_length;
+  return options;
+}
+
+// Calls `use` with a decoder of an untrained model.
+void with_decoder(const engine::TrainingOptions& options,
+                  const std::function<void(Decoder&, engine::ShardedModel&)>& use) {
+  run_ranks({}, [&](sharding::Rank& rank) {
+    engine::ShardedModel model(options, rank);
+    const sharding::MirroredBuffer inputs(
+        rank, {"inputs", Category::kData, DType::kI32, options.model.tokens(), kAlways, true});
+    rank.guard([&] {
+      Decoder decoder(model, inputs);
+      use(decoder, model);
+    });
+  });
+}
+
+Rows rows_of(Decoder& decoder, const Ids& tokens, std::int64_t first) {
+  Rows rows;
+  decoder.logits(tokens, first, [&](std::int64_t position, std::span<const float> logits) {
+    rows[position].assign(logits.begin(), logits.end());
+  });
+  return rows;
+}
+
+Rows uncached(const Ids& tokens, std::int64_t first) {
+  Rows rows;
+  with_decoder(tiny(0, 9), [&](Decoder& decoder, engine::ShardedModel&) {
+    rows = rows_of(decoder, tokens, first);
+  });
+  return rows;
+}
+
+const Ids kText = {7, 3, 1, 40, 22, 5, 5, 9, 30};
+
+TEST(Decoder, GivesTheSameLogitsWithACacheAsWithout) {
+  const Rows expected = uncached(kText, 0);
+  ASSERT_EQ(expected.size(), kText.size());
+  for (const std::int64_t pass_length : {1, 2, 4, 9}) {
+    with_decoder(tiny(9, pass_length), [&](Decoder& decoder, engine::ShardedModel&) {
+      EXPECT_EQ(rows_of(decoder, kText, 0), expected) << "passes of " << pass_length;
+    });
+  }
+}
+
+TEST(Decoder, GoesOnWhereATextWasLeft) {
+  with_decoder(tiny(9, 4), [&](Decoder& decoder, engine::ShardedModel& model) {
+    const Ids beginning(kText.begin(), kText.begin() + 6);
+    rows_of(decoder, beginning, 5);
+    EXPECT_EQ(rows_of(decoder, kText, 7), uncached(kText, 7));
+    EXPECT_EQ(model.transformer().shape().seq_length, 3) << "three tokens were new";
+  });
+}
+
+TEST(Decoder, ComputesAnewWhatAnotherTextHadInItsPlace) {
+  with_decoder(tiny(9, 4), [&](Decoder& decoder, engine::ShardedModel&) {
+    rows_of(decoder, kText, 8);
+    Ids other = kText;
+    other[3] = 11;
+    EXPECT_EQ(rows_of(decoder, other, 2), uncached(other, 2));
+    EXPECT_EQ(rows_of(decoder, kText, 0), uncached(kText, 0)) << "and the first one again";
+  });
+}
+
+TEST(Decoder, LeavesTheModelInItsPlannedShape) {
+  with_decoder(tiny(9, 4), [&](Decoder&, engine::ShardedModel& model) {
+    const sharding::MirroredBuffer inputs(model.rank(),
+                                          {"more", Category::kData, DType::kI32, 4, kAlways, true});
+    {
+      Decoder inner(model, inputs);
+      rows_of(inner, {1}, 0);
+      EXPECT_EQ(model.transformer().shape().seq_length, 1);
+    }
+    EXPECT_EQ(model.transformer().shape().seq_length, 4);
+  });
+}
+
+}  // namespace
+}  // namespace sherd::testing
