@@ -25,6 +25,9 @@ class TokenText {
   /// become U+FFFD. Ids that stand for no text are left out.
   virtual std::string exact_text(std::span<const std::int32_t> ids) const { return text(ids); }
 
+  /// What stands before a document, whatever its text: the beginning token of some tokenizers.
+  virtual std::vector<std::int32_t> before_document() const { return {}; }
+
   /// Errors   UsageError for text that has no ids here (an unknown character; for `bin`, which
   ///          knows no text, anything but ids separated by spaces).
   virtual std::vector<std::int32_t> ids(std::string_view text) const = 0;

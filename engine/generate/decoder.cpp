@@ -45,6 +45,10 @@ Decoder::~Decoder() {
   model_.transformer().resize(sequences_, seq_length_);
 }
 
+std::int64_t Decoder::vocab_size() const {
+  return model_.transformer().shape().vocab_size;
+}
+
 void Decoder::logits(std::span<const std::int32_t> tokens, std::int64_t first, const Each& each) {
   const auto num_tokens = static_cast<std::int64_t>(tokens.size());
   CHECK(first >= 0 && first < num_tokens && num_tokens <= context_,
@@ -57,7 +61,7 @@ void Decoder::logits(std::span<const std::int32_t> tokens, std::int64_t first, c
     pass(tokens.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)),
          begin, (wanted + most - 1) / most);
     if (cached_) in_cache_.assign(tokens.begin(), tokens.begin() + end);
-    const auto vocab_size = static_cast<std::size_t>(model_.transformer().shape().vocab_size);
+    const auto vocab_size = static_cast<std::size_t>(this->vocab_size());
     for (std::int64_t at = std::max(first, begin); at < end; at += most) {
       const std::int64_t count = std::min(most, end - at);
       const std::vector<float> rows = rows_on_host(at - begin, count);

@@ -26,6 +26,8 @@ class Decoder {
   /// Tokens of a text at most.
   std::int64_t context() const { return context_; }
 
+  std::int64_t vocab_size() const;
+
   /// Calls `each(position, logits)` for the positions [first, tokens.size()), in order; `logits` [V] are
   /// of the token behind that position, f32, valid during the call. Where parameters are sharded a
   /// collective: all ranks give the same tokens.

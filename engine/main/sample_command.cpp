@@ -43,6 +43,12 @@ std::vector<std::string> read_prompts(const std::string& path) {
   return prompts;
 }
 
+void print_speed(const engine::GeneratedText& text) {
+  fmt::print(stderr, "{} tokens of the prompt in {:.3f} s; then {} in {:.3f} s: {:.2f} tokens/s\n",
+             text.prompt_tokens, text.first_seconds, text.num_tokens - 1, text.other_seconds,
+             static_cast<double>(text.num_tokens - 1) / text.other_seconds);
+}
+
 }  // namespace
 
 SampleCommand::SampleCommand(CLI::App& app)
@@ -71,6 +77,7 @@ SampleCommand::SampleCommand(CLI::App& app)
       ->allow_extra_args(false);
   command_->add_flag("--ignore-end", ignores_end_tokens_,
                      "Go on behind a token that ends a text (eos_token_id of a folder)");
+  command_->add_flag("--speed", shows_speed_, "Say on standard error how fast it was");
   command_->add_option("--seed", sampling_.seed, "Another seed, another text (0)");
 }
 
@@ -78,11 +85,11 @@ void SampleCommand::run() const {
   const bool as_json = !prompts_file_.empty();
   engine::GenerationRequest request{
       .model = {checkpoint_path(path_), sets_, ranks_.value_or(1)},
-      .sampling = sampling_,
-      .prompts = as_json ? read_prompts(prompts_file_) : std::vector{prompt_},
-      .stops = stops_,
-      .ignores_end_tokens = ignores_end_tokens_,
-      .for_terminal = !as_json};
+      .options = {.sampling = sampling_,
+                  .stops = stops_,
+                  .ignores_end_tokens = ignores_end_tokens_,
+                  .for_terminal = !as_json},
+      .prompts = as_json ? read_prompts(prompts_file_) : std::vector{prompt_}};
   request.on_note = [](const std::string& note) { print_error("note: " + note); };
   if (as_json) {
     request.on_end = [&](std::size_t prompt, const engine::GeneratedText& result) {
@@ -92,6 +99,7 @@ void SampleCommand::run() const {
                          {"end", engine::name_of(result.end)}};
       fmt::print("{}\n", line.dump(-1, ' ', false, Json::error_handler_t::replace));
       std::fflush(stdout);
+      if (shows_speed_) print_speed(result);
     };
     return engine::generate(request);
   }
@@ -103,8 +111,11 @@ void SampleCommand::run() const {
     std::fflush(stdout);
   };
   request.on_text = show;
+  request.on_end = [&](std::size_t, const engine::GeneratedText& result) {
+    show("\n");
+    if (shows_speed_) print_speed(result);
+  };
   engine::generate(request);
-  show("\n");
 }
 
 }  // namespace sherd::main

@@ -22,6 +22,7 @@ class SampleCommand {
   std::string prompts_file_;  ///< JSON lines in, JSON lines out
   std::vector<std::string> stops_;
   bool ignores_end_tokens_ = false;
+  bool shows_speed_ = false;
   engine::SamplingOptions sampling_{.num_tokens = 200, .temperature = 0.8};
 };
 

@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/flush_subnormals.h"
+#include "kernels/cpu/one_row.h"
 #include "kernels/cpu/pack.h"
 #include "kernels/dispatch_float.h"
 
@@ -224,6 +225,7 @@ void matmul(ThreadTeam& team, const Matmul& p, const Tensor& workspace) {
   const std::int64_t needed = matmul_workspace_bytes(p.rows, p.columns, p.depth, p.c.dtype);
   CHECK(workspace.bytes() >= needed, "matmul: a workspace of {} bytes, {} needed",
         workspace.bytes(), needed);
+  if (is_one_row(p)) return multiply_one_row(team, p);
   Run(p, workspace)(team);
 }
 

@@ -11,7 +11,8 @@ namespace sherd::test {
 inline std::string generated_text(const engine::TrainedModelRequest& model,
                                   const std::string& prompt,
                                   const engine::SamplingOptions& sampling) {
-  engine::GenerationRequest request{.model = model, .sampling = sampling, .prompts = {prompt}};
+  engine::GenerationRequest request{
+      .model = model, .options = {.sampling = sampling}, .prompts = {prompt}};
   std::string text = prompt;
   request.on_text = [&](std::string_view piece) { text += piece; };
   engine::generate(request);

@@ -1,0 +1,25 @@
+/// `sherd score`: how likely a model thinks texts are; engine/run/scoring.h.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "engine/run/scoring.h"
+
+namespace sherd::main {
+
+class ScoreCommand {
+ public:
+  explicit ScoreCommand(CLI::App& app);
+  explicit operator bool() const { return command_->parsed(); }
+  void run() const;
+
+ private:
+  CLI::App* command_;
+  std::string path_;
+  std::vector<std::string> sets_;
+  std::optional<std::int64_t> ranks_;
+  std::string questions_ = "-";
+  std::int64_t context_ = 0;
+};
+
+}  // namespace sherd::main

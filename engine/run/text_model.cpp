@@ -1,0 +1,95 @@
+#include "engine/run/text_model.h"
+
+#include <algorithm>
+
+#include "engine/data/dataset.h"
+#include "engine/huggingface/end_tokens.h"
+#include "engine/launch/device.h"
+#include "engine/run/with_weights.h"
+#include "engine/train/evaluation.h"
+#include "engine/train/from_recipe.h"
+
+namespace sherd::engine {
+namespace {
+
+constexpr std::int64_t kTokensAtATime = 256;  // of a prompt
+
+std::vector<std::int32_t> end_tokens_of(const TrainedModel& trained) {
+  return huggingface::end_tokens(checkpoint::posix_disk(), trained.checkpoint
+                                                               ? kept_beside(*trained.checkpoint)
+                                                               : trained.path);
+}
+
+}  // namespace
+
+TextModel::TextModel(const TrainedModelRequest& request)
+    : trained_(trained_model(request)),
+      machine_(request.machine ? request.machine : choose_machine(trained_.recipe)),
+      end_tokens_(end_tokens_of(trained_)) {
+  data::DataOptions data = data_options(trained_.recipe);
+  data.vocabulary = trained_.vocabulary;
+  text_ = data::make_token_text(data);
+}
+
+std::vector<std::int32_t> TextModel::prompt_ids(const std::string& prompt) const {
+  std::vector<std::int32_t> ids = text_->before_document();
+  const std::vector<std::int32_t> of_prompt = text_->ids(prompt);
+  ids.insert(ids.end(), of_prompt.begin(), of_prompt.end());
+  if (ids.empty()) ids = {first_token()};
+  return ids;
+}
+
+std::int32_t TextModel::first_token() const {
+  const std::vector<std::int32_t> before = text_->before_document();
+  if (!before.empty()) return before[0];
+  return end_tokens_.empty() ? 0 : end_tokens_[0];
+}
+
+bool TextModel::is_end(std::int32_t token) const {
+  return std::find(end_tokens_.begin(), end_tokens_.end(), token) != end_tokens_.end();
+}
+
+std::int64_t TextModel::longest_context() const {
+  const std::int64_t known = trained_.folder ? trained_.recipe.model.max_seq_length : 0;
+  return std::max(trained_.recipe.training.seq_length, known);
+}
+
+void TextModel::run(std::int64_t positions, const Use& use,
+                    const std::function<void(const std::string&)>& on_note) {
+  fit_shape(std::min(positions, longest_context()));
+  place_parameters();
+  const int world_size = trained_.recipe.world_size();
+  if (ranks_work_together() && world_size > 1 && on_note) {
+    on_note(
+        fmt::format("no rank has room for all parameters, so {} ranks gather each unit for each "
+                    "token, which is slow.",
+                    world_size));
+  }
+  with_weights(trained_, machine_, [&](sharding::Rank& rank, ShardedModel& model) {
+    const auto buffers = evaluation_buffers(trained_.options, rank.world_size());
+    const sharding::MirroredBuffer inputs(rank, buffers[0]);
+    Decoder decoder(model, inputs);
+    use(rank, decoder);
+  });
+}
+
+void TextModel::fit_shape(std::int64_t positions) {
+  model::ModelShape& shape = trained_.options.model;
+  shape.sequences = 1;
+  shape.seq_length = positions;
+  if (machine_->traits().kind != DeviceKind::kCpu) return;
+  shape.cached_positions = positions;
+  shape.seq_length = std::min(positions, kTokensAtATime);
+  shape.logits_chunk_elements = 0;  // as few at a time as there are
+}
+
+// Whole on every rank if there is room.
+void TextModel::place_parameters() {
+  if (!ranks_work_together() || trained_.recipe.world_size() == 1) return;
+  const sharding::Placement sharded = trained_.options.placement;
+  trained_.options.placement = sharding::placement_of(0);
+  trained_.options.placement.has_gradients = false;
+  if (!fits(trained_, *machine_)) trained_.options.placement = sharded;
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,54 @@
+/// A trained model that text goes into and comes out of, one text at a time on each rank.
+///
+/// On a CPU a cache of keys and values (kernels/kv_cache.h) makes each token cost a pass over itself;
+/// on a GPU, which has no such kernel yet, a pass over all before it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/data/token_text.h"
+#include "engine/generate/decoder.h"
+#include "engine/run/trained_model.h"
+
+namespace sherd::engine {
+
+class TextModel {
+ public:
+  /// Errors   as evaluate_checkpoint.
+  explicit TextModel(const TrainedModelRequest& request);
+
+  const data::TokenText& text() const { return *text_; }
+  /// Behind what the tokenizer puts before a document; at least one id.
+  std::vector<std::int32_t> prompt_ids(const std::string& prompt) const;
+  /// The token that a text begins with where nothing stands before it: the tokenizer's beginning, else the
+  /// model's end, else 0.
+  std::int32_t first_token() const;
+  bool is_end(std::int32_t token) const;
+
+  /// Tokens of a text at most: what a checkpoint was trained with, and what a folder's config.json says.
+  std::int64_t longest_context() const;
+
+  using Use = std::function<void(const sharding::Rank& rank, Decoder& decoder)>;
+  /// Plans memory for texts of at most `positions` tokens, loads the weights and runs `use` on every
+  /// rank. `on_note` is told what is worth knowing of it, once, before.
+  void run(std::int64_t positions, const Use& use,
+           const std::function<void(const std::string&)>& on_note);
+
+  /// No rank has room for all parameters: all ranks work on the same text and gather each unit for each
+  /// token. Otherwise each works for itself. Known in `run`.
+  bool ranks_work_together() const { return trained_.options.placement.parameters_sharded(); }
+
+ private:
+  void fit_shape(std::int64_t positions);
+  void place_parameters();
+
+  TrainedModel trained_;
+  std::shared_ptr<const Machine> machine_;
+  std::unique_ptr<const data::TokenText> text_;
+  std::vector<std::int32_t> end_tokens_;
+};
+
+}  // namespace sherd::engine

@@ -1,0 +1,97 @@
+"""bench.py PROGRAM FOLDER [--dtype f32|bf16] [--tokens N] [--rounds N] [--compile]: how fast text is generated.
+
+A Hugging Face folder's model continues one text (batch 1, the likeliest tokens), by sherd and by transformers with its
+dynamic cache, turn by turn; with --compile also by its static cache under torch.compile. Printed are medians over the
+rounds, and medians of the ratios within a round: tokens per second behind the first token, and seconds until the first
+one. The share of the read rate is weight bytes times tokens per second over what torch reads with as many threads.
+Needs `./dev deps oracle`.
+"""
+import argparse
+import os
+import pathlib
+import re
+import statistics
+import subprocess
+import time
+
+import torch
+import transformers
+
+TEXT = ("It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of "
+        "foolishness, it was the epoch of belief, it was the epoch of incredulity, ") * 8
+
+
+def ours(program, folder, text, tokens, dtype):
+    said = subprocess.run([program, "sample", folder, "--prompt", text, "--temperature", "0", "--tokens", str(tokens),
+                           "--ignore-end", "--speed", "--set", f"mixed_precision.param_dtype={dtype}"],
+                          check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True).stderr
+    first, number, others = re.search(r"prompt in ([\d.]+) s; then (\d+) in ([\d.]+) s", said).groups()
+    return float(first), int(number) / float(others)
+
+
+def theirs(model, ids, tokens, **options):
+    def seconds(count):
+        begin = time.perf_counter()
+        with torch.no_grad():
+            model.generate(**ids, max_new_tokens=count, min_new_tokens=count, do_sample=False, pad_token_id=0, **options)
+        return time.perf_counter() - begin
+    first = seconds(1)
+    return first, (tokens - 1) / (seconds(tokens) - first)
+
+
+def read_rate():
+    """Bytes per second that all threads read: a sum over 1 GiB."""
+    x = torch.zeros(1 << 28, dtype=torch.float32)
+    best = 0.0
+    for _ in range(5):
+        begin = time.perf_counter()
+        x.sum()
+        best = max(best, 4 * x.numel() / (time.perf_counter() - begin))
+    return best
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program")
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32")
+    parser.add_argument("--tokens", type=int, default=65)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--compile", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[options.dtype]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(options.folder)
+    model = transformers.AutoModelForCausalLM.from_pretrained(options.folder, dtype=dtype).eval()
+    ids = tokenizer(TEXT, return_tensors="pt")
+    weight_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
+    forms = {"dynamic cache": {}}
+    if options.compile:
+        forms["static cache, compiled"] = {"cache_implementation": "static"}
+        model.forward = torch.compile(model.forward)
+        theirs(model, ids, 8, **forms["static cache, compiled"])
+    rates = {"sherd": []} | {form: [] for form in forms}
+    firsts = {"sherd": []} | {form: [] for form in forms}
+    reads = []
+    for _ in range(options.rounds):
+        reads.append(read_rate())
+        for form, more in forms.items():
+            first, rate = theirs(model, ids, options.tokens, **more)
+            firsts[form].append(first)
+            rates[form].append(rate)
+        first, rate = ours(options.program, options.folder, TEXT, options.tokens, options.dtype)
+        firsts["sherd"].append(first)
+        rates["sherd"].append(rate)
+    shares = [rate * weight_bytes / read for rate, read in zip(rates["sherd"], reads)]
+    print(f"{options.dtype}, a prompt of {ids['input_ids'].shape[1]} tokens, {torch.get_num_threads()} threads; "
+          f"memory is read at {statistics.median(reads) / 1e9:.1f} GB/s")
+    for form in rates:
+        ratio = statistics.median(a / b for a, b in zip(rates["sherd"], rates[form]))
+        prompt = statistics.median(b / a for a, b in zip(firsts["sherd"], firsts[form]))
+        print(f"{form:24} {statistics.median(rates[form]):7.2f} tokens/s, first after {statistics.median(firsts[form]):.3f} s"
+              + ("" if form == "sherd" else f"; sherd is {ratio:.2f} and {prompt:.2f} times as fast"))
+    print(f"sherd reads weights at {100 * statistics.median(shares):.0f} % of that rate")
+
+
+if __name__ == "__main__":
+    main()
