@@ -86,10 +86,9 @@ void TextModel::fit_shape(std::int64_t positions) {
 // Whole on every rank if there is room.
 void TextModel::place_parameters() {
   if (!ranks_work_together() || trained_.recipe.world_size() == 1) return;
-  const sharding::Placement sharded = trained_.options.placement;
-  trained_.options.placement = sharding::placement_of(0);
-  trained_.options.placement.has_gradients = false;
-  if (!fits(trained_, *machine_)) trained_.options.placement = sharded;
+  const sharding::AxisSet sharded = trained_.options.placement.parameters;
+  trained_.options.placement.parameters = {};
+  if (!fits(trained_, *machine_)) trained_.options.placement.parameters = sharded;
 }
 
 }  // namespace sherd::engine
