@@ -6,11 +6,11 @@
 #include "checkpoint/interchange/hdf5_export.h"
 #include "checkpoint/interchange/safetensors_folder.h"
 #include "checkpoint/store/verify.h"
+#include "engine/inference/export.h"
 #include "engine/main/checkpoint_path.h"
 #include "engine/main/command_line.h"
 #include "engine/report/byte_size.h"
 #include "engine/report/metrics.h"
-#include "engine/run/export.h"
 
 namespace sherd::main {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "engine/run/inference.h"
+#include "engine/inference/evaluate.h"
 
 namespace sherd::main {
 

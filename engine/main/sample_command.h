@@ -3,7 +3,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "engine/run/generation.h"
+#include "engine/inference/generation.h"
 
 namespace sherd::main {
 

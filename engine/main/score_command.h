@@ -1,9 +1,9 @@
-/// `sherd score`: how likely a model thinks texts are; engine/run/scoring.h.
+/// `sherd score`: how likely a model thinks texts are; engine/inference/scoring.h.
 #pragma once
 
 #include <CLI/CLI.hpp>
 
-#include "engine/run/scoring.h"
+#include "engine/inference/scoring.h"
 
 namespace sherd::main {
 

@@ -32,7 +32,7 @@ MemoryPlan host_plan(const std::vector<BufferSpec>& buffers, const MemoryRequest
 /// Everything that a run acquires on its device: training, evaluation, data and checkpoints.
 MemoryPlan plan_memory(const TrainingOptions& options, const MemoryRequest& request);
 
-/// Everything that a model acquires whose weights are only used (engine/run/inference.h).
+/// Everything that a model acquires whose weights are only used (engine/inference/evaluate.h).
 MemoryPlan plan_inference_memory(const TrainingOptions& options, const MemoryRequest& request);
 
 /// What each of the two above needs beside it in host memory.

@@ -11,7 +11,7 @@
 #include <sstream>
 
 #include "checkpoint/format/manifest.h"
-#include "engine/run/inference.h"
+#include "engine/inference/evaluate.h"
 #include "sharding/comm/nccl.h"
 #include "tests/support/generated_text.h"
 #include "tests/support/small_run.h"

@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "checkpoint/format/manifest.h"
-#include "engine/run/inference.h"
+#include "engine/inference/evaluate.h"
 #include "tests/support/generated_text.h"
 #include "tests/support/pairwise.h"
 #include "tests/support/separate_device.h"

@@ -4,7 +4,7 @@
 
 #include "checkpoint/store/committed.h"
 #include "checkpoint/store/verify.h"
-#include "engine/run/inference.h"
+#include "engine/inference/evaluate.h"
 #include "engine/run/run.h"
 #include "tests/checkpoint/support/manifest_editor.h"
 #include "tests/fuzz/json_edits.h"

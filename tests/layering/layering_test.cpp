@@ -68,13 +68,18 @@ const std::vector<Layer> kLayers = {
      {"core", "optim", "sharding/comm", "sharding/mesh", "sharding/zero", "engine/model",
       "engine/report", "engine/recipe", "engine/train", "engine/launch"}},
     {"engine/run",
-     {"core", "kernels", "checkpoint", "checkpoint/store", "checkpoint/interchange",
-      "engine/huggingface", "engine/model", "engine/data", "engine/report", "engine/recipe",
-      "engine/train", "engine/generate", "engine/launch", "engine/plan"}},
+     {"core", "kernels", "checkpoint", "checkpoint/store", "engine/huggingface", "engine/model",
+      "engine/data", "engine/report", "engine/recipe", "engine/train", "engine/generate",
+      "engine/launch", "engine/plan"}},
+    {"engine/inference",
+     {"core", "kernels", "sharding/mesh", "checkpoint", "checkpoint/store",
+      "checkpoint/interchange", "engine/huggingface", "engine/model", "engine/data",
+      "engine/report", "engine/recipe", "engine/train", "engine/generate", "engine/launch",
+      "engine/plan"}},
     {"engine/main",
      {"core", "checkpoint", "checkpoint/store", "checkpoint/interchange", "engine/data",
       "engine/data/tokenize", "engine/data/tokenizer", "engine/report", "engine/recipe",
-      "engine/generate", "engine/launch", "engine/plan", "engine/run"}},
+      "engine/generate", "engine/launch", "engine/plan", "engine/run", "engine/inference"}},
 };
 
 struct Home {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "engine/run/generation.h"
+#include "engine/inference/generation.h"
 
 namespace sherd::test {
 

@@ -10,9 +10,9 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/interchange/safetensors.h"
+#include "engine/inference/evaluate.h"
+#include "engine/inference/export.h"
 #include "engine/recipe/recipe.h"
-#include "engine/run/export.h"
-#include "engine/run/inference.h"
 #include "engine/run/run.h"
 #include "engine/train/from_recipe.h"
 #include "engine/train/initial_weights.h"

@@ -14,9 +14,9 @@
 
 #include "checkpoint/inspect.h"
 #include "checkpoint/store/committed.h"
+#include "engine/inference/evaluate.h"
 #include "engine/plan/report.h"
 #include "engine/recipe/values.h"
-#include "engine/run/inference.h"
 #include "engine/run/run.h"
 #include "tests/support/generated_text.h"
 #include "tests/support/random_recipe.h"

@@ -11,7 +11,7 @@
 #include "checkpoint/inspect.h"
 #include "checkpoint/interchange/hdf5_export.h"
 #include "checkpoint/store/verify.h"
-#include "engine/run/inference.h"
+#include "engine/inference/evaluate.h"
 #include "tests/checkpoint/support/manifest_editor.h"
 #include "tests/support/error_text.h"
 #include "tests/support/generated_text.h"

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "checkpoint/format/manifest.h"
-#include "engine/run/inference.h"
+#include "engine/inference/evaluate.h"
 #include "engine/run/run.h"
 #include "tests/support/generated_text.h"
 #include "tests/support/temp_folder.h"

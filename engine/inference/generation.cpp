@@ -1,12 +1,12 @@
-#include "engine/run/generation.h"
+#include "engine/inference/generation.h"
 
 #include <algorithm>
 #include <chrono>
 
 #include "engine/generate/sample.h"
 #include "engine/generate/text_stream.h"
-#include "engine/run/in_order.h"
-#include "engine/run/text_model.h"
+#include "engine/inference/in_order.h"
+#include "engine/inference/text_model.h"
 
 namespace sherd::engine {
 

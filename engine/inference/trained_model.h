@@ -8,8 +8,8 @@
 
 #include "checkpoint/store/committed.h"
 #include "engine/huggingface/weights.h"
+#include "engine/inference/evaluate.h"
 #include "engine/recipe/recipe.h"
-#include "engine/run/inference.h"
 #include "engine/train/sharded_model.h"
 #include "engine/train/training_options.h"
 

@@ -1,13 +1,13 @@
-#include "engine/run/scoring.h"
+#include "engine/inference/scoring.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "engine/generate/score.h"
-#include "engine/run/generation.h"
-#include "engine/run/in_order.h"
-#include "engine/run/text_model.h"
+#include "engine/inference/generation.h"
+#include "engine/inference/in_order.h"
+#include "engine/inference/text_model.h"
 
 namespace sherd::engine {
 namespace {

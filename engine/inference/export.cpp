@@ -1,11 +1,11 @@
-#include "engine/run/export.h"
+#include "engine/inference/export.h"
 
 #include "checkpoint/interchange/safetensors.h"
 #include "engine/huggingface/config_writer.h"
 #include "engine/huggingface/model_files.h"
+#include "engine/inference/trained_model.h"
 #include "engine/recipe/model_from.h"
 #include "engine/recipe/stored.h"
-#include "engine/run/trained_model.h"
 #include "engine/train/initial_weights.h"
 
 namespace sherd::engine {

@@ -1,5 +1,5 @@
 // Text and likelihoods from a small model of characters, trained once for all of these.
-#include "engine/run/generation.h"
+#include "engine/inference/generation.h"
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@
 #include <sstream>
 
 #include "checkpoint/format/manifest.h"
+#include "engine/inference/scoring.h"
 #include "engine/run/run.h"
-#include "engine/run/scoring.h"
 #include "tests/support/error_text.h"
 #include "tests/support/generated_text.h"
 #include "tests/support/temp_folder.h"

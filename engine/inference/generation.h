@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/generate/token_choice.h"
-#include "engine/run/inference.h"
+#include "engine/inference/evaluate.h"
 
 namespace sherd::engine {
 

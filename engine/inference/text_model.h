@@ -11,7 +11,7 @@
 
 #include "engine/data/token_text.h"
 #include "engine/generate/decoder.h"
-#include "engine/run/trained_model.h"
+#include "engine/inference/trained_model.h"
 
 namespace sherd::engine {
 

@@ -1,4 +1,4 @@
-#include "engine/run/trained_model.h"
+#include "engine/inference/trained_model.h"
 
 #include <algorithm>
 #include <filesystem>

@@ -3,8 +3,8 @@
 
 #include <functional>
 
+#include "engine/inference/trained_model.h"
 #include "engine/launch/machine.h"
-#include "engine/run/trained_model.h"
 
 namespace sherd::engine {
 

@@ -1,9 +1,9 @@
-#include "engine/run/inference.h"
+#include "engine/inference/evaluate.h"
 
 #include "engine/data/dataset.h"
+#include "engine/inference/trained_model.h"
+#include "engine/inference/with_weights.h"
 #include "engine/launch/device.h"
-#include "engine/run/trained_model.h"
-#include "engine/run/with_weights.h"
 #include "engine/train/from_recipe.h"
 
 namespace sherd::engine {

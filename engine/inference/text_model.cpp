@@ -1,11 +1,11 @@
-#include "engine/run/text_model.h"
+#include "engine/inference/text_model.h"
 
 #include <algorithm>
 
 #include "engine/data/dataset.h"
 #include "engine/huggingface/end_tokens.h"
+#include "engine/inference/with_weights.h"
 #include "engine/launch/device.h"
-#include "engine/run/with_weights.h"
 #include "engine/train/evaluation.h"
 #include "engine/train/from_recipe.h"
 

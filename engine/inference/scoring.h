@@ -17,7 +17,7 @@
 #include <istream>
 #include <string>
 
-#include "engine/run/inference.h"
+#include "engine/inference/evaluate.h"
 
 namespace sherd::engine {
 

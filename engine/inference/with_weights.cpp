@@ -1,4 +1,4 @@
-#include "engine/run/with_weights.h"
+#include "engine/inference/with_weights.h"
 
 #include "engine/launch/device.h"
 #include "engine/plan/memory_plan.h"
