@@ -3,6 +3,9 @@
 #include <signal.h>
 
 #include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <set>
 #include <thread>
@@ -260,6 +263,22 @@ TEST_F(CheckpointCliTest, EvalAndSampleNeedTheVocabularyButNotTheTrainingText) {
   EXPECT_EQ(sample.out.size(), 4u + 30u + 1u) << sample.out;
   EXPECT_TRUE(sample.out.starts_with("the ")) << sample.out;
   EXPECT_EQ(sherd(ask).out, sample.out);
+  const test::ProgramOutcome score =
+      sherd({"score", path, "--text", folder_.file("some.txt"), "--context", "16"});
+  EXPECT_EQ(score.exit_code, 2) << "an exclamation mark has no id";
+  EXPECT_NE(score.err.find("U+0021"), std::string::npos) << score.err;
+  folder_.write("some.txt", std::string(50, 'a'));
+  const test::ProgramOutcome scored = sherd({"score", path, "--text", folder_.file("some.txt")});
+  ASSERT_EQ(scored.exit_code, 0) << scored.err;
+  double loss = 0.0, perplexity = 0.0, bits = 0.0;
+  const char* numbers = std::strstr(scored.out.c_str(), "50 tokens, 50 bytes: ");
+  ASSERT_NE(numbers, nullptr) << scored.out;
+  ASSERT_EQ(std::sscanf(numbers, "50 tokens, 50 bytes: loss %lf, perplexity %lf, %lf bits", &loss,
+                        &perplexity, &bits),
+            3);
+  EXPECT_NEAR(perplexity, std::exp(loss), 1e-3 * perplexity);
+  EXPECT_NEAR(bits, loss / std::log(2.0), 1e-3 * bits);
+
   Strings another = ask;
   another.insert(another.end(), {"--seed", "1"});
   EXPECT_NE(sherd(another).out, sample.out);
