@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "core/error.h"
-#include "engine/data/encoded_file.h"
+#include "engine/data/files/encoded_file.h"
+#include "engine/data/files/joined_file.h"
+#include "engine/data/files/text_files.h"
 #include "engine/data/fingerprint.h"
-#include "engine/data/joined_file.h"
 #include "engine/data/shuffle.h"
-#include "engine/data/text_files.h"
 #include "engine/data/utf8.h"
 
 namespace sherd::data {

@@ -25,7 +25,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/data/token_file.h"
+#include "engine/data/files/token_file.h"
 #include "engine/data/token_text.h"
 
 namespace sherd::data {

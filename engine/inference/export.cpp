@@ -6,7 +6,7 @@
 #include "engine/inference/trained_model.h"
 #include "engine/recipe/model_from.h"
 #include "engine/recipe/stored.h"
-#include "engine/train/initial_weights.h"
+#include "engine/saving/initial_weights.h"
 
 namespace sherd::engine {
 namespace {

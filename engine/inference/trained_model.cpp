@@ -7,10 +7,10 @@
 #include "checkpoint/reader.h"
 #include "engine/data/utf8.h"
 #include "engine/huggingface/model_files.h"
-#include "engine/train/checkpointing.h"
+#include "engine/saving/checkpointing.h"
+#include "engine/saving/initial_weights.h"
+#include "engine/saving/run_state.h"
 #include "engine/train/from_recipe.h"
-#include "engine/train/initial_weights.h"
-#include "engine/train/run_state.h"
 
 namespace sherd::engine {
 namespace {

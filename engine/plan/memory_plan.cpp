@@ -1,7 +1,7 @@
 #include "engine/plan/memory_plan.h"
 
 #include "engine/model/activations.h"
-#include "engine/train/checkpointing.h"
+#include "engine/saving/checkpointing.h"
 #include "engine/train/evaluation.h"
 #include "engine/train/token_feed.h"
 #include "engine/train/training_step.h"

@@ -6,7 +6,7 @@
 #include "engine/launch/device.h"
 #include "engine/report/output_folder.h"
 #include "engine/report/progress.h"
-#include "engine/train/checkpointing.h"
+#include "engine/saving/checkpointing.h"
 #include "engine/train/from_recipe.h"
 
 namespace sherd::engine {

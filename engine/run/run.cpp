@@ -16,9 +16,9 @@
 #include "engine/report/output_folder.h"
 #include "engine/report/progress.h"
 #include "engine/run/rank_run.h"
+#include "engine/saving/initial_weights.h"
+#include "engine/saving/resume_check.h"
 #include "engine/train/from_recipe.h"
-#include "engine/train/initial_weights.h"
-#include "engine/train/resume_check.h"
 #include "engine/train/stop_request.h"
 
 namespace sherd::engine {

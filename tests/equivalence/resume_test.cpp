@@ -13,7 +13,7 @@
 #include "checkpoint/store/committed.h"
 #include "engine/recipe/recipe.h"
 #include "engine/run/run.h"
-#include "engine/train/checkpointing.h"
+#include "engine/saving/checkpointing.h"
 #include "tests/support/pairwise.h"
 #include "tests/support/small_run.h"
 #include "tests/support/temp_folder.h"

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/data/token_layout.h"
+#include "engine/data/files/token_layout.h"
 
 namespace sherd::data {
 

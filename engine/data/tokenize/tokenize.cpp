@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "engine/data/text_files.h"
+#include "engine/data/files/text_files.h"
 #include "engine/data/tokenize/encode_pipeline.h"
 #include "engine/data/tokenize/token_shards.h"
 #include "engine/data/tokenizer/tokenizer.h"

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <set>
 
-#include "engine/train/run_state.h"
+#include "engine/saving/run_state.h"
 #include "tests/support/training_harness.h"
 
 namespace sherd::testing {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "engine/data/token_layout.h"
+#include "engine/data/files/token_layout.h"
 #include "tests/support/error_text.h"
 #include "tests/support/few_threads.h"
 #include "tests/support/small_tokenizer.h"

@@ -14,7 +14,7 @@
 #include <optional>
 #include <vector>
 
-#include "engine/data/token_file.h"
+#include "engine/data/files/token_file.h"
 
 namespace sherd::data {
 

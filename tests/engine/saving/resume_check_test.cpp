@@ -1,5 +1,5 @@
 // Which changes of a recipe make another run, which are said, and what old checkpoints still tell.
-#include "engine/train/resume_check.h"
+#include "engine/saving/resume_check.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "engine/data/token_layout.h"
+#include "engine/data/files/token_layout.h"
 
 #include <algorithm>
 #include <bit>

@@ -5,7 +5,7 @@
 
 #include "checkpoint/store/committed.h"
 #include "checkpoint/store/step_directory.h"
-#include "engine/train/checkpointing.h"
+#include "engine/saving/checkpointing.h"
 
 namespace sherd::engine {
 

@@ -1,4 +1,4 @@
-#include "engine/data/text_files.h"
+#include "engine/data/files/text_files.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

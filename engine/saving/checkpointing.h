@@ -17,8 +17,8 @@
 #include "checkpoint/writer.h"
 #include "engine/report/metrics.h"
 #include "engine/report/progress.h"
-#include "engine/train/resume_check.h"
-#include "engine/train/run_state.h"
+#include "engine/saving/resume_check.h"
+#include "engine/saving/run_state.h"
 
 namespace sherd::engine {
 

@@ -1,4 +1,4 @@
-#include "engine/data/token_file.h"
+#include "engine/data/files/token_file.h"
 
 #include <algorithm>
 #include <array>
@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "engine/data/token_layout.h"
+#include "engine/data/files/token_layout.h"
 #include "engine/data/utf8.h"
 
 namespace sherd::data {

@@ -1,4 +1,4 @@
-#include "engine/train/initial_weights.h"
+#include "engine/saving/initial_weights.h"
 
 #include "engine/model/parameters.h"
 #include "engine/model/shape.h"

@@ -1,4 +1,4 @@
-#include "engine/train/resume_check.h"
+#include "engine/saving/resume_check.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-#include "engine/data/joined_file.h"
+#include "engine/data/files/joined_file.h"
 
 #include <fmt/core.h>
 

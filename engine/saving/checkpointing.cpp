@@ -1,4 +1,4 @@
-#include "engine/train/checkpointing.h"
+#include "engine/saving/checkpointing.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,8 +9,8 @@
 #include "checkpoint/store/committed.h"
 #include "checkpoint/store/hdf5_index.h"
 #include "checkpoint/store/step_directory.h"
-#include "engine/train/initial_weights.h"
-#include "engine/train/saved_counters.h"
+#include "engine/saving/initial_weights.h"
+#include "engine/saving/saved_counters.h"
 #include "kernels/isa.h"
 
 namespace sherd::engine {

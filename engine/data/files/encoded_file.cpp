@@ -1,4 +1,4 @@
-#include "engine/data/encoded_file.h"
+#include "engine/data/files/encoded_file.h"
 
 #include <algorithm>
 #include <atomic>

@@ -1,4 +1,4 @@
-#include "engine/train/saved_counters.h"
+#include "engine/saving/saved_counters.h"
 
 #include <nlohmann/json.hpp>
 

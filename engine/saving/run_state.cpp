@@ -1,4 +1,4 @@
-#include "engine/train/run_state.h"
+#include "engine/saving/run_state.h"
 
 #include <algorithm>
 #include <map>
