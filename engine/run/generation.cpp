@@ -122,7 +122,7 @@ class Generation {
     if (!together()) return;
     if (trained_.recipe.world_size() > 1) {
       const sharding::Placement sharded = trained_.options.placement;
-      trained_.options.placement = sharding::placement_of(0);
+      trained_.options.placement = sharding::placement_of(0, sharded.grad_sync);
       trained_.options.placement.has_gradients = false;
       if (fits(trained_, *machine_)) return;
       trained_.options.placement = sharded;

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Runs one fuzzer, or names them all: tests/fuzz/run.sh [NAME [SECONDS | merge | seeds]]. `./dev fuzz` builds
-# them first. What it learns stays in build/cpu-fuzz/corpus/NAME; `merge` takes from there what
-# reaches code that the committed seeds, tests/fuzz/corpus/NAME, don't reach; `seeds` runs those alone. Exit code 1: a finding,
-# kept in build/cpu-fuzz/findings/NAME; giving that file to build/cpu-fuzz/tests/fuzz/fuzz_NAME runs
-# it again.
+# Runs one fuzzer, or names them all: tests/fuzz/run.sh [NAME [SECONDS | merge | seeds]]. `./dev fuzz`
+# builds it first. What it learns stays in build/cpu-fuzz/corpus/NAME; `merge` takes from there what
+# reaches code that the committed seeds, tests/fuzz/corpus/NAME, don't reach; `seeds` runs those alone.
+# Exit code 1: a finding, kept in build/cpu-fuzz/findings/NAME; giving that file to
+# build/cpu-fuzz/tests/fuzz/fuzz_NAME runs it again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 name=${1:-}
