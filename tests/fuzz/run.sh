@@ -21,7 +21,8 @@ if [ "${2:-}" = merge ]; then
   exec "$program" -merge=1 -max_len=2048 "$seeds" "$learnt"
 fi
 if [ "${2:-}" = seeds ]; then
-  exec "$program" -runs=0 -timeout=20 -rss_limit_mb=2048 -malloc_limit_mb=1024 "$seeds"
+  exec "$program" -runs=0 -timeout=20 -rss_limit_mb=2048 -malloc_limit_mb=1024 \
+    -artifact_prefix="$findings" "$seeds"
 fi
 dictionary=()
 [ ! -f "tests/fuzz/$name.dict" ] || dictionary=("-dict=tests/fuzz/$name.dict")
