@@ -121,9 +121,7 @@ class WorkerStream final : public Stream {
 
   DeviceKind device() const override { return DeviceKind::kCpu; }
   void run(std::string_view label, std::function<void()> work) override {
-    enqueue({std::string(label), [this, work = std::move(work)] {
-               if (!error_) work();
-             }});
+    enqueue({std::string(label), std::move(work)});
   }
   std::unique_ptr<Event> make_event() const override { return make_cpu_event(); }
   void record(Event& event) override {

@@ -133,6 +133,13 @@ void require_memory() {
   }
 }
 
+/// At exit libhdf5 would go through what failed calls left behind, with memory that is gone. Files are
+/// closed long before. To be called before anything else of libhdf5.
+void leave_nothing_for_exit() {
+  static const herr_t kDone = H5dont_atexit();
+  CHECK(kDone >= 0, "libhdf5 was called before");
+}
+
 herr_t take_description(unsigned, const H5E_error2_t* error, void* words) {
   auto& text = *static_cast<std::string*>(words);
   if (error->desc) text = error->desc;
@@ -198,11 +205,13 @@ std::int64_t hdf5_checked(std::int64_t result, const char* call) {
 void start_hdf5() {
   const auto lock = hdf5_lock();
   require_memory();
+  leave_nothing_for_exit();
   hdf5_checked(H5open(), "H5open");
 }
 
 std::int64_t memory_access_list(MemoryFile& file) {
   require_memory();
+  leave_nothing_for_exit();
   // Errors come back as results; libhdf5 would print them, too. The setting is per thread.
   hdf5_checked(H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr), "H5Eset_auto2");
   static const hid_t driver = H5FDregister(&driver_class());

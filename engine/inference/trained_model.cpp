@@ -26,6 +26,15 @@ std::string stored_recipe(const Checkpoint& checkpoint) {
   return found->get<std::string>();
 }
 
+/// Nothing is traced here; and older programs counted these steps from 0, which is refused now.
+std::string without_traced_steps(std::string recipe) {
+  constexpr std::string_view kKey = "trace_steps: [";
+  const std::size_t begin = recipe.find(kKey);
+  if (begin == recipe.npos) return recipe;
+  const std::size_t values = begin + kKey.size();
+  return recipe.erase(values, recipe.find(']', values) - values);
+}
+
 /// Of a model of characters; empty for any other.
 std::vector<char32_t> stored_vocabulary(const Checkpoint& checkpoint, const Recipe& recipe) {
   const std::string file = checkpoint.manifest_path();
@@ -111,7 +120,7 @@ void find_tokenizer(Recipe::Data& data, const Checkpoint& checkpoint) {
 TrainedModel model_of_checkpoint(const Checkpoint& checkpoint, const TrainedModelRequest& request) {
   RecipeRequest recipe;
   recipe.path = "the recipe in " + checkpoint.path();
-  recipe.text = stored_recipe(checkpoint);
+  recipe.text = without_traced_steps(stored_recipe(checkpoint));
   recipe.sets = {"memory.device_memory=", "memory.on_exceed=abort", "model.from="};
   const Recipe::Training training = resolve_recipe(recipe).values.training;
   if (request.ranks) {

@@ -188,7 +188,7 @@ const std::vector<Field> kFields = {
     {FREE(memory.on_exceed), .fallback = value("abort"), .choices = {"abort", "warn"}, .help = "A run that needs more memory ends before its first step, or says so and goes on."},
 
     {FREE(metrics.log_interval), .fallback = value("10"), .range = between(1, 1e12), .help = "Steps between printed lines. metrics.jsonl has every step."},
-    {FREE(metrics.trace_steps), .fallback = value("[]"), .range = between(0, 1e12), .help = "First and last step (counted from 0) of a Chrome trace of every stream of every rank."},
+    {FREE(metrics.trace_steps), .fallback = value("[]"), .range = between(1, 1e12), .help = "First and last step, counted from 1, of a Chrome trace of every stream of every rank."},
 };
 
 const std::vector<Block> kBlocks = {
@@ -283,7 +283,7 @@ std::string Field::expected() const {
     return fmt::format("expected a list of two numbers{}{}", of, limits);
   }
   if (std::holds_alternative<Member<std::optional<StepRange>>>(slot)) {
-    return "expected [first, last] with 0 <= first <= last, or []";
+    return "expected [first, last] with 1 <= first <= last, or []";
   }
   return fmt::format("expected a {}{}{}", type(), of, limits);
 }

@@ -57,7 +57,7 @@ using model::QkNorm;
 using model::Recompute;
 using optim::LossScaling;
 
-/// Steps first..last, both included.
+/// Steps first..last, counted from 1, both included.
 struct StepRange {
   std::int64_t first = 0;
   std::int64_t last = 0;

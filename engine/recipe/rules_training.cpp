@@ -26,11 +26,11 @@ void check_schedule(Resolution& recipe) {
         "lr_scheduler.warmup_steps is {}, more than decay_steps {}, at which the rate is lowest.",
         schedule.warmup_steps, schedule.decay_steps);
   }
-  if (const auto& trace = values.metrics.trace_steps; trace && trace->last >= max_steps) {
+  if (const auto& trace = values.metrics.trace_steps; trace && trace->last > max_steps) {
     recipe.refuse(
         {"metrics.trace_steps", "training.max_steps"},
         "metrics.trace_steps is [{}, {}], but with training.max_steps {} the last step is {}.",
-        trace->first, trace->last, max_steps, max_steps - 1);
+        trace->first, trace->last, max_steps, max_steps);
   }
 }
 

@@ -155,8 +155,8 @@ class RankRun {
 
   void trace_if_asked(std::int64_t step) {
     if (rank_.rank != 0 || !recipe_.metrics.trace_steps) return;
-    if (step == recipe_.metrics.trace_steps->first) context_.trace.start();
-    if (step == recipe_.metrics.trace_steps->last + 1) context_.trace.stop();
+    if (step + 1 == recipe_.metrics.trace_steps->first) context_.trace.start();
+    if (step == recipe_.metrics.trace_steps->last) context_.trace.stop();
   }
 
   void report(std::int64_t step, const StepResult& result, Clock::duration took) {

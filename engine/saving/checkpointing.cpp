@@ -306,8 +306,9 @@ void Checkpointing::begin_save(std::int64_t step, const StepOutcome& outcome) {
     }
     global_ = std::make_shared<const json>(std::move(global));
   }
+  const CheckpointWord first = words_.all_gather("save", own)[0];
   std::string uuid;
-  for (const double part : words_.all_gather("save", own)[0].save_uuid) {
+  for (const double part : first.save_uuid) {
     uuid += fmt::format("{:08x}", static_cast<std::uint32_t>(part));
   }
   if (copies_) {

@@ -43,7 +43,7 @@ RowStatistics row_statistics(const NormShape& shape, const T* r) {
 template <class T>
 void normalise_row(const NormShape& shape, const T* weight, const T* bias, const T* r,
                    RowStatistics statistics, T* y) {
-  const auto [mean, rstd] = statistics;
+  const float mean = statistics.mean, rstd = statistics.rstd;
   for_each_block(0, shape.width, [&](std::int64_t first, int count) {
     BlockScratch r_scratch, weight_scratch, bias_scratch, y_scratch;
     const float* x = load_block(r + first, count, r_scratch);

@@ -22,5 +22,32 @@ std::vector<CommunicatorKind> kinds() {
 INSTANTIATE_TEST_SUITE_P(SharedDevice, CommunicatorConformance, ::testing::ValuesIn(kinds()),
                          kind_name);
 
+// The machine sees accesses that nothing orders, and takes the work in another order each time.
+TEST(SharedDevice, CollectivesReadWhatOtherRanksStreamsHaveWritten) {
+  constexpr int kWorld = 3, kSlice = 64, kCount = kWorld * kSlice;
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    fake_cuda::start({.seed = seed});
+    // A copy of memory that the device doesn't know would be waited for.
+    const auto memory = cuda_arena_memory(2 * kWorld * kCount * sizeof(float));
+    const auto rendezvous = make_shared_device_rendezvous(std::chrono::seconds(60));
+    run_on_gpus(kWorld, std::vector<int>(kWorld, 0), *rendezvous, {}, [&](Member& member) {
+      const int rank = member.communicator.rank();
+      float* const own = reinterpret_cast<float*>(memory->data()) + 2 * kCount * rank;
+      float* const full = own + kCount;
+      std::fill_n(own, kCount, static_cast<float>(rank + 1));
+      const Tensor tensor{full, DType::kF32, kCount};
+      member.stream.copy(own, full + rank * kSlice, kSlice * sizeof(float));
+      member.communicator.all_gather(member.stream, "gather", tensor);
+      member.stream.synchronize();
+      for (int i = 0; i < kCount; ++i) EXPECT_EQ(full[i], 1 + i / kSlice) << "seed " << seed;
+      member.stream.copy(own, full, tensor.bytes());
+      member.communicator.all_reduce(member.stream, "sum", tensor);
+      member.stream.synchronize();
+      for (int i = 0; i < kCount; ++i) EXPECT_EQ(full[i], 1 + 2 + 3) << "seed " << seed;
+    });
+    EXPECT_EQ(fake_cuda::races(), std::vector<std::string>()) << "seed " << seed;
+  }
+}
+
 }  // namespace
 }  // namespace sherd::sharding

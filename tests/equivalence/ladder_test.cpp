@@ -106,6 +106,17 @@ TEST(EqualityLadder, OneRankWithFourMicroStepsIsFourRanksWithOne) {
   }
 }
 
+// Rows are numbered through the whole step, and dropout is a function of the row. The loss of a first
+// step is that of the same weights; only the sum over tokens is rounded elsewhere.
+TEST(EqualityLadder, MicroStepsOfSeveralRanksDrawTheMasksOfOneRank) {
+  const auto options = tiny_training(tiny_model(true));
+  const double one = train(options, {.world_size = 1, .num_micro_steps = 4}, 1).losses[0];
+  for (const int stage : {0, 3}) {
+    const RunShape two_ranks{.world_size = 2, .num_micro_steps = 2, .stage = stage};
+    EXPECT_NEAR(train(options, two_ranks, 1).losses[0], one, 1e-6 * one) << "stage " << stage;
+  }
+}
+
 TEST(EqualityLadder, WithClippingNormsOfOneAndFourRanksAgreeToOneUlp) {
   const float max_norm = 0.05f;
   const auto options = tiny_training(tiny_model(true), max_norm);

@@ -25,16 +25,16 @@ class JsonEdits {
   }
 
  private:
-  static void collect(Json& node, std::vector<Json*>& nodes) {
-    nodes.push_back(&node);
-    if (!node.is_structured()) return;
-    for (Json& child : node) collect(child, nodes);
-  }
-
+  // A walk from the top: a vocabulary's thousand leaves don't hide the few keys beside it.
   Json& any_node() {
-    std::vector<Json*> nodes;
-    collect(document_, nodes);
-    return *nodes[nodes.size() > 1 ? 1 + bytes_.below(nodes.size() - 1) : 0];  // not the document
+    Json* node = &document_;
+    while (node->is_structured() && !node->empty()) {
+      auto child = node->begin();
+      std::advance(child, bytes_.below(node->size()));
+      node = &*child;
+      if (bytes_.byte() % 4 == 0) break;
+    }
+    return *node;
   }
 
   const Json& edge_value() {

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Runs one fuzzer, or names them all: tests/fuzz/run.sh [NAME [SECONDS | merge | seeds]]. `./dev fuzz` builds
-# them first. What it learns stays in build/cpu-fuzz/corpus/NAME; `merge` takes from there what
-# reaches code that the committed seeds, tests/fuzz/corpus/NAME, don't reach; `seeds` runs those alone. Exit code 1: a finding,
-# kept in build/cpu-fuzz/findings/NAME; giving that file to build/cpu-fuzz/tests/fuzz/fuzz_NAME runs
-# it again.
+# Runs one fuzzer, or names them all: tests/fuzz/run.sh [NAME [SECONDS | merge | seeds]]. `./dev fuzz`
+# builds it first. What it learns stays in build/cpu-fuzz/corpus/NAME; `merge` takes from there what
+# reaches code that the committed seeds, tests/fuzz/corpus/NAME, don't reach; `seeds` runs those alone.
+# Exit code 1: a finding, kept in build/cpu-fuzz/findings/NAME; giving that file to
+# build/cpu-fuzz/tests/fuzz/fuzz_NAME runs it again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 name=${1:-}
@@ -21,7 +21,8 @@ if [ "${2:-}" = merge ]; then
   exec "$program" -merge=1 -max_len=2048 "$seeds" "$learnt"
 fi
 if [ "${2:-}" = seeds ]; then
-  exec "$program" -runs=0 -timeout=20 -rss_limit_mb=2048 -malloc_limit_mb=1024 "$seeds"
+  exec "$program" -runs=0 -timeout=20 -rss_limit_mb=2048 -malloc_limit_mb=1024 \
+    -artifact_prefix="$findings" "$seeds"
 fi
 dictionary=()
 [ ! -f "tests/fuzz/$name.dict" ] || dictionary=("-dict=tests/fuzz/$name.dict")

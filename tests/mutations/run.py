@@ -80,6 +80,8 @@ def read_tables():
 def check(mutations):
     errors = []
     for mutation in mutations:
+        if mutation.source.suffix != ".cpp":
+            errors.append(f"{mutation.table}: {mutation.name}: in {mutation.values['in']}, which isn't a .cpp file")
         try:
             mutation.apply()
         except (LookupError, OSError) as error:
@@ -168,7 +170,7 @@ class Workshop:
         except subprocess.TimeoutExpired as expired:
             return None, str(expired.stdout)
         if re.search(r"^\[=+\] (Running )?0 tests", done.stdout, re.MULTILINE):
-            raise RuntimeError(f"no test is called {test_filter}")
+            sys.exit(f"{program.name} has no test that is called {test_filter}")
         return done.returncode == 0, done.stdout
 
 

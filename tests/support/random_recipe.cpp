@@ -211,7 +211,7 @@ class LegalRecipe {
       set("training.eval_interval", 1);
       set("checkpoint.keep_best", random_.whole(1, 2));
     }
-    maybe("metrics.trace_steps", random_.one_of({"[]", "[0, 0]", "[1, 2]"}));
+    maybe("metrics.trace_steps", random_.one_of({"[]", "[1, 1]", "[2, 3]"}));
   }
 
   const test::TempFolder& folder_;
@@ -252,7 +252,7 @@ Settings broken_rule(const Settings& legal, Random& random) {
       {{"data.validation_fraction", "0.5"}, {"data.validation_path", "some.txt"}},
       {{"data.token_bytes", "3"}},
       {{"data.format", "text"}, {"data.tokenizer", "\"\""}},
-      {{"metrics.trace_steps", "[0, 99]"}},
+      {{"metrics.trace_steps", "[1, 99]"}},
       {{"checkpoint.keep_best", "1"}, {"training.eval_interval", "0"}},
       {{"checkpoint.staging_mib", "3"}},
       {{"loss_scaling.min_scale", "1e9"}, {"loss_scaling.mode", "dynamic"}},

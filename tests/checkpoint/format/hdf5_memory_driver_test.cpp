@@ -2,6 +2,8 @@
 #include "checkpoint/format/hdf5_memory_driver.h"
 
 #include <gtest/gtest.h>
+#include <hdf5.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -61,6 +63,24 @@ TEST(Hdf5Memory, HoweverLittleThereIsLibhdf5IsCalledWithEnoughOrNotAtAll) {
 }
 
 #endif
+
+// As after a call that failed for want of memory: libhdf5 still has the file, whose pages are gone.
+[[noreturn]] void leave_a_file_open() {
+  constexpr std::size_t kBytes = 4096;
+  static_assert(sizeof(MemoryFile) <= kBytes);
+  start_hdf5();
+  void* place = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(place != MAP_FAILED);
+  const std::int64_t access = memory_access_list(*new (place) MemoryFile);
+  hdf5_checked(H5Fcreate("left", H5F_ACC_TRUNC, H5P_DEFAULT, access), "H5Fcreate");
+  ::munmap(place, kBytes);  // whoever touches it now crashes
+  std::exit(0);
+}
+
+TEST(Hdf5Memory, WhatAFailedCallLeavesBehindIsNotTouchedAtExit) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(leave_a_file_open(), testing::ExitedWithCode(0), "");
+}
 
 }  // namespace
 }  // namespace sherd::checkpoint

@@ -119,11 +119,11 @@ TEST_F(TrainCliTest, EveryStageGivesTheSameBitsAndEveryNumberOfRanksTheSameLosse
 }
 
 TEST_F(TrainCliTest, TracesEveryStreamOfEveryRankInTheStepsAskedFor) {
-  Strings arguments = kStage3OnTwoRanks;
-  arguments.insert(arguments.end(), {"--set", "metrics.trace_steps=[2, 3]"});
+  Strings arguments = kStage3OnTwoRanks;  // of 6 steps
+  arguments.insert(arguments.end(), {"--set", "metrics.trace_steps=[5, 6]"});
   const test::ProgramOutcome outcome = train("run", arguments);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_NE(outcome.out.find("trace of steps 2 to 3: "), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("trace of steps 5 to 6: "), std::string::npos) << outcome.out;
   std::map<int, std::set<std::string>> streams;  // by rank
   std::map<std::pair<int, int>, std::string> names;
   std::map<int, int> updates;

@@ -106,10 +106,12 @@ TEST(RecipeErrors, OutOfRange) {
       error_of_set("optimizer.betas=[0.9, 1.0]"),
       "--set optimizer.betas=[0.9, 1.0]: optimizer.betas is [0.9, 1.0]; expected a list of two "
       "numbers from 0 to below 1.");
-  EXPECT_EQ(
-      error_of_set("metrics.trace_steps=[5, 3]"),
-      "--set metrics.trace_steps=[5, 3]: metrics.trace_steps is [5, 3]; expected [first, last] "
-      "with 0 <= first <= last, or [].");
+  for (const char* steps : {"[5, 3]", "[0, 3]"}) {  // counted from 1, as on the screen
+    EXPECT_EQ(error_of_set(fmt::format("metrics.trace_steps={}", steps)),
+              fmt::format("--set metrics.trace_steps={0}: metrics.trace_steps is {0}; expected "
+                          "[first, last] with 1 <= first <= last, or [].",
+                          steps));
+  }
   for (const char* not_finite : {".inf", ".nan", "nan", "inf", "-inf", "1e999"}) {
     const std::string set = std::string("optimizer.lr=") + not_finite;
     EXPECT_TRUE(error_of_set(set).ends_with("; expected a number of at least 0.")) << set;
@@ -197,9 +199,9 @@ TEST(RecipeErrors, StepsInTheWrongOrder) {
   EXPECT_EQ(error_of(kTinyRecipe, {"lr_scheduler.warmup_steps=50", "lr_scheduler.decay_steps=40"}),
             "--set lr_scheduler.warmup_steps=50: lr_scheduler.warmup_steps is 50, more than "
             "decay_steps 40, at which the rate is lowest.");
-  EXPECT_EQ(error_of_set("metrics.trace_steps=[90, 100]"),
-            "--set metrics.trace_steps=[90, 100]: metrics.trace_steps is [90, 100], but with "
-            "training.max_steps 100 the last step is 99.");
+  EXPECT_EQ(error_of_set("metrics.trace_steps=[90, 101]"),
+            "--set metrics.trace_steps=[90, 101]: metrics.trace_steps is [90, 101], but with "
+            "training.max_steps 100 the last step is 100.");
 }
 
 TEST(RecipeErrors, BrokenBatchIdentity) {

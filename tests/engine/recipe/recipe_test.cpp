@@ -172,7 +172,7 @@ TEST(Recipe, WhatItPrintsIsARecipeForTheSameRun) {
       {"run.seed=18446744073709551615", "optimizer.lr=0.1234567890123456789",
        "data.path=\"a # b: 'c' \\\"d\\\" \\\\ \\n\\t\\x01 é\"", "training.sample_prompt= null ",
        "run.name=null", "run.output_dir=true", "optimizer.no_decay=['*.bias', \"a, b\"]",
-       "metrics.trace_steps=[0, 99]", "data.validation_path=v", "zero_optimization.stage=3"},
+       "metrics.trace_steps=[1, 100]", "data.validation_path=v", "zero_optimization.stage=3"},
       4));
   expect_round_trip(resolve(
       kTinyRecipe,

@@ -96,6 +96,22 @@ TEST_F(HostileCheckpoint, TheUntouchedOneIsResumedEvaluatedAndSampled) {
   EXPECT_EQ(test::generated_text(request(run), "a", {.num_tokens = 1})[0], 'a');
 }
 
+TEST_F(HostileCheckpoint, ARecipeThatTracedStepsCountedFrom0IsStillRead) {
+  const std::string run = with_recipe({{"trace_steps: []", "trace_steps: [0, 1]"}});
+  EXPECT_EQ(refusal_to_resume(run), "(no error)");
+  EXPECT_GT(engine::evaluate_checkpoint(request(run)).num_tokens, 0);
+}
+
+// As after a kill between an evaluation that was put off and the next save.
+TEST_F(HostileCheckpoint, WhatNeverSawItsEvaluationHasItMadeAgainAndWrittenOnce) {
+  const std::string run =
+      edited([](ordered_json& manifest) { manifest["global"].erase("validation_loss"); });
+  const std::string metrics = folder_.read(run + "/metrics.jsonl");
+  ASSERT_NE(metrics.find("val_loss"), std::string::npos);
+  EXPECT_EQ(refusal_to_resume(run), "(no error)");
+  EXPECT_EQ(numbers_of(folder_, run), numbers_of(folder_, "run"));
+}
+
 TEST_F(HostileCheckpoint, CountersThatNoRunHasAreRefusedByName) {
   const std::int64_t largest = std::numeric_limits<std::int64_t>::max();
   const std::vector<ordered_json> not_counts = {

@@ -47,5 +47,23 @@ TEST(ShortPasses, OfASampleFitTheMemoryThatIsPlannedForWholeBatchesInEveryPrecis
   }
 }
 
+// Two ranks hold everything for a sample. That once took stage 0's way to add gradients, which
+// doesn't go with these types.
+TEST(ShortPasses, ASampleOfAStage3RunTakesEveryTypeThatItsTrainingTook) {
+  const test::TempFolder folder;
+  folder.write("text.txt", text());
+  train(resolve_recipe({.path = "short.yaml",
+                        .text = fmt::format(kRecipe, folder.path(), "bf16", 24, 1),
+                        .sets = {"zero_optimization.stage=3", "mixed_precision.reduce_dtype=bf16",
+                                 "mixed_precision.grad_accum_dtype=f32"},
+                        .ranks = 2}));
+  const std::string checkpoint =
+      folder.file("bf16/checkpoints/" + checkpoint::step_directory_name(1));
+  const std::string sample =
+      test::generated_text({.checkpoint = checkpoint, .ranks = 2}, "ab", {.num_tokens = 5});
+  EXPECT_TRUE(sample.starts_with("ab")) << sample;
+  EXPECT_GE(sample.size(), 7u);
+}
+
 }  // namespace
 }  // namespace sherd::engine

@@ -217,12 +217,16 @@ TEST(NonFiniteStep, NamesAGradientBehindAFiniteLoss) {
   EXPECT_EQ(message.find("after a loss"), std::string::npos) << message;
 }
 
-// Logits of up to 3e38 are finite and so are their gradients, but not the loss, their difference.
+// Logits of up to 3e38 are finite and so are their gradients, but not the loss, their difference. What
+// enters the last norm is large, so that the gradient behind it, and with it the norm, is small.
 TEST(NonFiniteStep, NamesTheRankOfALossBehindFiniteGradients) {
   const std::string message = message_with([](ValuesByName& values) {
     for (float& weight : values.at("head.weight")) weight = weight > 0 ? 2e37f : -2e37f;
+    for (float& weight : values.at("embedding.token.weight")) weight *= 1000.0f;
   });
   EXPECT_TRUE(message.starts_with("step 0: loss is inf, gradient norm is ")) << message;
+  EXPECT_EQ(message.find("gradient norm is inf"), std::string::npos)
+      << "the loss alone should say it";
   EXPECT_NE(message.find(". Every element of the gradient is finite; token losses (unit "
                          "\"head\") of rank 0 are not. The parameters are as before"),
             std::string::npos)

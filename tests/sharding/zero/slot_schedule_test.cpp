@@ -89,6 +89,13 @@ std::int64_t fewest_fills(const std::vector<int>& uses, std::size_t at, std::vec
   return fewest;
 }
 
+TEST(SlotSchedule, KeepsTheBlockThatIsNeededSooner) {
+  const auto units = stage3_units(3, false);
+  for (const std::vector<int>& uses : {std::vector{1, 2, 0, 3, 2}, std::vector{2, 1, 0, 3, 2}}) {
+    EXPECT_EQ(played(units, {1, true}, uses, 1)[2], 1) << "two slots, block 2 used twice";
+  }
+}
+
 TEST(SlotSchedule, FillsNoMoreThanTheBestOfAllChoices) {
   constexpr int kBlocks = 4;
   const auto units = stage3_units(kBlocks, false);
