@@ -33,6 +33,9 @@ class TokenText {
   /// one. None where no id means that (`bin`, whose files hold their own).
   virtual std::optional<std::int32_t> separator() const { return std::nullopt; }
 
+  /// The tokens that stand before a document's own, as the tokenizer's library puts them there.
+  virtual std::vector<std::int32_t> before_document() const { return {}; }
+
   /// The characters that ids 0, 1, ... stand for; empty where a token isn't a character.
   virtual std::vector<char32_t> characters() const { return {}; }
 };

@@ -85,6 +85,33 @@ CASES = {
     "bare": ("characters", {"type": "Replace", "pattern": {"Regex": r"\s{2,}"}, "content": "▁▁"}, None, None,
              {**CHARACTERS, "unk_token": None, "byte_fallback": False}),
 }
+
+
+def template(*single, ids=None):
+    """A is the document, every other piece a token; `ids` of a token, if not its own."""
+    pieces = [{"Sequence": {"id": "A", "type_id": 0}} if piece == "A" else {"SpecialToken": {"id": piece, "type_id": 0}}
+              for piece in single]
+    own = {"<|end|>": [700], "<|left|>": [701], "<|right|>": [702]} | (ids or {})
+    tokens = {token: {"id": token, "ids": own[token], "tokens": [token] * len(own[token])} for token in own}
+    return {"type": "TemplateProcessing", "single": pieces, "pair": pieces + [{"Sequence": {"id": "B", "type_id": 0}}],
+            "special_tokens": tokens}
+
+
+LLAMA3_TEMPLATE = sequence("processors", byte_level(True), template("<|left|>", "A"))
+PAIR = {"sep": ["<|right|>", 702], "cls": ["<|end|>", 700]}
+POST_PROCESSORS = {
+    "none": None,
+    "bytes": byte_level(True),
+    "beginning": template("<|end|>", "A"),
+    "both ends": template("<|end|>", "<|left|>", "A", "<|right|>"),
+    "end": template("A", "<|end|>"),
+    "only the document": template("A"),
+    "a name of two tokens": template("<|left|>", "A", ids={"<|left|>": [701, 702]}),
+    "in a sequence": LLAMA3_TEMPLATE,
+    "in a sequence of sequences": sequence("processors", LLAMA3_TEMPLATE, byte_level(False)),
+    "Bert": {"type": "BertProcessing", **PAIR},
+    "Roberta": {"type": "RobertaProcessing", "trim_offsets": True, "add_prefix_space": False, **PAIR},
+}
 TEXTS = [
     "", " ", "  ", "\n", "a", "Hello, world!", " Hello  world ", "don't DON'T we'Ll I'ſ", "1 12 123 1234 12345 ²³ ٣४",
     "The memory plan: 125 MiB per rank.\r\n\r\n  return 0;\n\t}\n", "Größe über Straße", "привет мир", "世界，你好。模型",
@@ -107,6 +134,13 @@ def added_tokens(size):
     return [added(size, "<|end|>", special=True), added(size + 1, "<|left|>", lstrip=True, special=True),
             added(size + 2, "<|right|>", rstrip=True, special=True), added(size + 3, "word", single_word=True),
             added(size + 4, "Éé", normalized=True), added(size + 5, "<|e", special=True)]
+
+
+def before_document(tokenizer):
+    """What the library puts before a document."""
+    document = tokenizer.encode("document", add_special_tokens=False).ids
+    whole = tokenizer.encode("document").ids
+    return whole[:next(i for i in range(len(whole)) if whole[i:i + len(document)] == document)]
 
 
 def trained(corpus):
@@ -153,11 +187,17 @@ def main():
         cases.append({"name": name, "vocabulary": vocabulary, "tokenizer": parts, "ids": as_tokens,
                       "ids_as_text": differing,
                       "decoded": [oracle.decode(ids, skip_special_tokens=False) for ids in as_tokens]})
+    before = []
+    bytes_case = {**cases[0]["tokenizer"], "model": {**cases[0]["tokenizer"]["model"], **vocabularies["bytes"]}}
+    for name, post_processor in POST_PROCESSORS.items():
+        oracle = tokenizers.Tokenizer.from_str(json.dumps({**bytes_case, "post_processor": post_processor}))
+        before.append({"name": name, "post_processor": post_processor, "ids": before_document(oracle)})
     # A case and a vocabulary a line, and a line for every text.
     dump = lambda value: json.dumps(value, ensure_ascii=True, separators=(",", ":"))
     text = ('{"vocabularies":{\n' + ",\n".join(f"{dump(k)}:{dump(v)}" for k, v in vocabularies.items()) + "},\n"
             '"texts":[\n' + ",\n".join(map(dump, texts)) + "],\n"
-            '"cases":[\n' + ",\n".join(map(dump, cases)) + "]}\n")
+            '"cases":[\n' + ",\n".join(map(dump, cases)) + "],\n"
+            '"before_document":[\n' + ",\n".join(map(dump, before)) + "]}\n")
     if "--check" in sys.argv:
         sys.exit(0 if TARGET.read_text() == text else f"{TARGET} differs")
     TARGET.write_text(text)

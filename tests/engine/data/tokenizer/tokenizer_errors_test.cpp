@@ -100,6 +100,54 @@ TEST(TokenizerErrors, FoldersWithoutAUsableFileAreNamed) {
   EXPECT_FALSE(Tokenizer::open(folder.path())->beginning());
 }
 
+TEST(TokenizerErrors, WrongPostProcessorsAreNamed) {
+  const auto wrong = [](const char* pointer, const json& value) {
+    json part = {{"type", "TemplateProcessing"},
+                 {"single", {{{"SpecialToken", {{"id", "<s>"}}}}, {{"Sequence", {{"id", "A"}}}}}},
+                 {"special_tokens", {{"<s>", {{"ids", {258}}}}}}};
+    part[json::json_pointer(pointer)] = value;
+    return refusal_with("/post_processor", part);
+  };
+  const std::string at = "t.json.post_processor";
+  EXPECT_EQ(wrong("/type", "TemplateProcessing"), "(no error)");
+  EXPECT_EQ(wrong("/special_tokens/<s>/ids/0", 259), at + ": adds the id 259, which no token has.");
+  EXPECT_EQ(wrong("/special_tokens/<s>/ids/0", -1),
+            at + ".special_tokens.<s>.ids[0]: expected a whole number from 0.");
+  EXPECT_EQ(wrong("/special_tokens/<s>/ids/0", 1LL << 32),
+            at + ".special_tokens.<s>.ids[0]: isn't a token id.");
+  EXPECT_EQ(wrong("/single/0/SpecialToken/id", "<t>"), at + ".special_tokens: \"<t>\" is missing.");
+  EXPECT_EQ(wrong("/single", json::array()), at + ".single: has no sequence.");
+  const json pair = {{"type", "BertProcessing"}, {"cls", {"<s>", 258}}};
+  EXPECT_EQ(refusal_with("/post_processor", {{"type", "Sequence"}, {"processors", {pair, pair}}}),
+            at + ".processors[1]: a second post-processor that adds tokens isn't supported.");
+}
+
+TEST(TokenizerErrors, TokensBeforeADocumentMayBeNamedByTheConfigAlone) {
+  const test::TempFolder folder;
+  const auto before = [&](const json& file, const std::string& config) {
+    folder.write("tokenizer.json", file.dump());
+    folder.write("tokenizer_config.json", config);
+    const auto tokenizer = Tokenizer::open(folder.path());
+    const auto ids = tokenizer->before_document();
+    return std::vector<std::int32_t>(ids.begin(), ids.end());
+  };
+  using Ids = std::vector<std::int32_t>;
+  json file = test::small_tokenizer();
+  EXPECT_EQ(before(file, R"({"bos_token": "<|end|>", "add_bos_token": true})"), Ids{258});
+  EXPECT_EQ(before(file, R"({"bos_token": "<|end|>", "add_bos_token": false})"), Ids{});
+  EXPECT_EQ(before(file, R"({"bos_token": "<|end|>"})"), Ids{});
+  EXPECT_EQ(before(file, R"({"bos_token": null, "add_bos_token": true})"), Ids{});
+  EXPECT_NE(test::error_text<DataError>([&] {
+              before(file, R"({"add_bos_token": "yes"})");
+            }).find("\"add_bos_token\" isn't true or false."),
+            std::string::npos);
+  // tokenizer.json decides if a part of it can say so.
+  file["post_processor"] = {{"type", "TemplateProcessing"},
+                            {"single", {{{"Sequence", {{"id", "A"}}}}}},
+                            {"special_tokens", json::object()}};
+  EXPECT_EQ(before(file, R"({"bos_token": "<|end|>", "add_bos_token": true})"), Ids{});
+}
+
 TEST(TokenizerErrors, TextThatIsNotUtf8IsNamedAndLeavesNoIds) {
   Encoder encoder(Tokenizer::parse(test::small_tokenizer().dump(), "t.json"));
   std::vector<std::int32_t> ids = {7};

@@ -131,6 +131,17 @@ TEST(TokenizerValues, AMissingMergeOrTwoSwappedRanksShow) {
   }
 }
 
+TEST(TokenizerValues, BeforeADocumentStandsWhatTheLibraryPutsThere) {
+  json file = file_of(values()["cases"][0]);
+  ASSERT_GE(values()["before_document"].size(), 11u);
+  for (const json& value : values()["before_document"]) {
+    file["post_processor"] = value["post_processor"];
+    const auto tokenizer = open(file);
+    const auto before = tokenizer->before_document();
+    EXPECT_EQ(Ids(before.begin(), before.end()), value["ids"].get<Ids>()) << value["name"];
+  }
+}
+
 TEST(TokenizerValues, OldFilesSpellMergesAsOneString) {
   const json& value = values()["cases"][0];
   json file = file_of(value);
