@@ -25,6 +25,9 @@ class TokenText {
   /// become U+FFFD. Ids that stand for no text are left out.
   virtual std::string exact_text(std::span<const std::int32_t> ids) const { return text(ids); }
 
+  /// What stands before a document, whatever its text: the beginning token of some tokenizers.
+  virtual std::vector<std::int32_t> before_document() const { return {}; }
+
   /// Errors   UsageError for text that has no ids here (an unknown character; for `bin`, which
   ///          knows no text, anything but ids separated by spaces).
   virtual std::vector<std::int32_t> ids(std::string_view text) const = 0;
@@ -32,9 +35,6 @@ class TokenText {
   /// The token that stands between two texts that are read as one: a line break where there is
   /// one. None where no id means that (`bin`, whose files hold their own).
   virtual std::optional<std::int32_t> separator() const { return std::nullopt; }
-
-  /// The tokens that stand before a document's own, as the tokenizer's library puts them there.
-  virtual std::vector<std::int32_t> before_document() const { return {}; }
 
   /// The characters that ids 0, 1, ... stand for; empty where a token isn't a character.
   virtual std::vector<char32_t> characters() const { return {}; }
