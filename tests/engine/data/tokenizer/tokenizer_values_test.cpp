@@ -89,6 +89,22 @@ TEST(TokenizerValues, IdsBecomeTheLibrarysText) {
   }
 }
 
+TEST(TokenizerValues, IdsThatNoTextHasBecomeTheLibrarysTextToo) {
+  std::size_t num_lists = 0;
+  for (const json& value : values()["cases"]) {
+    const auto tokenizer = open(file_of(value));
+    num_lists += value["lists"].size();
+    for (const json& list : value["lists"]) {
+      const Ids ids = list[0].get<Ids>();
+      EXPECT_EQ(tokenizer->decode(ids, false), list[1].get<std::string>())
+          << value["name"] << list[0];
+      EXPECT_EQ(tokenizer->decode(ids, true), list[2].get<std::string>())
+          << value["name"] << list[0];
+    }
+  }
+  EXPECT_GE(num_lists, 300u);
+}
+
 TEST(TokenizerValues, ByteLevelIdsBecomeTheSameTextAgain) {
   for (const json& value : values()["cases"]) {
     const json& file = value["tokenizer"];
