@@ -14,6 +14,8 @@ namespace sherd::huggingface {
 
 class ConfigReader {
  public:
+  static constexpr std::int64_t kMostLayers = 10'000;
+
   ConfigReader(const nlohmann::json& config, ModelConfig& result)
       : config_(config), result_(result) {}
 
@@ -24,6 +26,9 @@ class ConfigReader {
   std::optional<std::string> text(std::string_view key);
   std::optional<double> number(std::string_view key);
   std::optional<bool> truth(std::string_view key);
+  /// How many layers; `missing` where it is missing or null. From `least` to kMostLayers: texts as long
+  /// as that are made of it.
+  std::int64_t layers(std::string_view key, std::int64_t missing, std::int64_t least = 0);
   /// For keys that have no meaning for us.
   void use(std::string_view key) { used_.insert(std::string(key)); }
 

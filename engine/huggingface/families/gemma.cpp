@@ -101,10 +101,8 @@ void gemma3(ConfigReader& config) {
   }
   if (config.window_layers()) return;
   config.window();
-  const double pattern = config.number("sliding_window_pattern").value_or(6);
-  if (pattern < 1 || pattern > 1024)
-    config.refuse("sliding_window_pattern", "isn't from 1 to 1024");
-  std::string mask(static_cast<std::size_t>(pattern) - 1, '1');
+  const std::int64_t pattern = config.layers("sliding_window_pattern", 6, 1);
+  const std::string mask(static_cast<std::size_t>(pattern) - 1, '1');
   config.set("model.window_layers", fmt::format("\"{}0\"", mask), "sliding_window_pattern");
 }
 
