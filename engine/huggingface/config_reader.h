@@ -39,6 +39,9 @@ class ConfigReader {
 
   /// Rotary positions: theta, scaling, the part that is turned. `theta`: the class's default.
   void rotary(double theta, double fraction = 1.0);
+  /// The same of models whose windowed layers have a table of their own: a theta (0: the full layers'),
+  /// and no scaling.
+  void rotary_by_layer(double theta, double window_theta = 0.0);
   /// A table of rotary frequencies: what stands in rope_scaling, or in rope_parameters.
   void scaling(const nlohmann::json& table, std::string_view from);
   /// head_dim, where it isn't hidden_size / num_attention_heads; `missing`: the class's default, 0:

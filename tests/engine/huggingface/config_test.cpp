@@ -113,6 +113,43 @@ TEST(Config, HasBothSpellingsOfAScaling) {
   EXPECT_EQ(written["rope_scaling"], scaling);
 }
 
+TEST(Config, IsSpelledAsTransformers4WantsItOfEveryFamily) {
+  const auto written = [](const json& config) {
+    return json::parse(updated_config(config.dump(), "config.json", DType::kF32));
+  };
+  json phi = with(smollm2(), "model_type", "phi3");
+  phi["rope_parameters"] = {
+      {"rope_type", "longrope"},       {"rope_theta", 10000.0},
+      {"partial_rotary_factor", 0.75}, {"short_factor", {1.0}},
+      {"long_factor", {2.0}},          {"original_max_position_embeddings", 4096}};
+  const json old_phi = written(phi);
+  EXPECT_EQ(old_phi["rope_scaling"],
+            (json{{"type", "longrope"}, {"short_factor", {1.0}}, {"long_factor", {2.0}}}));
+  EXPECT_EQ(old_phi["original_max_position_embeddings"], 4096);
+  EXPECT_EQ(old_phi["partial_rotary_factor"], 0.75);
+  EXPECT_EQ(values_of(old_phi), values_of(phi));
+
+  json neox = with(smollm2(), "model_type", "gpt_neox");
+  neox.erase("rope_theta");
+  neox.erase("attention_bias");
+  neox["hidden_act"] = "gelu";
+  neox["rope_parameters"] = {
+      {"rope_type", "default"}, {"rope_theta", 20000.0}, {"partial_rotary_factor", 0.5}};
+  json old_neox = written(neox);
+  EXPECT_EQ(old_neox["rotary_emb_base"], 20000.0);
+  EXPECT_EQ(old_neox["rotary_pct"], 0.5);
+  EXPECT_FALSE(old_neox.contains("rope_theta"));
+  old_neox.erase("rope_parameters");
+  EXPECT_EQ(values_of(old_neox), values_of(neox));
+  EXPECT_EQ(written(old_neox)["rope_parameters"], neox["rope_parameters"]);
+
+  // Of two tables, transformers 5 wants both or none.
+  json olmo = with(smollm2(), "model_type", "olmo3");
+  olmo["sliding_window"] = 8;
+  EXPECT_FALSE(written(olmo).contains("rope_parameters"));
+  EXPECT_EQ(values_of(olmo).at("model.window_layers"), "\"1110\"");
+}
+
 TEST(Config, RefusesWhatChangesTheModelAndIsntSupported) {
   const json base = smollm2();
   EXPECT_EQ(

@@ -1,5 +1,6 @@
 """logits.py TOKENS FOLDER...: the version of `transformers` that runs this, and what it computes in f32 for the row
-TOKENS (a list of ids) with the model of each folder: JSON, {"version": ..., "logits": [[[...]]]}.
+TOKENS (a list of ids) with the model of each folder: JSON, {"version": ..., "logits": [[[...]]]}. It also saves each
+model in FOLDER/again.
 
 A script of its own because exports.py asks two versions of `transformers`; both know what stands here.
 """
@@ -10,15 +11,21 @@ import torch
 import transformers
 
 
-def logits_of(folder, tokens):
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, torch_dtype=torch.float32).eval()
+def load(folder):
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, torch_dtype=torch.float32).eval()
+
+
+def logits_of(model, tokens):
     with torch.no_grad():
         return model(torch.tensor([tokens])).logits[0].double()
 
 
 def main():
-    tokens = json.loads(sys.argv[1])
-    logits = [logits_of(folder, tokens).tolist() for folder in sys.argv[2:]]
+    tokens, logits = json.loads(sys.argv[1]), []
+    for folder in sys.argv[2:]:
+        model = load(folder)
+        logits.append(logits_of(model, tokens).tolist())
+        model.save_pretrained(folder + "/again")
     print(json.dumps({"version": transformers.__version__, "logits": logits}))
 
 
