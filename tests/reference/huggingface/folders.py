@@ -67,6 +67,9 @@ MODELS = {
     "stablelm": transformers.StableLmConfig(**LLAMA, use_qkv_bias=True),
     "stablelm_half": transformers.StableLmConfig(**LLAMA, rope_parameters=HALF),
     "starcoder2": transformers.Starcoder2Config(**LLAMA, sliding_window=11),
+    "cohere": transformers.CohereConfig(**(LLAMA | dict(eos_token_id=3)), logit_scale=0.5),
+    "cohere2": transformers.Cohere2Config(**(LLAMA | dict(num_hidden_layers=4)), logit_scale=0.25, sliding_window=5),
+    "glm4": transformers.Glm4Config(**LLAMA, head_dim=16, attention_bias=True),
     "gpt2": transformers.GPT2Config(vocab_size=56, n_embd=32, n_layer=2, n_head=4, n_positions=64),
 }
 

@@ -12,7 +12,9 @@ import transformers
 
 
 def load(folder):
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, torch_dtype=torch.float32).eval()
+    """With the plain attention: the others of transformers 4 leave soft caps out."""
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, torch_dtype=torch.float32,
+                                                             attn_implementation="eager").eval()
 
 
 def logits_of(model, tokens):
