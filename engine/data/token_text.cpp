@@ -216,6 +216,11 @@ class TokenizerText final : public TokenText {
 
   std::optional<std::int32_t> separator() const override { return separator_; }
 
+  std::vector<std::int32_t> before_document() const override {
+    const std::span<const std::int32_t> ids = tokenizer_->before_document();
+    return {ids.begin(), ids.end()};
+  }
+
  private:
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer_;
   std::optional<std::int32_t> separator_;

@@ -110,6 +110,15 @@ std::optional<bool> ConfigReader::truth(std::string_view key) {
   return value.get<bool>();
 }
 
+std::int64_t ConfigReader::layers(std::string_view key, std::int64_t missing, std::int64_t least) {
+  const double count = number(key).value_or(static_cast<double>(missing));
+  if (count >= static_cast<double>(least) && count <= static_cast<double>(kMostLayers) &&
+      count == std::floor(count)) {
+    return static_cast<std::int64_t>(count);
+  }
+  refuse(key, fmt::format("isn't a whole number from {} to {}", least, kMostLayers));
+}
+
 void ConfigReader::set(std::string_view key, std::string value, std::string_view from) {
   for (ConfigValue& known : result_.values) {
     if (known.key != key) continue;
@@ -143,7 +152,7 @@ bool ConfigReader::window_layers() {
   const json& types = at("layer_types");
   if (types.is_null()) return false;
   if (!types.is_array()) refuse("layer_types", "isn't a list");
-  std::string layers;
+  std::string mask;
   for (const json& type : types) {
     const std::string name = type.is_string() ? type.get<std::string>() : type.dump();
     if (name != "full_attention" && name != "sliding_attention") {
@@ -151,12 +160,16 @@ bool ConfigReader::window_layers() {
                                         "what we have",
                                         printable(name)));
     }
-    layers += name == "sliding_attention" ? '1' : '0';
+    mask += name == "sliding_attention" ? '1' : '0';
   }
-  if (layers.find('1') == std::string::npos) return true;  // no layer has a window
+  if (std::ssize(mask) != layers("num_hidden_layers", 0)) {
+    refuse("layer_types",
+           fmt::format("has {} layers, another number than num_hidden_layers", mask.size()));
+  }
+  if (mask.find('1') == std::string::npos) return true;  // no layer has a window
   window();
-  if (layers.find('0') == std::string::npos) return true;
-  set("model.window_layers", fmt::format("\"{}\"", layers), "layer_types");
+  if (mask.find('0') == std::string::npos) return true;
+  set("model.window_layers", fmt::format("\"{}\"", mask), "layer_types");
   return true;
 }
 

@@ -14,6 +14,8 @@ namespace sherd::huggingface {
 
 class ConfigReader {
  public:
+  static constexpr std::int64_t kMostLayers = 10'000;
+
   ConfigReader(const nlohmann::json& config, ModelConfig& result)
       : config_(config), result_(result) {}
 
@@ -24,6 +26,9 @@ class ConfigReader {
   std::optional<std::string> text(std::string_view key);
   std::optional<double> number(std::string_view key);
   std::optional<bool> truth(std::string_view key);
+  /// How many layers; `missing` where it is missing or null. From `least` to kMostLayers: texts as long
+  /// as that are made of it.
+  std::int64_t layers(std::string_view key, std::int64_t missing, std::int64_t least = 0);
   /// For keys that have no meaning for us.
   void use(std::string_view key) { used_.insert(std::string(key)); }
 
@@ -34,6 +39,9 @@ class ConfigReader {
 
   /// Rotary positions: theta, scaling, the part that is turned. `theta`: the class's default.
   void rotary(double theta, double fraction = 1.0);
+  /// The same of models whose windowed layers have a table of their own: a theta (0: the full layers'),
+  /// and no scaling.
+  void rotary_by_layer(double theta, double window_theta = 0.0);
   /// A table of rotary frequencies: what stands in rope_scaling, or in rope_parameters.
   void scaling(const nlohmann::json& table, std::string_view from);
   /// head_dim, where it isn't hidden_size / num_attention_heads; `missing`: the class's default, 0:

@@ -13,6 +13,7 @@ namespace {
 
 using nlohmann::json;
 
+// Null where it is missing, or `table` no object.
 const json& member(const json& table, std::string_view key) {
   static const json kNull;
   const auto found = table.find(key);
@@ -68,6 +69,30 @@ void ConfigReader::rotary(double theta, double fraction) {
   set("model.rope_theta", theta, is_new ? from : "rope_theta");
   if (fraction != 1.0) set("model.rope_fraction", fraction, "partial_rotary_factor");
   if (table.is_object()) scaling(table, from);
+}
+
+void ConfigReader::rotary_by_layer(double theta, double window_theta) {
+  const char* const from = "rope_parameters";
+  const json& full = member(at(from), "full_attention");
+  const json& windowed = member(at(from), "sliding_attention");
+  if (full.is_object()) {
+    set("model.positions", "rope");
+    set("model.rope_theta", number_in(full, "rope_theta", theta, from), from);
+    scaling(full, from);
+    window_theta = number_in(windowed, "rope_theta", window_theta, from);
+    if (type_of(windowed) != "default") {
+      refuse(from, "scales the windowed layers, which isn't supported");
+    }
+    for (const json* table : {&full, &windowed}) {
+      if (number_in(*table, "partial_rotary_factor", 1.0, from) == 1.0) continue;
+      refuse(from, "turns a part of each head, which isn't supported with two tables");
+    }
+    for (const char* old : {"rope_theta", "rope_scaling", "rope_local_base_freq"}) use(old);
+  } else {
+    rotary(theta);
+  }
+  if (window_theta != 0.0) set("model.window_rope_theta", window_theta, "rope_local_base_freq");
+  if (!value_of("model.rope_scaling").empty()) set("model.window_rope_scaling", "false");
 }
 
 void ConfigReader::scaling(const json& table, std::string_view from) {

@@ -70,6 +70,10 @@ struct Family {
   std::span<const Demand> demands{};
   std::span<const std::string_view> harmless{};  ///< settings without a meaning for us, not listed
   void (*more)(ConfigReader&) = nullptr;         ///< what tables can't say
+  /// How transformers 4 calls what transformers 5 has in rope_parameters.
+  std::string_view old_theta = "rope_theta", old_fraction = "partial_rotary_factor";
+  bool two_rotary_tables = false;   ///< windowed layers have one of their own
+  bool interleaved_rotary = false;  ///< elements 2 j and 2 j + 1 of a head are turned together
 };
 
 /// nullptr: not known.

@@ -15,13 +15,15 @@ namespace {
 // Consecutive rows of one head, in ours and in theirs.
 struct Segment {
   std::int64_t ours, theirs, count;
+  std::int64_t step = 1;  ///< between rows of theirs
 };
 
-std::vector<Segment> segments_of(std::int64_t width, std::int64_t rotated) {
+std::vector<Segment> segments_of(std::int64_t width, std::int64_t rotated, bool interleaved) {
   const std::int64_t h = rotated / 2, half = width / 2;
-  if (rotated == width || rotated == 0) return {{0, 0, width}};
-  return {{0, 0, h},
-          {half, h, h},
+  if (rotated == 0 || (rotated == width && !interleaved)) return {{0, 0, width}};
+  const std::int64_t second = interleaved ? 1 : h, step = interleaved ? 2 : 1;
+  return {{0, 0, h, step},
+          {half, second, h, step},
           {h, rotated, half - h},
           {half + h, rotated + half - h, width - half - h}};
 }
@@ -33,8 +35,8 @@ struct Rows {
 // One parameter and the modules that hold its rows.
 class ParameterLinks {
  public:
-  ParameterLinks(const ModelWeights& model, WeightMap& map, int ours)
-      : model_(model), map_(map), ours_(ours) {
+  ParameterLinks(const Family& family, const ModelWeights& model, WeightMap& map, int ours)
+      : model_(model), map_(map), ours_(ours), interleaved_(family.interleaved_rotary) {
     const std::vector<std::int64_t>& shape = map.ours[static_cast<std::size_t>(ours)].shape;
     rows_ = shape[0];
     columns_ = shape.size() > 1 ? shape[1] : 1;
@@ -115,13 +117,16 @@ class ParameterLinks {
   void add_heads(std::int64_t ours, std::int64_t theirs, std::int64_t heads, std::int64_t step,
                  bool turned) {
     const std::int64_t width = model_.head_width;
-    const auto segments = segments_of(width, turned ? model_.rotary_width : width);
+    const auto segments = turned ? segments_of(width, model_.rotary_width, interleaved_)
+                                 : segments_of(width, 0, false);
     if (segments.size() == 1 && step == width) return plain(ours, theirs, heads * width);
     for (const Segment& segment : segments) {
       if (segment.count == 0) continue;
       link({(ours + segment.ours) * columns_,
             (theirs + segment.theirs) * columns_,
-            {{heads, width * columns_, step * columns_}, {segment.count * columns_, 1, 1}}});
+            {{heads, width * columns_, step * columns_},
+             {segment.count, columns_, segment.step * columns_},
+             {columns_, 1, 1}}});
     }
   }
 
@@ -130,6 +135,7 @@ class ParameterLinks {
   const ModelWeights& model_;
   WeightMap& map_;
   int ours_, theirs_ = 0;
+  bool interleaved_;
   std::int64_t rows_ = 0, columns_ = 0;
   bool is_vector_ = false;
 };
@@ -196,7 +202,7 @@ WeightMap weight_map(const Family& family, const ModelWeights& model, bool with_
       throw UsageError("{}: models of type {} have no such tensor", map.ours[i].name,
                        family.model_type);
     }
-    ParameterLinks links(model, map, static_cast<int>(i));
+    ParameterLinks links(family, model, map, static_cast<int>(i));
     for (const Module* module : modules) {
       const bool prefixed = with_prefix && !module->outside_prefix;
       links.add(*module, fmt::format("{}{}.{}", prefixed ? family.prefix : "",

@@ -5,8 +5,8 @@
 /// each head: all of that is in the boxes, and nobody ever holds a whole tensor for it.
 ///
 /// Partial rotary positions: of each head we turn pairs (j, j + K/2), their files pairs (j, j + r/2)
-/// among the first r of K; so rows of query and key are in another order, and weights of norms per
-/// head too.
+/// among the first r of K, or (2 j, 2 j + 1); so rows of query and key are in another order, and weights
+/// of norms per head too.
 #pragma once
 
 #include <cstdint>

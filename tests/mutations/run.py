@@ -78,7 +78,8 @@ def read_tables():
 
 
 def check(mutations):
-    errors = []
+    errors = [f"{m.table}: {m.name}: {m.values['in']} isn't a .cpp file" for m in mutations
+              if m.source.suffix != ".cpp"]
     for mutation in mutations:
         if mutation.source.suffix != ".cpp":
             errors.append(f"{mutation.table}: {mutation.name}: in {mutation.values['in']}, which isn't a .cpp file")
@@ -92,9 +93,9 @@ def check(mutations):
 
 
 def split_after_includes(text):
-    """The lines up to the last #include, and the #endif that it may need; and the rest."""
+    """The lines up to the last #include of a header, and the #endif that it may need; and the rest."""
     lines = text.split("\n")
-    cut = max(i for i, line in enumerate(lines) if line.startswith("#include")) + 1
+    cut = max(i for i, line in enumerate(lines) if line.startswith("#include") and ".inc" not in line) + 1
     depth = sum(line.startswith("#if") - line.startswith("#endif") for line in lines[:cut])
     while depth > 0:
         depth += lines[cut].startswith("#if") - lines[cut].startswith("#endif")

@@ -135,6 +135,8 @@ FAMILIES = {
                                 attention_multiplier=0.2, logits_scaling=4.0, tie_word_embeddings=True, **rope()),
                 dict(embedding_scale=6.0, residual_scale=0.22, attention_scale=0.2, logits_scale=0.25,
                      tie_embeddings=True)),
+    "cohere": ("Cohere", dict(layer_norm_eps=1e-6, logit_scale=0.5, tie_word_embeddings=True, **rope()),
+               dict(norm="layernorm", block="parallel_one_norm", logits_scale=0.5, tie_embeddings=True)),
     "cohere2": ("Cohere2", dict(num_hidden_layers=4, layer_norm_eps=1e-6, logit_scale=0.5, sliding_window=6,
                                 tie_word_embeddings=True,
                                 layer_types=["sliding_attention"] * 3 + ["full_attention"], **rope()),
@@ -148,7 +150,7 @@ FAMILIES = {
                       rope_fraction=0.5)),
 }
 ONE_PLUS = {"gemma", "gemma2", "gemma3", "nemotron"}  # norms that multiply by 1 + weight
-INTERLEAVED = {"cohere2", "glm4"}                     # pairs (2j, 2j + 1)
+INTERLEAVED = {"cohere", "cohere2", "glm4"}           # pairs (2j, 2j + 1)
 
 
 def build(name):

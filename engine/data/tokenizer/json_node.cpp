@@ -14,10 +14,10 @@ bool JsonNode::has(const char* key) const {
   return value_.is_object() && value_.contains(key) && !value_[key].is_null();
 }
 
-JsonNode JsonNode::operator[](const char* key) const {
+JsonNode JsonNode::operator[](const std::string& key) const {
   if (!value_.is_object()) refuse("expected an object.");
-  if (!value_.contains(key)) refuse(fmt::format("\"{}\" is missing.", key));
-  return {value_[key], place_ + "." + key};
+  if (!value_.contains(key)) refuse(fmt::format("\"{}\" is missing.", key.substr(0, 64)));
+  return {value_[key], place_ + "." + key.substr(0, 64)};
 }
 
 std::vector<JsonNode> JsonNode::elements() const {

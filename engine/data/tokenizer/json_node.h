@@ -20,7 +20,7 @@ class JsonNode {
   const std::string& place() const { return place_; }
 
   bool has(const char* key) const;  ///< and isn't null
-  JsonNode operator[](const char* key) const;
+  JsonNode operator[](const std::string& key) const;
   std::vector<JsonNode> elements() const;
 
   std::string text() const;

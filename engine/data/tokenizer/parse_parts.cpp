@@ -1,6 +1,7 @@
 #include "engine/data/tokenizer/parse_parts.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "core/error.h"
@@ -196,18 +197,44 @@ void add_decoder(const JsonNode& node, int depth, std::vector<DecoderStep>& step
   }
 }
 
-void check_post_processor(const JsonNode& node, int depth) {
+std::int32_t parse_id(const JsonNode& node) {
+  if (node.number() > std::numeric_limits<std::int32_t>::max()) node.refuse("isn't a token id.");
+  return static_cast<std::int32_t>(node.number());
+}
+
+/// {"single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}, ...],
+///  "special_tokens": {"<s>": {"ids": [1]}, ...}}
+std::vector<std::int32_t> parse_template(const JsonNode& node) {
+  std::vector<std::int32_t> before;
+  const JsonNode tokens = node["special_tokens"];
+  for (const JsonNode& piece : node["single"].elements()) {
+    if (piece.has("Sequence")) return before;
+    const std::string name = piece["SpecialToken"]["id"].text();
+    for (const JsonNode& id : tokens[name]["ids"].elements()) before.push_back(parse_id(id));
+  }
+  node["single"].refuse("has no sequence.");
+}
+
+void add_post_processor(const JsonNode& node, int depth, TokensBefore& before) {
   check_depth(node, depth);
   const std::string type = node.type();
+  if (type == "ByteLevel") return;
   if (type == "Sequence") {
-    for (const JsonNode& one : node["processors"].elements()) check_post_processor(one, depth + 1);
+    for (const JsonNode& one : node["processors"].elements()) {
+      add_post_processor(one, depth + 1, before);
+    }
     return;
   }
-  for (const char* known :
-       {"ByteLevel", "TemplateProcessing", "RobertaProcessing", "BertProcessing"}) {
-    if (type == known) return;
+  if (before) node.refuse("a second post-processor that adds tokens isn't supported.");
+  if (type == "TemplateProcessing") {
+    before = parse_template(node);
+  } else if (type == "RobertaProcessing" || type == "BertProcessing") {
+    const std::vector<JsonNode> token_and_id = node["cls"].elements();
+    if (token_and_id.size() != 2) node["cls"].refuse("expected a token and its id.");
+    before.emplace({parse_id(token_and_id[1])});
+  } else {
+    refuse_type(node, "post-processor");
   }
-  refuse_type(node, "post-processor");
 }
 
 }  // namespace
@@ -230,8 +257,10 @@ std::vector<DecoderStep> parse_decoder(const JsonNode& node) {
   return steps;
 }
 
-void check_post_processor(const JsonNode& node) {
-  check_post_processor(node, 0);
+TokensBefore parse_post_processor(const JsonNode& node) {
+  TokensBefore before;
+  add_post_processor(node, 0, before);
+  return before;
 }
 
 }  // namespace sherd::tokenizer

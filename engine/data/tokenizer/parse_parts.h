@@ -1,6 +1,8 @@
 /// The lists of steps in a tokenizer.json.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "engine/data/tokenizer/decoder.h"
@@ -19,7 +21,10 @@ struct ParsedPreTokenizer {
 ParsedPreTokenizer parse_pre_tokenizer(const JsonNode& node);
 
 std::vector<DecoderStep> parse_decoder(const JsonNode& node);
-/// Nothing of it is used; unknown kinds are refused.
-void check_post_processor(const JsonNode& node);
+
+/// The ids that a post-processor puts before a document; nothing if it isn't of a kind that adds any.
+/// What it puts behind a document isn't used.
+using TokensBefore = std::optional<std::vector<std::int32_t>>;
+TokensBefore parse_post_processor(const JsonNode& node);
 
 }  // namespace sherd::tokenizer

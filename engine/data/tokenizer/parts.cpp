@@ -36,11 +36,11 @@ class PartsParser {
       pre_tokenizer = parse_pre_tokenizer(file_["pre_tokenizer"]);
     }
     parts_->pre_tokenizer = std::make_unique<PreTokenizer>(std::move(pre_tokenizer.steps));
-    if (file_.has("post_processor")) check_post_processor(file_["post_processor"]);
     if (file_.has("decoder")) parts_->decoder = parse_decoder(file_["decoder"]);
     parse_model(file_["model"], pre_tokenizer.byte_level);
     if (file_.has("added_tokens")) add_tokens(file_["added_tokens"]);
     index_texts();
+    if (file_.has("post_processor")) add_before_document(file_["post_processor"]);
     make_finders();
     return std::move(parts_);
   }
@@ -202,6 +202,17 @@ class PartsParser {
       parts_->texts[static_cast<std::size_t>(token.id)] = text;
       parts_->is_special[static_cast<std::size_t>(token.id)] =
           token.special && text == token.content;
+    }
+  }
+
+  void add_before_document(const JsonNode& post_processor) {
+    parts_->before_document = parse_post_processor(post_processor);
+    if (!parts_->before_document) return;
+    for (const std::int32_t id : *parts_->before_document) {
+      if (id < std::ssize(parts_->texts) && !parts_->texts[static_cast<std::size_t>(id)].empty()) {
+        continue;
+      }
+      post_processor.refuse(fmt::format("adds the id {}, which no token has.", id));
     }
   }
 

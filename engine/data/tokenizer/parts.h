@@ -33,6 +33,7 @@ struct Parts {
 
   std::optional<std::int32_t> beginning;
   std::optional<std::int32_t> end;
+  std::optional<std::vector<std::int32_t>> before_document;  ///< none: no part of the file says
   std::array<std::uint8_t, 16> digest{};
   std::vector<std::string> notes;
 };

@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "engine/data/files/mapped_file.h"
+#include "engine/data/tokenizer/json_node.h"
 #include "engine/data/tokenizer/parts.h"
 #include "engine/data/utf8.h"
 
@@ -95,8 +96,13 @@ std::shared_ptr<const Tokenizer> Tokenizer::open(const std::string& folder) {
   const data::MappedFile config_file(config_path);
   const nlohmann::json config = nlohmann::json::parse(text_of(config_file), nullptr, false);
   if (!config.is_object()) throw DataError("{}: isn't a JSON object.", config_path);
-  tokenizer->parts_->beginning = named_token(config, "bos_token", *tokenizer, config_path);
-  tokenizer->parts_->end = named_token(config, "eos_token", *tokenizer, config_path);
+  Parts& parts = *tokenizer->parts_;
+  parts.beginning = named_token(config, "bos_token", *tokenizer, config_path);
+  parts.end = named_token(config, "eos_token", *tokenizer, config_path);
+  const bool adds_beginning = JsonNode(config, config_path).flag("add_bos_token", false);
+  if (adds_beginning && parts.beginning && !parts.before_document) {
+    parts.before_document = {*parts.beginning};
+  }
   return tokenizer;
 }
 
@@ -135,6 +141,10 @@ std::optional<std::int32_t> Tokenizer::beginning() const {
 }
 std::optional<std::int32_t> Tokenizer::end() const {
   return parts_->end;
+}
+std::span<const std::int32_t> Tokenizer::before_document() const {
+  if (!parts_->before_document) return {};
+  return *parts_->before_document;
 }
 const std::array<std::uint8_t, 16>& Tokenizer::digest() const {
   return parts_->digest;

@@ -12,8 +12,9 @@
 /// Refused   by name: WordPiece, Unigram, WordLevel, dropout, sub-word prefixes and suffixes, every
 ///           other part, every key of a part that we don't know, regular expressions outside of
 ///           pattern_parser.h, and folders that have tokenizer.model only.
-/// Left out  the post-processor, which adds tokens around a document: our callers say themselves
-///           what goes there (`beginning`, `end`). Truncation and padding (`notes`).
+/// Left out  the post-processor, which adds tokens around a document: encoding adds none, and our
+///           callers say themselves what goes there (`before_document`, `beginning`, `end`).
+///           Truncation and padding (`notes`).
 /// Files are hostile: whatever is in them is an id list or a DataError.
 #pragma once
 
@@ -55,6 +56,10 @@ class Tokenizer {
   /// The tokens that begin and end a document, if tokenizer_config.json names them.
   std::optional<std::int32_t> beginning() const;
   std::optional<std::int32_t> end() const;
+  /// What the library puts before a document unless told not to: what the post-processor of
+  /// tokenizer.json puts there; where it adds nothing, `beginning` if tokenizer_config.json says
+  /// "add_bos_token": true. Mostly one token or none.
+  std::span<const std::int32_t> before_document() const;
 
   /// XXH3-128 of tokenizer.json.
   const std::array<std::uint8_t, 16>& digest() const;

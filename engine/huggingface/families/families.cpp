@@ -9,8 +9,9 @@ namespace sherd::huggingface {
 std::span<const Family* const> all_families() {
   static const std::vector<const Family*> kFamilies = [] {
     std::vector<const Family*> families;
-    for (const auto group : {gpt2_families, llama_families, phi_families, gemma_families,
-                             olmo_families, neox_families, stablelm_families, starcoder_families}) {
+    for (const auto group :
+         {gpt2_families, llama_families, phi_families, gemma_families, olmo_families, neox_families,
+          stablelm_families, starcoder_families, cohere_families, glm_families}) {
       for (const Family& family : group()) families.push_back(&family);
     }
     return families;

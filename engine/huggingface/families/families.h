@@ -13,5 +13,7 @@ std::span<const Family> olmo_families();
 std::span<const Family> neox_families();
 std::span<const Family> stablelm_families();
 std::span<const Family> starcoder_families();
+std::span<const Family> cohere_families();
+std::span<const Family> glm_families();
 
 }  // namespace sherd::huggingface

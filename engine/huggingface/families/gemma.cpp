@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "engine/huggingface/families/common.h"
 #include "engine/huggingface/families/families.h"
@@ -69,42 +68,16 @@ void gemma2(ConfigReader& config) {
   config.set("model.window_layers", "\"10\"", "sliding_window");
 }
 
-// Full layers have the file's theta and scaling, windowed ones a theta of their own and no scaling.
 void gemma3(ConfigReader& config) {
   scaled(config, 256);
   softcaps(config);
   config.set("model.qk_norm", "head");
-  const nlohmann::json& parameters = config.at("rope_parameters");
-  const auto of_kind = [&](const char* kind) -> const nlohmann::json* {
-    const auto found = parameters.find(kind);
-    return found != parameters.end() && found->is_object() ? &*found : nullptr;
-  };
-  double local = config.number("rope_local_base_freq").value_or(10000.0);
-  if (parameters.is_object() && of_kind("full_attention")) {
-    const nlohmann::json& full = *of_kind("full_attention");
-    config.set("model.positions", "rope");
-    config.set("model.rope_theta", full.value("rope_theta", 1000000.0), "rope_parameters");
-    config.scaling(full, "rope_parameters");
-    if (const nlohmann::json* windowed = of_kind("sliding_attention")) {
-      local = windowed->value("rope_theta", local);
-      if (windowed->value("rope_type", std::string("default")) != "default") {
-        config.refuse("rope_parameters", "scales the windowed layers, which isn't supported");
-      }
-    }
-    config.use("rope_scaling");
-  } else {
-    config.rotary(1000000.0);
-  }
-  config.set("model.window_rope_theta", local, "rope_local_base_freq");
-  if (!config.value_of("model.rope_scaling").empty()) {
-    config.set("model.window_rope_scaling", "false");
-  }
+  const double windowed = config.number("rope_local_base_freq").value_or(10000.0);
+  config.rotary_by_layer(1000000.0, windowed);
   if (config.window_layers()) return;
   config.window();
-  const double pattern = config.number("sliding_window_pattern").value_or(6);
-  if (pattern < 1 || pattern > 1024)
-    config.refuse("sliding_window_pattern", "isn't from 1 to 1024");
-  std::string mask(static_cast<std::size_t>(pattern) - 1, '1');
+  const std::int64_t pattern = config.layers("sliding_window_pattern", 6, 1);
+  const std::string mask(static_cast<std::size_t>(pattern) - 1, '1');
   config.set("model.window_layers", fmt::format("\"{}0\"", mask), "sliding_window_pattern");
 }
 
@@ -144,7 +117,8 @@ constexpr Family kFamilies[] = {
      .words = kNewWords,
      .demands = kDemands,
      .harmless = kHarmless3,
-     .more = gemma3},
+     .more = gemma3,
+     .two_rotary_tables = true},
 };
 
 }  // namespace

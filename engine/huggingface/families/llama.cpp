@@ -60,8 +60,8 @@ void qwen(ConfigReader& config) {
   }
   if (config.window_layers()) return;
   // Layers from max_window_layers on have the window.
-  const double layers = config.number("num_hidden_layers").value_or(0);
-  const double full = config.number("max_window_layers").value_or(28);
+  const std::int64_t layers = config.layers("num_hidden_layers", 0);
+  const std::int64_t full = config.layers("max_window_layers", 28);
   if (full >= layers) return;
   config.window();
   std::string mask(static_cast<std::size_t>(full), '0');
@@ -88,13 +88,12 @@ void smollm3(ConfigReader& config) {
   config.rotary(2000000.0);
   biases(config);
   const nlohmann::json& layers = config.at("no_rope_layers");
-  const double interval = config.number("no_rope_layer_interval").value_or(4);
+  const std::int64_t interval = config.layers("no_rope_layer_interval", 4, 1);
   std::string mask;
   if (layers.is_array() && !layers.empty()) {
     for (const auto& layer : layers) mask += layer == 0 ? '0' : '1';
-  } else if (interval >= 2 && interval <= 1024) {
-    mask.assign(static_cast<std::size_t>(interval) - 1, '1');
-    mask += '0';
+  } else {
+    mask = std::string(static_cast<std::size_t>(interval) - 1, '1') + '0';
   }
   if (mask.find('0') != std::string::npos) {
     config.set("model.rope_layers", fmt::format("\"{}\"", mask), "no_rope_layers");

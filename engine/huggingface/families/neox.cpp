@@ -59,7 +59,9 @@ constexpr Family kFamilies[] = {
      .keys = kKeys,
      .words = kWords,
      .demands = kDemands,
-     .more = neox},
+     .more = neox,
+     .old_theta = "rotary_emb_base",
+     .old_fraction = "rotary_pct"},
 };
 
 }  // namespace

@@ -28,10 +28,9 @@ void olmo2(ConfigReader& config) {
 }
 
 void olmo3(ConfigReader& config) {
-  olmo2(config);
-  if (!config.value_of("model.rope_scaling").empty()) {
-    config.set("model.window_rope_scaling", "false");
-  }
+  kv_heads(config);
+  config.head_width();
+  config.rotary_by_layer(10000.0);
   if (config.window_layers()) return;
   config.window();
   config.set("model.window_layers", "\"1110\"", "sliding_window");
@@ -57,7 +56,8 @@ constexpr Family kFamilies[] = {
      .keys = kKeys,
      .words = kSilu,
      .demands = kDemands,
-     .more = olmo3},
+     .more = olmo3,
+     .two_rotary_tables = true},
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "tests/support/error_text.h"
+#include "tests/support/small_tokenizer.h"
 
 namespace sherd::data {
 namespace {
@@ -67,6 +68,15 @@ TEST(IdText, ShowsAndReadsIds) {
                   "\" isn't a token id from 0 to 50256; data.format bin knows no text, so give ids "
                   "separated by spaces.");
   }
+}
+
+TEST(TokenText, OnlyATokenizerPutsTokensBeforeADocument) {
+  nlohmann::json file = test::small_tokenizer();
+  file["post_processor"] = {{"type", "BertProcessing"}, {"cls", {"<|end|>", 258}}};
+  const auto text = make_tokenizer_text(tokenizer::Tokenizer::parse(file.dump(), "t.json"), 258);
+  EXPECT_EQ(text->before_document(), Ids{258});
+  EXPECT_EQ(text->ids("the"), Ids{257});
+  EXPECT_EQ(make_byte_text(256)->before_document(), Ids{});
 }
 
 }  // namespace

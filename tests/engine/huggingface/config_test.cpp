@@ -8,10 +8,12 @@
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "core/error.h"
 #include "engine/huggingface/config_writer.h"
 #include "tests/support/error_text.h"
+#include "tests/support/mutated_text.h"
 #include "tests/where.h"
 
 namespace sherd::huggingface {
@@ -111,6 +113,43 @@ TEST(Config, HasBothSpellingsOfAScaling) {
   EXPECT_EQ(written["rope_scaling"], scaling);
 }
 
+TEST(Config, IsSpelledAsTransformers4WantsItOfEveryFamily) {
+  const auto written = [](const json& config) {
+    return json::parse(updated_config(config.dump(), "config.json", DType::kF32));
+  };
+  json phi = with(smollm2(), "model_type", "phi3");
+  phi["rope_parameters"] = {
+      {"rope_type", "longrope"},       {"rope_theta", 10000.0},
+      {"partial_rotary_factor", 0.75}, {"short_factor", {1.0}},
+      {"long_factor", {2.0}},          {"original_max_position_embeddings", 4096}};
+  const json old_phi = written(phi);
+  EXPECT_EQ(old_phi["rope_scaling"],
+            (json{{"type", "longrope"}, {"short_factor", {1.0}}, {"long_factor", {2.0}}}));
+  EXPECT_EQ(old_phi["original_max_position_embeddings"], 4096);
+  EXPECT_EQ(old_phi["partial_rotary_factor"], 0.75);
+  EXPECT_EQ(values_of(old_phi), values_of(phi));
+
+  json neox = with(smollm2(), "model_type", "gpt_neox");
+  neox.erase("rope_theta");
+  neox.erase("attention_bias");
+  neox["hidden_act"] = "gelu";
+  neox["rope_parameters"] = {
+      {"rope_type", "default"}, {"rope_theta", 20000.0}, {"partial_rotary_factor", 0.5}};
+  json old_neox = written(neox);
+  EXPECT_EQ(old_neox["rotary_emb_base"], 20000.0);
+  EXPECT_EQ(old_neox["rotary_pct"], 0.5);
+  EXPECT_FALSE(old_neox.contains("rope_theta"));
+  old_neox.erase("rope_parameters");
+  EXPECT_EQ(values_of(old_neox), values_of(neox));
+  EXPECT_EQ(written(old_neox)["rope_parameters"], neox["rope_parameters"]);
+
+  // Of two tables, transformers 5 wants both or none.
+  json olmo = with(smollm2(), "model_type", "olmo3");
+  olmo["sliding_window"] = 8;
+  EXPECT_FALSE(written(olmo).contains("rope_parameters"));
+  EXPECT_EQ(values_of(olmo).at("model.window_layers"), "\"1110\"");
+}
+
 TEST(Config, RefusesWhatChangesTheModelAndIsntSupported) {
   const json base = smollm2();
   EXPECT_EQ(
@@ -179,6 +218,58 @@ TEST(Config, NoFamilyIsNamedOutsideOfTheTables) {
     }
   }
   EXPECT_GT(files, 300);
+}
+
+TEST(Config, NumbersOfLayersMakeNoTextsOfTheirLength) {
+  json qwen = with(smollm2(), "model_type", "qwen2");
+  qwen["use_sliding_window"] = true;
+  qwen["sliding_window"] = 8;
+  qwen["max_window_layers"] = 28;
+  EXPECT_EQ(values_of(qwen).at("model.window_layers"), "\"" + std::string(28, '0') + "11\"");
+  EXPECT_EQ(refusal(with(qwen, "num_hidden_layers", 1e18)),
+            "config.json: num_hidden_layers isn't a whole number from 0 to 10000");
+  EXPECT_EQ(refusal(with(qwen, "max_window_layers", -1)),
+            "config.json: max_window_layers isn't a whole number from 0 to 10000");
+  EXPECT_EQ(refusal(with(qwen, "layer_types", {"full_attention", "sliding_attention"})),
+            "config.json: layer_types has 2 layers, another number than num_hidden_layers");
+  json smollm3 = with(smollm2(), "model_type", "smollm3");
+  smollm3["no_rope_layer_interval"] = 1;
+  EXPECT_EQ(values_of(smollm3).at("model.rope_layers"), "\"0\"");
+  EXPECT_EQ(refusal(with(smollm3, "no_rope_layer_interval", 1e9)),
+            "config.json: no_rope_layer_interval isn't a whole number from 1 to 10000");
+}
+
+/// Files are hostile: whatever is in them is a model or one line.
+void survive_mutations(int count) {
+  std::ifstream file(SHERD_SOURCE_DIR "/tests/engine/huggingface/folders.json");
+  std::vector<std::string> texts;
+  for (const json& one : json::parse(file)) texts.push_back(one["config"]);
+  ASSERT_GE(texts.size(), 20u);
+  std::mt19937 draw(11);
+  int num_good = 0;
+  for (int i = 0; i < count; ++i) {
+    const std::string& text = texts[static_cast<std::size_t>(i) % texts.size()];
+    ASSERT_LT(text.size(), 16384u);
+    const std::string config = test::mutated_text(text, 0, draw);
+    try {
+      parse_config(config, "config.json");
+      updated_config(config, "config.json", DType::kBF16);
+      ++num_good;
+    } catch (const DataError& error) {
+      const std::string line = error.what();
+      ASSERT_TRUE(line.starts_with("config.json: ")) << line;
+      ASSERT_EQ(line.find('\n'), std::string::npos) << line;
+    }
+  }
+  EXPECT_GT(num_good, count / 100);
+  EXPECT_LT(num_good, count / 2);
+}
+
+TEST(Config, MutatedFilesAreModelsOrErrors) {
+  survive_mutations(2000);
+}
+TEST(ConfigSlow, AHundredThousandMutatedFilesAreModelsOrErrors) {
+  survive_mutations(100'000);
 }
 
 TEST(Config, AMadeOneReadsBackAsTheSameModel) {

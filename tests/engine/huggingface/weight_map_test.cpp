@@ -1,6 +1,7 @@
 // Whose rows are whose.
 #include "engine/huggingface/weight_map.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <set>
@@ -44,6 +45,14 @@ ModelWeights tiny(std::int64_t kv_heads, std::int64_t rotary_width, bool gated, 
   return model;
 }
 
+// Of a block with one norm.
+ModelWeights one_norm(ModelWeights model) {
+  std::erase_if(model.parameters, [](const NamedShape& one) {
+    return one.name.find(".norm2.") != std::string::npos;
+  });
+  return model;
+}
+
 const NamedShape& theirs(const WeightMap& map, const std::string& name) {
   for (const NamedShape& shape : map.theirs) {
     if (shape.name == name) return shape;
@@ -75,6 +84,7 @@ TEST(WeightMap, CoversEveryElementOfBothSidesOnceInEveryFamily) {
       {"qwen3", tiny(2, 8, true, false, "head")}, {"phi3", tiny(2, 6, true, false)},
       {"gpt2", tiny(4, 8, false, true)},          {"gpt_neox", tiny(4, 2, false, true)},
       {"stablelm", tiny(2, 2, true, true)},       {"starcoder2", tiny(2, 8, false, true)},
+      {"glm4", tiny(2, 4, true, true)},           {"cohere", one_norm(tiny(2, 8, true, false))},
   };
   for (const Case& c : cases) {
     const WeightMap map = weight_map(*find_family(c.family), c.model, true);
@@ -139,6 +149,24 @@ TEST(WeightMap, TakesHeadsApartAndBringsTheRowsThatAreTurnedTogether) {
       EXPECT_EQ(place(head * 8 + r), row(head, 0, order[r]));
       EXPECT_EQ(place(32 + head * 8 + r), row(head, 1, order[r]));
       EXPECT_EQ(place(64 + head * 8 + r), row(head, 2, r));
+    }
+  }
+}
+
+TEST(WeightMap, BringsInterleavedPairsApart) {
+  const WeightMap half = weight_map(*find_family("glm4"), tiny(2, 4, true, true), true);
+  const WeightMap whole =
+      weight_map(*find_family("cohere"), one_norm(tiny(2, 8, true, false)), true);
+  // Theirs turn (0, 1), (2, 3), ...; ours (0, 4), (1, 5), ...
+  const int half_order[8] = {0, 2, 4, 5, 1, 3, 6, 7};
+  const int whole_order[8] = {0, 2, 4, 6, 1, 3, 5, 7};
+  for (int head = 0; head < 4; ++head) {
+    for (int r = 0; r < 8; ++r) {
+      EXPECT_EQ(place_of(half, "block.0.attention.qkv.bias", head * 8 + r),
+                fmt::format("model.layers.0.self_attn.q_proj.bias[{}]", head * 8 + half_order[r]));
+      EXPECT_EQ(place_of(whole, "block.0.attention.qkv.weight", (head * 8 + r) * 12 + 3),
+                fmt::format("model.layers.0.self_attn.q_proj.weight[{}]",
+                            (head * 8 + whole_order[r]) * 12 + 3));
     }
   }
 }

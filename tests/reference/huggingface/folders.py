@@ -30,6 +30,9 @@ LLAMA3 = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_fact
 YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=16)
 LONGROPE = dict(rope_type="longrope", rope_theta=10000.0, short_factor=[1.0, 1.25, 1.5, 2.0],
                 long_factor=[1.0, 2.0, 4.0, 8.0])
+HALF = dict(rope_type="default", rope_theta=20000.0, partial_rotary_factor=0.5)
+TWO_TABLES = {"full_attention": dict(rope_type="linear", rope_theta=1000000.0, factor=8.0),
+              "sliding_attention": dict(rope_type="default", rope_theta=20000.0)}
 FULL_AND_WINDOWED = ["sliding_attention", "full_attention"]
 MODELS = {
     "llama": transformers.LlamaConfig(**LLAMA, rope_theta=10000.0),
@@ -50,12 +53,23 @@ MODELS = {
                                         layer_types=FULL_AND_WINDOWED),
     "gemma3": transformers.Gemma3TextConfig(**LLAMA, head_dim=16, sliding_window=5, query_pre_attn_scalar=24,
                                             layer_types=FULL_AND_WINDOWED),
+    "gemma3_scaled": transformers.Gemma3TextConfig(**LLAMA, head_dim=16, sliding_window=5, query_pre_attn_scalar=24,
+                                                   layer_types=FULL_AND_WINDOWED, rope_parameters=TWO_TABLES),
+    "olmo3": transformers.Olmo3Config(**LLAMA, sliding_window=5, layer_types=FULL_AND_WINDOWED, rope_parameters={
+        "full_attention": YARN, "sliding_attention": dict(rope_type="default", rope_theta=10000.0)}),
     "olmo2": transformers.Olmo2Config(**LLAMA),
     "gpt_neox": transformers.GPTNeoXConfig(vocab_size=56, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
                                            num_attention_heads=4, max_position_embeddings=64, bos_token_id=1,
                                            eos_token_id=2),
+    "gpt_neox_half": transformers.GPTNeoXConfig(vocab_size=56, hidden_size=32, intermediate_size=48,
+                                                num_hidden_layers=2, num_attention_heads=4, bos_token_id=1,
+                                                eos_token_id=2, max_position_embeddings=64, rope_parameters=HALF),
     "stablelm": transformers.StableLmConfig(**LLAMA, use_qkv_bias=True),
+    "stablelm_half": transformers.StableLmConfig(**LLAMA, rope_parameters=HALF),
     "starcoder2": transformers.Starcoder2Config(**LLAMA, sliding_window=11),
+    "cohere": transformers.CohereConfig(**(LLAMA | dict(eos_token_id=3)), logit_scale=0.5),
+    "cohere2": transformers.Cohere2Config(**(LLAMA | dict(num_hidden_layers=4)), logit_scale=0.25, sliding_window=5),
+    "glm4": transformers.Glm4Config(**LLAMA, head_dim=16, attention_bias=True),
     "gpt2": transformers.GPT2Config(vocab_size=56, n_embd=32, n_layer=2, n_head=4, n_positions=64),
 }
 

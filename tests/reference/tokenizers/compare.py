@@ -51,6 +51,18 @@ def encode(probe, folder, policy, texts):
     return [None if one is None else list(struct.unpack(f"<{len(one) // 4}i", one)) for one in unpack(out, 4)]
 
 
+def before_differs(probe, folder, oracle):
+    """Whether the tokens before a document are others than the library's."""
+    document = oracle.encode("document", add_special_tokens=False).ids
+    whole = oracle.encode("document").ids
+    theirs = whole[:next(i for i in range(len(whole)) if whole[i:i + len(document)] == document)]
+    _, out, _ = ask(probe, folder, ["before"], b"")
+    ours = list(struct.unpack(f"<{len(theirs)}i", out[4:])) if len(out) == 4 + 4 * len(theirs) else None
+    if ours != theirs:
+        print(f"    before a document: ours {ours}, theirs {theirs}")
+    return ours != theirs
+
+
 def first_difference(label, texts, ours, theirs):
     for text, mine, expected in zip(texts, ours, theirs):
         if mine != expected:
@@ -106,7 +118,7 @@ def compare(probe, folder, texts, num_fuzz):
     print(f"{folder.name:28} {num_ids:>10,} ids of {num_bytes / 1e6:.1f} MB: differ in ids {num_bad['ids']}, in text "
           f"{num_bad['text']}{pairs}; decode(encode(x)) != x: {lost}", flush=True)
     # A list that the library itself doesn't follow is no difference to the library.
-    return num_bad["ids"] + num_bad["text"]
+    return num_bad["ids"] + num_bad["text"] + before_differs(probe, folder, oracle)
 
 
 def main():

@@ -6,10 +6,11 @@ Needs PyPI's tokenizers 0.23.3.  generate.py [--check]
 """
 import json
 import pathlib
+import random
 import sys
 
 import tokenizers
-from tokenizers import models, normalizers, pre_tokenizers, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from fuzz_texts import fuzz_texts
 
@@ -82,9 +83,42 @@ CASES = {
               {**CHARACTERS, "fuse_unk": False, "byte_fallback": False}),
     "gemma": ("characters", REPLACE, split(" ", "MergedWithPrevious", kind="String"), sequence("decoders", *STEPS),
               CHARACTERS),
+    # New letters touch old ones, and a merge tells whether they are one word; "zzz" is made by no merge.
+    "gpt2 and new letters": ("letters", None, byte_level(True), BYTES, {}),
+    "llama3 and new letters": ("letters", None, pre(split(LLAMA3), byte_level(False)), BYTES, {"ignore_merges": True}),
+    "tekken and new letters": ("letters", None, pre(split(TEKKEN), byte_level(False)), BYTES, {}),
     "bare": ("characters", {"type": "Replace", "pattern": {"Regex": r"\s{2,}"}, "content": "▁▁"}, None, None,
              {**CHARACTERS, "unk_token": None, "byte_fallback": False}),
 }
+
+
+def template(*single, ids=None):
+    """A is the document, every other piece a token; `ids` of a token, if not its own."""
+    pieces = [{"Sequence": {"id": "A", "type_id": 0}} if piece == "A" else {"SpecialToken": {"id": piece, "type_id": 0}}
+              for piece in single]
+    own = {"<|end|>": [700], "<|left|>": [701], "<|right|>": [702]} | (ids or {})
+    tokens = {token: {"id": token, "ids": own[token], "tokens": [token] * len(own[token])} for token in own}
+    return {"type": "TemplateProcessing", "single": pieces, "pair": pieces + [{"Sequence": {"id": "B", "type_id": 0}}],
+            "special_tokens": tokens}
+
+
+LLAMA3_TEMPLATE = sequence("processors", byte_level(True), template("<|left|>", "A"))
+PAIR = {"sep": ["<|right|>", 702], "cls": ["<|end|>", 700]}
+POST_PROCESSORS = {
+    "none": None,
+    "bytes": byte_level(True),
+    "beginning": template("<|end|>", "A"),
+    "both ends": template("<|end|>", "<|left|>", "A", "<|right|>"),
+    "end": template("A", "<|end|>"),
+    "only the document": template("A"),
+    "a name of two tokens": template("<|left|>", "A", ids={"<|left|>": [701, 702]}),
+    "in a sequence": LLAMA3_TEMPLATE,
+    "in a sequence of sequences": sequence("processors", LLAMA3_TEMPLATE, byte_level(False)),
+    "Bert": {"type": "BertProcessing", **PAIR},
+    "Roberta": {"type": "RobertaProcessing", "trim_offsets": True, "add_prefix_space": False, **PAIR},
+}
+# Letters, digits and marks that Unicode 15.0, 15.1 and 16.0 have added, and some that 14.0 has.
+NEW_LETTERS = "\U00031350 \U0001e4d0 \U0001e4f0 \U0002ebf0 \u1c89 \u1c8a \ua7cb \U00010d40 \u0897 \U0001061b \u1df9 \u4db5"
 TEXTS = [
     "", " ", "  ", "\n", "a", "Hello, world!", " Hello  world ", "don't DON'T we'Ll I'ſ", "1 12 123 1234 12345 ²³ ٣४",
     "The memory plan: 125 MiB per rank.\r\n\r\n  return 0;\n\t}\n", "Größe über Straße", "привет мир", "世界，你好。模型",
@@ -92,6 +126,9 @@ TEXTS = [
     "\u3400 \U00020000 \U00031350 \U000323af \U00013460 \u1c89 \ua7cb \u0897", "\0 \x7f \x85 \xa0 \u2028 \u3000 \ufeff x",
     "a<|end|>b", "<|end|> <|end|><|end|>", " <|left|>  <|left|>", "<|right|>  x <|right|> ", "word a_word word! words",
     "<s>x</s> <s>", "Éé naïveté Éé", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "".join(f"a{letter}b 1{letter}2 {letter}a  " for letter in NEW_LETTERS.split()), "zzz zzzz Zzz 世世zzz",
+    # In today's Unicode, but not in 9.0: a composition, marks that change places, signs that are letters.
+    "\U00011935\U00011930 \U00011938 e\u0315\u1abf \u32ff \U0001f16c",
     "sharded " * 30, " " * 70 + "x", "checkpointcheckpointcheckpointcheckpointcheckpointcheckpointcheckpoint",
 ]
 
@@ -107,6 +144,13 @@ def added_tokens(size):
     return [added(size, "<|end|>", special=True), added(size + 1, "<|left|>", lstrip=True, special=True),
             added(size + 2, "<|right|>", rstrip=True, special=True), added(size + 3, "word", single_word=True),
             added(size + 4, "Éé", normalized=True), added(size + 5, "<|e", special=True)]
+
+
+def before_document(tokenizer):
+    """What the library puts before a document."""
+    document = tokenizer.encode("document", add_special_tokens=False).ids
+    whole = tokenizer.encode("document").ids
+    return whole[:next(i for i in range(len(whole)) if whole[i:i + len(document)] == document)]
 
 
 def trained(corpus):
@@ -129,12 +173,52 @@ def trained(corpus):
     return {name: {"vocab": model["vocab"], "merges": model["merges"]} for name, model in result.items()}
 
 
+def letters(bytes_model):
+    """The 256 bytes, and merges that join each new letter with an "a", a "b", a "1" or a "2" beside it."""
+    oracle = tokenizers.Tokenizer.from_str(json.dumps({"model": {"type": "BPE", **bytes_model}}))
+    oracle.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokens, merges = [t for t in bytes_model["vocab"] if len(t) == 1], []
+
+    def join(left, right):
+        if [left, right] not in merges:
+            merges.append([left, right])
+        if left + right not in tokens:
+            tokens.append(left + right)
+        return left + right
+
+    for letter in NEW_LETTERS.split():
+        spelled = oracle.pre_tokenizer.pre_tokenize_str(letter)[0][0]
+        whole = spelled[0]
+        for byte in spelled[1:]:
+            whole = join(whole, byte)
+        for before, behind in ("ab", "12", "Ġa"):
+            join(join(before, whole), behind)
+    return {"vocab": {token: index for index, token in enumerate([*tokens, "zzz"])}, "merges": merges}
+
+
+def ends_of_merges(vocabularies):
+    """Texts that need the last merges."""
+    spelled = "".join(left + right + "Ġ" for left, right in vocabularies["bytes"]["merges"][-40:])
+    plain = " ".join(left + right for left, right in vocabularies["characters"]["merges"][-40:])
+    return [decoders.ByteLevel().decode([spelled]), plain.replace("▁", " ")]
+
+
+def random_ids(vocabulary, size):
+    """Lists of ids that no text has, many of them single bytes."""
+    draw = random.Random(5)
+    single = [index for token, index in vocabulary.items() if len(token) == 1 or token.startswith("<0x")]
+    high = [index for index in single if index >= 94]  # mostly bytes that aren't ASCII
+    return ([draw.sample(single, 6) + [draw.randrange(size) for _ in range(4)] for _ in range(30)]
+            + [[draw.choice(high) for _ in range(12)] for _ in range(30)])
+
+
 def main():
     assert tokenizers.__version__ == "0.23.3", tokenizers.__version__
     corpus = [line for name in CORPUS for line in (ROOT / name).read_text().splitlines(keepends=True)] + [MORE]
     vocabularies = json.loads(TARGET.read_text())["vocabularies"] if TARGET.exists() else trained(corpus)
-    texts = TEXTS + fuzz_texts(24, "values", ["<|end|>", "<|left|>", "<|right|>", "word", "Éé"])
-    cases = []
+    vocabularies["letters"] = letters(vocabularies["bytes"])
+    texts = TEXTS + ends_of_merges(vocabularies) + fuzz_texts(24, "values", ["<|end|>", "<|left|>", "<|right|>", "word", "Éé"])
+    cases, decoders_seen = [], []
     for name, (vocabulary, normalizer, pre_tokenizer, decoder, options) in CASES.items():
         parts = {"version": "1.0", "truncation": None, "padding": None,
                  "added_tokens": added_tokens(len(vocabularies[vocabulary]["vocab"])), "normalizer": normalizer,
@@ -150,14 +234,26 @@ def main():
         as_text = encode()
         # Only where the two differ: most texts spell no special token.
         differing = [[i, ids] for i, (ids, other) in enumerate(zip(as_text, as_tokens)) if ids != other]
+        lists = []
+        if decoder not in decoders_seen:
+            decoders_seen.append(decoder)
+            lists = random_ids(vocabularies[vocabulary]["vocab"], oracle.get_vocab_size())
         cases.append({"name": name, "vocabulary": vocabulary, "tokenizer": parts, "ids": as_tokens,
                       "ids_as_text": differing,
-                      "decoded": [oracle.decode(ids, skip_special_tokens=False) for ids in as_tokens]})
+                      "decoded": [oracle.decode(ids, skip_special_tokens=False) for ids in as_tokens],
+                      "lists": [[ids, oracle.decode(ids, skip_special_tokens=False), oracle.decode(ids)]
+                                for ids in lists]})
+    before = []
+    bytes_case = {**cases[0]["tokenizer"], "model": {**cases[0]["tokenizer"]["model"], **vocabularies["bytes"]}}
+    for name, post_processor in POST_PROCESSORS.items():
+        oracle = tokenizers.Tokenizer.from_str(json.dumps({**bytes_case, "post_processor": post_processor}))
+        before.append({"name": name, "post_processor": post_processor, "ids": before_document(oracle)})
     # A case and a vocabulary a line, and a line for every text.
     dump = lambda value: json.dumps(value, ensure_ascii=True, separators=(",", ":"))
     text = ('{"vocabularies":{\n' + ",\n".join(f"{dump(k)}:{dump(v)}" for k, v in vocabularies.items()) + "},\n"
             '"texts":[\n' + ",\n".join(map(dump, texts)) + "],\n"
-            '"cases":[\n' + ",\n".join(map(dump, cases)) + "]}\n")
+            '"cases":[\n' + ",\n".join(map(dump, cases)) + "],\n"
+            '"before_document":[\n' + ",\n".join(map(dump, before)) + "]}\n")
     if "--check" in sys.argv:
         sys.exit(0 if TARGET.read_text() == text else f"{TARGET} differs")
     TARGET.write_text(text)

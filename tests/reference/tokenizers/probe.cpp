@@ -2,6 +2,7 @@
 //
 //   tokenizer_probe FOLDER encode text|tokens <texts >ids    special tokens in texts are text or tokens
 //   tokenizer_probe FOLDER decode <ids >texts                special tokens are shown
+//   tokenizer_probe FOLDER before >ids                       what stands before a document
 //   tokenizer_probe FOLDER time <texts                       processor seconds for all texts, best of 3
 //
 // texts: u32 bytes, UTF-8 each; ids: u32 count, i32 each; what can't be encoded is the count 2^32 - 1.
@@ -10,6 +11,7 @@
 #include <cstdio>
 #include <ctime>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,14 +37,18 @@ bool read_text(std::string& text) {
   return std::fread(text.data(), 1, count, stdin) == count;
 }
 
+void write_ids(std::span<const std::int32_t> ids) {
+  write_count(static_cast<std::uint32_t>(ids.size()));
+  std::fwrite(ids.data(), sizeof(ids[0]), ids.size(), stdout);
+}
+
 void encode(Encoder& encoder, SpecialTokens policy) {
   std::vector<std::int32_t> ids;
   for (std::string text; read_text(text);) {
     ids.clear();
     try {
       encoder.encode(text, policy, ids);
-      write_count(static_cast<std::uint32_t>(ids.size()));
-      std::fwrite(ids.data(), sizeof(ids[0]), ids.size(), stdout);
+      write_ids(ids);
     } catch (const sherd::Error& error) {
       std::fprintf(stderr, "%s\n", error.what());
       write_count(0xffffffff);
@@ -91,6 +97,7 @@ int main(int argc, char** argv) {
       encode(encoder, as_tokens ? SpecialTokens::kAsTokens : SpecialTokens::kAsText);
     }
     if (label == "decode") decode(*tokenizer);
+    if (label == "before") write_ids(tokenizer->before_document());
     if (label == "time") time_all(tokenizer);
   } catch (const sherd::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -71,6 +71,19 @@ TEST(Merger, DoesWhatTheDefinitionSaysForShortAndLongWords) {
   }
 }
 
+TEST(Merger, OfEqualPairsInALongWordTheLeftmostIsMergedThoughItWasMadeLast) {
+  // 5 is made of 0 1 before it is made of 2 3, so the pair (5, 5) on the right is there first.
+  const MergeTable table({{0, 1, 5}, {2, 3, 5}, {5, 5, 6}});
+  Ids word;
+  Ids expected;
+  for (int i = 0; i < 20; ++i) {
+    word.insert(word.end(), {2, 3, 0, 1, 0, 1, 4});
+    expected.insert(expected.end(), {6, 5, 4});
+  }
+  Merger(table).merge(word);
+  EXPECT_EQ(word, expected);
+}
+
 TEST(MergeTable, OfAPairListedTwiceTheLastRankCounts) {
   const MergeTable table({{0, 1, 5}, {1, 2, 6}, {0, 1, 5}});
   EXPECT_EQ(table.rank(0, 1), 2u);

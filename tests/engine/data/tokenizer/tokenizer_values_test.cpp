@@ -89,6 +89,22 @@ TEST(TokenizerValues, IdsBecomeTheLibrarysText) {
   }
 }
 
+TEST(TokenizerValues, IdsThatNoTextHasBecomeTheLibrarysTextToo) {
+  std::size_t num_lists = 0;
+  for (const json& value : values()["cases"]) {
+    const auto tokenizer = open(file_of(value));
+    num_lists += value["lists"].size();
+    for (const json& list : value["lists"]) {
+      const Ids ids = list[0].get<Ids>();
+      EXPECT_EQ(tokenizer->decode(ids, false), list[1].get<std::string>())
+          << value["name"] << list[0];
+      EXPECT_EQ(tokenizer->decode(ids, true), list[2].get<std::string>())
+          << value["name"] << list[0];
+    }
+  }
+  EXPECT_GE(num_lists, 300u);
+}
+
 TEST(TokenizerValues, ByteLevelIdsBecomeTheSameTextAgain) {
   for (const json& value : values()["cases"]) {
     const json& file = value["tokenizer"];
@@ -128,6 +144,17 @@ TEST(TokenizerValues, AMissingMergeOrTwoSwappedRanksShow) {
     EXPECT_GT(num_differing(value, open(dropped)), 0);
     std::swap(merges[0], merges[20]);
     EXPECT_GT(num_differing(value, open(file)), 0);
+  }
+}
+
+TEST(TokenizerValues, BeforeADocumentStandsWhatTheLibraryPutsThere) {
+  json file = file_of(values()["cases"][0]);
+  ASSERT_GE(values()["before_document"].size(), 11u);
+  for (const json& value : values()["before_document"]) {
+    file["post_processor"] = value["post_processor"];
+    const auto tokenizer = open(file);
+    const auto before = tokenizer->before_document();
+    EXPECT_EQ(Ids(before.begin(), before.end()), value["ids"].get<Ids>()) << value["name"];
   }
 }
 

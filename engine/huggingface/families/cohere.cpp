@@ -1,0 +1,80 @@
+// Command R and Command R7B: attention and feed-forward side by side behind one layer norm, interleaved
+// rotary pairs, and in the second only in windowed layers.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/huggingface/families/common.h"
+#include "engine/huggingface/families/families.h"
+
+namespace sherd::huggingface {
+namespace {
+
+constexpr std::span<const Module> kModules[] = {kUsualModules};
+constexpr Fixed kFixed[] = {{"model.norm", "layernorm"}, {"model.block", "parallel_one_norm"}};
+constexpr ConfigKey kNormAndHead[] = {
+    {"layer_norm_eps", "model.norm_eps", "1e-05"},
+    {"tie_word_embeddings", "model.tie_embeddings", "true"},
+    {"logit_scale", "model.logits_scale", "0.0625"},
+};
+constexpr std::span<const ConfigKey> kKeys[] = {kUsualSizes, kNormAndHead};
+// Command R+ has layer norms of queries and keys with weights of their own for each head.
+constexpr Demand kDemands[] = {{"attention_bias", "false"}, {"use_qk_norm", "false"}};
+constexpr std::string_view kHarmless[] = {"head_dim", "cache_implementation",
+                                          "sliding_window_pattern"};
+
+void cohere(ConfigReader& config) {
+  kv_heads(config);
+  config.rotary(10000.0);
+}
+
+// Layers without a window have no positions.
+void cohere2(ConfigReader& config) {
+  cohere(config);
+  if (!config.window_layers()) {
+    config.window();
+    const std::int64_t pattern = config.layers("sliding_window_pattern", 4, 1);
+    const std::string mask(static_cast<std::size_t>(pattern) - 1, '1');
+    config.set("model.window_layers", fmt::format("\"{}0\"", mask), "sliding_window_pattern");
+  }
+  if (config.value_of("model.window").empty()) {
+    config.set("model.rope_layers", "\"0\"", "sliding_window");
+  } else if (const std::string mask = config.value_of("model.window_layers"); !mask.empty()) {
+    config.set("model.rope_layers", mask, "layer_types");
+  }
+}
+
+constexpr Family kFamilies[] = {
+    {.model_type = "cohere",
+     .architecture = "CohereForCausalLM",
+     .prefix = "model.",
+     .modules = kModules,
+     .buffers = kUsualBuffers,
+     .fixed = kFixed,
+     .keys = kKeys,
+     .words = kSilu,
+     .demands = kDemands,
+     .harmless = kHarmless,
+     .more = cohere,
+     .interleaved_rotary = true},
+    {.model_type = "cohere2",
+     .architecture = "Cohere2ForCausalLM",
+     .prefix = "model.",
+     .modules = kModules,
+     .buffers = kUsualBuffers,
+     .fixed = kFixed,
+     .keys = kKeys,
+     .words = kSilu,
+     .demands = kDemands,
+     .harmless = kHarmless,
+     .more = cohere2,
+     .interleaved_rotary = true},
+};
+
+}  // namespace
+
+std::span<const Family> cohere_families() {
+  return kFamilies;
+}
+
+}  // namespace sherd::huggingface
