@@ -1,222 +1,19 @@
 // Models of published families against tests/reference/families.json, which transformers computed:
 // logits, loss, and the gradient of every tensor. A family is the recipe keys that the file gives.
-//
-// Sherd's parameters are made of the family's tensors, and their gradients are taken apart again, by
-// an index for each element: rows are stacked, transposed, and heads that are turned in part or in
-// neighbouring pairs have their rows in another order.
 
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <fstream>
-#include <functional>
-#include <map>
 
-#include "engine/model/transformer.h"
-#include "engine/recipe/recipe.h"
-#include "engine/train/model_shape.h"
-#include "tests/engine/model/reference_values.h"
-#include "tests/where.h"
+#include "tests/engine/model/family_case.h"
 
 namespace sherd::testing {
 namespace {
-
-const Json& file() {
-  static const Json json = [] {
-    std::ifstream in(std::string(SHERD_SOURCE_DIR) + "/tests/reference/families.json");
-    return Json::parse(in);
-  }();
-  return json;
-}
-
-std::vector<std::string> family_names() {
-  std::vector<std::string> names;
-  for (const auto& [name, family] : file().at("cases").items()) names.push_back(name);
-  return names;
-}
-
-std::string yaml_of(const Json& value) {
-  if (!value.is_array())
-    return value.is_string() ? "\"" + value.get<std::string>() + "\"" : value.dump();
-  std::string list = "[";
-  for (const Json& item : value) list += (list.size() > 1 ? ", " : "") + item.dump();
-  return list + "]";
-}
-
-using ValuesByName = std::map<std::string, std::vector<float>>;
-
-/// Mistakes that a test of these models must see.
-struct Mistake {
-  bool rows_of_heads_stay = false;  ///< no permutation of queries' and keys' rows
-  std::function<void(model::ModelShape&)> of_shape{};
-};
-
-/// One of Sherd's elements: element `at` of the family's tensor.
-struct Source {
-  std::string tensor;
-  std::vector<std::size_t> at;  ///< for each element of the part, in Sherd's order
-};
-
-class Family {
- public:
-  explicit Family(const std::string& name, const Mistake& mistake = {})
-      : json_(file().at("cases").at(name)), mistake_(mistake) {
-    engine::RecipeRequest request;
-    request.path = name;
-    request.reads_data = false;
-    request.text = "model:\n";
-    for (const auto& [key, value] : json_.at("model").items()) {
-      *request.text += "  " + key + ": " + yaml_of(value) + "\n";
-    }
-    *request.text += fmt::format(
-        "data: {{path: none}}\ntraining: {{seq_length: {}, global_batch_size: {}, max_steps: 1}}\n",
-        file().at("batch").at("positions").get<int>(),
-        file().at("batch").at("sequences").get<int>());
-    shape_ = engine::model_shape(engine::resolve_recipe(request).values);
-    if (mistake.of_shape) mistake.of_shape(shape_);
-    for (const auto& [tensor, entry] : json_.at("tensors").items()) make_weights(tensor, entry);
-    for (const Json& parameter : json_.at("parameters")) assemble(parameter);
-  }
-
-  const Json& json() const { return json_; }
-  const model::ModelShape& shape() const { return shape_; }
-  const ValuesByName& weights() const { return weights_; }
-
-  /// Gradients of Sherd's parameters as gradients of the family's tensors.
-  ValuesByName taken_apart(const ValuesByName& gradients) const {
-    ValuesByName apart;
-    for (const auto& [tensor, values] : tensors_) apart[tensor].resize(values.size(), 0.0f);
-    for (const auto& [name, sources] : sources_) {
-      std::size_t element = 0;
-      for (const Source& source : sources) {
-        for (const std::size_t at : source.at) {
-          apart[source.tensor][at] += gradients.at(name)[element++];
-        }
-      }
-    }
-    return apart;
-  }
-
- private:
-  void make_weights(const std::string& tensor, const Json& entry) {
-    std::size_t count = 1;
-    for (const std::size_t size : entry.at("shape")) count *= size;
-    const bool vector = entry.at("shape").size() == 1;
-    const bool norm =
-        tensor.find("norm") != std::string::npos || tensor.find(".ln_") != std::string::npos;
-    const bool one = vector && norm && tensor.ends_with("weight") && !json_.at("one_plus");
-    for (std::size_t i = 0; i < count; ++i) {
-      const double value = (vector ? 0.1 : 0.2) * u(i, entry.at("number")) + (one ? 1.0 : 0.0);
-      tensors_[tensor].push_back(static_cast<float>(value));
-    }
-  }
-
-  void assemble(const Json& parameter) {
-    const std::string name = parameter.at("name");
-    for (const Json& part : parameter.at("parts")) {
-      Source source{part[0], {}};
-      append_part(source, part[1]);
-      for (const std::size_t at : source.at) {
-        weights_[name].push_back(tensors_.at(source.tensor)[at]);
-      }
-      sources_[name].push_back(std::move(source));
-    }
-  }
-
-  // The rows of the family's tensor that a part takes, in Sherd's order.
-  void append_part(Source& source, const std::string& part) const {
-    const auto sizes =
-        json_.at("tensors").at(source.tensor).at("shape").get<std::vector<std::size_t>>();
-    const std::size_t rows = sizes[0], columns = sizes.size() == 2 ? sizes[1] : 1;
-    if (part == "transposed") {
-      for (std::size_t c = 0; c < columns; ++c) {
-        for (std::size_t r = 0; r < rows; ++r) source.at.push_back(r * columns + c);
-      }
-      return;
-    }
-    const auto K = static_cast<std::size_t>(shape_.head_width());
-    const auto H = static_cast<std::size_t>(shape_.query_heads);
-    const auto G = static_cast<std::size_t>(shape_.kv_heads);
-    const bool of_three = part.ends_with("of three");
-    const bool fused = !of_three && rows == (H + 2 * G) * K;
-    const auto add_row = [&](std::size_t row) {
-      for (std::size_t c = 0; c < columns; ++c) source.at.push_back(row * columns + c);
-    };
-    if (part == "rows") {
-      for (std::size_t row = 0; row < rows; ++row) add_row(row);
-      return;
-    }
-    const char which = part == "head" ? 'q' : part[0];
-    const std::size_t heads = part == "head" ? 1 : which == 'q' ? H : G;
-    const std::size_t place = which == 'q' ? 0 : which == 'k' ? 1 : 2;
-    const std::size_t before = fused ? (which == 'q' ? 0 : which == 'k' ? H * K : (H + G) * K) : 0;
-    for (std::size_t head = 0; head < heads; ++head) {
-      // Of three: a head's query, key and value rows stand together.
-      const std::size_t first = of_three ? (3 * head + place) * K : before + head * K;
-      for (std::size_t d = 0; d < K; ++d) {
-        add_row(first + (which == 'v' ? d : family_row(d)));
-      }
-    }
-  }
-
-  // Which row of a head of the family is Sherd's row d: Sherd turns the pairs (j, j + K/2), j < r/2.
-  std::size_t family_row(std::size_t d) const {
-    if (mistake_.rows_of_heads_stay) return d;
-    const auto K = static_cast<std::size_t>(shape_.head_width()), half = K / 2;
-    if (shape_.positions != model::Positions::kRope) return d;
-    const auto r =
-        static_cast<std::size_t>(kernels::rotated_width(shape_.rotary[0], shape_.head_width()));
-    const std::size_t pair = d % half, high = d / half;
-    if (pair >= r / 2) return r + (pair - r / 2) + high * (half - r / 2);
-    return json_.at("interleaved") ? 2 * pair + high : pair + high * (r / 2);
-  }
-
-  const Json& json_;
-  Mistake mistake_;
-  model::ModelShape shape_;
-  ValuesByName tensors_, weights_;
-  std::map<std::string, std::vector<Source>> sources_;
-};
 
 struct Computed {
   double loss = 0.0;
   std::vector<float> logits;
   ValuesByName gradients;  // of the family's tensors
-};
-
-std::vector<std::int32_t> tokens(const model::ModelShape& shape, std::uint32_t kind) {
-  std::vector<std::int32_t> ids;
-  for (std::int64_t t = 0; t < shape.tokens(); ++t) {
-    ids.push_back(static_cast<std::int32_t>(reference_hash(static_cast<std::uint32_t>(t), kind) %
-                                            static_cast<std::uint32_t>(shape.vocab_size)));
-  }
-  return ids;
-}
-
-/// Every unit's parameters, or gradients, as one device that holds everything has them.
-class Units {
- public:
-  Units(const model::ModelShape& shape, const ValuesByName* values) {
-    for (const UnitSpec& unit : model::parameter_table(shape)) {
-      std::vector<Tensor>& views = views_.emplace_back();
-      for (const ParameterSpec& parameter : unit.parameters) {
-        std::vector<float>& memory = values_[parameter.name];
-        memory.resize(static_cast<std::size_t>(parameter.numel()));
-        if (values != nullptr) memory = values->at(parameter.name);
-        views.push_back({memory.data(), DType::kF32, std::ssize(memory)});
-      }
-    }
-  }
-  const std::vector<Tensor>& first() const { return views_.front(); }
-  const std::vector<Tensor>& block(std::int64_t i) const { return views_[1 + i]; }
-  const std::vector<Tensor>& head(const model::ModelShape& shape) const {
-    return shape.tied ? views_.front() : views_.back();
-  }
-  const ValuesByName& values() const { return values_; }
-
- private:
-  ValuesByName values_;
-  std::vector<std::vector<Tensor>> views_;
 };
 
 Computed compute(const Family& family) {
@@ -320,44 +117,6 @@ TEST_P(Families, HaveTheParametersThatTheFileNames) {
 TEST_P(Families, GiveTransformersLogitsLossAndGradientsOfEveryTensor) {
   const Distance off = distance(Family(GetParam()));
   EXPECT_LE(off.worst, 1.0) << off.where;
-}
-
-// Logits of all tokens of the first sequence, in passes of so many tokens; without a cache in one.
-std::vector<float> logits_of(const Family& family, std::vector<std::int64_t> passes, bool cached) {
-  model::ModelShape shape = family.shape();
-  const auto inputs = tokens(shape, 1000);
-  shape.sequences = 1;
-  if (cached) shape.cached_positions = shape.seq_length;
-  HeapAllocator memory;
-  const auto stream = make_cpu_compute_stream({});
-  model::Transformer transformer(shape, memory, *stream);
-  const Units parameters(shape, &family.weights());
-  const auto head = model::head_parameters(shape, parameters.head(shape));
-  if (!cached) passes = {shape.seq_length};
-  std::vector<float> all;
-  for (std::int64_t first = 0; const std::int64_t count : passes) {
-    transformer.resize(1, count);
-    const model::Pass pass{.inputs = {inputs.data() + first, DType::kI32, count},
-                           .targets = {},
-                           .first_position = first};
-    transformer.embed(model::embedding_parameters(shape, parameters.first()), pass);
-    for (std::int64_t i = 0; i < shape.num_layers; ++i) {
-      transformer.block_forward(i, model::block_parameters(shape, parameters.block(i)), pass);
-    }
-    const Tensor logits = transformer.logits(head, 0, count);
-    stream->synchronize();
-    all.insert(all.end(), logits.as<float>(), logits.as<float>() + logits.numel);
-    first += count;
-  }
-  return all;
-}
-
-TEST_P(Families, HaveTheSameLogitsWhenKeysAndValuesAreKept) {
-  const Family family(GetParam());
-  const std::vector<float> expected = logits_of(family, {}, false);
-  const std::int64_t length = family.shape().seq_length;
-  EXPECT_EQ(logits_of(family, std::vector<std::int64_t>(length, 1), true), expected);
-  EXPECT_EQ(logits_of(family, {3, 1, length - 5, 1}, true), expected);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Families, ::testing::ValuesIn(family_names()),
