@@ -134,10 +134,10 @@ void require_memory() {
 }
 
 /// At exit libhdf5 would go through what failed calls left behind, with memory that is gone. Files are
-/// closed long before. To be called before anything else of libhdf5.
+/// closed long before. Before anything else of libhdf5: where others have called it first, as tests do,
+/// it keeps its clean-up.
 void leave_nothing_for_exit() {
-  static const herr_t kDone = H5dont_atexit();
-  CHECK(kDone >= 0, "libhdf5 was called before");
+  [[maybe_unused]] static const herr_t kDone = H5dont_atexit();
 }
 
 herr_t take_description(unsigned, const H5E_error2_t* error, void* words) {

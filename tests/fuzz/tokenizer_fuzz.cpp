@@ -1,5 +1,5 @@
 // A tokenizer.json that lies, and a text for it: encoded and shown again, or refused in one sentence.
-// Rooms: core engine/data/tokenizer engine/data/tokenizer/pattern engine/data/utf8 engine/data/files/mapped_file tests/support/small_tokenizer
+// Rooms: core engine/data/tokenizer engine/data/tokenizer/pattern engine/data/utf8 engine/data/mapped_file tests/support/small_tokenizer
 #include <vector>
 
 #include "engine/data/tokenizer/tokenizer.h"

@@ -203,7 +203,7 @@ TEST(Layering, TheTokenizerKnowsOnlyTheLowerPartsOfData) {
     if (!include.target.starts_with("engine/data/")) continue;
     const bool is_allowed = include.target.starts_with("engine/data/tokenizer/") ||
                             include.target == "engine/data/utf8.h" ||
-                            include.target == "engine/data/files/mapped_file.h";
+                            include.target == "engine/data/mapped_file.h";
     EXPECT_TRUE(is_allowed) << include.where() << ": \"" << include.target << "\"";
   }
 }

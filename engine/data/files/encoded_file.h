@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/data/files/mapped_file.h"
 #include "engine/data/files/token_file.h"
+#include "engine/data/mapped_file.h"
 #include "engine/data/tokenizer/tokenizer.h"
 
 namespace sherd::data {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/data/files/mapped_file.h"
+#include "engine/data/mapped_file.h"
 #include "engine/data/tokenizer/tokenizer.h"
 
 namespace sherd::data {

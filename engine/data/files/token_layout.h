@@ -24,7 +24,7 @@
 #include <optional>
 #include <string_view>
 
-#include "engine/data/files/mapped_file.h"
+#include "engine/data/mapped_file.h"
 
 namespace sherd::data {
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "engine/data/files/mapped_file.h"
+#include "engine/data/mapped_file.h"
 #include "engine/data/tokenizer/json_node.h"
 #include "engine/data/tokenizer/parts.h"
 #include "engine/data/utf8.h"
