@@ -144,7 +144,8 @@ void multiply(ThreadTeam& team, const Matmul& p) {
 }  // namespace
 
 bool is_one_row(const Matmul& p) {
-  return p.rows == 1 && p.b.transposed && tiles_of(p.dtype, isa()).units != Units::kTiles;
+  const bool lies_right = !p.a.transposed && p.b.transposed;
+  return p.rows == 1 && lies_right && tiles_of(p.dtype, isa()).units != Units::kTiles;
 }
 
 void multiply_one_row(ThreadTeam& team, const Matmul& p) {

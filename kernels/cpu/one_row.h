@@ -10,7 +10,7 @@
 namespace sherd::kernels::cpu {
 
 /// Whether `matmul` is of this kind: one row, b's columns one after another in memory, and no AMX,
-/// whose sums are others.
+/// whose sums are others. (A column of a larger matrix, as a row, isn't.)
 bool is_one_row(const Matmul& matmul);
 
 void multiply_one_row(ThreadTeam& team, const Matmul& matmul);

@@ -25,7 +25,7 @@ struct Case {
 std::vector<Case> cases() {
   const AttentionShape plain{
       .sequences = 1, .positions = 290, .query_heads = 4, .kv_heads = 2, .head_width = 24};
-  AttentionShape windowed = plain, one_head = plain, wide = plain;
+  AttentionShape windowed = plain, one_head = plain, wide = plain, long_window = plain;
   windowed.window = 57;
   windowed.softcap = 3.0f;
   windowed.scale = 0.3f;
@@ -33,7 +33,14 @@ std::vector<Case> cases() {
   one_head.kv_heads = 1;
   wide.query_heads = wide.kv_heads = 2;
   wide.head_width = 70;  // not a whole number of panels
-  return {{"plain", plain}, {"windowed", windowed}, {"one kv head", one_head}, {"wide", wide}};
+  // Long enough for several pieces of the depth (panels.h), which begin with the strip's first key.
+  long_window.positions = 640;
+  long_window.window = 333;
+  return {{"plain", plain},
+          {"windowed", windowed},
+          {"one kv head", one_head},
+          {"wide", wide},
+          {"long window", long_window}};
 }
 
 OwnedTensor whole(const AttentionShape& shape, const OwnedTensor& qkv) {
@@ -86,8 +93,9 @@ TEST_P(KvCache, GivesTheBitsOfOnePassHoweverTheTokensAreCutIntoCalls) {
     const OwnedTensor qkv(GetParam(),
                           test::random_values(shape.tokens() * shape.packed_width(), 1, 2.0));
     const OwnedTensor expected = whole(shape, qkv);
+    const std::int64_t S = shape.positions;
     const std::vector<std::vector<std::int64_t>> cuts = {
-        {290}, {1, 289}, {23, 2, 24, 48, 1, 1, 1, 190}, std::vector<std::int64_t>(290, 1)};
+        {S}, {1, S - 1}, {23, 2, 24, 48, 1, 1, 1, S - 100}, std::vector<std::int64_t>(S, 1)};
     for (const auto& cut : cuts) {
       EXPECT_TRUE(test::same_bits(in_pieces(shape, qkv, cut), expected))
           << name << ", " << cut.size() << " calls";

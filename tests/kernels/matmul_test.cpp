@@ -146,8 +146,10 @@ TEST_P(MatmulOnEachIsa, IsAScalarModelOfTheInstructionsBitForBit) {
       const Factors f(GetParam(), s);
       for (const DType c_dtype : types_beside(GetParam())) {
         for (const Onto onto : {Onto::kNothing, Onto::kBias, Onto::kOutput}) {
-          const How how{.c_dtype = c_dtype, .onto = onto};
-          EXPECT_TRUE(test::same_bits(product(f, how), model(f, how))) << describe(s, how);
+          for (const bool turn_b : {false, true}) {  // turned, one row has a way of its own
+            const How how{.c_dtype = c_dtype, .onto = onto, .turn_b = turn_b};
+            EXPECT_TRUE(test::same_bits(product(f, how), model(f, how))) << describe(s, how);
+          }
         }
       }
     }
@@ -198,6 +200,11 @@ TEST_P(MatmulOnEachIsa, GivesAnElementTheSameBitsAloneAndInsideALargerMatmul) {
           parts.num_threads = num_threads;
           const Values alone =
               product(f, parts, {p.rows, p.columns, s.depth}, p.row, p.column).values();
+          How turned = parts;
+          turned.turn_a = turned.turn_b = true;
+          EXPECT_EQ(product(f, turned, {p.rows, p.columns, s.depth}, p.row, p.column).values(),
+                    alone)
+              << describe(s, turned);
           Values inside;
           for (std::int64_t i = 0; i < p.rows; ++i) {
             for (std::int64_t j = 0; j < p.columns; ++j) {

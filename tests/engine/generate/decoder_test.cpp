@@ -78,6 +78,8 @@ TEST(Decoder, ComputesAnewWhatAnotherTextHadInItsPlace) {
     rows_of(decoder, kText, 8);
     Ids other = kText;
     other[3] = 11;
+    EXPECT_EQ(rows_of(decoder, other, 8), uncached(other, 8)) << "though only its end is asked for";
+    rows_of(decoder, kText, 8);
     EXPECT_EQ(rows_of(decoder, other, 2), uncached(other, 2));
     EXPECT_EQ(rows_of(decoder, kText, 0), uncached(kText, 0)) << "and the first one again";
   });
