@@ -11,6 +11,7 @@
 /// Add       `add_to_output`: the result is added to what stands in dx / dw / dbias instead of
 ///           replacing it (used between chunks of one micro-step, never between micro-steps): a
 ///           16-bit one after the whole sum, an f32 one in pieces of the depth, as the sum grows.
+///           CUDA: a 16-bit sum is rounded before it is added (cuBLASLt).
 /// Bits      CPU: an element follows its own row and column of the factors, the depth and the types
 ///           alone, not the other sizes, the threads or the instruction set: kernels/cpu/matmul.h.
 ///           CUDA: fixed by (T, I, O).

@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "kernels/cpu/norm.h"
 #include "kernels/cuda/forms.h"
+#include "kernels/device_common/norm_blocks.h"
 
 namespace sherd::kernels {
 namespace {
@@ -59,9 +60,9 @@ void norm_backward(Stream& stream, const NormBackward& args) {
   CHECK(args.dweight.numel == width && (!args.dbias || args.dbias.numel == width),
         "{} and {} elements of dweight and dbias for width {}", args.dweight.numel,
         args.dbias.numel, width);
-  CHECK(args.workspace.bytes() >= norm_backward_workspace_bytes(args.shape),
-        "a workspace of {} bytes where {} are needed", args.workspace.bytes(),
-        norm_backward_workspace_bytes(args.shape));
+  const std::int64_t needed = norm_backward_workspace_bytes(args.shape, compute_device(stream));
+  CHECK(args.workspace.bytes() >= needed, "a workspace of {} bytes where {} are needed",
+        args.workspace.bytes(), needed);
   if (stream.device() == DeviceKind::kCuda) {
     check_plain(args.shape, args.branch_scale);
     return cuda::norm_backward(stream, args);
@@ -69,8 +70,9 @@ void norm_backward(Stream& stream, const NormBackward& args) {
   stream.run("norm_backward", [=, &stream] { cpu::norm_backward(stream.team(), args); });
 }
 
-std::int64_t norm_backward_workspace_bytes(const NormShape& most) {
-  return cpu::norm_backward_workspace_bytes(most);
+std::int64_t norm_backward_workspace_bytes(const NormShape& most, const ComputeDevice& device) {
+  return device.kind == DeviceKind::kCuda ? device_common::norm_sums_bytes(most.tokens, most.width)
+                                          : cpu::norm_backward_workspace_bytes(most);
 }
 
 }  // namespace sherd::kernels

@@ -29,6 +29,7 @@
 
 #include "core/stream.h"
 #include "core/tensor.h"
+#include "kernels/device.h"
 #include "kernels/dropout.h"
 #include "kernels/kinds.h"
 
@@ -71,6 +72,6 @@ struct NormBackward {
 };
 void norm_backward(Stream& stream, const NormBackward& args);
 /// Enough at every shape of at most this many tokens and this width.
-std::int64_t norm_backward_workspace_bytes(const NormShape& most);
+std::int64_t norm_backward_workspace_bytes(const NormShape& most, const ComputeDevice& device);
 
 }  // namespace sherd::kernels

@@ -57,7 +57,7 @@ if [ "$gpus" -eq 0 ]; then
 fi
 
 failed=0
-say() { printf '%s\n' "$*" | tee -a "$report"; }
+say() { printf '%s\n' "$@" | tee -a "$report"; }  # a line for each argument
 # section TITLE SECONDS COMMAND...: its output's end in the report, and whether it passed. A test program
 # must have passed at least one test: one whose filter selects nothing ends with 0 too.
 section() {
@@ -94,9 +94,12 @@ lines=40 section "A training of 200 steps on the GPU" 50 "$sherd" train "$root/r
   --set training.max_steps=200 --set mixed_precision.param_dtype=bf16 "${share[@]}"
 
 if command -v compute-sanitizer >/dev/null; then
-  for tool in memcheck racecheck initcheck; do
-    lines=6 section "compute-sanitizer, $tool, on the small suite" 30 compute-sanitizer --tool "$tool" \
-      --error-exitcode 9 "$tests" --gtest_filter='*CudaPointwise*:*CudaRows*'
+  # A test takes about 7 seconds here: racecheck and initcheck get those whose blocks share memory.
+  lines=6 section "compute-sanitizer, memcheck, on the small suite" 60 compute-sanitizer \
+    --tool memcheck --error-exitcode 9 "$tests" --gtest_filter='*CudaPointwise*:*CudaRows*'
+  for tool in racecheck initcheck; do
+    lines=6 section "compute-sanitizer, $tool, on sums over rows" 60 compute-sanitizer \
+      --tool "$tool" --error-exitcode 9 "$tests" --gtest_filter='*CudaRows*bf16'
   done
 fi
 say "" "$([ $failed -eq 0 ] && echo 'All of it passed.' || echo 'Something FAILED, see above.') $SECONDS s."

@@ -27,13 +27,13 @@ std::int64_t workspace_bytes(const ModelShape& shape, const kernels::ComputeDevi
       {tokens, heads_width, shape.width},
       {tokens, shape.width, shape.up_width()},
       {tokens, shape.ffn_width, shape.width},
-      {logits_chunk_tokens(shape), shape.width, shape.vocab_size},
+      {logits_chunk_tokens(shape, device.kind), shape.width, shape.vocab_size},
   };
   for (const kernels::LinearShape& matmul : matmuls) {
     bytes =
         std::max(bytes, kernels::linear_workspace_bytes(matmul, shape.dtype, DType::kF32, device));
   }
-  bytes = std::max(bytes, kernels::norm_backward_workspace_bytes(shape.norm_shape()));
+  bytes = std::max(bytes, kernels::norm_backward_workspace_bytes(shape.norm_shape(), device));
   if (shape.qk_norm != QkNorm::kNone) {
     bytes = std::max(bytes, kernels::qk_norm_backward_workspace_bytes(shape.qk_norm_shape()));
   }
@@ -43,10 +43,11 @@ std::int64_t workspace_bytes(const ModelShape& shape, const kernels::ComputeDevi
 
 }  // namespace
 
-std::int64_t logits_chunk_tokens(const ModelShape& shape) {
+std::int64_t logits_chunk_tokens(const ModelShape& shape, DeviceKind device) {
   constexpr std::int64_t kMultiple = 64;
-  const std::int64_t fitting = std::max<std::int64_t>(
-      shape.logits_chunk_elements / shape.vocab_size / kMultiple * kMultiple, kMultiple);
+  const std::int64_t elements = shape.logits_chunk_elements * (device == DeviceKind::kCuda ? 8 : 1);
+  const std::int64_t fitting =
+      std::max<std::int64_t>(elements / shape.vocab_size / kMultiple * kMultiple, kMultiple);
   // Chunks of one size: a short last one would be slower still.
   const std::int64_t chunks = (shape.tokens() + fitting - 1) / fitting;
   const std::int64_t even = (shape.tokens() + chunks - 1) / chunks;
@@ -100,7 +101,7 @@ Activations::Activations(const ModelShape& shape, const kernels::ComputeDevice& 
     if (site.cheap) first_of_name_[site.id] = first->id;
   }
   acquire_blocks(shape, acquire);
-  acquire_head(shape, acquire);
+  acquire_head(shape, device.kind, acquire);
   acquire_scratch(shape, device, acquire);
 }
 
@@ -126,14 +127,14 @@ void Activations::acquire_blocks(const ModelShape& shape, const Acquire& acquire
   }
 }
 
-void Activations::acquire_head(const ModelShape& shape, const Acquire& acquire) {
+void Activations::acquire_head(const ModelShape& shape, DeviceKind device, const Acquire& acquire) {
   const std::int64_t tokens = shape.tokens();
   residual_TD.push_back(acquire({"head.residual", Category::kActivations, shape.dtype,
                                  tokens * shape.width, kForward | kLoss | kEvaluation}));
   final_norm_buffers = acquire_site(shape, final_norm_site(shape), "", true, kInHead, acquire);
   // Read after the backward, when the step's loss is added up.
   losses_T = acquire({"losses", Category::kActivations, DType::kF32, tokens, kInHead | kBackward});
-  chunk_tokens = logits_chunk_tokens(shape);
+  chunk_tokens = logits_chunk_tokens(shape, device);
   logits_CV =
       acquire({"logits", Category::kLogits, shape.dtype, chunk_tokens * shape.vocab_size, kInHead});
 }

@@ -59,7 +59,7 @@ struct Activations {
 
  private:
   void acquire_blocks(const ModelShape& shape, const Acquire& acquire);
-  void acquire_head(const ModelShape& shape, const Acquire& acquire);
+  void acquire_head(const ModelShape& shape, DeviceKind device, const Acquire& acquire);
   void acquire_scratch(const ModelShape& shape, const kernels::ComputeDevice& device,
                        const Acquire& acquire);
   std::vector<Site> sites_;
@@ -71,7 +71,8 @@ inline Tensor rows(const Buffer& buffer, std::int64_t tokens, std::int64_t width
   return buffer ? buffer.tensor().part(0, tokens * width) : Tensor{};
 }
 
-/// Tokens in one chunk of logits: fixed by the shape, so that bits don't depend on anything else.
-std::int64_t logits_chunk_tokens(const ModelShape& shape);
+/// Tokens in one chunk of logits: fixed by the shape and the kind of device, so that bits don't depend
+/// on anything else.
+std::int64_t logits_chunk_tokens(const ModelShape& shape, DeviceKind device);
 
 }  // namespace sherd::model

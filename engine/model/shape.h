@@ -93,8 +93,9 @@ struct ModelShape {
   std::int64_t cached_positions = 0;
   DType dtype = DType::kF32;  ///< of parameters in compute, and activations
   Recompute recompute = Recompute::kNone;
-  /// Logits at a time, at most, but 64 tokens' at least. 128 MiB of f32: the products of a chunk of
-  /// few tokens are slow, because the head's matrix is packed anew for each.
+  /// Logits at a time on a CPU, at most, but 64 tokens' at least. 128 MiB of f32: the matmuls of a
+  /// chunk of few tokens are slow, because the head's matrix is packed anew for each. A GPU takes 8
+  /// times as many: each chunk reads and writes the head's whole weight gradient.
   std::int64_t logits_chunk_elements = 32 << 20;
 
   std::int64_t tokens() const { return sequences * seq_length; }

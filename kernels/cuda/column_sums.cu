@@ -29,14 +29,16 @@ __global__ void __launch_bounds__(kColumnThreads)
   for (int i = 0; i < N; ++i) partial[blockIdx.x * columns + column + i] = sum[i];
 }
 
+constexpr int kAddThreads = 32;  // small blocks: there are few columns
+
 template <class G>
-__global__ void __launch_bounds__(kColumnThreads)
+__global__ void __launch_bounds__(kAddThreads)
     add_row_blocks(const float* partial, std::int64_t blocks, std::int64_t columns, bool add,
                    G* out) {
-  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kColumnThreads + threadIdx.x;
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kAddThreads + threadIdx.x;
   if (column >= columns) return;
   float sum = 0.0f;
-#pragma unroll 8
+#pragma unroll 32
   for (std::int64_t block = 0; block < blocks; ++block) sum += partial[block * columns + column];
   out[column] = device_common::narrow<G>(add ? device_common::widen(out[column]) + sum : sum);
 }
@@ -64,7 +66,7 @@ void sum_columns(Stream& stream, const ConstTensor& dy, const LinearShape& shape
   });
   check_launch("linear_backward_weight (bias, blocks)");
   dispatch_float(out.dtype, [&]<class G>(G) {
-    add_row_blocks<<<grid_of(device_common::ceil_div(columns, kColumnThreads)), kColumnThreads, 0,
+    add_row_blocks<<<grid_of(device_common::ceil_div(columns, kAddThreads)), kAddThreads, 0,
                      handle_of(stream)>>>(partial, blocks, columns, add, out.as<G>());
   });
   check_launch("linear_backward_weight (bias)");

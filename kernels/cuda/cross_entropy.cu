@@ -1,5 +1,5 @@
 // T tokens (rows), V vocabulary. One block does one row: the maximum and the sum in one pass, the
-// gradient in place in a second.
+// gradient in place in a second, which finds the row in the L2 cache if few blocks work at a time.
 #include "kernels/cuda/forms.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/device_common/math.h"
@@ -7,11 +7,16 @@
 namespace sherd::kernels::cuda {
 namespace {
 
-using device_common::fast_exp;
 using device_common::load_wide;
 using device_common::store_narrow;
 
-constexpr int kRowThreads = 512;
+constexpr int kRowThreads = 1024;
+
+// e^(x - most) of an x up to `most`, whose error is measured by the largest term, 1: the hardware's
+// 2^x is exact enough.
+__device__ inline float exp_below(float x, float most) {
+  return exp2f((x - most) * 1.44269504088896341f);
+}
 
 template <int N, class T>
 __global__ void __launch_bounds__(kRowThreads)
@@ -28,33 +33,33 @@ __global__ void __launch_bounds__(kRowThreads)
 
   // A thread's sum is kept relative to the largest it has seen (Milakov & Gimelshein 2018).
   float most = -device_common::kInfinity, sum = 0.0f;
+#pragma unroll 2
   for (std::int64_t v = begin; v < vocab_size; v += step) {
     float pack[N];
     load_wide<N>(x + v, pack);
     float largest = most;
     for (int i = 0; i < N; ++i) largest = pack[i] > largest ? pack[i] : largest;
+    if (largest == -device_common::kInfinity) continue;  // nothing yet but logits of no probability
     if (largest > most) {
-      sum *= fast_exp(most - largest);
+      sum *= exp_below(most, largest);
       most = largest;
     }
-    for (int i = 0; i < N; ++i) {
-      sum +=
-          pack[i] == -device_common::kInfinity ? 0.0f : fast_exp(pack[i] - most);  // not inf - inf
-    }
+    for (int i = 0; i < N; ++i) sum += exp_below(pack[i], most);
   }
   const float maximum = block_max(most, scratch);
   // A thread that saw nothing has -inf and 0; its share is 0 and not NaN.
   const float total =
-      block_sum(most == -device_common::kInfinity ? sum : sum * fast_exp(most - maximum), scratch);
+      block_sum(most == -device_common::kInfinity ? sum : sum * exp_below(most, maximum), scratch);
   if (threadIdx.x == 0) losses[row] = device_common::fast_log(total) + (maximum - target_logit);
   if (!gradient) return;
-  const float inverse = 1.0f / total;
+  const float factor = scale / total;
+#pragma unroll 2
   for (std::int64_t v = begin; v < vocab_size; v += step) {
     float pack[N];
     load_wide<N>(x + v, pack);
     for (int i = 0; i < N; ++i) {
-      const float share = fast_exp(pack[i] - maximum) * inverse;
-      pack[i] = scale * (v + i == target ? share - 1.0f : share);
+      const float share = factor * exp_below(pack[i], maximum);
+      pack[i] = v + i == target ? share - scale : share;
     }
     store_narrow<N>(x + v, pack);
   }

@@ -10,13 +10,16 @@ namespace {
 constexpr int kTile = 1024;  // tokens that a block of the ordering compares with at a time
 
 // Every position counts who comes before it: T * T comparisons, without atomics or a table of V
-// counters. 8192 tokens are 67 million, about 10 microseconds of an H100's integer units; 65,536
-// are 64 times that.
+// counters. Eight threads share a position, so that a few thousand positions fill a GPU.
+constexpr int kSharers = 8;
+
 __global__ void __launch_bounds__(device_common::kThreads)
     order_by_token(const std::int32_t* tokens, std::int64_t num_tokens, std::int64_t vocab_size,
                    std::int32_t* order) {
   __shared__ std::int32_t tile[kTile];
-  const std::int64_t t = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const auto sharer = static_cast<int>(threadIdx.x % kSharers);
+  const std::int64_t t =
+      (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kSharers;
   const std::int32_t token = t < num_tokens ? tokens[t] : 0;
   if (token < 0 || token >= vocab_size) __trap();
   std::int32_t place = 0;
@@ -28,9 +31,12 @@ __global__ void __launch_bounds__(device_common::kThreads)
       tile[i] = tokens[first + i];
     }
     __syncthreads();
-    place += device_common::count_before(token, t, tile, first, count);
+    place += device_common::count_before<kSharers>(token, t, tile, first, count, sharer);
   }
-  if (t < num_tokens) order[place] = static_cast<std::int32_t>(t);
+  for (int offset = kSharers / 2; offset > 0; offset /= 2) {
+    place += __shfl_xor_sync(0xffffffffu, place, offset);
+  }
+  if (t < num_tokens && sharer == 0) order[place] = static_cast<std::int32_t>(t);
 }
 
 constexpr int kColumnThreads = 128;
@@ -139,7 +145,8 @@ void embedding_backward(Stream& stream, const EmbeddingBackward& args) {
         device_common::token_order_bytes(num_tokens));
   auto* order = static_cast<std::int32_t*>(args.workspace.data);
   CHECK(num_tokens <= 0x7fffffff, "embedding: {} tokens", num_tokens);  // places are i32
-  const unsigned blocks = grid_of(device_common::ceil_div(num_tokens, device_common::kThreads));
+  const unsigned blocks =
+      grid_of(device_common::ceil_div(num_tokens * kSharers, device_common::kThreads));
   order_by_token<<<blocks, device_common::kThreads, 0, handle_of(stream)>>>(
       args.tokens.as<std::int32_t>(), num_tokens, args.vocab_size, order);
   check_launch("embedding_backward (order)");

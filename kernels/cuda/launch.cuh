@@ -60,6 +60,24 @@ __device__ T block_sum(T value, T* scratch) {
   for (unsigned warp = 1; warp < blockDim.x / 32; ++warp) sum += scratch[warp];
   return sum;
 }
+/// Two sums at once, each as block_sum's; `scratch` has room for 64.
+__device__ inline void block_sums(float& a, float& b, float* scratch) {
+  for (int offset = 16; offset > 0; offset /= 2) {
+    a += __shfl_xor_sync(0xffffffffu, a, offset);
+    b += __shfl_xor_sync(0xffffffffu, b, offset);
+  }
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) {
+    scratch[threadIdx.x / 32] = a;
+    scratch[32 + threadIdx.x / 32] = b;
+  }
+  __syncthreads();
+  a = scratch[0], b = scratch[32];
+  for (unsigned warp = 1; warp < blockDim.x / 32; ++warp) {
+    a += scratch[warp];
+    b += scratch[32 + warp];
+  }
+}
 template <class T>
 __device__ T block_max(T value, T* scratch) {
   for (int offset = 16; offset > 0; offset /= 2) {

@@ -132,16 +132,20 @@ void set_pointers(const MatmulKey& key, const Owned<cublasLtMatmulDesc_t>& opera
 }
 
 // Split sums are kept in f32 and added in a step of their own: the other schemes round partial sums
-// to the output's type, or add them in an order that a counter decides.
+// to the output's type, or add them in an order that a counter decides. Where a bias is added in 16
+// bits, sums aren't split at all: the step that adds split sums rounds them before the bias is added
+// (seen on an H100 with cuBLASLt 13.1).
 Owned<cublasLtMatmulPreference_t> preference_of(const MatmulKey& key) {
   cublasLtMatmulPreference_t created = nullptr;
   check_blas(cublasLtMatmulPreferenceCreate(&created), "cublasLtMatmulPreferenceCreate");
   Owned<cublasLtMatmulPreference_t> preference(created);
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
       static_cast<std::uint64_t>(key.workspace_bytes));
-  if (key.deterministic) {
+  const bool rounds_once = key.out != DType::kF32 && device_common::has_bias(key.epilogue);
+  if (key.deterministic || rounds_once) {
     set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-        static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+        static_cast<std::uint32_t>(rounds_once ? CUBLASLT_REDUCTION_SCHEME_NONE
+                                               : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   }
   const auto alignment = static_cast<std::uint32_t>(key.alignment);
   for (const auto attribute :

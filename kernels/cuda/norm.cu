@@ -1,5 +1,6 @@
-// T tokens (rows), D width. One block does one row; sums run over its threads in an order that D
-// alone decides. A thread reads back only what it has written itself.
+// T tokens (rows), D width. A block does a row after the other; sums run over its threads in an order
+// that D alone decides, sums over rows in one that T and D decide. A thread reads back only what it has
+// written itself.
 #include "kernels/norm.h"
 
 #include "kernels/cuda/forms.h"
@@ -90,8 +91,78 @@ struct BackwardRows {
   bool centred;
 };
 
+// The backward in one pass, for rows of at most P packs a thread: a row stays in registers, and each
+// thread keeps the sums over its block's rows of its own columns. partial [blocks][2][D].
+template <int N, int P, class T>
+__global__ void __launch_bounds__(kMostThreads)
+    backward_rows(const BackwardRows<T> a, std::int64_t tokens, float* partial) {
+  __shared__ float scratch[64];
+  const device_common::RowBlocks blocks(tokens, a.width);
+  const std::int64_t block = blockIdx.x, end = blocks.end(block);
+  std::int64_t column[P];
+  float w[P][N] = {}, dweight[P][N] = {}, dbias[P][N] = {};
+#pragma unroll
+  for (int p = 0; p < P; ++p) {
+    column[p] = (static_cast<std::int64_t>(p) * blockDim.x + threadIdx.x) * N;
+    if (column[p] < a.width) load_wide<N>(a.weight + column[p], w[p]);
+  }
+  for (std::int64_t row = blocks.begin(block); row < end; ++row) {
+    const std::int64_t start = row * a.width;
+    const float mean = a.centred ? a.mean[row] : 0.0f, rstd = a.rstd[row];
+    float xhat[P][N] = {}, g[P][N] = {}, later[P][N] = {};
+    float sum_g = 0.0f, sum_g_xhat = 0.0f;
+#pragma unroll
+    for (int p = 0; p < P; ++p) {
+      if (column[p] >= a.width) continue;
+      load_wide<N>(a.residual + start + column[p], xhat[p]);
+      load_wide<N>(a.dy + start + column[p], g[p]);
+      if (a.d_residual_out != nullptr) {
+        load_wide<N>(a.d_residual_out + start + column[p], later[p]);
+      }
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        xhat[p][i] = (xhat[p][i] - mean) * rstd;
+        dweight[p][i] += g[p][i] * xhat[p][i];
+        dbias[p][i] += g[p][i];
+        g[p][i] *= w[p][i];
+        sum_g += g[p][i];
+        sum_g_xhat += g[p][i] * xhat[p][i];
+      }
+    }
+    block_sums(sum_g, sum_g_xhat, scratch);
+    const auto width = static_cast<float>(a.width);
+    const float mean_g = a.centred ? sum_g / width : 0.0f, mean_g_xhat = sum_g_xhat / width;
+#pragma unroll
+    for (int p = 0; p < P; ++p) {
+      if (column[p] >= a.width) continue;
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        later[p][i] += rstd * (g[p][i] - mean_g - xhat[p][i] * mean_g_xhat);
+      }
+      if (a.d_branch != nullptr) {
+#pragma unroll
+        for (int i = 0; i < N; ++i) g[p][i] = later[p][i];
+        a.mask.template apply<N>(start + column[p], g[p]);
+        store_narrow<N>(a.d_branch + start + column[p], g[p]);
+      }
+      store_narrow<N>(a.d_residual_in + start + column[p], later[p]);
+    }
+  }
+  float* out = partial + block * 2 * a.width;
+#pragma unroll
+  for (int p = 0; p < P; ++p) {
+    if (column[p] >= a.width) continue;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      out[column[p] + i] = dweight[p][i];
+      out[a.width + column[p] + i] = dbias[p][i];
+    }
+  }
+}
+
+// Wider rows: one block for one row here, and the sums over rows by a kernel of their own.
 template <int N, class T>
-__global__ void __launch_bounds__(kMostThreads) backward_row(const BackwardRows<T> a) {
+__global__ void __launch_bounds__(kMostThreads) backward_wide_row(const BackwardRows<T> a) {
   __shared__ float scratch[32];
   const std::int64_t row = blockIdx.x, start = row * a.width;
   const std::int64_t step = static_cast<std::int64_t>(blockDim.x) * N;
@@ -142,7 +213,7 @@ __global__ void __launch_bounds__(kColumnThreads)
     column_sums(const BackwardRows<T> a, std::int64_t tokens, float* partial) {
   const std::int64_t d = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * N;
   if (d >= a.width) return;
-  const device_common::RowBlocks blocks(tokens);
+  const device_common::RowBlocks blocks(tokens, a.width);
   const std::int64_t block = blockIdx.y, end = blocks.end(block);
   float dweight[N] = {}, dbias[N] = {};
 #pragma unroll 4
@@ -163,26 +234,38 @@ __global__ void __launch_bounds__(kColumnThreads)
   }
 }
 
-// out = the partial rows in order, plus `out` itself if asked.
+// out = the blocks' sums, plus `out` itself if asked. A block adds 32 columns: each of its warps every
+// 32nd partial sum, in order, then one warp the warps' sums, in order.
+constexpr int kSumLanes = 32;
+
 template <class G>
-__global__ void __launch_bounds__(device_common::kThreads)
+__global__ void __launch_bounds__(kSumLanes* kSumLanes)
     add_row_blocks(const float* partial, std::int64_t blocks, std::int64_t width,
                    bool add_to_output, G* out) {
-  const std::int64_t d = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (d >= width) return;
+  __shared__ float lanes[kSumLanes][kSumLanes];
+  const unsigned column = threadIdx.x % kSumLanes, lane = threadIdx.x / kSumLanes;
+  const std::int64_t d = static_cast<std::int64_t>(blockIdx.x) * kSumLanes + column;
   float sum = 0.0f;
+  if (d < width) {
 #pragma unroll 8
-  for (std::int64_t block = 0; block < blocks; ++block) sum += partial[block * 2 * width + d];
+    for (std::int64_t block = lane; block < blocks; block += kSumLanes) {
+      sum += partial[block * 2 * width + d];
+    }
+  }
+  lanes[lane][column] = sum;
+  __syncthreads();
+  if (lane != 0 || d >= width) return;
+  for (int other = 1; other < kSumLanes; ++other) sum += lanes[other][column];
   out[d] = device_common::narrow<G>(add_to_output ? device_common::widen(out[d]) + sum : sum);
 }
 
 void finish(Stream& stream, const float* partial, const NormBackward& args, const Tensor& out) {
   const std::int64_t width = args.shape.width;
-  const unsigned grid = grid_of(device_common::ceil_div(width, device_common::kThreads));
+  const unsigned grid = grid_of(device_common::ceil_div(width, kSumLanes));
+  const std::int64_t blocks = device_common::RowBlocks(args.shape.tokens, width).count();
   dispatch_float(out.dtype, [&]<class G>(G) {
-    add_row_blocks<<<grid, device_common::kThreads, 0, handle_of(stream)>>>(
-        partial, device_common::RowBlocks(args.shape.tokens).count(), width,
-        args.add_to_weight_gradients, out.as<G>());
+    add_row_blocks<<<grid, kSumLanes * kSumLanes, 0, handle_of(stream)>>>(
+        partial, blocks, width, args.add_to_weight_gradients, out.as<G>());
   });
   check_launch("norm_backward (weights)");
 }
@@ -195,22 +278,34 @@ void forward(Stream& stream, const NormShape& shape, const ForwardRows<T>& rows)
   check_launch("norm_forward");
 }
 
-// The weights' sums first: d_residual_in may take the place of something that they read.
+// The sums over rows first: d_residual_in may take the place of something that they read.
+template <int N, class T>
+void backward_of_wide_rows(Stream& stream, const NormShape& shape, const BackwardRows<T>& rows,
+                           unsigned blocks, float* partial) {
+  const dim3 grid(grid_of(device_common::ceil_div(shape.width, N * kColumnThreads)), blocks);
+  column_sums<N><<<grid, kColumnThreads, 0, handle_of(stream)>>>(rows, shape.tokens, partial);
+  check_launch("norm_backward (columns)");
+  backward_wide_row<N><<<grid_of(shape.tokens), kMostThreads, 0, handle_of(stream)>>>(rows);
+}
+
 template <int N, class T>
 void backward(Stream& stream, const NormBackward& args, const BackwardRows<T>& rows) {
   const NormShape& shape = args.shape;
-  const std::int64_t blocks = device_common::RowBlocks(shape.tokens).count();
+  const unsigned blocks = grid_of(device_common::RowBlocks(shape.tokens, shape.width).count());
+  const std::int64_t packs = device_common::ceil_div(shape.width, N);
   auto* partial = static_cast<float*>(args.workspace.data);
-  const dim3 grid(grid_of(device_common::ceil_div(shape.width, N * kColumnThreads)),
-                  grid_of(blocks));
-  column_sums<N><<<grid, kColumnThreads, 0, handle_of(stream)>>>(rows, shape.tokens, partial);
-  check_launch("norm_backward (columns)");
+  if (packs <= kMostThreads) {
+    backward_rows<N, 1><<<blocks, device_common::row_threads(packs), 0, handle_of(stream)>>>(
+        rows, shape.tokens, partial);
+  } else if (packs <= 2 * kMostThreads) {
+    backward_rows<N, 2>
+        <<<blocks, kMostThreads, 0, handle_of(stream)>>>(rows, shape.tokens, partial);
+  } else {
+    backward_of_wide_rows<N>(stream, shape, rows, blocks, partial);
+  }
+  check_launch("norm_backward");
   finish(stream, partial, args, args.dweight);
   if (args.dbias) finish(stream, partial + shape.width, args, args.dbias);
-  backward_row<N>
-      <<<grid_of(shape.tokens), device_common::row_threads(device_common::ceil_div(shape.width, N)),
-         0, handle_of(stream)>>>(rows);
-  check_launch("norm_backward");
 }
 
 }  // namespace

@@ -1,19 +1,19 @@
-/// How the rows of a norm are cut into blocks for the sums over rows: by the number of rows alone,
-/// as kernels/cpu/norm_backward.cpp cuts them, so that the workspace and the order of the sums are
-/// the same on both devices.
+/// How a GPU cuts the rows of a norm into blocks for the sums over rows: by T and D alone, so that
+/// the order of the sums is the same on every GPU. Enough blocks to fill a large one, and about two
+/// million partial sums (8 MiB) at most for usual widths.
 #pragma once
 
 #include <cstdint>
 
 #include "core/host_device.h"
 
+// T tokens (rows), D width.
 namespace sherd::kernels::device_common {
 
 class RowBlocks {
  public:
-  SHERD_HOST_DEVICE explicit RowBlocks(std::int64_t tokens) : tokens_(tokens) {
-    const std::int64_t kMost = 64, kFewestRows = 8;
-    const std::int64_t rows = (tokens + kMost - 1) / kMost;
+  SHERD_HOST_DEVICE RowBlocks(std::int64_t tokens, std::int64_t width) : tokens_(tokens) {
+    const std::int64_t most = most_blocks(width), rows = (tokens + most - 1) / most;
     rows_ = rows < kFewestRows ? kFewestRows : rows;
   }
   SHERD_HOST_DEVICE std::int64_t count() const { return (tokens_ + rows_ - 1) / rows_; }
@@ -22,9 +22,26 @@ class RowBlocks {
     const std::int64_t end = (block + 1) * rows_;
     return end < tokens_ ? end : tokens_;
   }
+  /// Of any number of tokens up to this one: fewer tokens may make more blocks.
+  static std::int64_t most_count(std::int64_t tokens, std::int64_t width) {
+    const std::int64_t most = most_blocks(width), wanted = (tokens + kFewestRows - 1) / kFewestRows;
+    return wanted < most ? wanted : most;
+  }
 
  private:
+  static constexpr std::int64_t kFewestRows = 4;
+  SHERD_HOST_DEVICE static std::int64_t most_blocks(std::int64_t width) {
+    const std::int64_t blocks = (std::int64_t{1} << 20) / width;
+    return blocks < 128 ? 128 : blocks > 1024 ? 1024 : blocks;
+  }
+
   std::int64_t tokens_, rows_;
 };
+
+/// Sums of dweight and dbias of each block: f32 [blocks, 2, D].
+inline std::int64_t norm_sums_bytes(std::int64_t tokens, std::int64_t width) {
+  return RowBlocks::most_count(tokens, width) * 2 * width *
+         static_cast<std::int64_t>(sizeof(float));
+}
 
 }  // namespace sherd::kernels::device_common

@@ -13,12 +13,14 @@ inline std::int64_t token_order_bytes(std::int64_t num_tokens) {
 
 /// Where position t stands when positions are ordered by token, those of one token in their own
 /// order: before it come all (token, position) pairs that are smaller. `tile` is a run of positions
-/// from `first`; the sum over all tiles is the place.
+/// from `first`, of which every kSharers-th is looked at, from `sharer`; the sum over all tiles and
+/// sharers is the place.
+template <int kSharers>
 SHERD_HOST_DEVICE inline std::int32_t count_before(std::int32_t token, std::int64_t t,
                                                    const std::int32_t* tile, std::int64_t first,
-                                                   int count) {
+                                                   int count, int sharer) {
   std::int32_t before = 0;
-  for (int i = 0; i < count; ++i) {
+  for (int i = sharer; i < count; i += kSharers) {
     before += tile[i] < token || (tile[i] == token && first + i < t) ? 1 : 0;
   }
   return before;

@@ -233,7 +233,8 @@ void rows(Bench& bench, const Model& m) {
   const Tensor weight = bench.tensor(m.D), bias = bench.tensor(m.D);
   const Tensor mean = bench.tensor(m.T(), DType::kF32), rstd = bench.tensor(m.T(), DType::kF32);
   const Tensor dweight = bench.tensor(m.D, DType::kF32), dbias = bench.tensor(m.D, DType::kF32);
-  const Tensor scratch = bench.raw(kernels::norm_backward_workspace_bytes(shape));
+  const Tensor scratch = bench.raw(
+      kernels::norm_backward_workspace_bytes(shape, kernels::compute_device(bench.stream())));
   bench.row(m.name, "norm forward, residual", bytes_of({residual, branch, sum, y}), 0, [&] {
     kernels::norm_forward(bench.stream(),
                           {shape, residual, branch, {}, weight, bias, sum, y, mean, rstd});

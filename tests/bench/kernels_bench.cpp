@@ -125,20 +125,21 @@ void norm_backward(benchmark::State& state) {
   // Reads r, dy and the gradient from after it, writes the gradient of r.
   measure_bytes(state, numel, 4, [&] {
     kernels::norm_backward(
-        stream(), {.shape = shape,
-                   .residual = tensor("residual", numel),
-                   .mean = tensor("mean", kTokens * 32),
-                   .rstd = tensor("rstd", kTokens * 32),
-                   .weight = tensor("norm.w", kWidth),
-                   .dy = tensor("normed", numel),
-                   .d_residual_out = tensor("d_residual", numel),
-                   .branch_dropout = {},
-                   .d_residual_in = tensor("d_residual", numel),
-                   .d_branch = {},
-                   .dweight = tensor("norm.dw", kWidth),
-                   .dbias = tensor("norm.db", kWidth),
-                   .workspace = tensor("norm.workspace",
-                                       kernels::norm_backward_workspace_bytes(shape), DType::kU8)});
+        stream(),
+        {.shape = shape,
+         .residual = tensor("residual", numel),
+         .mean = tensor("mean", kTokens * 32),
+         .rstd = tensor("rstd", kTokens * 32),
+         .weight = tensor("norm.w", kWidth),
+         .dy = tensor("normed", numel),
+         .d_residual_out = tensor("d_residual", numel),
+         .branch_dropout = {},
+         .d_residual_in = tensor("d_residual", numel),
+         .d_branch = {},
+         .dweight = tensor("norm.dw", kWidth),
+         .dbias = tensor("norm.db", kWidth),
+         .workspace = tensor("norm.workspace", kernels::norm_backward_workspace_bytes(shape, {}),
+                             DType::kU8)});
   });
 }
 BENCHMARK(norm_backward)->UseRealTime()->Unit(benchmark::kMillisecond);

@@ -80,20 +80,21 @@ TEST_P(CudaRows, NormsMatchTheOracleInBothDirections) {
                                     .y = place.out(out[kY]),
                                     .mean = mean,
                                     .rstd = rstd});
-      norm_backward(place.stream(),
-                    {.shape = shape,
-                     .residual = c.branch ? ConstTensor(sum) : in,
-                     .mean = mean,
-                     .rstd = rstd,
-                     .weight = w,
-                     .dy = place.in(dy),
-                     .d_residual_out = c.branch ? place.in(later) : none,
-                     .branch_dropout = c.dropout,
-                     .d_residual_in = place.out(out[kDResidual]),
-                     .d_branch = c.branch ? place.out(out[kDBranch]) : Tensor(),
-                     .dweight = place.out(out[kDWeight]),
-                     .dbias = c.bias ? place.out(out[kDBias]) : Tensor(),
-                     .workspace = place.scratch(norm_backward_workspace_bytes(shape))});
+      norm_backward(
+          place.stream(),
+          {.shape = shape,
+           .residual = c.branch ? ConstTensor(sum) : in,
+           .mean = mean,
+           .rstd = rstd,
+           .weight = w,
+           .dy = place.in(dy),
+           .d_residual_out = c.branch ? place.in(later) : none,
+           .branch_dropout = c.dropout,
+           .d_residual_in = place.out(out[kDResidual]),
+           .d_branch = c.branch ? place.out(out[kDBranch]) : Tensor(),
+           .dweight = place.out(out[kDWeight]),
+           .dbias = c.bias ? place.out(out[kDBias]) : Tensor(),
+           .workspace = place.scratch(norm_backward_workspace_bytes(shape, place.device()))});
       place.finish();
       return out;
     };
@@ -136,28 +137,30 @@ TEST_P(CudaRows, NormGradientsAddToWhatStandsAndTakeItsPlace) {
   const test::Work work = [&](Place& place) {
     Outputs out{later, before, before};
     const Tensor d_residual = place.out(out[0]);  // of r comes in, of the residual goes out
-    norm_backward(place.stream(),
-                  {.shape = shape,
-                   .residual = place.in(residual),
-                   .mean = place.in(mean),
-                   .rstd = place.in(rstd),
-                   .weight = place.in(weight),
-                   .dy = place.in(dy),
-                   .d_residual_out = d_residual,
-                   .branch_dropout = {},
-                   .d_residual_in = d_residual,
-                   .d_branch = {},
-                   .dweight = place.out(out[1]),
-                   .dbias = place.out(out[2]),
-                   .add_to_weight_gradients = true,
-                   .workspace = place.scratch(norm_backward_workspace_bytes(shape))});
+    norm_backward(
+        place.stream(),
+        {.shape = shape,
+         .residual = place.in(residual),
+         .mean = place.in(mean),
+         .rstd = place.in(rstd),
+         .weight = place.in(weight),
+         .dy = place.in(dy),
+         .d_residual_out = d_residual,
+         .branch_dropout = {},
+         .d_residual_in = d_residual,
+         .d_branch = {},
+         .dweight = place.out(out[1]),
+         .dbias = place.out(out[2]),
+         .add_to_weight_gradients = true,
+         .workspace = place.scratch(norm_backward_workspace_bytes(shape, place.device()))});
     place.finish();
     return out;
   };
   const Outputs gpu = test::on_gpu(work), cpu = test::on_cpu(work);
   EXPECT_TRUE(test::close(gpu[0], cpu[0].values(), test::rounded_once(type).times(2)));
-  EXPECT_TRUE(test::same_bits(gpu[1], cpu[1]));  // rows are added in the same order
-  EXPECT_TRUE(test::same_bits(gpu[2], cpu[2]));
+  const test::Tolerance sums{4e-6, 4e-6, 1e-6};  // rows are added in another order
+  EXPECT_TRUE(test::close(gpu[1], cpu[1].values(), sums));
+  EXPECT_TRUE(test::close(gpu[2], cpu[2].values(), sums));
 }
 
 const oracle::EmbeddingShape kEmbeddings[] = {{1, 1, 1, 1, 1},

@@ -90,7 +90,7 @@ Outputs backward(Stream& stream, const Case& c, const Outputs& kept, DType grad_
               {c.dtype, c.numel()},
               before ? (*before)[0] : OwnedTensor(grad_dtype, c.shape.width),
               before ? (*before)[1] : OwnedTensor(grad_dtype, c.shape.width)};
-  OwnedTensor workspace = test::workspace(norm_backward_workspace_bytes(c.shape));
+  OwnedTensor workspace = test::workspace(norm_backward_workspace_bytes(c.shape, {}));
   norm_backward(stream, {.shape = c.shape,
                          .residual = kept[kResidual],
                          .mean = kept[kMean],
@@ -243,7 +243,7 @@ TEST_P(Norm, ResultsInPlaceAreTheSame) {
     const Outputs gradients = backward(*stream, c, apart, DType::kF32);
     OwnedTensor d_residual = c.d_residual_out, d_branch(c.dtype, c.numel());
     OwnedTensor dweight(DType::kF32, 77), dbias(DType::kF32, 77);
-    OwnedTensor workspace = test::workspace(norm_backward_workspace_bytes(c.shape));
+    OwnedTensor workspace = test::workspace(norm_backward_workspace_bytes(c.shape, {}));
     norm_backward(*stream, {.shape = c.shape,
                             .residual = residual,
                             .mean = mean,

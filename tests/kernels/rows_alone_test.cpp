@@ -88,7 +88,7 @@ TEST_P(RowsAlone, Norms) {
                   {DType::kF32, rows.count},
                   empty(rows.count * kWidth)};
       OwnedTensor dweight = empty(kWidth), dbias = empty(kWidth);
-      OwnedTensor workspace = test::workspace(norm_backward_workspace_bytes(shape));
+      OwnedTensor workspace = test::workspace(norm_backward_workspace_bytes(shape, {}));
       norm_forward(stream, {.shape = shape,
                             .residual = row_x,
                             .branch = {},

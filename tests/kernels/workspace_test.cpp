@@ -76,10 +76,10 @@ TEST(Workspace, OfAttentionIsEnoughForFewerAndShorterSequences) {
 }
 
 TEST(Workspace, OfNormsEmbeddingsAndSumsIsEnoughForFewerRows) {
-  expect_never_less(1, [](const Sizes& s) {
-    return norm_backward_workspace_bytes({.tokens = s[0], .width = 3});
-  });
   for (const ComputeDevice& device : devices()) {
+    expect_never_less(1, [&](const Sizes& s) {
+      return norm_backward_workspace_bytes({.tokens = s[0], .width = 3}, device);
+    });
     expect_never_less(
         1, [&](const Sizes& s) { return embedding_backward_workspace_bytes(s[0], 77, device); });
   }

@@ -48,6 +48,10 @@ void add_scaled(double factor, const double* a, double* b, std::int64_t K) {
   for (std::int64_t i = 0; i < K; ++i) b[i] += factor * a[i];
 }
 
+void add_magnitudes(double factor, const double* a, double* b, std::int64_t K) {
+  for (std::int64_t i = 0; i < K; ++i) b[i] += std::abs(factor * a[i]);
+}
+
 double scale_of(const AttentionShape& shape) {
   if (shape.scale > 0.0f) return static_cast<double>(shape.scale);
   return 1.0 / std::sqrt(static_cast<double>(shape.head_width));
@@ -112,10 +116,11 @@ Attention attention_forward(const AttentionShape& shape, const Values& qkv, cons
 }
 
 Values attention_backward(const AttentionShape& shape, const Values& qkv, const Values& mask,
-                          const Values& out, const Values& dout) {
+                          const Values& out, const Values& dout, Values* magnitudes) {
   const Layout at(shape);
   const std::int64_t K = shape.head_width;
   Values dqkv(qkv.size(), 0.0);
+  if (magnitudes != nullptr) magnitudes->assign(qkv.size(), 0.0);
   for (std::int64_t b = 0; b < shape.sequences; ++b) {
     for (std::int64_t h = 0; h < shape.query_heads; ++h) {
       for (std::int64_t q = 0; q < shape.positions; ++q) {
@@ -130,9 +135,15 @@ Values attention_backward(const AttentionShape& shape, const Values& qkv, const 
           const double dp = kept * inner(d, &qkv[at.value(b, k, h)], K);
           const double ds =
               probability * (dp - row_sum) * slope[static_cast<std::size_t>(k)] * scale_of(shape);
-          add_scaled(ds, &qkv[at.key(b, k, h)], &dqkv[at.query(b, q, h)], K);
-          add_scaled(ds, &qkv[at.query(b, q, h)], &dqkv[at.key(b, k, h)], K);
-          add_scaled(probability * kept, d, &dqkv[at.value(b, k, h)], K);
+          const std::size_t query = at.query(b, q, h), key = at.key(b, k, h),
+                            value = at.value(b, k, h);
+          add_scaled(ds, &qkv[key], &dqkv[query], K);
+          add_scaled(ds, &qkv[query], &dqkv[key], K);
+          add_scaled(probability * kept, d, &dqkv[value], K);
+          if (magnitudes == nullptr) continue;
+          add_magnitudes(ds, &qkv[key], &(*magnitudes)[query], K);
+          add_magnitudes(ds, &qkv[query], &(*magnitudes)[key], K);
+          add_magnitudes(probability * kept, d, &(*magnitudes)[value], K);
         }
       }
     }

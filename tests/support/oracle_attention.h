@@ -15,7 +15,10 @@ Attention attention_forward(const kernels::AttentionShape& shape, const Values& 
 
 /// `out` is what the forward stored: rounded to the tensor's type, it enters the gradient through
 /// <dout, out>, and oracle and kernel must start from the same numbers.
+/// `magnitudes`: if given, each element's sum with its terms' absolute values, which an error in
+/// every probability and every score's gradient is to be measured by.
 Values attention_backward(const kernels::AttentionShape& shape, const Values& qkv,
-                          const Values& mask, const Values& out, const Values& dout);
+                          const Values& mask, const Values& out, const Values& dout,
+                          Values* magnitudes = nullptr);
 
 }  // namespace sherd::oracle

@@ -162,25 +162,42 @@ Tolerance rounded_once(DType dtype) {
   }
 }
 
+namespace {
+double root_mean_square(const Values& values) {
+  double squares = 0.0;
+  for (const double value : values) squares += value * value;
+  return std::sqrt(squares / std::max<double>(1.0, static_cast<double>(values.size())));
+}
+}  // namespace
+
 ::testing::AssertionResult close(const Values& actual, const Values& expected,
                                  Tolerance tolerance) {
   if (actual.size() != expected.size()) {
     return ::testing::AssertionFailure()
            << actual.size() << " elements, expected " << expected.size();
   }
-  double squares = 0.0;
-  for (const double value : expected) squares += value * value;
-  const double rms = std::sqrt(squares / std::max<double>(1.0, static_cast<double>(actual.size())));
+  const double rms = root_mean_square(expected);
+  Values bounds(expected.size());
+  for (std::size_t i = 0; i < bounds.size(); ++i) {
+    bounds[i] =
+        tolerance.relative * std::abs(expected[i]) + tolerance.floor * rms + tolerance.absolute;
+  }
+  return within(actual, expected, bounds);
+}
 
+::testing::AssertionResult within(const Values& actual, const Values& expected,
+                                  const Values& bounds) {
+  if (actual.size() != expected.size() || actual.size() != bounds.size()) {
+    return ::testing::AssertionFailure() << actual.size() << " elements, expected "
+                                         << expected.size() << ", " << bounds.size() << " bounds";
+  }
   std::size_t num_wrong = 0, first = 0, worst = 0;
   double worst_ratio = 0.0;
   for (std::size_t i = 0; i < actual.size(); ++i) {
-    const double allowed =
-        tolerance.relative * std::abs(expected[i]) + tolerance.floor * rms + tolerance.absolute;
     const double error = std::abs(actual[i] - expected[i]);
-    if (error <= allowed) continue;
+    if (error <= bounds[i]) continue;
     if (num_wrong++ == 0) first = worst = i;
-    const double ratio = error / allowed;
+    const double ratio = error / bounds[i];
     if (ratio > worst_ratio) worst_ratio = ratio, worst = i;
   }
   if (num_wrong == 0) return ::testing::AssertionSuccess();
@@ -188,7 +205,7 @@ Tolerance rounded_once(DType dtype) {
          << num_wrong << " of " << actual.size() << " elements are off; first [" << first << "] is "
          << actual[first] << ", expected " << expected[first] << "; worst [" << worst << "] is "
          << actual[worst] << ", expected " << expected[worst] << ", " << worst_ratio
-         << " times the tolerance (rms " << rms << ")";
+         << " times the tolerance (rms " << root_mean_square(expected) << ")";
 }
 
 ::testing::AssertionResult same_bits(ConstTensor actual, ConstTensor expected) {

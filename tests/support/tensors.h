@@ -87,6 +87,9 @@ inline ::testing::AssertionResult close(const OwnedTensor& actual, const Values&
                                         Tolerance tolerance) {
   return close(actual.values(), expected, tolerance);
 }
+/// |actual - expected| <= bounds, element by element.
+::testing::AssertionResult within(const Values& actual, const Values& expected,
+                                  const Values& bounds);
 /// Same type, same count, same bytes; a NaN equals itself.
 ::testing::AssertionResult same_bits(ConstTensor actual, ConstTensor expected);
 

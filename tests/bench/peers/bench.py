@@ -21,7 +21,7 @@ OUT = ROOT / "build" / "peers"
 OURS = ROOT / "build" / "cpu" / "tests" / "sherd_peers"
 MODELS = {"quickstart": 8, "llama_25m": 4, "gpt2_124m": 1}  # sequences of one step at world 1
 # On a GPU: bf16 with FP32 master weights (there: autocast), nothing recomputed, sequences of 1,024.
-GPU_MODELS = {"gpt2_124m": 16, "llama_05b": 16, "llama_15b": 8}
+GPU_MODELS = {"gpt2_124m": 16, "llama_05b": 16, "llama_15b": 4}  # both sides of 1.5B fit one H100
 GPU = False
 WARM_UP = 2
 CASES = [(1, 0, "plain"), (2, 0, "ddp"), (2, 3, "fsdp2")]  # world, our stage, their wrapper
@@ -98,7 +98,8 @@ def measure(name, world, stage, wrapper, mode, pairs, threads):
             pathlib.Path(f"/proc/{theirs.process.pid}/clear_refs").write_text("5")
             pathlib.Path(f"/proc/{ours.process.pid}/clear_refs").write_text("5")
         print(f"  {name} world {world} {their_mode} turn {turn - WARM_UP + 1}/{pairs}: ours {turns[-1]['ours']['seconds']:.3f} s,"
-              f" theirs {turns[-1]['theirs']['seconds']:.3f} s, load {os.getloadavg()[0]:.1f}", flush=True)
+              f" theirs {turns[-1]['theirs']['seconds']:.3f} s, losses {turns[-1]['ours']['loss']:.4f} and"
+              f" {turns[-1]['theirs']['loss']:.4f}, load {os.getloadavg()[0]:.1f}", flush=True)
     ours.end()
     theirs.end()
     return {"model": name, "world": world, "stage": stage, "wrapper": wrapper, "mode": mode, "threads": threads,

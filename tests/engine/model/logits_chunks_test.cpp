@@ -26,7 +26,7 @@ model::ModelShape model_of(bool tied, DType dtype) {
 void cut_into(model::ModelShape& shape, std::int64_t num_chunks) {
   constexpr std::int64_t kTokens[] = {0, 192, 128, 64};
   shape.logits_chunk_elements = kTokens[num_chunks] * shape.vocab_size;
-  const std::int64_t chunk = model::logits_chunk_tokens(shape);
+  const std::int64_t chunk = model::logits_chunk_tokens(shape, DeviceKind::kCpu);
   ASSERT_EQ((shape.tokens() + chunk - 1) / chunk, num_chunks);
   ASSERT_TRUE(num_chunks == 1 || shape.tokens() % chunk != 0);
 }
