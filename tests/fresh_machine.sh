@@ -5,7 +5,7 @@
 #
 #   FOLDER            where the system is made (3 GB; default: a temporary one); removed at the end
 #   --short           only installs, builds the program and runs `./dev sherd info`
-#   --ccache FOLDER   what this machine has compiled already
+#   --ccache FOLDER   what this machine has compiled already, with SHERD_WERROR if that is set here too
 #
 # The system is a chroot made by debootstrap, from the place that this machine's own apt uses and with
 # apt's own settings. What is tested is the committed state of this checkout.
@@ -31,7 +31,13 @@ mounts=()
 bind() { mkdir -p "$system$2" && mount --bind "$1" "$system$2" && mounts=("$system$2" "${mounts[@]}"); }
 clean_up() {
   local place
-  for place in "${mounts[@]}"; do umount "$place" || exit 1; done  # nothing of ours is removed below
+  for place in "${mounts[@]}"; do
+    for _ in {1..50}; do  # what was stopped in there may still be ending
+      if umount -q "$place"; then continue 2; fi
+      sleep 0.2
+    done
+    umount "$place" || exit 1  # nothing of this machine is removed below
+  done
   rm -rf "$system"
   rmdir "$folder" 2>/dev/null || true
 }
@@ -75,7 +81,7 @@ in_system() {
   [ "$user" = root ] || home=/home/$user
   mapfile -t variables < <(printf '%s' "$proxies")
   chroot --userspec="$user:$user" "$system" env -i HOME="$home" USER="$user" TERM=dumb \
-    PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin ${ccache:+CCACHE_DIR=/ccache CCACHE_READONLY=1} \
+    PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin ${ccache:+CCACHE_DIR=/ccache CCACHE_READONLY=1 ${SHERD_WERROR:+SHERD_WERROR=1}} \
     "${variables[@]}" sh -c "cd $home/sherd && $*"
 }
 
