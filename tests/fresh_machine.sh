@@ -5,7 +5,8 @@
 #
 #   FOLDER            where the system is made (3 GB; default: a temporary one); removed at the end
 #   --short           only installs, builds the program and runs `./dev sherd info`
-#   --ccache FOLDER   what this machine has compiled already, with SHERD_WERROR if that is set here too
+#   --ccache FOLDER   what this machine has compiled already; SHERD_WERROR and LANG, which ccache looks at,
+#                     are then those of this shell
 #
 # The system is a chroot made by debootstrap, from the place that this machine's own apt uses and with
 # apt's own settings. What is tested is the committed state of this checkout.
@@ -74,6 +75,9 @@ for home in root home/tester; do
 done
 chroot "$system" chown -R tester:tester /home/tester
 proxies=$(env | grep -iE '^(http|https|no)_proxy=' || true)
+compiled=()
+[ -z "$ccache" ] || compiled=(CCACHE_DIR=/ccache CCACHE_READONLY=1
+  ${LANG:+LANG=$LANG} ${SHERD_WERROR:+SHERD_WERROR=1})
 # in_system USER COMMAND…: as somebody logs in: an environment of its own.
 in_system() {
   local user=$1 home=/root variables
@@ -81,8 +85,8 @@ in_system() {
   [ "$user" = root ] || home=/home/$user
   mapfile -t variables < <(printf '%s' "$proxies")
   chroot --userspec="$user:$user" "$system" env -i HOME="$home" USER="$user" TERM=dumb \
-    PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin ${ccache:+CCACHE_DIR=/ccache CCACHE_READONLY=1 ${SHERD_WERROR:+SHERD_WERROR=1}} \
-    "${variables[@]}" sh -c "cd $home/sherd && $*"
+    PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    "${compiled[@]}" "${variables[@]}" sh -c "cd $home/sherd && $*"
 }
 
 say "a user without sudo: ./dev train"
