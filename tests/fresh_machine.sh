@@ -5,7 +5,8 @@
 #
 #   FOLDER            where the system is made (3 GB; default: a temporary one); removed at the end
 #   --short           only installs, builds the program and runs `./dev sherd info`
-#   --ccache FOLDER   what this machine has compiled already
+#   --ccache FOLDER   what this machine has compiled already; SHERD_WERROR and LANG, which ccache looks at,
+#                     are then those of this shell
 #
 # The system is a chroot made by debootstrap, from the place that this machine's own apt uses and with
 # apt's own settings. What is tested is the committed state of this checkout.
@@ -31,7 +32,13 @@ mounts=()
 bind() { mkdir -p "$system$2" && mount --bind "$1" "$system$2" && mounts=("$system$2" "${mounts[@]}"); }
 clean_up() {
   local place
-  for place in "${mounts[@]}"; do umount "$place" || exit 1; done  # nothing of ours is removed below
+  for place in "${mounts[@]}"; do
+    for _ in {1..50}; do  # what was stopped in there may still be ending
+      if umount -q "$place"; then continue 2; fi
+      sleep 0.2
+    done
+    umount "$place" || exit 1  # nothing of this machine is removed below
+  done
   rm -rf "$system"
   rmdir "$folder" 2>/dev/null || true
 }
@@ -68,6 +75,9 @@ for home in root home/tester; do
 done
 chroot "$system" chown -R tester:tester /home/tester
 proxies=$(env | grep -iE '^(http|https|no)_proxy=' || true)
+compiled=()
+[ -z "$ccache" ] || compiled=(CCACHE_DIR=/ccache CCACHE_READONLY=1
+  ${LANG:+LANG=$LANG} ${SHERD_WERROR:+SHERD_WERROR=1})
 # in_system USER COMMAND…: as somebody logs in: an environment of its own.
 in_system() {
   local user=$1 home=/root variables
@@ -75,8 +85,8 @@ in_system() {
   [ "$user" = root ] || home=/home/$user
   mapfile -t variables < <(printf '%s' "$proxies")
   chroot --userspec="$user:$user" "$system" env -i HOME="$home" USER="$user" TERM=dumb \
-    PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin ${ccache:+CCACHE_DIR=/ccache CCACHE_READONLY=1} \
-    "${variables[@]}" sh -c "cd $home/sherd && $*"
+    PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    "${compiled[@]}" "${variables[@]}" sh -c "cd $home/sherd && $*"
 }
 
 say "a user without sudo: ./dev train"

@@ -158,7 +158,7 @@ TEST_F(Dev, UnknownWordsAreNamed) {
   EXPECT_EQ(dev("trian"), 1);
   EXPECT_EQ(err(), "dev: there is no command trian; ./dev help lists them.\n");
   EXPECT_EQ(dev("build sherd"), 1);
-  EXPECT_EQ(err(), "dev: there is no preset sherd (cpu, cpu-asan, cpu-tsan, cuda).\n");
+  EXPECT_EQ(err(), "dev: there is no preset sherd (cpu, cpu-asan, cpu-tsan, cpu-fuzz, cuda).\n");
 }
 
 }  // namespace

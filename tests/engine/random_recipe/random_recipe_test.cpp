@@ -214,7 +214,8 @@ void try_recipes(int first, int end) {
     trial.run(number);
   }
   if (::testing::Test::HasFailure()) return;
-  // Most of them train more than once; otherwise this shows little.
+  // Most of them train more than once; otherwise this shows little. A few may all overflow.
+  if (end - first < 100) return;
   EXPECT_GE(trial.num_trained(), (end - first) * 3 / 2);
   EXPECT_GE(trial.num_resumed(), (end - first) / 2);
 }
