@@ -1,5 +1,7 @@
 #include "optim/layerwise_adaptive.h"
 
+#include <algorithm>
+
 namespace sherd::optim {
 namespace {
 
@@ -96,9 +98,10 @@ class TrustRatios final : public LayerwiseAdaptive {
 
   float ratio_of(const TensorNorms::Pair& norms, float weight_decay) const {
     if (norms.first == 0.0 || norms.second == 0.0) return 1.0f;
-    if (lamb()) return static_cast<float>(norms.first / norms.second);
-    return static_cast<float>(options_.trust_coefficient * norms.first /
-                              (norms.second + weight_decay * norms.first));
+    const double ratio = lamb() ? norms.first / norms.second
+                                : options_.trust_coefficient * norms.first /
+                                      (norms.second + weight_decay * norms.first);
+    return static_cast<float>(std::min(ratio, kLargestTrustRatio));
   }
 
   void set_ratios(const std::vector<TensorNorms::Pair>& norms) {

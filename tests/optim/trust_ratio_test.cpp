@@ -105,6 +105,20 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, TrustRatio,
                            return std::string(info.param == OptimizerType::kLamb ? "lamb" : "lars");
                          });
 
+// Found by a random recipe whose weights began near zero.
+TEST_P(TrustRatio, IsFiniteWhereAnUpdateIsNearTheSmallestFloat) {
+  Problem problem{options_of(GetParam())};
+  problem.options.decay.rate = 0.0f;
+  problem.options.eps = 1.0f;
+  problem.gradient = [](int, std::uint32_t, std::int64_t element) {
+    return element % 2 == 0 ? 1e-41f : 0.0f;
+  };
+  const std::vector<RatiosOfSteps> ranks = ratios_on_ranks(problem, {.world_size = 1});
+  for (const std::vector<float>& ratios : ranks[0]) {
+    for (const float ratio : ratios) EXPECT_EQ(ratio, static_cast<float>(kLargestTrustRatio));
+  }
+}
+
 // What the other tests count on: the number of ranks on which each parameter lies.
 TEST(TrustRatioUnits, StraddleTwoAndThreeRanks) {
   const std::vector<UnitSpec> units = straddling_units();
