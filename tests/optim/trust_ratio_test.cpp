@@ -157,5 +157,24 @@ TEST_P(TrustRatio, IsOneWhereANormIsZero) {
   }
 }
 
+// The gradient of a query's norm is almost nothing where attention has next to nothing to choose from. A
+// parameter that isn't finite would make the next step's ratio a NaN.
+TEST_P(TrustRatio, IsFiniteHoweverSmallTheGradient) {
+  constexpr std::uint32_t kUp = 5;
+  Problem problem{options_of(GetParam())};
+  problem.options.decay.rate = 0.0f;
+  problem.options.eps = 1.0f;
+  problem.gradient = [](int step, std::uint32_t parameter, std::int64_t element) {
+    if (parameter != kUp) return gradient_value(step, parameter, element);
+    return element == 0 ? 1e-41f : 0.0f;
+  };
+  for (const RunShape& shape : stages_and_worlds()) {
+    SCOPED_TRACE(sherd::testing::name_of(shape));
+    for (const RatiosOfSteps& ratios : ratios_on_ranks(problem, shape)) {
+      for (const std::vector<float>& step : ratios) EXPECT_TRUE(std::isfinite(step[kUp]));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace sherd::optim
