@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/thread_team.h"
-#include "kernels/cpu/attention.h"
+#include "kernels/cpu/attention/attention.h"
 #include "kernels/cuda/forms.h"
 #include "kernels/device_common/attention.h"
 

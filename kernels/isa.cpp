@@ -5,7 +5,7 @@
 #include <cstdlib>
 
 #include "core/error.h"
-#include "kernels/cpu/tile.h"
+#include "kernels/cpu/matmul/tile.h"
 
 #if defined(__x86_64__) && defined(__linux__)
 #include <sys/syscall.h>

@@ -1,7 +1,7 @@
 #include "kernels/kv_cache.h"
 
 #include "core/thread_team.h"
-#include "kernels/cpu/kv_cache.h"
+#include "kernels/cpu/attention/kv_cache.h"
 
 namespace sherd::kernels {
 

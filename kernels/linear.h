@@ -13,7 +13,7 @@
 ///           16-bit one after the whole sum, an f32 one in pieces of the depth, as the sum grows.
 ///           CUDA: a 16-bit sum is rounded before it is added (cuBLASLt).
 /// Bits      CPU: an element follows its own row and column of the factors, the depth and the types
-///           alone, not the other sizes, the threads or the instruction set: kernels/cpu/matmul.h.
+///           alone, not the other sizes, the threads or the instruction set: kernels/cpu/matmul/matmul.h.
 ///           CUDA: fixed by (T, I, O).
 /// Workspace `linear_workspace_bytes`; fewer tokens never need more. CPU: packed pieces of the
 ///           factors, and sums of 16-bit outputs. CUDA: what cuBLASLt is offered (32 MiB; a stream

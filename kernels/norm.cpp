@@ -1,7 +1,7 @@
 #include "kernels/norm.h"
 
 #include "core/error.h"
-#include "kernels/cpu/norm.h"
+#include "kernels/cpu/norm/norm.h"
 #include "kernels/cuda/forms.h"
 #include "kernels/device_common/norm_blocks.h"
 

@@ -1,7 +1,7 @@
 #include "kernels/qk_norm.h"
 
 #include "core/error.h"
-#include "kernels/cpu/qk_norm.h"
+#include "kernels/cpu/norm/qk_norm.h"
 
 namespace sherd::kernels {
 namespace {

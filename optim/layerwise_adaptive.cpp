@@ -96,12 +96,14 @@ class TrustRatios final : public LayerwiseAdaptive {
             .momentum = options_.momentum};
   }
 
+  // A gradient of 1e-40 has a norm, too; a float must hold its ratio, and that times the rate.
   float ratio_of(const TensorNorms::Pair& norms, float weight_decay) const {
+    constexpr double kLargest = 1e30;
     if (norms.first == 0.0 || norms.second == 0.0) return 1.0f;
     const double ratio = lamb() ? norms.first / norms.second
                                 : options_.trust_coefficient * norms.first /
                                       (norms.second + weight_decay * norms.first);
-    return static_cast<float>(std::min(ratio, kLargestTrustRatio));
+    return static_cast<float>(std::min(ratio, kLargest));  // NaN stays NaN
   }
 
   void set_ratios(const std::vector<TensorNorms::Pair>& norms) {

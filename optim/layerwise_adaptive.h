@@ -12,8 +12,6 @@
 
 namespace sherd::optim {
 
-inline constexpr double kLargestTrustRatio = 1e30;
-
 /// The last step's trust ratio of every parameter, by index in the model's table.
 class LayerwiseAdaptive : public Optimizer {
  public:

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/convert.h"
-#include "kernels/cpu/matmul.h"
+#include "kernels/cpu/matmul/matmul.h"
 #include "kernels/dispatch_float.h"
 
 namespace sherd::kernels::cpu {

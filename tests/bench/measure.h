@@ -12,7 +12,7 @@
 #include "core/memory.h"
 #include "core/thread_team.h"
 #include "engine/launch/system_info.h"
-#include "kernels/cpu/tile.h"
+#include "kernels/cpu/matmul/tile.h"
 #include "kernels/isa.h"
 #include "tests/bench/openblas.h"
 

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/cpu/amx/tile_body.h"
-#include "kernels/cpu/pack.h"
+#include "kernels/cpu/matmul/amx/tile_body.h"
+#include "kernels/cpu/matmul/pack.h"
 #include "tests/support/matmul_model.h"
 #include "tests/support/tensors.h"
 

@@ -1,4 +1,4 @@
-#include "kernels/cpu/matmul.h"
+#include "kernels/cpu/matmul/matmul.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "kernels/cpu/panels.h"
+#include "kernels/cpu/matmul/panels.h"
 
 #include <gtest/gtest.h>
 

@@ -33,8 +33,13 @@ struct Layer {
 // kernels.
 const std::vector<Layer> kLayers = {
     {"core", {}},
-    {"kernels", {"core", "kernels/cpu", "kernels/cuda", "kernels/device_common"}},
-    {"kernels/cpu", {"core", "kernels"}},
+    {"kernels",
+     {"core", "kernels/cpu", "kernels/cpu/attention", "kernels/cpu/matmul", "kernels/cpu/norm",
+      "kernels/cuda", "kernels/device_common"}},
+    {"kernels/cpu/matmul", {"core", "kernels", "kernels/cpu"}},
+    {"kernels/cpu/attention", {"core", "kernels", "kernels/cpu", "kernels/cpu/matmul"}},
+    {"kernels/cpu/norm", {"core", "kernels", "kernels/cpu"}},
+    {"kernels/cpu", {"core", "kernels", "kernels/cpu/matmul", "kernels/cpu/norm"}},
     {"kernels/cuda", {"core", "kernels", "kernels/device_common"}},
     {"kernels/device_common", {"core", "kernels"}},
     {"sharding/comm", {"core", "kernels", "kernels/cuda"}},

@@ -1,4 +1,4 @@
-/// The rule of kernels/cpu/matmul.h in scalar code, one element after the other: what the
+/// The rule of kernels/cpu/matmul/matmul.h in scalar code, one element after the other: what the
 /// instructions compute by the manuals (Intel SDM vol. 2: VFMADD231PS, VDPBF16PS, TDPBF16PS).
 ///
 ///   f32, f16   sum = fma(a[k], b[k], sum), k ascending

@@ -4,12 +4,15 @@
 
 #include <algorithm>
 
+#include "tests/support/small_tokenizer.h"
+
 namespace sherd::testing {
 namespace {
 
 // What chars finds in chars.txt: this many different characters, two of them beyond ASCII.
 constexpr std::int64_t kCharacters = 12;
-constexpr std::int64_t kLargestId = 96;  // in ids.bin
+constexpr std::int64_t kLargestId = 96;       // in ids.bin
+constexpr std::int64_t kTokenizerSize = 259;  // small_tokenizer.h
 
 std::string quoted(const std::string& text) {
   return '"' + text + '"';
@@ -43,24 +46,28 @@ class LegalRecipe {
   void maybe(std::string_view key, std::int64_t value) { maybe(key, std::to_string(value)); }
 
   void text() {
-    const std::string format = random_.one_of({"bytes", "chars", "bin"});
+    const std::string format = random_.one_of({"bytes", "chars", "bin", "text"});
     set("data.format", format);
-    const bool folder = format == "bytes" && random_.chance(0.5);
-    set("data.path", quoted(folder_.file(folder ? "texts" : format + ".txt")));
+    const bool words = format == "bytes" || format == "text";
+    const std::string file = words ? "bytes" : format;
+    const bool folder = words && random_.chance(0.5);
+    set("data.path", quoted(folder_.file(folder ? "texts" : file + ".txt")));
     set("model.vocab_size", format == "chars"   ? kCharacters
                             : format == "bytes" ? random_.whole(128, 300)
+                            : format == "text"  ? random_.whole(kTokenizerSize, 300)
                                                 : random_.whole(kLargestId + 1, 300));
     leave("data.tokenizer");
+    if (format == "text") set("data.tokenizer", quoted(folder_.file("tokenizer")));
     leave("data.token_bytes");
     if (format == "bin") maybe("data.token_bytes", 2);  // of raw files, as these are
     leave("data.validation_path");
     leave("data.validation_fraction");
     if (random_.chance(0.3)) {
-      set("data.validation_path", quoted(folder_.file(format + ".validation.txt")));
+      set("data.validation_path", quoted(folder_.file(file + ".validation.txt")));
     } else {
       maybe("data.validation_fraction", random_.one_of({"0", "0.1", "0.3"}));
     }
-    maybe("training.sample_prompt", format == "bytes"   ? quoted("the \\\"fox\\\"")
+    maybe("training.sample_prompt", words               ? quoted("the \\\"fox\\\"")
                                     : format == "chars" ? quoted("héße")
                                                         : quoted("1 2 96"));
     maybe("training.sample_tokens", random_.whole(0, 8));
@@ -291,6 +298,7 @@ void write_recipe_data(const test::TempFolder& folder) {
     folder.write(std::string("chars") + ending, characters);
     folder.write(std::string("bin") + ending, ids + std::string(ending[1] == 'v' ? 2 : 4, '\0'));
   }
+  folder.write("tokenizer/tokenizer.json", test::small_tokenizer().dump());
   folder.write("texts/a.txt", bytes.substr(0, 1500));
   folder.write("texts/below/b.txt", bytes.substr(700));
 }

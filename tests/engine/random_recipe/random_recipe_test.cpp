@@ -104,18 +104,18 @@ class Trial {
   bool trains(const Settings& settings, const std::string& output) {
     const engine::ResolvedRecipe recipe = resolved(recipe_text(settings));
     std::string failure;
-    bool may_fail = false;
-    ::testing::internal::CaptureStdout();
+    bool overflowed = false;
+    ::testing::internal::CaptureStdout();  // and with it what gtest says
     try {
       engine::train(recipe, processor());
     } catch (const TrainingError& error) {
       failure = error.what();
-      may_fail = recipe.values.loss_scaling.mode != engine::LossScaling::Mode::kNone;
+      overflowed = recipe.values.loss_scaling.mode != engine::LossScaling::Mode::kNone;
     } catch (const std::exception& error) {
       failure = error.what();
     }
-    const std::string said = ::testing::internal::GetCapturedStdout();
-    EXPECT_TRUE(failure.empty() || may_fail) << failure;  // not before: the capture would take it
+    ::testing::internal::GetCapturedStdout();
+    EXPECT_TRUE(failure.empty() || overflowed) << failure;
     if (!failure.empty()) {
       EXPECT_EQ(failure.find('\n'), std::string::npos) << failure;
       return false;

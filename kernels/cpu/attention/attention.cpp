@@ -1,0 +1,73 @@
+// The forward; the backward is in attention_backward.cpp.
+#include "kernels/cpu/attention/attention.h"
+
+#include <algorithm>
+
+#include "kernels/cpu/attention/attention_strip.h"
+#include "kernels/dispatch_float.h"
+
+namespace sherd::kernels::cpu {
+namespace {
+
+struct ForwardBuffers {
+  ForwardBuffers(const AttentionShape& shape, Scratch& scratch)
+      : copy_SK(scratch.take(shape.positions * shape.head_width)),
+        key_panels(scratch.take(panel_floats(shape.head_width, shape.positions))),
+        value_panels(scratch.take(panel_floats(shape.positions, shape.head_width))),
+        strip(kStrip, shape.positions, shape.head_width, scratch) {}
+  float *copy_SK, *key_panels, *value_panels;
+  StripBuffers strip;
+};
+
+// One head of one sequence, strip of queries by strip; writes its rows of out and lse.
+template <class T>
+void forward_head(const AttentionForward& args, std::int64_t b, std::int64_t h, Scratch scratch) {
+  const AttentionShape& shape = args.shape;
+  const std::int64_t S = shape.positions, K = shape.head_width;
+  const std::int64_t g = h / (shape.query_heads / shape.kv_heads);
+  const ForwardBuffers buffers(shape, scratch);
+  const StripBuffers& strip = buffers.strip;
+  const T* qkv = args.qkv.as<T>();
+  pack_columns_of_transpose(
+      view_head(packed_head(qkv, shape, b, Part::kKey, g), shape, buffers.copy_SK), K, S,
+      buffers.key_panels);
+  pack_columns(view_head(packed_head(qkv, shape, b, Part::kValue, g), shape, buffers.copy_SK), S, K,
+               buffers.value_panels);
+  const PackedHead packed{buffers.key_panels, buffers.value_panels, S};
+  const HeadRows<const T> queries = packed_head(qkv, shape, b, Part::kQuery, h);
+  const HeadRows<T> out = out_head(args.out.as<T>(), shape, b, h);
+  float* lse_S = args.lse.as<float>() + (b * shape.query_heads + h) * S;
+  for (std::int64_t q0 = 0; q0 < S; q0 += kStrip) {
+    const std::int64_t rows = std::min(kStrip, S - q0);
+    const KeyRange keys = keys_of_strip(shape, q0, q0 + rows);
+    widen_rows(queries.first + q0 * queries.stride, queries.stride, strip.query, K, rows, K);
+    score_queries(shape, packed, rows, keys, strip);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      strip.factor[r] = softmax_row(shape, args.dropout, element_of(shape, b, h, q0 + r), q0 + r,
+                                    keys, strip.score + r * strip.score_stride, lse_S + q0 + r);
+    }
+    weigh_values(shape, packed, rows, keys, strip);
+    narrow_rows(strip.out, K, out.first + q0 * out.stride, out.stride, rows, K);
+  }
+}
+
+}  // namespace
+
+void attention_forward(ThreadTeam& team, const AttentionForward& args) {
+  const std::int64_t H = args.shape.query_heads;
+  const std::int64_t floats = attention_forward_scratch_floats(args.shape);
+  dispatch_float(args.qkv.dtype, [&]<class T>(T) {
+    team.parallel_for(args.shape.sequences * H, [&](std::int64_t task, int thread) {
+      forward_head<T>(args, task / H, task % H,
+                      checked_scratch(args.workspace, floats, team.num_threads(), thread));
+    });
+  });
+}
+
+std::int64_t attention_forward_scratch_floats(const AttentionShape& shape) {
+  Scratch scratch;
+  ForwardBuffers(shape, scratch);
+  return scratch.taken();
+}
+
+}  // namespace sherd::kernels::cpu

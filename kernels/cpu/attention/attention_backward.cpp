@@ -1,0 +1,277 @@
+// The backward of attention; the forward is in attention.cpp.
+#include "kernels/cpu/attention/attention.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cpu/attention/attention_heads.h"
+#include "kernels/cpu/blocks.h"
+#include "kernels/cpu/lane_sum.h"
+#include "kernels/cpu/random.h"
+#include "kernels/dispatch_float.h"
+
+namespace sherd::kernels::cpu {
+namespace {
+
+constexpr std::int64_t kTile = 192;             // keys at a time
+constexpr std::int64_t kQueries = kPanelDepth;  // and queries
+static_assert(kStrip % kTileRowsMultiple == 0 && kTile % kStrip == 0 && kTile <= kQueries);
+static_assert(kTile % kMaxTileColumns == 0);
+
+// What the backward of one key/value head keeps in scratch: panels whose depth is the head's width
+// (_KS) or the positions (_SK), rows of gradients, and p and ds of one tile.
+struct BackwardBuffers {
+  BackwardBuffers(const AttentionShape& shape, Scratch& scratch) {
+    const std::int64_t S = shape.positions, K = shape.head_width;
+    for (float** panels : {&key_KS, &value_KS}) *panels = scratch.take(panel_floats(K, S));
+    for (float** panels : {&key_SK, &query_SK, &dout_SK}) {
+      *panels = scratch.take(panel_floats(S, K));
+    }
+    for (float** rows : {&query_copy, &dout_copy, &dquery, &dkey, &dvalue}) {
+      *rows = scratch.take(S * K);
+    }
+    p = scratch.take(kQueries * kTile);
+    ds = scratch.take(kQueries * kTile);
+    dot_S = scratch.take(S);
+  }
+  float *key_KS, *value_KS, *key_SK, *query_SK, *dout_SK;
+  float *query_copy, *dout_copy, *dquery, *dkey, *dvalue;
+  float *p, *ds;  // [queries, tile]
+  float* dot_S;   // D of the header
+};
+
+// D[q] = <do[q,:], o[q,:]>, with o in `out_SK`.
+void dot_rows(const AttentionShape& shape, const MatrixView& dout_SK, const MatrixView& out_SK,
+              float* dot_S) {
+  const std::int64_t K = shape.head_width;
+  for (std::int64_t q = 0; q < shape.positions; ++q) {
+    const float *a = dout_SK.from_row(q).data, *b = out_SK.from_row(q).data;
+    LaneSum sum;
+    sum.add(
+        static_cast<int>(K), [=](int i) { return load8(a + i) * load8(b + i); },
+        [=](int i) { return a[i] * b[i]; });
+    dot_S[q] = sum.total();
+  }
+}
+
+struct ScoreRow {
+  float *p, *ds;  // scores and dp; become drop(p) and ds
+  float lse, dot;
+  std::int64_t element;  // of the dropout, for the first key
+
+  ScoreRow from(std::int64_t key) const { return {p + key, ds + key, lse, dot, element + key}; }
+};
+
+void differentiate_row(const Dropout& dropout, const ScoreRow& row, std::int64_t num_keys) {
+  float *p = row.p, *ds = row.ds;
+  const float lse = row.lse, dot = row.dot;
+  if (!dropout.active()) {
+#pragma omp simd
+    for (std::int64_t k = 0; k < num_keys; ++k) {
+      p[k] = fast_exp(p[k] - lse);
+      ds[k] = p[k] * (ds[k] - dot);
+    }
+    return;
+  }
+  WordScratch scratch;
+  const std::uint32_t* words = random_words(dropout.address, dropout.first_element + row.element,
+                                            static_cast<int>(num_keys), scratch);
+  const std::uint32_t threshold = dropout.threshold();
+  const float scale = dropout.scale();
+#pragma omp simd
+  for (std::int64_t k = 0; k < num_keys; ++k) {
+    const float probability = fast_exp(p[k] - lse);
+    const float kept = words[k] >= threshold ? scale : 0.0f;
+    ds[k] = probability * ((words[k] >= threshold ? ds[k] * scale : 0.0f) - dot);
+    p[k] = probability * kept;
+  }
+}
+
+// With a soft cap: the scores become what was capped, and `slope` the cap's derivative there.
+void cap_row(const SoftCap& soft_cap, float* score, float* slope, std::int64_t num_keys) {
+#pragma omp simd
+  for (std::int64_t k = 0; k < num_keys; ++k) {
+    const float tanh = soft_cap.tanh_of(score[k]);
+    score[k] = soft_cap.cap * tanh;
+    slope[k] = std::fma(-tanh, tanh, 1.0f);
+  }
+}
+
+void multiply_row(const float* factor, float* row, std::int64_t count) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) row[i] *= factor[i];
+}
+
+// The keys [k0, k0 + num_keys) and the queries [q0, q0 + num_queries) of one head, q0 >= k0.
+struct BackwardTile {
+  std::int64_t b, h, k0, num_keys, q0, num_queries;
+  bool first_of_group;
+};
+
+// A query head's rows.
+struct QueryHead {
+  MatrixView query, dout;
+};
+
+// Calls `strip(row, rows, keys)` for the tile's queries, of which the last sees `keys` keys: few at
+// a time where that number grows.
+template <class Strip>
+void for_each_strip(const BackwardTile& tile, Strip&& strip) {
+  for (std::int64_t row = 0, rows = 0; row < tile.num_queries; row += rows) {
+    const std::int64_t before = tile.q0 + row - tile.k0;  // keys that all of them see, but one
+    rows = std::min(before < tile.num_keys ? kStrip : kQueries, tile.num_queries - row);
+    strip(row, rows, std::min(tile.num_keys, before + rows));
+  }
+}
+
+// The scores and dp of the tile, then in their place drop(p) and ds, exactly zero where masked.
+void differentiate_tile(const AttentionBackward& args, const BackwardTile& tile,
+                        const QueryHead& head, const BackwardBuffers& buffers) {
+  const AttentionShape& shape = args.shape;
+  const std::int64_t S = shape.positions, K = shape.head_width, k0 = tile.k0, q0 = tile.q0;
+  const auto multiply = [&](const MatrixView& matrix, const float* panels, float scale,
+                            float* out) {
+    for_each_strip(tile, [&](std::int64_t row, std::int64_t rows, std::int64_t keys) {
+      multiply_panels({.first = {.depth = K,
+                                 .a = matrix.from_row(q0 + row).data,
+                                 .a_row = matrix.stride,
+                                 .b = in_panels(panels, K, 0, k0),
+                                 .c = out + row * kTile,
+                                 .c_stride = kTile,
+                                 .scale = scale},
+                       .b_depth = K},
+                      rows, round_up(keys, panel_columns()));
+    });
+  };
+  multiply(head.query, buffers.key_KS, shape.score_scale(), buffers.p);
+  multiply(head.dout, buffers.value_KS, 1.0f, buffers.ds);
+  const auto* lse_S = args.lse.as<float>() + (tile.b * shape.query_heads + tile.h) * S;
+  for (std::int64_t q = q0; q < q0 + tile.num_queries; ++q) {
+    const std::int64_t end = std::min(tile.num_keys, q - k0 + 1);
+    const std::int64_t first = std::clamp<std::int64_t>(first_key(shape, q) - k0, 0, end);
+    const ScoreRow row{buffers.p + (q - q0) * kTile, buffers.ds + (q - q0) * kTile, lse_S[q],
+                       buffers.dot_S[q], element_of(shape, tile.b, tile.h, q) + k0};
+    float slope[kTile];
+    if (shape.softcap > 0.0f) {
+      cap_row(SoftCap(shape.softcap), row.p + first, slope, end - first);
+    }
+    differentiate_row(args.dropout, row.from(first), end - first);
+    if (shape.softcap > 0.0f) multiply_row(slope, row.ds + first, end - first);
+    for (float* masked : {row.p, row.ds}) {
+      std::fill(masked, masked + first, 0.0f);
+      std::fill(masked + end, masked + tile.num_keys, 0.0f);
+    }
+  }
+}
+
+// Adds the tile's part to dV and dK of its keys and to dQ of its queries.
+void accumulate_tile(const AttentionShape& shape, const BackwardTile& tile,
+                     const BackwardBuffers& buffers) {
+  const std::int64_t S = shape.positions, K = shape.head_width, k0 = tile.k0, q0 = tile.q0;
+  // A key is seen by the queries from its own on.
+  const std::int64_t strip = q0 == k0 ? kStrip : kTile;
+  const auto over_queries = [&](const float* weights, const float* panels, float scale,
+                                float* out) {
+    for (std::int64_t key = 0; key < tile.num_keys; key += strip) {
+      const std::int64_t unseen = q0 == k0 ? key : 0;
+      multiply_panels({.first = {.depth = tile.num_queries - unseen,
+                                 .a = weights + unseen * kTile + key,
+                                 .a_row = 1,
+                                 .a_depth = kTile,
+                                 .b = in_panels(panels, S, q0 + unseen, 0),
+                                 .c = out + (k0 + key) * K,
+                                 .c_stride = K,
+                                 .scale = scale,
+                                 .add = !tile.first_of_group || q0 > k0},
+                       .b_depth = S},
+                      std::min(strip, tile.num_keys - key), K);
+    }
+  };
+  over_queries(buffers.p, buffers.dout_SK, 1.0f, buffers.dvalue);
+  over_queries(buffers.ds, buffers.query_SK, shape.score_scale(), buffers.dkey);
+  for_each_strip(tile, [&](std::int64_t row, std::int64_t rows, std::int64_t keys) {
+    multiply_panels({.first = {.depth = keys,
+                               .a = buffers.ds + row * kTile,
+                               .a_row = kTile,
+                               .b = in_panels(buffers.key_SK, S, k0, 0),
+                               .c = buffers.dquery + (q0 + row) * K,
+                               .c_stride = K,
+                               .scale = shape.score_scale(),
+                               .add = k0 > 0 || shape.windowed()},
+                     .b_depth = S},
+                    rows, K);
+  });
+}
+
+// One query head: tiles of keys, and for each the queries that see them.
+template <class T>
+void backward_head(const AttentionBackward& args, std::int64_t b, std::int64_t h,
+                   const BackwardBuffers& buffers) {
+  const AttentionShape& shape = args.shape;
+  const std::int64_t S = shape.positions, K = shape.head_width;
+  const QueryHead head{
+      view_head(packed_head(args.qkv.as<T>(), shape, b, Part::kQuery, h), shape,
+                buffers.query_copy),
+      view_head(out_head(args.dout.as<T>(), shape, b, h), shape, buffers.dout_copy)};
+  pack_columns(head.query, S, K, buffers.query_SK);
+  pack_columns(head.dout, S, K, buffers.dout_SK);
+  dot_rows(shape, head.dout,
+           view_head(out_head(args.out.as<T>(), shape, b, h), shape, buffers.dquery),
+           buffers.dot_S);
+  const bool first_of_group = h % (shape.query_heads / shape.kv_heads) == 0;
+  // A window begins anywhere in a tile: which tile comes first for a query isn't known.
+  if (shape.windowed()) std::fill_n(buffers.dquery, S * K, 0.0f);
+  for (std::int64_t k0 = 0; k0 < S; k0 += kTile) {
+    const std::int64_t num_keys = std::min(kTile, S - k0);
+    const std::int64_t end = shape.windowed() ? std::min(S, k0 + num_keys - 1 + shape.window) : S;
+    for (std::int64_t q0 = k0; q0 < end; q0 += kQueries) {
+      const BackwardTile tile{b, h, k0, num_keys, q0, std::min(kQueries, end - q0), first_of_group};
+      differentiate_tile(args, tile, head, buffers);
+      accumulate_tile(shape, tile, buffers);
+    }
+  }
+  store_head(buffers.dquery, shape, packed_head(args.dqkv.as<T>(), shape, b, Part::kQuery, h));
+}
+
+// One key/value head of one sequence: its query heads in order.
+template <class T>
+void backward_group(const AttentionBackward& args, std::int64_t b, std::int64_t g,
+                    Scratch scratch) {
+  const AttentionShape& shape = args.shape;
+  const std::int64_t S = shape.positions, K = shape.head_width;
+  const std::int64_t group = shape.query_heads / shape.kv_heads;
+  const BackwardBuffers buffers(shape, scratch);
+  const T* qkv = args.qkv.as<T>();
+  T* dqkv = args.dqkv.as<T>();
+  const MatrixView key =
+      view_head(packed_head(qkv, shape, b, Part::kKey, g), shape, buffers.query_copy);
+  pack_columns_of_transpose(key, K, S, buffers.key_KS);
+  pack_columns(key, S, K, buffers.key_SK);
+  pack_columns_of_transpose(
+      view_head(packed_head(qkv, shape, b, Part::kValue, g), shape, buffers.query_copy), K, S,
+      buffers.value_KS);
+  for (std::int64_t h = g * group; h < (g + 1) * group; ++h) backward_head<T>(args, b, h, buffers);
+  store_head(buffers.dkey, shape, packed_head(dqkv, shape, b, Part::kKey, g));
+  store_head(buffers.dvalue, shape, packed_head(dqkv, shape, b, Part::kValue, g));
+}
+
+}  // namespace
+
+void attention_backward(ThreadTeam& team, const AttentionBackward& args) {
+  const std::int64_t G = args.shape.kv_heads;
+  const std::int64_t floats = attention_backward_scratch_floats(args.shape);
+  dispatch_float(args.qkv.dtype, [&]<class T>(T) {
+    team.parallel_for(args.shape.sequences * G, [&](std::int64_t task, int thread) {
+      backward_group<T>(args, task / G, task % G,
+                        checked_scratch(args.workspace, floats, team.num_threads(), thread));
+    });
+  });
+}
+
+std::int64_t attention_backward_scratch_floats(const AttentionShape& shape) {
+  Scratch scratch;
+  BackwardBuffers(shape, scratch);
+  return scratch.taken();
+}
+
+}  // namespace sherd::kernels::cpu

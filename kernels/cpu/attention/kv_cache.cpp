@@ -1,0 +1,108 @@
+#include "kernels/cpu/attention/kv_cache.h"
+
+#include <algorithm>
+
+#include "kernels/cpu/attention/attention_strip.h"
+#include "kernels/dispatch_float.h"
+
+namespace sherd::kernels::cpu {
+namespace {
+
+std::int64_t key_floats(const AttentionShape& shape) {
+  return panel_floats(shape.head_width, shape.positions);
+}
+std::int64_t value_floats(const AttentionShape& shape) {
+  return panel_floats(shape.positions, shape.head_width);
+}
+std::int64_t head_floats(const AttentionShape& shape) {
+  return key_floats(shape) + value_floats(shape);
+}
+
+std::int64_t heads_per_kv_head(const AttentionShape& shape) {
+  return shape.query_heads / shape.kv_heads;
+}
+
+StripBuffers strip_buffers(const AttentionShape& shape, Scratch& scratch) {
+  return {kStrip * heads_per_kv_head(shape), shape.positions, shape.head_width, scratch};
+}
+
+// New rows of one key/value head, from qkv into its panels.
+template <class T>
+void append(const CachedAttention& args, std::int64_t g) {
+  const AttentionShape& shape = args.shape;
+  const std::int64_t K = shape.head_width, columns = panel_columns();
+  float* keys = args.cache.as<float>() + g * head_floats(shape);
+  float* values = keys + key_floats(shape);
+  const HeadRows<const T> key = packed_head(args.qkv.as<T>(), shape, 0, Part::kKey, g);
+  const HeadRows<const T> value = packed_head(args.qkv.as<T>(), shape, 0, Part::kValue, g);
+  for (std::int64_t t = 0; t < args.count; ++t) {
+    const std::int64_t s = args.first + t;
+    const T* key_K = key.first + t * key.stride;
+    const T* value_K = value.first + t * value.stride;
+    float* key_column = keys + s / columns * columns * K + s % columns;
+    for (std::int64_t k = 0; k < K; ++k) key_column[k * columns] = static_cast<float>(key_K[k]);
+    for (std::int64_t k = 0; k < K; k += columns) {
+      widen(value_K + k, values + k * shape.positions + s * columns, std::min(columns, K - k));
+    }
+  }
+}
+
+// A strip of positions [first, end), of all query heads that read key/value head g.
+template <class T>
+void attend(const CachedAttention& args, std::int64_t g, std::int64_t first, std::int64_t end,
+            Scratch scratch) {
+  const AttentionShape& shape = args.shape;
+  const std::int64_t K = shape.head_width, heads = heads_per_kv_head(shape), count = end - first;
+  const StripBuffers strip = strip_buffers(shape, scratch);
+  const float* keys_of_head = args.cache.as<float>() + g * head_floats(shape);
+  const PackedHead packed{keys_of_head, keys_of_head + key_floats(shape), shape.positions};
+  const KeyRange keys = keys_of_strip(shape, first / kStrip * kStrip, end);
+  const std::int64_t row = first - args.first;
+  for (std::int64_t h = 0; h < heads; ++h) {
+    const HeadRows<const T> query =
+        packed_head(args.qkv.as<T>(), shape, 0, Part::kQuery, g * heads + h);
+    widen_rows(query.first + row * query.stride, query.stride, strip.query + h * count * K, K,
+               count, K);
+  }
+  score_queries(shape, packed, heads * count, keys, strip);
+  for (std::int64_t r = 0; r < heads * count; ++r) {
+    float lse = 0.0f;
+    strip.factor[r] = softmax_row(shape, {}, 0, first + r % count, keys,
+                                  strip.score + r * strip.score_stride, &lse);
+  }
+  weigh_values(shape, packed, heads * count, keys, strip);
+  for (std::int64_t h = 0; h < heads; ++h) {
+    const HeadRows<T> out = out_head(args.out.as<T>(), shape, 0, g * heads + h);
+    narrow_rows(strip.out + h * count * K, K, out.first + row * out.stride, out.stride, count, K);
+  }
+}
+
+}  // namespace
+
+void cached_attention(ThreadTeam& team, const CachedAttention& args) {
+  const AttentionShape& shape = args.shape;
+  const std::int64_t floats = cached_attention_scratch_floats(shape);
+  const std::int64_t G = shape.kv_heads, end = args.first + args.count;
+  const std::int64_t first_strip = args.first / kStrip;
+  const std::int64_t strips = (end + kStrip - 1) / kStrip - first_strip;
+  dispatch_float(args.qkv.dtype, [&]<class T>(T) {
+    team.parallel_for(G, [&](std::int64_t g, int) { append<T>(args, g); });
+    team.parallel_for(G * strips, [&](std::int64_t task, int thread) {
+      const std::int64_t strip = (first_strip + task / G) * kStrip;
+      attend<T>(args, task % G, std::max(strip, args.first), std::min(strip + kStrip, end),
+                checked_scratch(args.workspace, floats, team.num_threads(), thread));
+    });
+  });
+}
+
+std::int64_t kv_cache_floats(const AttentionShape& shape) {
+  return shape.kv_heads * head_floats(shape);
+}
+
+std::int64_t cached_attention_scratch_floats(const AttentionShape& shape) {
+  Scratch scratch;
+  strip_buffers(shape, scratch);
+  return scratch.taken();
+}
+
+}  // namespace sherd::kernels::cpu

@@ -1,0 +1,163 @@
+#include "kernels/cpu/matmul/one_row.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <type_traits>
+
+#include "kernels/cpu/convert.h"
+#include "kernels/cpu/flush_subnormals.h"
+#include "kernels/cpu/matmul/pack_forms.h"
+#include "kernels/dispatch_float.h"
+
+#ifdef __FMA__
+#include <immintrin.h>
+#endif
+
+namespace sherd::kernels::cpu {
+namespace {
+
+constexpr std::int64_t kColumns = 16;  // at a time: two chains hide the latency of multiply-adds
+constexpr std::int64_t kTaskColumns = 64;  // of one task
+constexpr std::int64_t kMostUnits = 768;   // of a piece of the depth
+
+Float8 multiply_add(Float8 x, Float8 y, Float8 z) {
+#ifdef __FMA__
+  return _mm256_fmadd_ps(x, y, z);
+#else
+  for (int i = 0; i < 8; ++i) z[i] = std::fma(x[i], y[i], z[i]);
+  return z;
+#endif
+}
+
+// Elements of the depth that a block of eight columns has: eight units of 32 bits.
+template <class Form>
+constexpr std::int64_t kBlock = std::is_same_v<Form, SwappedBF16> ? 16 : 8;
+
+// Such a block at depth k, each element times its own of a, added to a sum per column.
+template <class Form>
+Float8 add_block(const typename Form::Element* const* column, std::int64_t k, const float* a,
+                 Float8 sum) {
+  Float8 row[8], unit[8];
+  if constexpr (std::is_same_v<Form, SwappedBF16>) {
+    // Pairs are turned as they lie; then the odd element of each is its upper half.
+    for (int i = 0; i < 8; ++i) row[i] = load<Float8>(column[i] + k);
+    transpose<8>(row, unit);
+    for (int i = 0; i < 8; ++i) {
+      const auto pair = std::bit_cast<Bits8>(unit[i]);
+      const auto odd = std::bit_cast<Float8>(pair & 0xffff0000u);
+      const auto even = std::bit_cast<Float8>(pair << 16);
+      sum = multiply_add(a[k + 2 * i] - Float8{}, odd, sum);
+      sum = multiply_add(a[k + 2 * i + 1] - Float8{}, even, sum);
+    }
+  } else {
+    for (int i = 0; i < 8; ++i) row[i] = Form::along(column[i], k);
+    transpose<8>(row, unit);
+    for (int i = 0; i < 8; ++i) sum = multiply_add(a[k + i] - Float8{}, unit[i], sum);
+  }
+  return sum;
+}
+
+// Sums of one piece of the depth for kColumns columns of b, each a chain in the order of the units.
+// The next columns, `ahead` elements away, are fetched meanwhile: the processor doesn't see a pattern.
+template <class Form>
+void add_columns(const typename Form::Element* const* column, std::int64_t ahead,
+                 std::int64_t depth, const float* a, std::int64_t units, float* sums) {
+  constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(typename Form::Element));
+  constexpr int kSecondCache = 2;
+  Float8 left{}, right{};
+  const std::int64_t whole = depth / kBlock<Form> * kBlock<Form>;
+  for (std::int64_t k = 0; k < whole; k += kBlock<Form>) {
+    if (k % kLine == 0) {
+      for (std::int64_t i = 0; i < kColumns; ++i) {
+        __builtin_prefetch(column[i] + k + ahead, 0, kSecondCache);
+      }
+    }
+    left = add_block<Form>(column, k, a, left);
+    right = add_block<Form>(column + 8, k, a, right);
+  }
+  for (std::int64_t u = whole; u < units; ++u) {
+    for (int i = 0; i < 8; ++i) {
+      left[i] = std::fma(a[u], Form::one(column[i], 1, u, depth), left[i]);
+      right[i] = std::fma(a[u], Form::one(column[8 + i], 1, u, depth), right[i]);
+    }
+  }
+  store8(sums, left);
+  store8(sums + 8, right);
+}
+
+// Columns [first, first + count) of c.
+template <class Form>
+void multiply_columns(const Matmul& p, std::int64_t first, std::int64_t count) {
+  using T = typename Form::Element;
+  const FlushSubnormals flush(p.dtype == DType::kBF16);
+  const T* a = static_cast<const T*>(p.a.data);
+  const T* b = static_cast<const T*>(p.b.data);
+  const bool adds_before = p.add && p.c.dtype == DType::kF32;
+  float total[kTaskColumns];
+  if (p.bias) widen(static_cast<const T*>(p.bias) + first, total, count);
+  if (adds_before) std::copy_n(p.c.as<float>() + first, count, total);
+  const std::int64_t piece = matmul_depth_piece(p.depth);
+  for (std::int64_t k = 0; k < p.depth; k += piece) {
+    const std::int64_t depth = std::min(piece, p.depth - k);
+    const std::int64_t units = num_units(p.dtype, Units::kFloats, depth);
+    float a_units[kMostUnits + 8];
+    for (std::int64_t u = 0; u < units; ++u) a_units[u] = Form::one(a + k, 1, u, depth);
+    const bool is_first = k == 0 && !p.bias && !adds_before;
+    for (std::int64_t j = 0; j < count; j += kColumns) {
+      const T* column[kColumns];
+      for (std::int64_t i = 0; i < kColumns; ++i) {
+        column[i] = b + (first + std::min(j + i, count - 1)) * p.b.stride + k;
+      }
+      float sums[kColumns];
+      add_columns<Form>(column, kColumns * p.b.stride, depth, a_units, units, sums);
+      for (std::int64_t i = 0; i < std::min(kColumns, count - j); ++i) {
+        total[j + i] = is_first ? sums[i] : total[j + i] + sums[i];
+      }
+    }
+  }
+  if (p.c.dtype == DType::kF32) {
+    std::copy_n(total, count, p.c.as<float>() + first);
+    return;
+  }
+  dispatch_float(p.c.dtype, [&]<class R>(R) {
+    if (p.add) {
+      add_narrowed(total, p.c.as<R>() + first, count);
+    } else {
+      narrow(total, p.c.as<R>() + first, count);
+    }
+  });
+}
+
+template <class Form>
+void multiply(ThreadTeam& team, const Matmul& p) {
+  const std::int64_t num_tasks = (p.columns + kTaskColumns - 1) / kTaskColumns;
+  const auto task = [&](std::int64_t t, int) {
+    const std::int64_t first = t * kTaskColumns;
+    multiply_columns<Form>(p, first, std::min(kTaskColumns, p.columns - first));
+  };
+  // Below 64 KiB or so a second thread costs more than it brings.
+  if (p.columns * p.depth >= (1 << 15)) return team.parallel_for(num_tasks, task);
+  for (std::int64_t t = 0; t < num_tasks; ++t) task(t, 0);
+}
+
+}  // namespace
+
+bool is_one_row(const Matmul& p) {
+  const bool lies_right = !p.a.transposed && p.b.transposed;
+  return p.rows == 1 && lies_right && tiles_of(p.dtype, isa()).units != Units::kTiles;
+}
+
+void multiply_one_row(ThreadTeam& team, const Matmul& p) {
+  CHECK(matmul_depth_piece(p.depth) <= kMostUnits, "pieces of {}", matmul_depth_piece(p.depth));
+  switch (p.dtype) {
+    case DType::kBF16:
+      return multiply<SwappedBF16>(team, p);
+    case DType::kF16:
+      return multiply<WidenedF16>(team, p);
+    default:
+      return multiply<Floats>(team, p);
+  }
+}
+
+}  // namespace sherd::kernels::cpu

@@ -1,0 +1,120 @@
+// The weight gradients' workspace: for each block of tokens a row of sums for the query weights, one
+// for the key weights, and one for the bias that there isn't.
+#include "kernels/cpu/norm/qk_norm.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/cpu/norm/norm_rows.h"
+#include "kernels/dispatch_float.h"
+
+namespace sherd::kernels::cpu {
+namespace {
+
+/// One of a token's rows.
+struct QkRow {
+  std::int64_t at;   ///< its first element within the token, in qkv as in raw
+  std::int64_t row;  ///< its place among the token's statistics
+  bool is_query;
+};
+
+NormShape row_shape(const QkNormShape& shape, bool is_query) {
+  return {shape.kind, 1, is_query ? shape.query_weights() : shape.key_weights(), shape.eps,
+          shape.weight_offset};
+}
+
+template <class Function>
+void for_each_row(const QkNormShape& shape, Function&& function) {
+  if (shape.rows == QkRows::kProjections) {
+    function(QkRow{0, 0, true});
+    function(QkRow{shape.query_heads * shape.head_width, 1, false});
+    return;
+  }
+  for (std::int64_t head = 0; head < shape.heads(); ++head) {
+    function(QkRow{head * shape.head_width, head, head < shape.query_heads});
+  }
+}
+
+std::int64_t sums_of_a_block(const QkNormShape& shape) {
+  return shape.query_weights() + shape.key_weights() +
+         std::max(shape.query_weights(), shape.key_weights());
+}
+
+template <class T>
+void normalise_token(const QkNormForward& args, std::int64_t token) {
+  const QkNormShape& shape = args.shape;
+  T* qkv = args.qkv.as<T>() + token * shape.packed_width();
+  T* raw = args.raw.as<T>() + token * shape.raw_width();
+  std::memcpy(raw, qkv, static_cast<std::size_t>(shape.raw_width()) * sizeof(T));
+  for_each_row(shape, [&](const QkRow& row) {
+    const NormShape norm = row_shape(shape, row.is_query);
+    const T* weight = row.is_query ? args.query_weight.as<T>() : args.key_weight.as<T>();
+    const RowStatistics statistics = row_statistics(norm, raw + row.at);
+    const std::int64_t kept = token * shape.rows_per_token() + row.row;
+    if (args.mean) args.mean.as<float>()[kept] = statistics.mean;
+    args.rstd.as<float>()[kept] = statistics.rstd;
+    normalise_row(norm, weight, static_cast<const T*>(nullptr), raw + row.at, statistics,
+                  qkv + row.at);
+  });
+}
+
+template <class T>
+void differentiate_row(const QkNormBackward& args, std::int64_t token, const QkRow& row,
+                       float* dweight, float* dbias) {
+  const NormShape norm = row_shape(args.shape, row.is_query);
+  const T* r = args.raw.as<T>() + token * args.shape.raw_width() + row.at;
+  T* dy = args.dqkv.as<T>() + token * args.shape.packed_width() + row.at;
+  const T* weight = row.is_query ? args.query_weight.as<T>() : args.key_weight.as<T>();
+  const std::int64_t kept = token * args.shape.rows_per_token() + row.row;
+  const bool centred = norm.kind == NormKind::kLayerNorm;
+  const RowStatistics statistics{centred ? args.mean.as<float>()[kept] : 0.0f,
+                                 args.rstd.as<float>()[kept]};
+  const T* read = dy;
+  const RowMeans means = reduce_row(norm, statistics, r, read, weight, dweight, dbias);
+  for_each_block(0, norm.width, [&](std::int64_t first, int count) {
+    BlockScratch dr_scratch;
+    float* dr = block_target(dy + first, dr_scratch);
+    differentiate_block(norm, means, r + first, read + first, weight + first,
+                        static_cast<const T*>(nullptr), count, dr);
+    store_block(dy + first, count, dr_scratch);
+  });
+}
+
+}  // namespace
+
+void qk_norm_forward(ThreadTeam& team, const QkNormForward& args) {
+  dispatch_float(args.qkv.dtype, [&]<class T>(T) {
+    parallel_rows(team, args.shape.tokens, args.shape.raw_width(),
+                  [&](std::int64_t token) { normalise_token<T>(args, token); });
+  });
+}
+
+std::int64_t qk_norm_backward_workspace_bytes(const QkNormShape& most) {
+  return most_row_blocks(most.tokens) * sums_of_a_block(most) *
+         static_cast<std::int64_t>(sizeof(float));
+}
+
+void qk_norm_backward(ThreadTeam& team, const QkNormBackward& args) {
+  const QkNormShape& shape = args.shape;
+  const std::int64_t tokens = shape.tokens, stride = sums_of_a_block(shape);
+  const std::int64_t rows = rows_per_block(tokens), blocks = num_row_blocks(tokens);
+  auto* workspace = static_cast<float*>(args.workspace.data);
+  dispatch_float(args.dqkv.dtype, [&]<class T>(T) {
+    team.parallel_for(blocks, [&](std::int64_t block, int) {
+      float* d_query = workspace + block * stride;
+      float* d_key = d_query + shape.query_weights();
+      float* no_bias = d_key + shape.key_weights();
+      std::memset(d_query, 0, static_cast<std::size_t>(stride) * sizeof(float));
+      const std::int64_t end = std::min(tokens, (block + 1) * rows);
+      for (std::int64_t token = block * rows; token < end; ++token) {
+        for_each_row(shape, [&](const QkRow& row) {
+          differentiate_row<T>(args, token, row, row.is_query ? d_query : d_key, no_bias);
+        });
+      }
+    });
+  });
+  sum_partials(team, workspace, blocks, stride, false, args.d_query_weight);
+  sum_partials(team, workspace + shape.query_weights(), blocks, stride, false, args.d_key_weight);
+}
+
+}  // namespace sherd::kernels::cpu
