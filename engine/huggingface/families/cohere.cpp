@@ -44,31 +44,18 @@ void cohere2(ConfigReader& config) {
   }
 }
 
+constexpr Family kForm = {.prefix = "model.",
+                          .modules = kModules,
+                          .buffers = kUsualBuffers,
+                          .fixed = kFixed,
+                          .keys = kKeys,
+                          .words = kSilu,
+                          .demands = kDemands,
+                          .harmless = kHarmless,
+                          .interleaved_rotary = true};
 constexpr Family kFamilies[] = {
-    {.model_type = "cohere",
-     .architecture = "CohereForCausalLM",
-     .prefix = "model.",
-     .modules = kModules,
-     .buffers = kUsualBuffers,
-     .fixed = kFixed,
-     .keys = kKeys,
-     .words = kSilu,
-     .demands = kDemands,
-     .harmless = kHarmless,
-     .more = cohere,
-     .interleaved_rotary = true},
-    {.model_type = "cohere2",
-     .architecture = "Cohere2ForCausalLM",
-     .prefix = "model.",
-     .modules = kModules,
-     .buffers = kUsualBuffers,
-     .fixed = kFixed,
-     .keys = kKeys,
-     .words = kSilu,
-     .demands = kDemands,
-     .harmless = kHarmless,
-     .more = cohere2,
-     .interleaved_rotary = true},
+    family_of_form(kForm, "cohere", "CohereForCausalLM", cohere),
+    family_of_form(kForm, "cohere2", "Cohere2ForCausalLM", cohere2),
 };
 
 }  // namespace

@@ -47,6 +47,15 @@ inline constexpr auto kSilu = std::to_array<ConfigWord>({
 });
 inline constexpr auto kRmsNorm = std::to_array<Fixed>({{"model.norm", "rmsnorm"}});
 
+/// A family of this form: families of one file differ in their names and in what `more` reads.
+constexpr Family family_of_form(Family form, std::string_view model_type,
+                                std::string_view architecture, void (*more)(ConfigReader&)) {
+  form.model_type = model_type;
+  form.architecture = architecture;
+  form.more = more;
+  return form;
+}
+
 /// num_key_value_heads, missing or null: as many as heads.
 void kv_heads(ConfigReader& config);
 

@@ -126,67 +126,30 @@ void granite(ConfigReader& config) {
   if (divisor != 1.0) config.set("model.logits_scale", 1.0 / divisor, "logits_scaling");
 }
 
-constexpr Family kLlama = {.model_type = "llama",
-                           .architecture = "LlamaForCausalLM",
-                           .prefix = "model.",
-                           .modules = kModules,
-                           .buffers = kUsualBuffers,
-                           .fixed = kRmsNorm,
-                           .keys = kKeys,
-                           .words = kSilu,
-                           .harmless = kLlamaHarmless,
-                           .more = llama};
-constexpr Family kMistral = {.model_type = "mistral",
-                             .architecture = "MistralForCausalLM",
-                             .prefix = "model.",
-                             .modules = kModules,
-                             .buffers = kUsualBuffers,
-                             .fixed = kRmsNorm,
-                             .keys = kKeys,
-                             .words = kSilu,
-                             .more = mistral};
-constexpr Family kQwen2 = {.model_type = "qwen2",
-                           .architecture = "Qwen2ForCausalLM",
-                           .prefix = "model.",
-                           .modules = kModules,
-                           .buffers = kUsualBuffers,
-                           .fixed = kRmsNorm,
-                           .keys = kKeys,
-                           .words = kSilu,
-                           .more = qwen2};
-constexpr Family kQwen3 = {.model_type = "qwen3",
-                           .architecture = "Qwen3ForCausalLM",
-                           .prefix = "model.",
-                           .modules = kModules,
-                           .buffers = kUsualBuffers,
-                           .fixed = kRmsNorm,
-                           .keys = kKeys,
-                           .words = kSilu,
-                           .more = qwen3};
-constexpr Family kSmolLM3 = {.model_type = "smollm3",
-                             .architecture = "SmolLM3ForCausalLM",
-                             .prefix = "model.",
-                             .modules = kModules,
-                             .buffers = kUsualBuffers,
-                             .fixed = kRmsNorm,
-                             .keys = kTiedKeys,
-                             .words = kSilu,
-                             .more = smollm3};
-constexpr Family kGranite = {.model_type = "granite",
-                             .architecture = "GraniteForCausalLM",
-                             .prefix = "model.",
-                             .modules = kModules,
-                             .buffers = kUsualBuffers,
-                             .fixed = kRmsNorm,
-                             .keys = kKeys,
-                             .words = kSilu,
-                             .more = granite};
+constexpr Family form(std::span<const std::span<const ConfigKey>> keys,
+                      std::span<const std::string_view> harmless = {}) {
+  return {.prefix = "model.",
+          .modules = kModules,
+          .buffers = kUsualBuffers,
+          .fixed = kRmsNorm,
+          .keys = keys,
+          .words = kSilu,
+          .harmless = harmless};
+}
+
+constexpr Family kFamilies[] = {
+    family_of_form(form(kKeys, kLlamaHarmless), "llama", "LlamaForCausalLM", llama),
+    family_of_form(form(kKeys), "mistral", "MistralForCausalLM", mistral),
+    family_of_form(form(kKeys), "qwen2", "Qwen2ForCausalLM", qwen2),
+    family_of_form(form(kKeys), "qwen3", "Qwen3ForCausalLM", qwen3),
+    family_of_form(form(kTiedKeys), "smollm3", "SmolLM3ForCausalLM", smollm3),
+    family_of_form(form(kKeys), "granite", "GraniteForCausalLM", granite),
+};
 
 }  // namespace
 
 std::span<const Family> llama_families() {
-  static constexpr Family kAll[] = {kLlama, kMistral, kQwen2, kQwen3, kSmolLM3, kGranite};
-  return kAll;
+  return kFamilies;
 }
 
 }  // namespace sherd::huggingface

@@ -36,28 +36,19 @@ void olmo3(ConfigReader& config) {
   config.set("model.window_layers", "\"1110\"", "sliding_window");
 }
 
+constexpr Family form(bool two_rotary_tables) {
+  return {.prefix = "model.",
+          .modules = kModules,
+          .buffers = kUsualBuffers,
+          .fixed = kFixed,
+          .keys = kKeys,
+          .words = kSilu,
+          .demands = kDemands,
+          .two_rotary_tables = two_rotary_tables};
+}
 constexpr Family kFamilies[] = {
-    {.model_type = "olmo2",
-     .architecture = "Olmo2ForCausalLM",
-     .prefix = "model.",
-     .modules = kModules,
-     .buffers = kUsualBuffers,
-     .fixed = kFixed,
-     .keys = kKeys,
-     .words = kSilu,
-     .demands = kDemands,
-     .more = olmo2},
-    {.model_type = "olmo3",
-     .architecture = "Olmo3ForCausalLM",
-     .prefix = "model.",
-     .modules = kModules,
-     .buffers = kUsualBuffers,
-     .fixed = kFixed,
-     .keys = kKeys,
-     .words = kSilu,
-     .demands = kDemands,
-     .more = olmo3,
-     .two_rotary_tables = true},
+    family_of_form(form(false), "olmo2", "Olmo2ForCausalLM", olmo2),
+    family_of_form(form(true), "olmo3", "Olmo3ForCausalLM", olmo3),
 };
 
 }  // namespace
