@@ -72,6 +72,7 @@ TEST_F(ManyCores, AFindingIsKeptAndItsFuzzerGoesOn) {
          "mkdir '" + folder_.file("first") +
              "' 2>/dev/null && { echo input >\"${prefix}crash-1\"; echo why >&2; exit 77; }\n");
   EXPECT_EQ(fuzz(), 1) << folder_.read("said");
+  EXPECT_NE(folder_.read("said").find("\nwhy\n"), std::string::npos) << folder_.read("said");
   EXPECT_TRUE(says("two +[2-9] +10 .* 1 +0\n")) << folder_.read("said");
   EXPECT_NE(findings().find("findings/two/crash-1\n"), std::string::npos) << findings();
   EXPECT_NE(findings().find("findings/two/log."), std::string::npos) << findings();

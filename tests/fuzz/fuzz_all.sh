@@ -91,5 +91,10 @@ wait
 tar -C "$work" -czf "$out/learnt.tar.gz" corpus
 if [ -n "$(find "$work/findings" -type f -print -quit)" ]; then
   tar -C "$work" -czf "$out/findings.tar.gz" findings
+  # Where nobody can fetch files: what was said, the input in base64 at its end.
+  find "$work/findings" -name 'log.*' | sort | head -n 3 | while read -r log; do
+    printf '\n== %s\n' "${log#"$work/findings/"}"
+    tail -n 80 "$log"
+  done
   exit 1
 fi

@@ -3,7 +3,7 @@
     ./dev mutate                    # all of them: an hour or two of processor time
     ./dev mutate clip norm          # those whose names contain one of these words
     ./dev mutate --sample 10        # so many, drawn anew for every commit
-    ./dev mutate --check            # only whether each still finds its place in the sources
+    ./dev mutate --check            # only whether each still finds its place and its test
 
 A bug is a replacement in one source file. The file is compiled as build/cpu compiles it, but less
 optimised, and linked before the libraries, so that it takes the place of its twin there: sources and
@@ -11,6 +11,7 @@ build stay as they are. README.md says how to write one, and why some live.
 """
 
 import argparse
+import fnmatch
 import json
 import os
 import pathlib
@@ -77,10 +78,39 @@ def read_tables():
     return mutations
 
 
+def tests_in(files):
+    return [found for file in files
+            for found in re.findall(r"\b(?:TYPED_)?TEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\)", file.read_text())]
+
+
+def tests_of(program):
+    """(suite, test) of all that stand in the program's folder below tests/, or in headers; None if it has no
+    such folder."""
+    name, tests = program.removesuffix("_tests"), ROOT / "tests"
+    folder = next((f for f in tests.glob("**/") if f.relative_to(tests).as_posix().replace("/", "_") == name), None)
+    if folder is None:
+        return None
+    files = folder.glob("**/*_test.cpp" if name == "checkpoint" else "*_test.cpp")
+    return tests_in([*files, *tests.glob("**/*.h")])
+
+
+def selects(test_filter, tests):
+    """Whether a gtest filter finds one of them; what stands around TEST_P's names isn't looked at."""
+    for pattern in test_filter.partition("-")[0].split(":"):
+        suite, _, test = pattern.partition(".")
+        suite, test = suite.split("/")[-1], test.split("/")[0] or "*"
+        if any(fnmatch.fnmatchcase(s, suite) and fnmatch.fnmatchcase(t, test) for s, t in tests):
+            return True
+    return False
+
+
 def check(mutations):
-    errors = [f"{m.table}: {m.name}: {m.values['in']} isn't a .cpp file" for m in mutations
-              if m.source.suffix != ".cpp"]
+    errors = []
+    tests = {program: tests_of(program) for program in {m.program for m in mutations}}
     for mutation in mutations:
+        known = tests[mutation.program]
+        if known is not None and not selects(mutation.filter, known):
+            errors.append(f"{mutation.table}: {mutation.name}: {mutation.program} has no test {mutation.filter}")
         if mutation.source.suffix != ".cpp":
             errors.append(f"{mutation.table}: {mutation.name}: in {mutation.values['in']}, which isn't a .cpp file")
         try:
@@ -232,7 +262,7 @@ def main():
     parser.add_argument("words", nargs="*", help="only bugs whose name, or table's name, contains one of these")
     parser.add_argument("--sample", type=int, help="only so many, drawn by --seed")
     parser.add_argument("--seed", help="default: the commit")
-    parser.add_argument("--check", action="store_true", help="only look whether each still finds its place")
+    parser.add_argument("--check", action="store_true", help="only look whether each still finds its place and its test")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "cpu")
     args = parser.parse_args()
     os.nice(10)
