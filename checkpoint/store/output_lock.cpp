@@ -5,7 +5,9 @@
 
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <ctime>
+#include <filesystem>
 #include <optional>
 #include <utility>
 
@@ -18,16 +20,20 @@ namespace {
 // Always as long, so that writing it anew leaves nothing of the one before.
 constexpr std::size_t kRecordBytes = 256;
 
-std::string own_record() {
+std::string host_name() {
   std::array<char, 128> host{};
   ::gethostname(host.data(), host.size() - 1);
+  return host.data();
+}
+
+std::string own_record() {
   const std::time_t now = std::time(nullptr);
   std::tm utc{};
   ::gmtime_r(&now, &utc);
   std::array<char, 32> since{};
   std::strftime(since.data(), since.size(), "%Y-%m-%d %H:%M:%S UTC", &utc);
   std::string record =
-      fmt::format("process {} on {} since {}", ::getpid(), host.data(), since.data());
+      fmt::format("process {} on {} since {}", ::getpid(), host_name(), since.data());
   record.resize(kRecordBytes - 1, ' ');
   return record + "\n";
 }
@@ -98,6 +104,39 @@ void OutputLock::check() const {
   }
   if (!found) lost("the lock that this run holds isn't there any more");
   if (!found->same_file(held_)) lost("is another file than the one that this run has locked");
+}
+
+namespace {
+
+// Another user's process doesn't show its files; that it lives has to do.
+bool has_open(int process, const FileStatus& file, Disk& disk) {
+  namespace fs = std::filesystem;
+  const std::string folder = fmt::format("/proc/{}/fd", process);
+  std::error_code error;
+  fs::directory_iterator entries(folder, error);
+  if (error == std::errc::permission_denied) return true;
+  for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
+    const fs::path target = fs::read_symlink(entries->path(), error);
+    if (error) break;
+    if (const auto found = status_of(disk, target.string()); found && found->same_file(file)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string holder_of(Disk& disk, const std::string& output_dir) try {
+  const File file = open_plain(disk, output_dir + "/.lock", O_RDONLY);
+  const std::string record = owner(file);
+  int process = 0;
+  std::array<char, 128> host{};
+  if (std::sscanf(record.c_str(), "process %d on %127s since", &process, host.data()) != 2)
+    return "";
+  return host.data() == host_name() && has_open(process, file.status(), disk) ? record : "";
+} catch (const DataError&) {
+  return "";  // no lock, or none of a run's
 }
 
 }  // namespace sherd::checkpoint

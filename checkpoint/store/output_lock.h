@@ -39,4 +39,8 @@ class OutputLock {
   FileStatus held_;
 };
 
+/// Who has the folder: "process 4711 on node7 since 2026-11-22 12:00:00 UTC", or "" if nobody on this
+/// machine has. Takes no lock, so it keeps no run from beginning.
+std::string holder_of(Disk& disk, const std::string& output_dir);
+
 }  // namespace sherd::checkpoint

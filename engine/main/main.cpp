@@ -11,6 +11,7 @@
 #include "engine/main/command_line.h"
 #include "engine/main/init_command.h"
 #include "engine/main/plan_command.h"
+#include "engine/main/runs_command.h"
 #include "engine/main/sample_command.h"
 #include "engine/main/score_command.h"
 #include "engine/main/standard_streams.h"
@@ -78,6 +79,7 @@ void run(int argc, char** argv) {
   const sherd::main::CheckpointCommands checkpoints(app);
   const sherd::main::SampleCommand sample_command(app);
   const sherd::main::ScoreCommand score_command(app);
+  const sherd::main::RunsCommand runs_command(app);
   CLI::App* init = app.add_subcommand("init", "Write a first recipe for a folder of texts");
   const sherd::main::InitCommand init_command(*init);
   const sherd::main::TokenizeCommand tokenize_command(app);
@@ -99,6 +101,7 @@ void run(int argc, char** argv) {
   checkpoints.run_chosen();
   if (sample_command) sample_command.run();
   if (score_command) score_command.run();
+  if (runs_command) runs_command.run();
   if (*init) init_command.run();
   if (tokenize_command) tokenize_command.run();
   if (*info) fmt::print("{}", sherd::engine::system_info());
