@@ -1,6 +1,7 @@
 #include "core/memory_plan.h"
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <numeric>
 
@@ -9,7 +10,10 @@
 namespace sherd {
 namespace {
 
-/// The buffers that have the same phases, one after another.
+// A plan that is larger than its peak by less than this is good enough.
+constexpr double kNoWorse = 1.005;
+
+/// Buffers that have the same phases, one after another.
 struct Region {
   Phases phases = 0;
   std::int64_t bytes = 0;
@@ -51,20 +55,39 @@ std::int64_t stack(std::vector<Region>& regions, const std::vector<std::size_t>&
   return end;
 }
 
+// All orders of few regions, else the given one and two that begin with what is hardest to place.
 std::vector<Region> stacked(std::vector<Region> regions) {
   std::vector<std::size_t> order(regions.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  constexpr std::size_t kMostOrders = 8;
   std::vector<Region> best = regions;
   std::int64_t best_bytes = stack(best, order);
-  if (regions.size() > kMostOrders) return best;
-  while (std::next_permutation(order.begin(), order.end())) {
+  const auto try_order = [&] {
     const std::int64_t bytes = stack(regions, order);
-    if (bytes >= best_bytes) continue;
+    if (bytes >= best_bytes) return;
     best_bytes = bytes;
     best = regions;
+  };
+  constexpr std::size_t kMostOrders = 8;
+  if (regions.size() <= kMostOrders) {
+    while (std::next_permutation(order.begin(), order.end())) try_order();
+    return best;
   }
+  const auto try_largest_first = [&](const auto& size) {
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t x, std::size_t y) {
+      return size(regions[x]) > size(regions[y]);
+    });
+    try_order();
+  };
+  try_largest_first([](const Region& region) { return region.bytes; });
+  try_largest_first(
+      [](const Region& region) { return std::pair(std::popcount(region.phases), region.bytes); });
   return best;
+}
+
+std::int64_t end_of(const std::vector<Region>& regions) {
+  std::int64_t end = 0;
+  for (const Region& region : regions) end = std::max(end, add(region.offset, region.bytes));
+  return end;
 }
 
 }  // namespace
@@ -92,25 +115,38 @@ MemoryPlan::MemoryPlan(std::vector<BufferSpec> buffers) {
   place();
 }
 
+// Buffers of the same phases lie together, unless that leaves gaps which the same buffers one by one
+// don't.
 void MemoryPlan::place() {
-  std::map<Phases, Region> by_phases;
-  for (PlannedBuffer& buffer : buffers_) {
-    Region& region = by_phases[buffer.spec.phases];
-    region.phases = buffer.spec.phases;
+  const std::int64_t together = place_in_regions(false);
+  if (static_cast<double>(together) <= kNoWorse * static_cast<double>(peak_bytes())) return;
+  if (place_in_regions(true) >= together) place_in_regions(false);
+}
+
+// `alone`: a buffer that doesn't live always is a region of its own.
+std::int64_t MemoryPlan::place_in_regions(bool alone) {
+  std::map<std::pair<Phases, std::size_t>, std::size_t> numbers;
+  std::vector<Region> regions;
+  std::vector<std::size_t> region_of;
+  for (std::size_t i = 0; i < buffers_.size(); ++i) {
+    PlannedBuffer& buffer = buffers_[i];
+    const Phases phases = buffer.spec.phases;
+    const std::size_t among = alone && phases != kAlways ? i + 1 : 0;
+    const auto number = numbers.emplace(std::pair(phases, among), regions.size()).first->second;
+    if (number == regions.size()) regions.push_back({.phases = phases});
+    Region& region = regions[number];
     buffer.offset = round_up(region.bytes, alignment_of(buffer.spec));
     region.bytes = add(buffer.offset, buffer.spec.bytes());
+    region_of.push_back(number);
   }
-  std::vector<Region> regions;
-  for (auto& [phases, region] : by_phases) {
-    region.bytes = round_up(region.bytes, 4096);  // so that any region may follow any other
-    regions.push_back(region);
+  // So that any region may follow any other.
+  for (Region& region : regions) region.bytes = round_up(region.bytes, 4096);
+  const std::vector<Region> placed = stacked(std::move(regions));
+  for (std::size_t i = 0; i < buffers_.size(); ++i) {
+    buffers_[i].offset += placed[region_of[i]].offset;
   }
-  std::map<Phases, std::int64_t> offsets;
-  for (const Region& region : stacked(std::move(regions))) {
-    offsets[region.phases] = region.offset;
-    arena_bytes_ = std::max(arena_bytes_, region.offset + region.bytes);
-  }
-  for (PlannedBuffer& buffer : buffers_) buffer.offset += offsets[buffer.spec.phases];
+  arena_bytes_ = end_of(placed);
+  return arena_bytes_;
 }
 
 std::int64_t MemoryPlan::live_bytes(Phase phase) const {

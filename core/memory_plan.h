@@ -1,14 +1,16 @@
 /// Every buffer of one rank, before anything is allocated, and where each will stand.
 ///
 ///   live bytes of a phase    the sum of the buffers that are alive in it
-///   peak                     the largest of these; no placement can need less
-///   arena                    what the placement needs: the peak and the gaps that alignment leaves
+///   peak                     the largest of these; no placement can need less, and some must need more:
+///                            three buffers that share a phase two by two share no memory
+///   arena                    what the placement needs
 ///
 /// Buffers with the same phases stand together in one region. Two regions share memory if they have
 /// no phase in common (logits and the scratch of the backward, an optimizer's workspace and the
-/// activations). With up to 8 regions every order of stacking them is tried and the lowest wins; with
-/// more (a training has about eleven) they are stacked in one order. docs/memory.md says how far above
-/// the peak that is.
+/// activations). With up to 8 regions every order of stacking them is tried; with more, three orders:
+/// as they came, the largest first, those of most phases first. The lowest wins. If that is more than
+/// half a percent above the peak, buffers that don't live always are stacked one by one as well.
+/// docs/memory.md says how far above the peak that is.
 ///
 /// Errors   UsageError if bytes overflow 64 bits.
 #pragma once
@@ -41,6 +43,7 @@ class MemoryPlan {
 
  private:
   void place();
+  std::int64_t place_in_regions(bool alone);
 
   std::vector<PlannedBuffer> buffers_;
   BytesByPhase by_phase_{};

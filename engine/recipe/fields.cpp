@@ -189,6 +189,7 @@ const std::vector<Field> kFields = {
 
     {FREE(metrics.log_interval), .fallback = value("10"), .range = between(1, 1e12), .help = "Steps between printed lines. metrics.jsonl has every step."},
     {FREE(metrics.trace_steps), .fallback = value("[]"), .range = between(1, 1e12), .help = "First and last step, counted from 1, of a Chrome trace of every stream of every rank."},
+    {FREE(metrics.tensorboard), .fallback = value("true"), .help = "Curves for TensorBoard in {run.output_dir}/tensorboard: losses, gradient norm, rate, speed, memory, the last sample. metrics.jsonl is the exact record."},
 };
 
 const std::vector<Block> kBlocks = {

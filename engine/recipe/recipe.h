@@ -222,6 +222,7 @@ struct Recipe {
   struct Metrics {
     std::int64_t log_interval = 0;
     std::optional<StepRange> trace_steps;
+    bool tensorboard = true;
   } metrics;
 
   std::int64_t world_size() const {

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "engine/generate/sample.h"
+#include "engine/report/event_file.h"
 #include "engine/report/metrics.h"
 #include "engine/report/time_left.h"
 #include "engine/train/evaluation.h"
@@ -86,6 +87,11 @@ class RankRun {
         MetricsOptions{&disk, &context_.output.lock(),
                        [this](const std::string& text) { context_.progress.message(text); }});
     metrics_->wait_for_room(context_.checkpoints.saves);
+    if (recipe_.metrics.tensorboard) {
+      curves_.emplace(disk, context_.output.file("tensorboard"), context_.output.lock(),
+                      first_step_,
+                      [this](const std::string& text) { context_.progress.message(text); });
+    }
     checkpointing_.before_commit = [this] { metrics_->sync(); };
     checkpointing_.on_saved = [this](const SaveMetrics& save) { metrics_->write(save); };
     checkpointing_.before_giving_up = [this] {
@@ -182,6 +188,7 @@ class RankRun {
     line.peak_bytes = rank_.memory->peak_by_category();
     line.total_peak_bytes = rank_.memory->peak_bytes();
     metrics_->write(line);
+    if (curves_) curves_->write(line);
     if (result.skipped) {
       context_.progress.message(fmt::format("step {}: skipped, overflow at loss scale {}: {}",
                                             step + 1, result.loss_scale, result.overflow));
@@ -235,8 +242,10 @@ class RankRun {
   }
 
   void report(std::int64_t step, const EvaluationResult& result) {
-    metrics_->write(
-        EvaluationMetrics{step + 1, result.loss, result.loss_20_batches, result.num_tokens});
+    const EvaluationMetrics metrics{step + 1, result.loss, result.loss_20_batches,
+                                    result.num_tokens};
+    metrics_->write(metrics);
+    if (curves_) curves_->write(metrics);
     std::string line = fmt::format("step {}: validation loss {:.4f} over {} tokens", step + 1,
                                    result.loss, result.num_tokens);
     if (result.loss_20_batches) {
@@ -257,7 +266,9 @@ class RankRun {
                                 .temperature = training.sample_temperature,
                                 .top_k = training.sample_top_k,
                                 .seed = recipe_.run.seed});
-    if (rank_.rank == 0) context_.progress.message("sample:\n" + text.text(tokens));
+    if (rank_.rank != 0) return;
+    context_.progress.message("sample:\n" + text.text(tokens));
+    if (curves_) curves_->write_text(training.max_steps, "sample", text.text(tokens));
   }
 
   const RunContext& context_;
@@ -269,6 +280,7 @@ class RankRun {
   Checkpointing checkpointing_;
   TokenFeed feed_;
   std::optional<MetricsWriter> metrics_;
+  std::optional<EventFile> curves_;
   std::int64_t first_step_ = 0;
 
   RunSchedule schedule_;

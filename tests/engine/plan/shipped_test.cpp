@@ -52,7 +52,30 @@ TEST(ShippedRecipes, AllPlanAtEveryStage) {
   }
 }
 
-// Live bytes of the largest phase are what no placement can do without.
+// Buffers that share a phase, two by two, can't share an address: what the largest set of such buffers
+// takes no placement can do without. Those of one phase are such a set, but it may take three phases to
+// keep three buffers apart.
+std::int64_t lower_bound(const MemoryPlan& plan) {
+  std::map<Phases, std::int64_t> bytes;
+  for (const PlannedBuffer& buffer : plan.buffers())
+    bytes[buffer.spec.phases] += buffer.spec.bytes();
+  const std::vector<std::pair<Phases, std::int64_t>> sets(bytes.begin(), bytes.end());
+  std::int64_t most = 0;
+  for (std::uint32_t chosen = 0; chosen < 1u << sets.size(); ++chosen) {
+    std::int64_t sum = 0;
+    bool apart = true;
+    for (std::size_t i = 0; i < sets.size(); ++i) {
+      if ((chosen >> i & 1) == 0) continue;
+      sum += sets[i].second;
+      for (std::size_t k = 0; k < i; ++k) {
+        apart &= (chosen >> k & 1) == 0 || (sets[i].first & sets[k].first) != 0;
+      }
+    }
+    if (apart) most = std::max(most, sum);
+  }
+  return most;
+}
+
 TEST(ShippedRecipes, TheArenaIsWithinTwoPercentOfTheLowerBound) {
   int plans = 0;
   for (const std::string& path : shipped_recipes()) {
@@ -75,7 +98,7 @@ TEST(ShippedRecipes, TheArenaIsWithinTwoPercentOfTheLowerBound) {
             }
             EXPECT_EQ(group.plan.peak_bytes(), most_alive);
             EXPECT_LE(static_cast<double>(group.plan.arena_bytes()),
-                      1.02 * static_cast<double>(most_alive))
+                      1.02 * static_cast<double>(lower_bound(group.plan)))
                 << path << ", stage " << stage << ", " << recompute << ", " << optimizer;
             ++plans;
           }

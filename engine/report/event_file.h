@@ -1,0 +1,55 @@
+/// The run's curves for TensorBoard, in <output_dir>/tensorboard, and for what imports its files (W&B,
+/// Aim, ClearML, Comet).
+///
+/// An event file is a row of records: u64 length, u32 masked CRC-32C of these 8 bytes, the event in
+/// protocol-buffer form, u32 masked CRC-32C of the event; little-endian. The first event names the
+/// version, brain.Event:2. A file begins with a session's start at its first step: TensorBoard then
+/// leaves out what earlier files of the folder say of that step and later ones, so a run that was
+/// killed and resumed shows one line.
+///
+/// Values are f32, and nothing is made durable: metrics.jsonl is the exact record. So a problem with
+/// these files doesn't end a run; it is told once, and no more events are written.
+///
+/// Source   tensorflow/core/util/event.proto and framework/summary.proto; read by TensorBoard 2.21.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/store/output_lock.h"
+#include "engine/report/metrics.h"
+
+namespace sherd::engine {
+
+/// CRC-32C (Castagnoli), as RFC 3720 has it.
+std::uint32_t crc32c(std::string_view bytes);
+
+class EventFile {
+ public:
+  using Notice = std::function<void(const std::string&)>;
+
+  /// Begins a new file, for the steps after `steps_done`. `lock`: of the run's folder.
+  EventFile(checkpoint::Disk& disk, const std::string& folder, const checkpoint::OutputLock& lock,
+            std::int64_t steps_done, Notice notice);
+
+  void write(const StepMetrics& metrics);
+  void write(const EvaluationMetrics& metrics);
+  void write_text(std::int64_t step, const std::string& tag, const std::string& text);
+
+ private:
+  using Scalars = std::vector<std::pair<std::string, double>>;
+
+  void write_scalars(std::int64_t step, const Scalars& scalars);
+  void append(std::string_view event);
+
+  const checkpoint::OutputLock& lock_;
+  Notice notice_;
+  std::optional<checkpoint::File> file_;  // none after a problem
+  std::int64_t end_ = 0;
+};
+
+}  // namespace sherd::engine
