@@ -107,7 +107,7 @@ const std::vector<Home> kHomes = {
     {"pcre2\\.h", "engine/data/tokenizer/pattern/split_pattern\\.cpp"},
     {"unicode/.*", "engine/data/tokenizer/normalizer\\.cpp"},
     {"(zlib|zstd)\\.h", "engine/data/tokenize/text_stream\\.cpp"},
-    {"mpi\\.h", "sharding/comm/mpi[^/]*\\.cpp"},
+    {"mpi\\.h", "sharding/comm/mpi[^/]*"},
     {"nccl\\.h", "sharding/comm/nccl[^/]*\\.cpp"},
     {"cuda.*", "core/cuda[^/]*|kernels/cuda/.*|sharding/comm/nccl[^/]*\\.cpp"},
     {"(cublas|cudnn|cub|cutlass).*", "kernels/cuda/.*"},
@@ -115,8 +115,9 @@ const std::vector<Home> kHomes = {
 
 // What comes with the compiler and the operating system.
 const std::regex kSystem(
-    "[a-z_]+|immintrin\\.h|(unistd|sched|signal|fcntl|glob|fnmatch|time|pthread|dlfcn|dirent)\\.h|"
-    "(sys|sanitizer)/.*");
+    "[a-z_]+|immintrin\\.h|(unistd|sched|signal|fcntl|glob|fnmatch|time|pthread|dlfcn|dirent|poll|"
+    "ifaddrs)\\.h|"
+    "(sys|sanitizer|netinet|arpa)/.*");
 
 std::vector<std::string> source_files() {
   const fs::path root = SHERD_SOURCE_DIR;
