@@ -79,12 +79,12 @@ class RankRun {
   void begin_metrics() {
     const std::string path = context_.output.file("metrics.jsonl");
     checkpoint::Disk& disk = context_.output.disk();
-    context_.output.lock().check();
+    context_.output.lock()->check();
     keep_metrics_of(path, first_step_, evaluation_was_put_off(), disk);
-    metrics_.emplace(
-        path, MetricsWriter::Existing::kContinue,
-        MetricsOptions{&disk, &context_.output.lock(),
-                       [this](const std::string& text) { context_.progress.message(text); }});
+    metrics_.emplace(path, MetricsWriter::Existing::kContinue,
+                     MetricsOptions{&disk, context_.output.lock(), [this](const std::string& text) {
+                                      context_.progress.message(text);
+                                    }});
     metrics_->wait_for_room(context_.checkpoints.saves);
     checkpointing_.before_commit = [this] { metrics_->sync(); };
     checkpointing_.on_saved = [this](const SaveMetrics& save) { metrics_->write(save); };

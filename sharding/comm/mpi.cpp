@@ -287,7 +287,7 @@ class MpiProcesses final : public Processes {
     learn_hosts(host_name());
   }
   ~MpiProcesses() override {
-    if (links_->aborted()) return;  // messages may be left in it
+    if (links_->aborted() || !has_begun()) return;  // messages may be left in it
     MPI_Comm comm = comm_;
     MPI_Comm_free(&comm);
   }

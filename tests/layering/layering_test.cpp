@@ -72,9 +72,9 @@ const std::vector<Layer> kLayers = {
      {"core", "optim", "sharding/comm", "sharding/mesh", "sharding/zero", "engine/model",
       "engine/report", "engine/recipe", "engine/train", "engine/saving", "engine/launch"}},
     {"engine/run",
-     {"core", "kernels", "checkpoint", "checkpoint/store", "engine/huggingface", "engine/model",
-      "engine/data", "engine/report", "engine/recipe", "engine/train", "engine/saving",
-      "engine/generate", "engine/launch", "engine/plan"}},
+     {"core", "kernels", "sharding/comm", "checkpoint", "checkpoint/store", "engine/huggingface",
+      "engine/model", "engine/data", "engine/report", "engine/recipe", "engine/train",
+      "engine/saving", "engine/generate", "engine/launch", "engine/plan"}},
     {"engine/inference",
      {"core", "kernels", "sharding/mesh", "checkpoint", "checkpoint/store",
       "checkpoint/interchange", "engine/huggingface", "engine/model", "engine/data",
@@ -83,7 +83,8 @@ const std::vector<Layer> kLayers = {
     {"engine/main",
      {"core", "checkpoint", "checkpoint/store", "checkpoint/interchange", "engine/data",
       "engine/data/tokenize", "engine/data/tokenizer", "engine/report", "engine/recipe",
-      "engine/generate", "engine/launch", "engine/plan", "engine/run", "engine/inference"}},
+      "engine/generate", "engine/launch", "engine/plan", "engine/run", "engine/inference",
+      "sharding/comm"}},
 };
 
 struct Home {
@@ -116,6 +117,7 @@ const std::vector<Home> kHomes = {
 // What comes with the compiler and the operating system.
 const std::regex kSystem(
     "[a-z_]+|immintrin\\.h|(unistd|sched|signal|fcntl|glob|fnmatch|time|pthread|dlfcn|dirent|poll|"
+    "spawn|"
     "ifaddrs)\\.h|"
     "(sys|sanitizer|netinet|arpa)/.*");
 
