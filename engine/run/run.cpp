@@ -208,9 +208,11 @@ void train(const ResolvedRecipe& resolved, std::shared_ptr<const Machine> machin
                            .trace = trace,
                            .checkpoints = checkpoints,
                            .stated_peak = launch.machine->stated_peak(options.model.dtype)};
-  install_stop_handlers(recipe.checkpoint.saves()
-                            ? std::optional(std::chrono::seconds(recipe.checkpoint.stop_deadline))
-                            : std::nullopt);
+  // Among processes also without checkpoints: mpirun's SIGTERM after the death of one must not keep the
+  // others from saying who has died.
+  const bool asks = recipe.checkpoint.saves() || processes;
+  install_stop_handlers(asks ? std::optional(std::chrono::seconds(recipe.checkpoint.stop_deadline))
+                             : std::nullopt);
   std::vector<MeasuredMemory> measured(static_cast<std::size_t>(launch.world_size()));
   run_ranks(launch, [&](sharding::Rank& rank) {
     run_rank(context, rank);

@@ -27,8 +27,9 @@ using std::chrono::milliseconds;
 constexpr milliseconds kBetweenPings{1000}, kForASecret{1000}, kForASend{5000};
 constexpr std::size_t kLongest = std::size_t{16} << 20;
 constexpr std::size_t kSecretLength = 32;
-// The first byte of a message: a ping, a word for process 0, all words under a name, an abort, farewell.
-constexpr char kPing = 'p', kWord = 'w', kWords = 'W', kAbort = 'a', kFarewell = 'f';
+// The first byte of a message: a ping, a word for process 0, all words under a name, an abort, one because
+// of a death, farewell.
+constexpr char kPing = 'p', kWord = 'w', kWords = 'W', kAbort = 'a', kDeath = 'd', kFarewell = 'f';
 
 int milliseconds_until(Clock::time_point deadline) {
   const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
@@ -349,7 +350,8 @@ void ControlLinks::read_from(Link& link) {
 void ControlLinks::handle(Link& link, char kind, std::string_view text) {
   if (kind == kFarewell) {
     link.farewell = true;
-  } else if (kind == kAbort) {
+  } else if (kind == kAbort || kind == kDeath) {
+    if (kind == kDeath && !aborted()) by_death_ = true;
     if (set_reason(std::string(text))) pass_on_abort(std::string(text));
   } else if (kind == kWord) {
     std::string name;
@@ -373,7 +375,10 @@ void ControlLinks::handle(Link& link, char kind, std::string_view text) {
 
 void ControlLinks::lost(Link& link, const std::string& how) {
   link.open = false;
-  if (!link.farewell && !parting_) abort(fmt::format("{} {}.", name_of(link.process), how));
+  if (!link.farewell && !parting_) {
+    if (!aborted()) by_death_ = true;
+    abort(fmt::format("{} {}.", name_of(link.process), how));
+  }
   std::lock_guard lock(mutex_);
   dead_[static_cast<std::size_t>(link.process)] = true;
   std::vector<std::string> names;
@@ -436,8 +441,12 @@ std::vector<std::string> ControlLinks::all_gather(const std::string& name,
   std::unique_lock lock(mutex_);
   const bool in_time =
       changed_.wait_for(lock, timeout_, [&] { return complete_.contains(name) || aborted(); });
-  const bool there = complete_.contains(name);  // even if someone aborted right after
-  if (!there && aborted()) throw PeerError("{}", reason_);
+  // Complete, even if someone aborted right after; but not where a dead process is missing.
+  const auto found = complete_.find(name);
+  const bool complete =
+      found != complete_.end() &&
+      std::find(found->second.begin(), found->second.end(), std::nullopt) == found->second.end();
+  if (!complete && aborted()) throw PeerError("{}", reason_);
   if (!in_time) {
     std::string missing = "the others";
     if (process_ == 0) {
@@ -478,7 +487,7 @@ bool ControlLinks::set_reason(const std::string& reason) {
 }
 
 void ControlLinks::pass_on_abort(const std::string& reason) {
-  for (const auto& link : links_) send(*link, kAbort, reason);
+  for (const auto& link : links_) send(*link, by_death() ? kDeath : kAbort, reason);
 }
 
 std::string ControlLinks::reason() const {

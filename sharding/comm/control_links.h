@@ -66,6 +66,8 @@ class ControlLinks {
   /// Ends the world: the reason reaches every process. The first one stays.
   void abort(const std::string& reason);
   bool aborted() const { return aborted_.load(std::memory_order_acquire); }
+  /// Whether it was aborted because a process has died: one that won't answer any more.
+  bool by_death() const { return by_death_.load(std::memory_order_acquire); }
   std::string reason() const;
   /// Called once, on a thread of this object or the one that aborts, after the world was aborted.
   void on_abort(std::function<void()> call);
@@ -102,7 +104,7 @@ class ControlLinks {
   std::vector<char> dead_;
   std::string reason_;
   std::function<void()> on_abort_;
-  std::atomic<bool> aborted_{false};
+  std::atomic<bool> aborted_{false}, by_death_{false};
   std::atomic<bool> parting_{false}, over_{false};
   int wake_ = -1;
   std::thread thread_;  // last: it starts when everything else is there

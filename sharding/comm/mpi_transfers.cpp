@@ -12,12 +12,24 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 
-constexpr std::chrono::milliseconds kToFallSilent{2000};
+// For an interrupted collective to come to rest; what a dead process has begun never does, and mpirun
+// kills the others a second after it.
+constexpr std::chrono::milliseconds kToFallSilent{2000}, kAfterADeath{200}, kForNewsOfADeath{500};
 constexpr std::int64_t kLongestMessage = std::int64_t{64} << 20;
 constexpr const char* kQuiet = "no buffer is touched any more";
 
-void check(int result, const char* call) {
+std::chrono::milliseconds patience(const MpiWorld& world) {
+  return world.links().by_death() ? kAfterADeath : kToFallSilent;
+}
+
+// An error is the consequence of a death more often than not, and that is the better reason.
+void check(const MpiWorld& world, int result, const char* call) {
   if (result == MPI_SUCCESS) return;
+  const auto deadline = Clock::now() + kForNewsOfADeath;
+  while (!world.links().aborted() && Clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  world.throw_if_aborted();
   char text[MPI_MAX_ERROR_STRING];
   int length = 0;
   MPI_Error_string(result, text, &length);
@@ -81,7 +93,7 @@ MpiWorld::Collective::~Collective() {
   }
   if (!world_.links_.aborted()) return;
   world_.quiet_if_idle();
-  const auto deadline = Clock::now() + kToFallSilent;
+  const auto deadline = Clock::now() + patience(world_);
   while (!world_.links_.heard(kQuiet, std::chrono::milliseconds(1)) && Clock::now() < deadline) {
     int found = 0;
     MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, world_.comm_, &found, MPI_STATUS_IGNORE);
@@ -91,7 +103,8 @@ MpiWorld::Collective::~Collective() {
 void MpiTransfers::send(int peer, const void* data, std::int64_t bytes) {
   const MpiRoute& route = routes_[static_cast<std::size_t>(peer)];
   for (std::int64_t at = 0; at < bytes; at += kLongestMessage) {
-    check(MPI_Isend(static_cast<const char*>(data) + at,
+    check(world_,
+          MPI_Isend(static_cast<const char*>(data) + at,
                     static_cast<int>(std::min(kLongestMessage, bytes - at)), MPI_BYTE,
                     route.process, route.send_tag, world_.comm(), &requests_.emplace_back()),
           "MPI_Isend");
@@ -104,7 +117,8 @@ void MpiTransfers::send(int peer, const void* data, std::int64_t bytes) {
 void MpiTransfers::receive(int peer, void* data, std::int64_t bytes) {
   const MpiRoute& route = routes_[static_cast<std::size_t>(peer)];
   for (std::int64_t at = 0; at < bytes; at += kLongestMessage) {
-    check(MPI_Irecv(static_cast<char*>(data) + at,
+    check(world_,
+          MPI_Irecv(static_cast<char*>(data) + at,
                     static_cast<int>(std::min(kLongestMessage, bytes - at)), MPI_BYTE,
                     route.process, route.receive_tag, world_.comm(), &requests_.emplace_back()),
           "MPI_Irecv");
@@ -119,7 +133,8 @@ bool MpiTransfers::test() {
   if (num_open_ == 0) return false;
   completed_.resize(requests_.size());
   int count = 0;
-  check(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count,
+  check(world_,
+        MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count,
                      completed_.data(), MPI_STATUSES_IGNORE),
         "MPI_Testsome");
   if (count == MPI_UNDEFINED) count = 0;
@@ -166,7 +181,7 @@ MpiTransfers::~MpiTransfers() {
     }
     return open;
   };
-  const auto deadline = Clock::now() + kToFallSilent;
+  const auto deadline = Clock::now() + patience(world_);
   BackOff back_off;
   while (receives() && Clock::now() < deadline) {
     if (!test()) back_off.pause();
