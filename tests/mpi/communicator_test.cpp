@@ -65,5 +65,51 @@ CommunicatorKind mpi() {
 
 INSTANTIATE_TEST_SUITE_P(Mpi, CommunicatorConformance, ::testing::Values(mpi()), kind_name);
 
+// A count that 31 bits don't hold; MPI's own are ints. Needs 2 GiB for each rank.
+TEST(MpiCountsSlow, MoreThanTwoToThe31BytesArrive) {
+  const std::int64_t numel = (std::int64_t{1} << 31) + 100;
+  mpi().run({}, [&](Member& member) {
+    std::vector<std::uint8_t> bytes(static_cast<std::size_t>(numel));
+    const auto value = [](std::int64_t i) { return static_cast<std::uint8_t>(i * 31 >> 7); };
+    if (member.rank() == 0) {
+      for (std::int64_t i = 0; i < numel; ++i) bytes[static_cast<std::size_t>(i)] = value(i);
+    }
+    member.communicator.broadcast(member.stream, "x", {bytes.data(), DType::kU8, numel}, 0);
+    member.stream.synchronize();
+    std::int64_t wrong = 0;
+    for (std::int64_t i = 0; i < numel; ++i)
+      wrong += bytes[static_cast<std::size_t>(i)] != value(i);
+    EXPECT_EQ(wrong, 0);
+  });
+}
+
+// Slices of many pieces of staging, the last one short.
+TEST(MpiStaging, SumsOfSlicesLargerThanTheStagingAreTheSumsOfRanks) {
+  const CommunicatorKind kind = mpi();
+  const std::int64_t count = 3 * (mpi_staging_bytes(kind.world_size) / 4) + 77;
+  mpi().run({}, [&](Member& member) {
+    const auto world = static_cast<std::int64_t>(member.world_size());
+    std::vector<float> full(static_cast<std::size_t>(world * count)),
+        out(static_cast<std::size_t>(count));
+    const auto value = [](std::int64_t rank, std::int64_t i) {
+      return static_cast<float>((i * 7 + rank * 13) % 1001) * 0.37f;
+    };
+    for (std::int64_t i = 0; i < world * count; ++i) {
+      full[static_cast<std::size_t>(i)] = value(member.rank(), i);
+    }
+    member.communicator.reduce_scatter(member.stream, "x",
+                                       {full.data(), DType::kF32, world * count},
+                                       {out.data(), DType::kF32, count});
+    member.stream.synchronize();
+    std::int64_t wrong = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+      float sum = value(0, member.rank() * count + i);
+      for (std::int64_t r = 1; r < world; ++r) sum += value(r, member.rank() * count + i);
+      wrong += out[static_cast<std::size_t>(i)] != sum;
+    }
+    EXPECT_EQ(wrong, 0);
+  });
+}
+
 }  // namespace
 }  // namespace sherd::sharding
