@@ -1,5 +1,7 @@
 #include "engine/main/train_command.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <chrono>
 #include <thread>
@@ -64,34 +66,47 @@ engine::ResolvedRecipe recipe_for(const engine::RecipeRequest& request, int num_
   return engine::resolve_recipe(with_ranks);
 }
 
-// Where others have failed, their reason has been printed by one that knows it first.
-bool any_own_failure(const std::vector<std::optional<ProcessEnd>>& ends) {
-  return std::any_of(ends.begin(), ends.end(), [](const auto& end) {
-    return end && end->exit_code != 0 && !end->consequence;
-  });
+bool is_failure(const ProcessEnd& end) {
+  return end.exit_code != 0 && !end.consequence && !is_stop(end.exit_code);
+}
+
+// What rank 0 ends a stopped run with is everybody's code: its farewell may look like a failure to ranks
+// that were about to leave.
+int stop_code(const std::vector<std::optional<ProcessEnd>>& ends) {
+  int code = 0;
+  for (const auto& end : ends) {
+    if (!end || is_failure(*end)) return 0;
+    if (is_stop(end->exit_code)) code = end->exit_code;
+  }
+  return code;
 }
 
 int leave(sharding::Processes& processes, const ProcessEnd& end, const std::string& label) {
-  const bool failed = end.exit_code != 0 && !is_stop(end.exit_code);
-  if (failed) processes.links().abort(label + end.message);
+  // mpirun sends it as soon as one process has failed, while another may have something to print.
+  ::signal(SIGTERM, SIG_IGN);
+  if (is_failure(end)) processes.links().abort(label + end.message);
   const bool aborted = processes.links().aborted();
   // Those that have ended well wait for the others, however long these write.
   const auto ends =
       processes.end(end, aborted ? milliseconds(kForLastWords) : std::chrono::hours(24));
-  int stopped = 0;
-  for (const auto& other : ends) {
-    if (other && is_stop(other->exit_code)) stopped = std::max(stopped, other->exit_code);
-  }
   const auto own = static_cast<std::size_t>(processes.index());
-  const bool speak = speaks(ends, own, end) && !(end.consequence && any_own_failure(ends));
-  if (end.exit_code != 0 && speak)
-    print(end.message, failed && !end.consequence && !all_say(ends, end.message) ? label : "");
+  if (const int code = stop_code(ends)) {
+    if (is_stop(end.exit_code)) print(end.message, "");
+    return code;
+  }
   if (!aborted) {
     sharding::finish_mpi();
-    return end.exit_code != 0 ? end.exit_code : stopped;
+    return end.exit_code;
+  }
+  // What others have failed with is said by them.
+  const bool reason_is_said =
+      end.consequence && std::any_of(ends.begin(), ends.end(),
+                                     [](const auto& other) { return other && is_failure(*other); });
+  if (end.exit_code != 0 && speaks(ends, own, end) && !reason_is_said) {
+    print(end.message, end.consequence || all_say(ends, end.message) ? "" : label);
   }
   // mpirun returns the code of the first that ends: the one with a reason of its own.
-  if (end.consequence) std::this_thread::sleep_for(milliseconds(300));
+  if (!is_failure(end)) std::this_thread::sleep_for(milliseconds(300));
   return end.exit_code != 0 ? end.exit_code : kPeer;
 }
 
@@ -103,6 +118,7 @@ int train(const engine::RecipeRequest& request) {
     return 0;
   }
   const std::shared_ptr<sharding::Processes> processes = sharding::join_mpi(kToConnect);
+  processes->links().set_timeout(sharding::kDefaultPeerTimeout);  // some read their data for long
   ProcessEnd end;
   try {
     engine::train(recipe_for(request, processes->count()), processes);

@@ -148,7 +148,7 @@ TEST_F(Failures, AProcessThatThrowsIsNamedWithItsMachine) {
   const auto outcome =
       mpirun({"-n", "1", SHERD_PROGRAM, "train", recipe, ":", "-n", "1", SHERD_PROGRAM, "train",
               recipe, "--set", "data.validation_path=" + folder_.file("nowhere.txt")});
-  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.exit_code, 3) << outcome.err;
   expect_line(outcome.err, "sherd: process 1 on ");
   expect_line(outcome.err, "nowhere.txt");
 }

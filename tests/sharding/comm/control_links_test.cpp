@@ -19,7 +19,7 @@ namespace sherd::sharding {
 namespace {
 
 using std::chrono::milliseconds;
-constexpr milliseconds kPatience{60'000};
+constexpr milliseconds kPatience{10'000};
 
 // A connection to whom the address names, on which `bytes` have been sent.
 int stranger(const std::string& address, const std::string& bytes) {
