@@ -14,9 +14,10 @@ pkg_check_modules(ICU REQUIRED IMPORTED_TARGET icu-uc)
 pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 find_package(ZLIB REQUIRED)
 
-# Ranks in many processes; without it they are threads of one. Sanitizers don't see through it.
+# Ranks in many processes; without it they are threads of one. Sanitizers don't see through it, and GPUs
+# of several processes aren't used yet.
 set(SHERD_MPI OFF)
-if(NOT SHERD_SANITIZE AND NOT SHERD_FUZZ)
+if(NOT SHERD_SANITIZE AND NOT SHERD_FUZZ AND NOT SHERD_CUDA)
   pkg_check_modules(MPI IMPORTED_TARGET ompi-c)
   if(MPI_FOUND)
     set(SHERD_MPI ON)

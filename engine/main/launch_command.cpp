@@ -72,8 +72,8 @@ std::vector<std::string> LaunchCommand::mpirun_arguments() const {
 int LaunchCommand::run() const {
   if (sharding::mpi_library().empty()) {
     throw UsageError(
-        "sherd launch needs MPI, and this program was built without it: install libopenmpi-dev and "
-        "openmpi-bin and build again, or use --ranks for threads of one process.");
+        "sherd launch needs MPI, and this program was built without it: build the cpu preset where "
+        "libopenmpi-dev and openmpi-bin are installed, or use --ranks for threads of one process.");
   }
   std::vector<std::string> words = mpirun_arguments();
   std::vector<char*> arguments;

@@ -10,8 +10,9 @@ std::int64_t mpi_staging_bytes(int) {
 
 std::unique_ptr<Processes> join_mpi(std::chrono::milliseconds) {
   throw UsageError(
-      "mpirun started {} processes, but this program was built without MPI: install libopenmpi-dev "
-      "and openmpi-bin and build again, or start one process with --ranks.",
+      "mpirun started {} processes, but this program was built without MPI: build the cpu preset "
+      "where "
+      "libopenmpi-dev and openmpi-bin are installed, or start one process with --ranks.",
       num_processes_started());
 }
 
