@@ -133,8 +133,9 @@ TEST(ControlLinks, StrangersAreTurnedAway) {
   run(
       2, [](ControlLinks& links) { links.all_gather("all are here", ""); },
       [&](const std::string& address) {
-        std::string wrong(36, '0'), number_of_nobody = address.substr(0, 32) + "\x07";
+        std::string wrong(32, '0'), number_of_nobody = address.substr(0, 32) + "\x07";
         number_of_nobody.append(3, '\0');
+        wrong.append({1, 0, 0, 0});  // the number of one that is still to come
         strangers = {stranger(address, wrong), stranger(address, "GET / HTTP/1.1\r\n\r\n"),
                      stranger(address, ""), stranger(address, number_of_nobody)};
       });
