@@ -14,6 +14,17 @@ pkg_check_modules(ICU REQUIRED IMPORTED_TARGET icu-uc)
 pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 find_package(ZLIB REQUIRED)
 
+# Ranks in many processes; without it they are threads of one. Sanitizers don't see through it, and GPUs
+# of several processes aren't used yet.
+set(SHERD_MPI OFF)
+if(NOT SHERD_SANITIZE AND NOT SHERD_FUZZ AND NOT SHERD_CUDA)
+  pkg_check_modules(MPI IMPORTED_TARGET ompi-c)
+  if(MPI_FOUND)
+    set(SHERD_MPI ON)
+    target_compile_definitions(PkgConfig::MPI INTERFACE OMPI_SKIP_MPICXX)  # the C interface alone
+  endif()
+endif()
+
 if(SHERD_CUDA)
   # 13 is what is compiled and linked here; 12, for drivers before 580, is untried.
   find_package(CUDAToolkit 12 REQUIRED)

@@ -1,10 +1,10 @@
 # A layer is a top-level folder and becomes one library, sherd_<folder>.
 #
-# What needs CUDA lies in `cuda/` folders, in core/cuda*.cpp or in sharding/comm/nccl.cpp; its twin
-# for a build without CUDA is called no_<library>.cpp. One of the two is compiled, and nobody who
-# calls them can tell which. `main/` holds programs.
+# What needs CUDA lies in `cuda/` folders, in core/cuda*.cpp or in sharding/comm/nccl.cpp, what needs
+# MPI in sharding/comm/mpi*.cpp; its twin for a build without is called no_<library>.cpp. One of the two
+# is compiled, and nobody who calls them can tell which. `main/` holds programs.
 function(sherd_layer name)
-  cmake_parse_arguments(ARG "" "" "LINK;CUDA_LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "LINK;CUDA_LINK;MPI_LINK" ${ARGN})
   file(GLOB_RECURSE sources RELATIVE ${CMAKE_SOURCE_DIR} CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${name}/*.cpp)
   list(FILTER sources EXCLUDE REGEX "/main/")
   set(layer_kind STATIC)
@@ -16,6 +16,12 @@ function(sherd_layer name)
     list(APPEND ARG_LINK ${ARG_CUDA_LINK})
   else()
     list(FILTER sources EXCLUDE REGEX "/cuda/|/(cuda|nccl)[^/]*\\.cpp$")
+  endif()
+  if(SHERD_MPI)
+    list(FILTER sources EXCLUDE REGEX "/no_mpi\\.cpp$")
+    list(APPEND ARG_LINK ${ARG_MPI_LINK})
+  else()
+    list(FILTER sources EXCLUDE REGEX "/mpi[^/]*\\.cpp$")
   endif()
   # With CUDA they are shared: a dozen programs each with all kernels inside would be too large to
   # carry to a machine (./dev bundle).

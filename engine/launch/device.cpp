@@ -35,7 +35,9 @@ int compute_threads(const Recipe& recipe) {
 LaunchOptions launch_options(const Recipe& recipe, std::shared_ptr<const Machine> machine) {
   LaunchOptions launch;
   launch.mesh = mesh_of(recipe);
-  launch.threads_per_rank = static_cast<int>(recipe.run.num_threads);
+  const int decided = machine->traits().threads_per_rank;
+  launch.threads_per_rank = decided > 0 ? decided : static_cast<int>(recipe.run.num_threads);
+  launch.peer_timeout = std::chrono::seconds(recipe.run.peer_timeout);
   launch.machine = std::move(machine);
   return launch;
 }

@@ -45,8 +45,13 @@ std::unique_ptr<sharding::Rank> make_rank(const LaunchOptions& options, int r,
   rank->memory =
       options.plan ? machine.make_memory(options.plan(r)) : std::make_unique<HeapAllocator>();
   if (separate_memory) rank->host_memory = machine.make_host_memory(options.host_plan(r));
+  if (const std::int64_t bytes = machine.traits().staging_bytes; bytes > 0) {
+    rank->staging = rank->memory->acquire(sharding::staging_buffer(bytes));
+    rank->groups->stage_reductions_in(rank->staging.tensor());
+  }
   const int threads = options.compute_threads();
-  const bool own_cores = threads * options.world_size() <= num_usable_cores();
+  const bool own_cores =
+      threads * machine.ranks_here(options.world_size()).on_host <= num_usable_cores();
   rank->make_stream = [&options, r, threads, own_cores](StreamPurpose purpose,
                                                         const std::string& name) {
     return options.machine->make_stream(
@@ -88,6 +93,7 @@ void run_ranks(const LaunchOptions& options, const std::function<void(sharding::
   const auto rendezvous = options.world_size() == 1
                               ? sharding::make_single_rendezvous()
                               : options.machine->make_rendezvous(options.peer_timeout);
+  const RanksHere here = options.machine->ranks_here(options.world_size());
   FirstError first_error;
   const auto run_rank = [&](int r) {
     std::unique_ptr<sharding::Rank> rank;
@@ -102,20 +108,20 @@ void run_ranks(const LaunchOptions& options, const std::function<void(sharding::
     }
   };
   std::vector<std::thread> threads;
-  threads.reserve(static_cast<std::size_t>(options.world_size()));
-  int started = 1;  // rank 0 is this thread
+  threads.reserve(static_cast<std::size_t>(here.count));
+  int started = 1;  // the first rank is this thread
   try {
-    for (; started < options.world_size(); ++started) {
-      threads.push_back(
-          start_thread(fmt::format("for rank {} of {}", started, options.world_size()),
-                       [&run_rank, r = started] { run_rank(r); }));
+    for (; started < here.count; ++started) {
+      const int r = here.first + started;
+      threads.push_back(start_thread(fmt::format("for rank {} of {}", r, options.world_size()),
+                                     [&run_rank, r] { run_rank(r); }));
     }
   } catch (const std::exception& error) {
     // Those that have started would wait for those that never will.
     first_error.set(std::current_exception());
     rendezvous->abort(error.what());
   }
-  if (started == options.world_size()) run_rank(0);
+  if (started == here.count) run_rank(here.first);
   for (std::thread& thread : threads) thread.join();
   first_error.rethrow();
 }

@@ -2,7 +2,8 @@
 ///
 /// On a CPU ranks share the cores: cores / ranks compute threads each, at least one; a rank of a GPU
 /// has one. If one rank throws, the whole world is aborted with the reason (Rendezvous::abort), so that
-/// the others stop instead of waiting; `run_ranks` then rethrows the first error.
+/// the others stop instead of waiting; `run_ranks` then rethrows the first error. Where the world has
+/// several processes, each calls `run_ranks` for its own ranks.
 #pragma once
 
 #include <chrono>
@@ -38,8 +39,8 @@ struct LaunchOptions {
 /// were asked for, or a fair share of the cores.
 int threads_of_rank(DeviceKind device, int asked, int world_size);
 
-/// Runs `body` on every rank, each on its own thread (rank 0 on the caller's), and returns when all have ended. `body`
-/// builds what it needs and does its work inside `rank.guard`.
+/// Runs `body` on every rank of this process, each on its own thread (the first on the caller's), and
+/// returns when all have ended. `body` builds what it needs and does its work inside `rank.guard`.
 /// Errors   the first that a rank threw; TrainingError if the machine refuses a rank's thread.
 void run_ranks(const LaunchOptions& options, const std::function<void(sharding::Rank&)>& body);
 

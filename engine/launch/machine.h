@@ -12,7 +12,7 @@
 
 #include "core/cuda_device.h"
 #include "core/memory_plan.h"
-#include "sharding/comm/rendezvous.h"
+#include "sharding/comm/processes.h"
 
 namespace sherd::engine {
 
@@ -20,6 +20,14 @@ namespace sherd::engine {
 struct DeviceTraits {
   DeviceKind kind = DeviceKind::kCpu;
   bool separate_memory = false;  ///< its memory isn't the host's: ranks have a plan for either
+  std::int64_t staging_bytes =
+      0;                     ///< of each rank's reductions, where ranks are in several processes
+  int threads_per_rank = 0;  ///< if the machine decides; 0: as the recipe says
+};
+
+/// The ranks that are threads of this process, and how many share its host's cores and memory.
+struct RanksHere {
+  int first = 0, count = 1, on_host = 1;
 };
 
 /// The machine itself, unless a class says otherwise: ranks are threads on the processor's cores.
@@ -27,6 +35,10 @@ class Machine {
  public:
   virtual ~Machine() = default;
   virtual DeviceTraits traits() const { return {}; }
+
+  virtual RanksHere ranks_here(int world_size) const { return {0, world_size, world_size}; }
+  /// All processes that have ranks of this world; null: this one alone.
+  virtual sharding::Processes* processes() const { return nullptr; }
 
   /// The calling thread is rank r's from now on.
   virtual void bind_rank(int /*r*/) const {}

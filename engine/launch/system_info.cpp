@@ -14,6 +14,7 @@
 
 #include "kernels/isa.h"
 #include "kernels/libraries.h"
+#include "sharding/comm/mpi.h"
 #include "sharding/comm/nccl.h"
 
 namespace sherd::engine {
@@ -147,6 +148,8 @@ std::string system_info() {
   line("build",
        fmt::format("{}, g++ {}, C++{}", SHERD_BUILD_TYPE, __VERSION__, __cplusplus / 100 % 100));
   line("libraries", SHERD_LIBRARIES);
+  const std::string mpi = sharding::mpi_library();
+  line("processes", mpi.empty() ? "one: built without MPI" : "one or more, with " + mpi);
   line("devices", "cpu");
   const CudaSystem cuda = cuda_system();
   for (const std::string& text : gpu_lines(cuda)) line("", text);

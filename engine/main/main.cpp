@@ -2,30 +2,26 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
-#include <algorithm>
-#include <new>
-
 #include "core/error.h"
 #include "engine/launch/system_info.h"
 #include "engine/main/checkpoint_commands.h"
 #include "engine/main/command_line.h"
+#include "engine/main/failure.h"
 #include "engine/main/init_command.h"
+#include "engine/main/launch_command.h"
 #include "engine/main/plan_command.h"
 #include "engine/main/runs_command.h"
 #include "engine/main/sample_command.h"
 #include "engine/main/score_command.h"
 #include "engine/main/standard_streams.h"
 #include "engine/main/tokenize_command.h"
+#include "engine/main/train_command.h"
 #include "engine/recipe/recipe.h"
 #include "engine/recipe/text.h"
-#include "engine/run/run.h"
 
 namespace {
 
 using sherd::engine::RecipeRequest;
-
-constexpr int kUnexpected = 1;
-constexpr int kNoMemory = 5;  // a TrainingError's
 
 struct RecipeOptions {
   bool help_fields = false;
@@ -59,7 +55,7 @@ void print_recipe(const RecipeRequest& request, const RecipeOptions& options) {
   fmt::print("{}", text);
 }
 
-void run(int argc, char** argv) {
+int run(int argc, char** argv) {
   CLI::App app("Sherd trains transformers with sharded state (ZeRO stages 0 to 3).", "sherd");
   app.set_version_flag("--version", fmt::format("sherd {}", sherd::engine::version()));
   app.require_subcommand(1);
@@ -83,6 +79,7 @@ void run(int argc, char** argv) {
   CLI::App* init = app.add_subcommand("init", "Write a first recipe for a folder of texts");
   const sherd::main::InitCommand init_command(*init);
   const sherd::main::TokenizeCommand tokenize_command(app);
+  const sherd::main::LaunchCommand launch_command(app);
   CLI::App* info =
       app.add_subcommand("info", "Print version, libraries and what this machine offers");
 
@@ -91,11 +88,12 @@ void run(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::Success& help_or_version) {
     app.exit(help_or_version);  // prints it
-    return;
+    return 0;
   } catch (const CLI::ParseError& error) {
     throw sherd::UsageError("{}", sherd::main::explain(app, error, argc, argv));
   }
-  if (*train) sherd::engine::train(sherd::engine::resolve_recipe(request));
+  if (*train) return sherd::main::train(request);
+  if (launch_command) return launch_command.run();
   if (*recipe) print_recipe(request, options);
   if (*plan) plan_command.run();
   checkpoints.run_chosen();
@@ -105,15 +103,7 @@ void run(int argc, char** argv) {
   if (*init) init_command.run();
   if (tokenize_command) tokenize_command.run();
   if (*info) fmt::print("{}", sherd::engine::system_info());
-}
-
-int fail(int exit_code, std::string message) {
-  // One line, whatever a file name or a library's message holds.
-  std::replace_if(
-      message.begin(), message.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; },
-      ' ');
-  sherd::main::print_error("sherd: " + message);
-  return exit_code;
+  return 0;
 }
 
 // Kernels keep panels of some 200 KiB on the stack. This thread's stack grows when it is touched, and
@@ -130,19 +120,14 @@ int main(int argc, char** argv) {
   grow_stack();
   sherd::main::open_closed_streams();
   try {
-    run(argc, argv);
+    const int exit_code = run(argc, argv);
     const std::string problem = sherd::main::output_problem();
-    return problem.empty() ? 0 : fail(kUnexpected, problem);
-  } catch (const sherd::engine::RecipeErrors& errors) {
-    for (const std::string& line : errors.lines()) fail(errors.exit_code(), line);
-    return errors.exit_code();
-  } catch (const sherd::Error& error) {
-    return fail(error.exit_code(), error.what());
-  } catch (const std::bad_alloc&) {
-    return fail(kNoMemory,
-                "this machine, or a limit on this process (ulimit -v), has no memory left for what "
-                "the program holds beside the plan; sherd plan says what a recipe needs.");
-  } catch (const std::exception& error) {
-    return fail(kUnexpected, error.what());
+    if (problem.empty()) return exit_code;
+    sherd::main::print_error("sherd: " + problem);
+    return sherd::main::kUnexpected;
+  } catch (...) {
+    const sherd::main::Failure failure = sherd::main::failure_of(std::current_exception());
+    for (const std::string& line : failure.lines) sherd::main::print_error("sherd: " + line);
+    return failure.exit_code;
   }
 }

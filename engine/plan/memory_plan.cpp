@@ -6,6 +6,7 @@
 #include "engine/train/token_feed.h"
 #include "engine/train/training_step.h"
 #include "sharding/mesh/mirrored_buffer.h"
+#include "sharding/mesh/process_groups.h"
 
 namespace sherd::engine {
 namespace {
@@ -59,6 +60,7 @@ std::vector<BufferSpec> run_buffers(const TrainingOptions& options, const Memory
   std::vector<BufferSpec> buffers = training_buffers(options, request);
   append(buffers, evaluation_buffers(options, request.mesh.world_size()));
   append(buffers, batch_buffers(options));
+  if (request.staging_bytes > 0) buffers.push_back(sharding::staging_buffer(request.staging_bytes));
   append(buffers, checkpoint_buffers(options, request.saves, sharding_plan(options, request.mesh)));
   return buffers;
 }

@@ -18,6 +18,7 @@ struct MemoryRequest {
   /// The device's memory isn't the host's, as a GPU's: what host code alone needs isn't in it, and
   /// what both need has a twin on the host.
   bool separate_memory = false;
+  std::int64_t staging_bytes = 0;  ///< of reductions, where ranks are in several processes
 };
 
 /// Everything that `ShardedModel` and `TrainingStep` acquire.

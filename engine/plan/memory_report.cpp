@@ -128,7 +128,10 @@ DeviceLimit device_limit(const Recipe& recipe, std::optional<std::int64_t> devic
 }
 
 std::int64_t needed_bytes(const WorldPlan& plan, const DeviceLimit& limit) {
-  return limit.shared ? plan.all_arenas_bytes() : plan.worst().arena_bytes();
+  const std::int64_t worst = plan.worst().arena_bytes();
+  if (!limit.shared) return worst;
+  const bool whole_world = limit.num_ranks == 0 || limit.num_ranks == plan.world_size();
+  return whole_world ? plan.all_arenas_bytes() : worst * limit.num_ranks;
 }
 
 std::string need_sentence(const Recipe& recipe, const WorldPlan& world, const DeviceLimit& limit) {
@@ -146,7 +149,7 @@ std::string need_sentence(const Recipe& recipe, const WorldPlan& world, const De
                   world.world_size(), world.world_size() == 1 ? "" : "s",
                   unit.text(plan.arena_bytes()), unit.name, parts);
   if (limit.shared && world.world_size() > 1) {
-    sentence += fmt::format(", {} together", human_bytes(world.all_arenas_bytes()));
+    sentence += fmt::format(", {} together", human_bytes(needed_bytes(world, limit)));
   }
   return sentence;
 }

@@ -43,6 +43,7 @@ struct DeviceLimit {
   std::int64_t bytes = 0;
   bool shared = false;  ///< by all ranks of the process; otherwise each rank has as much
   std::string origin;   ///< "--device-memory", "memory.device_memory", "this machine"
+  int num_ranks = 0;    ///< that share it; 0: the world
 };
 /// `device_memory` (a person's --device-memory), else the recipe's memory.device_memory, each for
 /// one rank; else what this machine or its control group allows, shared by all ranks, or what its

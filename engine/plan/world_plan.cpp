@@ -66,11 +66,13 @@ WorldPlan::WorldPlan(const TrainingOptions& options, MemoryRequest request) {
 WorldPlan plan_world(const Recipe& recipe, const DeviceTraits& device) {
   return {training_options(recipe),
           {.mesh = mesh_of(recipe),
-           .num_threads = compute_threads(recipe),
+           .num_threads =
+               device.threads_per_rank > 0 ? device.threads_per_rank : compute_threads(recipe),
            .saves = recipe.checkpoint.saves(),
            .device = device.kind,
            .deterministic = recipe.run.deterministic,
-           .separate_memory = device.separate_memory}};
+           .separate_memory = device.separate_memory,
+           .staging_bytes = device.staging_bytes}};
 }
 
 WorldPlan plan_world(const Recipe& recipe) {

@@ -73,7 +73,8 @@ struct Recipe {
     bool share_device = false;  ///< several ranks on one GPU
     bool deterministic = true;  ///< on GPUs: the same bits in every run
     bool cuda_graphs = false;
-    std::int64_t num_threads = 0;  ///< compute threads per rank; 0 = cores / ranks, at least one
+    std::int64_t num_threads = 0;   ///< compute threads per rank; 0 = cores / ranks, at least one
+    std::int64_t peer_timeout = 0;  ///< seconds
   } run;
 
   struct Model {

@@ -43,10 +43,23 @@ std::string made(Disk& disk, std::string path) {
 }  // namespace
 
 OutputFolder::OutputFolder(Disk& disk, const std::string& path)
-    : disk_(disk), path_(made(disk, path)), lock_(disk, path_) {}
+    : disk_(disk), path_(made(disk, path)) {
+  lock_.emplace(disk, path_);
+}
+
+OutputFolder OutputFolder::of_another_process(Disk& disk, const std::string& path) {
+  if (::access((path + "/.").c_str(), W_OK | X_OK) != 0) {
+    throw UsageError(
+        "run.output_dir {}: {}. All processes write to one folder: put it where each of "
+        "their machines sees it.",
+        path, std::strerror(errno));
+  }
+  return {disk, path, Others{}};
+}
 
 void OutputFolder::replace(std::string_view name, std::string_view text) const {
-  lock_.check();
+  CHECK(lock_, "{} is written by the process that has its lock", name);
+  lock_->check();
   checkpoint::replace_file(disk_, file(name), text);
 }
 

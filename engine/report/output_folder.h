@@ -6,6 +6,7 @@
 /// may have been removed or given to another run meanwhile: the lock is checked before each write.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -18,19 +19,27 @@ class OutputFolder {
   /// Makes the folder, durably, and locks it: before anything is computed.
   /// Errors   UsageError if it can't be made or written to, or another run has it.
   OutputFolder(checkpoint::Disk& disk, const std::string& path);
+  /// The folder that another process of the same run has made and locked.
+  /// Errors   UsageError if it isn't there, or this process can't write to it.
+  static OutputFolder of_another_process(checkpoint::Disk& disk, const std::string& path);
 
   const std::string& path() const { return path_; }
   std::string file(std::string_view name) const { return path_ + "/" + std::string(name); }
   checkpoint::Disk& disk() const { return disk_; }
-  const checkpoint::OutputLock& lock() const { return lock_; }
+  /// Null where another process has it.
+  const checkpoint::OutputLock* lock() const { return lock_ ? &*lock_ : nullptr; }
 
   /// Replaces the file as a whole, durably. Errors   DataError naming it; LockLost.
   void replace(std::string_view name, std::string_view text) const;
 
  private:
+  struct Others {};
+  OutputFolder(checkpoint::Disk& disk, const std::string& path, Others)
+      : disk_(disk), path_(path) {}
+
   checkpoint::Disk& disk_;
   std::string path_;
-  checkpoint::OutputLock lock_;
+  std::optional<checkpoint::OutputLock> lock_;
 };
 
 }  // namespace sherd::engine

@@ -80,15 +80,15 @@ class RankRun {
   void begin_metrics() {
     const std::string path = context_.output.file("metrics.jsonl");
     checkpoint::Disk& disk = context_.output.disk();
-    context_.output.lock().check();
+    context_.output.lock()->check();
     keep_metrics_of(path, first_step_, evaluation_was_put_off(), disk);
-    metrics_.emplace(
-        path, MetricsWriter::Existing::kContinue,
-        MetricsOptions{&disk, &context_.output.lock(),
-                       [this](const std::string& text) { context_.progress.message(text); }});
+    metrics_.emplace(path, MetricsWriter::Existing::kContinue,
+                     MetricsOptions{&disk, context_.output.lock(), [this](const std::string& text) {
+                                      context_.progress.message(text);
+                                    }});
     metrics_->wait_for_room(context_.checkpoints.saves);
     if (recipe_.metrics.tensorboard) {
-      curves_.emplace(disk, context_.output.file("tensorboard"), context_.output.lock(),
+      curves_.emplace(disk, context_.output.file("tensorboard"), *context_.output.lock(),
                       first_step_,
                       [this](const std::string& text) { context_.progress.message(text); });
     }

@@ -1,6 +1,7 @@
 #include "engine/run/run.h"
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <sstream>
 
@@ -9,12 +10,14 @@
 #include "engine/data/utf8.h"
 #include "engine/huggingface/model_files.h"
 #include "engine/launch/device.h"
+#include "engine/launch/process_machine.h"
 #include "engine/model/parameters.h"
 #include "engine/plan/memory_report.h"
 #include "engine/recipe/model_from.h"
 #include "engine/recipe/stored.h"
 #include "engine/report/output_folder.h"
 #include "engine/report/progress.h"
+#include "engine/run/agreement.h"
 #include "engine/run/rank_run.h"
 #include "engine/saving/initial_weights.h"
 #include "engine/saving/resume_check.h"
@@ -83,7 +86,7 @@ CheckpointOptions checkpoint_options(const ResolvedRecipe& resolved, const data:
           .folder = current_folder(),
           .vocabulary = dataset.text().characters(),
           .disk = &output.disk(),
-          .lock = &output.lock()};
+          .lock = output.lock()};
 }
 
 // What isn't the model's is an error before anything is written.
@@ -112,10 +115,45 @@ std::string unlike_folder(checkpoint::Disk& disk, const Recipe& recipe) {
   return text.empty() ? "" : fmt::format("unlike {}:{}", folder, text);
 }
 
+// What each process has measured of its ranks; all of it on process 0, the others don't wait.
+std::vector<MeasuredMemory> of_all_processes(sharding::Processes* processes, const RanksHere& here,
+                                             std::vector<MeasuredMemory> measured,
+                                             std::int64_t& resident_bytes) {
+  static_assert(std::is_trivially_copyable_v<MeasuredMemory>);
+  if (!processes) return measured;
+  sharding::ControlLinks& links = processes->links();
+  std::string word(reinterpret_cast<const char*>(&resident_bytes), sizeof resident_bytes);
+  for (int r = here.first; r < here.first + here.count; ++r) {
+    word.append(reinterpret_cast<const char*>(&measured[static_cast<std::size_t>(r)]),
+                sizeof(MeasuredMemory));
+  }
+  if (processes->index() > 0) {
+    links.say("measured memory", word);
+    return measured;
+  }
+  std::size_t r = 0;
+  resident_bytes = 0;
+  for (const std::string& text : links.all_gather("measured memory", word)) {
+    std::int64_t bytes = 0;
+    std::memcpy(&bytes, text.data(), sizeof bytes);
+    resident_bytes += bytes;
+    for (int i = 0; i < here.count; ++i, ++r) {
+      std::memcpy(&measured[r],
+                  text.data() + sizeof bytes + sizeof(MeasuredMemory) * static_cast<std::size_t>(i),
+                  sizeof(MeasuredMemory));
+    }
+  }
+  return measured;
+}
+
 }  // namespace
 
 void train(const ResolvedRecipe& resolved) {
   train(resolved, choose_machine(resolved.values));
+}
+
+void train(const ResolvedRecipe& resolved, std::shared_ptr<sharding::Processes> processes) {
+  train(resolved, process_machine(std::move(processes), resolved.values));
 }
 
 void train(const ResolvedRecipe& resolved, std::shared_ptr<const Machine> machine,
@@ -124,18 +162,25 @@ void train(const ResolvedRecipe& resolved, std::shared_ptr<const Machine> machin
   const Recipe& recipe = resolved.values;
   const TrainingOptions options = training_options(recipe);
   const WorldPlan plan = plan_world(recipe, machine->traits());
-  const auto too_large = check_fits(resolved, plan, device_limit(recipe));
+  const RanksHere here = machine->ranks_here(static_cast<int>(recipe.world_size()));
+  sharding::Processes* const processes = machine->processes();
+  const bool first =
+      here.first == 0;  // of all processes: the one that prints, and writes the files
+  DeviceLimit limit = device_limit(recipe);
+  limit.num_ranks = here.on_host;
+  const auto too_large = check_fits(resolved, plan, limit);
   check_first_weights(disk, recipe, options);
   const auto dataset = data::open_dataset(data_options(recipe));
   // A prompt that the vocabulary can't spell is an error now, not after the last step.
   if (recipe.training.sample_tokens > 0) dataset->text().ids(recipe.training.sample_prompt);
   const data::Batcher batcher(dataset, batch_shape(recipe));
   require_utf8(resolved);
-  const OutputFolder output(disk, recipe.run.output_dir);
+  if (processes) require_same(*processes, facts_of_run(recipe, dataset->fingerprint()));
+  const OutputFolder output = shared_output_folder(processes, disk, recipe.run.output_dir);
   const CheckpointOptions checkpoints = checkpoint_options(resolved, *dataset, output);
-  if (checkpoints.saves) checkpoint::prepare_checkpoints(disk, output.path());
+  if (first && checkpoints.saves) checkpoint::prepare_checkpoints(disk, output.path());
   const std::string& from = recipe.model.from;
-  if (!from.empty()) huggingface::keep_files(disk, output.path(), from);
+  if (first && !from.empty()) huggingface::keep_files(disk, output.path(), from);
 
   Trace trace;
   LaunchOptions launch = launch_options(recipe, std::move(machine));
@@ -143,14 +188,18 @@ void train(const ResolvedRecipe& resolved, std::shared_ptr<const Machine> machin
   launch.plan = [&](int r) { return plan.of(r); };
   launch.host_plan = [&](int r) { return plan.host_of(r); };
 
-  Progress progress;
-  progress.message(model_line(options, recipe));
-  for (const std::string& note : resolved.notes) progress.message(note);
-  if (const std::string text = unlike_folder(disk, recipe); !text.empty()) progress.message(text);
-  progress.message(dataset->summary());
-  progress.message(device_line(launch));
-  progress.message(memory_table(plan));
-  if (too_large) progress.message("warning: " + *too_large);
+  // mpirun gives a process a terminal of its own, and passes on what it reads there line by line.
+  Progress progress = processes ? Progress(stdout, /*in_place=*/false, 0) : Progress();
+  const auto say = [&](const std::string& text) {
+    if (first) progress.message(text);
+  };
+  say(model_line(options, recipe));
+  for (const std::string& note : resolved.notes) say(note);
+  if (const std::string text = unlike_folder(disk, recipe); !text.empty()) say(text);
+  say(dataset->summary());
+  say(device_line(launch));
+  say(memory_table(plan));
+  if (too_large) say("warning: " + *too_large);
   const RunContext context{.recipe = recipe,
                            .options = options,
                            .batcher = batcher,
@@ -159,15 +208,19 @@ void train(const ResolvedRecipe& resolved, std::shared_ptr<const Machine> machin
                            .trace = trace,
                            .checkpoints = checkpoints,
                            .stated_peak = launch.machine->stated_peak(options.model.dtype)};
-  install_stop_handlers(recipe.checkpoint.saves()
-                            ? std::optional(std::chrono::seconds(recipe.checkpoint.stop_deadline))
-                            : std::nullopt);
+  // Among processes also without checkpoints: mpirun's SIGTERM after the death of one must not keep the
+  // others from saying who has died.
+  const bool asks = recipe.checkpoint.saves() || processes;
+  install_stop_handlers(asks ? std::optional(std::chrono::seconds(recipe.checkpoint.stop_deadline))
+                             : std::nullopt);
   std::vector<MeasuredMemory> measured(static_cast<std::size_t>(launch.world_size()));
   run_ranks(launch, [&](sharding::Rank& rank) {
     run_rank(context, rank);
     measured[rank.rank] = measured_memory(rank);
   });
-  const std::int64_t resident_bytes = peak_resident_bytes();
+  std::int64_t resident_bytes = peak_resident_bytes();
+  measured = of_all_processes(processes, here, std::move(measured), resident_bytes);
+  if (!first) return;
   output.replace("memory.json", memory_json(plan, measured, resident_bytes));
   progress.message(memory_comparison(plan, measured, resident_bytes));
   if (recipe.metrics.trace_steps) {

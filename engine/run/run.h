@@ -10,6 +10,8 @@ namespace sherd::engine {
 /// Trains as the recipe says; returns when the run has ended well, with the checkpoint that it
 /// promised, throws a sherd::Error otherwise. Output that nobody reads any more is dropped.
 void train(const ResolvedRecipe& recipe);
+/// In each of several processes, with its share of the ranks. Process 0 prints and writes the files.
+void train(const ResolvedRecipe& recipe, std::shared_ptr<sharding::Processes> processes);
 /// On `device` instead of what the recipe names, and on `disk` all that it writes; for tests.
 void train(const ResolvedRecipe& recipe, std::shared_ptr<const Machine> machine,
            checkpoint::Disk& disk = checkpoint::posix_disk());

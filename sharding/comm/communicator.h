@@ -4,7 +4,7 @@
 /// with the same counts and types. A call enqueues on a stream; buffers belong to the communicator
 /// from then until the stream has passed the call. All collectives only ever add; nobody averages.
 ///
-/// Order    Sums are taken in rank order 0, 1, ..., W-1 by `single` and `threads`, so that the same
+/// Order    Sums are taken in rank order 0, 1, ..., W-1 by `single`, `threads` and `mpi`, so that the same
 ///          numbers come out as from adding the ranks' contributions one after another on one rank.
 /// Errors   PeerError with the reason if a rank aborted, timed out, or called something else.
 ///          Shapes that disagree on one rank are our bug (CHECK).

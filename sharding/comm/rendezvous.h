@@ -24,6 +24,9 @@ struct Group {
   std::string name;        ///< the same for all members, and no other group's
   std::vector<int> ranks;  ///< of the world, ascending
   int index = 0;           ///< this rank's place among them: its number in the communicator
+  /// Where others' contributions may wait to be added (staging_bytes of the kind); empty: a kind that
+  /// wants it takes it from the heap. Only one of a rank's communicators at a time may reduce there.
+  Tensor staging{};
 
   int size() const { return static_cast<int>(ranks.size()); }
   int world_rank() const { return ranks[static_cast<std::size_t>(index)]; }

@@ -25,11 +25,16 @@ Group group_of(const Mesh& mesh, int rank, const AxisSet& axes, Purpose purpose)
   return group;
 }
 
+BufferSpec staging_buffer(std::int64_t bytes) {
+  return {"communicator.staging", Category::kCommunication, DType::kU8, bytes, kAlways};
+}
+
 ProcessGroups::ProcessGroups(const Mesh& mesh, int rank, std::shared_ptr<Rendezvous> rendezvous)
     : mesh_(mesh), rank_(rank), rendezvous_(std::move(rendezvous)) {}
 
 Communicator& ProcessGroups::get(const AxisSet& axes, Purpose purpose) {
-  const Group group = group_of(mesh_, rank_, axes, purpose);
+  Group group = group_of(mesh_, rank_, axes, purpose);
+  if (purpose == Purpose::kReduce) group.staging = staging_;
   std::unique_ptr<Communicator>& communicator = communicators_[group.name];
   if (!communicator) {
     communicator = rendezvous_->join(group);

@@ -14,6 +14,7 @@
 #include <mutex>
 #include <string>
 
+#include "core/memory.h"
 #include "sharding/mesh/mesh.h"
 
 namespace sherd::sharding {
@@ -27,6 +28,9 @@ std::string_view name_of(Purpose purpose);
 
 /// What every rank calls the group of `rank` along `axes`.
 Group group_of(const Mesh& mesh, int rank, const AxisSet& axes, Purpose purpose);
+
+/// Where a rank stages what it reduces, if its kind of communicator does (sharding/comm/mpi.h).
+BufferSpec staging_buffer(std::int64_t bytes);
 
 class ProcessGroups {
  public:
@@ -42,6 +46,10 @@ class ProcessGroups {
   /// Ends the world: Rendezvous::abort.
   void abort(const std::string& reason);
 
+  /// Communicators for reductions that are joined from now on may stage others' contributions there;
+  /// their calls are all on one stream, so they share it.
+  void stage_reductions_in(Tensor memory) { staging_ = memory; }
+
   /// Every communicator joined from now on goes through `wrap`; for tests and meters.
   using Wrap = std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)>;
   void wrap_with(Wrap wrap) { wrap_ = std::move(wrap); }
@@ -50,6 +58,7 @@ class ProcessGroups {
   const Mesh mesh_;
   const int rank_;
   const std::shared_ptr<Rendezvous> rendezvous_;
+  Tensor staging_{};
   Wrap wrap_;
   std::map<std::string, std::unique_ptr<Communicator>> communicators_;
 };

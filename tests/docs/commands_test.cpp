@@ -65,6 +65,16 @@ const std::vector<Row> kTable = {
     {"build/cuda/sherd train recipes/shakespeare_char_h200.yaml --set data.path=input.txt",
      How::kRecipe, "needs a GPU"},
     {"./dev gpu-check", How::kShown, "needs a GPU"},
+    // docs/distributed.md
+    {"./dev sherd launch -n 2 -- train recipes/quickstart.yaml", How::kRun,
+     "a small model, 20 steps",
+     kSmall + " --set training.max_steps=20 --set run.name=quickstart_launch"},
+    {"mpirun --oversubscribe --bind-to none -n 2 build/cpu/sherd train recipes/quickstart.yaml",
+     How::kRun, "a small model, 20 steps",
+     kSmall + " --set training.max_steps=20 --set run.name=quickstart_mpirun"},
+    {"./dev sherd launch -n 2 -- train recipes/quickstart.yaml --ranks 4", How::kRun,
+     "a small model, 20 steps",
+     kSmall + " --set training.max_steps=20 --set run.name=quickstart_4"},
     {"./dev bundle", How::kShown, "needs the CUDA Toolkit"},
 };
 
@@ -109,6 +119,8 @@ class Pages : public testing::Test {
     fs::create_symlink(kRoot / "recipes", folder_.file("recipes"));
     fs::create_directories(folder_.file("build/cuda"));
     fs::create_symlink(SHERD_PROGRAM, folder_.file("build/cuda/sherd"));
+    fs::create_directories(folder_.file("build/cpu"));
+    fs::create_symlink(SHERD_PROGRAM, folder_.file("build/cpu/sherd"));
   }
 
   /// Runs `command` in the folder with a shell; its exit code. What it prints is in `output_`.
@@ -128,7 +140,8 @@ class Pages : public testing::Test {
     int status = 0;
     switch (row->how) {
       case How::kRun:
-        status = run(command + row->extra, "OMP_NUM_THREADS=1");
+        status = run(command + row->extra,
+                     "OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1");
         break;
       case How::kShown:
         status = run(command, "DEV_SHOW=1 CUDACXX=true");

@@ -77,9 +77,9 @@ const std::vector<Layer> kLayers = {
      {"core", "optim", "sharding/comm", "sharding/mesh", "sharding/zero", "engine/model",
       "engine/report", "engine/recipe", "engine/train", "engine/saving", "engine/launch"}},
     {"engine/run",
-     {"core", "kernels", "checkpoint", "checkpoint/store", "engine/huggingface", "engine/model",
-      "engine/data", "engine/report", "engine/recipe", "engine/train", "engine/saving",
-      "engine/generate", "engine/launch", "engine/plan"}},
+     {"core", "kernels", "sharding/comm", "checkpoint", "checkpoint/store", "engine/huggingface",
+      "engine/model", "engine/data", "engine/report", "engine/recipe", "engine/train",
+      "engine/saving", "engine/generate", "engine/launch", "engine/plan"}},
     {"engine/inference",
      {"core", "kernels", "sharding/mesh", "checkpoint", "checkpoint/store",
       "checkpoint/interchange", "engine/huggingface", "engine/model", "engine/data",
@@ -88,7 +88,8 @@ const std::vector<Layer> kLayers = {
     {"engine/main",
      {"core", "checkpoint", "checkpoint/store", "checkpoint/interchange", "engine/data",
       "engine/data/tokenize", "engine/data/tokenizer", "engine/report", "engine/recipe",
-      "engine/generate", "engine/launch", "engine/plan", "engine/run", "engine/inference"}},
+      "engine/generate", "engine/launch", "engine/plan", "engine/run", "engine/inference",
+      "sharding/comm"}},
 };
 
 struct Home {
@@ -112,7 +113,7 @@ const std::vector<Home> kHomes = {
     {"pcre2\\.h", "engine/data/tokenizer/pattern/split_pattern\\.cpp"},
     {"unicode/.*", "engine/data/tokenizer/normalizer\\.cpp"},
     {"(zlib|zstd)\\.h", "engine/data/tokenize/text_stream\\.cpp"},
-    {"mpi\\.h", "sharding/comm/mpi[^/]*\\.cpp"},
+    {"mpi\\.h", "sharding/comm/mpi[^/]*"},
     {"nccl\\.h", "sharding/comm/nccl[^/]*\\.cpp"},
     {"cuda.*", "core/cuda[^/]*|kernels/cuda/.*|sharding/comm/nccl[^/]*\\.cpp"},
     {"(cublas|cudnn|cub|cutlass).*", "kernels/cuda/.*"},
@@ -120,8 +121,10 @@ const std::vector<Home> kHomes = {
 
 // What comes with the compiler and the operating system.
 const std::regex kSystem(
-    "[a-z_]+|immintrin\\.h|(unistd|sched|signal|fcntl|glob|fnmatch|time|pthread|dlfcn|dirent)\\.h|"
-    "(sys|sanitizer)/.*");
+    "[a-z_]+|immintrin\\.h|(unistd|sched|signal|fcntl|glob|fnmatch|time|pthread|dlfcn|dirent|poll|"
+    "spawn|"
+    "ifaddrs)\\.h|"
+    "(sys|sanitizer|netinet|arpa)/.*");
 
 std::vector<std::string> source_files() {
   const fs::path root = SHERD_SOURCE_DIR;

@@ -24,10 +24,9 @@ void write_data(const test::TempFolder& folder) {
   folder.write("validation.txt", "the quick brown fox jumps over the lazy dog and runs away");
 }
 
-void train_in(const test::TempFolder& folder, const std::string& output, const TrainingRun& run) {
-  engine::RecipeRequest request;
-  request.path = "resume.yaml";
-  request.text = fmt::format(
+std::string recipe_text(const test::TempFolder& folder, const std::string& output,
+                        const TrainingRun& run) {
+  return fmt::format(
       "run: {{name: resume, output_dir: {0}/{1}, device: cpu, num_threads: 1}}\n"
       "model: {{num_layers: 2, hidden_size: 24, num_attention_heads: 4, num_kv_heads: 2, "
       "vocab_size: 128, max_seq_length: 9, dropout: 0.1}}\n"
@@ -40,6 +39,12 @@ void train_in(const test::TempFolder& folder, const std::string& output, const T
       "{9}\n{10}\n",
       folder.path(), output, run.accumulation, kSteps, run.world, run.stage, run.optimizer,
       run.interval, run.async, run.precision, run.more, run.checkpoint);
+}
+
+void train_in(const test::TempFolder& folder, const std::string& output, const TrainingRun& run) {
+  engine::RecipeRequest request;
+  request.path = "resume.yaml";
+  request.text = recipe_text(folder, output, run);
   const engine::ResolvedRecipe recipe = engine::resolve_recipe(request);
   engine::train(recipe, run.machine ? run.machine : engine::choose_machine(recipe.values),
                 *run.disk);

@@ -27,6 +27,9 @@ struct TrainingRun {
   std::shared_ptr<const engine::Machine> machine{};  ///< none: the processor
   checkpoint::Disk* disk = &checkpoint::posix_disk();
 };
+/// The recipe of such a run, which writes to `folder`/`output`.
+std::string recipe_text(const test::TempFolder& folder, const std::string& output,
+                        const TrainingRun& run);
 /// Trains in `folder`/`output`, or goes on there.
 void train_in(const test::TempFolder& folder, const std::string& output, const TrainingRun& run);
 

@@ -13,6 +13,7 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,19 @@ struct CommunicatorKind {
   bool adds_in_rank_order = true;
   /// Runs the body on every rank of one new group; returns when all have ended.
   std::function<void(const GroupOptions&, const std::function<void(Member&)>&)> run;
+  /// Ranks that are threads of this process; 0: all.
+  int num_ranks_here = 0;
+  /// Calls with that many counters, zero at first, which all ranks of the next `run` share. None where
+  /// ranks are threads of one process.
+  using Counters = std::span<std::atomic<int>>;
+  std::function<void(int count, const std::function<void(Counters)>&)> with_shared_counters{};
+
+  int ranks_here() const { return num_ranks_here > 0 ? num_ranks_here : world_size; }
+  void with_counters(int count, const std::function<void(Counters)>& call) const {
+    if (with_shared_counters) return with_shared_counters(count, call);
+    std::vector<std::atomic<int>> counters(static_cast<std::size_t>(count));
+    call(counters);
+  }
 };
 
 inline std::string kind_name(const ::testing::TestParamInfo<CommunicatorKind>& info) {
@@ -181,14 +195,15 @@ TEST_P(CommunicatorConformance, BroadcastGivesEveryRankWhatTheRootHolds) {
 
 TEST_P(CommunicatorConformance, BarrierHoldsEveryRankUntilTheLastHasCome) {
   constexpr int kRounds = 20;
-  std::vector<std::atomic<int>> come(kRounds);
-  run([&](Member& member) {
-    for (int round = 0; round < kRounds; ++round) {
-      ++come[static_cast<std::size_t>(round)];
-      member.communicator.barrier(member.stream, "x");
-      member.stream.synchronize();
-      EXPECT_EQ(come[static_cast<std::size_t>(round)], world());
-    }
+  GetParam().with_counters(kRounds, [&](CommunicatorKind::Counters come) {
+    run([&](Member& member) {
+      for (int round = 0; round < kRounds; ++round) {
+        ++come[static_cast<std::size_t>(round)];
+        member.communicator.barrier(member.stream, "x");
+        member.stream.synchronize();
+        EXPECT_EQ(come[static_cast<std::size_t>(round)], world());
+      }
+    });
   });
 }
 

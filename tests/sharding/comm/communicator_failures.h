@@ -11,7 +11,7 @@ namespace sherd::sharding {
 
 TEST_P(CommunicatorConformance, AnAbortReachesEveryRankWithItsReasonAndTheFirstReasonStays) {
   for (int round = 0; round < 10; ++round) {
-    std::latch started(world());
+    std::latch started(GetParam().ranks_here());
     run([&](Member& member) {
       const test::OwnedTensor full(DType::kF32, Values(static_cast<std::size_t>(world() * 4), 1.0));
       const auto collective = [&](Stream& stream) {
@@ -19,7 +19,7 @@ TEST_P(CommunicatorConformance, AnAbortReachesEveryRankWithItsReasonAndTheFirstR
         member.finish(stream);
       };
       if (member.rank() == 0) {
-        started.arrive_and_wait();  // the others are about to wait, or do so already
+        started.arrive_and_wait();  // the others here are about to wait, or do so already
         member.communicator.abort("rank 0 stopped: disk full");
         member.communicator.abort("something later");
       } else {

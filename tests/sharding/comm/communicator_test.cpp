@@ -1,35 +1,12 @@
 #include "tests/sharding/comm/communicator_conformance.h"
 #include "tests/sharding/comm/communicator_failures.h"
 
-#include <thread>
-
 #include "sharding/comm/single.h"
 #include "sharding/comm/threads.h"
-#include "sharding/mesh/process_groups.h"
+#include "tests/sharding/comm/communicator_members.h"
 
 namespace sherd::sharding {
 namespace {
-
-using Communicators = std::vector<std::unique_ptr<Communicator>>;
-
-void run_member(Communicator& communicator, const GroupOptions& options,
-                const std::function<void(Member&)>& body) {
-  const auto make_stream = [&] {
-    StreamOptions stream;
-    stream.name = "collectives";
-    stream.rank = communicator.rank();
-    stream.hook = options.hook;
-    return make_cpu_worker_stream(std::move(stream));
-  };
-  const auto stream = make_stream();
-  Member member{communicator, *stream, make_stream};
-  try {
-    body(member);
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "rank " << communicator.rank() << ": " << error.what();
-    communicator.abort(error.what());
-  }
-}
 
 // Every rank is a thread of this process, with a worker stream.
 CommunicatorKind in_one_process(std::string name, int world_size,
@@ -37,23 +14,9 @@ CommunicatorKind in_one_process(std::string name, int world_size,
   const auto run = [make = std::move(make)](const GroupOptions& options,
                                             const std::function<void(Member&)>& body) {
     const Communicators communicators = make(options.timeout);
-    std::vector<std::thread> threads;
-    for (const auto& communicator : communicators) {
-      threads.emplace_back([&] { run_member(*communicator, options, body); });
-    }
-    for (std::thread& thread : threads) thread.join();
+    run_members(communicators, options, body);
   };
   return {std::move(name), world_size, /*adds_in_rank_order=*/true, run};
-}
-
-// What the ranks of a world get that join it one after another.
-Communicators joined(Rendezvous& rendezvous, int world_size) {
-  Communicators communicators;
-  for (int rank = 0; rank < world_size; ++rank) {
-    communicators.push_back(
-        rendezvous.join(group_of(Mesh::sharded(world_size), rank, zero_axes(), Purpose::kGather)));
-  }
-  return communicators;
 }
 
 CommunicatorKind single() {

@@ -1,0 +1,123 @@
+#include "engine/launch/process_machine.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "engine/launch/device.h"
+#include "engine/launch/system_info.h"
+#include "kernels/isa.h"
+#include "sharding/comm/mpi.h"
+
+namespace sherd::engine {
+namespace {
+
+// The cores that this process may run on, as 0s and 1s.
+std::string own_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return "";
+  std::string cores(CPU_SETSIZE, '0');
+  for (std::size_t core = 0; core < cores.size(); ++core) {
+    if (CPU_ISSET(core, &set)) cores[core] = '1';
+  }
+  return cores;
+}
+
+// Cores that the processes of this host may use together.
+int cores_of_host(sharding::Processes& processes) {
+  const std::string own = own_cores();
+  const std::vector<std::string> all = processes.links().all_gather("cores", own);
+  const std::vector<std::string>& hosts = processes.hosts();
+  std::string together(own.size(), '0');
+  for (std::size_t process = 0; process < all.size(); ++process) {
+    const bool here = hosts[process] == hosts[static_cast<std::size_t>(processes.index())];
+    if (!here || all[process].size() != together.size()) continue;
+    for (std::size_t core = 0; core < together.size(); ++core) {
+      together[core] = std::max(together[core], all[process][core]);
+    }
+  }
+  const auto count = [](const std::string& cores) {
+    return static_cast<int>(std::count(cores.begin(), cores.end(), '1'));
+  };
+  // A quota of processor time is the host's, whatever the cores.
+  const int usable = num_usable_cores();
+  return std::max(1, usable < count(own) ? usable : count(together));
+}
+
+class ProcessMachine final : public Machine {
+ public:
+  ProcessMachine(std::shared_ptr<sharding::Processes> processes, int world_size, int threads_asked)
+      : processes_(std::move(processes)),
+        world_size_(world_size),
+        ranks_per_process_(world_size / processes_->count()),
+        cores_(cores_of_host(*processes_)) {
+    const int on_host = ranks_here(world_size).on_host;
+    threads_ = threads_asked > 0 ? threads_asked : std::max(1, cores_ / on_host);
+  }
+
+  DeviceTraits traits() const override {
+    return {.staging_bytes = sharding::mpi_staging_bytes(world_size_),
+            .threads_per_rank = threads_};
+  }
+  RanksHere ranks_here(int) const override {
+    return {.first = processes_->index() * ranks_per_process_,
+            .count = ranks_per_process_,
+            .on_host = processes_->num_on_this_host() * ranks_per_process_};
+  }
+  sharding::Processes* processes() const override { return processes_.get(); }
+
+  std::shared_ptr<sharding::Rendezvous> make_rendezvous(
+      std::chrono::milliseconds peer_timeout) const override {
+    return processes_->make_rendezvous(ranks_per_process_, peer_timeout);
+  }
+
+  std::string description(int world_size, int threads_per_rank) const override {
+    std::vector<std::string> hosts = processes_->hosts();
+    std::sort(hosts.begin(), hosts.end());
+    const auto num_hosts = std::unique(hosts.begin(), hosts.end()) - hosts.begin();
+    std::string text = fmt::format(
+        "in {} processes on {} ({}), with {} compute thread{} each, matmuls with {}",
+        processes_->count(), num_hosts == 1 ? hosts[0] : fmt::format("{} machines", num_hosts),
+        sharding::mpi_library(), threads_per_rank, threads_per_rank == 1 ? "" : "s",
+        kernels::name_of(kernels::isa()));
+    const int threads = ranks_here(world_size).on_host * threads_per_rank;
+    if (threads > cores_) {
+      text += fmt::format(": {} threads on {} core{}, so ranks take turns and each is slower",
+                          threads, cores_, cores_ == 1 ? "" : "s");
+    }
+    return text;
+  }
+
+ private:
+  const std::shared_ptr<sharding::Processes> processes_;
+  const int world_size_, ranks_per_process_, cores_;
+  int threads_ = 1;
+};
+
+}  // namespace
+
+std::shared_ptr<const Machine> process_machine(std::shared_ptr<sharding::Processes> processes,
+                                               const Recipe& recipe) {
+  const auto world_size = static_cast<int>(recipe.world_size());
+  const int count = processes->count();
+  if (world_size % count != 0) {
+    throw UsageError(
+        "mpirun started {} processes, and the recipe has {} rank{}: each process has as many ranks "
+        "as "
+        "the others. Write --ranks {}, or another multiple of {}.",
+        count, world_size, world_size == 1 ? "" : "s", count, count);
+  }
+  if (device_traits(recipe).kind != DeviceKind::kCpu) {
+    throw UsageError(
+        "GPUs of several processes can't be used together yet: set run.device: cpu, or start one "
+        "process with --ranks.");
+  }
+  kernels::isa();  // as cpu_machine
+  return std::make_shared<ProcessMachine>(std::move(processes), world_size,
+                                          static_cast<int>(recipe.run.num_threads));
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,18 @@
+/// The processors of one machine or more, on which several processes run that mpirun has started: each
+/// has as many ranks as the others, as threads.
+///
+/// Processes on one machine share its cores and its memory. Where mpirun has bound them to cores, these
+/// are shared.
+#pragma once
+
+#include "engine/launch/machine.h"
+#include "engine/recipe/recipe.h"
+
+namespace sherd::engine {
+
+/// Every process calls it.
+/// Errors   UsageError: the recipe's ranks can't be shared evenly by the processes, or it is for GPUs.
+std::shared_ptr<const Machine> process_machine(std::shared_ptr<sharding::Processes> processes,
+                                               const Recipe& recipe);
+
+}  // namespace sherd::engine

@@ -1,0 +1,98 @@
+#include "engine/main/launch_command.h"
+
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+
+#include "core/error.h"
+#include "sharding/comm/mpi.h"
+
+extern char** environ;
+
+namespace sherd::main {
+namespace {
+
+std::atomic<pid_t> child{0};
+
+// mpirun passes SIGUSR1 on to every process; at SIGTERM it would kill them a second later.
+extern "C" void pass_on(int) {
+  if (child > 0) ::kill(child, SIGUSR1);
+}
+// Ctrl-C reaches mpirun from the terminal.
+extern "C" void ignore(int) {}
+
+void install(int signal, void (*handler)(int)) {
+  struct sigaction action {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  CHECK(::sigaction(signal, &action, nullptr) == 0);
+}
+
+std::string own_path() {
+  std::array<char, 4096> path{};
+  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size() - 1);
+  CHECK(length > 0, "/proc/self/exe can't be read");
+  return {path.data(), static_cast<std::size_t>(length)};
+}
+
+}  // namespace
+
+LaunchCommand::LaunchCommand(CLI::App& app)
+    : command_(app.add_subcommand("launch", "Start a command in several processes, with mpirun")) {
+  command_->add_option("-n,--processes", num_processes_, "How many processes")
+      ->type_name("N")
+      ->check(CLI::Range(1, 65536))
+      ->required();
+  command_->add_option("--hosts", hosts_, "Machines and processes on each: node1:4,node2:4")
+      ->type_name("LIST");
+  command_->add_option("command", words_, "After --: the command, such as train RECIPE")
+      ->type_name("COMMAND")
+      ->required();
+}
+
+std::vector<std::string> LaunchCommand::mpirun_arguments() const {
+  std::vector<std::string> words = {"mpirun", "-n", std::to_string(num_processes_)};
+  // Processes share a machine's cores themselves, and a machine may have fewer than processes.
+  for (const char* word : {"--oversubscribe", "--bind-to", "none", "--quiet"})
+    words.emplace_back(word);
+  if (::geteuid() == 0) words.emplace_back("--allow-run-as-root");
+  if (!hosts_.empty()) words.insert(words.end(), {"--host", hosts_});
+  words.push_back(own_path());
+  words.insert(words.end(), words_.begin(), words_.end());
+  return words;
+}
+
+int LaunchCommand::run() const {
+  if (sharding::mpi_library().empty()) {
+    throw UsageError(
+        "sherd launch needs MPI, and this program was built without it: build the cpu preset where "
+        "libopenmpi-dev and openmpi-bin are installed, or use --ranks for threads of one process.");
+  }
+  std::vector<std::string> words = mpirun_arguments();
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  pid_t started = 0;
+  const int failed =
+      ::posix_spawnp(&started, "mpirun", nullptr, nullptr, arguments.data(), environ);
+  if (failed != 0) {
+    throw UsageError("mpirun can't be started: {}. Install openmpi-bin.", std::strerror(failed));
+  }
+  child = started;
+  for (const int signal : {SIGTERM, SIGUSR1, SIGHUP}) install(signal, pass_on);
+  install(SIGINT, ignore);
+  int status = 0;
+  while (::waitpid(started, &status, 0) < 0) {
+    CHECK(errno == EINTR, "waitpid: {}", std::strerror(errno));
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+}  // namespace sherd::main

@@ -1,0 +1,135 @@
+#include "engine/main/train_command.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "core/error.h"
+#include "engine/main/failure.h"
+#include "engine/main/standard_streams.h"
+#include "engine/run/run.h"
+#include "sharding/comm/mpi.h"
+
+namespace sherd::main {
+namespace {
+
+using sharding::ProcessEnd;
+using std::chrono::milliseconds;
+
+constexpr std::chrono::seconds kToConnect{60}, kForLastWords{3};
+constexpr int kPeer = 4, kRequeue = 75, kInterrupted = 130;
+
+bool is_stop(int exit_code) {
+  return exit_code == kRequeue || exit_code == kInterrupted;
+}
+
+std::string joined(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += (text.empty() ? "" : "\n") + line;
+  return text;
+}
+
+void print(const std::string& message, const std::string& label) {
+  for (std::size_t begin = 0; begin <= message.size();) {
+    const std::size_t end = std::min(message.size(), message.find('\n', begin));
+    print_error("sherd: " + label + message.substr(begin, end - begin));
+    begin = end + 1;
+  }
+}
+
+// Whether process `own` is the one to print its message.
+bool speaks(const std::vector<std::optional<ProcessEnd>>& ends, std::size_t own,
+            const ProcessEnd& end) {
+  for (std::size_t process = 0; process < own; ++process) {
+    if (!ends[process] || ends[process]->exit_code == 0) continue;
+    if (end.consequence ? ends[process]->consequence : ends[process]->message == end.message) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool all_say(const std::vector<std::optional<ProcessEnd>>& ends, const std::string& message) {
+  return std::all_of(ends.begin(), ends.end(),
+                     [&](const auto& end) { return end && end->message == message; });
+}
+
+// A recipe that says nothing of ranks has one in each process.
+engine::ResolvedRecipe recipe_for(const engine::RecipeRequest& request, int num_processes) {
+  engine::ResolvedRecipe recipe = engine::resolve_recipe(request);
+  const engine::Origin& degree = recipe.origin("parallelism.data_parallel_shard_degree");
+  if (degree.kind != engine::Origin::Kind::kDefault) return recipe;
+  engine::RecipeRequest with_ranks = request;
+  with_ranks.ranks = num_processes;
+  return engine::resolve_recipe(with_ranks);
+}
+
+bool is_failure(const ProcessEnd& end) {
+  return end.exit_code != 0 && !end.consequence && !is_stop(end.exit_code);
+}
+
+// What rank 0 ends a stopped run with is everybody's code: its farewell may look like a failure to ranks
+// that were about to leave.
+int stop_code(const std::vector<std::optional<ProcessEnd>>& ends) {
+  int code = 0;
+  for (const auto& end : ends) {
+    if (!end || is_failure(*end)) return 0;
+    if (is_stop(end->exit_code)) code = end->exit_code;
+  }
+  return code;
+}
+
+int leave(sharding::Processes& processes, const ProcessEnd& end, const std::string& label) {
+  // mpirun sends it as soon as one process has failed, while another may have something to print.
+  ::signal(SIGTERM, SIG_IGN);
+  if (is_failure(end)) processes.links().abort(label + end.message);
+  const bool aborted = processes.links().aborted();
+  // Those that have ended well wait for the others, however long these write.
+  const auto ends =
+      processes.end(end, aborted ? milliseconds(kForLastWords) : std::chrono::hours(24));
+  const auto own = static_cast<std::size_t>(processes.index());
+  if (const int code = stop_code(ends)) {
+    if (is_stop(end.exit_code)) print(end.message, "");
+    return code;
+  }
+  if (!aborted) {
+    sharding::finish_mpi();
+    return end.exit_code;
+  }
+  // What others have failed with is said by them.
+  const bool reason_is_said =
+      end.consequence && std::any_of(ends.begin(), ends.end(),
+                                     [](const auto& other) { return other && is_failure(*other); });
+  if (end.exit_code != 0 && speaks(ends, own, end) && !reason_is_said) {
+    print(end.message, end.consequence || all_say(ends, end.message) ? "" : label);
+  }
+  // mpirun returns the code of the first that ends: the one with a reason of its own.
+  if (!is_failure(end)) std::this_thread::sleep_for(milliseconds(300));
+  return end.exit_code != 0 ? end.exit_code : kPeer;
+}
+
+}  // namespace
+
+int train(const engine::RecipeRequest& request) {
+  if (sharding::num_processes_started() <= 1) {
+    engine::train(engine::resolve_recipe(request));
+    return 0;
+  }
+  const std::shared_ptr<sharding::Processes> processes = sharding::join_mpi(kToConnect);
+  processes->links().set_timeout(sharding::kDefaultPeerTimeout);  // some read their data for long
+  ProcessEnd end;
+  try {
+    engine::train(recipe_for(request, processes->count()), processes);
+  } catch (...) {
+    const Failure failure = failure_of(std::current_exception());
+    end = {failure.exit_code, joined(failure.lines),
+           failure.exit_code == kPeer && processes->links().aborted()};
+  }
+  return leave(*processes, end,
+               fmt::format("process {} on {}: ", processes->index(),
+                           processes->hosts()[static_cast<std::size_t>(processes->index())]));
+}
+
+}  // namespace sherd::main

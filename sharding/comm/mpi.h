@@ -1,0 +1,44 @@
+/// Ranks in many processes, over MPI: Open MPI, which mpirun starts. Each process has one rank or more,
+/// all equally many; a rank is a thread, and several ranks of a process call MPI at the same time.
+///
+/// Only nonblocking sends and receives between two ranks are used, on the stream's own thread, which
+/// tests them and sleeps in between: MPI makes progress only in calls, and has no deadline. A message's
+/// tag names the group and both ranks within their processes.
+///
+///   every collective  begins with each rank telling each other what it has called
+///   all_gather        each slice goes straight to every other rank
+///   reduce_scatter    each slice goes straight to its owner in pieces; the owner adds the pieces of
+///                     rank 0, 1, ..., W-1 in f32 and rounds once: the bits of `threads`
+///   all_reduce        reduce_scatter, then all_gather
+///   broadcast         from the root to every other rank
+///
+/// Memory   pieces of others wait in `staging_bytes` of memory per rank (Group::staging). Others'
+///          slices are received where they belong.
+/// Cost     the bytes of a ring. A message is 64 MiB at most.
+/// Wait     a rank that waits longer than the timeout without any progress names those it waited for.
+/// Abort    travels over connections of our own (sharding/comm/control_links.h), as does the news that
+///          a process has died. A collective that is interrupted leaves when no process touches the
+///          buffers of another any more; or after two seconds if some process doesn't say so, and after
+///          0.2 s if one has died.
+#pragma once
+
+#include "sharding/comm/processes.h"
+
+namespace sherd::sharding {
+
+/// What a rank's communicators want for reductions in groups of `group_size` ranks: two pieces of every
+/// other rank, 8 MiB or, in large groups, so much that a piece has 64 KiB.
+std::int64_t mpi_staging_bytes(int group_size);
+
+/// Begins MPI if it hasn't begun, and connects to the other processes. Every process calls it. May be
+/// called again when all have left the world before.
+/// Errors   UsageError: built without MPI. PeerError: another process doesn't come.
+std::unique_ptr<Processes> join_mpi(std::chrono::milliseconds timeout);
+
+/// Ends MPI, if it has begun: when all processes have ended well. Waits for all of them.
+void finish_mpi();
+
+/// "Open MPI 4.1.4"; "" in a program built without MPI.
+std::string mpi_library();
+
+}  // namespace sherd::sharding

@@ -1,0 +1,191 @@
+#include "sharding/comm/mpi_transfers.h"
+
+#include <algorithm>
+#include <set>
+#include <thread>
+
+#include "core/error.h"
+
+namespace sherd::sharding {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::microseconds;
+
+// For an interrupted collective to come to rest; what a dead process has begun never does, and mpirun
+// kills the others a second after it.
+constexpr std::chrono::milliseconds kToFallSilent{2000}, kAfterADeath{200}, kForNewsOfADeath{500};
+constexpr std::int64_t kLongestMessage = std::int64_t{64} << 20;
+constexpr const char* kQuiet = "no buffer is touched any more";
+
+std::chrono::milliseconds patience(const MpiWorld& world) {
+  return world.links().by_death() ? kAfterADeath : kToFallSilent;
+}
+
+// An error is the consequence of a death more often than not, and that is the better reason.
+void check(const MpiWorld& world, int result, const char* call) {
+  if (result == MPI_SUCCESS) return;
+  const auto deadline = Clock::now() + kForNewsOfADeath;
+  while (!world.links().aborted() && Clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  world.throw_if_aborted();
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  MPI_Error_string(result, text, &length);
+  throw PeerError("{}: {}", call, std::string_view(text, static_cast<std::size_t>(length)));
+}
+
+// Between two looks: short at first, since most messages are, and a worker that waits for long must
+// not take a core from those that compute.
+class BackOff {
+ public:
+  void reset() { sleep_ = kShortest; }
+  void pause() {
+    std::this_thread::sleep_for(sleep_);
+    sleep_ = std::min(sleep_ * 3 / 2, kLongest);
+  }
+
+ private:
+  static constexpr microseconds kShortest{10}, kLongest{500};
+  microseconds sleep_ = kShortest;
+};
+
+}  // namespace
+
+MpiWorld::MpiWorld(MPI_Comm comm, ControlLinks& links, int ranks_per_process,
+                   std::chrono::milliseconds timeout)
+    : comm_(comm), links_(links), ranks_per_process_(ranks_per_process), timeout_(timeout) {}
+
+// Those that are still at work would wait for a word from here if the world is aborted now.
+MpiWorld::~MpiWorld() {
+  if (!quiet_) links_.say(kQuiet, "");
+}
+
+void MpiWorld::watch_aborts() {
+  links_.on_abort([weak = weak_from_this()] {
+    if (const auto world = weak.lock()) world->quiet_if_idle();
+  });
+}
+
+void MpiWorld::throw_if_aborted() const {
+  if (links_.aborted()) throw PeerError("{}", links_.reason());
+}
+
+void MpiWorld::quiet_if_idle() {
+  std::lock_guard lock(mutex_);
+  if (under_way_ > 0 || quiet_ || !links_.aborted()) return;
+  quiet_ = true;
+  links_.say(kQuiet, "");
+}
+
+MpiWorld::Collective::Collective(MpiWorld& world) : world_(world) {
+  std::lock_guard lock(world_.mutex_);
+  world_.throw_if_aborted();
+  ++world_.under_way_;
+}
+
+// Others may still wait for the rest of a message of ours, which only calls of MPI move.
+MpiWorld::Collective::~Collective() {
+  {
+    std::lock_guard lock(world_.mutex_);
+    --world_.under_way_;
+  }
+  if (!world_.links_.aborted()) return;
+  world_.quiet_if_idle();
+  const auto deadline = Clock::now() + patience(world_);
+  while (!world_.links_.heard(kQuiet, std::chrono::milliseconds(1)) && Clock::now() < deadline) {
+    int found = 0;
+    MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, world_.comm_, &found, MPI_STATUS_IGNORE);
+  }
+}
+
+void MpiTransfers::send(int peer, const void* data, std::int64_t bytes) {
+  const MpiRoute& route = routes_[static_cast<std::size_t>(peer)];
+  for (std::int64_t at = 0; at < bytes; at += kLongestMessage) {
+    check(world_,
+          MPI_Isend(static_cast<const char*>(data) + at,
+                    static_cast<int>(std::min(kLongestMessage, bytes - at)), MPI_BYTE,
+                    route.process, route.send_tag, world_.comm(), &requests_.emplace_back()),
+          "MPI_Isend");
+    peers_.push_back(peer);
+    receiving_.push_back(false);
+    ++num_open_;
+  }
+}
+
+void MpiTransfers::receive(int peer, void* data, std::int64_t bytes) {
+  const MpiRoute& route = routes_[static_cast<std::size_t>(peer)];
+  for (std::int64_t at = 0; at < bytes; at += kLongestMessage) {
+    check(world_,
+          MPI_Irecv(static_cast<char*>(data) + at,
+                    static_cast<int>(std::min(kLongestMessage, bytes - at)), MPI_BYTE,
+                    route.process, route.receive_tag, world_.comm(), &requests_.emplace_back()),
+          "MPI_Irecv");
+    peers_.push_back(peer);
+    receiving_.push_back(true);
+    ++num_open_;
+  }
+}
+
+// Whether any has been completed since.
+bool MpiTransfers::test() {
+  if (num_open_ == 0) return false;
+  completed_.resize(requests_.size());
+  int count = 0;
+  check(world_,
+        MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count,
+                     completed_.data(), MPI_STATUSES_IGNORE),
+        "MPI_Testsome");
+  if (count == MPI_UNDEFINED) count = 0;
+  num_open_ -= count;
+  return count > 0;
+}
+
+void MpiTransfers::wait(const std::function<std::string(const std::vector<int>& peers)>& overdue) {
+  auto deadline = Clock::now() + world_.timeout();
+  BackOff back_off;
+  while (num_open_ > 0) {
+    if (test()) {
+      back_off.reset();
+      deadline = Clock::now() + world_.timeout();
+      continue;
+    }
+    world_.throw_if_aborted();
+    if (Clock::now() >= deadline) {
+      std::set<int> missing;
+      for (std::size_t i = 0; i < requests_.size(); ++i) {
+        if (requests_[i] != MPI_REQUEST_NULL) missing.insert(peers_[i]);
+      }
+      world_.links().abort(overdue({missing.begin(), missing.end()}));
+      world_.throw_if_aborted();
+    }
+    back_off.pause();
+  }
+  requests_.clear();
+  peers_.clear();
+  receiving_.clear();
+}
+
+// A send that is never received stays open: MPI can't cancel it, and nobody will read its buffer, since
+// all receives are cancelled.
+MpiTransfers::~MpiTransfers() {
+  if (num_open_ == 0) return;
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    if (receiving_[i] && requests_[i] != MPI_REQUEST_NULL) MPI_Cancel(&requests_[i]);
+  }
+  const auto receives = [&] {
+    bool open = false;
+    for (std::size_t i = 0; i < requests_.size(); ++i) {
+      open |= receiving_[i] && requests_[i] != MPI_REQUEST_NULL;
+    }
+    return open;
+  };
+  const auto deadline = Clock::now() + patience(world_);
+  BackOff back_off;
+  while (receives() && Clock::now() < deadline) {
+    if (!test()) back_off.pause();
+  }
+}
+
+}  // namespace sherd::sharding

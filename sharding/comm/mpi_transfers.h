@@ -1,0 +1,102 @@
+/// Messages of one collective between one rank and its peers, under way at the same time.
+///
+/// MPI may write to a buffer until its request is complete. So nobody leaves a collective before: if it
+/// is interrupted, receives that nothing has been matched with are cancelled, and the others are waited
+/// for as long as that makes sense.
+#pragma once
+
+#include <mpi.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "sharding/comm/control_links.h"
+
+namespace sherd::sharding {
+
+/// What the communicators of a process have in common.
+class MpiWorld : public std::enable_shared_from_this<MpiWorld> {
+ public:
+  MpiWorld(MPI_Comm comm, ControlLinks& links, int ranks_per_process,
+           std::chrono::milliseconds timeout);
+  ~MpiWorld();
+  MpiWorld(const MpiWorld&) = delete;
+  MpiWorld& operator=(const MpiWorld&) = delete;
+
+  MPI_Comm comm() const { return comm_; }
+  ControlLinks& links() const { return links_; }
+  int ranks_per_process() const { return ranks_per_process_; }
+  std::chrono::milliseconds timeout() const { return timeout_; }
+
+  /// Calls `quiet_if_idle` when the world is aborted.
+  void watch_aborts();
+  void throw_if_aborted() const;
+
+  /// A collective of a rank, from its first message to its last.
+  class Collective {
+   public:
+    /// Errors   PeerError if the world was aborted.
+    explicit Collective(MpiWorld& world);
+    /// After an abort: returns when no collective of any process is under way.
+    ~Collective();
+    Collective(const Collective&) = delete;
+    Collective& operator=(const Collective&) = delete;
+
+   private:
+    MpiWorld& world_;
+  };
+
+ private:
+  void quiet_if_idle();
+
+  const MPI_Comm comm_;
+  ControlLinks& links_;
+  const int ranks_per_process_;
+  const std::chrono::milliseconds timeout_;
+  std::mutex mutex_;
+  int under_way_ = 0;
+  bool quiet_ = false;  // this process has said that it doesn't touch buffers any more
+};
+
+/// The way between a rank and one of its peers.
+struct MpiRoute {
+  int process = 0;  ///< of the peer
+  int send_tag = 0, receive_tag = 0;
+};
+
+class MpiTransfers {
+ public:
+  /// `routes[p]` leads to member p of the group.
+  MpiTransfers(MpiWorld& world, const std::vector<MpiRoute>& routes)
+      : world_(world), routes_(routes) {}
+  /// Gives up what isn't complete.
+  ~MpiTransfers();
+  MpiTransfers(const MpiTransfers&) = delete;
+  MpiTransfers& operator=(const MpiTransfers&) = delete;
+
+  void send(int peer, const void* data, std::int64_t bytes);
+  void receive(int peer, void* data, std::int64_t bytes);
+
+  /// Returns when all are complete. After the world's timeout without any progress `overdue` makes the
+  /// reason of an abort, from the peers that are missing.
+  /// Errors   PeerError: the world was aborted.
+  void wait(const std::function<std::string(const std::vector<int>& peers)>& overdue);
+
+ private:
+  bool test();
+
+  MpiWorld& world_;
+  const std::vector<MpiRoute>& routes_;
+  std::vector<MPI_Request> requests_;
+  std::vector<int> peers_;       // of each request
+  std::vector<char> receiving_;  // whether it is a receive
+  std::vector<int> completed_;
+  int num_open_ = 0;
+};
+
+}  // namespace sherd::sharding

@@ -1,0 +1,61 @@
+/// The processes of a world, started together by mpirun, as one of them sees them.
+///
+/// Every process has the same number of ranks, each a thread: with k ranks per process, rank r of the
+/// world is in process r / k.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sharding/comm/control_links.h"
+#include "sharding/comm/rendezvous.h"
+
+namespace sherd::sharding {
+
+/// How a process has ended, as it tells the others.
+struct ProcessEnd {
+  int exit_code = 0;
+  std::string message;       ///< "" if it has ended well
+  bool consequence = false;  ///< of what another process said
+};
+
+class Processes {
+ public:
+  virtual ~Processes() = default;
+
+  int index() const { return links_->process(); }
+  int count() const { return links_->num_processes(); }
+  /// The machine of each process.
+  const std::vector<std::string>& hosts() const { return hosts_; }
+  /// Of this process: those on its machine, itself among them.
+  int num_on_this_host() const;
+  /// For what isn't tensors.
+  ControlLinks& links() const { return *links_; }
+
+  /// Where the ranks of all processes meet. Once.
+  virtual std::shared_ptr<Rendezvous> make_rendezvous(int ranks_per_process,
+                                                      std::chrono::milliseconds timeout) = 0;
+
+  /// The last word of this process. Returns what every process said, in their order, as soon as all
+  /// have: nothing for those that are dead, or of which nothing is heard within `patience`.
+  std::vector<std::optional<ProcessEnd>> end(const ProcessEnd& own,
+                                             std::chrono::milliseconds patience);
+
+ protected:
+  explicit Processes(std::unique_ptr<ControlLinks> links) : links_(std::move(links)) {}
+  void learn_hosts(const std::string& own);
+
+  std::unique_ptr<ControlLinks> links_;
+  std::vector<std::string> hosts_;
+};
+
+/// As many as mpirun, or srun, says in the environment that it has started; 1 where this process was
+/// started alone.
+int num_processes_started();
+
+/// "rank 3 on node7", "ranks 4 to 7 on node7".
+std::string name_of_ranks(int first, int count, const std::string& host);
+
+}  // namespace sherd::sharding

@@ -1,0 +1,199 @@
+// Processes that disagree, die, stop or are asked to stop: the others end, say why, and leave nobody
+// behind.
+#include <signal.h>
+
+#include <chrono>
+#include <thread>
+
+#include "tests/engine/processes/mpi_runs.h"
+#include "tests/where.h"
+
+namespace sherd::testing {
+namespace {
+
+TrainingRun endless() {
+  return {.stage = 3,
+          .world = 1,
+          .precision = "",
+          .optimizer = "adamw",
+          .accumulation = "gradient_accumulation_steps: 1",
+          .interval = 0};
+}
+
+class Failures : public ProcessesTest {
+ protected:
+  test::ProgramOutcome mpirun(std::vector<std::string> words) {
+    words.insert(words.begin(), {"mpirun", "--oversubscribe", "--quiet", "--allow-run-as-root"});
+    return test::run_program("/usr/bin/env", words);
+  }
+  // Calls `act` with the processes of a world of three once it trains.
+  test::ProgramOutcome act_on(const std::function<void(const std::vector<pid_t>&)>& act,
+                              const std::vector<std::string>& sets = {}) {
+    std::vector<std::string> words = launch_words(folder_, "run", endless(), {3, 1});
+    for (const std::string& set : sets) words.insert(words.end(), {"--set", set});
+    words.insert(words.end(), {"--set", "training.max_steps=1000000", "--set", "run.peer_timeout=2",
+                               "--set", "metrics.log_interval=1"});
+    bool acted = false;
+    const auto outcome =
+        test::run_program(SHERD_PROGRAM, words, [&](pid_t launcher, const std::string& line) {
+          if (acted || !line.starts_with("step 2/")) return;
+          acted = true;
+          launcher_ = launcher;
+          std::vector<pid_t> processes;
+          for (int number = 0; number < 3; ++number) {
+            processes.push_back(process_of_world(number, folder_.file("run.yaml")));
+          }
+          began_ = std::chrono::steady_clock::now();
+          act(processes);
+        });
+    EXPECT_TRUE(acted) << outcome.out << outcome.err;
+    return outcome;
+  }
+  void expect_nobody_is_left() {
+    // mpirun has returned; what it has killed may not have been reaped yet.
+    for (int i = 0; i < 3000 && count_processes(folder_.file("run.yaml")) > 0; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    EXPECT_EQ(count_processes(folder_.file("run.yaml")), 0);
+  }
+  void expect_line(const std::string& text, const std::string& part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  }
+
+  pid_t launcher_ = -1;
+  std::chrono::steady_clock::time_point began_;
+};
+
+TEST_F(Failures, RanksThatCannotBeSharedEvenlyAreAnErrorOfOneLine) {
+  const auto outcome = train_in_processes(folder_, "run", endless(), {2, 1}, {"--ranks", "3"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_EQ(
+      outcome.err,
+      "sherd: mpirun started 2 processes, and the recipe has 3 ranks: each process has as many "
+      "ranks as the others. Write --ranks 2, or another multiple of 2.\n");
+}
+
+TEST_F(Failures, ARecipeThatIsntThereIsSaidOnce) {
+  const auto outcome =
+      test::run_program(SHERD_PROGRAM, {"launch", "-n", "3", "--", "train", "none.yaml"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_EQ(outcome.err, "sherd: none.yaml: can't read the recipe: No such file or directory.\n");
+}
+
+TEST_F(Failures, TheFirstValueOnWhichProcessesDisagreeIsNamedBeforeStep0) {
+  TrainingRun run = endless();
+  run.world = 2;
+  folder_.write("a.yaml", recipe_text(folder_, "run", run));
+  const std::string recipe = folder_.file("a.yaml");
+  const auto outcome = mpirun({"-n", "1", SHERD_PROGRAM, "train", recipe, ":", "-n", "1",
+                               SHERD_PROGRAM, "train", recipe, "--set", "optimizer.lr=0.02"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_TRUE(
+      outcome.err.starts_with("sherd: ranks don't agree before step 0: optimizer.lr is 0.01 "
+                              "on process 0 on "))
+      << outcome.err;
+  expect_line(outcome.err, "0.02 on process 1 on ");
+  EXPECT_EQ(outcome.out, "");
+}
+
+TEST_F(Failures, DataThatDiffersIsNamedBeforeStep0) {
+  TrainingRun run = endless();
+  run.world = 2;
+  folder_.write("other/data.txt", std::string(700, 'a'));
+  folder_.write("a.yaml", recipe_text(folder_, "run", run));
+  const std::string recipe = folder_.file("a.yaml");
+  // A folder of the same name with other content, as on two machines: each process sees its own.
+  folder_.write("one/data/a.txt", std::string(700, 'a'));
+  folder_.write("two/data/a.txt", std::string(700, 'b'));
+  const auto words = [&](const std::string& in) {
+    return std::vector<std::string>{"-n",    "1",    "--wdir", folder_.file(in), SHERD_PROGRAM,
+                                    "train", recipe, "--set",  "data.path=data"};
+  };
+  std::vector<std::string> all = words("one");
+  all.emplace_back(":");
+  for (const std::string& word : words("two")) all.push_back(word);
+  const auto outcome = mpirun(all);
+  EXPECT_EQ(outcome.exit_code, 2);
+  expect_line(outcome.err, "sherd: ranks don't agree before step 0: the data is ");
+}
+
+TEST_F(Failures, AnOutputFolderThatIsntSharedIsAnErrorBeforeStep0) {
+  TrainingRun run = endless();
+  run.world = 2;
+  folder_.write("a.yaml", recipe_text(folder_, "run", run));
+  folder_.write("one/there", "");
+  folder_.write("two/out/there", "");
+  std::vector<std::string> all;
+  for (const char* in : {"one", "two"}) {
+    if (!all.empty()) all.emplace_back(":");
+    for (const std::string& word :
+         {std::string("-n"), std::string("1"), std::string("--wdir"), folder_.file(in),
+          std::string(SHERD_PROGRAM), std::string("train"), folder_.file("a.yaml"),
+          std::string("--set"), std::string("run.output_dir=out")}) {
+      all.push_back(word);
+    }
+  }
+  const auto outcome = mpirun(all);
+  EXPECT_EQ(outcome.exit_code, 2);
+  expect_line(outcome.err, "sherd: run.output_dir out: process 1 on ");
+  expect_line(outcome.err, "Put it where all machines see the same.");
+}
+
+// The error is process 1's own, and so is mpirun's exit code.
+TEST_F(Failures, AProcessThatThrowsIsNamedWithItsMachine) {
+  TrainingRun run = endless();
+  run.world = 2;
+  folder_.write("a.yaml", recipe_text(folder_, "run", run));
+  const std::string recipe = folder_.file("a.yaml");
+  const auto outcome =
+      mpirun({"-n", "1", SHERD_PROGRAM, "train", recipe, ":", "-n", "1", SHERD_PROGRAM, "train",
+              recipe, "--set", "data.validation_path=" + folder_.file("nowhere.txt")});
+  EXPECT_EQ(outcome.exit_code, 3) << outcome.err;
+  expect_line(outcome.err, "sherd: process 1 on ");
+  expect_line(outcome.err, "nowhere.txt");
+}
+
+TEST_F(Failures, AKilledProcessIsNamedAndNobodyIsLeft) {
+  for (const int number : {1, 0}) {
+    SCOPED_TRACE(number);
+    const auto outcome = act_on([&](const auto& processes) {
+      ::kill(processes[static_cast<std::size_t>(number)], SIGKILL);
+    });
+    EXPECT_EQ(outcome.exit_code, 137);  // mpirun's: 128 + SIGKILL
+    expect_line(outcome.err, fmt::format("sherd: rank {} on ", number));
+    expect_line(outcome.err, "ended without a word: it was killed, or crashed.");
+    expect_nobody_is_left();
+  }
+}
+
+TEST_F(Failures, AStoppedProcessIsNamedAfterTheTimeoutAndNobodyIsLeft) {
+  for (const int number : {2, 0}) {
+    SCOPED_TRACE(number);
+    const auto outcome = act_on([&](const auto& processes) {
+      ::kill(processes[static_cast<std::size_t>(number)], SIGSTOP);
+    });
+    EXPECT_EQ(outcome.exit_code, 4) << outcome.err;
+    EXPECT_GE(std::chrono::steady_clock::now() - began_, std::chrono::seconds(2));
+    expect_line(outcome.err, fmt::format("rank {}", number));
+    expect_nobody_is_left();
+  }
+}
+
+TEST_F(Failures, ASignalToOneProcessSavesOnAllAndTheRunGoesOn) {
+  const auto outcome = act_on([&](const auto& processes) { ::kill(processes[1], SIGTERM); },
+                              {"checkpoint.interval=100000"});
+  EXPECT_EQ(outcome.exit_code, 75) << outcome.err;
+  expect_line(outcome.err, "and the newest checkpoint is of step ");
+  expect_nobody_is_left();
+}
+
+TEST_F(Failures, ASignalToLaunchSavesOnAll) {
+  const auto outcome =
+      act_on([&](const auto&) { ::kill(launcher_, SIGTERM); }, {"checkpoint.interval=100000"});
+  EXPECT_EQ(outcome.exit_code, 75) << outcome.err;
+  expect_line(outcome.err, "and the newest checkpoint is of step ");
+  expect_nobody_is_left();
+}
+
+}  // namespace
+}  // namespace sherd::testing

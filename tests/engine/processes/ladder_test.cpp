@@ -1,0 +1,100 @@
+// Ranks in processes compute the bits of ranks that are threads: losses, norms, and every tensor of the
+// last checkpoint. And a run goes on in the other form.
+#include <filesystem>
+
+#include "checkpoint/format/manifest.h"
+#include "tests/engine/processes/mpi_runs.h"
+
+namespace sherd::testing {
+namespace {
+
+constexpr const char* kBF16 = "mixed_precision: {param_dtype: bf16}";
+
+struct Case {
+  ProcessWorld world;
+  int stage = 0;
+  bool bf16 = false;
+};
+
+TrainingRun run_of(const Case& of) {
+  return {.stage = of.stage,
+          .world = of.world.ranks(),
+          .precision = of.bf16 ? kBF16 : "",
+          .optimizer = "adamw",
+          .accumulation = "gradient_accumulation_steps: 1",
+          .more = "gradient_clipping: {max_norm: 0.5}"};
+}
+
+class Ladder : public ProcessesTest {
+ protected:
+  void expect_the_bits_of_threads(const Case& of) {
+    const TrainingRun run = run_of(of);
+    const std::string name = fmt::format("{}-{}-{}", of.world.name(), of.stage, of.bf16);
+    SCOPED_TRACE(name);
+    const std::string threads = "threads-" + name, processes = "processes-" + name;
+    train_in(folder_, threads, run);
+    const auto outcome = train_in_processes(folder_, processes, run, of.world);
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_EQ(numbers_of(folder_, processes), numbers_of(folder_, threads));
+    EXPECT_EQ(final_state(folder_, processes), final_state(folder_, threads));
+  }
+};
+
+// Every pair of world and stage, of world and type, and of stage and type.
+TEST_F(Ladder, ProcessesHaveTheBitsOfThreads) {
+  const Case cases[] = {{{2, 1}, 3, false}, {{2, 1}, 2, true},  {{3, 1}, 2, false},
+                        {{3, 1}, 3, true},  {{4, 1}, 1, false}, {{4, 1}, 0, true},
+                        {{2, 2}, 0, false}, {{2, 2}, 1, true},  {{2, 2}, 3, false}};
+  for (const Case& of : cases) expect_the_bits_of_threads(of);
+}
+
+using LadderSlow = Ladder;
+TEST_F(LadderSlow, ProcessesHaveTheBitsOfThreadsInEveryWorldAndStage) {
+  for (const ProcessWorld world : {ProcessWorld{2, 1}, {3, 1}, {4, 1}, {2, 2}}) {
+    for (int stage = 0; stage <= 3; ++stage) {
+      for (const bool bf16 : {false, true}) expect_the_bits_of_threads({world, stage, bf16});
+    }
+  }
+}
+
+// Muon's owners broadcast, which no other optimizer does.
+TEST_F(Ladder, ProcessesHaveTheBitsOfThreadsWithMuon) {
+  TrainingRun run = run_of({{2, 1}, 2});
+  run.optimizer = "muon";
+  train_in(folder_, "threads", run);
+  const auto outcome = train_in_processes(folder_, "processes", run, {2, 1});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(numbers_of(folder_, "processes"), numbers_of(folder_, "threads"));
+  EXPECT_EQ(final_state(folder_, "processes"), final_state(folder_, "threads"));
+}
+
+class Resume : public ProcessesTest {
+ protected:
+  // As if it had been killed after the checkpoint in the middle.
+  void forget_second_half(const std::string& output) {
+    std::filesystem::remove_all(
+        folder_.file(output + "/checkpoints/" + checkpoint::step_directory_name(kSteps)));
+  }
+};
+
+TEST_F(Resume, ARunOfThreadsGoesOnInProcessesAndBack) {
+  const TrainingRun run = run_of({{2, 1}, 3});
+  train_in(folder_, "whole", run);
+  const auto numbers = numbers_of(folder_, "whole"), state = final_state(folder_, "whole");
+
+  train_in(folder_, "run", run);
+  forget_second_half("run");
+  const auto outcome = train_in_processes(folder_, "run", run, {2, 1});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("4 steps done"), std::string::npos) << outcome.out;
+  EXPECT_EQ(numbers_of(folder_, "run"), numbers);
+  EXPECT_EQ(final_state(folder_, "run"), state);
+
+  forget_second_half("run");
+  train_in(folder_, "run", run);
+  EXPECT_EQ(numbers_of(folder_, "run"), numbers);
+  EXPECT_EQ(final_state(folder_, "run"), state);
+}
+
+}  // namespace
+}  // namespace sherd::testing

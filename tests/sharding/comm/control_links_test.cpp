@@ -1,0 +1,164 @@
+#include "sharding/comm/control_links.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <future>
+#include <latch>
+#include <sstream>
+#include <thread>
+#include <vector>
+
+#include "core/error.h"
+#include "tests/support/error_text.h"
+
+namespace sherd::sharding {
+namespace {
+
+using std::chrono::milliseconds;
+constexpr milliseconds kPatience{10'000};
+
+// A connection to whom the address names, on which `bytes` have been sent.
+int stranger(const std::string& address, const std::string& bytes) {
+  std::istringstream words(address);
+  std::string secret, host;
+  std::uint16_t port = 0;
+  words >> secret >> port >> host;
+  const int file = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(port);
+  ::inet_pton(AF_INET, host.c_str(), &to.sin_addr);
+  EXPECT_EQ(::connect(file, reinterpret_cast<sockaddr*>(&to), sizeof to), 0);
+  EXPECT_EQ(::send(file, bytes.data(), bytes.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(bytes.size()));
+  return file;
+}
+
+// Threads that are processes to one another.
+void run(int count, const std::function<void(ControlLinks&)>& body,
+         const std::function<void(const std::string& address)>& before = {}) {
+  std::promise<std::string> promise;
+  const std::shared_future<std::string> address = promise.get_future().share();
+  std::vector<std::thread> threads;
+  for (int process = 0; process < count; ++process) {
+    threads.emplace_back([&, process] {
+      const ControlLinks::Options options{process, count, kPatience};
+      const auto links = process > 0 ? ControlLinks::connect(options, address.get())
+                                     : ControlLinks::listen(options, true, [&](const auto& text) {
+                                         if (before) before(text);
+                                         promise.set_value(text);
+                                       });
+      body(*links);
+      links->say("leaving", "");
+      links->heard("leaving", kPatience);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(ControlLinks, EveryProcessHearsWhatEachHasSaid) {
+  for (const int count : {1, 2, 3, 5}) {
+    run(count, [&](ControlLinks& links) {
+      for (int round = 0; round < 20; ++round) {
+        const auto word = [&](int process) {
+          return std::string(static_cast<std::size_t>(process * 10'000), 'x') + char(round);
+        };
+        const auto words =
+            links.all_gather("round " + std::to_string(round), word(links.process()));
+        ASSERT_EQ(static_cast<int>(words.size()), count);
+        for (int process = 0; process < count; ++process) EXPECT_EQ(words[process], word(process));
+      }
+    });
+  }
+}
+
+TEST(ControlLinks, AnAbortReachesEveryProcessWithItsReasonAndTheFirstReasonStays) {
+  for (int culprit = 0; culprit < 3; ++culprit) {
+    run(3, [&](ControlLinks& links) {
+      links.all_gather("all are here", "");
+      if (links.process() == culprit) links.abort("disk full");
+      EXPECT_EQ(test::error_text<PeerError>([&] {
+                  for (int round = 0;; ++round) links.all_gather(std::to_string(round), "");
+                }),
+                "disk full");
+      links.abort("something later");
+      EXPECT_EQ(links.reason(), "disk full");
+      EXPECT_FALSE(links.by_death());
+    });
+  }
+}
+
+// A process that dies closes its connections without farewell; here, one that never was one.
+TEST(ControlLinks, AProcessThatEndsWithoutFarewellIsNamedToAllOthers) {
+  std::promise<std::string> promise;
+  const std::shared_future<std::string> address = promise.get_future().share();
+  const auto survive = [](ControlLinks& links) {
+    links.set_names({"rank 0 on a", "rank 1 on b", "rank 2 on c"});
+    EXPECT_EQ(test::error_text<PeerError>([&] { links.all_gather("never", ""); }),
+              "rank 2 on c ended without a word: it was killed, or crashed.");
+    EXPECT_TRUE(links.by_death());
+    links.say("leaving", "");
+    const auto words = links.heard("leaving", kPatience);  // the dead one isn't waited for
+    ASSERT_TRUE(words);
+    EXPECT_TRUE((*words)[0] && (*words)[1] && !(*words)[2]);
+  };
+  std::latch named(2);
+  std::thread first([&] {
+    const auto links = ControlLinks::listen({0, 3, kPatience}, true,
+                                            [&](const auto& text) { promise.set_value(text); });
+    links->set_names({"rank 0 on a", "rank 1 on b", "rank 2 on c"});
+    named.count_down();
+    survive(*links);
+  });
+  std::thread second([&] {
+    const auto links = ControlLinks::connect({1, 3, kPatience}, address.get());
+    named.count_down();
+    survive(*links);
+  });
+  std::string greeting = address.get().substr(0, 32);
+  greeting.append({2, 0, 0, 0});
+  const int dying = stranger(address.get(), greeting);
+  named.wait();
+  ::close(dying);
+  first.join();
+  second.join();
+}
+
+TEST(ControlLinks, StrangersAreTurnedAway) {
+  std::vector<int> strangers;
+  run(
+      2, [](ControlLinks& links) { links.all_gather("all are here", ""); },
+      [&](const std::string& address) {
+        std::string wrong(32, '0'), number_of_nobody = address.substr(0, 32) + "\x07";
+        number_of_nobody.append(3, '\0');
+        wrong.append({1, 0, 0, 0});  // the number of one that is still to come
+        strangers = {stranger(address, wrong), stranger(address, "GET / HTTP/1.1\r\n\r\n"),
+                     stranger(address, ""), stranger(address, number_of_nobody)};
+      });
+  for (const int file : strangers) {
+    char byte = 0;
+    EXPECT_LE(::recv(file, &byte, 1, 0), 0);  // closed, and nothing was said
+    ::close(file);
+  }
+}
+
+TEST(ControlLinks, AProcessThatDoesntConnectIsNamedAfterTheTimeout) {
+  EXPECT_EQ(test::error_text<PeerError>([] {
+              ControlLinks::listen({0, 2, milliseconds(50)}, true, [](const auto&) {});
+            }),
+            "process 0 waited 0.05 s for process 1 to connect to it.");
+}
+
+TEST(ControlLinks, AnAddressWhereNobodyListensIsAnError) {
+  const std::string text = test::error_text<PeerError>([] {
+    ControlLinks::connect({1, 2, milliseconds(1000)}, std::string(32, '0') + " 1 127.0.0.1");
+  });
+  EXPECT_EQ(text, "process 1 can't connect to process 0: 127.0.0.1: Connection refused.");
+}
+
+}  // namespace
+}  // namespace sherd::sharding
