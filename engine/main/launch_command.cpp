@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 #include "core/error.h"
@@ -27,7 +28,11 @@ extern "C" void pass_on(int) {
 // Ctrl-C reaches mpirun from the terminal.
 extern "C" void ignore(int) {}
 
+// What is ignored stays so, as nohup wants it.
 void install(int signal, void (*handler)(int)) {
+  struct sigaction before {};
+  CHECK(::sigaction(signal, nullptr, &before) == 0);
+  if (before.sa_handler == SIG_IGN) return;
   struct sigaction action {};
   action.sa_handler = handler;
   action.sa_flags = SA_RESTART;
@@ -62,6 +67,10 @@ std::vector<std::string> LaunchCommand::mpirun_arguments() const {
   // Processes share a machine's cores themselves, and a machine may have fewer than processes.
   for (const char* word : {"--oversubscribe", "--bind-to", "none", "--quiet"})
     words.emplace_back(word);
+  // Time for the others to say who has died, before mpirun kills them; a second otherwise.
+  words.insert(words.end(), {"--mca", "odls_base_sigkill_timeout", "10"});
+  // mpirun passes on only its own variables to other machines.
+  if (std::getenv("SHERD_ISA") != nullptr) words.insert(words.end(), {"-x", "SHERD_ISA"});
   if (::geteuid() == 0) words.emplace_back("--allow-run-as-root");
   if (!hosts_.empty()) words.insert(words.end(), {"--host", hosts_});
   words.push_back(own_path());

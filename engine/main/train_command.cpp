@@ -81,22 +81,30 @@ int stop_code(const std::vector<std::optional<ProcessEnd>>& ends) {
   return code;
 }
 
-int leave(sharding::Processes& processes, const ProcessEnd& end, const std::string& label) {
+int leave(sharding::Processes& processes, ProcessEnd end, const std::string& label) {
   // mpirun sends it as soon as one process has failed, while another may have something to print.
   ::signal(SIGTERM, SIG_IGN);
   if (is_failure(end)) processes.links().abort(label + end.message);
-  const bool aborted = processes.links().aborted();
+  const bool aborted_before = processes.links().aborted();
   // Those that have ended well wait for the others, however long these write.
   const auto ends =
-      processes.end(end, aborted ? milliseconds(kForLastWords) : std::chrono::hours(24));
+      processes.end(end, aborted_before ? milliseconds(kForLastWords) : std::chrono::hours(24));
   const auto own = static_cast<std::size_t>(processes.index());
   if (const int code = stop_code(ends)) {
     if (is_stop(end.exit_code)) print(end.message, "");
     return code;
   }
-  if (!aborted) {
+  // Only among processes that have all said their last word does MPI end: it waits for every one.
+  const bool all_are_here =
+      std::all_of(ends.begin(), ends.end(), [](const auto& x) { return !!x; });
+  if (!processes.links().aborted() && all_are_here) {
     sharding::finish_mpi();
     return end.exit_code;
+  }
+  if (!aborted_before && end.exit_code == 0) {  // one has died while the others waited for its word
+    const auto first = std::find_if(ends.begin(), ends.end(), [](const auto& x) { return !!x; });
+    if (first - ends.begin() == processes.index()) print(processes.links().reason(), "");
+    return kPeer;
   }
   // What others have failed with is said by them.
   const bool reason_is_said =

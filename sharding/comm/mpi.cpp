@@ -340,11 +340,29 @@ std::int64_t mpi_staging_bytes(int group_size) {
   return std::max(kStaging, 2 * kShortestPiece * (group_size - 1));
 }
 
+namespace {
+
+// Some ways that MPI can take between machines have room for 23 bits.
+void check_tags(MPI_Comm comm) {
+  int* most = nullptr;
+  int known = 0;
+  MPI_Comm_get_attr(comm, MPI_TAG_UB, static_cast<void*>(&most), &known);
+  constexpr int kMost = (1 << 30) - 1;  // tag_of
+  if (known == 0 || *most >= kMost) return;
+  throw UsageError(
+      "the way that MPI has chosen between processes allows tags up to {}, and {} are needed; give "
+      "mpirun the words --mca pml ob1, or set OMPI_MCA_pml=ob1 for sherd launch.",
+      *most, kMost);
+}
+
+}  // namespace
+
 std::unique_ptr<Processes> join_mpi(std::chrono::milliseconds timeout) {
   if (!has_begun()) begin();
   MPI_Comm comm = MPI_COMM_NULL;
   MPI_Comm_dup(MPI_COMM_WORLD, &comm);
   MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+  check_tags(comm);
   return std::make_unique<MpiProcesses>(comm, connected(comm, timeout));
 }
 

@@ -100,31 +100,36 @@ MpiWorld::Collective::~Collective() {
   }
 }
 
+void MpiTransfers::add(MPI_Request request, int peer, bool receiving) {
+  requests_.push_back(request);
+  peers_.push_back(peer);
+  receiving_.push_back(receiving);
+  ++num_open_;
+}
+
 void MpiTransfers::send(int peer, const void* data, std::int64_t bytes) {
   const MpiRoute& route = routes_[static_cast<std::size_t>(peer)];
   for (std::int64_t at = 0; at < bytes; at += kLongestMessage) {
+    MPI_Request request = MPI_REQUEST_NULL;
     check(world_,
           MPI_Isend(static_cast<const char*>(data) + at,
                     static_cast<int>(std::min(kLongestMessage, bytes - at)), MPI_BYTE,
-                    route.process, route.send_tag, world_.comm(), &requests_.emplace_back()),
+                    route.process, route.send_tag, world_.comm(), &request),
           "MPI_Isend");
-    peers_.push_back(peer);
-    receiving_.push_back(false);
-    ++num_open_;
+    add(request, peer, false);
   }
 }
 
 void MpiTransfers::receive(int peer, void* data, std::int64_t bytes) {
   const MpiRoute& route = routes_[static_cast<std::size_t>(peer)];
   for (std::int64_t at = 0; at < bytes; at += kLongestMessage) {
+    MPI_Request request = MPI_REQUEST_NULL;
     check(world_,
           MPI_Irecv(static_cast<char*>(data) + at,
                     static_cast<int>(std::min(kLongestMessage, bytes - at)), MPI_BYTE,
-                    route.process, route.receive_tag, world_.comm(), &requests_.emplace_back()),
+                    route.process, route.receive_tag, world_.comm(), &request),
           "MPI_Irecv");
-    peers_.push_back(peer);
-    receiving_.push_back(true);
-    ++num_open_;
+    add(request, peer, true);
   }
 }
 
@@ -183,8 +188,11 @@ MpiTransfers::~MpiTransfers() {
   };
   const auto deadline = Clock::now() + patience(world_);
   BackOff back_off;
-  while (receives() && Clock::now() < deadline) {
-    if (!test()) back_off.pause();
+  try {
+    while (receives() && Clock::now() < deadline) {
+      if (!test()) back_off.pause();
+    }
+  } catch (const PeerError&) {  // the collective is given up with another reason already
   }
 }
 

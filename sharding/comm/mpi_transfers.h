@@ -88,6 +88,7 @@ class MpiTransfers {
   void wait(const std::function<std::string(const std::vector<int>& peers)>& overdue);
 
  private:
+  void add(MPI_Request request, int peer, bool receiving);
   bool test();
 
   MpiWorld& world_;
