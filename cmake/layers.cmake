@@ -1,7 +1,7 @@
 # A layer is a top-level folder and becomes one library, sherd_<folder>.
 #
 # What needs CUDA lies in `cuda/` folders, in core/cuda*.cpp or in sharding/comm/nccl.cpp, what needs
-# MPI in sharding/comm/mpi*.cpp; its twin for a build without is called no_<library>.cpp. One of the two
+# MPI in sharding/processes/mpi*.cpp; its twin for a build without is called no_<library>.cpp. One of the two
 # is compiled, and nobody who calls them can tell which. `main/` holds programs.
 function(sherd_layer name)
   cmake_parse_arguments(ARG "" "" "LINK;CUDA_LINK;MPI_LINK" ${ARGN})

@@ -12,7 +12,7 @@
 
 #include "core/cuda_device.h"
 #include "core/memory_plan.h"
-#include "sharding/comm/processes.h"
+#include "sharding/processes/processes.h"
 
 namespace sherd::engine {
 

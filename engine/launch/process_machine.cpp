@@ -9,7 +9,7 @@
 #include "engine/launch/device.h"
 #include "engine/launch/system_info.h"
 #include "kernels/isa.h"
-#include "sharding/comm/mpi.h"
+#include "sharding/processes/mpi.h"
 
 namespace sherd::engine {
 namespace {

@@ -14,8 +14,8 @@
 
 #include "kernels/isa.h"
 #include "kernels/libraries.h"
-#include "sharding/comm/mpi.h"
 #include "sharding/comm/nccl.h"
+#include "sharding/processes/mpi.h"
 
 namespace sherd::engine {
 namespace {

@@ -12,7 +12,7 @@
 #include <cstring>
 
 #include "core/error.h"
-#include "sharding/comm/mpi.h"
+#include "sharding/processes/mpi.h"
 
 extern char** environ;
 

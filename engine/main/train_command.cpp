@@ -10,7 +10,7 @@
 #include "engine/main/failure.h"
 #include "engine/main/standard_streams.h"
 #include "engine/run/run.h"
-#include "sharding/comm/mpi.h"
+#include "sharding/processes/mpi.h"
 
 namespace sherd::main {
 namespace {

@@ -8,7 +8,7 @@
 #include "checkpoint/store/disk.h"
 #include "engine/recipe/recipe.h"
 #include "engine/report/output_folder.h"
-#include "sharding/comm/processes.h"
+#include "sharding/processes/processes.h"
 
 namespace sherd::engine {
 

@@ -29,7 +29,7 @@ std::string_view name_of(Purpose purpose);
 /// What every rank calls the group of `rank` along `axes`.
 Group group_of(const Mesh& mesh, int rank, const AxisSet& axes, Purpose purpose);
 
-/// Where a rank stages what it reduces, if its kind of communicator does (sharding/comm/mpi.h).
+/// Where a rank stages what it reduces, if its kind of communicator does (sharding/processes/mpi.h).
 BufferSpec staging_buffer(std::int64_t bytes);
 
 class ProcessGroups {

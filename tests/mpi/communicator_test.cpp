@@ -1,6 +1,6 @@
 // The suite of every communicator on `mpi`: this program is started several times by mpirun, and all
 // its processes run the same tests at the same time.
-#include "sharding/comm/mpi.h"
+#include "sharding/processes/mpi.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "sharding/comm/mpi.h"
+#include "sharding/processes/mpi.h"
 #include "tests/mpi/world.h"
 
 namespace sherd::testing {

@@ -44,15 +44,12 @@ void cohere2(ConfigReader& config) {
   }
 }
 
-constexpr Family kForm = {.prefix = "model.",
-                          .modules = kModules,
-                          .buffers = kUsualBuffers,
-                          .fixed = kFixed,
-                          .keys = kKeys,
-                          .words = kSilu,
-                          .demands = kDemands,
-                          .harmless = kHarmless,
-                          .interleaved_rotary = true};
+constexpr Family kForm = [] {
+  Family form = usual_form(kModules, kFixed, kKeys, kDemands);
+  form.harmless = kHarmless;
+  form.interleaved_rotary = true;
+  return form;
+}();
 constexpr Family kFamilies[] = {
     family_of_form(kForm, "cohere", "CohereForCausalLM", cohere),
     family_of_form(kForm, "cohere2", "Cohere2ForCausalLM", cohere2),

@@ -47,7 +47,20 @@ inline constexpr auto kSilu = std::to_array<ConfigWord>({
 });
 inline constexpr auto kRmsNorm = std::to_array<Fixed>({{"model.norm", "rmsnorm"}});
 
-/// A family of this form: families of one file differ in their names and in what `more` reads.
+/// What most families since Llama have in common: modules called model.layers.{}, a gate of SiLU.
+constexpr Family usual_form(std::span<const std::span<const Module>> modules,
+                            std::span<const Fixed> fixed,
+                            std::span<const std::span<const ConfigKey>> keys,
+                            std::span<const Demand> demands = {}) {
+  return {.prefix = "model.",
+          .modules = modules,
+          .buffers = kUsualBuffers,
+          .fixed = fixed,
+          .keys = keys,
+          .words = kSilu,
+          .demands = demands};
+}
+/// A family of this form, with its names and what `more` reads.
 constexpr Family family_of_form(Family form, std::string_view model_type,
                                 std::string_view architecture, void (*more)(ConfigReader&)) {
   form.model_type = model_type;

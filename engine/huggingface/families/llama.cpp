@@ -126,24 +126,21 @@ void granite(ConfigReader& config) {
   if (divisor != 1.0) config.set("model.logits_scale", 1.0 / divisor, "logits_scaling");
 }
 
-constexpr Family form(std::span<const std::span<const ConfigKey>> keys,
-                      std::span<const std::string_view> harmless = {}) {
-  return {.prefix = "model.",
-          .modules = kModules,
-          .buffers = kUsualBuffers,
-          .fixed = kRmsNorm,
-          .keys = keys,
-          .words = kSilu,
-          .harmless = harmless};
-}
+constexpr Family kForm = usual_form(kModules, kRmsNorm, kKeys);
+constexpr Family kTiedForm = usual_form(kModules, kRmsNorm, kTiedKeys);
+constexpr Family kLlamaForm = [] {
+  Family form = kForm;
+  form.harmless = kLlamaHarmless;
+  return form;
+}();
 
 constexpr Family kFamilies[] = {
-    family_of_form(form(kKeys, kLlamaHarmless), "llama", "LlamaForCausalLM", llama),
-    family_of_form(form(kKeys), "mistral", "MistralForCausalLM", mistral),
-    family_of_form(form(kKeys), "qwen2", "Qwen2ForCausalLM", qwen2),
-    family_of_form(form(kKeys), "qwen3", "Qwen3ForCausalLM", qwen3),
-    family_of_form(form(kTiedKeys), "smollm3", "SmolLM3ForCausalLM", smollm3),
-    family_of_form(form(kKeys), "granite", "GraniteForCausalLM", granite),
+    family_of_form(kLlamaForm, "llama", "LlamaForCausalLM", llama),
+    family_of_form(kForm, "mistral", "MistralForCausalLM", mistral),
+    family_of_form(kForm, "qwen2", "Qwen2ForCausalLM", qwen2),
+    family_of_form(kForm, "qwen3", "Qwen3ForCausalLM", qwen3),
+    family_of_form(kTiedForm, "smollm3", "SmolLM3ForCausalLM", smollm3),
+    family_of_form(kForm, "granite", "GraniteForCausalLM", granite),
 };
 
 }  // namespace

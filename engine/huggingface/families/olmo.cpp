@@ -36,19 +36,15 @@ void olmo3(ConfigReader& config) {
   config.set("model.window_layers", "\"1110\"", "sliding_window");
 }
 
-constexpr Family form(bool two_rotary_tables) {
-  return {.prefix = "model.",
-          .modules = kModules,
-          .buffers = kUsualBuffers,
-          .fixed = kFixed,
-          .keys = kKeys,
-          .words = kSilu,
-          .demands = kDemands,
-          .two_rotary_tables = two_rotary_tables};
-}
+constexpr Family kForm = usual_form(kModules, kFixed, kKeys, kDemands);
+constexpr Family kFormOfTwoTables = [] {
+  Family form = kForm;
+  form.two_rotary_tables = true;
+  return form;
+}();
 constexpr Family kFamilies[] = {
-    family_of_form(form(false), "olmo2", "Olmo2ForCausalLM", olmo2),
-    family_of_form(form(true), "olmo3", "Olmo3ForCausalLM", olmo3),
+    family_of_form(kForm, "olmo2", "Olmo2ForCausalLM", olmo2),
+    family_of_form(kFormOfTwoTables, "olmo3", "Olmo3ForCausalLM", olmo3),
 };
 
 }  // namespace

@@ -32,18 +32,8 @@ void phi3(ConfigReader& config) {
   if (!config.window_layers()) config.window();
 }
 
-constexpr Family kFamilies[] = {
-    {.model_type = "phi3",
-     .architecture = "Phi3ForCausalLM",
-     .prefix = "model.",
-     .modules = kModules,
-     .buffers = kUsualBuffers,
-     .fixed = kRmsNorm,
-     .keys = kKeys,
-     .words = kSilu,
-     .demands = kDemands,
-     .more = phi3},
-};
+constexpr Family kFamilies[] = {family_of_form(usual_form(kModules, kRmsNorm, kKeys, kDemands),
+                                               "phi3", "Phi3ForCausalLM", phi3)};
 
 }  // namespace
 

@@ -28,18 +28,8 @@ void stablelm(ConfigReader& config) {
   }
 }
 
-constexpr Family kFamilies[] = {
-    {.model_type = "stablelm",
-     .architecture = "StableLmForCausalLM",
-     .prefix = "model.",
-     .modules = kModules,
-     .buffers = kUsualBuffers,
-     .fixed = kFixed,
-     .keys = kKeys,
-     .words = kSilu,
-     .demands = kDemands,
-     .more = stablelm},
-};
+constexpr Family kFamilies[] = {family_of_form(usual_form(kModules, kFixed, kKeys, kDemands),
+                                               "stablelm", "StableLmForCausalLM", stablelm)};
 
 }  // namespace
 

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "sharding/comm/mpi.h"
+#include "sharding/processes/mpi.h"
 #include "tests/where.h"
 
 namespace sherd::testing {

@@ -1,4 +1,4 @@
-#include "sharding/comm/mpi.h"
+#include "sharding/processes/mpi.h"
 
 #include <mpi.h>
 #include <unistd.h>
@@ -12,8 +12,8 @@
 #include "core/error.h"
 #include "kernels/pointwise.h"
 #include "sharding/comm/meeting_place.h"
-#include "sharding/comm/mpi_transfers.h"
 #include "sharding/comm/slices.h"
+#include "sharding/processes/mpi_transfers.h"
 
 namespace sherd::sharding {
 namespace {
@@ -235,24 +235,26 @@ class MpiRendezvous final : public Rendezvous {
 
   std::unique_ptr<Communicator> join(const Group& group) override {
     world_->throw_if_aborted();
-    return std::make_unique<MpiCommunicator>(world_, group, number_of(group.name));
+    return std::make_unique<MpiCommunicator>(world_, group, number_of(group));
   }
   void abort(const std::string& reason) override { world_->links().abort(reason); }
 
  private:
-  // The same on every process, without a question. Two groups of one rank never share a number: that
-  // would be found out here, on all of their ranks.
-  std::uint32_t number_of(const std::string& name) {
-    const auto number = static_cast<std::uint32_t>(std::hash<std::string>{}(name) % (1u << 14));
+  // The same on every process, without a question. Two groups with a rank in common never share a
+  // number: that would be found out here.
+  std::uint32_t number_of(const Group& group) {
+    const auto number =
+        static_cast<std::uint32_t>(std::hash<std::string>{}(group.name) % (1u << 14));
     std::lock_guard lock(mutex_);
-    const auto [at, is_new] = names_.emplace(number, name);
-    CHECK(at->second == name, "groups \"{}\" and \"{}\" have the same number", name, at->second);
+    const auto [at, is_new] = names_.emplace(std::pair(group.world_rank(), number), group.name);
+    CHECK(at->second == group.name, "groups \"{}\" and \"{}\" have the same number", group.name,
+          at->second);
     return number;
   }
 
   const std::shared_ptr<MpiWorld> world_;
   std::mutex mutex_;
-  std::map<std::uint32_t, std::string> names_;
+  std::map<std::pair<int, std::uint32_t>, std::string> names_;  // by rank and number
 };
 
 bool has_begun() {

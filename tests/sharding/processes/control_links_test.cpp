@@ -1,4 +1,4 @@
-#include "sharding/comm/control_links.h"
+#include "sharding/processes/control_links.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
@@ -126,6 +126,27 @@ TEST(ControlLinks, AProcessThatEndsWithoutFarewellIsNamedToAllOthers) {
   ::close(dying);
   first.join();
   second.join();
+}
+
+// A stopped process keeps its connections and says nothing: the kernel answers for it.
+TEST(ControlLinks, ASilentProcessIsNamedAlsoToThoseWhoWaitForItsLastWord) {
+  std::promise<std::string> promise;
+  std::promise<int> connected;
+  std::thread silent([&] {
+    const std::string address = promise.get_future().get();
+    connected.set_value(stranger(address, address.substr(0, 32) + std::string("\x01\0\0\0", 4)));
+  });
+  const auto links = ControlLinks::listen({0, 2, kPatience}, true,
+                                          [&](const auto& text) { promise.set_value(text); });
+  silent.join();
+  links->set_timeout(milliseconds(100));
+  links->say("leaving", "");
+  const auto words = links->heard("leaving", kPatience);
+  ASSERT_TRUE(words);
+  EXPECT_TRUE((*words)[0] && !(*words)[1]);
+  EXPECT_TRUE(links->by_death());
+  EXPECT_TRUE(links->reason().starts_with("process 1 was silent for ")) << links->reason();
+  ::close(connected.get_future().get());
 }
 
 TEST(ControlLinks, StrangersAreTurnedAway) {

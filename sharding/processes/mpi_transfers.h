@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "sharding/comm/control_links.h"
+#include "sharding/processes/control_links.h"
 
 namespace sherd::sharding {
 

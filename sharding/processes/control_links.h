@@ -85,7 +85,8 @@ class ControlLinks {
   void handle(Link& link, char kind, std::string_view text);
   void lost(Link& link, const std::string& how);
   void hear(int process, const std::string& name, std::string word);
-  void complete_locked(const std::string& name);
+  std::string complete_locked(const std::string& name);
+  void tell_all(const std::string& words);
   bool set_reason(const std::string& reason);
   void pass_on_abort(const std::string& reason);
   void send(Link& link, char kind, std::string_view text);

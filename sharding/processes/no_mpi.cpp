@@ -1,6 +1,6 @@
-// The twin of sharding/comm/mpi.cpp in a program built without MPI.
+// The twin of sharding/processes/mpi.cpp in a program built without MPI.
 #include "core/error.h"
-#include "sharding/comm/mpi.h"
+#include "sharding/processes/mpi.h"
 
 namespace sherd::sharding {
 

@@ -1,4 +1,4 @@
-#include "sharding/comm/processes.h"
+#include "sharding/processes/processes.h"
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,75 +1,29 @@
-#include "sharding/comm/control_links.h"
+#include "sharding/processes/control_links.h"
 
-#include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <sstream>
 
 #include "core/error.h"
 #include "core/thread.h"
+#include "sharding/processes/control_socket.h"
 
 namespace sherd::sharding {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = ControlClock;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kBetweenPings{1000}, kForASecret{1000}, kForASend{5000};
+constexpr milliseconds kBetweenPings{1000}, kForASend{5000};
 constexpr std::size_t kLongest = std::size_t{16} << 20;
-constexpr std::size_t kSecretLength = 32;
 // The first byte of a message: a ping, a word for process 0, all words under a name, an abort, one because
 // of a death, farewell.
 constexpr char kPing = 'p', kWord = 'w', kWords = 'W', kAbort = 'a', kDeath = 'd', kFarewell = 'f';
-
-int milliseconds_until(Clock::time_point deadline) {
-  const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
-  return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 1 << 30));
-}
-
-bool wait_for(int file, short events, Clock::time_point deadline) {
-  pollfd wanted{file, events, 0};
-  int found = 0;
-  do {
-    found = ::poll(&wanted, 1, milliseconds_until(deadline));
-  } while (found < 0 && errno == EINTR);
-  return found > 0;
-}
-
-bool read_all(int file, char* bytes, std::size_t count, Clock::time_point deadline) {
-  while (count > 0) {
-    if (!wait_for(file, POLLIN, deadline)) return false;
-    const ssize_t got = ::recv(file, bytes, count, MSG_DONTWAIT);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
-    if (got <= 0) return false;
-    bytes += got;
-    count -= static_cast<std::size_t>(got);
-  }
-  return true;
-}
-
-bool write_all(int file, std::string_view bytes, Clock::time_point deadline) {
-  while (!bytes.empty()) {
-    const ssize_t sent = ::send(file, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent > 0) {
-      bytes.remove_prefix(static_cast<std::size_t>(sent));
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      if (!wait_for(file, POLLOUT, deadline)) return false;
-    } else if (errno != EINTR) {
-      return false;
-    }
-  }
-  return true;
-}
 
 void append(std::string& text, std::uint32_t number) {
   text.append(reinterpret_cast<const char*>(&number), sizeof number);
@@ -91,82 +45,11 @@ void put(std::string& to, std::string_view text) {
   to += text;
 }
 
-class Socket {
- public:
-  explicit Socket(int file) : file_(file) {}
-  Socket(Socket&& other) noexcept : file_(std::exchange(other.file_, -1)) {}
-  Socket& operator=(Socket&&) = delete;
-  ~Socket() {
-    if (file_ >= 0) ::close(file_);
-  }
-  int file() const { return file_; }
-  int release() { return std::exchange(file_, -1); }
-
- private:
-  int file_;
-};
-
-Socket tcp_socket() {
-  Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (socket.file() < 0) throw PeerError("no TCP socket: {}", std::strerror(errno));
-  return socket;
-}
-
-void send_at_once(int file) {
-  const int on = 1;
-  ::setsockopt(file, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-}
-
-std::string drawn_secret() {
-  unsigned char bytes[kSecretLength / 2];
-  CHECK(::getrandom(bytes, sizeof bytes, 0) == sizeof bytes, "no random bytes");
-  std::string secret;
-  for (const unsigned char byte : bytes) secret += fmt::format("{:02x}", byte);
-  return secret;
-}
-
-// Of every interface but the loopback one, in dotted form.
-std::vector<std::string> own_addresses() {
-  std::vector<std::string> addresses;
-  ifaddrs* all = nullptr;
-  if (::getifaddrs(&all) != 0) return addresses;
-  for (const ifaddrs* one = all; one; one = one->ifa_next) {
-    if (!one->ifa_addr || one->ifa_addr->sa_family != AF_INET) continue;
-    const auto address = reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr;
-    if (ntohl(address.s_addr) >> 24 == 127) continue;
-    char text[INET_ADDRSTRLEN];
-    ::inet_ntop(AF_INET, &address, text, sizeof text);
-    addresses.emplace_back(text);
-  }
-  ::freeifaddrs(all);
-  return addresses;
-}
-
-// The comparison takes as long for a secret that is nearly right as for another.
-bool same_secret(std::string_view a, std::string_view b) {
-  unsigned difference = a.size() == b.size() ? 0 : 1;
-  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    difference |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b[i]);
-  }
-  return difference == 0;
-}
-
-// The number of the process that has connected; -1: a stranger, or one that has come already.
-int admitted(int file, std::string_view secret, const std::vector<int>& files) {
-  char bytes[kSecretLength + 4];
-  if (!read_all(file, bytes, sizeof bytes, Clock::now() + kForASecret)) return -1;
-  const std::string_view greeting(bytes, sizeof bytes);
-  if (!same_secret(greeting.substr(0, kSecretLength), secret)) return -1;
-  const std::uint32_t process = number_at(greeting.substr(kSecretLength));
-  const bool free = process >= 1 && process < files.size() && files[process] < 0;
-  return free ? static_cast<int>(process) : -1;
-}
-
 }  // namespace
 
 struct ControlLinks::Link {
-  Link(int file, int process) : socket(file), process(process) {}
-  Socket socket;
+  Link(Socket open, int process) : socket(std::move(open)), process(process) {}
+  const Socket socket;
   const int process;  // at the other end
   std::mutex sending;
   std::string read;  // and not yet understood
@@ -178,84 +61,22 @@ struct ControlLinks::Link {
 std::unique_ptr<ControlLinks> ControlLinks::listen(
     const Options& options, bool loopback,
     const std::function<void(const std::string& address)>& publish) {
-  const auto deadline = Clock::now() + options.timeout;
-  const Socket door = tcp_socket();
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(loopback ? INADDR_LOOPBACK : INADDR_ANY);
-  socklen_t size = sizeof address;
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  if (::bind(door.file(), generic, size) != 0 || ::listen(door.file(), 4096) != 0 ||
-      ::getsockname(door.file(), generic, &size) != 0) {
-    throw PeerError("process 0 can't listen for the others: {}", std::strerror(errno));
-  }
-  const std::string secret = drawn_secret();
-  std::string text = fmt::format("{} {}", secret, ntohs(address.sin_port));
-  for (const std::string& own :
-       loopback ? std::vector<std::string>{"127.0.0.1"} : own_addresses()) {
-    text += " " + own;
-  }
-  publish(text);
-  std::vector<int> files(static_cast<std::size_t>(options.num_processes), -1);
-  const auto missing = [&] { return std::find(files.begin() + 1, files.end(), -1); };
-  while (missing() != files.end()) {
-    Socket guest(wait_for(door.file(), POLLIN, deadline)
-                     ? ::accept4(door.file(), nullptr, nullptr, SOCK_CLOEXEC)
-                     : -1);
-    if (guest.file() >= 0) {
-      const int process = admitted(guest.file(), secret, files);
-      if (process > 0) files[static_cast<std::size_t>(process)] = guest.release();
-    }
-    // However many strangers knock.
-    if (Clock::now() >= deadline && missing() != files.end()) {
-      const auto process = missing() - files.begin();
-      for (const int file : files) ::close(file);
-      throw PeerError("process 0 waited {} s for process {} to connect to it.",
-                      std::chrono::duration<double>(options.timeout).count(), process);
-    }
-  }
+  const Door door(loopback);
+  publish(door.address());
+  std::vector<Socket> sockets = door.let_in(options.num_processes, options.timeout);
   std::vector<std::unique_ptr<Link>> links;
   for (int process = 1; process < options.num_processes; ++process) {
-    links.push_back(std::make_unique<Link>(files[static_cast<std::size_t>(process)], process));
+    links.push_back(
+        std::make_unique<Link>(std::move(sockets[static_cast<std::size_t>(process)]), process));
   }
   return std::unique_ptr<ControlLinks>(new ControlLinks(options, std::move(links)));
 }
 
 std::unique_ptr<ControlLinks> ControlLinks::connect(const Options& options,
                                                     const std::string& address) {
-  const auto deadline = Clock::now() + options.timeout;
-  std::istringstream words(address);
-  std::string secret, host, problem = "it named no address";
-  std::uint16_t port = 0;
-  words >> secret >> port;
-  std::string greeting = secret;
-  append(greeting, static_cast<std::uint32_t>(options.process));
-  while (words >> host) {
-    Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    sockaddr_in to{};
-    to.sin_family = AF_INET;
-    to.sin_port = htons(port);
-    ::inet_pton(AF_INET, host.c_str(), &to.sin_addr);
-    int failed =
-        ::connect(socket.file(), reinterpret_cast<sockaddr*>(&to), sizeof to) == 0 ? 0 : errno;
-    // One address after the other: an interface that leads nowhere must not take all the time.
-    const auto patience = std::min(deadline, Clock::now() + kForASend);
-    if (failed == EINPROGRESS) {
-      socklen_t size = sizeof failed;
-      if (!wait_for(socket.file(), POLLOUT, patience)) {
-        failed = ETIMEDOUT;
-      } else {
-        ::getsockopt(socket.file(), SOL_SOCKET, SO_ERROR, &failed, &size);
-      }
-    }
-    if (failed == 0 && write_all(socket.file(), greeting, patience)) {
-      std::vector<std::unique_ptr<Link>> links;
-      links.push_back(std::make_unique<Link>(socket.release(), 0));
-      return std::unique_ptr<ControlLinks>(new ControlLinks(options, std::move(links)));
-    }
-    problem = fmt::format("{}: {}", host, std::strerror(failed));
-  }
-  throw PeerError("process {} can't connect to process 0: {}.", options.process, problem);
+  std::vector<std::unique_ptr<Link>> links;
+  links.push_back(std::make_unique<Link>(connect_to(address, options.process, options.timeout), 0));
+  return std::unique_ptr<ControlLinks>(new ControlLinks(options, std::move(links)));
 }
 
 ControlLinks::ControlLinks(const Options& options, std::vector<std::unique_ptr<Link>> links)
@@ -268,7 +89,6 @@ ControlLinks::ControlLinks(const Options& options, std::vector<std::unique_ptr<L
   for (int process = 0; process < num_processes_; ++process) {
     names_.push_back(fmt::format("process {}", process));
   }
-  for (const auto& link : links_) send_at_once(link->socket.file());
   thread_ = start_thread("that listens to other processes", [this] { run(); });
 }
 
@@ -385,12 +205,16 @@ void ControlLinks::lost(Link& link, const std::string& how) {
     if (!aborted()) by_death_ = true;
     abort(fmt::format("{} {}.", name_of(link.process), how));
   }
-  std::lock_guard lock(mutex_);
-  dead_[static_cast<std::size_t>(link.process)] = true;
-  std::vector<std::string> names;
-  for (const auto& [name, words] : words_) names.push_back(name);
-  for (const std::string& name : names) complete_locked(name);
-  changed_.notify_all();
+  std::vector<std::string> complete;
+  {
+    std::lock_guard lock(mutex_);
+    dead_[static_cast<std::size_t>(link.process)] = true;
+    std::vector<std::string> names;
+    for (const auto& [name, words] : words_) names.push_back(name);
+    for (const std::string& name : names) complete.push_back(complete_locked(name));
+    changed_.notify_all();
+  }
+  for (const std::string& words : complete) tell_all(words);
 }
 
 void ControlLinks::say(const std::string& name, const std::string& word) {
@@ -401,20 +225,24 @@ void ControlLinks::say(const std::string& name, const std::string& word) {
 }
 
 void ControlLinks::hear(int process, const std::string& name, std::string word) {
-  std::lock_guard lock(mutex_);
-  Words& words = words_[name];
-  words.resize(static_cast<std::size_t>(num_processes_));
-  words[static_cast<std::size_t>(process)] = std::move(word);
-  complete_locked(name);
+  std::string complete;
+  {
+    std::lock_guard lock(mutex_);
+    Words& words = words_[name];
+    words.resize(static_cast<std::size_t>(num_processes_));
+    words[static_cast<std::size_t>(process)] = std::move(word);
+    complete = complete_locked(name);
+  }
+  tell_all(complete);
 }
 
-// On process 0: tells all once nobody alive is missing.
-void ControlLinks::complete_locked(const std::string& name) {
+// On process 0: what all are to be told once nobody alive is missing; "" until then.
+std::string ControlLinks::complete_locked(const std::string& name) {
   const auto found = words_.find(name);
-  if (found == words_.end()) return;
+  if (found == words_.end()) return "";
   const Words& words = found->second;
   for (std::size_t process = 0; process < words.size(); ++process) {
-    if (!words[process] && !dead_[process]) return;
+    if (!words[process] && !dead_[process]) return "";
   }
   std::string text;
   put(text, name);
@@ -425,7 +253,13 @@ void ControlLinks::complete_locked(const std::string& name) {
   complete_[name] = words;
   words_.erase(found);
   changed_.notify_all();
-  for (const auto& link : links_) send(*link, kWords, text);
+  return text;
+}
+
+// Not under the lock: a process that is stuck takes some seconds to be written to.
+void ControlLinks::tell_all(const std::string& words) {
+  if (words.empty()) return;
+  for (const auto& link : links_) send(*link, kWords, words);
 }
 
 std::optional<ControlLinks::Words> ControlLinks::heard(const std::string& name,

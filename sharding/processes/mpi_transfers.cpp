@@ -1,4 +1,4 @@
-#include "sharding/comm/mpi_transfers.h"
+#include "sharding/processes/mpi_transfers.h"
 
 #include <algorithm>
 #include <set>

@@ -16,13 +16,13 @@
 ///          slices are received where they belong.
 /// Cost     the bytes of a ring. A message is 64 MiB at most.
 /// Wait     a rank that waits longer than the timeout without any progress names those it waited for.
-/// Abort    travels over connections of our own (sharding/comm/control_links.h), as does the news that
+/// Abort    travels over connections of our own (sharding/processes/control_links.h), as does the news that
 ///          a process has died. A collective that is interrupted leaves when no process touches the
 ///          buffers of another any more; or after two seconds if some process doesn't say so, and after
 ///          0.2 s if one has died.
 #pragma once
 
-#include "sharding/comm/processes.h"
+#include "sharding/processes/processes.h"
 
 namespace sherd::sharding {
 

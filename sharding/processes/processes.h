@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "sharding/comm/control_links.h"
 #include "sharding/comm/rendezvous.h"
+#include "sharding/processes/control_links.h"
 
 namespace sherd::sharding {
 

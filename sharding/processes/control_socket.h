@@ -1,0 +1,59 @@
+/// TCP sockets whose calls have a deadline, and how the processes of a world come to process 0: it
+/// listens behind a door, and lets in whoever says the secret that is part of the address.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace sherd::sharding {
+
+using ControlClock = std::chrono::steady_clock;
+
+/// An open socket; closed at its end.
+class Socket {
+ public:
+  explicit Socket(int file = -1) : file_(file) {}
+  Socket(Socket&& other) noexcept : file_(std::exchange(other.file_, -1)) {}
+  Socket& operator=(Socket&& other) noexcept {
+    std::swap(file_, other.file_);
+    return *this;
+  }
+  ~Socket();
+  int file() const { return file_; }
+  explicit operator bool() const { return file_ >= 0; }
+
+ private:
+  int file_;
+};
+
+/// For poll(): 0 if the deadline has passed.
+int milliseconds_until(ControlClock::time_point deadline);
+
+/// False if the other end doesn't take it in time, or is gone.
+bool write_all(int file, std::string_view bytes, ControlClock::time_point deadline);
+
+class Door {
+ public:
+  /// `loopback`: for this machine alone.
+  /// Errors   PeerError: the machine refuses.
+  explicit Door(bool loopback);
+  /// The secret, the port and this machine's addresses.
+  const std::string& address() const { return address_; }
+  /// Returns a socket to each process but 0, by number, when all have come. Whoever hasn't said the
+  /// secret within a second is turned away.
+  /// Errors   PeerError: somebody hasn't come by the deadline, however many strangers have.
+  std::vector<Socket> let_in(int num_processes, std::chrono::milliseconds timeout) const;
+
+ private:
+  Socket listening_;
+  std::string secret_, address_;
+};
+
+/// Comes to a door as process `process`, at the first of its addresses that answers.
+/// Errors   PeerError: none does.
+Socket connect_to(const std::string& address, int process, std::chrono::milliseconds timeout);
+
+}  // namespace sherd::sharding
