@@ -36,7 +36,7 @@ std::int64_t find_non_finite(Stream&, const ConstTensor&) {
 void fill_normal(Stream&, const Tensor&, const RandomAddress&, std::int64_t, float, float) {
   no_cuda_kernel("fill_normal");
 }
-void sum_in_order(Stream&, const ConstTensor*, int, const Tensor&) {
+void sum_in_order(Stream&, const ConstTensor*, int, const Tensor&, bool) {
   no_cuda_kernel("sum_in_order");
 }
 double seconds_on_device(Stream&, int, const std::function<void()>&, const std::function<void()>&) {

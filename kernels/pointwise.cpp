@@ -1,6 +1,10 @@
 #include "kernels/pointwise.h"
 
+#include <algorithm>
+#include <span>
+
 #include "core/error.h"
+#include "core/exact_sum.h"
 #include "kernels/cpu/pointwise.h"
 #include "kernels/cuda/forms.h"
 
@@ -16,6 +20,16 @@ bool is_cuda(const Stream& stream) {
 void check_alike(ConstTensor a, ConstTensor b) {
   CHECK(a.numel == b.numel && a.dtype == b.dtype, "{} elements of {} and {} of {}", a.numel,
         name_of(a.dtype), b.numel, name_of(b.dtype));
+}
+
+void check_exact_sum(ConstTensor out) {
+  CHECK(out.dtype == DType::kF64 && out.numel == ExactSum::kNumbers, "an exact sum in {} of {}",
+        out.numel, name_of(out.dtype));
+}
+
+// What a GPU has added in f64.
+Tensor f64_addend(Tensor exact_sum) {
+  return exact_sum.part(ExactSum::kNumbers - 1, 1);
 }
 
 }  // namespace
@@ -44,10 +58,11 @@ void add(Stream& stream, ConstTensor x, Tensor accumulator) {
   stream.run("add", [=, &stream] { cpu::add(stream.team(), x, accumulator); });
 }
 
-void sum_in_order_on_host(const ConstTensor* inputs, int num_inputs, Tensor out) {
+void sum_in_order_on_host(const ConstTensor* inputs, int num_inputs, Tensor out, bool onto_out) {
   CHECK(num_inputs >= 1, "a sum of {} buffers", num_inputs);
-  for (int k = 0; k < num_inputs; ++k) check_alike(inputs[k], out);
-  cpu::sum_in_order(inputs, num_inputs, out);
+  for (int k = 0; k < num_inputs; ++k) check_alike(inputs[k], inputs[0]);
+  CHECK(inputs[0].numel == out.numel, "{} elements added into {}", inputs[0].numel, out.numel);
+  cpu::sum_in_order(inputs, num_inputs, out, onto_out);
 }
 
 void residual_add(Stream& stream, ConstTensor residual, ConstTensor branch, const Dropout& dropout,
@@ -75,14 +90,15 @@ void dropout_backward(Stream& stream, ConstTensor dy, const Dropout& dropout, Te
 }
 
 void sum_of_squares(Stream& stream, ConstTensor x, Tensor out, Tensor workspace) {
-  CHECK(out.dtype == DType::kF64 && out.numel >= 1, "out is {} of {}", out.numel,
-        name_of(out.dtype));
+  check_exact_sum(out);
   CHECK(workspace.dtype == DType::kF64 &&
             workspace.bytes() >= sum_of_squares_workspace_bytes(x.numel),
         "workspace is {} of {}", workspace.numel, name_of(workspace.dtype));
-  if (is_cuda(stream)) return cuda::sum_of_squares(stream, x, out, workspace);
-  stream.run("sum_of_squares",
-             [=, &stream] { cpu::sum_of_squares(stream.team(), x, out, workspace); });
+  if (is_cuda(stream)) {
+    cuda::fill_zero(stream, out);
+    return cuda::sum_of_squares(stream, x, f64_addend(out), workspace);
+  }
+  stream.run("sum_of_squares", [=, &stream] { cpu::sum_of_squares(stream.team(), x, out); });
 }
 
 std::int64_t sum_of_squares_workspace_bytes(std::int64_t numel) {
@@ -90,13 +106,18 @@ std::int64_t sum_of_squares_workspace_bytes(std::int64_t numel) {
 }
 
 void sum(Stream& stream, ConstTensor x, Tensor out, bool add) {
-  CHECK(x.dtype == DType::kF32 && out.dtype == DType::kF64 && out.numel == 1,
-        "a sum of {} into {} of {}", name_of(x.dtype), out.numel, name_of(out.dtype));
-  if (is_cuda(stream)) return cuda::sum(stream, x, out, add);
+  check_exact_sum(out);
+  CHECK(x.dtype == DType::kF32, "a sum of {}", name_of(x.dtype));
+  if (is_cuda(stream)) {
+    if (!add) cuda::fill_zero(stream, out);
+    return cuda::sum(stream, x, f64_addend(out), true);
+  }
   stream.run("sum", [=] {
-    double total = 0.0;
-    for (std::int64_t i = 0; i < x.numel; ++i) total += static_cast<double>(x.as<float>()[i]);
-    out.as<double>()[0] = (add ? out.as<double>()[0] : 0.0) + total;
+    const std::span<double> numbers(out.as<double>(), ExactSum::kNumbers);
+    ExactSum sum;
+    if (add) sum.add(numbers);
+    sum.add(x.as<float>(), x.numel);
+    std::ranges::copy(sum.numbers(), numbers.begin());
   });
 }
 

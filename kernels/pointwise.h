@@ -17,10 +17,12 @@ void cast(Stream& stream, ConstTensor x, Tensor y);
 /// accumulator[i] += x[i], one f32 addition, rounded to the accumulator's type.
 void add(Stream& stream, ConstTensor x, Tensor accumulator);
 
-/// out[i] = ((in_0[i] + in_1[i]) + in_2[i]) + ..., added in f32 in this order, rounded once.
-/// out may be one of the inputs. Used by communicators for sums in rank order. Runs on the calling
-/// thread: it is host code for worker streams.
-void sum_in_order_on_host(const ConstTensor* inputs, int num_inputs, Tensor out);
+/// out[i] = ((in_0[i] + in_1[i]) + in_2[i]) + ..., or with onto_out ((out[i] + in_0[i]) + in_1[i]) + ...,
+/// added in f32 in this order, rounded once. Inputs have one type, out may have another; it may be one of
+/// the inputs. Used by communicators for sums in rank order. Runs on the calling thread: it is host
+/// code for worker streams.
+void sum_in_order_on_host(const ConstTensor* inputs, int num_inputs, Tensor out,
+                          bool onto_out = false);
 
 /// out[i] = residual[i] + scale * dropout(branch[i]); out may be residual. A GPU takes no scale yet.
 void residual_add(Stream& stream, ConstTensor residual, ConstTensor branch, const Dropout& dropout,
@@ -30,13 +32,14 @@ void residual_add(Stream& stream, ConstTensor residual, ConstTensor branch, cons
 void dropout_backward(Stream& stream, ConstTensor dy, const Dropout& dropout, Tensor dx,
                       float scale = 1.0f);
 
-/// out[0] = sum of x[i]^2, in f64: blocks of 4096 elements, each over fixed lanes, added in order.
-/// out [1] f64 in device memory; workspace [ceil(numel / 4096)] f64. Not finite if any x is not.
+/// out = sum of x[i]^2, exactly: out [ExactSum::kNumbers] f64 in device memory (core/exact_sum.h). Not finite
+/// if any x isn't. On a GPU it is first added in f64: blocks of 4096 elements, each over fixed lanes,
+/// in order. workspace [ceil(numel / 4096)] f64.
 void sum_of_squares(Stream& stream, ConstTensor x, Tensor out, Tensor workspace);
 std::int64_t sum_of_squares_workspace_bytes(std::int64_t numel);
 
-/// out[0] = (add ? out[0] : 0) + sum of x[i], in f64. x is f32, out [1] f64 in device memory. On a
-/// CPU in the order of the elements; on a GPU in another, fixed by numel.
+/// out = (add ? out : 0) + sum of x[i], exactly. x is f32, out as in sum_of_squares. On a GPU in f64, in an
+/// order fixed by numel.
 void sum(Stream& stream, ConstTensor x, Tensor out, bool add);
 
 /// Index of the first element that is infinite or NaN, or -1. Blocks until known.

@@ -1,6 +1,7 @@
 #include "kernels/update.h"
 
 #include "core/error.h"
+#include "core/exact_sum.h"
 #include "kernels/cpu/update.h"
 #include "kernels/cuda/forms.h"
 
@@ -28,8 +29,8 @@ void check_moment(const UpdateCommon& args, const Tensor& moment) {
 
 void check_sums(const UpdateCommon& args, const Tensor& sums) {
   CHECK(sums.dtype == DType::kF64 &&
-            sums.numel >= 2 * static_cast<std::int64_t>(args.segments.size()),
-        "{} sums for {} segments", sums.numel, args.segments.size());
+            sums.numel >= 2 * ExactSum::kNumbers * static_cast<std::int64_t>(args.segments.size()),
+        "{} numbers for {} segments", sums.numel, args.segments.size());
 }
 
 void check_ratios(const UpdateCommon& args, std::span<const float> ratios) {
@@ -84,7 +85,10 @@ void lamb_moments(Stream& stream, const LambUpdate& args) {
 void lamb_norms(Stream& stream, const LambUpdate& args, Tensor sums) {
   check_lamb(args);
   check_sums(args.common, sums);
-  if (is_cuda(stream)) return cuda::lamb_norms(stream, args, sums);
+  if (is_cuda(stream)) {
+    cuda::fill_zero(stream, sums);
+    return cuda::lamb_norms(stream, args, sums);
+  }
   stream.run("lamb_norms", [=, &stream] { cpu::lamb_norms(stream.team(), args, sums); });
 }
 
@@ -98,7 +102,10 @@ void lamb_apply(Stream& stream, const LambUpdate& args, std::span<const float> r
 void lars_norms(Stream& stream, const LarsUpdate& args, Tensor sums) {
   check_common(args.common);
   check_sums(args.common, sums);
-  if (is_cuda(stream)) return cuda::lars_norms(stream, args, sums);
+  if (is_cuda(stream)) {
+    cuda::fill_zero(stream, sums);
+    return cuda::lars_norms(stream, args, sums);
+  }
   stream.run("lars_norms", [=, &stream] { cpu::lars_norms(stream.team(), args, sums); });
 }
 

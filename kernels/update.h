@@ -90,7 +90,8 @@ struct LambUpdate {
   std::int64_t update_number = 1;
 };
 void lamb_moments(Stream& stream, const LambUpdate& args);
-/// sums [2 * segments] f64: of p^2, then of r^2, of each segment.
+/// sums [2 * segments * ExactSum::kNumbers] f64: exact sums (core/exact_sum.h; on a GPU first added in f64) of
+/// p^2, then of r^2, of each segment.
 void lamb_norms(Stream& stream, const LambUpdate& args, Tensor sums);
 /// ratios: one per segment; must outlive the call.
 void lamb_apply(Stream& stream, const LambUpdate& args, std::span<const float> ratios);
@@ -103,7 +104,7 @@ struct LarsUpdate {
   Tensor momentum_buffer;
   float momentum = 0.9f;
 };
-/// sums [2 * segments] f64: of p^2, then of g^2, of each segment.
+/// sums as lamb_norms: of p^2, then of g^2, of each segment.
 void lars_norms(Stream& stream, const LarsUpdate& args, Tensor sums);
 void lars_apply(Stream& stream, const LarsUpdate& args, std::span<const float> ratios);
 

@@ -1,10 +1,18 @@
 #include "optim/clip.h"
 
 #include <algorithm>
+#include <span>
 
 #include "kernels/pointwise.h"
 
 namespace sherd::optim {
+namespace {
+
+Tensor part_of_unit(const Tensor& sums, std::size_t unit) {
+  return sums.part(static_cast<std::int64_t>(unit) * ExactSum::kNumbers, ExactSum::kNumbers);
+}
+
+}  // namespace
 
 NormBuffers gradient_norm_buffers(const std::vector<sharding::UnitPlan>& units) {
   std::int64_t largest = 0;
@@ -12,7 +20,7 @@ NormBuffers gradient_norm_buffers(const std::vector<sharding::UnitPlan>& units) 
     largest = std::max(largest, unit.layout.slice_numel());
   }
   return {{"gradient_norm.sums", Category::kWorkspace, DType::kF64,
-           static_cast<std::int64_t>(units.size()), kUpdate, true},
+           ExactSum::kNumbers * static_cast<std::int64_t>(units.size()), kUpdate, true},
           {"gradient_norm.workspace", Category::kWorkspace, DType::kF64,
            kernels::sum_of_squares_workspace_bytes(largest) / 8, kUpdate}};
 }
@@ -25,19 +33,19 @@ GradientNorm::GradientNorm(const sharding::Rank& rank,
   workspace_ = rank.memory->acquire(buffers.workspace);
 }
 
-double GradientNorm::local_sum_of_squares() {
+ExactSum GradientNorm::local_sum_of_squares() {
   Stream& stream = rank_->compute();
   for (std::size_t i = 0; i < units_->size(); ++i) {
     const sharding::UnitState& unit = (*units_)[i];
     kernels::sum_of_squares(stream, unit.gradient(unit.own_slice()),
-                            sums_.device().part(static_cast<std::int64_t>(i), 1),
-                            workspace_.tensor());
+                            part_of_unit(sums_.device(), i), workspace_.tensor());
   }
   sums_.to_host(stream);
   stream.synchronize();
-  double sum = 0.0;
+  ExactSum sum;
   for (std::size_t i = 0; i < units_->size(); ++i) {
-    if ((*units_)[i].contributes_slice()) sum += sums_.host().as<double>()[i];
+    if (!(*units_)[i].contributes_slice()) continue;
+    sum.add(std::span(part_of_unit(sums_.host(), i).as<double>(), ExactSum::kNumbers));
   }
   return sum;
 }

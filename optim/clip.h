@@ -1,21 +1,22 @@
 /// The global gradient norm, and the factor that brings it under a limit (Pascanu et al. 2013).
 ///
-///   norm  = sqrt(sum over all ranks' slices of g^2)
+///   norm  = sqrt(sum over all ranks' slices of g^2)           (an exact sum, core/exact_sum.h)
 ///   scale = norm > max_norm ? max_norm / norm : 1          (max_norm 0: always 1)
 ///
-/// Each rank adds the squares of its own slices in f64, unit by unit; ranks are added in rank
-/// order, and of ranks that hold copies of a slice one counts; the norm is rounded to f32 once. Stage 0 takes its own slices too, although it holds them
-/// all, so that the same sums are formed at every stage. Padding is zero and adds nothing.
+/// Each rank adds the squares of its own slices, and of ranks that hold copies of a slice one counts. The
+/// sum is exact, so how the world is cut into slices changes no bit of it; on a GPU it is not, and
+/// ranks are added in rank order. Padding is zero and adds nothing.
 #pragma once
 
 #include <vector>
 
+#include "core/exact_sum.h"
 #include "sharding/mesh/mirrored_buffer.h"
 #include "sharding/zero/unit.h"
 
 namespace sherd::optim {
 
-/// One sum per unit, and the workspace of the largest slice.
+/// An exact sum per unit, and the workspace of the largest slice.
 struct NormBuffers {
   BufferSpec sums, workspace;
 };
@@ -27,12 +28,12 @@ class GradientNorm {
 
   /// Sum of squares of this rank's slices of all units. Blocks until the compute stream has come
   /// here.
-  double local_sum_of_squares();
+  ExactSum local_sum_of_squares();
 
  private:
   const sharding::Rank* rank_;
   const std::vector<sharding::UnitState>* units_;
-  sharding::MirroredBuffer sums_;  // f64, one per unit
+  sharding::MirroredBuffer sums_;  // ExactSum::kNumbers f64 per unit
   Buffer workspace_;
 };
 

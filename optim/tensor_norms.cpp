@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 namespace sherd::optim {
 namespace {
@@ -16,55 +17,76 @@ std::int64_t count_parameters(const std::vector<sharding::UnitPlan>& units) {
   return count;
 }
 
+// What a rank tells of so many parameters.
+int numbers_of(std::int64_t num_parameters) {
+  return static_cast<int>(2 * num_parameters * ExactSum::kNumbers);
+}
+
+std::span<const double> numbers_at(const double* sums, std::size_t index) {
+  return {sums + index * ExactSum::kNumbers, ExactSum::kNumbers};
+}
+
 }  // namespace
 
 TensorNormBuffers tensor_norm_buffers(const sharding::ShardingPlan& plan) {
   std::int64_t most = 1;
   for (const sharding::UnitPlan& unit : plan.units) most = std::max(most, most_segments(unit));
-  return {
-      {"tensor_norms.sums", Category::kWorkspace, DType::kF64, 2 * most, kUpdate, true},
-      sharding::exchange_buffer("tensor_norms", static_cast<int>(2 * count_parameters(plan.units)),
-                                plan.mesh.world_size())};
+  return {{"tensor_norms.sums", Category::kWorkspace, DType::kF64, 2 * most * ExactSum::kNumbers,
+           kUpdate, true},
+          sharding::exchange_buffer("tensor_norms", numbers_of(count_parameters(plan.units)),
+                                    plan.mesh.world_size())};
 }
 
 sharding::Traffic tensor_norm_traffic(const sharding::ShardingPlan& plan) {
-  return sharding::exchange_traffic(
-      "tensor norms", static_cast<int>(2 * count_parameters(plan.units)), plan.mesh.world_size());
+  return sharding::exchange_traffic("tensor norms", numbers_of(count_parameters(plan.units)),
+                                    plan.mesh.world_size());
 }
 
 TensorNorms::TensorNorms(const sharding::Rank& rank, const std::vector<sharding::UnitState>& units)
     : units_(&units),
       num_parameters_(count_parameters(sharding::plans_of(units))),
       sums_(rank, tensor_norm_buffers({rank.mesh, sharding::plans_of(units)}).sums),
-      exchange_(rank, "tensor_norms", static_cast<int>(2 * num_parameters_)) {}
+      exchange_(rank, "tensor_norms", numbers_of(num_parameters_)),
+      mine_(static_cast<std::size_t>(num_parameters_)),
+      all_(mine_.size()),
+      numbers_(static_cast<std::size_t>(numbers_of(num_parameters_))) {}
 
 std::vector<TensorNorms::Pair> TensorNorms::all(
     Stream& stream, const std::vector<std::vector<UpdatedSlice>>& slices,
     const std::function<void(int, const UpdatedSlice&, const Tensor&)>& sums_of) {
-  std::vector<double> mine(static_cast<std::size_t>(2 * num_parameters_), 0.0);
+  std::ranges::fill(mine_, SumPair());
+  std::ranges::fill(all_, SumPair());
   for (std::size_t unit = 0; unit < slices.size(); ++unit) {
     for (const UpdatedSlice& slice : slices[unit]) {
       const sharding::UnitState& state = (*units_)[unit];
       if (slice.slice_index != state.own_slice() || !state.contributes_slice()) continue;
       sums_of(static_cast<int>(unit), slice, sums_.device());
       const std::size_t num_segments = slice.segments.size();
-      sums_.to_host(stream, 0, static_cast<std::int64_t>(2 * num_segments));
+      sums_.to_host(stream, 0, static_cast<std::int64_t>(2 * num_segments) * ExactSum::kNumbers);
       stream.synchronize();
       const double* sums = sums_.host().as<double>();
       for (std::size_t i = 0; i < num_segments; ++i) {
-        mine[2 * slice.segments[i].parameter] += sums[i];
-        mine[2 * slice.segments[i].parameter + 1] += sums[num_segments + i];
+        SumPair& pair = mine_[slice.segments[i].parameter];
+        pair.first.add(numbers_at(sums, i));
+        pair.second.add(numbers_at(sums, num_segments + i));
       }
     }
   }
-  std::vector<Pair> norms(static_cast<std::size_t>(num_parameters_));
-  for (const std::vector<double>& row : exchange_.all_gather("tensor norms", mine)) {
-    for (std::size_t i = 0; i < norms.size(); ++i) {
-      norms[i].first += row[2 * i];
-      norms[i].second += row[2 * i + 1];
+  auto to = numbers_.begin();
+  for (const SumPair& pair : mine_) {
+    to = std::ranges::copy(pair.first.numbers(), to).out;
+    to = std::ranges::copy(pair.second.numbers(), to).out;
+  }
+  for (const std::span<const double> row : exchange_.all_gather("tensor norms", numbers_)) {
+    for (std::size_t i = 0; i < all_.size(); ++i) {
+      all_[i].first.add(numbers_at(row.data(), 2 * i));
+      all_[i].second.add(numbers_at(row.data(), 2 * i + 1));
     }
   }
-  for (Pair& pair : norms) pair = {std::sqrt(pair.first), std::sqrt(pair.second)};
+  std::vector<Pair> norms;
+  for (const SumPair& pair : all_) {
+    norms.push_back({std::sqrt(pair.first.value()), std::sqrt(pair.second.value())});
+  }
   return norms;
 }
 

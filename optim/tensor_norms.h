@@ -1,15 +1,15 @@
 /// Norms of whole tensors, although every rank holds only slices of them.
 ///
-/// Each rank adds the squares of its own slice, segment by segment, for every tensor; one exchange
-/// of all tensors' partials follows; ranks are added in rank order, and of ranks that hold copies of
-/// a slice one counts. Stage 0 takes its own slice
-/// too, although it holds them all, so the same sums are formed at every stage. A tensor that
-/// straddles ranks so gets one norm, not one per rank, and never one per flat buffer.
+/// Each rank adds the squares of its own slice for every tensor; one exchange of all tensors' partials
+/// follows; of ranks that hold copies of a slice one counts. The sums are exact (core/exact_sum.h; on a
+/// GPU they are not), so how the world is cut into slices changes no bit of them. A tensor that straddles
+/// ranks gets one norm, not one per rank, and never one per flat buffer.
 #pragma once
 
 #include <functional>
 #include <vector>
 
+#include "core/exact_sum.h"
 #include "optim/slices.h"
 #include "sharding/mesh/exchange.h"
 
@@ -30,7 +30,7 @@ class TensorNorms {
   struct Pair {
     double first = 0.0, second = 0.0;
   };
-  /// `sums_of` computes two f64 sums per segment of this rank's own slice of a unit (all first
+  /// `sums_of` computes two exact sums per segment of this rank's own slice of a unit (all first
   /// ones, then all second ones). Returns the norms by parameter index. A collective.
   std::vector<Pair> all(
       Stream& stream, const std::vector<std::vector<UpdatedSlice>>& slices,
@@ -41,6 +41,12 @@ class TensorNorms {
   std::int64_t num_parameters_ = 0;
   sharding::MirroredBuffer sums_;
   sharding::Exchange exchange_;
+
+  struct SumPair {
+    ExactSum first, second;
+  };
+  std::vector<SumPair> mine_, all_;  // by parameter index: of this rank's slices, and of all
+  std::vector<double> numbers_;      // what this rank tells the others
 };
 
 }  // namespace sherd::optim

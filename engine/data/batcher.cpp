@@ -25,7 +25,7 @@ std::int64_t below(std::int64_t limit, std::uint64_t bits) {
 Batcher::Batcher(std::shared_ptr<const Dataset> dataset, BatchShape shape)
     : dataset_(std::move(dataset)), shape_(shape) {
   CHECK(shape.seq_length > 0 && shape.micro_batch_size > 0 && shape.num_micro_steps > 0 &&
-            shape.world > 0,
+            shape.world > 0 && shape.num_replicas > 0 && shape.world % shape.num_replicas == 0,
         "batch of {} x {} tokens, {} micro-steps, {} ranks", shape.micro_batch_size,
         shape.seq_length, shape.num_micro_steps, shape.world);
   CHECK(dataset_->seq_length() == shape.seq_length,
@@ -98,8 +98,8 @@ void Batcher::fill(std::int64_t step, std::int64_t micro_step, int rank, Tensor 
   CHECK(inputs.numel == batch * shape_.seq_length && targets.numel == inputs.numel,
         "{} inputs and {} targets for {} x {} tokens", inputs.numel, targets.numel, batch,
         shape_.seq_length);
-  const std::int64_t first_row = (micro_step * shape_.world + rank) * batch;
-  const std::int64_t first_sample = step * shape_.global_batch_size() + first_row;
+  const std::int64_t first_sample =
+      step * shape_.global_batch_size() + shape_.first_row(micro_step, rank);
   for (std::int64_t row = 0; row < batch; ++row) {
     write_row(training_place(first_sample + row), row, inputs, targets);
   }

@@ -7,8 +7,10 @@
 ///             windows, the i-th at offset + i * S. The offset is drawn anew for every (seed,
 ///             epoch, part) from [0, n - 1 - w * S], so every token can be reached.
 ///   order     sample s is window permutation(seed, epoch)[s mod W] of epoch s / W, of W windows
-///   row       row i of a micro-batch is row (micro_step * world + rank) * micro_batch_size + i
-///             of the global batch; sample = step * global_batch_size + row
+///   row       row i of a micro-batch is row first_row + i of the global batch, which goes to replicas
+///             in contiguous parts, and inside them to micro-steps, then to ranks:
+///             first_row = ((replica * num_micro_steps + micro_step) * ranks of a replica + rank in it)
+///                         * micro_batch_size;  sample = step * global_batch_size + row
 ///
 /// Immutable; any thread may call.
 #pragma once
@@ -27,10 +29,17 @@ struct BatchShape {
   std::int64_t micro_batch_size = 0;
   std::int64_t num_micro_steps = 1;
   int world = 1;
+  int num_replicas = 1;  ///< each has a contiguous part of the batch
   std::uint64_t seed = 0;
 
   std::int64_t global_batch_size() const { return micro_batch_size * num_micro_steps * world; }
   std::int64_t tokens_per_step() const { return global_batch_size() * seq_length; }
+  /// The first row of the global batch that `rank` has in this micro-step.
+  std::int64_t first_row(std::int64_t micro_step, int rank) const {
+    const int of_replica = world / num_replicas;
+    const std::int64_t before = rank / of_replica * num_micro_steps + micro_step;
+    return (before * of_replica + rank % of_replica) * micro_batch_size;
+  }
 };
 
 class Batcher {

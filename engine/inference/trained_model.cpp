@@ -127,9 +127,10 @@ TrainedModel model_of_checkpoint(const Checkpoint& checkpoint, const TrainedMode
     // No step is taken, so the batch of one follows from the number of ranks.
     recipe.ranks = request.ranks;
     const auto batch = *request.ranks * training.micro_batch_size;
-    recipe.sets.insert(recipe.sets.end(), {"parallelism.data_parallel_replicate_degree=1",
-                                           "training.gradient_accumulation_steps=1",
-                                           fmt::format("training.global_batch_size={}", batch)});
+    recipe.sets.insert(recipe.sets.end(),
+                       {"parallelism.data_parallel_replicate_degree=1",
+                        "parallelism.batch_groups=1", "training.gradient_accumulation_steps=1",
+                        fmt::format("training.global_batch_size={}", batch)});
   }
   for (const std::string& set : request.sets) {
     recipe.sets.push_back(set);

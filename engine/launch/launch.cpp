@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/thread.h"
 #include "engine/launch/system_info.h"
+#include "sharding/comm/flight_recorder.h"
 #include "sharding/comm/single.h"
 
 namespace sherd::engine {
@@ -103,6 +104,9 @@ void run_ranks(const LaunchOptions& options, const std::function<void(sharding::
       body(*rank);
     } catch (const std::exception& error) {
       first_error.set(std::current_exception());
+      if (rank && options.on_peer_error && dynamic_cast<const PeerError*>(&error) != nullptr) {
+        options.on_peer_error(r, rank->groups->recorder().text());
+      }
       // What happened outside of Rank::guard (no memory for the rank, say) stops the others too.
       rendezvous->abort(reason_of_stop(r, error.what()));
     }

@@ -31,6 +31,9 @@ struct LaunchOptions {
   /// The same for host memory that the rank's device reaches, where its memory isn't the host's.
   PlanOfRank host_plan;
   std::chrono::milliseconds peer_timeout = sharding::kDefaultPeerTimeout;
+  /// Called on the thread of a rank that has ended because of another one, with what its communicators were
+  /// asked for last (sharding/comm/flight_recorder.h). It mustn't throw.
+  std::function<void(int rank, const std::string& calls)> on_peer_error;
 
   int compute_threads() const;
 };

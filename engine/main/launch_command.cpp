@@ -20,13 +20,17 @@ namespace sherd::main {
 namespace {
 
 std::atomic<pid_t> child{0};
+std::atomic<bool> asked_to_stop{false};
 
 // mpirun passes SIGUSR1 on to every process; at SIGTERM it would kill them a second later.
 extern "C" void pass_on(int) {
+  asked_to_stop = true;
   if (child > 0) ::kill(child, SIGUSR1);
 }
 // Ctrl-C reaches mpirun from the terminal.
-extern "C" void ignore(int) {}
+extern "C" void note_interrupt(int) {
+  asked_to_stop = true;
+}
 
 // What is ignored stays so, as nohup wants it.
 void install(int signal, void (*handler)(int)) {
@@ -47,6 +51,36 @@ std::string own_path() {
   return {path.data(), static_cast<std::size_t>(length)};
 }
 
+// mpirun's exit code.
+int run_mpirun(std::vector<std::string> words) {
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  pid_t started = 0;
+  const int failed =
+      ::posix_spawnp(&started, "mpirun", nullptr, nullptr, arguments.data(), environ);
+  if (failed != 0) {
+    throw UsageError("mpirun can't be started: {}. Install openmpi-bin.", std::strerror(failed));
+  }
+  child = started;
+  int status = 0;
+  while (::waitpid(started, &status, 0) < 0) {
+    CHECK(errno == EINTR, "waitpid: {}", std::strerror(errno));
+  }
+  child = 0;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+// A process has died or hung: what may not happen again. Wrong recipes, full disks and losses that aren't
+// finite would.
+bool may_go_well_again(int code) {
+  constexpr int kPeer = 4;  // CONTRIBUTING.md: exit codes
+  for (const int signal : {SIGABRT, SIGBUS, SIGKILL, SIGSEGV}) {
+    if (code == 128 + signal) return true;
+  }
+  return code == kPeer;
+}
+
 }  // namespace
 
 LaunchCommand::LaunchCommand(CLI::App& app)
@@ -57,6 +91,12 @@ LaunchCommand::LaunchCommand(CLI::App& app)
       ->required();
   command_->add_option("--hosts", hosts_, "Machines and processes on each: node1:4,node2:4")
       ->type_name("LIST");
+  command_
+      ->add_option("--restarts", num_restarts_,
+                   "Start again so many times, from the newest checkpoint, when a process has "
+                   "died or hung")
+      ->type_name("N")
+      ->check(CLI::Range(0, 1'000'000));
   command_->add_option("command", words_, "After --: the command, such as train RECIPE")
       ->type_name("COMMAND")
       ->required();
@@ -69,6 +109,12 @@ std::vector<std::string> LaunchCommand::mpirun_arguments() const {
     words.emplace_back(word);
   // Time for the others to say who has died, before mpirun kills them; a second otherwise.
   words.insert(words.end(), {"--mca", "odls_base_sigkill_timeout", "10"});
+  // A machine that has gone is noticed after 25 s, instead of some minutes.
+  for (const auto& [name, value] : {std::pair("oob_tcp_keepalive_time", "10"),
+                                    std::pair("oob_tcp_keepalive_intvl", "5"),
+                                    std::pair("oob_tcp_keepalive_probes", "3")}) {
+    words.insert(words.end(), {"--mca", name, value});
+  }
   // mpirun passes on only its own variables to other machines.
   if (std::getenv("SHERD_ISA") != nullptr) words.insert(words.end(), {"-x", "SHERD_ISA"});
   if (::geteuid() == 0) words.emplace_back("--allow-run-as-root");
@@ -84,24 +130,14 @@ int LaunchCommand::run() const {
         "sherd launch needs MPI, and this program was built without it: build the cpu preset where "
         "libopenmpi-dev and openmpi-bin are installed, or use --ranks for threads of one process.");
   }
-  std::vector<std::string> words = mpirun_arguments();
-  std::vector<char*> arguments;
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  pid_t started = 0;
-  const int failed =
-      ::posix_spawnp(&started, "mpirun", nullptr, nullptr, arguments.data(), environ);
-  if (failed != 0) {
-    throw UsageError("mpirun can't be started: {}. Install openmpi-bin.", std::strerror(failed));
-  }
-  child = started;
   for (const int signal : {SIGTERM, SIGUSR1, SIGHUP}) install(signal, pass_on);
-  install(SIGINT, ignore);
-  int status = 0;
-  while (::waitpid(started, &status, 0) < 0) {
-    CHECK(errno == EINTR, "waitpid: {}", std::strerror(errno));
+  install(SIGINT, note_interrupt);
+  for (int start = 0;; ++start) {
+    const int code = run_mpirun(mpirun_arguments());
+    if (start >= num_restarts_ || asked_to_stop || !may_go_well_again(code)) return code;
+    fmt::print(stderr, "sherd: the run ended with code {}; starting it again ({} of {}).\n", code,
+               start + 1, num_restarts_);
   }
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 }  // namespace sherd::main

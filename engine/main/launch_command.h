@@ -20,7 +20,7 @@ class LaunchCommand {
   std::vector<std::string> mpirun_arguments() const;
 
   CLI::App* command_;
-  int num_processes_ = 0;
+  int num_processes_ = 0, num_restarts_ = 0;
   std::string hosts_;
   std::vector<std::string> words_;
 };

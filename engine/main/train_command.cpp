@@ -62,7 +62,8 @@ engine::ResolvedRecipe recipe_for(const engine::RecipeRequest& request, int num_
   const engine::Origin& degree = recipe.origin("parallelism.data_parallel_shard_degree");
   if (degree.kind != engine::Origin::Kind::kDefault) return recipe;
   engine::RecipeRequest with_ranks = request;
-  with_ranks.ranks = num_processes;
+  const std::int64_t replicas = recipe.values.parallelism.data_parallel_replicate_degree;
+  with_ranks.ranks = std::max<std::int64_t>(num_processes / replicas, 1);
   return engine::resolve_recipe(with_ranks);
 }
 

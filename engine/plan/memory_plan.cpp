@@ -31,7 +31,9 @@ std::vector<BufferSpec> model_buffers(const TrainingOptions& options,
   sharding::ReductionBuffers reduction =
       sharding::reduction_buffers(plan.units, options.num_micro_steps);
   for (auto& slot : reduction.slots) buffers.push_back(std::move(slot.buffer));
-  if (reduction.staging) buffers.push_back(std::move(*reduction.staging));
+  for (auto& group : reduction.groups) {
+    if (group) buffers.push_back(std::move(*group));
+  }
   buffers.push_back(loss_sum_buffer());
   const kernels::ComputeDevice device{.kind = request.device,
                                       .num_threads = request.num_threads,

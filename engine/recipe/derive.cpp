@@ -9,6 +9,7 @@ namespace {
 
 constexpr std::string_view kShardDegree = "parallelism.data_parallel_shard_degree";
 constexpr std::string_view kReplicateDegree = "parallelism.data_parallel_replicate_degree";
+constexpr std::string_view kBatchGroups = "parallelism.batch_groups";
 constexpr std::string_view kGlobalBatch = "training.global_batch_size";
 constexpr std::string_view kMicroBatch = "training.micro_batch_size";
 constexpr std::string_view kAccumulation = "training.gradient_accumulation_steps";
@@ -38,9 +39,12 @@ void derive_training(Resolution& recipe) {
                 values.checkpoint.interval > 0);
   recipe.derive("lr_scheduler.decay_steps", values.lr_scheduler.decay_steps,
                 values.training.max_steps);
+  auto& degrees = values.parallelism;
+  recipe.derive(kBatchGroups, degrees.batch_groups, degrees.data_parallel_replicate_degree);
   auto& zero = values.zero_optimization;
+  const bool in_groups = degrees.batch_groups > degrees.data_parallel_replicate_degree;
   recipe.derive("zero_optimization.grad_sync", zero.grad_sync,
-                zero.stage >= 2 ? GradSync::kEveryMicroStep : GradSync::kBoundary);
+                zero.stage >= 2 || in_groups ? GradSync::kEveryMicroStep : GradSync::kBoundary);
 }
 
 void derive_precision(Resolution& recipe) {
@@ -69,7 +73,7 @@ std::optional<std::int64_t> batch_quotient(Resolution& recipe, std::string_view 
   const std::int64_t divisor = factor * ranks;
   if (global % divisor == 0) return global / divisor;
   const std::int64_t below = global / divisor * divisor;
-  recipe.refuse({kGlobalBatch, key, kShardDegree},
+  recipe.refuse({kGlobalBatch, key, kShardDegree, kReplicateDegree},
                 "training.global_batch_size is {}, which isn't a multiple of {} {} x {} ranks = "
                 "{}. global_batch_size: {} would be.",
                 global, name, factor, ranks, divisor, below == 0 ? divisor : below);
@@ -105,7 +109,7 @@ void derive_batch(Resolution& recipe) {
       training.micro_batch_size * training.gradient_accumulation_steps * ranks;
   recipe.derive(kGlobalBatch, training.global_batch_size, product);
   if (training.global_batch_size == product) return;
-  recipe.refuse({kGlobalBatch, kMicroBatch, kAccumulation, kShardDegree},
+  recipe.refuse({kGlobalBatch, kMicroBatch, kAccumulation, kShardDegree, kReplicateDegree},
                 "training.global_batch_size is {}, but micro_batch_size {} x "
                 "gradient_accumulation_steps {} x {} ranks = {}. Leave one of the three out, or "
                 "write global_batch_size: {}.",
@@ -134,11 +138,6 @@ void derive_values(Resolution& recipe) {
   derive_training(recipe);
   derive_precision(recipe);
   derive_optimizer(recipe);
-  if (recipe.values().parallelism.data_parallel_replicate_degree != 1) {
-    return recipe.refuse(
-        {kReplicateDegree}, "{} is {}; hybrid sharding isn't built yet, so only 1 works.",
-        kReplicateDegree, recipe.values().parallelism.data_parallel_replicate_degree);
-  }
   derive_batch(recipe);
 }
 

@@ -151,6 +151,7 @@ struct Recipe {
   struct Parallelism {
     std::int64_t data_parallel_shard_degree = 0;
     std::int64_t data_parallel_replicate_degree = 0;
+    std::int64_t batch_groups = 0;
   } parallelism;
 
   struct ZeroOptimization {

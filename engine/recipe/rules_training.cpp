@@ -34,6 +34,39 @@ void check_schedule(Resolution& recipe) {
   }
 }
 
+// Whole micro-batches, and a reduction behind each.
+void check_batch_groups(Resolution& recipe) {
+  constexpr std::string_view kGroups = "parallelism.batch_groups";
+  constexpr std::string_view kReplicas = "parallelism.data_parallel_replicate_degree";
+  const Recipe& values = recipe.values();
+  const std::int64_t groups = values.parallelism.batch_groups;
+  const std::int64_t replicas = values.parallelism.data_parallel_replicate_degree;
+  if (groups == replicas) return;
+  if (replicas > 1) {
+    return recipe.refuse({kGroups, kReplicas},
+                         "{} is {}, but each of {} replicas has one group. Use {}: {}, or leave it "
+                         "out.",
+                         kGroups, groups, replicas, kGroups, replicas);
+  }
+  if (values.zero_optimization.grad_sync == GradSync::kBoundary) {
+    recipe.refuse(
+        {kGroups, "zero_optimization.grad_sync"},
+        "{} is {}, whose sums are formed in every micro-step, and grad_sync is boundary. Use "
+        "grad_sync: every_micro_step, or leave it out.",
+        kGroups, groups);
+  }
+  const std::int64_t parts = values.training.gradient_accumulation_steps * values.world_size();
+  if (parts > 0 && parts % groups != 0) {
+    std::int64_t nearest = std::min(groups, parts);
+    while (parts % nearest != 0) --nearest;
+    recipe.refuse(
+        {kGroups, "training.gradient_accumulation_steps"},
+        "{} is {}, but a step has {} micro-batches, which can't be dealt to so many groups. "
+        "{}: {} would work.",
+        kGroups, groups, parts, kGroups, nearest);
+  }
+}
+
 // The two rates are kept as one and a ratio, a float.
 void check_rates_of_both_updates(Resolution& recipe) {
   const auto& optimizer = recipe.values().optimizer;
@@ -123,6 +156,7 @@ void check_texts(Resolution& recipe) {
 }  // namespace
 
 void check_training(Resolution& recipe) {
+  check_batch_groups(recipe);
   check_schedule(recipe);
   check_rates_of_both_updates(recipe);
   check_checkpoints(recipe);

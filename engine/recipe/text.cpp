@@ -92,15 +92,19 @@ where it makes tokens of text (`data.tokenizer` with format `text`).
 
 ## When two runs have the same bits
 
-The stage, prefetch depth, number of threads, recompute and timing change no bit of losses and weights.
-This holds at equal `zero_optimization.grad_sync` and on the same number of ranks:
+The stage, prefetch depth, number of threads, recompute and timing change no bit of losses, norms and
+weights, as long as micro-batches are added in the same order. What decides on that order:
 
-- With `training.gradient_accumulation_steps: 1`, `grad_sync` changes no bit, so stages 0 to 3 agree.
-- With more micro-steps, `boundary` adds a rank's micro-steps first and the ranks last, and
-  `every_micro_step` adds the ranks first: losses differ in their last digits. The default is `boundary` at
-  stages 0 and 1, and `every_micro_step` at 2 and 3. Set `grad_sync` to compare stages bit for bit.
-- Another number of ranks adds in another order too. One rank with 4 micro-steps and 4 ranks with one
-  agree bit for bit, as long as no gradient is clipped; with clipping they agree to a rounding of the norm.
+- `zero_optimization.grad_sync: every_micro_step` adds all micro-batches of a step one after another, in
+  their order in the batch, on any number of ranks. With the same `global_batch_size` and
+  `micro_batch_size`, 1, 2, 3 or 6 ranks have the same bits, with every optimizer. It needs
+  `mixed_precision.grad_accum_dtype: f32`, and ranks on CPUs.
+- `boundary` adds each rank's micro-steps first and the ranks last: another order, whose losses differ in
+  their last digits, unless there is one rank, or `training.gradient_accumulation_steps` is 1. It is
+  the default at stages 0 and 1. Set `grad_sync` to compare stages or worlds bit for bit.
+- `parallelism.batch_groups: R` adds R contiguous parts of the batch apart. That is what R replicas do
+  (`data_parallel_replicate_degree: R`), so both have the same bits.
+- Ranks on several GPUs are added by NCCL, in an order of its own.
 )";
 
 }  // namespace

@@ -115,6 +115,17 @@ std::string unlike_folder(checkpoint::Disk& disk, const Recipe& recipe) {
   return text.empty() ? "" : fmt::format("unlike {}:{}", folder, text);
 }
 
+// NCCL can't add the contributions of some ranks alone.
+void require_groups_of_replicas(const Recipe& recipe, DeviceKind kind) {
+  const auto& degrees = recipe.parallelism;
+  if (kind == DeviceKind::kCpu || degrees.batch_groups <= degrees.data_parallel_replicate_degree) {
+    return;
+  }
+  throw UsageError(
+      "parallelism.batch_groups is {}; on GPUs it can only be the number of replicas, {}.",
+      degrees.batch_groups, degrees.data_parallel_replicate_degree);
+}
+
 // What each process has measured of its ranks; all of it on process 0, the others don't wait.
 std::vector<MeasuredMemory> of_all_processes(sharding::Processes* processes, const RanksHere& here,
                                              std::vector<MeasuredMemory> measured,
@@ -161,6 +172,7 @@ void train(const ResolvedRecipe& resolved, std::shared_ptr<const Machine> machin
   outlive_lost_output();
   const Recipe& recipe = resolved.values;
   const TrainingOptions options = training_options(recipe);
+  require_groups_of_replicas(recipe, machine->traits().kind);
   const WorldPlan plan = plan_world(recipe, machine->traits());
   const RanksHere here = machine->ranks_here(static_cast<int>(recipe.world_size()));
   sharding::Processes* const processes = machine->processes();
@@ -187,6 +199,12 @@ void train(const ResolvedRecipe& resolved, std::shared_ptr<const Machine> machin
   launch.trace = &trace;
   launch.plan = [&](int r) { return plan.of(r); };
   launch.host_plan = [&](int r) { return plan.host_of(r); };
+  launch.on_peer_error = [&](int r, const std::string& calls) {
+    try {
+      output.replace_own(fmt::format("collectives_rank_{}.txt", r), calls);
+    } catch (const std::exception&) {  // what has gone wrong is said by whom it happened to
+    }
+  };
 
   // mpirun gives a process a terminal of its own, and passes on what it reads there line by line.
   Progress progress = processes ? Progress(stdout, /*in_place=*/false, 0) : Progress();

@@ -59,15 +59,15 @@ Evaluation::Mean Evaluation::mean_loss(std::int64_t num_passes, const Fill& fill
     model_.add_losses(rows * seq_length, pass_index == 0);
     own.num_tokens += static_cast<double>(rows * seq_length);
   }
-  if (num_passes > 0) own.loss_sum = model_.loss_sum();
+  if (num_passes > 0) own.loss_sum = model_.loss_sum().numbers();
   if (!model_.rank().contributes_tokens()) own = {};
-  double loss_sum = 0.0;
+  ExactSum loss_sum;
   double tokens = 0.0;
   for (const EvaluationShare& share : shares_.all_gather("evaluation", own)) {
-    loss_sum += share.loss_sum;
+    loss_sum.add(share.loss_sum);
     tokens += share.num_tokens;
   }
-  return {loss_sum / tokens, static_cast<std::int64_t>(tokens)};
+  return {loss_sum.value() / tokens, static_cast<std::int64_t>(tokens)};
 }
 
 // What an evaluation of so many batches looks at; 0: everything.

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "core/exact_sum.h"
 #include "engine/data/batcher.h"
 #include "engine/train/sharded_model.h"
 #include "engine/train/stop_request.h"
@@ -23,7 +24,7 @@ struct EvaluationResult {
 
 /// What a rank tells the others, before a pass and at the end.
 struct EvaluationShare {
-  double loss_sum = 0.0;
+  ExactSum::Numbers loss_sum{};
   double num_tokens = 0.0;
   double stop_request = 0.0;
 };

@@ -27,6 +27,7 @@ TrainingOptions training_options(const Recipe& recipe) {
   options.model = model_shape(recipe);
   const Recipe::ZeroOptimization& zero = recipe.zero_optimization;
   options.placement = sharding::placement_of(static_cast<int>(zero.stage), zero.grad_sync);
+  options.placement.batch_groups = static_cast<int>(recipe.parallelism.batch_groups);
   const Recipe::MixedPrecision& precision = recipe.mixed_precision;
   options.precision = {dtype_of(precision.param_dtype), dtype_of(precision.reduce_dtype),
                        dtype_of(precision.grad_accum_dtype)};
@@ -78,6 +79,7 @@ data::BatchShape batch_shape(const Recipe& recipe) {
           .micro_batch_size = recipe.training.micro_batch_size,
           .num_micro_steps = recipe.training.gradient_accumulation_steps,
           .world = mesh_of(recipe).degree(sharding::data_axes()),
+          .num_replicas = static_cast<int>(recipe.parallelism.data_parallel_replicate_degree),
           .seed = recipe.run.seed};
 }
 

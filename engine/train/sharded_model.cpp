@@ -1,6 +1,7 @@
 #include "engine/train/sharded_model.h"
 
 #include <numeric>
+#include <span>
 
 #include "engine/model/rng_sites.h"
 #include "engine/model/transformer.h"
@@ -53,7 +54,7 @@ std::vector<int> evaluation_uses(const model::ModelShape& shape) {
 }
 
 BufferSpec loss_sum_buffer() {
-  return {"loss_sum", Category::kWorkspace, DType::kF64, 1, kAlways, true};
+  return {"loss_sum", Category::kWorkspace, DType::kF64, ExactSum::kNumbers, kAlways, true};
 }
 
 ShardedModel::ShardedModel(const TrainingOptions& options, const sharding::Rank& rank)
@@ -164,10 +165,10 @@ void ShardedModel::add_losses(std::int64_t num_tokens, bool first) {
                !first);
 }
 
-double ShardedModel::loss_sum() {
+ExactSum ShardedModel::loss_sum() {
   loss_sum_.to_host(rank_.compute());
   rank_.compute().synchronize();
-  return *loss_sum_.host().as<double>();
+  return ExactSum(std::span(loss_sum_.host().as<double>(), ExactSum::kNumbers));
 }
 
 }  // namespace sherd::engine

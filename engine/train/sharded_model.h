@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/exact_sum.h"
 #include "engine/model/pass.h"
 #include "engine/train/training_options.h"
 #include "sharding/mesh/mirrored_buffer.h"
@@ -62,7 +63,7 @@ class ShardedModel {
   /// `first`: the sum begins with them.
   void add_losses(std::int64_t num_tokens, bool first);
   /// That sum. Blocks until it is there.
-  double loss_sum();
+  ExactSum loss_sum();
 
  private:
   void section(const char* label, int unit, const std::vector<Tensor>& parameters,

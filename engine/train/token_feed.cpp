@@ -15,7 +15,13 @@ std::vector<BufferSpec> batch_buffers(const TrainingOptions& options) {
 
 TokenFeed::TokenFeed(const TrainingOptions& options, const sharding::Rank& rank,
                      data::FillBatch fill)
-    : rank_(rank), num_micro_steps_(options.num_micro_steps), fill_(std::move(fill)) {
+    : rank_(rank),
+      num_micro_steps_(options.num_micro_steps),
+      shape_{.micro_batch_size = options.model.sequences,
+             .num_micro_steps = options.num_micro_steps,
+             .world = rank.data_degree(),
+             .num_replicas = rank.mesh.degree(sharding::kReplicateAxis)},
+      fill_(std::move(fill)) {
   const std::vector<BufferSpec> buffers = batch_buffers(options);
   for (std::size_t i = 0; i < places_.size(); ++i) {
     places_[i] = {
@@ -31,12 +37,18 @@ void TokenFeed::start(std::int64_t step) {
 }
 
 TokenBatch TokenFeed::next(std::int64_t step, std::int64_t micro_step) {
+  TokenBatch batch = tokens(step, micro_step);
+  batch.first_row = shape_.first_row(micro_step, rank_.data_index());
+  return batch;
+}
+
+TokenBatch TokenFeed::tokens(std::int64_t step, std::int64_t micro_step) {
   const std::int64_t number = step * num_micro_steps_ + micro_step;
   if (number != next_ || !prefetcher_) return make_anew(step, micro_step);
   ++next_;
   if (!copies_) {
     const data::Batch batch = prefetcher_->next();
-    return {batch.inputs, batch.targets};
+    return {.inputs = batch.inputs, .targets = batch.targets};
   }
   rank_.compute().record(*place_of(number + 1).computed);  // the batch before this one
   if (brought_ == number) bring(number);

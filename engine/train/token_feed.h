@@ -12,6 +12,7 @@
 #include <array>
 #include <optional>
 
+#include "engine/data/batcher.h"
 #include "engine/data/prefetcher.h"
 #include "engine/train/training_step.h"
 #include "sharding/mesh/mirrored_buffer.h"
@@ -40,7 +41,7 @@ class TokenFeed {
     std::unique_ptr<Event> copied, computed;
 
     data::Batch host() const { return {inputs.host(), targets.host()}; }
-    TokenBatch device() const { return {inputs.device(), targets.device()}; }
+    TokenBatch device() const { return {.inputs = inputs.device(), .targets = targets.device()}; }
     void to_device(Stream& stream) const {
       inputs.to_device(stream);
       targets.to_device(stream);
@@ -50,10 +51,12 @@ class TokenFeed {
     return places_[static_cast<std::size_t>((number - first_) % 2)];
   }
   void bring(std::int64_t number);
+  TokenBatch tokens(std::int64_t step, std::int64_t micro_step);
   TokenBatch make_anew(std::int64_t step, std::int64_t micro_step);
 
   const sharding::Rank& rank_;
   const std::int64_t num_micro_steps_;
+  const data::BatchShape shape_;
   const data::FillBatch fill_;
   std::array<Place, 2> places_;
   std::optional<data::BatchPrefetcher> prefetcher_;

@@ -100,7 +100,7 @@ void TrainingStep::accumulate_gradients(std::int64_t step, const NextBatch& next
   model_.parameters().plan(std::move(uses));
 
   for (int micro_step = 0; micro_step < options_.num_micro_steps; ++micro_step) {
-    const model::Pass pass = pass_of(step, micro_step, next_batch(step, micro_step));
+    const model::Pass pass = pass_of(step, next_batch(step, micro_step));
     model_.gradients().begin_micro_step(micro_step);
     model_.forward(pass);
     model_.backward(pass);
@@ -109,26 +109,23 @@ void TrainingStep::accumulate_gradients(std::int64_t step, const NextBatch& next
   model_.gradients().finish();
 }
 
-model::Pass TrainingStep::pass_of(std::int64_t step, int micro_step,
-                                  const TokenBatch& batch) const {
-  const std::int64_t rows_before =
-      static_cast<std::int64_t>(micro_step) * rank_.data_degree() + rank_.data_index();
+model::Pass TrainingStep::pass_of(std::int64_t step, const TokenBatch& batch) const {
   return {
       .inputs = batch.inputs,
       .targets = batch.targets,
       .training = true,
       .seed = options_.seed,
       .step = static_cast<std::uint32_t>(step),
-      .first_row = rows_before * options_.model.sequences,
+      .first_row = batch.first_row,
       .gradient_scale = static_cast<float>(
           scaler_.scale() / static_cast<double>(options_.tokens_per_step(rank_.data_degree())))};
 }
 
 TrainingStep::RankStats TrainingStep::own_stats(StopRequest asked) {
-  RankStats stats{.sum_of_squares = norm_.local_sum_of_squares(),
-                  .loss_sum = model_.loss_sum(),
+  RankStats stats{.sum_of_squares = norm_.local_sum_of_squares().numbers(),
+                  .loss_sum = model_.loss_sum().numbers(),
                   .stop_request = static_cast<double>(asked)};
-  if (!rank_.contributes_tokens()) stats.loss_sum = 0.0;
+  if (!rank_.contributes_tokens()) stats.loss_sum = {};
   // Read when the step's work is done: a GPU knows only then how long it waited.
   const auto waited = rank_.compute().waited();
   const auto cpu = rank_.gather().cpu_time() + rank_.reduce().cpu_time();
@@ -140,24 +137,24 @@ TrainingStep::RankStats TrainingStep::own_stats(StopRequest asked) {
   return stats;
 }
 
-// Every rank adds the same numbers in the same order, so every rank decides alike.
+// Every rank adds the same numbers, so every rank decides alike.
 TrainingStep::StepStats TrainingStep::reduce_step_stats(StopRequest asked) {
   TraceSpan span(rank_.compute(), "step stats");
   rank_.memory->enter(kUpdate);
-  double sum_of_squares = 0.0;
-  double total_loss = 0.0;
+  ExactSum sum_of_squares, total_loss;
   StepStats stats;
   StepResult& result = stats.result;
   for (const RankStats& of_rank : stats_.all_gather(kStats, own_stats(asked))) {
-    sum_of_squares += of_rank.sum_of_squares;
-    total_loss += of_rank.loss_sum;
+    sum_of_squares.add(of_rank.sum_of_squares);
+    total_loss.add(of_rank.loss_sum);
     result.exposed_comm_ms = std::max(result.exposed_comm_ms, of_rank.exposed_comm_ms);
     result.comm_cpu_ms = std::max(result.comm_cpu_ms, of_rank.comm_cpu_ms);
     result.stop =
         std::max(result.stop, static_cast<StopRequest>(static_cast<int>(of_rank.stop_request)));
   }
-  stats.norm = static_cast<float>(std::sqrt(sum_of_squares) / scaler_.scale());
-  stats.loss = total_loss / static_cast<double>(options_.tokens_per_step(rank_.data_degree()));
+  stats.norm = static_cast<float>(std::sqrt(sum_of_squares.value()) / scaler_.scale());
+  stats.loss =
+      total_loss.value() / static_cast<double>(options_.tokens_per_step(rank_.data_degree()));
   stats.finite = std::isfinite(stats.norm) && std::isfinite(stats.loss);
   stats.gradient_scale =
       static_cast<float>(optim::clip_scale(stats.norm, options_.max_norm) / scaler_.scale());
@@ -186,7 +183,7 @@ void TrainingStep::explain_non_finite(std::int64_t step, const NextBatch& next_b
   diagnosis.look_at_slices();
   diagnosis.watch_gradients();
   accumulate_gradients(step, next_batch);
-  diagnosis.stop_watching(model_.loss_sum());
+  diagnosis.stop_watching(model_.loss_sum().value());
   throw TrainingError("{}", diagnosis.explain(step, stats.loss, stats.norm));
 }
 

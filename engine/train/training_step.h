@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "core/exact_sum.h"
 #include "engine/train/diagnosis.h"
 #include "engine/train/sharded_model.h"
 #include "engine/train/stop_request.h"
@@ -32,6 +33,7 @@ struct StepResult {
 /// A rank's micro-batch, i32 [T] each.
 struct TokenBatch {
   ConstTensor inputs, targets;
+  std::int64_t first_row = 0;  ///< the place of its first sequence in the step's batch
 };
 /// Gives the rank's micro-batches, each valid until the next call.
 using NextBatch = std::function<TokenBatch(std::int64_t step, std::int64_t micro_step)>;
@@ -77,8 +79,9 @@ class TrainingStep {
  private:
   /// What a rank tells all others at the end of a step's backward.
   struct RankStats {
-    double sum_of_squares = 0.0;  ///< of its slices' gradients; of copies of a slice one counts
-    double loss_sum = 0.0;        ///< over its tokens
+    ExactSum::Numbers
+        sum_of_squares{};          ///< of its slices' gradients; of copies of a slice one counts
+    ExactSum::Numbers loss_sum{};  ///< over its tokens
     double exposed_comm_ms = 0.0;
     double comm_cpu_ms = 0.0;
     double stop_request = 0.0;
@@ -99,7 +102,7 @@ class TrainingStep {
   void skip(StepResult& result);
   [[noreturn]] void explain_non_finite(std::int64_t step, const NextBatch& next_batch,
                                        const StepStats& stats);
-  model::Pass pass_of(std::int64_t step, int micro_step, const TokenBatch& batch) const;
+  model::Pass pass_of(std::int64_t step, const TokenBatch& batch) const;
 
   const TrainingOptions& options_;
   ShardedModel& model_;

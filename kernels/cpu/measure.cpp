@@ -1,49 +1,15 @@
+#include <algorithm>
 #include <atomic>
-#include <cstring>
+#include <vector>
 
+#include "core/exact_sum.h"
 #include "kernels/cpu/pointwise.h"
 #include "kernels/dispatch_float.h"
 
 namespace sherd::kernels::cpu {
 namespace {
 
-constexpr std::int64_t kSumBlock = 4096;  // stated in kernels/pointwise.h
-
-using Float4 = float __attribute__((vector_size(16)));
-using Double4 = double __attribute__((vector_size(32)));
-
-Double4 widened4(const float* x) {
-  Float4 value;
-  std::memcpy(&value, x, sizeof value);
-  return __builtin_convertvector(value, Double4);
-}
-
-/// Sixteen sums in f64: element i goes to lane i mod 16. A square of f32 is exact there.
-struct SquareLanes {
-  Double4 lane[4] = {};
-
-  void add(const float* x, int count) {
-    Double4 a = lane[0], b = lane[1], c = lane[2], d = lane[3];
-    int i = 0;
-    for (; i + 16 <= count; i += 16) {
-      const Double4 xa = widened4(x + i), xb = widened4(x + i + 4);
-      const Double4 xc = widened4(x + i + 8), xd = widened4(x + i + 12);
-      a += xa * xa;
-      b += xb * xb;
-      c += xc * xc;
-      d += xd * xd;
-    }
-    lane[0] = a, lane[1] = b, lane[2] = c, lane[3] = d;
-    for (const int begin = i; i < count; ++i) {
-      const double value = x[i];
-      lane[(i - begin) / 4][(i - begin) % 4] += value * value;
-    }
-  }
-  double total() const {
-    const Double4 four = (lane[0] + lane[1]) + (lane[2] + lane[3]);
-    return (four[0] + four[1]) + (four[2] + four[3]);
-  }
-};
+constexpr std::int64_t kSumTask = 65'536;
 
 /// Whether any exponent in the block is all ones.
 template <class Bits>
@@ -72,25 +38,22 @@ std::int64_t first_non_finite(ThreadTeam& team, const Bits* x, std::int64_t nume
 
 }  // namespace
 
-void sum_of_squares(ThreadTeam& team, ConstTensor x, Tensor out, Tensor workspace) {
-  const std::int64_t num_blocks = (x.numel + kSumBlock - 1) / kSumBlock;
-  auto* partial = workspace.as<double>();
+void sum_of_squares(ThreadTeam& team, ConstTensor x, Tensor out) {
+  std::vector<ExactSum> sums(static_cast<std::size_t>(team.num_threads()));
   dispatch_float(x.dtype, [&]<class T>(T) {
     const T* values = x.as<T>();
-    team.parallel_for(num_blocks, [&](std::int64_t block, int) {
-      SquareLanes lanes;
-      const std::int64_t begin = block * kSumBlock;
-      for_each_block(begin, std::min(x.numel, begin + kSumBlock),
+    team.parallel_for((x.numel + kSumTask - 1) / kSumTask, [&](std::int64_t task, int thread) {
+      ExactSquares squares(sums[static_cast<std::size_t>(thread)]);
+      for_each_block(task * kSumTask, std::min(x.numel, (task + 1) * kSumTask),
                      [&](std::int64_t first, int count) {
                        BlockScratch scratch;
-                       lanes.add(load_block(values + first, count, scratch), count);
+                       squares.add(load_block(values + first, count, scratch), count);
                      });
-      partial[block] = lanes.total();
     });
   });
-  double total = 0.0;
-  for (std::int64_t block = 0; block < num_blocks; ++block) total += partial[block];
-  *out.as<double>() = total;
+  ExactSum total;
+  for (const ExactSum& sum : sums) total.add(sum);
+  std::ranges::copy(total.numbers(), out.as<double>());
 }
 
 std::int64_t find_non_finite(ThreadTeam& team, ConstTensor x) {

@@ -17,15 +17,19 @@ void parallel_bytes(ThreadTeam& team, std::int64_t bytes, Function&& function) {
   });
 }
 
+// x may be y.
+template <class From, class To>
+void cast_block(const From* x, int count, To* y) {
+  BlockScratch from, to;
+  const float* values = load_block(x, count, from);
+  std::memmove(block_target(y, to), values, static_cast<std::size_t>(count) * sizeof(float));
+  store_block(y, count, to);
+}
+
 template <class From, class To>
 void cast_elements(ThreadTeam& team, const From* x, To* y, std::int64_t numel) {
-  parallel_blocks(team, numel, [=](std::int64_t first, int count) {
-    BlockScratch from, to;
-    const float* values = load_block(x + first, count, from);
-    float* target = block_target(y + first, to);
-    std::memcpy(target, values, static_cast<std::size_t>(count) * sizeof(float));
-    store_block(y + first, count, to);
-  });
+  parallel_blocks(team, numel,
+                  [=](std::int64_t first, int count) { cast_block(x + first, count, y + first); });
 }
 
 template <class T, class Accumulator>
@@ -43,13 +47,14 @@ void add_elements(ThreadTeam& team, const T* x, Accumulator* accumulator, std::i
 
 // The partial sum stays on the stack until the last addition writes `out`, which may be any of the
 // inputs: by then all others have been read for this block.
-template <class T>
-void sum_block_in_order(const ConstTensor* inputs, int num_inputs, std::int64_t first, int count,
-                        T* out) {
+template <class In, class Out>
+void sum_block_in_order(const ConstTensor* inputs, int num_inputs, bool onto_out,
+                        std::int64_t first, int count, Out* out) {
   BlockScratch first_scratch, input_scratch, partial_scratch, out_scratch;
-  const float* partial = load_block(inputs[0].as<T>() + first, count, first_scratch);
-  for (int k = 1; k < num_inputs; ++k) {
-    const float* input = load_block(inputs[k].as<T>() + first, count, input_scratch);
+  const float* partial = onto_out ? load_block(out + first, count, first_scratch)
+                                  : load_block(inputs[0].as<In>() + first, count, first_scratch);
+  for (int k = onto_out ? 0 : 1; k < num_inputs; ++k) {
+    const float* input = load_block(inputs[k].as<In>() + first, count, input_scratch);
     float* sum =
         k == num_inputs - 1 ? block_target(out + first, out_scratch) : partial_scratch.value;
 #pragma omp simd
@@ -104,17 +109,17 @@ void add(ThreadTeam& team, ConstTensor x, Tensor accumulator) {
   });
 }
 
-void sum_in_order(const ConstTensor* inputs, int num_inputs, Tensor out) {
-  if (num_inputs == 1) {
-    if (out.data != inputs[0].data) {
-      std::memcpy(out.data, inputs[0].data, static_cast<std::size_t>(out.bytes()));
-    }
-    return;
-  }
-  dispatch_float(out.dtype, [&]<class T>(T) {
-    T* y = out.as<T>();
-    for_each_block(0, out.numel, [=](std::int64_t first, int count) {
-      sum_block_in_order(inputs, num_inputs, first, count, y);
+void sum_in_order(const ConstTensor* inputs, int num_inputs, Tensor out, bool onto_out) {
+  dispatch_float(inputs[0].dtype, [&]<class In>(In) {
+    dispatch_float(out.dtype, [&]<class Out>(Out) {
+      Out* y = out.as<Out>();
+      for_each_block(0, out.numel, [=](std::int64_t first, int count) {
+        if (num_inputs > 1 || onto_out) {
+          sum_block_in_order<In>(inputs, num_inputs, onto_out, first, count, y);
+        } else {
+          cast_block(inputs[0].as<In>() + first, count, y + first);
+        }
+      });
     });
   });
 }

@@ -16,13 +16,13 @@ void fill_zero(ThreadTeam& team, Tensor x);
 void fill_constant(ThreadTeam& team, Tensor out, float value);
 void cast(ThreadTeam& team, ConstTensor x, Tensor y);
 void add(ThreadTeam& team, ConstTensor x, Tensor accumulator);
-void sum_in_order(const ConstTensor* inputs, int num_inputs, Tensor out);
+void sum_in_order(const ConstTensor* inputs, int num_inputs, Tensor out, bool onto_out);
 void residual_add(ThreadTeam& team, ConstTensor residual, ConstTensor branch,
                   const Dropout& dropout, float scale, Tensor out);
 void dropout_backward(ThreadTeam& team, ConstTensor dy, const Dropout& dropout, float scale,
                       Tensor dx);
 /// In kernels/cpu/measure.cpp, as the next.
-void sum_of_squares(ThreadTeam& team, ConstTensor x, Tensor out, Tensor workspace);
+void sum_of_squares(ThreadTeam& team, ConstTensor x, Tensor out);
 std::int64_t find_non_finite(ThreadTeam& team, ConstTensor x);
 /// In kernels/cpu/fill_normal.cpp.
 void fill_normal(ThreadTeam& team, Tensor out, const RandomAddress& address,

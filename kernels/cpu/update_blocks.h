@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 
+#include "core/exact_sum.h"
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/random.h"
 #include "kernels/dispatch_float.h"
@@ -34,31 +35,28 @@ void parallel_segment_blocks(ThreadTeam& team, const UpdateCommon& common, Funct
   });
 }
 
-/// out[0 .. n) and out[n .. 2n): two f64 sums per segment, of what `function(segment, first, count,
-/// a, b)` writes as f32 terms a and b; in the order of the segment's elements, over fixed lanes.
+/// Two exact sums per segment, first all of a^2, then all of b^2, of what `function(segment, first, count, a,
+/// b)` writes as f32 terms a and b.
 template <class Function>
 void segment_sums(ThreadTeam& team, const UpdateCommon& common, const Tensor& sums,
                   Function&& function) {
-  constexpr int kLanes = 8;
   const auto num_segments = static_cast<std::int64_t>(common.segments.size());
-  auto* out = sums.as<double>();
   team.parallel_for(num_segments, [&](std::int64_t index, int) {
     const UpdateSegment& segment = common.segments[static_cast<std::size_t>(index)];
-    double lanes[2][kLanes] = {};
-    for_each_block(segment.first, segment.first + segment.count,
-                   [&](std::int64_t first, int count) {
-                     alignas(64) float a[kBlock], b[kBlock];
-                     function(segment, first, count, a, b);
-                     // Squares of 24-bit numbers are exact in f64.
-                     for (int i = 0; i < count; ++i) {
-                       lanes[0][i % kLanes] += static_cast<double>(a[i]) * a[i];
-                       lanes[1][i % kLanes] += static_cast<double>(b[i]) * b[i];
-                     }
-                   });
+    ExactSum sum[2];
+    {
+      ExactSquares a_squares(sum[0]), b_squares(sum[1]);
+      for_each_block(segment.first, segment.first + segment.count,
+                     [&](std::int64_t first, int count) {
+                       alignas(64) float a[kBlock], b[kBlock];
+                       function(segment, first, count, a, b);
+                       a_squares.add(a, count);
+                       b_squares.add(b, count);
+                     });
+    }
     for (int which = 0; which < 2; ++which) {
-      double sum = 0.0;
-      for (const double lane : lanes[which]) sum += lane;
-      out[which * num_segments + index] = sum;
+      const std::int64_t at = (which * num_segments + index) * ExactSum::kNumbers;
+      std::ranges::copy(sum[which].numbers(), sums.as<double>() + at);
     }
   });
 }

@@ -35,7 +35,8 @@ void fill_normal(Stream& stream, const Tensor& out, const RandomAddress& address
                  std::int64_t first_element, float mean, float stddev);
 /// out[i] = ((in_0[i] + in_1[i]) + ...), at most kMaxSumInputs device buffers, for communicators.
 inline constexpr int kMaxSumInputs = 64;
-void sum_in_order(Stream& stream, const ConstTensor* inputs, int num_inputs, const Tensor& out);
+void sum_in_order(Stream& stream, const ConstTensor* inputs, int num_inputs, const Tensor& out,
+                  bool onto_out);
 
 /// For benchmarks: the median time that the device takes for what `work` enqueues. `before` is
 /// enqueued ahead of each of them and not counted; long enough, it hides the launch. Waits.

@@ -66,16 +66,20 @@ void dropout_backward(Stream& stream, const ConstTensor& dy, const Dropout& drop
   });
 }
 
-void sum_in_order(Stream& stream, const ConstTensor* inputs, int num_inputs, const Tensor& out) {
+void sum_in_order(Stream& stream, const ConstTensor* inputs, int num_inputs, const Tensor& out,
+                  bool onto_out) {
   CHECK(num_inputs >= 1 && num_inputs <= kMaxSumInputs, "a sum of {} buffers", num_inputs);
-  dispatch_float(out.dtype, [&]<class T>(T) {
-    device_common::SumInOrder<T, kMaxSumInputs> work{{}, num_inputs, out.as<T>()};
-    bool packs = allow_packs(work.out);
-    for (int k = 0; k < num_inputs; ++k) {
-      work.input[k] = inputs[k].as<T>();
-      packs = packs && allow_packs(work.input[k]);
-    }
-    launch_flat<pack_of<T>()>(stream, "sum_in_order", out.numel, packs, work);
+  dispatch_float(inputs[0].dtype, [&]<class In>(In) {
+    dispatch_float(out.dtype, [&]<class Out>(Out) {
+      device_common::SumInOrder<In, Out, kMaxSumInputs> work{
+          {}, num_inputs, onto_out, out.as<Out>()};
+      bool packs = allow_packs(work.out);
+      for (int k = 0; k < num_inputs; ++k) {
+        work.input[k] = inputs[k].as<In>();
+        packs = packs && allow_packs(work.input[k]);
+      }
+      launch_flat<pack_of<In, Out>()>(stream, "sum_in_order", out.numel, packs, work);
+    });
   });
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/exact_sum.h"
 #include "kernels/cuda/forms.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/device_common/layerwise_update.h"
@@ -18,7 +19,8 @@ __global__ void __launch_bounds__(device_common::kThreads)
                                   static_cast<int>(blockDim.x), work);
 }
 
-// One block for one segment: two f64 sums over fixed threads, then over threads in a fixed order.
+// One block for one segment: two f64 sums over fixed threads, then over threads in a fixed order. Each is
+// the f64 addend of an exact sum (core/exact_sum.h) whose digits are zero.
 constexpr int kSumThreads = 1024;
 
 template <class Body>
@@ -37,8 +39,9 @@ __global__ void __launch_bounds__(kSumThreads)
   sum_a = block_sum(sum_a, scratch);
   sum_b = block_sum(sum_b, scratch);
   if (threadIdx.x == 0) {
-    out[blockIdx.x] = sum_a;
-    out[num_segments + blockIdx.x] = sum_b;
+    constexpr int kNumbers = ExactSum::kNumbers;
+    out[blockIdx.x * kNumbers + kNumbers - 1] = sum_a;
+    out[(num_segments + blockIdx.x) * kNumbers + kNumbers - 1] = sum_b;
   }
 }
 
@@ -79,7 +82,8 @@ void launch_sums(Stream& stream, const char* kernel, const UpdateCommon& common,
                  const Tensor& sums) {
   for_each_table(common, {}, [&](const SegmentTable& table, std::size_t first) {
     segment_sums_kernel<<<static_cast<unsigned>(table.count), kSumThreads, 0, handle_of(stream)>>>(
-        table, work, static_cast<std::int64_t>(common.segments.size()), sums.as<double>() + first);
+        table, work, static_cast<std::int64_t>(common.segments.size()),
+        sums.as<double>() + static_cast<std::int64_t>(first) * ExactSum::kNumbers);
     check_launch(kernel);
   });
 }

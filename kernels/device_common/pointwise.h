@@ -80,18 +80,24 @@ struct DropoutBackward {
   }
 };
 
-/// out = ((in_0 + in_1) + in_2) + ..., rounded once; out may be one of them.
-template <class T, int kMost>
+/// out = ((in_0 + in_1) + in_2) + ..., with onto_out ((out + in_0) + in_1) + ..., rounded once; out may be
+/// one of them.
+template <class In, class Out, int kMost>
 struct SumInOrder {
-  const T* input[kMost];
+  const In* input[kMost];
   int num_inputs;
-  T* out;
+  bool onto_out;
+  Out* out;
 
   template <int N>
   SHERD_HOST_DEVICE void apply(std::int64_t first) const {
     float sum[N], value[N];
-    load_wide<N>(input[0] + first, sum);
-    for (int k = 1; k < num_inputs; ++k) {
+    if (onto_out) {
+      load_wide<N>(out + first, sum);
+    } else {
+      load_wide<N>(input[0] + first, sum);
+    }
+    for (int k = onto_out ? 0 : 1; k < num_inputs; ++k) {
       load_wide<N>(input[k] + first, value);
       for (int i = 0; i < N; ++i) sum[i] = sum[i] + value[i];
     }

@@ -19,6 +19,17 @@
 
 namespace sherd::sharding {
 
+/// What a reduction adds: the contributions of some ranks, or of all, from zero or onto what stands there.
+struct Addends {
+  bool onto_out = false;  ///< begin with what stands in `out`
+  int first_rank = 0;
+  int num_ranks = 0;  ///< 0: all
+
+  bool contains(int rank) const {
+    return num_ranks == 0 || (rank >= first_rank && rank < first_rank + num_ranks);
+  }
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -31,12 +42,16 @@ class Communicator {
   /// In place: this rank's slice stands in its place already. Any type. Cost (W - 1) * S.
   virtual void all_gather(Stream& stream, const std::string& label, Tensor full) = 0;
 
-  /// Adds `full` over all ranks and leaves every rank its own slice of the sum.
-  ///   out[i] = sum over r of full_r[rank * S + i],   0 <= i < S
-  /// out may be this rank's slice of full; the rest of full is left unmodified.
-  /// f32, bf16 or f16, the same on both sides; added in f32 and rounded once. Cost (W - 1) * S.
-  virtual void reduce_scatter(Stream& stream, const std::string& label, Tensor full,
-                              Tensor out) = 0;
+  /// Adds `full` over ranks and leaves every rank its own slice of the sum.
+  ///   out[i] = sum over r of full_r[rank * S + i],   0 <= i < S, r among `addends`
+  /// With addends.onto_out the sum begins with out[i]: calls one after another make one chain of additions,
+  /// as one rank makes it that forms all contributions itself.
+  /// out may be this rank's slice of full, which may also be overwritten if out is onto or of another type; the
+  /// rest of full is left unmodified. f32, bf16 or f16; added in f32 and rounded once to out's type.
+  /// NCCL rounds to full's type first, in an order of its own, and only adds all ranks. Cost (W - 1) * S,
+  /// of ranks that aren't among the addends nothing.
+  virtual void reduce_scatter(Stream& stream, const std::string& label, Tensor full, Tensor out,
+                              const Addends& addends = {}) = 0;
 
   /// Adds `full` over all ranks and leaves every rank the whole sum, in place.
   /// full has W * S elements. Types as reduce_scatter. Cost 2 (W - 1) * S.

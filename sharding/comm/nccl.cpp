@@ -53,12 +53,18 @@ class NcclCommunicator final : public Communicator {
     });
   }
 
-  void reduce_scatter(Stream& stream, const std::string& label, Tensor full, Tensor out) override {
+  void reduce_scatter(Stream& stream, const std::string& label, Tensor full, Tensor out,
+                      const Addends& addends) override {
     check_reduce_scatter(*this, full, out, label);
-    run(stream, {"reduce_scatter", label, full}, [&](ncclComm_t communicator) {
-      return ncclReduceScatter(full.data, out.data, static_cast<std::size_t>(out.numel),
-                               type_of(full.dtype), ncclSum, communicator, handle_of(stream));
-    });
+    CHECK(addends.num_ranks == 0, "NCCL adds all ranks: {}", reduction_label(label, addends));
+    const bool directly = !addends.onto_out && full.dtype == out.dtype;
+    const Tensor sum = directly ? out : slice_of(*this, full, rank_);
+    run(stream, {"reduce_scatter", reduction_label(label, addends), full},
+        [&](ncclComm_t communicator) {
+          return ncclReduceScatter(full.data, sum.data, static_cast<std::size_t>(sum.numel),
+                                   type_of(full.dtype), ncclSum, communicator, handle_of(stream));
+        });
+    if (!directly) add_or_cast(stream, sum, out, addends.onto_out);
   }
 
   void all_reduce(Stream& stream, const std::string& label, Tensor full) override {

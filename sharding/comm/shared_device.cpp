@@ -44,9 +44,11 @@ class SharedDeviceCommunicator final : public Communicator {
     collect(stream, {"all_gather", label, full}, [&] { copy_other_slices(stream, full); });
   }
 
-  void reduce_scatter(Stream& stream, const std::string& label, Tensor full, Tensor out) override {
+  void reduce_scatter(Stream& stream, const std::string& label, Tensor full, Tensor out,
+                      const Addends& addends) override {
     check_reduce_scatter(*this, full, out, label);
-    collect(stream, {"reduce_scatter", label, full}, [&] { sum_slice(stream, out); });
+    collect(stream, {"reduce_scatter", reduction_label(label, addends), full},
+            [&] { sum_slice(stream, out, addends); });
   }
 
   void all_reduce(Stream& stream, const std::string& label, Tensor full) override {
@@ -56,7 +58,7 @@ class SharedDeviceCommunicator final : public Communicator {
     attempt([&] {
       wait_for(stream, &Contribution::ready);
       // Nobody else reads this rank's slice of this rank's buffer, so it can take the sum.
-      sum_slice(stream, slice(full, rank_));
+      sum_slice(stream, slice(full, rank_), {});
       stream.record(*summed_);
     });
     place_->meet_again(rank_);
@@ -129,12 +131,13 @@ class SharedDeviceCommunicator final : public Communicator {
       copy(stream, slice(place_->brought_by(owner).data, owner), slice(full, owner));
     }
   }
-  void sum_slice(Stream& stream, const Tensor& out) {
+  void sum_slice(Stream& stream, const Tensor& out, const Addends& addends) {
     inputs_.clear();
     for (int r = 0; r < world_size(); ++r) {
-      inputs_.push_back(slice(place_->brought_by(r).data, rank_));
+      if (addends.contains(r)) inputs_.push_back(slice(place_->brought_by(r).data, rank_));
     }
-    kernels::cuda::sum_in_order(stream, inputs_.data(), world_size(), out);
+    kernels::cuda::sum_in_order(stream, inputs_.data(), static_cast<int>(inputs_.size()), out,
+                                addends.onto_out);
   }
 
   std::shared_ptr<MeetingPlace> place_;

@@ -3,6 +3,7 @@
 #include <mutex>
 
 #include "core/error.h"
+#include "sharding/comm/slices.h"
 
 namespace sherd::sharding {
 namespace {
@@ -34,11 +35,15 @@ class SingleCommunicator final : public Communicator {
   void all_gather(Stream& stream, const std::string& label, Tensor) override {
     pass(stream, "all_gather", label);
   }
-  void reduce_scatter(Stream& stream, const std::string& label, Tensor full, Tensor out) override {
-    CHECK(full.numel == out.numel && full.dtype == out.dtype, "reduce_scatter of {}", label);
-    if (full.data == out.data) return pass(stream, "reduce_scatter", label);
+  void reduce_scatter(Stream& stream, const std::string& label, Tensor full, Tensor out,
+                      const Addends& addends) override {
+    CHECK(full.numel == out.numel, "reduce_scatter of {}", label);
     ending_->throw_if_set();
-    stream.copy(full.data, out.data, full.bytes());
+    if (addends.onto_out || full.dtype != out.dtype) {
+      add_or_cast(stream, full, out, addends.onto_out);
+    } else if (full.data != out.data) {
+      stream.copy(full.data, out.data, full.bytes());
+    }
   }
   void all_reduce(Stream& stream, const std::string& label, Tensor) override {
     pass(stream, "all_reduce", label);

@@ -2,6 +2,7 @@
 /// disagree on one rank are our bug (CHECK).
 #pragma once
 
+#include "kernels/pointwise.h"
 #include "sharding/comm/communicator.h"
 
 namespace sherd::sharding {
@@ -15,12 +16,32 @@ inline void check_divides(const Communicator& communicator, const Tensor& full,
 inline void check_reduce_scatter(const Communicator& communicator, const Tensor& full,
                                  const Tensor& out, const std::string& label) {
   check_divides(communicator, full, label);
-  CHECK(out.numel * communicator.world_size() == full.numel && out.dtype == full.dtype,
+  CHECK(out.numel * communicator.world_size() == full.numel,
         "reduce_scatter of {}: {} elements into {}", label, full.numel, out.numel);
+}
+
+/// What ranks must agree on, in messages: "block.7, onto what stands there, of ranks 2 to 3".
+inline std::string reduction_label(const std::string& label, const Addends& addends) {
+  std::string text = label;
+  if (addends.onto_out) text += ", onto what stands there";
+  if (addends.num_ranks > 0) {
+    text += fmt::format(", of ranks {} to {}", addends.first_rank,
+                        addends.first_rank + addends.num_ranks - 1);
+  }
+  return text;
 }
 
 inline void check_root(const Communicator& communicator, int root) {
   CHECK(root >= 0 && root < communicator.world_size(), "broadcast from rank {}", root);
+}
+
+/// What a sum in another type than out's becomes: one addition more, or a rounding.
+inline void add_or_cast(Stream& stream, const Tensor& sum, const Tensor& out, bool onto_out) {
+  if (onto_out) {
+    kernels::add(stream, sum, out);
+  } else {
+    kernels::cast(stream, sum, out);
+  }
 }
 
 /// The part of `full` that `rank` owns.

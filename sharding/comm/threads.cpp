@@ -26,11 +26,12 @@ class ThreadCommunicator final : public Communicator {
     });
   }
 
-  void reduce_scatter(Stream& stream, const std::string& label, Tensor full, Tensor out) override {
+  void reduce_scatter(Stream& stream, const std::string& label, Tensor full, Tensor out,
+                      const Addends& addends) override {
     check_reduce_scatter(*this, full, out, label);
-    stream.run("reduce_scatter " + label, [this, label, full, out] {
-      place_->bring(rank_, {"reduce_scatter", label, full});
-      sum_slice(rank_, out);
+    stream.run("reduce_scatter " + label, [this, label, full, out, addends] {
+      place_->bring(rank_, {"reduce_scatter", reduction_label(label, addends), full});
+      sum_slice(out, addends);
       place_->meet_again(rank_);
     });
   }
@@ -40,7 +41,7 @@ class ThreadCommunicator final : public Communicator {
     stream.run("all_reduce " + label, [this, label, full] {
       place_->bring(rank_, {"all_reduce", label, full});
       // Nobody else reads this rank's slice of this rank's buffer, so it can take the sum.
-      sum_slice(rank_, slice(full, rank_));
+      sum_slice(slice(full, rank_), {});
       place_->meet_again(rank_);
       copy_other_slices(full);
       place_->meet_again(rank_);
@@ -73,12 +74,13 @@ class ThreadCommunicator final : public Communicator {
       copy(slice(place_->brought_by(owner).data, owner), slice(full, owner));
     }
   }
-  void sum_slice(int owner, Tensor out) {
+  void sum_slice(Tensor out, const Addends& addends) {
     inputs_.clear();
     for (int r = 0; r < world_size(); ++r) {
-      inputs_.push_back(slice(place_->brought_by(r).data, owner));
+      if (addends.contains(r)) inputs_.push_back(slice(place_->brought_by(r).data, rank_));
     }
-    kernels::sum_in_order_on_host(inputs_.data(), world_size(), out);
+    kernels::sum_in_order_on_host(inputs_.data(), static_cast<int>(inputs_.size()), out,
+                                  addends.onto_out);
   }
 
   std::shared_ptr<MeetingPlace> place_;

@@ -29,8 +29,8 @@ Exchange::Exchange(const Rank& rank, const std::string& name, int count)
       rows_(rank, exchange_buffer(name, count, rank.world_size())),
       done_(rank.make_event()) {}
 
-std::vector<std::vector<double>> Exchange::all_gather(const std::string& label,
-                                                      std::span<const double> mine) {
+std::vector<std::span<const double>> Exchange::all_gather(const std::string& label,
+                                                          std::span<const double> mine) {
   const auto* values = rows_.host().as<double>();
   const std::int64_t count = count_;
   CHECK(std::ssize(mine) == count, "exchange of {} numbers, made for {}", mine.size(), count);
@@ -43,9 +43,9 @@ std::vector<std::vector<double>> Exchange::all_gather(const std::string& label,
   rank_->compute().wait(*done_);
   rank_->compute().synchronize();
   communicator_->check_alive();
-  std::vector<std::vector<double>> table;
+  std::vector<std::span<const double>> table;
   for (int r = 0; r < rank_->world_size(); ++r) {
-    table.emplace_back(values + r * count, values + (r + 1) * count);
+    table.emplace_back(values + r * count, static_cast<std::size_t>(count));
   }
   return table;
 }

@@ -27,10 +27,10 @@ class Exchange {
   /// Exchanges `count` f64 numbers per rank at a time.
   Exchange(const Rank& rank, const std::string& name, int count);
 
-  /// Every rank's numbers, row r holding those of rank r. Runs on the reduce stream, after the
-  /// step's reductions; blocks the caller (counted as the compute stream's waiting).
-  std::vector<std::vector<double>> all_gather(const std::string& label,
-                                              std::span<const double> mine);
+  /// Every rank's numbers, row r holding those of rank r, until the next call. Runs on the reduce stream,
+  /// after the step's reductions; blocks the caller (counted as the compute stream's waiting).
+  std::vector<std::span<const double>> all_gather(const std::string& label,
+                                                  std::span<const double> mine);
 
   int count() const { return count_; }
 
@@ -65,7 +65,7 @@ class Agreement {
   std::vector<Record> all_gather(const std::string& label, const Record& mine) {
     using Numbers = std::array<double, kCount>;
     std::vector<Record> records;
-    for (const std::vector<double>& row :
+    for (const std::span<const double> row :
          exchange_.all_gather(label, std::bit_cast<Numbers>(mine))) {
       Numbers numbers;
       std::copy_n(row.begin(), kCount, numbers.begin());

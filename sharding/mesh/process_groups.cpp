@@ -1,6 +1,7 @@
 #include "sharding/mesh/process_groups.h"
 
 #include "core/error.h"
+#include "sharding/comm/flight_recorder.h"
 #include "sharding/comm/rendezvous.h"
 
 namespace sherd::sharding {
@@ -30,14 +31,17 @@ BufferSpec staging_buffer(std::int64_t bytes) {
 }
 
 ProcessGroups::ProcessGroups(const Mesh& mesh, int rank, std::shared_ptr<Rendezvous> rendezvous)
-    : mesh_(mesh), rank_(rank), rendezvous_(std::move(rendezvous)) {}
+    : mesh_(mesh),
+      rank_(rank),
+      rendezvous_(std::move(rendezvous)),
+      recorder_(std::make_unique<FlightRecorder>()) {}
 
 Communicator& ProcessGroups::get(const AxisSet& axes, Purpose purpose) {
   Group group = group_of(mesh_, rank_, axes, purpose);
   if (purpose == Purpose::kReduce) group.staging = staging_;
   std::unique_ptr<Communicator>& communicator = communicators_[group.name];
   if (!communicator) {
-    communicator = rendezvous_->join(group);
+    communicator = recorded(rendezvous_->join(group), group.name, *recorder_);
     if (wrap_) communicator = wrap_(std::move(communicator));
   }
   return *communicator;

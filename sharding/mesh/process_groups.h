@@ -20,6 +20,7 @@
 namespace sherd::sharding {
 
 class Communicator;
+class FlightRecorder;
 class Rendezvous;
 struct Group;
 
@@ -50,6 +51,9 @@ class ProcessGroups {
   /// their calls are all on one stream, so they share it.
   void stage_reductions_in(Tensor memory) { staging_ = memory; }
 
+  /// What all of them were asked for last.
+  const FlightRecorder& recorder() const { return *recorder_; }
+
   /// Every communicator joined from now on goes through `wrap`; for tests and meters.
   using Wrap = std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)>;
   void wrap_with(Wrap wrap) { wrap_ = std::move(wrap); }
@@ -60,6 +64,7 @@ class ProcessGroups {
   const std::shared_ptr<Rendezvous> rendezvous_;
   Tensor staging_{};
   Wrap wrap_;
+  const std::unique_ptr<FlightRecorder> recorder_;  // outlives the communicators
   std::map<std::string, std::unique_ptr<Communicator>> communicators_;
 };
 

@@ -80,17 +80,18 @@ class MpiCommunicator final : public Communicator {
         [this](const Contribution& call) { gather_slices(call); });
   }
 
-  void reduce_scatter(Stream& stream, const std::string& label, Tensor full, Tensor out) override {
+  void reduce_scatter(Stream& stream, const std::string& label, Tensor full, Tensor out,
+                      const Addends& addends) override {
     check_reduce_scatter(*this, full, out, label);
-    run(stream, 1, {"reduce_scatter", label, full},
-        [this, out](const Contribution& call) { sum_slices(call, out); });
+    run(stream, 1, {"reduce_scatter", reduction_label(label, addends), full},
+        [this, out, addends](const Contribution& call) { sum_slices(call, out, addends); });
   }
 
   void all_reduce(Stream& stream, const std::string& label, Tensor full) override {
     check_divides(*this, full, label);
     run(stream, 2, {"all_reduce", label, full}, [this](const Contribution& call) {
       // Nobody else is sent this rank's slice of this rank's buffer, so it can take the sum.
-      sum_slices(call, slice_of(*this, call.data, rank_));
+      sum_slices(call, slice_of(*this, call.data, rank_), {});
       gather_slices(call);
     });
   }
@@ -171,9 +172,9 @@ class MpiCommunicator final : public Communicator {
   }
 
   // Piece after piece: while one is added, the next one is under way into the other half of the staging.
-  void sum_slices(const Contribution& call, Tensor out) {
+  void sum_slices(const Contribution& call, Tensor out, const Addends& addends) {
     if (staging_.numel == 0 && world_size() > 1) take_staging();
-    const std::int64_t element = out.bytes() / std::max<std::int64_t>(out.numel, 1);
+    const std::int64_t element = static_cast<std::int64_t>(size_of(call.data.dtype));
     const std::int64_t others = world_size() - 1;
     const std::int64_t piece =
         others == 0 ? out.numel : staging_.bytes() / (2 * others) / 64 * 64 / element;
@@ -183,9 +184,11 @@ class MpiCommunicator final : public Communicator {
       const std::int64_t at = number * piece, count = std::min(piece, out.numel - at);
       MpiTransfers& transfers = *under_way[number % 2];
       for_others([&](int peer) {
+        if (!addends.contains(peer)) return;
         transfers.receive(peer, staged(number, peer, piece * element), count * element);
       });
       for_others([&](int peer) {
+        if (!addends.contains(rank_)) return;
         const Tensor theirs = slice_of(*this, call.data, peer).part(at, count);
         transfers.send(peer, theirs.data, theirs.bytes());
       });
@@ -198,10 +201,13 @@ class MpiCommunicator final : public Communicator {
       const std::int64_t at = number * piece, count = std::min(piece, out.numel - at);
       std::vector<ConstTensor> inputs;
       for (int r = 0; r < world_size(); ++r) {
-        inputs.push_back(r == rank_ ? slice_of(*this, call.data, rank_).part(at, count)
-                                    : Tensor{staged(number, r, piece * element), out.dtype, count});
+        if (!addends.contains(r)) continue;
+        inputs.push_back(r == rank_
+                             ? slice_of(*this, call.data, rank_).part(at, count)
+                             : Tensor{staged(number, r, piece * element), call.data.dtype, count});
       }
-      kernels::sum_in_order_on_host(inputs.data(), world_size(), out.part(at, count));
+      kernels::sum_in_order_on_host(inputs.data(), static_cast<int>(inputs.size()),
+                                    out.part(at, count), addends.onto_out);
     }
   }
 

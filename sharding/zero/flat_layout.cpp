@@ -11,14 +11,16 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
 
 }  // namespace
 
-FlatLayout::FlatLayout(const UnitSpec& unit, int num_slices) : num_slices_(num_slices) {
-  CHECK(num_slices >= 1, "a unit in {} slices", num_slices);
+FlatLayout::FlatLayout(const UnitSpec& unit, int num_slices, int slice_parts)
+    : num_slices_(num_slices) {
+  CHECK(num_slices >= 1 && slice_parts >= 1, "a unit in {} slices of {} parts", num_slices,
+        slice_parts);
   for (const ParameterSpec& parameter : unit.parameters) {
     offsets_.push_back(numel_);
     counts_.push_back(parameter.numel());
     numel_ = round_up(numel_ + parameter.numel(), kAlignment);
   }
-  numel_ = round_up(std::max<std::int64_t>(numel_, 1), kAlignment * num_slices);
+  numel_ = round_up(std::max<std::int64_t>(numel_, 1), kAlignment * num_slices * slice_parts);
 }
 
 Tensor FlatLayout::slice(const Tensor& full, int slice_index) const {

@@ -1,8 +1,8 @@
 /// A unit's parameters laid end to end in one flat buffer, and the buffer cut into slices.
 ///
-/// Each parameter starts at a multiple of 64 elements and the whole is padded to num_slices * 64, so
-/// that every slice of every type is aligned and any number of slices and parameters works. Padding
-/// is zero and stays zero; it is never part of a checkpoint.
+/// Each parameter starts at a multiple of 64 elements and the whole is padded to num_slices * slice_parts * 64,
+/// so that every slice of every type is aligned, as are slice_parts equal parts of it, and any number of
+/// slices and parameters works. Padding is zero and stays zero; it is never part of a checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct Piece {
 
 class FlatLayout {
  public:
-  FlatLayout(const UnitSpec& unit, int num_slices);
+  explicit FlatLayout(const UnitSpec& unit, int num_slices, int slice_parts = 1);
 
   int num_slices() const { return num_slices_; }
   std::int64_t numel() const { return numel_; }  ///< of the full buffer, padding included

@@ -18,13 +18,19 @@ bool same_type(const UnitPlan& unit) {
 bool at_boundary(const UnitPlan& unit) {
   return unit.placement.grad_sync == GradSync::kBoundary;
 }
+bool in_groups(const UnitPlan& unit) {
+  return unit.placement.batch_groups > unit.num_replicas;
+}
 // Otherwise the only micro-step writes the unsharded accumulator.
 bool needs_slot(const UnitPlan& unit, int num_micro_steps) {
   return unit.placement.has_gradients &&
-         (unit.placement.gradients_sharded() || num_micro_steps > 1 || !same_type(unit));
+         (unit.placement.gradients_sharded() || num_micro_steps > 1 || !same_type(unit) ||
+          in_groups(unit));
 }
-bool needs_staging(const UnitPlan& unit, int num_micro_steps) {
-  return unit.placement.gradients_sharded() && (num_micro_steps > 1 || !same_type(unit));
+// Whether one call can do all: reduce, and give every rank the whole sum.
+bool all_at_once(const UnitPlan& unit, int num_micro_steps) {
+  return !unit.placement.optimizer_sharded() && unit.num_replicas == 1 &&
+         (at_boundary(unit) || !needs_slot(unit, num_micro_steps));
 }
 
 // The units of a class, which share a pool of slots.
@@ -74,14 +80,11 @@ ReductionBuffers reduction_buffers(const std::vector<UnitPlan>& units, int num_m
     }
   }
   for (const UnitPlan& unit : units) {
-    if (!needs_staging(unit, num_micro_steps)) continue;
-    if (!buffers.staging) {
-      buffers.staging = {"gradient.staging", Category::kCommunication, unit.precision.reduce, 0,
-                         phases_of(at_boundary(unit), kLoss | kBackward)};
-    }
-    CHECK(buffers.staging->dtype == unit.precision.reduce, "{} is staged in another type",
-          unit.spec.name);
-    buffers.staging->numel = std::max(buffers.staging->numel, unit.layout.slice_numel());
+    buffers.groups.emplace_back();
+    if (!unit.placement.has_gradients || !in_groups(unit)) continue;
+    buffers.groups.back() = {unit.spec.name + ".group_gradients", Category::kGradients,
+                             unit.precision.accumulate, unit.layout.slice_numel(),
+                             phases_of(at_boundary(unit), kLoss | kBackward)};
   }
   return buffers;
 }
@@ -90,10 +93,22 @@ ReductionBuffers reduction_buffers(const std::vector<UnitPlan>& units, int num_m
 Traffic gradient_traffic(const std::vector<UnitPlan>& units, int num_micro_steps) {
   Traffic traffic;
   for (const UnitPlan& unit : units) {
-    const Collective collective =
-        unit.placement.optimizer_sharded() ? Collective::kReduceScatter : Collective::kAllReduce;
-    traffic.add("gradients", collective, unit.precision.reduce, unit.layout.numel(),
-                unit.layout.num_slices(), at_boundary(unit) ? 1 : num_micro_steps);
+    const std::int64_t numel = unit.layout.numel();
+    const int ranks = unit.layout.num_slices();
+    const Precision& precision = unit.precision;
+    if (all_at_once(unit, num_micro_steps)) {
+      traffic.add("gradients", Collective::kAllReduce, precision.reduce, numel, ranks);
+      continue;
+    }
+    traffic.add("gradients", Collective::kReduceScatter, precision.reduce, numel, ranks,
+                at_boundary(unit) ? 1 : num_micro_steps);
+    if (unit.num_replicas > 1) {
+      traffic.add("gradients", Collective::kAllReduce, precision.accumulate,
+                  unit.layout.slice_numel(), unit.num_replicas);
+    }
+    if (!unit.placement.optimizer_sharded()) {
+      traffic.add("gradients", Collective::kAllGather, precision.accumulate, numel, ranks);
+    }
   }
   return traffic;
 }
@@ -110,18 +125,30 @@ GradientReduction::GradientReduction(const Rank& rank, const std::vector<UnitSta
           "gradients accumulated in {} can't be reduced in {} at the boundary",
           name_of(unit.precision().accumulate), name_of(unit.precision().reduce));
     written_.push_back(rank.make_event());
+    const int groups = unit.placement().batch_groups;
+    CHECK(groups == unit.plan().num_replicas ||
+              (unit.plan().num_replicas == 1 && !at_boundary(unit.plan()) &&
+               num_micro_steps * unit.layout().num_slices() % groups == 0),
+          "{} groups of a batch of {} x {} micro-batches on {} replicas", groups, num_micro_steps,
+          unit.layout().num_slices(), unit.plan().num_replicas);
     communicators_.push_back(&rank.groups->get(unit.placement().slices, Purpose::kReduce));
+    replicas_.push_back(unit.plan().num_replicas == 1
+                            ? nullptr
+                            : &rank.groups->get(replica_axes(unit.placement()), Purpose::kReduce));
   }
   const ReductionBuffers buffers = reduction_buffers(plans_of(units), num_micro_steps);
   for (const ReductionBuffers::Slot& slot : buffers.slots) {
     slots_.push_back({slot.unit_class, rank.memory->acquire(slot.buffer), -1, -1, false,
                       rank.make_event(), rank.make_event()});
   }
-  if (buffers.staging) staging_ = rank.memory->acquire(*buffers.staging);
+  for (const std::optional<BufferSpec>& group : buffers.groups) {
+    groups_.push_back(group ? rank.memory->acquire(*group) : Buffer());
+  }
 }
 
 bool GradientReduction::into_accumulator(const UnitState& unit) const {
-  return first() && !unit.placement().gradients_sharded() && same_type(unit.plan());
+  return first() && !unit.placement().gradients_sharded() && same_type(unit.plan()) &&
+         !in_groups(unit.plan());
 }
 
 void GradientReduction::begin_micro_step(int micro_step) {
@@ -192,62 +219,66 @@ void GradientReduction::close(int unit) {
   if (index != kAccumulator) {
     Slot& slot = slots_[index];
     slot.open = false;
-    if (state.placement().gradients_sharded()) return reduce_sharded(unit, slot);
-    if (!at_boundary(state.plan())) {
-      rank_->compute().record(*slot.written);
-      rank_->reduce().wait(*slot.written);
-      reduce_in_place(unit, full);
-      for (const int slice_index : state.updated_slices()) {
-        accumulate(rank_->reduce(), state.layout().slice(full, slice_index),
-                   state.gradient(slice_index));
-      }
-      rank_->reduce().record(*slot.free);
-      return;
-    }
+    if (!at_boundary(state.plan())) return reduce_slot(unit, slot);
     kernels::add(rank_->compute(), full, state.gradients());
   }
   if (!at_boundary(state.plan()) || last()) {
     rank_->compute().record(*written_[unit]);
     rank_->reduce().wait(*written_[unit]);
-    reduce_in_place(unit, state.gradients());
+    reduce_in_place(unit);
   }
 }
 
-void GradientReduction::reduce_sharded(int unit, Slot& slot) {
+// The ranks' micro-batches of this micro-step, group by group of the batch; with one group, all together.
+void GradientReduction::reduce_slot(int unit, Slot& slot) {
   const UnitState& state = (*units_)[unit];
   Stream& stream = rank_->reduce();
   const Tensor full = slot.buffer.tensor().part(0, state.layout().numel());
+  const Tensor sum = state.gradient(state.own_slice());
   rank_->compute().record(*slot.written);
   stream.wait(*slot.written);
-  if (first() && same_type(state.plan())) {
-    communicators_[unit]->reduce_scatter(stream, state.name(), full, state.gradients());
+  if (!in_groups(state.plan())) {
+    communicators_[unit]->reduce_scatter(stream, state.name(), full, sum, {.onto_out = !first()});
   } else {
-    const Tensor sum = staging_.tensor().part(0, state.layout().slice_numel());
-    communicators_[unit]->reduce_scatter(stream, state.name(), full, sum);
-    accumulate(stream, sum, state.gradients());
+    const int ranks = state.layout().num_slices();
+    const int group_size = num_micro_steps_ * ranks / state.placement().batch_groups;
+    for (int rank = 0; rank < ranks;) {
+      const int number = micro_step_ * ranks + rank;  // of the first micro-batch, in the step
+      const int here = std::min(ranks - rank, group_size - number % group_size);
+      const Tensor group = number < group_size ? sum : groups_[unit].tensor();
+      communicators_[unit]->reduce_scatter(
+          stream, state.name(), full, group,
+          {.onto_out = number % group_size != 0, .first_rank = rank, .num_ranks = here});
+      if (number >= group_size && (number + here) % group_size == 0) {
+        kernels::add(stream, group, sum);
+      }
+      rank += here;
+    }
   }
   stream.record(*slot.free);
+  if (last()) finish_unit(unit);
 }
 
-// The first micro-step's gradient is written, the others' are added.
-void GradientReduction::accumulate(Stream& stream, const Tensor& gradient,
-                                   const Tensor& accumulator) const {
-  if (first()) {
-    kernels::cast(stream, gradient, accumulator);
-  } else {
-    kernels::add(stream, gradient, accumulator);
-  }
-}
-
-// Stage 0 needs every slice of the sum, the others their own.
-void GradientReduction::reduce_in_place(int unit, const Tensor& full) {
+void GradientReduction::reduce_in_place(int unit) {
   const UnitState& state = (*units_)[unit];
-  Communicator& communicator = *communicators_[unit];
-  if (state.placement().optimizer_sharded()) {
-    communicator.reduce_scatter(rank_->reduce(), state.name(), full,
-                                state.layout().slice(full, state.own_slice()));
-  } else {
-    communicator.all_reduce(rank_->reduce(), state.name(), full);
+  if (all_at_once(state.plan(), num_micro_steps_)) {
+    return communicators_[unit]->all_reduce(rank_->reduce(), state.name(), state.gradients());
+  }
+  communicators_[unit]->reduce_scatter(rank_->reduce(), state.name(), state.gradients(),
+                                       state.gradient(state.own_slice()));
+  if (last()) finish_unit(unit);
+}
+
+// This rank's slice has the sum over its ZeRO group. The replicas have the rest of the batch; and stage 0
+// needs every slice, the others their own.
+void GradientReduction::finish_unit(int unit) {
+  const UnitState& state = (*units_)[unit];
+  Stream& stream = rank_->reduce();
+  if (replicas_[unit]) {
+    replicas_[unit]->all_reduce(stream, state.name(), state.gradient(state.own_slice()));
+  }
+  if (!state.placement().optimizer_sharded()) {
+    communicators_[unit]->all_gather(stream, state.name(), state.gradients());
   }
 }
 

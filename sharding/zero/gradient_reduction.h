@@ -4,11 +4,18 @@
 /// accumulator once; the first micro-step writes the accumulator. Which way it goes follows from
 /// the placement:
 ///
-///   sharded (stages 2-3)          slot -> reduce_scatter -> slice, added to the accumulated slice
-///   whole, at the boundary        slot -> added to the full accumulator; after the last micro-step
-///     (stages 0-1; 2-3 if grad_sync says so)
-///                                 all_reduce (stage 0) or reduce_scatter in place
-///   whole, every micro-step       slot -> all_reduce or reduce_scatter in place -> added
+///   every micro-step (stages 2-3;   slot -> reduce_scatter onto the accumulated slice
+///     0-1 if grad_sync says so)
+///   at the boundary (stages 0-1;    slot -> added to the full accumulator; after the last
+///     2-3 if grad_sync says so)     micro-step all_reduce (stage 0) or reduce_scatter in place
+///   stage 0, every micro-step       and after the last one an all_gather of the sums
+///   hybrid sharding                 before it, an all_reduce of the slice over the replicas
+///
+/// The reduction of every micro-step goes on with the sum that stands there: acc + g_0 + g_1 + ..., in rank
+/// order. Micro-batch (micro_step * ranks + rank) of the step is so added in the place that it has on a
+/// single rank: the *chain*, whose bits are the same for every number of ranks. With
+/// Placement::batch_groups above 1, each group of the batch has a chain of its own, in an accumulator
+/// beside the first one's, and is added to it when it is complete.
 ///
 /// Two slots for blocks with kEveryMicroStep: the backward of unit i writes one while the reduction of unit i + 1 drains
 /// the other. One with kBoundary, where the compute stream itself empties it. One for the edges; a tied matrix waits there between the head's contribution and the
@@ -26,14 +33,14 @@
 
 namespace sherd::sharding {
 
-/// The pool of slots and the staging buffer; both may be empty.
+/// The pool of slots, and by unit the sum of a group of the batch; all may be missing.
 struct ReductionBuffers {
   struct Slot {
     UnitClass unit_class;
     BufferSpec buffer;
   };
   std::vector<Slot> slots;
-  std::optional<BufferSpec> staging;
+  std::vector<std::optional<BufferSpec>> groups;
 };
 ReductionBuffers reduction_buffers(const std::vector<UnitPlan>& units, int num_micro_steps);
 
@@ -69,21 +76,22 @@ class GradientReduction {
   bool first() const { return micro_step_ == 0; }
   bool last() const { return micro_step_ + 1 == num_micro_steps_; }
   bool into_accumulator(const UnitState& unit) const;
-  void accumulate(Stream& stream, const Tensor& gradient, const Tensor& accumulator) const;
   Slot& slot_for(int unit);
   void zero_padding(const UnitState& unit, const Tensor& full);
-  void reduce_sharded(int unit, Slot& slot);
-  void reduce_in_place(int unit, const Tensor& full);
+  void reduce_slot(int unit, Slot& slot);
+  void reduce_in_place(int unit);
+  void finish_unit(int unit);
 
   const Rank* rank_;
   const std::vector<UnitState>* units_;
   int num_micro_steps_;
   int micro_step_ = 0;
   std::vector<Slot> slots_;
-  std::vector<Communicator*> communicators_;  // by unit
+  std::vector<Communicator*> communicators_, replicas_;  // by unit
   std::size_t next_block_slot_ = 0;
   std::vector<int> open_slot_;  // by unit: index of the slot, kAccumulator, or kClosed
-  Buffer staging_;              // a reduced slice on its way to the accumulator
+  std::vector<Buffer>
+      groups_;  // by unit: the sum of the group of the batch under way, behind the first
   std::vector<std::unique_ptr<Event>> written_;  // by unit: the full accumulator is ready to reduce
   std::unique_ptr<Event> reduced_;
 };

@@ -18,6 +18,12 @@ Placement placement_of(int stage) {
   return placement_of(stage, stage >= 2 ? GradSync::kEveryMicroStep : GradSync::kBoundary);
 }
 
+AxisSet replica_axes(const Placement& placement) {
+  AxisSet axes = token_axes();
+  for (const std::string& axis : placement.slices) axes.erase(axis);
+  return axes;
+}
+
 bool contributes_slice(const Mesh& mesh, int rank, const Placement& placement) {
   return mesh.is_first(rank, mesh.other_axes(placement.slices));
 }

@@ -9,6 +9,10 @@
 ///   update                        every slice    own slice      own slice        own slice
 ///   after the update              -              all-gather     all-gather       -
 ///
+/// Hybrid sharding: ranks along the replicate axis hold copies of everything and other rows of the batch.
+/// Once per step, behind the last reduction, each all-reduces its slice of the gradient with them (at
+/// stage 0 between a reduce-scatter and an all-gather: the cheapest way over the slow link).
+///
 /// With `GradSync::kBoundary` at stages 2-3 gradients are kept unsharded until the last micro-step,
 /// which saves communication and costs the memory that those stages would have saved. With
 /// `GradSync::kEveryMicroStep` at stages 0-1 gradients are reduced in every micro-step.
@@ -33,6 +37,9 @@ struct Placement {
   /// some of them only, as in hybrid forms with unequal groups, isn't served: a CHECK says so.)
   AxisSet parameters{}, gradients{}, optimizer{};
   GradSync grad_sync = GradSync::kBoundary;
+  /// The batch is cut into so many contiguous groups. The gradient of each is a sum of its own; these are
+  /// added in order. A world whose replicas each have one group has the same sums.
+  int batch_groups = 1;
   bool has_gradients = true;  ///< false: the model is used, not trained
 
   bool parameters_sharded() const { return !parameters.empty(); }
@@ -41,6 +48,9 @@ struct Placement {
 
   bool operator==(const Placement&) const = default;
 };
+
+/// Along these, ranks with copies of a slice have gradients of other tokens: the sum is taken over them, too.
+AxisSet replica_axes(const Placement& placement);
 
 /// The placement of `stage`, 0 to 3, on the mesh's ZeRO axes, with gradients unsharded where `grad_sync`
 /// asks to reduce them only after the last micro-step.

@@ -9,7 +9,8 @@ UnitPlan::UnitPlan(UnitSpec spec_, const Placement& placement_, const Precision&
     : spec(std::move(spec_)),
       placement(placement_),
       precision(precision_),
-      layout(spec, mesh.degree(placement.slices)) {
+      layout(spec, mesh.degree(placement.slices), mesh.degree(replica_axes(placement))),
+      num_replicas(mesh.degree(replica_axes(placement))) {
   for (const AxisSet* kind : {&placement.parameters, &placement.gradients, &placement.optimizer}) {
     CHECK(kind->empty() || *kind == placement.slices, "{} is sharded over some of its slices' axes",
           spec.name);

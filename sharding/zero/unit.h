@@ -35,6 +35,7 @@ struct UnitPlan {
   Placement placement;
   Precision precision;
   FlatLayout layout;  ///< one slice for each rank of a group along placement.slices
+  int num_replicas;   ///< ranks along `replica_axes`: a slice's gradient is summed over them
 
   /// Elements of the slices that one rank updates: all of them at stage 0, its own otherwise.
   std::int64_t updated_numel() const {

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "core/cuda_device.h"
+#include "core/exact_sum.h"
 #include "kernels/cuda/forms.h"
 #include "kernels/device.h"
 
@@ -338,7 +339,7 @@ void flat(Bench& bench) {
   bench.row(size, "add bf16 to f32", bytes_of({narrow, gradient, gradient}), 0,
             [&] { kernels::add(bench.stream(), narrow, gradient); });
   const std::int64_t partials = kernels::sum_of_squares_workspace_bytes(numel);
-  const Tensor out{bench.raw(8).data, DType::kF64, 1};
+  const Tensor out{bench.raw(8 * ExactSum::kNumbers).data, DType::kF64, ExactSum::kNumbers};
   const Tensor scratch{bench.raw(partials).data, DType::kF64, partials / 8};
   bench.row(size, "sum of squares", bytes_of({gradient}), 0,
             [&] { kernels::sum_of_squares(bench.stream(), gradient, out, scratch); });

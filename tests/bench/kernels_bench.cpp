@@ -13,6 +13,7 @@
 
 #include <numeric>
 
+#include "core/exact_sum.h"
 #include "kernels/activation.h"
 #include "kernels/attention.h"
 #include "kernels/linear.h"
@@ -213,7 +214,7 @@ void sum_of_squares(benchmark::State& state) {
   const std::int64_t numel = 16 << 20;
   const Tensor workspace =
       tensor("squares.workspace", kernels::sum_of_squares_workspace_bytes(numel) / 8, DType::kF64);
-  const Tensor out = tensor("squares", 1, DType::kF64);
+  const Tensor out = tensor("squares", ExactSum::kNumbers, DType::kF64);
   measure_bytes(
       state, numel, 1,
       [&] { kernels::sum_of_squares(stream(), tensor("g", numel), out, workspace); },

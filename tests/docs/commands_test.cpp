@@ -75,6 +75,10 @@ const std::vector<Row> kTable = {
     {"./dev sherd launch -n 2 -- train recipes/quickstart.yaml --ranks 4", How::kRun,
      "a small model, 20 steps",
      kSmall + " --set training.max_steps=20 --set run.name=quickstart_4"},
+    {"./dev sherd launch -n 4 -- train recipes/quickstart.yaml --set "
+     "parallelism.data_parallel_replicate_degree=2",
+     How::kRun, "a small model, 20 steps",
+     kSmall + " --set training.max_steps=20 --set run.name=quickstart_hybrid"},
     {"./dev bundle", How::kShown, "needs the CUDA Toolkit"},
 };
 

@@ -20,9 +20,11 @@ std::vector<int> devices_of(int world_size) {
 
 CommunicatorKind nccl(int world_size, std::uint64_t seed) {
   const std::vector<int> devices = devices_of(world_size);
-  return on_gpus(
-      "nccl", world_size, devices, /*adds_in_rank_order=*/false, seed,
-      [devices](milliseconds timeout) { return make_nccl_rendezvous(devices, timeout); });
+  CommunicatorKind kind =
+      on_gpus("nccl", world_size, devices, /*adds_in_rank_order=*/false, seed,
+              [devices](milliseconds timeout) { return make_nccl_rendezvous(devices, timeout); });
+  kind.has_kernels = false;
+  return kind;
 }
 
 std::vector<CommunicatorKind> kinds() {

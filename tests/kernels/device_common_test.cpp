@@ -15,6 +15,7 @@
 #include "kernels/rotary.h"
 #include "kernels/token.h"
 #include "tests/support/body_walk.h"
+#include "tests/support/exact_sums.h"
 #include "tests/support/tensors.h"
 
 namespace sherd::kernels {
@@ -113,21 +114,31 @@ TYPED_TEST(BodyOf, CastsAndSumsRoundAsTheCpu) {
   const OwnedTensor other = this->filled(numel, 5, 100.0), third = this->filled(numel, 6, 100.0);
   const ConstTensor inputs[] = {x, other, third};
   sum_in_order_on_host(inputs, 3, expected);
-  test::run_flat<TestFixture::N>(
-      numel,
-      device_common::SumInOrder<T, 4>{{x.tensor().template as<T>(), other.tensor().template as<T>(),
-                                       third.tensor().template as<T>()},
-                                      3,
-                                      actual.tensor().template as<T>()});
+  test::run_flat<TestFixture::N>(numel,
+                                 device_common::SumInOrder<T, T, 4>{
+                                     {x.tensor().template as<T>(), other.tensor().template as<T>(),
+                                      third.tensor().template as<T>()},
+                                     3,
+                                     false,
+                                     actual.tensor().template as<T>()});
   EXPECT_TRUE(same_bits(actual, expected));
+  sum_in_order_on_host(inputs, 3, expected_sum, /*onto_out=*/true);
+  test::run_flat<device_common::pack_of<float, T>()>(
+      numel, device_common::SumInOrder<T, float, 4>{
+                 {x.tensor().template as<T>(), other.tensor().template as<T>(),
+                  third.tensor().template as<T>()},
+                 3,
+                 true,
+                 actual_sum.tensor().as<float>()});
+  EXPECT_TRUE(same_bits(actual_sum, expected_sum));
 }
 
-TYPED_TEST(BodyOf, SumsOfSquaresHaveTheCpusBits) {
+TYPED_TEST(BodyOf, SumsOfSquaresAreTheCpusButForTheRoundingsOfF64) {
   using T = TypeParam;
   for (const std::int64_t numel : {1, 15, 4096, 4097, 3 * 4096 + 777}) {
     const OwnedTensor x = this->filled(numel, 7);
     const std::int64_t blocks = (numel + 4095) / 4096;
-    OwnedTensor expected(DType::kF64, 1), workspace(DType::kF64, blocks);
+    OwnedTensor expected = test::exact_sums(1), workspace(DType::kF64, blocks);
     sum_of_squares(*this->stream, x, expected, workspace);
     double total = 0.0;
     for (std::int64_t block = 0; block < blocks; ++block) {
@@ -143,7 +154,8 @@ TYPED_TEST(BodyOf, SumsOfSquaresHaveTheCpusBits) {
       }
       total += lane[0];
     }
-    EXPECT_EQ(total, expected.values()[0]) << numel;
+    const double exact = test::values_of_sums(expected)[0];
+    EXPECT_NEAR(total, exact, 1e-12 * exact) << numel;
   }
 }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/update.h"
+#include "tests/support/exact_sums.h"
 #include "tests/support/oracle_update.h"
 #include "tests/support/tensors.h"
 
@@ -85,7 +86,7 @@ TEST_P(UpdateByNorm, LambMatchesTheOracleCallByCallOnAnyNumberOfThreads) {
   args.update_number = 3;
   const Outputs out = test::on_any_number_of_threads([&](Stream& stream) {
     Slice slice = before;
-    OwnedTensor sums(DType::kF64, 2 * kNumSegments);
+    OwnedTensor sums = test::exact_sums(2 * kNumSegments);
     LambUpdate call = args;
     call.common.parameter = slice.parameter;
     call.common.gradient = slice.gradient;
@@ -93,7 +94,7 @@ TEST_P(UpdateByNorm, LambMatchesTheOracleCallByCallOnAnyNumberOfThreads) {
     call.exp_avg_sq = slice.second;
     lamb_moments(stream, call);
     lamb_norms(stream, call, sums);
-    const std::vector<float> ratios = lamb_ratios(sums.values());
+    const std::vector<float> ratios = lamb_ratios(test::values_of_sums(sums));
     lamb_apply(stream, call, ratios);
     return Outputs{slice.parameter, slice.first, slice.second, sums};
   });
@@ -105,8 +106,9 @@ TEST_P(UpdateByNorm, LambMatchesTheOracleCallByCallOnAnyNumberOfThreads) {
   // What follows reads the moments as they are stored.
   state.first_moment = out[1].values();
   state.second_moment = out[2].values();
-  EXPECT_TRUE(test::close(out[3], joined(oracle::lamb_norms(state, args)), kTolerance));
-  oracle::lamb_apply(state, args, as_values(lamb_ratios(out[3].values())));
+  EXPECT_TRUE(test::close(OwnedTensor(DType::kF64, test::values_of_sums(out[3])),
+                          joined(oracle::lamb_norms(state, args)), kTolerance));
+  oracle::lamb_apply(state, args, as_values(lamb_ratios(test::values_of_sums(out[3]))));
   EXPECT_TRUE(test::close(out[0], state.parameter, kTolerance));
 }
 
@@ -117,7 +119,7 @@ TEST_P(UpdateByNorm, LarsMatchesTheOracleCallByCallOnAnyNumberOfThreads) {
   args.common = common_of(0.3f);
   const Outputs out = test::on_any_number_of_threads([&](Stream& stream) {
     Slice slice = before;
-    OwnedTensor sums(DType::kF64, 2 * kNumSegments);
+    OwnedTensor sums = test::exact_sums(2 * kNumSegments);
     LarsUpdate call = args;
     call.common.parameter = slice.parameter;
     call.common.gradient = slice.gradient;
@@ -128,7 +130,8 @@ TEST_P(UpdateByNorm, LarsMatchesTheOracleCallByCallOnAnyNumberOfThreads) {
   });
   UpdateState state = before.values();
   const Values gradient = before.gradient.values();
-  EXPECT_TRUE(test::close(out[2], joined(oracle::lars_norms(state, gradient, args)), kTolerance));
+  EXPECT_TRUE(test::close(OwnedTensor(DType::kF64, test::values_of_sums(out[2])),
+                          joined(oracle::lars_norms(state, gradient, args)), kTolerance));
   oracle::lars_apply(state, gradient, args, as_values(ratios));
   EXPECT_TRUE(test::close(out[0], state.parameter, kTolerance));
   EXPECT_TRUE(test::close(out[1], state.first_moment, test::rounded_once(GetParam().moment)));

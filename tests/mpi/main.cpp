@@ -1,4 +1,5 @@
-// All processes run all tests; process 0 prints, and any other only what fails on it.
+// All processes run all tests; process 0 prints, and any other only what fails on it. Behind a failure
+// processes may not be in step any more, so the first one ends the program.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -23,6 +24,14 @@ class OnlyFailures : public ::testing::EmptyTestEventListener {
   std::string test_;
 };
 
+class EndsBehindAFailure : public ::testing::EmptyTestEventListener {
+  void OnTestEnd(const ::testing::TestInfo& test) override {
+    if (!test.result()->Failed()) return;
+    std::fflush(nullptr);
+    std::_Exit(1);
+  }
+};
+
 }  // namespace
 
 MpiWorldShape mpi_world() {
@@ -40,6 +49,11 @@ int main(int argc, char** argv) {
     delete listeners.Release(listeners.default_result_printer());
     listeners.Append(new sherd::testing::OnlyFailures);
   }
+  // Listeners hear of a test's end in reverse: it is printed first.
+  auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
+  auto* printer = listeners.Release(listeners.default_result_printer());
+  listeners.Append(new sherd::testing::EndsBehindAFailure);
+  if (printer) listeners.Append(printer);
   const int result = RUN_ALL_TESTS();
   sherd::sharding::finish_mpi();
   return result;

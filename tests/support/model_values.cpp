@@ -45,7 +45,7 @@ double compute_loss_sum(engine::ShardedModel& model, const model::Pass& pass) {
   model.forward(pass, kEvaluation);
   model.evaluate_head(pass);
   model.add_losses(pass.inputs.numel, true);
-  return model.loss_sum();
+  return model.loss_sum().value();
 }
 
 }  // namespace sherd::testing

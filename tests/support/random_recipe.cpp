@@ -18,6 +18,10 @@ std::string quoted(const std::string& text) {
   return '"' + text + '"';
 }
 
+std::int64_t whole(const Settings& settings, std::string_view key) {
+  return std::stoll(settings.find(key)->second);
+}
+
 class LegalRecipe {
  public:
   LegalRecipe(const test::TempFolder& folder, Random& random) : folder_(folder), random_(random) {}
@@ -152,11 +156,12 @@ class LegalRecipe {
   }
 
   void batch() {
-    const std::int64_t ranks = random_.whole(1, 4), micro = random_.whole(1, 3),
+    const std::int64_t replicas = random_.chance(0.3) ? 2 : 1;
+    const std::int64_t ranks = random_.whole(1, 4 / replicas), micro = random_.whole(1, 3),
                        steps = random_.whole(1, 3);
     set("parallelism.data_parallel_shard_degree", ranks);
-    leave("parallelism.data_parallel_replicate_degree");
-    set("training.global_batch_size", ranks * micro * steps);
+    set("parallelism.data_parallel_replicate_degree", replicas);
+    set("training.global_batch_size", replicas * ranks * micro * steps);
     set("training.micro_batch_size", micro);
     maybe("training.gradient_accumulation_steps", steps);
     set("zero_optimization.stage", random_.whole(0, 3));
@@ -189,6 +194,16 @@ class LegalRecipe {
     set("mixed_precision.reduce_dtype", reduce);
     const std::string sync = random_.one_of({"boundary", "every_micro_step"});
     set("zero_optimization.grad_sync", sync);
+    leave("parallelism.batch_groups");
+    if (sync == "every_micro_step" &&
+        whole(settings_, "parallelism.data_parallel_replicate_degree") == 1 &&
+        random_.chance(0.3)) {
+      const std::int64_t micro_batches = whole(settings_, "training.global_batch_size") /
+                                         whole(settings_, "training.micro_batch_size");
+      std::int64_t groups = random_.whole(1, micro_batches);
+      while (micro_batches % groups != 0) --groups;
+      set("parallelism.batch_groups", groups);
+    }
     leave("mixed_precision.grad_accum_dtype");
     std::string sums = reduce;
     if (sync == "every_micro_step" && random_.chance(0.5)) {
@@ -226,10 +241,6 @@ class LegalRecipe {
   Settings settings_;
   std::int64_t length_ = 0, max_steps_ = 0;
 };
-
-std::int64_t whole(const Settings& settings, std::string_view key) {
-  return std::stoll(settings.find(key)->second);
-}
 
 /// Settings that no legal recipe has beside its others.
 Settings broken_rule(const Settings& legal, Random& random) {
@@ -337,7 +348,10 @@ Settings elsewhere(const Settings& settings, Random& random) {
     if (batch % ranks == 0) worlds.push_back(ranks);
   }
   const std::int64_t ranks = random.one_of(worlds);
-  changed["parallelism.data_parallel_shard_degree"] = std::to_string(ranks);
+  const std::int64_t replicas = ranks % 2 == 0 && random.chance(0.5) ? 2 : 1;
+  changed["parallelism.data_parallel_shard_degree"] = std::to_string(ranks / replicas);
+  changed["parallelism.data_parallel_replicate_degree"] = std::to_string(replicas);
+  changed.erase("parallelism.batch_groups");
   changed["training.micro_batch_size"] =
       std::to_string(random.chance(0.5) ? std::int64_t{1} : batch / ranks);
   changed.erase("training.gradient_accumulation_steps");

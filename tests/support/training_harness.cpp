@@ -8,6 +8,7 @@
 #include <memory>
 #include <thread>
 
+#include "engine/data/batcher.h"
 #include "engine/model/parameters.h"
 #include "engine/plan/memory_plan.h"
 #include "engine/train/token_feed.h"
@@ -116,6 +117,8 @@ BoundaryHook delays(std::uint64_t seed) {
 
 engine::TrainingOptions applied(engine::TrainingOptions options, const RunShape& setup) {
   options.placement = sharding::placement_of(setup.stage, setup.grad_sync);
+  options.placement.batch_groups =
+      setup.batch_groups > 0 ? setup.batch_groups : mesh_of(setup).degree(sharding::kReplicateAxis);
   options.gather = {setup.prefetch_depth, setup.reshard_after_forward};
   options.num_micro_steps = setup.num_micro_steps;
   return options;
@@ -141,16 +144,29 @@ void run_ranks(const RunShape& setup, const std::function<void(sharding::Rank&)>
   engine::run_ranks(launch_options(setup), body);
 }
 
+namespace {
+
+std::int64_t first_row(const engine::TrainingOptions& options, const sharding::Rank& rank,
+                       std::int64_t micro_step) {
+  const data::BatchShape shape{.micro_batch_size = options.model.sequences,
+                               .num_micro_steps = options.num_micro_steps,
+                               .world = rank.data_degree(),
+                               .num_replicas = rank.mesh.degree(sharding::kReplicateAxis)};
+  return shape.first_row(micro_step, rank.data_index());
+}
+
+}  // namespace
+
 engine::NextBatch tokens_for(const engine::TrainingOptions& options, const sharding::Rank& rank,
                              std::vector<std::int32_t>& memory) {
   const std::int64_t tokens = options.model.tokens();
   memory.resize(static_cast<std::size_t>(2 * tokens));
   return [&options, &rank, &memory, tokens](std::int64_t step, std::int64_t micro_step) {
-    const std::int64_t first_row =
-        (micro_step * rank.data_degree() + rank.data_index()) * options.model.sequences;
-    fill_tokens(options.model, step, first_row, memory.data(), memory.data() + tokens);
+    fill_tokens(options.model, step, first_row(options, rank, micro_step), memory.data(),
+                memory.data() + tokens);
     return engine::TokenBatch{{memory.data(), DType::kI32, tokens},
-                              {memory.data() + tokens, DType::kI32, tokens}};
+                              {memory.data() + tokens, DType::kI32, tokens},
+                              first_row(options, rank, micro_step)};
   };
 }
 
@@ -232,13 +248,11 @@ Outcome train(engine::TrainingOptions options, const RunShape& setup, int num_st
     engine::NextBatch next_batch = tokens_for(options, rank, memory);
     std::optional<engine::TokenFeed> feed;
     if (apart) {
-      feed.emplace(
-          options, rank, [&](std::int64_t step, std::int64_t micro_step, const data::Batch& batch) {
-            fill_tokens(
-                options.model, step,
-                (micro_step * rank.data_degree() + rank.data_index()) * options.model.sequences,
-                batch.inputs.as<std::int32_t>(), batch.targets.as<std::int32_t>());
-          });
+      feed.emplace(options, rank,
+                   [&](std::int64_t step, std::int64_t micro_step, const data::Batch& batch) {
+                     fill_tokens(options.model, step, first_row(options, rank, micro_step),
+                                 batch.inputs.as<std::int32_t>(), batch.targets.as<std::int32_t>());
+                   });
       feed->start(0);
       next_batch = [&](std::int64_t step, std::int64_t micro) { return feed->next(step, micro); };
     }

@@ -22,6 +22,7 @@ struct RunShape {
   int num_micro_steps = 1;
   int stage = 0;
   sharding::GradSync grad_sync = sharding::GradSync::kEveryMicroStep;
+  int batch_groups = 0;  ///< 0: one for each replica
   int prefetch_depth = 1;
   bool reshard_after_forward = true;
   int threads_per_rank = 1;

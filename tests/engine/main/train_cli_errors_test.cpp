@@ -48,8 +48,8 @@ TEST_F(TrainCliTest, RefusesRecipesThatDontAddUp) {
   expect_refused({"--set", "training.seq_lenght=8"}, 2,
                  {"unknown key \"training.seq_lenght\"", "did you mean \"training.seq_length\"?"});
   expect_refused({"--set", "zero_optimization.stage=4"}, 2, {"stages are 0, 1, 2 and 3"});
-  expect_refused({"--set", "parallelism.data_parallel_replicate_degree=2"}, 2,
-                 {"replicate_degree"});
+  expect_refused({"--set", "parallelism.data_parallel_replicate_degree=5"}, 2,
+                 {"global_batch_size is 12", "isn't a multiple"});
 }
 
 TEST_F(TrainCliTest, RefusesASamplePromptThatTheVocabularyCantSpell) {

@@ -49,7 +49,7 @@ Computed compute(const model::ModelShape& shape) {
       const model::Pass pass{.inputs = batch.inputs, .targets = batch.targets, .training = true};
       compute_gradients(model, pass);
       model.add_losses(shape.tokens(), true);
-      result.loss_sum = model.loss_sum();
+      result.loss_sum = model.loss_sum().value();
       collect_gradients(model, result.gradients);
       result.evaluated = compute_loss_sum(model, pass);
     });

@@ -32,9 +32,10 @@ class Counting final : public sharding::Communicator {
     count("all_gather", full.dtype, full.bytes() - full.bytes() / world_size());
     inner_->all_gather(stream, label, full);
   }
-  void reduce_scatter(Stream& stream, const std::string& label, Tensor full, Tensor out) override {
-    count("reduce_scatter", full.dtype, full.bytes() - out.bytes());
-    inner_->reduce_scatter(stream, label, full, out);
+  void reduce_scatter(Stream& stream, const std::string& label, Tensor full, Tensor out,
+                      const sharding::Addends& addends) override {
+    count("reduce_scatter", full.dtype, full.bytes() / world_size() * (world_size() - 1));
+    inner_->reduce_scatter(stream, label, full, out, addends);
   }
   void all_reduce(Stream& stream, const std::string& label, Tensor full) override {
     count("all_reduce", full.dtype, 2 * (full.bytes() - full.bytes() / world_size()));
@@ -138,6 +139,26 @@ TEST(Traffic, OfAStepIsWhatTheRanksSendAtEveryStageWorldAndPrefetch) {
         expect_as_planned(tiny_training(tiny_model(setup.num_micro_steps == 4)), setup);
       }
     }
+  }
+}
+
+TEST(Traffic, OfHybridShardingCrossesReplicasOncePerStep) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    for (const int micro_steps : {1, 3}) {
+      for (const auto sync : {sharding::GradSync::kBoundary, sharding::GradSync::kEveryMicroStep}) {
+        for (const int shards : {1, 2}) {
+          RunShape setup{.world_size = 2 * shards,
+                         .axes = {{"replicate", 2}, {"shard", shards}},
+                         .num_micro_steps = micro_steps,
+                         .stage = stage};
+          setup.grad_sync = sync;
+          expect_as_planned(tiny_training(tiny_model(shards == 2)), setup);
+        }
+      }
+    }
+    RunShape groups{.world_size = 4, .num_micro_steps = 3, .stage = stage};
+    groups.batch_groups = 3;
+    expect_as_planned(tiny_training(tiny_model(true)), groups);
   }
 }
 

@@ -3,6 +3,8 @@
 #include <signal.h>
 
 #include <chrono>
+#include <fstream>
+#include <iterator>
 #include <thread>
 
 #include "tests/engine/processes/mpi_runs.h"
@@ -176,7 +178,47 @@ TEST_F(Failures, AStoppedProcessIsNamedAfterTheTimeoutAndNobodyIsLeft) {
     EXPECT_GE(std::chrono::steady_clock::now() - began_, std::chrono::seconds(2));
     expect_line(outcome.err, fmt::format("rank {}", number));
     expect_nobody_is_left();
+    // What the others were doing is on disk.
+    std::ifstream file(folder_.file("run/collectives_rank_1.txt"));
+    const std::string calls((std::istreambuf_iterator<char>(file)), {});
+    expect_line(calls, " running ");
   }
+}
+
+// Process 1 is killed at each start. The second and the third go on from a checkpoint.
+TEST_F(Failures, LaunchStartsARunAgainWhoseProcessDiedAsOftenAsItMay) {
+  std::vector<std::string> words = launch_words(folder_, "run", endless(), {2, 1});
+  words.insert(words.begin() + 1, {"--restarts", "2"});
+  words.insert(words.end(),
+               {"--set", "training.max_steps=1000000", "--set", "metrics.log_interval=1", "--set",
+                "checkpoint.interval=2", "--set", "run.peer_timeout=5"});
+  int kills = 0, resumed = 0, lines = 0;  // lines: steps since the last start
+  const auto outcome = test::run_program(SHERD_PROGRAM, words, [&](pid_t, const std::string& line) {
+    if (line.starts_with("resumed from ")) {
+      ++resumed;
+      lines = 0;
+    }
+    if (!line.starts_with("step ") || ++lines != 6) return;
+    ++kills;
+    ::kill(process_of_world(1, folder_.file("run.yaml")), SIGKILL);
+  });
+  EXPECT_EQ(kills, 3) << outcome.out;
+  EXPECT_EQ(resumed, 2) << outcome.out;
+  EXPECT_TRUE(outcome.exit_code == 137 || outcome.exit_code == 4) << outcome.exit_code;
+  expect_line(outcome.err, "starting it again (1 of 2).");
+  expect_line(outcome.err, "starting it again (2 of 2).");
+  EXPECT_EQ(outcome.err.find("(3 of"), std::string::npos) << outcome.err;
+  expect_nobody_is_left();
+}
+
+// Nothing that would fail again is started again.
+TEST_F(Failures, LaunchDoesntStartAWrongRecipeAgain) {
+  std::vector<std::string> words = launch_words(folder_, "run", endless(), {2, 1});
+  words.insert(words.begin() + 1, {"--restarts", "2"});
+  words.insert(words.end(), {"--set", "training.seq_lenght=8"});
+  const auto outcome = test::run_program(SHERD_PROGRAM, words);
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
+  EXPECT_EQ(outcome.err.find("starting it again"), std::string::npos) << outcome.err;
 }
 
 TEST_F(Failures, ASignalToOneProcessSavesOnAllAndTheRunGoesOn) {

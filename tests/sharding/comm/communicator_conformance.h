@@ -51,6 +51,7 @@ struct CommunicatorKind {
   std::function<void(const GroupOptions&, const std::function<void(Member&)>&)> run;
   /// Ranks that are threads of this process; 0: all.
   int num_ranks_here = 0;
+  bool has_kernels = true;  ///< else only what needs no kernel of ours works
   /// Calls with that many counters, zero at first, which all ranks of the next `run` share. None where
   /// ranks are threads of one process.
   using Counters = std::span<std::atomic<int>>;
@@ -163,6 +164,63 @@ TEST_P(CommunicatorConformance, ReduceScatterIntoItsOwnSliceLeavesTheRestOfFullA
         EXPECT_TRUE(holds(full, mine)) << name_of(dtype) << " x " << count;
       }
     }
+  });
+}
+
+// The chain of a step: calls go on where the last one stopped, some with a part of the ranks alone.
+TEST_P(CommunicatorConformance, ReduceScatterGoesOnWithTheSumThatStandsThere) {
+  if (!GetParam().adds_in_rank_order) GTEST_SKIP() << "this kind adds in an order of its own";
+  constexpr std::int64_t kCount = 1003;
+  run([&](Member& member) {
+    for (const DType dtype : kSummed) {
+      for (int first = 0; first < world(); ++first) {
+        for (int num_ranks = 1; first + num_ranks <= world(); ++num_ranks) {
+          const test::OwnedTensor out(DType::kF32, kCount);
+          Values total;
+          for (std::uint64_t call = 0; call < 3; ++call) {
+            const bool all = call == 1;
+            const Addends addends{call > 0, all ? 0 : first, all ? 0 : num_ranks};
+            const test::OwnedTensor full(
+                dtype, contribution(member.rank(), world() * kCount, dtype, call));
+            member.communicator.reduce_scatter(member.stream, "x", full.tensor(), out.tensor(),
+                                               addends);
+            member.stream.synchronize();
+            for (int r = 0; r < world(); ++r) {
+              if (!all && (r < first || r >= first + num_ranks)) continue;
+              const Values next =
+                  part(contribution(r, world() * kCount, dtype, call), member.rank(), kCount);
+              if (total.empty()) {
+                total = next;
+                continue;
+              }
+              for (std::size_t i = 0; i < next.size(); ++i) {
+                total[i] = static_cast<float>(total[i]) + static_cast<float>(next[i]);
+              }
+            }
+          }
+          EXPECT_TRUE(holds(out, total))
+              << name_of(dtype) << ", ranks " << first << " +" << num_ranks;
+        }
+      }
+    }
+  });
+}
+
+// The only promise of a kind with an order of its own.
+TEST_P(CommunicatorConformance, ReduceScatterOntoASumOfAnotherTypeAddsAllRanks) {
+  if (!GetParam().has_kernels) GTEST_SKIP() << "built without this device's kernels";
+  run([&](Member& member) {
+    Values mine(static_cast<std::size_t>(world() * 64), 1.0 + member.rank());
+    const test::OwnedTensor full(DType::kBF16, mine);
+    const test::OwnedTensor out(DType::kF32, Values(64, 1000.0));
+    member.communicator.reduce_scatter(member.stream, "x", full.tensor(), out.tensor(),
+                                       {.onto_out = true});
+    member.finish(member.stream);
+    EXPECT_TRUE(holds(out, Values(64, 1000.0 + world() * (world() + 1) / 2.0)));
+    const test::OwnedTensor again(DType::kBF16, mine), fresh(DType::kF32, Values(64, 1000.0));
+    member.communicator.reduce_scatter(member.stream, "x", again.tensor(), fresh.tensor());
+    member.finish(member.stream);
+    EXPECT_TRUE(holds(fresh, Values(64, world() * (world() + 1) / 2.0)));
   });
 }
 

@@ -53,21 +53,21 @@ float own_gradient(const Case& example, const Source& source, std::uint32_t para
   return rounded(example, first + contribution(source, parameter, element, 1));
 }
 
-// What the step's gradient is: micro-steps added on each rank and then ranks, or the other way
-// round.
+// What the step's gradient is: at the boundary each rank's micro-steps, then these sums; else all in one
+// chain, as a single rank would add them.
 float expected(const Case& example, int step, std::uint32_t parameter, std::int64_t element) {
   const bool boundary = example.grad_sync == GradSync::kBoundary;
-  const int outer = boundary ? example.world_size : example.num_micro_steps;
-  const int inner = boundary ? example.num_micro_steps : example.world_size;
+  const int outer = boundary ? example.world_size : 1;
+  const int inner = example.num_micro_steps * (boundary ? 1 : example.world_size);
   float total = 0.0f;
   for (int i = 0; i < outer; ++i) {
     float part = 0.0f;
     for (int j = 0; j < inner; ++j) {
-      const Source source{step, boundary ? j : i, boundary ? i : j};
+      const Source source{step, boundary ? j : j / example.world_size,
+                          boundary ? i : j % example.world_size};
       const float value = own_gradient(example, source, parameter, element);
       part = j == 0 ? value : part + value;
     }
-    if (!boundary) part = rounded(example, part);
     total = i == 0 ? part : total + part;
   }
   return total;
@@ -178,7 +178,7 @@ TEST(GradientReduction, ComputesTheSameThoughStreamsAreLate) {
   }
 }
 
-// Each micro-step's sum over ranks is rounded to bf16 once; micro-steps add up in f32.
+// What ranks send is bf16; all of it adds up in f32.
 TEST(GradientReduction, ReducesInBF16AndAccumulatesInF32) {
   for (int stage = 0; stage <= 3; ++stage) {
     for (int micro_steps = 1; micro_steps <= 3; ++micro_steps) {

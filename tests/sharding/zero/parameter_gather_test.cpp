@@ -23,8 +23,9 @@ class CountingCommunicator final : public Communicator {
     gathers.push_back(label);
     inner_->all_gather(stream, label, full);
   }
-  void reduce_scatter(Stream& stream, const std::string& label, Tensor full, Tensor out) override {
-    inner_->reduce_scatter(stream, label, full, out);
+  void reduce_scatter(Stream& stream, const std::string& label, Tensor full, Tensor out,
+                      const Addends& addends) override {
+    inner_->reduce_scatter(stream, label, full, out, addends);
   }
   void all_reduce(Stream& stream, const std::string& label, Tensor full) override {
     inner_->all_reduce(stream, label, full);
