@@ -31,7 +31,8 @@ TEST(Orders, InterleavedTurnsMayHaveARest) {
   OrderRequest of = request(Order::kInterleaved1F1B, 2, 5, 2);
   of.micro_batches_per_turn = 3;
   std::vector<int> chunks, micro_batches;
-  for (const Action& action : generate(of).ranks[0]) {
+  const Schedule schedule = generate(of);
+  for (const Action& action : schedule.ranks[0]) {
     if (action.kind != ActionKind::kForward) continue;
     chunks.push_back(action.chunk / 2);
     micro_batches.push_back(action.micro_batch);
