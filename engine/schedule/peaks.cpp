@@ -9,7 +9,8 @@ namespace {
 
 class Alive {
  public:
-  void begin(const Action& action, const SlotSizes& sizes) {
+  // A pair's forward comes first, so that what both hold together is counted.
+  void take(const Action& action, const SlotSizes& sizes) {
     if (action.kind == ActionKind::kForward) {
       now_.activations += sizes.activations;
       now_.kept += sizes.activations;
@@ -19,9 +20,7 @@ class Alive {
     peak_.activations = std::max(peak_.activations, now_.activations);
     peak_.waiting = std::max(peak_.waiting, now_.waiting);
     peak_.kept = std::max(peak_.kept, now_.kept);
-  }
 
-  void end(const Action& action, const SlotSizes& sizes) {
     if (makes_input_gradient(action.kind)) now_.activations -= sizes.activations;
     if (makes_weight_gradient(action.kind)) now_.kept -= sizes.activations;
     if (action.kind == ActionKind::kWeightGradient) now_.waiting -= sizes.waiting;
@@ -32,17 +31,6 @@ class Alive {
  private:
   Peak now_, peak_;
 };
-
-// Calls `begin` and `end` of each action; both of a pair begin before either ends.
-template <class Begin, class End>
-void walk(const std::vector<Action>& actions, const Begin& begin, const End& end) {
-  for (std::size_t i = 0; i < actions.size(); ++i) {
-    const std::size_t last = actions[i].overlaps_next ? i + 1 : i;
-    for (std::size_t at = i; at <= last; ++at) begin(actions[at]);
-    for (std::size_t at = i; at <= last; ++at) end(actions[at]);
-    i = last;
-  }
-}
 
 }  // namespace
 
@@ -55,9 +43,7 @@ std::vector<Peak> peaks_by_rank(const Schedule& schedule, const std::vector<Slot
   std::vector<Peak> peaks;
   for (const std::vector<Action>& actions : schedule.ranks) {
     Alive alive;
-    walk(
-        actions, [&](const Action& action) { alive.begin(action, size_of(action)); },
-        [&](const Action& action) { alive.end(action, size_of(action)); });
+    for (const Action& action : actions) alive.take(action, size_of(action));
     peaks.push_back(alive.peak());
   }
   return peaks;
@@ -65,13 +51,9 @@ std::vector<Peak> peaks_by_rank(const Schedule& schedule, const std::vector<Slot
 
 std::vector<Peak> peaks_by_chunk(const Schedule& schedule) {
   std::vector<Alive> alive(static_cast<std::size_t>(schedule.layout.num_chunks()));
-  const auto of = [&](const Action& action) -> Alive& {
-    return alive[static_cast<std::size_t>(action.chunk)];
-  };
   for (const std::vector<Action>& actions : schedule.ranks) {
-    walk(
-        actions, [&](const Action& action) { of(action).begin(action, {}); },
-        [&](const Action& action) { of(action).end(action, {}); });
+    for (const Action& action : actions)
+      alive[static_cast<std::size_t>(action.chunk)].take(action, {});
   }
   std::vector<Peak> peaks;
   for (const Alive& chunk : alive) peaks.push_back(chunk.peak());

@@ -37,7 +37,8 @@ std::string bar(const Action& action, const Span& span, double x, double y, doub
       milliseconds(span.begin), milliseconds(span.end));
   const std::string number = std::to_string(action.micro_batch);
   if (width >= kDigit * static_cast<double>(number.size() + 1)) {
-    svg += fmt::format("<text x=\"{:.2f}\" y=\"{:.1f}\">{}</text>", x + width / 2.0,
+    svg += fmt::format("<text{} x=\"{:.2f}\" y=\"{:.1f}\">{}</text>",
+                       later_chunk ? " class=\"on-pale\"" : "", x + width / 2.0,
                        y + kBar / 2.0 + 4.0, number);
   }
   return svg;
@@ -46,15 +47,22 @@ std::string bar(const Action& action, const Span& span, double x, double y, doub
 }  // namespace
 
 const std::string_view kPictureStyle = R"(
-:root { --forward: #5583b8; --backward: #d67f2c; --input_gradient: #d67f2c; --weight_gradient: #23704f; }
+:root {
+  --forward: #24568f; --backward: #b55f12; --input_gradient: #b55f12; --weight_gradient: #23704f;
+  --on-bar: #ffffff; --on-pale: #1d2127;
+}
 @media (prefers-color-scheme: dark) {
-  :root { --forward: #7fb0e2; --backward: #dd8a3c; --input_gradient: #dd8a3c; --weight_gradient: #5fc492; }
+  :root {
+    --forward: #7fb0e2; --backward: #e7a25e; --input_gradient: #e7a25e; --weight_gradient: #5fc492;
+    --on-bar: #15181c; --on-pale: #ffffff;
+  }
 }
 .schedule { display: block; width: 100%; min-width: 640px; height: auto; }
-.schedule text { font: 11px system-ui, sans-serif; text-anchor: middle; fill: #ffffff; }
+.schedule text { font: 11px system-ui, sans-serif; text-anchor: middle; fill: var(--on-bar); }
+.schedule text.on-pale { fill: var(--on-pale); }
 .schedule text.rank { text-anchor: start; fill: currentColor; }
 .schedule rect { stroke: var(--card, #ffffff); stroke-width: 1; }
-.schedule .later { fill-opacity: .6; }
+.schedule .later { fill-opacity: .45; }
 .schedule .lane { fill: var(--track, #efece7); stroke: none; }
 .schedule .forward { fill: var(--forward); }
 .schedule .backward { fill: var(--backward); }

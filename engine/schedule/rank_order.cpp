@@ -189,7 +189,7 @@ RankOrder dualpipe_v(const OrderRequest& request, int rank) {
     order.forward(1);
   }
   for (int i = 0; i < paired; ++i) {
-    if (i == 0 && after == 0) {  // the first backward of all waits for the forward just before it
+    if (i == 0 && after == 0) {  // all other ranks wait for this backward: alone it is faster
       order.forward(0);
       order.backward(1);
     } else {
