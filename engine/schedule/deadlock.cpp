@@ -14,11 +14,7 @@ class Run {
       : schedule_(schedule), channels_(channels), position_(schedule.ranks.size(), 0) {}
 
   std::optional<Violation> deadlock() {
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (std::size_t rank = 0; rank < position_.size(); ++rank) {
-        while (step(rank)) moved = true;
-      }
+    while (sweep()) {
     }
     std::optional<Violation> violation;
     for (std::size_t rank = 0; rank < position_.size(); ++rank) {
@@ -38,6 +34,16 @@ class Run {
   }
 
  private:
+  // Every rank goes as far as it can, in the order of the ranks and back, as messages go.
+  bool sweep() {
+    bool moved = false;
+    const std::size_t num_ranks = position_.size();
+    for (std::size_t i = 0; i < 2 * num_ranks; ++i) {
+      while (step(i < num_ranks ? i : 2 * num_ranks - 1 - i)) moved = true;
+    }
+    return moved;
+  }
+
   const Action* next(std::size_t rank) const {
     const std::vector<Action>& actions = schedule_.ranks[rank];
     return position_[rank] < actions.size() ? &actions[position_[rank]] : nullptr;

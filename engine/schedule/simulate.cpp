@@ -63,11 +63,7 @@ class Clockwork {
   }
 
   Simulation run() {
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-        while (step(rank)) moved = true;
-      }
+    while (sweep()) {
     }
     Duration begin = Duration::max(), end{};
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
@@ -83,6 +79,15 @@ class Clockwork {
   }
 
  private:
+  // Every rank goes as far as its times are known, in the order of the ranks and back, as messages go.
+  bool sweep() {
+    bool moved = false;
+    for (std::size_t i = 0; i < 2 * ranks_.size(); ++i) {
+      while (step(i < ranks_.size() ? i : 2 * ranks_.size() - 1 - i)) moved = true;
+    }
+    return moved;
+  }
+
   // The rank's next action, if what it waits for is known.
   bool step(std::size_t rank) {
     Progress& progress = ranks_[rank];
