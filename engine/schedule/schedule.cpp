@@ -4,6 +4,7 @@
 
 #include <array>
 #include <charconv>
+#include <cstdint>
 #include <sstream>
 
 #include "core/error.h"
@@ -12,6 +13,7 @@ namespace sherd::schedule {
 namespace {
 
 constexpr int kMostRanks = 65536;
+constexpr std::int64_t kMostForwards = std::int64_t{1} << 24;  // of all chunks and micro-batches
 constexpr std::array<std::string_view, 2> kPlacements = {"looped", "v"};
 constexpr std::array<std::string_view, 2> kGathers = {"no", "yes"};
 constexpr std::array<std::string_view, 3> kReduces = {"never", "per_step", "per_micro_batch"};
@@ -81,6 +83,13 @@ Schedule from_header(Header header) {
   schedule.gathers = header.choice("gathers", kGathers) == 1;
   schedule.reduces = static_cast<Reduces>(header.choice("reduces", kReduces));
   header.end();
+  const std::int64_t forwards = std::int64_t{schedule.layout.num_ranks} *
+                                schedule.layout.chunks_per_rank * schedule.num_micro_batches;
+  if (forwards > kMostForwards) {
+    throw UsageError("schedule: {} chunks on {} micro-batches; {} forwards are the most.",
+                     forwards / schedule.num_micro_batches, schedule.num_micro_batches,
+                     kMostForwards);
+  }
   return schedule;
 }
 

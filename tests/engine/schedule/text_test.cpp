@@ -55,6 +55,9 @@ TEST(ScheduleText, SaysWhichLineAndWordCannotBeRead) {
        "schedule, line 1: placement is w, not one of looped, v."},
       {"pipeline 1 chunks_per_rank 1 placement v micro_batches 1 gathers no reduces never 7",
        "schedule, line 1: \"7\" is one word too many."},
+      {"pipeline 65536 chunks_per_rank 65536 placement v micro_batches 65536 gathers no reduces "
+       "never",
+       "schedule: 4294967296 chunks on 65536 micro-batches; 16777216 forwards are the most."},
       {kHeader + "rank 1: 1F0\n", "schedule, line 2: expected \"rank 0:\" and its actions."},
       {kHeader + "rank 0: 0F0\n", "schedule: 1 lines of ranks for a pipeline of 2."},
       {kHeader + "rank 0: 0F0 0X1\n",
