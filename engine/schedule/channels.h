@@ -6,8 +6,8 @@
 ///
 /// Sherd's channels are one per (boundary, direction) with two slots, which no schedule of generate.h
 /// blocks. A library that matches messages by the order of calls between two ranks (NCCL's send and
-/// receive on one communicator) has one channel per pair of ranks and direction; V-shaped schedules need
-/// more than that, whatever the number of slots.
+/// receive on one communicator) has one channel per pair of ranks and direction: there, V-shaped schedules
+/// on 4 or more ranks wait for ever, whatever the number of slots.
 #pragma once
 
 #include <compare>
