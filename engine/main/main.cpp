@@ -12,6 +12,7 @@
 #include "engine/main/plan_command.h"
 #include "engine/main/runs_command.h"
 #include "engine/main/sample_command.h"
+#include "engine/main/schedule_command.h"
 #include "engine/main/score_command.h"
 #include "engine/main/standard_streams.h"
 #include "engine/main/tokenize_command.h"
@@ -76,6 +77,7 @@ int run(int argc, char** argv) {
   const sherd::main::SampleCommand sample_command(app);
   const sherd::main::ScoreCommand score_command(app);
   const sherd::main::RunsCommand runs_command(app);
+  const sherd::main::ScheduleCommand schedule_command(app);
   CLI::App* init = app.add_subcommand("init", "Write a first recipe for a folder of texts");
   const sherd::main::InitCommand init_command(*init);
   const sherd::main::TokenizeCommand tokenize_command(app);
@@ -100,6 +102,7 @@ int run(int argc, char** argv) {
   if (sample_command) sample_command.run();
   if (score_command) score_command.run();
   if (runs_command) runs_command.run();
+  if (schedule_command) schedule_command.run();
   if (*init) init_command.run();
   if (tokenize_command) tokenize_command.run();
   if (*info) fmt::print("{}", sherd::engine::system_info());

@@ -80,6 +80,15 @@ const std::vector<Row> kTable = {
      How::kRun, "a small model, 20 steps",
      kSmall + " --set training.max_steps=20 --set run.name=quickstart_hybrid"},
     {"./dev bundle", How::kShown, "needs the CUDA Toolkit"},
+    // docs/parallelism.md
+    {"./dev sherd schedule --pipeline 4 --micro-batches 8", How::kRun, ""},
+    {"./dev sherd schedule --pipeline 4 --micro-batches 8 --schedule 1f1b", How::kRun, ""},
+    {"./dev sherd schedule --pipeline 4 --micro-batches 8 --schedule zb_v", How::kRun, ""},
+    {"./dev sherd schedule --pipeline 4 --micro-batches 8 --schedule zb_v --times 10,11,9 "
+     "--message "
+     "0.5 --trace zb_v.json",
+     How::kRun, ""},
+    {"./dev sherd schedule --pipeline 2 --micro-batches 2 --schedule 1f1b --lists", How::kRun, ""},
 };
 
 const Row* row_of(const std::string& command) {

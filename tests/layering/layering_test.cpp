@@ -52,6 +52,7 @@ const std::vector<Layer> kLayers = {
     {"checkpoint/store", {"core", "sharding/state", "checkpoint/format"}},
     {"checkpoint/interchange", {"core", "checkpoint/format", "checkpoint/store"}},
     {"checkpoint", {"core", "sharding/state", "checkpoint/format", "checkpoint/store"}},
+    {"engine/schedule", {"core"}},
     {"engine/model", {"core", "kernels"}},
     {"engine/data/tokenizer", {"core", "engine/data"}},
     {"engine/data/files", {"core", "engine/data", "engine/data/tokenizer"}},
@@ -65,7 +66,7 @@ const std::vector<Layer> kLayers = {
       "engine/report"}},
     {"engine/train",
      {"core", "kernels", "optim", "sharding/comm", "sharding/mesh", "sharding/zero", "engine/model",
-      "engine/data", "engine/report", "engine/recipe"}},
+      "engine/data", "engine/report", "engine/recipe", "engine/schedule"}},
     {"engine/saving",
      {"core", "kernels", "optim", "sharding/mesh", "sharding/state", "sharding/zero", "checkpoint",
       "checkpoint/store", "engine/huggingface", "engine/model", "engine/data", "engine/report",
@@ -77,7 +78,8 @@ const std::vector<Layer> kLayers = {
       "engine/train"}},
     {"engine/plan",
      {"core", "optim", "sharding/comm", "sharding/mesh", "sharding/zero", "engine/model",
-      "engine/report", "engine/recipe", "engine/train", "engine/saving", "engine/launch"}},
+      "engine/report", "engine/recipe", "engine/schedule", "engine/train", "engine/saving",
+      "engine/launch"}},
     {"engine/run",
      {"core", "kernels", "sharding/processes", "checkpoint", "checkpoint/store",
       "engine/huggingface", "engine/model", "engine/data", "engine/report", "engine/recipe",
@@ -90,8 +92,8 @@ const std::vector<Layer> kLayers = {
     {"engine/main",
      {"core", "checkpoint", "checkpoint/store", "checkpoint/interchange", "engine/data",
       "engine/data/tokenize", "engine/data/tokenizer", "engine/report", "engine/recipe",
-      "engine/generate", "engine/launch", "engine/plan", "engine/run", "engine/inference",
-      "sharding/processes"}},
+      "engine/schedule", "engine/generate", "engine/launch", "engine/plan", "engine/run",
+      "engine/inference", "sharding/processes"}},
 };
 
 struct Home {

@@ -1,0 +1,32 @@
+/// What is added to an order of forwards and backwards until a step can execute it: collectives first,
+/// then messages, which keeps a chunk's sends before its reductions.
+///
+///   const Schedule schedule = with_messages(with_collectives(generate(request), collectives));
+#pragma once
+
+#include "engine/schedule/schedule.h"
+
+namespace sherd::schedule {
+
+/// Parameters and gradients of the ranks that share a chunk's state (sharding/zero/placement.h).
+struct Collectives {
+  /// Parameters are sharded at rest (stage 3): a chunk is gathered before its forwards and input
+  /// gradients. Weight gradients need none.
+  bool gathers = false;
+  /// How many of a rank's chunks may be gathered at a time; 0: all of them.
+  ///
+  /// A chunk is gathered one use ahead where there is room, and stays until the room is needed. Then the
+  /// chunk that is used again latest goes (Belady 1966), so no choice gathers less often. With room
+  /// for all, each is gathered once in a step.
+  int most_gathered = 0;
+  Reduces reduces = Reduces::kNever;
+};
+
+/// Errors   UsageError where the order runs two chunks at once and only one may be gathered.
+Schedule with_collectives(Schedule schedule, const Collectives& collectives);
+
+/// Receives just before what needs them, sends right behind what makes them. Where consecutive chunks
+/// are on the same rank, nothing is sent.
+Schedule with_messages(Schedule schedule);
+
+}  // namespace sherd::schedule

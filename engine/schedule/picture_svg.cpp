@@ -1,0 +1,112 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "engine/schedule/picture.h"
+
+namespace sherd::schedule {
+namespace {
+
+constexpr double kWidth = 1000.0, kLabel = 60.0, kRow = 30.0, kBar = 24.0, kDigit = 7.0;
+
+struct Look {
+  ActionKind kind;
+  const char* name;  ///< of the class, and of the colour
+  const char* text;
+};
+
+constexpr Look kLooks[] = {
+    {ActionKind::kForward, "forward", "forward"},
+    {ActionKind::kBackward, "backward", "backward"},
+    {ActionKind::kInputGradient, "input_gradient", "input gradients"},
+    {ActionKind::kWeightGradient, "weight_gradient", "weight gradients"},
+};
+
+double milliseconds(Duration time) {
+  return std::chrono::duration<double, std::milli>(time).count();
+}
+
+std::string bar(const Action& action, const Span& span, double x, double y, double width,
+                const Look& look, bool later_chunk) {
+  std::string svg = fmt::format(
+      "<rect class=\"{}{}\" data-action=\"{}\" data-begin=\"{}\" data-end=\"{}\" x=\"{:.2f}\" "
+      "y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\"><title>{}: {} of chunk {}, micro-batch {}, "
+      "{:.4g} to {:.4g} ms</title></rect>",
+      look.name, later_chunk ? " later" : "", text_of(action), span.begin.count(), span.end.count(),
+      x, y, width, kBar, text_of(action), look.text, action.chunk, action.micro_batch,
+      milliseconds(span.begin), milliseconds(span.end));
+  const std::string number = std::to_string(action.micro_batch);
+  if (width >= kDigit * static_cast<double>(number.size() + 1)) {
+    svg += fmt::format("<text{} x=\"{:.2f}\" y=\"{:.1f}\">{}</text>",
+                       later_chunk ? " class=\"on-pale\"" : "", x + width / 2.0,
+                       y + kBar / 2.0 + 4.0, number);
+  }
+  return svg;
+}
+
+}  // namespace
+
+const std::string_view kPictureStyle = R"(
+:root {
+  --forward: #24568f; --backward: #b55f12; --input_gradient: #b55f12; --weight_gradient: #23704f;
+  --on-bar: #ffffff; --on-pale: #1d2127;
+}
+@media (prefers-color-scheme: dark) {
+  :root {
+    --forward: #7fb0e2; --backward: #e7a25e; --input_gradient: #e7a25e; --weight_gradient: #5fc492;
+    --on-bar: #15181c; --on-pale: #ffffff;
+  }
+}
+.schedule { display: block; width: 100%; min-width: 640px; height: auto; }
+.schedule text { font: 11px system-ui, sans-serif; text-anchor: middle; fill: var(--on-bar); }
+.schedule text.on-pale { fill: var(--on-pale); }
+.schedule text.rank { text-anchor: start; fill: currentColor; }
+.schedule rect { stroke: var(--card, #ffffff); stroke-width: 1; }
+.schedule .later { fill-opacity: .45; }
+.schedule .lane { fill: var(--track, #efece7); stroke: none; }
+.schedule .forward { fill: var(--forward); }
+.schedule .backward { fill: var(--backward); }
+.schedule .input_gradient { fill: var(--input_gradient); }
+.schedule .weight_gradient { fill: var(--weight_gradient); }
+)";
+
+std::string picture_svg(const Schedule& schedule, const Simulation& run) {
+  const double scale = run.makespan.count() == 0
+                           ? 0.0
+                           : (kWidth - kLabel) / static_cast<double>(run.makespan.count());
+  const auto num_ranks = schedule.ranks.size();
+  std::string svg = fmt::format(
+      "<svg class=\"schedule\" viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\" aria-label=\"what {} "
+      "ranks "
+      "compute in {:.4g} ms\">\n",
+      kWidth, kRow * static_cast<double>(num_ranks), num_ranks, milliseconds(run.makespan));
+  bool used[std::size(kLooks)] = {};
+  for (std::size_t rank = 0; rank < num_ranks; ++rank) {
+    const double y = kRow * static_cast<double>(rank);
+    svg += fmt::format(
+        "<text class=\"rank\" x=\"0\" y=\"{:.1f}\">rank {}</text><rect class=\"lane\" x=\"{:.0f}\" "
+        "y=\"{:.1f}\" width=\"{:.0f}\" height=\"{:.1f}\"/>\n",
+        y + kBar / 2.0 + 4.0, rank, kLabel, y, kWidth - kLabel, kBar);
+    for (std::size_t i = 0; i < schedule.ranks[rank].size(); ++i) {
+      const Action& action = schedule.ranks[rank][i];
+      if (!is_compute(action.kind)) continue;
+      const Span& span = run.spans[rank][i];
+      const auto look = static_cast<std::size_t>(action.kind);  // computing kinds come first
+      used[look] = true;
+      svg += bar(action, span, kLabel + scale * static_cast<double>(span.begin.count()), y,
+                 scale * static_cast<double>((span.end - span.begin).count()), kLooks[look],
+                 schedule.layout.local_index(action.chunk) > 0);
+      svg += '\n';
+    }
+  }
+  svg += "</svg>\n<ul class=\"legend\">";
+  for (std::size_t look = 0; look < std::size(kLooks); ++look) {
+    if (!used[look]) continue;
+    svg += fmt::format("<li><i style=\"background:var(--{})\"></i>{}</li>", kLooks[look].name,
+                       kLooks[look].text);
+  }
+  if (schedule.layout.chunks_per_rank > 1) svg += "<li>pale: a rank’s later chunks</li>";
+  return svg + "</ul>\n";
+}
+
+}  // namespace sherd::schedule

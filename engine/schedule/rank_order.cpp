@@ -1,0 +1,216 @@
+#include "engine/schedule/rank_order.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace sherd::schedule {
+
+void RankOrder::forward(int chunk) {
+  actions_.push_back({ActionKind::kForward, chunk, next_[index(chunk)].forward++});
+}
+
+void RankOrder::backward(int chunk) {
+  Next& next = next_[index(chunk)];
+  CHECK(next.gradient == next.weight, "a whole backward while weight gradients wait");
+  actions_.push_back({ActionKind::kBackward, chunk, next.gradient++});
+  ++next.weight;
+}
+
+void RankOrder::input_gradient(int chunk) {
+  actions_.push_back({ActionKind::kInputGradient, chunk, next_[index(chunk)].gradient++});
+  waiting_.push_back(chunk);
+}
+
+void RankOrder::weight_gradient() {
+  CHECK(!waiting_.empty(), "a weight gradient before its input gradient");
+  weight_gradient(waiting_.front());
+}
+
+void RankOrder::weight_gradient(int chunk) {
+  const auto oldest = std::find(waiting_.begin(), waiting_.end(), chunk);
+  CHECK(oldest != waiting_.end(), "a weight gradient before its input gradient");
+  waiting_.erase(oldest);
+  actions_.push_back({ActionKind::kWeightGradient, chunk, next_[index(chunk)].weight++});
+}
+
+void RankOrder::split_backward(int chunk) {
+  input_gradient(chunk);
+  weight_gradient(chunk);
+}
+
+void RankOrder::forward_and_backward(int forward_chunk, int backward_chunk) {
+  forward(forward_chunk);
+  actions_.back().overlaps_next = true;
+  backward(backward_chunk);
+}
+
+std::vector<Action> RankOrder::actions(const ChunkLayout& layout, int rank,
+                                       int num_micro_batches) const {
+  const std::vector<int> chunks = layout.chunks_of(rank);
+  std::vector<Action> actions;
+  for (Action action : actions_) {
+    if (action.micro_batch >= num_micro_batches) continue;
+    action.chunk = chunks[index(action.chunk)];
+    actions.push_back(action);
+  }
+  return actions;
+}
+
+// Only the data keep the ranks in turn: nobody can begin micro-batch i + 1 before rank 0 has, which
+// waits for its backward of i.
+RankOrder layer_parallel(const OrderRequest& request, int /*rank*/) {
+  RankOrder order(1);
+  for (int i = 0; i < request.num_micro_batches; ++i) {
+    order.forward(0);
+    order.backward(0);
+  }
+  return order;
+}
+
+RankOrder gpipe(const OrderRequest& request, int /*rank*/) {
+  RankOrder order(1);
+  for (int i = 0; i < request.num_micro_batches; ++i) order.forward(0);
+  for (int i = 0; i < request.num_micro_batches; ++i) order.backward(0);
+  return order;
+}
+
+RankOrder one_forward_one_backward(const OrderRequest& request, int rank) {
+  RankOrder order(1);
+  const int micro_batches = request.num_micro_batches;
+  const int warm_up = std::min(request.num_ranks - rank - 1, micro_batches);
+  for (int i = 0; i < warm_up; ++i) order.forward(0);
+  for (int i = 0; i < micro_batches; ++i) {
+    if (warm_up + i < micro_batches) order.forward(0);
+    order.backward(0);
+  }
+  return order;
+}
+
+namespace {
+
+// Which of the rank's chunks has its turn, micro-batch by micro-batch: all chunks on a turn's
+// micro-batches, then all on the next turn's.
+std::vector<int> turns(const OrderRequest& request) {
+  const int per_turn =
+      request.micro_batches_per_turn > 0 ? request.micro_batches_per_turn : request.num_ranks;
+  std::vector<int> chunks;
+  for (int first = 0; first < request.num_micro_batches; first += per_turn) {
+    const int count = std::min(per_turn, request.num_micro_batches - first);
+    for (int chunk = 0; chunk < request.chunks_per_rank; ++chunk) {
+      chunks.insert(chunks.end(), static_cast<std::size_t>(count), chunk);
+    }
+  }
+  return chunks;
+}
+
+}  // namespace
+
+RankOrder interleaved(const OrderRequest& request, int rank) {
+  RankOrder order(request.chunks_per_rank);
+  const int per_turn =
+      request.micro_batches_per_turn > 0 ? request.micro_batches_per_turn : request.num_ranks;
+  const std::vector<int> forwards = turns(request);
+  const std::size_t warm_up =
+      std::min(forwards.size(), static_cast<std::size_t>(2 * (request.num_ranks - rank - 1) +
+                                                         (request.chunks_per_rank - 1) * per_turn));
+  for (std::size_t i = 0; i < warm_up; ++i) order.forward(forwards[i]);
+  for (std::size_t i = 0; i < forwards.size(); ++i) {
+    if (warm_up + i < forwards.size()) order.forward(forwards[warm_up + i]);
+    order.backward(request.chunks_per_rank - 1 - forwards[i]);  // the same turns, chunks reversed
+  }
+  return order;
+}
+
+// 1F1B whose rank r does its weight gradients r micro-batches later, so that every rank keeps as many
+// activations as rank 0 of 1F1B.
+RankOrder zb_h1(const OrderRequest& request, int rank) {
+  RankOrder order(1);
+  const int micro_batches = request.num_micro_batches;
+  const int warm_up = std::min(request.num_ranks - rank - 1, micro_batches);
+  for (int i = 0; i < warm_up; ++i) order.forward(0);
+  for (int i = 0; i < micro_batches; ++i) {
+    if (warm_up + i < micro_batches) order.forward(0);
+    order.input_gradient(0);
+    if (i >= rank) order.weight_gradient();
+  }
+  while (order.num_weight_gradients(0) < micro_batches) order.weight_gradient();
+  return order;
+}
+
+// Written for at least 2p - 1 micro-batches; a step of fewer leaves the others out.
+RankOrder zb_v(const OrderRequest& request, int rank) {
+  RankOrder order(2);
+  const int micro_batches = std::max(request.num_micro_batches, 2 * request.num_ranks - 1);
+  const int to_last = request.num_ranks - rank;  // ranks from here to the V's turn
+  for (int i = 0; i < 2 * to_last - 1; ++i) order.forward(0);
+  for (int i = 0; i < rank; ++i) {
+    order.forward(1);
+    order.forward(0);
+  }
+  for (int i = 0; i < to_last; ++i) {
+    order.forward(1);
+    order.split_backward(1);
+  }
+  while (order.num_forwards(1) < micro_batches) {
+    if (order.num_forwards(0) < micro_batches) order.forward(0);
+    order.split_backward(0);
+    order.forward(1);
+    order.split_backward(1);
+  }
+  for (int i = 0; i < rank; ++i) {
+    order.input_gradient(0);
+    order.input_gradient(1);
+  }
+  for (int i = 0; i < to_last; ++i) {
+    order.input_gradient(0);
+    order.weight_gradient(0);
+  }
+  for (const int chunk : {1, 0}) {
+    while (order.num_weight_gradients(chunk) < micro_batches) order.weight_gradient(chunk);
+  }
+  return order;
+}
+
+// The eight sections of DualPipe-V. In the sixth the second half's weight gradients are put off, to
+// fill the end, where ranks would wait for one another.
+RankOrder dualpipe_v(const OrderRequest& request, int rank) {
+  RankOrder order(2);
+  const int ranks = request.num_ranks;
+  const int after = ranks - rank - 1;  // ranks between here and the V's turn
+  const int paired = request.num_micro_batches - 2 * ranks + rank + 1;
+  for (int i = 0; i < 2 * after; ++i) order.forward(0);
+  for (int i = 0; i <= rank; ++i) {
+    order.forward(0);
+    order.forward(1);
+  }
+  for (int i = 0; i < after; ++i) {
+    order.split_backward(1);
+    order.forward(1);
+  }
+  for (int i = 0; i < paired; ++i) {
+    if (i == 0 && after == 0) {  // all other ranks wait for this backward: alone it is faster
+      order.forward(0);
+      order.backward(1);
+    } else {
+      order.forward_and_backward(0, 1);
+    }
+    order.forward_and_backward(1, 0);
+  }
+  for (int i = 0; i < after; ++i) {
+    order.backward(1);
+    order.forward_and_backward(1, 0);
+  }
+  for (int i = 0; i < 2 * (rank + 1); ++i) {
+    const int chunk = i % 2 == 0 ? 1 : 0;
+    i <= rank ? order.backward(chunk) : order.input_gradient(chunk);
+  }
+  for (int i = 0; i < after; ++i) {
+    order.weight_gradient();
+    order.input_gradient(0);
+  }
+  for (int i = 0; i <= rank; ++i) order.weight_gradient();
+  return order;
+}
+
+}  // namespace sherd::schedule

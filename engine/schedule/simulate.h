@@ -1,0 +1,66 @@
+/// When each action of a schedule happens, from what each takes.
+///
+/// Each rank computes one action after the other, in its list's order. A pair takes the time of both,
+/// less what overlapping hides. Sends, gathers and reductions go on beside the computation, as they do
+/// on streams of their own:
+///
+///   send      begins when the message before it in its channel has arrived and a slot is free
+///   receive   waits for the message
+///   gather    one at a time on a rank; a chunk's forward or input gradient waits for it
+///   reduce    one at a time on a rank; the step ends when all have
+///
+/// The schedule must have no violation (validate.h).
+#pragma once
+
+#include <chrono>
+#include <vector>
+
+#include "engine/schedule/channels.h"
+
+namespace sherd::schedule {
+
+using Duration = std::chrono::nanoseconds;
+
+struct ChunkTimes {
+  Duration forward{}, input_gradient{}, weight_gradient{};
+  /// Both halves in one; 0: their sum.
+  Duration backward{};
+  Duration gather{}, reduce{};
+};
+
+struct StepTimes {
+  std::vector<ChunkTimes> chunks;  ///< one per chunk
+  Duration message{};              ///< of activations or gradients, from rank to rank
+  /// Of a pair's shorter action, the share that the longer one hides: 0 none, 1 all.
+  double overlap = 0.0;
+};
+
+/// The times of a model whose `num_ranks` equal shares take these times each, in chunks of equal weight.
+StepTimes equal_chunks(const ChunkLayout& layout, const ChunkTimes& of_rank_share);
+
+struct Span {
+  Duration begin{}, end{};
+};
+
+struct RankTimes {
+  Duration begin{}, end{};  ///< of the first and the last forward or backward
+  Duration busy{};          ///< the sum of those
+
+  Duration idle_inside() const { return end - begin - busy; }
+};
+
+struct Simulation {
+  std::vector<std::vector<Span>> spans;  ///< of each action, in the lists' order
+  std::vector<RankTimes> ranks;
+  Duration makespan{};  ///< from the first action's begin to the last one's end
+
+  /// What a rank doesn't compute in, from the step's begin to its end.
+  Duration idle(int rank) const { return makespan - ranks[static_cast<std::size_t>(rank)].busy; }
+  /// The share of the ranks' time in which they compute nothing.
+  double idle_share() const;
+};
+
+Simulation simulate(const Schedule& schedule, const StepTimes& times,
+                    const Channels& channels = {});
+
+}  // namespace sherd::schedule
