@@ -3,7 +3,9 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <memory>
 #include <thread>
 
 #include "core/error.h"
@@ -82,7 +84,9 @@ int stop_code(const std::vector<std::optional<ProcessEnd>>& ends) {
   return code;
 }
 
-int leave(sharding::Processes& processes, ProcessEnd end, const std::string& label) {
+// `death_is_said`: this process has printed who has died.
+int leave(sharding::Processes& processes, ProcessEnd end, const std::string& label,
+          const std::atomic<bool>& death_is_said) {
   // mpirun sends it as soon as one process has failed, while another may have something to print.
   ::signal(SIGTERM, SIG_IGN);
   if (is_failure(end)) processes.links().abort(label + end.message);
@@ -104,14 +108,17 @@ int leave(sharding::Processes& processes, ProcessEnd end, const std::string& lab
   }
   if (!aborted_before && end.exit_code == 0) {  // one has died while the others waited for its word
     const auto first = std::find_if(ends.begin(), ends.end(), [](const auto& x) { return !!x; });
-    if (first - ends.begin() == processes.index()) print(processes.links().reason(), "");
+    if (first - ends.begin() == processes.index() && !death_is_said) {
+      print(processes.links().reason(), "");
+    }
     return kPeer;
   }
   // What others have failed with is said by them.
   const bool reason_is_said =
       end.consequence && std::any_of(ends.begin(), ends.end(),
                                      [](const auto& other) { return other && is_failure(*other); });
-  if (end.exit_code != 0 && speaks(ends, own, end) && !reason_is_said) {
+  const bool is_said = end.consequence && (reason_is_said || death_is_said);
+  if (end.exit_code != 0 && speaks(ends, own, end) && !is_said) {
     print(end.message, end.consequence || all_say(ends, end.message) ? "" : label);
   }
   // mpirun returns the code of the first that ends: the one with a reason of its own.
@@ -128,6 +135,10 @@ int train(const engine::RecipeRequest& request) {
   }
   const std::shared_ptr<sharding::Processes> processes = sharding::join_mpi(kToConnect);
   processes->links().set_timeout(sharding::kDefaultPeerTimeout);  // some read their data for long
+  const auto death_is_said = std::make_shared<std::atomic<bool>>(false);
+  processes->links().on_death([death_is_said](const std::string& reason) {
+    if (!death_is_said->exchange(true)) print(reason, "");
+  });
   ProcessEnd end;
   try {
     engine::train(recipe_for(request, processes->count()), processes);
@@ -138,7 +149,8 @@ int train(const engine::RecipeRequest& request) {
   }
   return leave(*processes, end,
                fmt::format("process {} on {}: ", processes->index(),
-                           processes->hosts()[static_cast<std::size_t>(processes->index())]));
+                           processes->hosts()[static_cast<std::size_t>(processes->index())]),
+               *death_is_said);
 }
 
 }  // namespace sherd::main

@@ -201,14 +201,18 @@ void ControlLinks::handle(Link& link, char kind, std::string_view text) {
 
 void ControlLinks::lost(Link& link, const std::string& how) {
   link.open = false;
+  {
+    std::lock_guard lock(mutex_);
+    dead_[static_cast<std::size_t>(link.process)] = true;
+  }
   if (!link.farewell && !parting_) {
     if (!aborted()) by_death_ = true;
     abort(fmt::format("{} {}.", name_of(link.process), how));
   }
+  std::lock_guard in_order(telling_);
   std::vector<std::string> complete;
   {
     std::lock_guard lock(mutex_);
-    dead_[static_cast<std::size_t>(link.process)] = true;
     std::vector<std::string> names;
     for (const auto& [name, words] : words_) names.push_back(name);
     for (const std::string& name : names) complete.push_back(complete_locked(name));
@@ -225,6 +229,7 @@ void ControlLinks::say(const std::string& name, const std::string& word) {
 }
 
 void ControlLinks::hear(int process, const std::string& name, std::string word) {
+  std::lock_guard in_order(telling_);
   std::string complete;
   {
     std::lock_guard lock(mutex_);
@@ -314,25 +319,35 @@ void ControlLinks::abort(const std::string& reason) {
 // Whether it is the first.
 bool ControlLinks::set_reason(const std::string& reason) {
   std::function<void()> call;
+  std::function<void(const std::string&)> tell;
   {
     std::lock_guard lock(mutex_);
     if (aborted()) return false;
     reason_ = reason;
     aborted_.store(true, std::memory_order_release);
     call = on_abort_;
+    // Who isn't connected to process 1 takes it for alive.
+    if (by_death() && (process_ == 0 || (process_ == 1 && dead_[0]))) tell = on_death_;
     changed_.notify_all();
   }
+  if (tell) tell(reason);
   if (call) call();
   return true;
 }
 
 void ControlLinks::pass_on_abort(const std::string& reason) {
+  std::lock_guard in_order(telling_);
   for (const auto& link : links_) send(*link, by_death() ? kDeath : kAbort, reason);
 }
 
 std::string ControlLinks::reason() const {
   std::lock_guard lock(mutex_);
   return reason_;
+}
+
+void ControlLinks::on_death(std::function<void(const std::string&)> call) {
+  std::lock_guard lock(mutex_);
+  on_death_ = std::move(call);
 }
 
 void ControlLinks::on_abort(std::function<void()> call) {

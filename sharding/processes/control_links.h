@@ -71,6 +71,9 @@ class ControlLinks {
   std::string reason() const;
   /// Called once, on a thread of this object or the one that aborts, after the world was aborted.
   void on_abort(std::function<void()> call);
+  /// Called with the reason, at once and on a thread of this object, where a process has died: on the first
+  /// process that lives, as far as is known there. Others may be about to be killed, or compute for long.
+  void on_death(std::function<void(const std::string& reason)> call);
 
   /// From now on a connection that ends is no death: this process is about to leave, and knows that all
   /// others are.
@@ -97,6 +100,9 @@ class ControlLinks {
   std::vector<std::unique_ptr<Link>>
       links_;  // of process 0: to each other process; else to process 0
 
+  /// Held from when words are complete until all have been told them: whoever sees them here and then aborts
+  /// must not be heard first.
+  std::mutex telling_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::string> names_;
@@ -105,6 +111,7 @@ class ControlLinks {
   std::vector<char> dead_;
   std::string reason_;
   std::function<void()> on_abort_;
+  std::function<void(const std::string&)> on_death_;
   std::atomic<bool> aborted_{false}, by_death_{false};
   std::atomic<bool> parting_{false}, over_{false};
   int wake_ = -1;

@@ -32,13 +32,14 @@ std::string recipe_text(const test::TempFolder& folder, const std::string& outpu
       "vocab_size: 128, max_seq_length: 9, dropout: 0.1}}\n"
       "data: {{path: {0}/data, format: bytes, validation_path: {0}/validation.txt}}\n"
       "training: {{seq_length: 9, global_batch_size: 12, {2}, max_steps: {3}, sample_tokens: 0}}\n"
-      "parallelism: {{data_parallel_shard_degree: {4}}}\n"
-      "zero_optimization: {{stage: {5}}}\n"
+      "parallelism: {{data_parallel_shard_degree: {4}{12}}}\n"
+      "zero_optimization: {{stage: {5}{13}}}\n"
       "optimizer: {{type: {6}, lr: 0.01}}\n"
       "checkpoint: {{interval: {7}, async: {8}, {11}}}\n"
       "{9}\n{10}\n",
       folder.path(), output, run.accumulation, kSteps, run.world, run.stage, run.optimizer,
-      run.interval, run.async, run.precision, run.more, run.checkpoint);
+      run.interval, run.async, run.precision, run.more, run.checkpoint,
+      run.mesh.empty() ? "" : ", " + run.mesh, run.zero.empty() ? "" : ", " + run.zero);
 }
 
 void train_in(const test::TempFolder& folder, const std::string& output, const TrainingRun& run) {

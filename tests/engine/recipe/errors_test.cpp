@@ -241,14 +241,14 @@ TEST(RecipeErrors, BatchGroups) {
       "--set parallelism.batch_groups=4: parallelism.batch_groups is 4, but each of 2 replicas "
       "has one group. Use parallelism.batch_groups: 2, or leave it out.");
   EXPECT_EQ(
-      error_of(kTinyRecipe,
-               {"parallelism.batch_groups=2", "zero_optimization.grad_sync=boundary",
-                "training.gradient_accumulation_steps=2"}),
+      error_of(kTinyRecipe, {"parallelism.batch_groups=2", "zero_optimization.grad_sync=boundary",
+                             "training.gradient_accumulation_steps=2"}),
       "--set parallelism.batch_groups=2: parallelism.batch_groups is 2, whose sums are formed in "
       "every micro-step, and grad_sync is boundary. Use grad_sync: every_micro_step, or leave it "
       "out.");
   EXPECT_EQ(
-      error_of(kTinyRecipe, {"parallelism.batch_groups=5", "training.gradient_accumulation_steps=4"}),
+      error_of(kTinyRecipe,
+               {"parallelism.batch_groups=5", "training.gradient_accumulation_steps=4"}),
       "--set parallelism.batch_groups=5: parallelism.batch_groups is 5, but a step has 4 "
       "micro-batches, which can't be dealt to so many groups. parallelism.batch_groups: 4 would "
       "work.");

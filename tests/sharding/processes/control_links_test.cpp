@@ -76,6 +76,16 @@ TEST(ControlLinks, EveryProcessHearsWhatEachHasSaid) {
   }
 }
 
+// Process 0 sees that all have come, fails at once and says so: the others still hear that all had come.
+TEST(ControlLinks, WordsThatAreCompleteAreHeardBeforeAnAbortThatFollowsThem) {
+  for (int round = 0; round < 300; ++round) {
+    run(3, [&](ControlLinks& links) {
+      EXPECT_NO_THROW(links.all_gather("all are here", ""));
+      if (links.process() == 0) links.abort("disk full");
+    });
+  }
+}
+
 TEST(ControlLinks, AnAbortReachesEveryProcessWithItsReasonAndTheFirstReasonStays) {
   for (int culprit = 0; culprit < 3; ++culprit) {
     run(3, [&](ControlLinks& links) {
@@ -107,15 +117,18 @@ TEST(ControlLinks, AProcessThatEndsWithoutFarewellIsNamedToAllOthers) {
     EXPECT_TRUE((*words)[0] && (*words)[1] && !(*words)[2]);
   };
   std::latch named(2);
+  std::vector<std::string> told;  // by the first process that lives alone
   std::thread first([&] {
     const auto links = ControlLinks::listen({0, 3, kPatience}, true,
                                             [&](const auto& text) { promise.set_value(text); });
     links->set_names({"rank 0 on a", "rank 1 on b", "rank 2 on c"});
+    links->on_death([&](const std::string& reason) { told.push_back("0: " + reason); });
     named.count_down();
     survive(*links);
   });
   std::thread second([&] {
     const auto links = ControlLinks::connect({1, 3, kPatience}, address.get());
+    links->on_death([&](const std::string& reason) { told.push_back("1: " + reason); });
     named.count_down();
     survive(*links);
   });
@@ -126,6 +139,8 @@ TEST(ControlLinks, AProcessThatEndsWithoutFarewellIsNamedToAllOthers) {
   ::close(dying);
   first.join();
   second.join();
+  EXPECT_EQ(told, std::vector<std::string>{
+                      "0: rank 2 on c ended without a word: it was killed, or crashed."});
 }
 
 // A stopped process keeps its connections and says nothing: the kernel answers for it.
