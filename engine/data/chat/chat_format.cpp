@@ -113,40 +113,40 @@ MarkedText ChatFormat::render_messages(const Conversation& conversation, std::si
   return template_->render(variables);
 }
 
-// Behind the special token of the template's own that follows byte `last`, before anything else of the
-// conversation; without one, behind `last` itself.
-std::size_t ChatFormat::end_of_turn(const MarkedText& text, std::size_t last) const {
-  std::size_t best = std::string::npos, end = last + 1;
+// Where two texts part, but not inside of a special token that one of them spells.
+std::size_t ChatFormat::common_text(const std::string& a, const std::string& b) const {
+  std::size_t common = common_prefix(a, b);
   for (const std::string& token : special_tokens_) {
-    const std::size_t at = text.bytes.find(token, last + 1);
-    if (at == std::string::npos) continue;
-    const bool better = at < best || (at == best && at + token.size() > end);
-    const auto is_ours = [&](std::size_t from, std::size_t to) {
-      return std::all_of(text.marks.begin() + static_cast<std::ptrdiff_t>(from),
-                         text.marks.begin() + static_cast<std::ptrdiff_t>(to),
-                         [](char mark) { return (mark & templates::kFromData) == 0; });
-    };
-    if (!better || !is_ours(last + 1, at + token.size())) continue;
-    best = at;
-    end = at + token.size();
+    const std::size_t most = std::min(common, token.size() - 1);
+    for (std::size_t begin = common - most; begin < common; ++begin) {
+      if (a.compare(begin, token.size(), token) == 0 ||
+          b.compare(begin, token.size(), token) == 0) {
+        common = begin;
+        break;
+      }
+    }
   }
-  return end;
+  return common;
 }
 
+// The answer's bytes as the template shows them in `with_answer`, the conversation up to it.
 ChatFormat::Span ChatFormat::span_of_answer(const Conversation& conversation, std::size_t index,
                                             MarkedText& with_answer) const {
   with_answer = render_messages(conversation, index + 1, false, index);
-  const MarkedText prompt = render_messages(conversation, index, true, index);
+  const std::string before = render_messages(conversation, index, false, index).bytes;
+  const std::string prompt = render_messages(conversation, index, true, index).bytes;
   const auto& marks = with_answer.marks;
   const auto first = std::find_if(marks.begin(), marks.end(), is_spoken);
   const auto last = std::find_if(marks.rbegin(), marks.rend(), is_spoken);
   Span span;
-  span.begin = std::min(common_prefix(prompt.bytes, with_answer.bytes),
+  span.begin = std::min(common_text(prompt, with_answer.bytes),
                         static_cast<std::size_t>(first - marks.begin()));
+  // A prompt may open the thinking that the answer is to begin with.
+  const std::size_t thinking =
+      with_answer.bytes.find("<think>", common_text(before, with_answer.bytes));
+  span.begin = std::min(span.begin, thinking);
   const bool says_something = first != marks.end();
-  const std::size_t behind =
-      says_something ? static_cast<std::size_t>(marks.rend() - last) : span.begin;
-  span.end = behind == 0 ? 0 : end_of_turn(with_answer, behind - 1);
+  span.end = says_something ? static_cast<std::size_t>(marks.rend() - last) : span.begin;
   return span;
 }
 
@@ -162,8 +162,9 @@ void ChatFormat::mark_answers(const Conversation& conversation, Rendered& render
   for (std::size_t i = first; i < messages.size(); ++i) {
     if (!messages[i].is_answer) continue;
     MarkedText with_answer;
-    const Span span = span_of_answer(conversation, i, with_answer);
+    Span span = span_of_answer(conversation, i, with_answer);
     if (rendered.text.bytes.compare(0, span.end, with_answer.bytes, 0, span.end) == 0) {
+      span.end = std::max(span.end, common_text(with_answer.bytes, rendered.text.bytes));
       rendered.trained.push_back(span);
       continue;
     }
@@ -175,9 +176,9 @@ void ChatFormat::mark_answers(const Conversation& conversation, Rendered& render
     }
     // What is generated next is the last answer: the conversation up to it, as the template shows it then.
     rendered.was_rewritten = true;
-    const Span of_last = span_of_answer(conversation, last, with_answer);
+    const std::size_t begin = span_of_answer(conversation, last, with_answer).begin;
     rendered.text = std::move(with_answer);
-    rendered.trained = {of_last};
+    rendered.trained = {{begin, rendered.text.size()}};
     return;
   }
 }

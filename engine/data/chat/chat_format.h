@@ -1,9 +1,9 @@
 /// Conversations become tokens, by a model's own chat template; and which of them are trained on.
 ///
 /// An answer's span in the rendered text begins where the prompt for it ends (the conversation before
-/// it, with the generation prompt), or with its first byte if that comes sooner, and ends behind the
-/// special token that follows its last byte, which ends the turn; without one, with its last byte.
-/// Templates with {% generation %} say it themselves. Text is cut there and at the template's special
+/// it, with the generation prompt), or sooner with its first byte or a <think> that the prompt opens.
+/// It ends with what the template puts behind the answer, such as the special token that ends the
+/// turn: where the conversation up to the answer ends, or the whole goes on otherwise. Templates with {% generation %} say it themselves. Text is cut there and at the template's special
 /// tokens before it is encoded: no token lies across an edge, and what is trained on is what a model
 /// has to write. Special tokens that somebody spells in a message stay text.
 ///
@@ -60,7 +60,7 @@ class ChatFormat {
                                         bool prompt, std::size_t spoken) const;
   Span span_of_answer(const Conversation& conversation, std::size_t index,
                       templates::MarkedText& with_answer) const;
-  std::size_t end_of_turn(const templates::MarkedText& text, std::size_t last) const;
+  std::size_t common_text(const std::string& a, const std::string& b) const;
   void mark_answers(const Conversation& conversation, Rendered& rendered) const;
   void mark_generated(Rendered& rendered) const;
   EncodedConversation encode_plain(const Conversation& conversation,

@@ -84,23 +84,23 @@ class Chat : public testing::Test {
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer_;
 };
 
-TEST_F(Chat, TrainsOnEachAnswerAndTheTokenThatEndsItsTurn) {
+TEST_F(Chat, TrainsOnEachAnswerAndOnWhatEndsItsTurn) {
   EXPECT_EQ(marked(kTwoAnswers),
-            "[system]\ns<|end|>\n[user]\na<|end|>\n[assistant]\n«b<|end|>»\n[user]\nc<|end|>\n"
-            "[assistant]\n«d e<|end|>»\n");
+            "[system]\ns<|end|>\n[user]\na<|end|>\n[assistant]\n«b<|end|>\n»[user]\nc<|end|>\n"
+            "[assistant]\n«d e<|end|>\n»");
 }
 
 TEST_F(Chat, TrainsOnTheLastAnswerTheCompletionOrAllIfAsked) {
   const std::string before =
       "[system]\ns<|end|>\n[user]\na<|end|>\n[assistant]\nb<|end|>\n[user]\nc<|end|>\n[assistant]"
       "\n";
-  EXPECT_EQ(marked(kTwoAnswers, TrainOn::kLast), before + "«d e<|end|>»\n");
-  EXPECT_EQ(marked(kTwoAnswers, TrainOn::kCompletion), before + "«d e<|end|>»\n");
+  EXPECT_EQ(marked(kTwoAnswers, TrainOn::kLast), before + "«d e<|end|>\n»");
+  EXPECT_EQ(marked(kTwoAnswers, TrainOn::kCompletion), before + "«d e<|end|>\n»");
   EXPECT_EQ(marked(kTwoAnswers, TrainOn::kAll), "«" + before + "d e<|end|>\n»");
 }
 
 TEST_F(Chat, ReadsTheUsualFormsAsTheSameConversation) {
-  const std::string expected = "[user]\nq<|end|>\n[assistant]\n«r<|end|>»\n";
+  const std::string expected = "[user]\nq<|end|>\n[assistant]\n«r<|end|>\n»";
   EXPECT_EQ(
       marked(
           R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "r"}]})"),
@@ -116,7 +116,7 @@ TEST_F(Chat, ReadsTheUsualFormsAsTheSameConversation) {
           TrainOn::kCompletion),
       expected);
   EXPECT_EQ(marked(R"({"instruction": "q", "input": "x", "output": "r"})"),
-            "[user]\nq\n\nx<|end|>\n[assistant]\n«r<|end|>»\n");
+            "[user]\nq\n\nx<|end|>\n[assistant]\n«r<|end|>\n»");
   EXPECT_EQ(marked(R"({"prompt": "q: ", "completion": "r"})"), "q: «r<|end|>»");
 }
 
@@ -191,7 +191,7 @@ TEST_F(Chat, ATemplateThatRewritesHistoryTrainsTheLastAnswerOrIsAnError) {
       R"( {"role": "user", "content": "c"}, {"role": "assistant", "content": "v</t>d"}]})";
   EXPECT_EQ(
       marked(line),
-      "[user]\na<|end|>\n[assistant]\nb<|end|>\n[user]\nc<|end|>\n[assistant]\n«v</t>d<|end|>»\n");
+      "[user]\na<|end|>\n[assistant]\nb<|end|>\n[user]\nc<|end|>\n[assistant]\n«v</t>d<|end|>\n»");
   EXPECT_TRUE(encoded(line, format()).was_rewritten);
   const std::string problem = test::error_text<DataError>(
       [&] { encoded(line, format(TrainOn::kAssistant, RewrittenHistory::kError)); });
@@ -254,12 +254,12 @@ TEST_F(Chat, ConversationsThatDoNotFitAreDroppedCutOrAnErrorAndCounted) {
             std::string::npos);
 }
 
-// Two answers of 2 and 4 tokens ("b<|end|>"; "d", " ", "e", "<|end|>").
+// Two answers of 3 and 5 tokens: "b", "<|end|>", "\n"; "d", " ", "e", "<|end|>", "\n".
 TEST_F(Chat, RowsHaveTargetsWhereAnswersAreAndNowhereElse) {
   const auto data = open_dataset(options(kTwoAnswers + "\n"));
   const Batcher batcher(data, {.seq_length = 64, .micro_batch_size = 2, .seed = 1});
   EXPECT_EQ(batcher.num_windows(), 1);
-  EXPECT_EQ(batcher.num_targets(0), 2 * (2 + 4)) << "the one row twice";
+  EXPECT_EQ(batcher.num_targets(0), 2 * (3 + 5)) << "the one row twice";
 }
 
 TEST_F(Chat, AFolderWithoutATemplateIsAnErrorThatNamesIt) {
@@ -271,7 +271,7 @@ TEST_F(Chat, AFolderWithoutATemplateIsAnErrorThatNamesIt) {
                                  {{"name", "default"}, {"template", kTurns}}}}}
                     .dump());
   EXPECT_EQ(marked(R"({"instruction": "q", "output": "r"})"),
-            "[user]\nq<|end|>\n[assistant]\n«r<|end|>»\n");
+            "[user]\nq<|end|>\n[assistant]\n«r<|end|>\n»");
 }
 
 }  // namespace
