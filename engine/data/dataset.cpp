@@ -196,7 +196,7 @@ class DatasetBuilder {
 
   std::vector<std::int64_t> ends_of(const TokenFile& file) const {
     std::vector<std::int64_t> ends = file.document_ends();
-    if (!ends.empty()) return ends;
+    if (!ends.empty() || file.num_tokens() == 0) return ends;
     const auto end_token = tokenizer_ ? tokenizer_->end() : std::nullopt;
     if (!end_token) {
       throw DataError(
