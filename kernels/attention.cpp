@@ -27,8 +27,16 @@ void check_shape(const AttentionShape& shape) {
         "attention: scale {}, window {}, soft cap {}", shape.scale, shape.window, shape.softcap);
 }
 
+void check_documents(const AttentionShape& shape, const Documents& documents) {
+  if (!documents) return;
+  check_tensor("starts of documents", documents.starts, DType::kI32, documents.count() + 1);
+  check_tensor("lengths of documents", documents.lengths, DType::kI32, documents.count());
+  check_tensor("positions", documents.positions, DType::kI32, shape.tokens());
+}
+
 // A recipe that asks a GPU for more is refused before.
-void check_plain(const AttentionShape& shape) {
+void check_plain(const AttentionShape& shape, const Documents& documents) {
+  CHECK(!documents, "attention: documents on a GPU");
   CHECK(shape.is_plain(), "attention: scale {}, window {}, soft cap {} on a GPU", shape.scale,
         shape.window, shape.softcap);
 }
@@ -42,8 +50,9 @@ void attention_forward(Stream& stream, const AttentionForward& args) {
   check_tensor("qkv", args.qkv, dtype, shape.tokens() * shape.packed_width());
   check_tensor("out", args.out, dtype, shape.tokens() * shape.query_heads * shape.head_width);
   check_tensor("lse", args.lse, DType::kF32, shape.tokens() * shape.query_heads);
+  check_documents(shape, args.documents);
   if (stream.device() == DeviceKind::kCuda) {
-    check_plain(shape);
+    check_plain(shape, args.documents);
     return cuda::attention_forward(stream, args);
   }
   stream.run("attention_forward", [&stream, args] { cpu::attention_forward(stream.team(), args); });
@@ -59,8 +68,9 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
   check_tensor("dout", args.dout, dtype, out_numel);
   check_tensor("lse", args.lse, DType::kF32, shape.tokens() * shape.query_heads);
   check_tensor("dqkv", args.dqkv, dtype, shape.tokens() * shape.packed_width());
+  check_documents(shape, args.documents);
   if (stream.device() == DeviceKind::kCuda) {
-    check_plain(shape);
+    check_plain(shape, args.documents);
     return cuda::attention_backward(stream, args);
   }
   stream.run("attention_backward",

@@ -19,19 +19,24 @@
 /// (0, or one as long as the row) a query sees all keys up to its own; with one of W, W of them. The
 /// soft cap is Gemma 2's (arXiv:2408.00118, §2).
 ///
+/// With `documents` (kernels/documents.h) a query sees keys of its own document only: k also begins
+/// there. Of padding, out, lse and dqkv are zeros.
+///
 /// Shapes    qkv and dqkv [B * S, (H + 2 G) * K] packed (all query heads, key heads, value heads);
 ///           out and dout [B * S, H * K]; lse [B, H, S] f32.
 /// Types     qkv, out and gradients of one type (f32, bf16, f16); softmax and sums in f32.
 /// Dropout   element ((row * H + h) * S + q) * S + k, row counted within this micro-batch and
 ///           `first_element` set by the caller to its first global row times H * S * S.
-/// Bits      tiles are fixed by the shape; the number of threads changes nothing.
-/// Cost      with a window, tiles that no query sees are left out.
+/// Bits      tiles are fixed by the shape; the number of threads changes nothing. A document has the
+///           bits that it has alone in a row, without dropout: its tiles begin with it.
+/// Cost      with a window, tiles that no query sees are left out. The squares of the documents'
+///           lengths count; padding costs nothing.
 /// Workspace `attention_workspace_bytes`. CPU: proportional to threads * tile * S, never S * S.
 /// Alias     nothing.
 ///
 /// On a GPU cuDNN computes 16-bit heads whose width is a multiple of 8; our own kernels, in f32,
-/// the rest (heads up to 256 wide). Neither knows windows, soft caps or another scale: the recipe
-/// refuses them there. What cuDNN doesn't promise, we don't:
+/// the rest (heads up to 256 wide). Neither knows windows, soft caps, another scale or documents: the
+/// recipe refuses them there. What cuDNN doesn't promise, we don't:
 ///   Dropout   its mask is its own: a function of the seed (seed, step, site and first_element make
 ///             it) and of the place in the micro-batch. Forward and backward agree and a run
 ///             repeats its bits; the CPU's mask and another micro-batch size give other ones.
@@ -46,6 +51,7 @@
 #include "core/stream.h"
 #include "core/tensor.h"
 #include "kernels/device.h"
+#include "kernels/documents.h"
 #include "kernels/dropout.h"
 
 namespace sherd::kernels {
@@ -76,6 +82,7 @@ struct AttentionForward {
   Dropout dropout;
   Tensor out, lse;
   Tensor workspace;
+  Documents documents{};
 };
 void attention_forward(Stream& stream, const AttentionForward& args);
 
@@ -85,6 +92,7 @@ struct AttentionBackward {
   Dropout dropout;
   Tensor dqkv;  ///< written whole
   Tensor workspace;
+  Documents documents{};
 };
 void attention_backward(Stream& stream, const AttentionBackward& args);
 

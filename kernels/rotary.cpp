@@ -31,7 +31,13 @@ void rotary(Stream& stream, const Rotary& args) {
   CHECK(args.qkv.numel == args.sequences * args.positions * heads * args.head_width,
         "{} elements for {} x {} tokens of {} heads of {}", args.qkv.numel, args.sequences,
         args.positions, heads, args.head_width);
-  if (stream.device() == DeviceKind::kCuda) return cuda::rotary(stream, args);
+  CHECK(!args.token_positions || args.token_positions.numel == args.sequences * args.positions,
+        "{} positions for {} x {} tokens", args.token_positions.numel, args.sequences,
+        args.positions);
+  if (stream.device() == DeviceKind::kCuda) {
+    CHECK(!args.token_positions, "rotary: positions of documents on a GPU");
+    return cuda::rotary(stream, args);
+  }
   stream.run("rotary", [=, &stream] { cpu::rotary(stream.team(), args); });
 }
 

@@ -31,6 +31,7 @@ struct Rotary {
   ConstTensor table;
   Tensor qkv;
   bool inverse = false;
+  ConstTensor token_positions{};  ///< i32 [B * S], below S; empty: row mod S. A GPU takes none.
 };
 void rotary(Stream& stream, const Rotary& args);
 

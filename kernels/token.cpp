@@ -29,7 +29,8 @@ void embedding_forward(Stream& stream, const EmbeddingForward& args) {
         "embedding: position_weight has {} elements, {} positions of width {}",
         args.position_weight.numel, args.positions, args.width);
   if (stream.device() == DeviceKind::kCuda) {
-    CHECK(args.scale == 1.0f, "an embedding scale of {} on a GPU", args.scale);
+    CHECK(args.scale == 1.0f && !args.documents, "an embedding scale of {}, or documents, on a GPU",
+          args.scale);
     return cuda::embedding_forward(stream, args);
   }
   stream.run("embedding_forward", [&stream, args] { cpu::embedding_forward(stream.team(), args); });
@@ -50,7 +51,8 @@ void embedding_backward(Stream& stream, const EmbeddingBackward& args) {
                  args.d_position_weight.dtype, args.position_rows * args.width);
   }
   if (stream.device() == DeviceKind::kCuda) {
-    CHECK(args.scale == 1.0f, "an embedding scale of {} on a GPU", args.scale);
+    CHECK(args.scale == 1.0f && !args.documents, "an embedding scale of {}, or documents, on a GPU",
+          args.scale);
     return cuda::embedding_backward(stream, args);
   }
   stream.run("embedding_backward",

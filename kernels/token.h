@@ -4,11 +4,13 @@
 #include "core/stream.h"
 #include "core/tensor.h"
 #include "kernels/device.h"
+#include "kernels/documents.h"
 #include "kernels/dropout.h"
 
 namespace sherd::kernels {
 
-/// y[t,:] = dropout(scale * token_weight[token[t],:] + position_weight[t mod S,:])
+/// y[t,:] = dropout(scale * token_weight[token[t],:] + position_weight[p,:]), p = t mod S, or t's
+/// position in its document.
 ///
 /// Shapes   tokens [B * S] i32, 0 <= token < V; token_weight [V, D]; position_weight [>= S, D] or
 ///          empty; y [B * S, D]. Element (t, d) of the dropout is first_element + t * D + d.
@@ -18,12 +20,13 @@ struct EmbeddingForward {
   ConstTensor tokens, token_weight, position_weight;
   Dropout dropout;
   Tensor y;
-  float scale = 1.0f;  ///< of tokens; a GPU takes 1 only
+  float scale = 1.0f;     ///< of tokens; a GPU takes 1 only
+  Documents documents{};  ///< a GPU takes none
 };
 void embedding_forward(Stream& stream, const EmbeddingForward& args);
 
 /// d_token_weight[v,:] = sum over t with token[t] = v, in the order of t, of dropout mask *
-/// dy[t,:], times scale; d_position_weight[s,:] = sum over sequences, in order. Sums in f32, rounded once; rows
+/// dy[t,:], times scale; d_position_weight[s,:] = sum over sequences (documents), in order. Sums in f32, rounded once; rows
 /// that no token names, and position rows >= S, are set to zero (or left, where the result is
 /// added).
 ///
@@ -38,6 +41,7 @@ struct EmbeddingBackward {
   bool add_to_token_gradient = false;
   Tensor workspace;  ///< embedding_backward_workspace_bytes
   float scale = 1.0f;
+  Documents documents{};
 };
 void embedding_backward(Stream& stream, const EmbeddingBackward& args);
 std::int64_t embedding_backward_workspace_bytes(std::int64_t tokens, std::int64_t vocab_size,
@@ -45,7 +49,8 @@ std::int64_t embedding_backward_workspace_bytes(std::int64_t tokens, std::int64_
 
 /// z = scale * logits, and with a soft cap softcap * tanh(z / softcap) (Gemma 2, arXiv:2408.00118).
 /// loss[t] = log sum_v exp(z[t,v]) - z[t, target[t]]; and, if `gradient`, logits are overwritten with
-/// their gradient: grad_scale * (softmax(z) - onehot(target)) times dz/dlogits.
+/// their gradient: grad_scale * (softmax(z) - onehot(target)) times dz/dlogits. A target of kNoTarget
+/// has neither: the loss and the gradients of its row are zeros. (A GPU takes real targets only.)
 ///
 /// Shapes   logits [T, V]; targets [T] i32; losses [T] f32. Types: logits f32, bf16 or f16; all
 ///          sums in f32 with the row's maximum subtracted.
@@ -56,6 +61,7 @@ struct LogitsForm {
 
   bool is_neutral() const { return scale == 1.0f && softcap == 0.0f; }
 };
+inline constexpr std::int32_t kNoTarget = -1;
 struct CrossEntropy {
   std::int64_t tokens = 0, vocab_size = 0;
   Tensor logits;

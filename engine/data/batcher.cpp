@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include <fmt/core.h>
+
 #include "core/error.h"
 #include "engine/data/shuffle.h"
 
@@ -30,8 +32,18 @@ Batcher::Batcher(std::shared_ptr<const Dataset> dataset, BatchShape shape)
         shape.seq_length, shape.num_micro_steps, shape.world);
   CHECK(dataset_->seq_length() == shape.seq_length,
         "data opened for sequences of {} tokens, not {}", dataset_->seq_length(), shape.seq_length);
-  train_ = windows_of(Split::kTrain);
-  validation_ = windows_of(Split::kValidation);
+  if (dataset_->separate_documents()) {
+    train_rows_ = std::make_shared<const DocumentRows>(
+        dataset_, Split::kTrain, shape.packing,
+        DocumentRows::Order{true, shape.seed, shape.global_batch_size()});
+    validation_rows_ = std::make_shared<const DocumentRows>(
+        dataset_, Split::kValidation, shape.packing, DocumentRows::Order{.shuffled = false});
+    train_.num_windows = train_rows_->rows_per_epoch();
+    validation_.num_windows = validation_rows_->rows_per_epoch();
+  } else {
+    train_ = windows_of(Split::kTrain);
+    validation_ = windows_of(Split::kValidation);
+  }
   CHECK(train_.num_windows + validation_.num_windows > 0, "no window of {} tokens",
         shape.seq_length);
 }
@@ -80,46 +92,87 @@ Batcher::Place Batcher::validation_place(std::int64_t window) const {
   return {run.part.file, run.part.first + (window - run.first_window) * shape_.seq_length};
 }
 
-void Batcher::write_row(Place place, std::int64_t row, const Tensor& inputs,
-                        const Tensor& targets) const {
+void Batcher::write_row(Place place, std::int64_t row, const Batch& batch) const {
   const std::int64_t seq_length = shape_.seq_length;
   const TokenFile& file = dataset_->file(place.file);
-  file.read(place.first, seq_length, inputs.as<std::int32_t>() + row * seq_length);
-  file.read(place.first + 1, seq_length, targets.as<std::int32_t>() + row * seq_length);
+  file.read(place.first, seq_length, batch.inputs.as<std::int32_t>() + row * seq_length);
+  file.read(place.first + 1, seq_length, batch.targets.as<std::int32_t>() + row * seq_length);
 }
 
-void Batcher::fill(std::int64_t step, std::int64_t micro_step, int rank, Tensor inputs,
-                   Tensor targets) const {
-  const std::int64_t batch = shape_.micro_batch_size;
+void Batcher::clear_rows_from(std::int64_t row, const Batch& batch) const {
+  const std::int64_t tokens = row * shape_.seq_length;
+  CHECK(batch.inputs.numel >= tokens && batch.targets.numel == batch.inputs.numel,
+        "{} inputs and {} targets for {} x {} tokens", batch.inputs.numel, batch.targets.numel, row,
+        shape_.seq_length);
+  for (const Tensor& all : {batch.inputs, batch.targets}) {
+    std::fill_n(all.as<std::int32_t>() + tokens, all.numel - tokens, 0);
+  }
+}
+
+std::int64_t Batcher::num_targets(std::int64_t step) const {
+  const std::int64_t rows = shape_.global_batch_size();
+  if (!train_rows_) return shape_.tokens_per_step();
+  std::int64_t targets = 0;
+  for (std::int64_t row = step * rows; row < (step + 1) * rows; ++row) {
+    targets += train_rows_->targets_of(row);
+  }
+  return targets;
+}
+
+std::int64_t Batcher::num_validation_targets(std::int64_t first_window, std::int64_t count) const {
+  if (!validation_rows_) return count * shape_.seq_length;
+  std::int64_t targets = 0;
+  for (std::int64_t row = first_window; row < first_window + count; ++row) {
+    targets += validation_rows_->targets_of(row);
+  }
+  return targets;
+}
+
+std::string Batcher::summary() const {
+  std::string text;
+  for (const DocumentRows* rows : {train_rows_.get(), validation_rows_.get()}) {
+    if (!rows || rows->num_pieces() == 0) continue;
+    const auto tokens = static_cast<double>(rows->num_tokens());
+    text += fmt::format(
+        "{}{}: documents in {} pieces, {} rows, {:.1f} % full; {:.1f} % of the tokens have a "
+        "target",
+        text.empty() ? "" : "\n", rows == train_rows_.get() ? "training" : "validation",
+        rows->num_pieces(), rows->rows_per_epoch(),
+        100.0 * tokens / static_cast<double>(rows->rows_per_epoch() * shape_.seq_length),
+        100.0 * static_cast<double>(rows->num_targets()) / tokens);
+  }
+  return text;
+}
+
+void Batcher::fill(std::int64_t step, std::int64_t micro_step, int rank, const Batch& batch) const {
+  const std::int64_t rows = shape_.micro_batch_size;
   CHECK(step >= 0 && micro_step >= 0 && micro_step < shape_.num_micro_steps && rank >= 0 &&
             rank < shape_.world,
         "step {}, micro-step {} of {}, rank {} of {}", step, micro_step, shape_.num_micro_steps,
         rank, shape_.world);
-  CHECK(inputs.numel == batch * shape_.seq_length && targets.numel == inputs.numel,
-        "{} inputs and {} targets for {} x {} tokens", inputs.numel, targets.numel, batch,
-        shape_.seq_length);
+  CHECK(batch.inputs.numel == rows * shape_.seq_length && batch.targets.numel == batch.inputs.numel,
+        "{} inputs and {} targets for {} x {} tokens", batch.inputs.numel, batch.targets.numel,
+        rows, shape_.seq_length);
   const std::int64_t first_sample =
       step * shape_.global_batch_size() + shape_.first_row(micro_step, rank);
-  for (std::int64_t row = 0; row < batch; ++row) {
-    write_row(training_place(first_sample + row), row, inputs, targets);
+  if (train_rows_) return train_rows_->write(first_sample, rows, batch);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    write_row(training_place(first_sample + row), row, batch);
   }
 }
 
-void Batcher::fill_validation(std::int64_t first_window, std::int64_t count, Tensor inputs,
-                              Tensor targets) const {
-  CHECK(inputs.numel == count * shape_.seq_length && targets.numel == inputs.numel,
-        "{} inputs and {} targets for {} x {} tokens", inputs.numel, targets.numel, count,
-        shape_.seq_length);
+void Batcher::fill_validation(std::int64_t first_window, std::int64_t count,
+                              const Batch& batch) const {
+  if (validation_rows_) return validation_rows_->write(first_window, count, batch);
+  clear_rows_from(count, batch);
   for (std::int64_t row = 0; row < count; ++row) {
-    write_row(validation_place(first_window + row), row, inputs, targets);
+    write_row(validation_place(first_window + row), row, batch);
   }
 }
 
 void Batcher::fill_validation_sample(std::int64_t batch_size, std::int64_t first,
-                                     std::int64_t count, Tensor inputs, Tensor targets) const {
-  CHECK(inputs.numel == count * shape_.seq_length && targets.numel == inputs.numel,
-        "{} inputs and {} targets for {} x {} tokens", inputs.numel, targets.numel, count,
-        shape_.seq_length);
+                                     std::int64_t count, const Batch& batch) const {
+  clear_rows_from(count, batch);
   CHECK(validation_.num_starts > 0, "no validation window of {} tokens", shape_.seq_length);
   for (std::int64_t row = 0; row < count; ++row) {
     const std::int64_t drawn = first + row;
@@ -127,7 +180,7 @@ void Batcher::fill_validation_sample(std::int64_t batch_size, std::int64_t first
         below(validation_.num_starts,
               draw(shape_.seed, Draw::kSample, drawn / batch_size, drawn % batch_size));
     const Run& run = validation_.run_at(&Run::first_start, start);
-    write_row({run.part.file, run.part.first + start - run.first_start}, row, inputs, targets);
+    write_row({run.part.file, run.part.first + start - run.first_start}, row, batch);
   }
 }
 

@@ -7,6 +7,8 @@
 ///             windows, the i-th at offset + i * S. The offset is drawn anew for every (seed,
 ///             epoch, part) from [0, n - 1 - w * S], so every token can be reached.
 ///   order     sample s is window permutation(seed, epoch)[s mod W] of epoch s / W, of W windows
+///   documents  where the dataset keeps them separate, a window is a row of packed documents
+///             (document_rows.h), and so is its place in epochs and batches
 ///   row       row i of a micro-batch is row first_row + i of the global batch, which goes to replicas
 ///             in contiguous parts, and inside them to micro-steps, then to ranks:
 ///             first_row = ((replica * num_micro_steps + micro_step) * ranks of a replica + rank in it)
@@ -17,10 +19,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
-#include "core/tensor.h"
+#include "engine/data/batch.h"
 #include "engine/data/dataset.h"
+#include "engine/data/document_rows.h"
 
 namespace sherd::data {
 
@@ -31,6 +35,7 @@ struct BatchShape {
   int world = 1;
   int num_replicas = 1;  ///< each has a contiguous part of the batch
   std::uint64_t seed = 0;
+  Packing packing = Packing::kBestFit;  ///< of separate documents
 
   std::int64_t global_batch_size() const { return micro_batch_size * num_micro_steps * world; }
   std::int64_t tokens_per_step() const { return global_batch_size() * seq_length; }
@@ -49,10 +54,12 @@ class Batcher {
   const BatchShape& shape() const { return shape_; }
   const Dataset& dataset() const { return *dataset_; }
 
-  /// Shapes   inputs, targets i32 [micro_batch_size * seq_length]
+  /// Shapes   batch.h; the tensors of documents only where they are separate
   /// Errors   DataError from reading (TokenFile::read)
-  void fill(std::int64_t step, std::int64_t micro_step, int rank, Tensor inputs,
-            Tensor targets) const;
+  void fill(std::int64_t step, std::int64_t micro_step, int rank, const Batch& batch) const;
+
+  /// Tokens of a step, over all ranks and micro-steps, that have a target.
+  std::int64_t num_targets(std::int64_t step) const;
 
   /// Windows in one epoch.
   std::int64_t num_windows() const { return train_.num_windows; }
@@ -61,16 +68,23 @@ class Batcher {
   /// seq_length. The same for every seed. What a part has behind its last whole window, fewer than
   /// seq_length tokens, isn't evaluated.
   std::int64_t num_validation_windows() const { return validation_.num_windows; }
-  /// Windows [first_window, first_window + count).
-  /// Shapes   inputs, targets i32 [count * seq_length]
-  void fill_validation(std::int64_t first_window, std::int64_t count, Tensor inputs,
-                       Tensor targets) const;
+  /// Windows [first_window, first_window + count) as the first rows of the batch. The others, which
+  /// nobody counts, hold some token.
+  void fill_validation(std::int64_t first_window, std::int64_t count, const Batch& batch) const;
+  /// Tokens of these windows that have a target.
+  std::int64_t num_validation_targets(std::int64_t first_window, std::int64_t count) const;
   /// Windows that may start at any token of the validation split, in batches of `batch_size`: what
   /// nanoGPT's estimate averages over. Window i is drawn by (seed, i / batch_size, i % batch_size),
-  /// so who looks at it, and with how many others, doesn't change it.
+  /// so who looks at it, and with how many others, doesn't change it. Not where documents are separate.
   /// Shapes   as fill_validation
   void fill_validation_sample(std::int64_t batch_size, std::int64_t first, std::int64_t count,
-                              Tensor inputs, Tensor targets) const;
+                              const Batch& batch) const;
+
+  /// For a person, of separate documents: how many, in how many rows, how full these are, and the part
+  /// of tokens that has a target. Else "".
+  std::string summary() const;
+  /// Row `row` of separate documents, counted over all epochs: the lengths of its pieces.
+  const DocumentRows& training_rows() const { return *train_rows_; }
 
   /// A window's place: its first token in a file.
   struct Place {
@@ -96,12 +110,14 @@ class Batcher {
     const Run& run_at(std::int64_t Run::*first, std::int64_t place) const;
   };
   Windows windows_of(Split split) const;
-  void write_row(Place place, std::int64_t row, const Tensor& inputs, const Tensor& targets) const;
+  void write_row(Place place, std::int64_t row, const Batch& batch) const;
+  void clear_rows_from(std::int64_t row, const Batch& batch) const;
 
   std::shared_ptr<const Dataset> dataset_;
   BatchShape shape_;
   Windows train_;
   Windows validation_;
+  std::shared_ptr<const DocumentRows> train_rows_, validation_rows_;  ///< of separate documents
 };
 
 }  // namespace sherd::data

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "engine/data/chat/chat_file.h"
 #include "engine/data/files/encoded_file.h"
 #include "engine/data/files/joined_file.h"
 #include "engine/data/files/text_files.h"
@@ -58,7 +59,7 @@ std::int64_t mark_characters(std::span<const std::uint8_t> bytes, std::vector<bo
 }
 
 bool needs_tokenizer(const DataOptions& options) {
-  return options.format == Format::kText ||
+  return options.format == Format::kText || options.format == Format::kChat ||
          (options.format == Format::kBin && !options.tokenizer.empty());
 }
 
@@ -74,6 +75,7 @@ std::unique_ptr<const TokenText> text_of(const DataOptions& options,
       if (!tokenizer) return make_id_text(options.vocab_size);
       return make_tokenizer_text(std::move(tokenizer), std::nullopt);
     case Format::kText:
+    case Format::kChat:
       const auto end = tokenizer->end();
       return make_tokenizer_text(std::move(tokenizer), end);
   }
@@ -93,6 +95,8 @@ std::string_view name_of(Format format) {
       return "bin";
     case Format::kText:
       return "text";
+    case Format::kChat:
+      return "chat";
   }
   return "?";
 }
@@ -109,6 +113,8 @@ class DatasetBuilder {
   explicit DatasetBuilder(const DataOptions& options) : options_(options) {
     CHECK(options.vocab_size > 0 && options.seq_length > 0, "vocab_size {}, seq_length {}",
           options.vocab_size, options.seq_length);
+    CHECK(options.format != Format::kChat || options.separate_documents,
+          "conversations are separate documents");
     CHECK(options.validation_fraction >= 0 && options.validation_fraction < 1,
           "validation_fraction {}", options.validation_fraction);
   }
@@ -134,12 +140,14 @@ class DatasetBuilder {
   void number_tokens() {
     dataset_.vocab_size_ = options_.vocab_size;
     dataset_.seq_length_ = options_.seq_length;
+    dataset_.separate_documents_ = options_.separate_documents;
     DataOptions text_options = options_;
     if (options_.format == Format::kChars) text_options.vocabulary = vocabulary();
     if (needs_tokenizer(options_)) {
       tokenizer_ = open_tokenizer(options_.tokenizer, options_.vocab_size);
     }
     if (options_.format == Format::kText) add_encoded_files();
+    if (options_.format == Format::kChat) add_chat_files();
     for (const auto& file : mapped_) {
       switch (options_.format) {
         case Format::kBytes:
@@ -152,6 +160,7 @@ class DatasetBuilder {
           add(make_token_file(file, options_.vocab_size, options_.token_bytes, tokenizer_.get()));
           break;
         case Format::kText:
+        case Format::kChat:
           break;
       }
     }
@@ -159,6 +168,7 @@ class DatasetBuilder {
   }
 
   void split() {
+    if (options_.separate_documents) return split_documents();
     const bool by_fraction = options_.validation_path.empty();
     const double train_share = 1.0 - options_.validation_fraction;
     for (int file = 0; file < dataset_.num_files(); ++file) {
@@ -184,12 +194,81 @@ class DatasetBuilder {
     }
   }
 
+  std::vector<std::int64_t> ends_of(const TokenFile& file) const {
+    std::vector<std::int64_t> ends = file.document_ends();
+    if (!ends.empty() || file.num_tokens() == 0) return ends;
+    const auto end_token = tokenizer_ ? tokenizer_->end() : std::nullopt;
+    if (!end_token) {
+      throw DataError(
+          "{}: doesn't say where its documents end, which data.documents: separate needs. Set "
+          "data.tokenizer to a folder that names its end token, make the file with sherd tokenize, "
+          "or set data.documents: joined.",
+          file.path());
+    }
+    constexpr std::int64_t kPiece = std::int64_t{1} << 16;
+    std::vector<std::int32_t> ids;
+    for (std::int64_t first = 0; first < file.num_tokens(); first += kPiece) {
+      const std::int64_t count = std::min(kPiece, file.num_tokens() - first);
+      ids.resize(static_cast<std::size_t>(count));
+      file.read(first, count, ids.data());
+      for (std::int64_t i = 0; i < count; ++i) {
+        if (ids[static_cast<std::size_t>(i)] == *end_token) ends.push_back(first + i + 1);
+      }
+    }
+    if (ends.empty() || ends.back() < file.num_tokens()) ends.push_back(file.num_tokens());
+    return ends;
+  }
+
+  void split_documents() {
+    const bool by_fraction = options_.validation_path.empty();
+    const double train_share = 1.0 - options_.validation_fraction;
+    for (int index = 0; index < dataset_.num_files(); ++index) {
+      const TokenFile& file = dataset_.file(index);
+      const std::vector<std::int64_t> ends = ends_of(file);
+      std::int64_t cut = file.num_tokens();
+      if (static_cast<std::size_t>(index) >= num_train_files_) {
+        cut = 0;
+      } else if (by_fraction && options_.validation_fraction > 0) {
+        cut = static_cast<std::int64_t>(static_cast<double>(cut) * train_share);
+        const auto behind = std::upper_bound(ends.begin(), ends.end(), cut);
+        if (behind != ends.begin() && *std::prev(behind) > 0) cut = *std::prev(behind);
+      }
+      dataset_.train_counts_.tokens += cut;
+      dataset_.validation_counts_.tokens += file.num_tokens() - cut;
+      std::int64_t begin = 0;
+      for (const std::int64_t end : ends) {
+        if (begin < cut) add_document(Split::kTrain, {index, begin, std::min(end, cut) - begin});
+        begin = std::max(begin, std::min(end, cut));
+        if (begin < end) add_document(Split::kValidation, {index, begin, end - begin});
+        begin = end;
+      }
+    }
+    fingerprint_parts();
+    if (num_train_files_ > 0) require_a_document(Split::kTrain, options_.path, "training");
+    if (!by_fraction) {
+      require_a_document(Split::kValidation, options_.validation_path, "validation");
+    }
+  }
+
+  // What has one token has no target.
+  void add_document(Split split, const FilePart& document) {
+    if (document.count < 2) return;
+    (split == Split::kTrain ? dataset_.train_ : dataset_.validation_).push_back(document);
+  }
+
+  void require_a_document(Split split, const std::string& path, std::string_view label) const {
+    if (!dataset_.parts(split).empty()) return;
+    throw DataError("{}: no {} document has two tokens, which is the least to learn from.", path,
+                    label);
+  }
+
   std::shared_ptr<const Dataset> finish() {
     dataset_.summary_ =
         fmt::format("{}{}, {} tokens train, {} tokens validation{}", files_text(mapped_.size()),
                     passed_over(), with_commas(dataset_.num_tokens(Split::kTrain)),
                     with_commas(dataset_.num_tokens(Split::kValidation)), in_whole_sequences());
     for (const Split split : {Split::kTrain, Split::kValidation}) add_joined_and_skipped(split);
+    if (options_.format == Format::kChat) add_chat_counts();
     return std::make_shared<const Dataset>(std::move(dataset_));
   }
 
@@ -198,12 +277,13 @@ class DatasetBuilder {
   // changes in training enters by itself.
   void fingerprint_parts() {
     std::uint64_t fingerprint = hash_of(options_.format, mapped_.size());
-    if (options_.format == Format::kText) {
+    if (options_.format == Format::kText || options_.format == Format::kChat) {
       fingerprint = hash_of(fingerprint, fingerprint_of(tokenizer_->digest()));
     }
     for (const auto& file : mapped_) {
       fingerprint = hash_of(fingerprint, fingerprint_of(file->bytes()));
     }
+    if (options_.format == Format::kChat) fingerprint = hash_of(fingerprint, chat_digest_);
     for (const Split split : {Split::kTrain, Split::kValidation}) {
       for (const FilePart& part : dataset_.parts(split)) {
         fingerprint = hash_of(fingerprint, split, part.file, part.first, part.count);
@@ -245,6 +325,7 @@ class DatasetBuilder {
   }
 
   std::string in_whole_sequences() const {
+    if (options_.separate_documents) return "";
     std::int64_t tokens = 0;
     for (const FilePart& part : dataset_.parts(Split::kValidation)) {
       tokens += (part.count - 1) / options_.seq_length * options_.seq_length;
@@ -270,8 +351,9 @@ class DatasetBuilder {
   }
 
   void map(const std::string& path, std::string_view key) {
-    const bool is_text = options_.format != Format::kBin;
-    const TextFiles found = find_text_files(path, is_text ? "" : ".bin", key);
+    const bool is_text = options_.format != Format::kBin && options_.format != Format::kChat;
+    const char* ending = options_.format == Format::kBin ? ".bin" : "";
+    const TextFiles found = find_text_files(path, ending, key);
     const std::size_t num_before = mapped_.size();
     int num_empty = 0;
     int num_binary = 0;
@@ -342,6 +424,37 @@ class DatasetBuilder {
         mapped_.back()->path(), unknown - seen.begin(), options_.vocabulary.size());
   }
 
+  void add_chat_files() {
+    const ChatFormat format(options_.tokenizer, tokenizer_, options_.chat);
+    for (const auto& file : mapped_) {
+      auto chat = open_chat_file(file->path(), format, options_.chat.unfit, options_.seq_length,
+                                 tokenizer_, dataset_.chat_counts_);
+      const std::int64_t tokens = chat->num_tokens();
+      // What the template makes of them isn't in the files' bytes.
+      std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens));
+      std::vector<std::uint8_t> trained(ids.size());
+      chat->read(0, tokens, ids.data());
+      chat->read_trained(0, tokens, trained.data());
+      chat_digest_ = hash_of(chat_digest_, tokens);
+      for (std::size_t i = 0; i < ids.size(); ++i) {
+        chat_digest_ = hash_of(chat_digest_, ids[i], trained[i]);
+      }
+      add(std::move(chat));
+    }
+  }
+
+  void add_chat_counts() {
+    const auto say = [&](std::int64_t count, std::string_view what) {
+      if (count > 0) dataset_.summary_ += fmt::format("\n{} {}", with_commas(count), what);
+    };
+    say(dataset_.chat_counts_.conversations, "conversations");
+    say(dataset_.chat_counts_.dropped_long, "dropped: longer than a sequence");
+    say(dataset_.chat_counts_.cut, "cut: longer than a sequence");
+    say(dataset_.chat_counts_.dropped_empty, "dropped: nothing in them is trained on");
+    say(dataset_.chat_counts_.rewritten,
+        "trained on their last answer alone: the template rewrites what came before");
+  }
+
   void add_encoded_files() {
     for (auto& file : encode_files(mapped_, tokenizer_)) add(std::move(file));
   }
@@ -360,6 +473,7 @@ class DatasetBuilder {
   Dataset dataset_;
   std::vector<std::shared_ptr<const MappedFile>> mapped_;  // training files first
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer_;  ///< null: the format needs none
+  std::uint64_t chat_digest_ = 0;
   std::size_t num_train_files_ = 0;
   int num_empty_ = 0;
   int num_binary_ = 0;

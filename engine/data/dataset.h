@@ -6,6 +6,7 @@
 ///                   UTF-8 text, training and validation, of which there must be vocab_size
 ///            bin    token files of any kind in token_layout.h
 ///            text   a file is a document, encoded by `tokenizer` when it is opened
+///            chat   a line of a .jsonl file is a conversation, and a separate document (chat/)
 ///   split    `validation_path` names separate files; without it, the last `validation_fraction` of
 ///            every file validates: of n tokens the first floor(n * (1 - fraction)) train. For one
 ///            file and 0.1 that is nanoGPT's split.
@@ -14,6 +15,10 @@
 ///            one more part (joined_file.h): texts are separated by a line break, or by nothing
 ///            where the format has no token for it. If all of it together is shorter than a
 ///            sequence, it is skipped, and summary() says so.
+///   separate documents   instead, every document is a part of its own, however short: a text, or what
+///            a file of tokens says; where it doesn't, a document ends behind each end token of the
+///            `tokenizer`. Split by fraction, a file is cut behind its last document that ends before
+///            the fraction does, and inside of the first if none does.
 ///
 /// A Dataset never changes after `open_dataset`: the ranks of a process share one, and any thread
 /// may read. Files are mapped, not loaded (characters beyond ASCII are decoded once, 4 bytes each).
@@ -25,12 +30,13 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/data/chat/chat_options.h"
 #include "engine/data/files/token_file.h"
 #include "engine/data/token_text.h"
 
 namespace sherd::data {
 
-enum class Format : std::uint8_t { kBytes, kChars, kBin, kText };
+enum class Format : std::uint8_t { kBytes, kChars, kBin, kText, kChat };
 std::string_view name_of(Format format);
 
 enum class Split : std::uint8_t { kTrain, kValidation };
@@ -44,6 +50,8 @@ struct DataOptions {
   std::int64_t seq_length = 1;   ///< what is shorter than a sequence is joined
   std::string tokenizer{};       ///< a folder; for text, and for bin to show ids as text
   std::int64_t token_bytes = 0;  ///< of bin; 0: as the file says
+  bool separate_documents = false;
+  ChatOptions chat{};
 
   /// For a model that is trained already: only `validation_path`, if it is given, is opened; and
   /// `chars` are these characters, of which text may have fewer but no others.
@@ -51,8 +59,8 @@ struct DataOptions {
   std::vector<char32_t> vocabulary{};  ///< empty: the text's own
 };
 
-/// The tokens [first, first + count) of a file, all in one split, at least seq_length + 1 of them.
-/// No window crosses its ends.
+/// The tokens [first, first + count) of a file, all in one split: at least seq_length + 1 of them, or
+/// one document. No window crosses its ends.
 struct FilePart {
   int file = 0;
   std::int64_t first = 0;
@@ -73,6 +81,10 @@ class Dataset {
   /// Tokens of the text, whether they are in a part or skipped; separators don't count.
   std::int64_t num_tokens(Split split) const { return counts(split).tokens; }
   std::int64_t seq_length() const { return seq_length_; }
+  bool separate_documents() const { return separate_documents_; }
+
+  /// Of chat: what became of the conversations.
+  const ChatCounts& chat_counts() const { return chat_counts_; }
 
   const TokenText& text() const { return *text_; }
   std::int64_t vocab_size() const { return vocab_size_; }
@@ -106,7 +118,9 @@ class Dataset {
   std::vector<FilePart> validation_;
   Counts train_counts_;
   Counts validation_counts_;
+  ChatCounts chat_counts_;
   std::int64_t seq_length_ = 1;
+  bool separate_documents_ = false;
   std::unique_ptr<const TokenText> text_;
   std::int64_t vocab_size_ = 0;
   std::uint64_t fingerprint_ = 0;

@@ -10,15 +10,9 @@
 #include <mutex>
 #include <thread>
 
-#include "core/tensor.h"
+#include "engine/data/batch.h"
 
 namespace sherd::data {
-
-/// Token ids of one micro-batch, i32 [micro_batch_size * seq_length] each.
-struct Batch {
-  Tensor inputs;
-  Tensor targets;
-};
 
 /// Writes a micro-batch into `batch`. Usually `Batcher::fill` of one rank.
 using FillBatch =

@@ -14,7 +14,7 @@ DeviceTraits device_traits(const Recipe& recipe) {
 
 std::shared_ptr<const Machine> choose_machine(const Recipe& recipe) {
   if (device_traits(recipe).kind == DeviceKind::kCpu) return cpu_machine();
-  if (const auto key = key_without_cuda(recipe.model); !key.empty()) {
+  if (const auto key = key_without_cuda(recipe); !key.empty()) {
     throw UsageError(
         "run.device: this machine has a GPU, but what {} asks for has no CUDA kernel yet. Use "
         "run.device: cpu.",

@@ -6,6 +6,7 @@
 #include "engine/launch/system_info.h"
 #include "engine/main/checkpoint_commands.h"
 #include "engine/main/command_line.h"
+#include "engine/main/data_command.h"
 #include "engine/main/failure.h"
 #include "engine/main/init_command.h"
 #include "engine/main/launch_command.h"
@@ -73,6 +74,10 @@ int run(int argc, char** argv) {
       app.add_subcommand("plan", "Say what a recipe needs and sends, and whether it fits");
   add_recipe_arguments(*plan, request)->required();
   const sherd::main::PlanCommand plan_command(*plan, request);
+  CLI::App* data =
+      app.add_subcommand("data", "Print sequences as a run sees them, and what is trained on");
+  add_recipe_arguments(*data, request)->required();
+  const sherd::main::DataCommand data_command(*data, request);
   const sherd::main::CheckpointCommands checkpoints(app);
   const sherd::main::SampleCommand sample_command(app);
   const sherd::main::ScoreCommand score_command(app);
@@ -98,6 +103,7 @@ int run(int argc, char** argv) {
   if (launch_command) return launch_command.run();
   if (*recipe) print_recipe(request, options);
   if (*plan) plan_command.run();
+  if (*data) data_command.run();
   checkpoints.run_chosen();
   if (sample_command) sample_command.run();
   if (score_command) score_command.run();

@@ -167,8 +167,9 @@ void Transformer::attention_backward(std::int64_t block, const BlockParameters& 
                                          .dout = d_attended_TD,
                                          .dropout = attention_dropout(pass, attention_site(block)),
                                          .dqkv = d_qkv_TE,
-                                         .workspace = activations_.workspace});
-  rotate(block, d_qkv_TE, true);
+                                         .workspace = activations_.workspace,
+                                         .documents = pass.documents});
+  rotate(block, d_qkv_TE, true, pass);
   qk_norm_backward(kept, parameters, gradients, d_qkv_TE);
   InputGradient qkv{attention_input(kept), d_qkv_TE, shape_.width, shape_.qkv_width(), branch_TD()};
   qkv.add = shape_.block_form == BlockForm::kParallelOneNorm;  // to the MLP's

@@ -38,8 +38,7 @@ void Transformer::normalise(const Affine& parameters, const Tensor& r_TD, const 
                                    .rstd = site.statistic});
 }
 
-void Transformer::rotate(std::int64_t block, const Tensor& qkv_TE, bool inverse,
-                         std::int64_t first_position) {
+void Transformer::rotate(std::int64_t block, const Tensor& qkv_TE, bool inverse, const Pass& pass) {
   const int table = shape_.layer(block).rotary;
   if (table < 0) return;
   const std::int64_t head_width = shape_.head_width();
@@ -47,8 +46,8 @@ void Transformer::rotate(std::int64_t block, const Tensor& qkv_TE, bool inverse,
   kernels::rotary(
       compute_,
       {shape_.sequences, shape_.seq_length, shape_.query_heads, shape_.kv_heads, head_width,
-       table_SK.part(first_position * head_width, shape_.seq_length * head_width), qkv_TE,
-       inverse});
+       table_SK.part(pass.first_position * head_width, shape_.seq_length * head_width), qkv_TE,
+       inverse, pass.documents.positions});
 }
 
 void Transformer::block_forward(std::int64_t block, const BlockParameters& parameters,
@@ -112,7 +111,7 @@ void Transformer::fill_attention(std::int64_t block, const BlockParameters& para
                                         .mean = site.mean,
                                         .rstd = site.statistic});
   }
-  rotate(block, qkv_TE, false, pass.first_position);
+  rotate(block, qkv_TE, false, pass);
   if (shape_.cached_positions > 0) {
     return kernels::cached_attention(
         compute_, {.shape = shape_.cached_attention(block),
@@ -128,7 +127,8 @@ void Transformer::fill_attention(std::int64_t block, const BlockParameters& para
                                         .dropout = attention_dropout(pass, attention_site(block)),
                                         .out = kept[SiteId::kAttention].output,
                                         .lse = kept[SiteId::kAttention].statistic,
-                                        .workspace = activations_.workspace});
+                                        .workspace = activations_.workspace,
+                                        .documents = pass.documents});
 }
 
 // The attention branch as it joins the residual stream.

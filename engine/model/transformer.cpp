@@ -66,7 +66,8 @@ void Transformer::embed(const EmbeddingParameters& parameters, const Pass& pass)
                               .position_weight = position_weight,
                               .dropout = dropout(pass, embedding_site()),
                               .y = rows(activations_.residual_TD[0], shape_.tokens(), shape_.width),
-                              .scale = static_cast<float>(shape_.embedding_scale)});
+                              .scale = static_cast<float>(shape_.embedding_scale),
+                              .documents = pass.documents});
 }
 
 void Transformer::embed_backward(const EmbeddingParameters& gradients, const Pass& pass) {
@@ -82,7 +83,8 @@ void Transformer::embed_backward(const EmbeddingParameters& gradients, const Pas
                                          .d_position_weight = gradients.position_weight,
                                          .add_to_token_gradient = shape_.tied,
                                          .workspace = activations_.workspace,
-                                         .scale = static_cast<float>(shape_.embedding_scale)});
+                                         .scale = static_cast<float>(shape_.embedding_scale),
+                                         .documents = pass.documents});
 }
 
 void Transformer::final_norm(const HeadParameters& parameters) {

@@ -74,8 +74,7 @@ class Transformer {
                const Tensor& y);
   void normalise(const Affine& parameters, const Tensor& r_TD, const SiteTensors& site,
                  const Tensor& y_TD);
-  void rotate(std::int64_t block, const Tensor& qkv_TE, bool inverse,
-              std::int64_t first_position = 0);
+  void rotate(std::int64_t block, const Tensor& qkv_TE, bool inverse, const Pass& pass);
   void join(const Tensor& residual_TD, const Tensor& branch_TD, const kernels::Dropout& dropout,
             const Tensor& out_TD);
 

@@ -1,4 +1,4 @@
-/// Which models a GPU computes.
+/// What a GPU computes.
 #pragma once
 
 #include <string_view>
@@ -8,6 +8,6 @@
 namespace sherd::engine {
 
 /// The first key that asks for what no CUDA kernel computes; "" if none does.
-std::string_view key_without_cuda(const Recipe::Model& model);
+std::string_view key_without_cuda(const Recipe& recipe);
 
 }  // namespace sherd::engine

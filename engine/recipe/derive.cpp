@@ -35,6 +35,9 @@ void derive_training(Resolution& recipe) {
   Recipe& values = recipe.values();
   recipe.derive("data.validation_fraction", values.data.validation_fraction,
                 values.data.validation_path.empty() ? 0.1 : 0.0);
+  recipe.derive("data.documents", values.data.documents,
+                values.data.format == DataFormat::kChat ? DocumentChoice::kSeparate
+                                                        : DocumentChoice::kJoined);
   recipe.derive("checkpoint.on_interrupt", values.checkpoint.on_interrupt,
                 values.checkpoint.interval > 0);
   recipe.derive("lr_scheduler.decay_steps", values.lr_scheduler.decay_steps,

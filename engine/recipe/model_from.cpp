@@ -81,7 +81,8 @@ bool take_model_from(Resolution& recipe) {
   if (!unused.empty()) recipe.note(fmt::format("{}: not used: {}", config.path, unused));
   auto& data = recipe.values().data;
   const bool has_tokenizer = checkpoint::exists(disk, folder + "/tokenizer.json");
-  const bool is_text = recipe.is_set("data.format") && data.format == DataFormat::kText;
+  const bool is_text = recipe.is_set("data.format") &&
+                       (data.format == DataFormat::kText || data.format == DataFormat::kChat);
   const bool is_bin = recipe.is_set("data.format") && data.format == DataFormat::kBin;
   // Text needs one: if it isn't of a form that we read, whoever opens it says so.
   if (!recipe.is_set(kTokenizer) && (is_text || (is_bin && has_tokenizer))) {

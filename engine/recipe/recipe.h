@@ -44,7 +44,12 @@ inline bool is_gated(ActivationChoice activation) {
   return activation == ActivationChoice::kSwiglu || activation == ActivationChoice::kGeglu;
 }
 enum class OnExceed { kAbort, kWarn };
-enum class DataFormat { kBytes, kChars, kBin, kText };
+enum class DataFormat { kBytes, kChars, kBin, kText, kChat };
+enum class DocumentChoice { kJoined, kSeparate };
+enum class PackingChoice { kBestFit, kNone };
+enum class TrainOnChoice { kAll, kAssistant, kCompletion, kLast };
+enum class UnfitChoice { kDrop, kCut, kError };
+enum class RewrittenChoice { kTrainLast, kError };
 enum class FinalEval { kBatches, kWhole };
 using optim::OptimizerType;
 using sharding::GradSync;
@@ -131,6 +136,10 @@ struct Recipe {
     std::int64_t token_bytes = 0;  ///< 0: by the file
     std::string validation_path;   ///< empty: the last validation_fraction of `path`
     double validation_fraction = 0;
+    DocumentChoice documents = DocumentChoice::kJoined;
+    PackingChoice packing = PackingChoice::kBestFit;
+    UnfitChoice unfit = UnfitChoice::kDrop;
+    RewrittenChoice rewritten_history = RewrittenChoice::kTrainLast;
   } data;
 
   struct Training {
@@ -142,6 +151,7 @@ struct Recipe {
     std::int64_t eval_interval = 0;  ///< 0: only at the end
     std::int64_t eval_batches = 0;   ///< 0: the whole validation split
     FinalEval final_eval = FinalEval::kBatches;
+    TrainOnChoice train_on = TrainOnChoice::kAssistant;
     std::int64_t sample_tokens = 0;  ///< 0: no sample at the end
     std::string sample_prompt;
     double sample_temperature = 0;  ///< 0: always the most likely token

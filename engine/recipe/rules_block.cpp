@@ -84,7 +84,8 @@ void check_rotary(Resolution& recipe) {
 
 }  // namespace
 
-std::string_view key_without_cuda(const Model& model) {
+std::string_view key_without_cuda(const Recipe& recipe) {
+  const Model& model = recipe.model;
   const bool rope = model.positions == PositionChoice::kRope;
   const std::pair<bool, std::string_view> asks[] = {
       {model.activation != ActivationChoice::kGelu && model.activation != ActivationChoice::kSwiglu,
@@ -99,7 +100,8 @@ std::string_view key_without_cuda(const Model& model) {
       {model.residual_scale != 1.0, "model.residual_scale"},
       {model.window != 0, "model.window"},
       {rope && model.rope_fraction != 1.0, "model.rope_fraction"},
-      {rope && model.rope_scaling != RotaryScaling::kNone, "model.rope_scaling"}};
+      {rope && model.rope_scaling != RotaryScaling::kNone, "model.rope_scaling"},
+      {recipe.data.documents == DocumentChoice::kSeparate, "data.documents"}};
   for (const auto& [asked, key] : asks) {
     if (asked) return key;
   }
@@ -119,7 +121,7 @@ void check_block(Resolution& recipe) {
                   "model.norm_bias is true, but rmsnorm has no bias. Use norm: layernorm, or leave "
                   "it out.");
   }
-  const std::string_view key = key_without_cuda(model);
+  const std::string_view key = key_without_cuda(recipe.values());
   if (recipe.values().run.device == DeviceChoice::kCuda && !key.empty()) {
     recipe.refuse(
         {"run.device", key},

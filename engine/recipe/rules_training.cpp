@@ -111,10 +111,18 @@ void check_checkpoints(Resolution& recipe) {
 
 void check_data(Resolution& recipe) {
   const Recipe& values = recipe.values();
-  if (values.data.format == DataFormat::kText && values.data.tokenizer.empty()) {
+  const bool is_chat = values.data.format == DataFormat::kChat;
+  if ((is_chat || values.data.format == DataFormat::kText) && values.data.tokenizer.empty()) {
     recipe.refuse({"data.tokenizer", "data.format"},
-                  "data.format is text, but data.tokenizer is empty; set it to a folder with "
-                  "tokenizer.json.");
+                  "data.format is {}, but data.tokenizer is empty; set it to a folder with "
+                  "tokenizer.json.",
+                  is_chat ? "chat" : "text");
+  }
+  if (is_chat && values.data.documents == DocumentChoice::kJoined) {
+    recipe.refuse(
+        {"data.documents", "data.format"},
+        "data.documents is joined, but conversations (data.format chat) are separate. Use "
+        "separate, or leave it out.");
   }
   if (const std::int64_t width = values.data.token_bytes;
       width != 0 && width != 1 && width != 2 && width != 4 && width != 8) {

@@ -39,6 +39,7 @@ std::string to_json(const StepMetrics& metrics) {
   put(line, "grad_norm", metrics.grad_norm);
   put(line, "lr", metrics.lr);
   line["tokens"] = metrics.tokens;
+  if (metrics.loss_tokens) line["loss_tokens"] = *metrics.loss_tokens;
   put(line, "tokens_per_s", metrics.tokens_per_s);
   put(line, "exposed_comm_ms", metrics.exposed_comm_ms);
   put(line, "comm_cpu_ms", metrics.comm_cpu_ms);

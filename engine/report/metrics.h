@@ -11,7 +11,8 @@
 /// step is 1. A file without the first line is of version 1, in which the first step was 0; a run
 /// that goes on with one writes it anew as version 2.
 ///
-/// With loss scaling a step's line also has "loss_scale":65536.0,"skipped":false; a skipped step
+/// With separate documents a step's line also has "loss_tokens":1513, those that have a target; with
+/// 0 the step updated nothing. With loss scaling a step's line also has "loss_scale":65536.0,"skipped":false; a skipped step
 /// has "skipped":true and "overflow", which names the tensor, the element, the unit and the rank
 /// that owns the slice.
 ///
@@ -36,6 +37,8 @@ struct StepMetrics {
   double grad_norm = 0;
   double lr = 0;
   std::int64_t tokens = 0;  ///< since the start of training, over all ranks
+  /// With separate documents: the tokens of this step that `loss` is the mean over.
+  std::optional<std::int64_t> loss_tokens{};
   double tokens_per_s = 0;
   double exposed_comm_ms = 0;        ///< the compute stream stood still for communication
   double comm_cpu_ms = 0;            ///< processor time that communication took from computing

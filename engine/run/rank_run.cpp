@@ -29,9 +29,12 @@ class RankRun {
                        context.progress),
         feed_(context.options, rank,
               [this](std::int64_t step, std::int64_t micro_step, const data::Batch& batch) {
-                context_.batcher.fill(step, micro_step, rank_.data_index(), batch.inputs,
-                                      batch.targets);
-              }) {}
+                context_.batcher.fill(step, micro_step, rank_.data_index(), batch);
+              }) {
+    training_step_.num_targets = [this](std::int64_t step) {
+      return context_.batcher.num_targets(step);
+    };
+  }
 
   void train() {
     first_step_ = checkpointing_.begin();
@@ -174,6 +177,7 @@ class RankRun {
     line.grad_norm = result.grad_norm;
     line.lr = result.lr;
     line.tokens = (step + 1) * tokens_per_step;
+    if (context_.options.separate_documents) line.loss_tokens = result.num_targets;
     line.tokens_per_s = static_cast<double>(tokens_per_step) / seconds;
     line.exposed_comm_ms = result.exposed_comm_ms;
     line.comm_cpu_ms = result.comm_cpu_ms;
@@ -189,6 +193,10 @@ class RankRun {
     line.total_peak_bytes = rank_.memory->peak_bytes();
     metrics_->write(line);
     if (curves_) curves_->write(line);
+    if (result.num_targets == 0) {
+      context_.progress.message(
+          fmt::format("step {}: skipped, no token of it is trained on", step + 1));
+    }
     if (result.skipped) {
       context_.progress.message(fmt::format("step {}: skipped, overflow at loss scale {}: {}",
                                             step + 1, result.loss_scale, result.overflow));

@@ -215,6 +215,7 @@ void train(const ResolvedRecipe& resolved, std::shared_ptr<const Machine> machin
   for (const std::string& note : resolved.notes) say(note);
   if (const std::string text = unlike_folder(disk, recipe); !text.empty()) say(text);
   say(dataset->summary());
+  if (const std::string text = batcher.summary(); !text.empty()) say(text);
   say(device_line(launch));
   say(memory_table(plan));
   if (too_large) say("warning: " + *too_large);

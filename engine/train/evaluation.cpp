@@ -11,10 +11,9 @@ constexpr std::int64_t kSampledBatches = 20;
 }  // namespace
 
 std::vector<BufferSpec> evaluation_buffers(const TrainingOptions& options, int world_size) {
-  const std::int64_t tokens = options.model.tokens();
-  return {{"evaluation.inputs", Category::kData, DType::kI32, tokens, kEvaluation, true},
-          {"evaluation.targets", Category::kData, DType::kI32, tokens, kEvaluation, true},
-          sharding::Agreement<EvaluationShare>::buffer("evaluation", world_size)};
+  std::vector<BufferSpec> buffers = batch_buffers("evaluation", options, kEvaluation);
+  buffers.push_back(sharding::Agreement<EvaluationShare>::buffer("evaluation", world_size));
+  return buffers;
 }
 
 Evaluation::Evaluation(const TrainingOptions& options, ShardedModel& model,
@@ -23,8 +22,7 @@ Evaluation::Evaluation(const TrainingOptions& options, ShardedModel& model,
       model_(model),
       batcher_(batcher),
       batch_size_(batch_size),
-      inputs_(model.rank(), evaluation_buffers(options, 1)[0]),
-      targets_(model.rank(), evaluation_buffers(options, 1)[1]),
+      batch_(model.rank(), batch_buffers("evaluation", options, kEvaluation)),
       shares_(model.rank(), "evaluation") {
   CHECK(batch_size > 0, "batches of {} sequences", batch_size);
 }
@@ -48,16 +46,17 @@ Evaluation::Mean Evaluation::mean_loss(std::int64_t num_passes, const Fill& fill
   for (std::int64_t pass_index = 0; pass_index < num_passes; ++pass_index) {
     stop = agreed_stop();
     if (stop != StopRequest::kNone) return {};
-    const std::int64_t rows = fill(pass_index);
-    inputs_.to_device(model_.rank().compute());
-    targets_.to_device(model_.rank().compute());
+    const Filled filled = fill(pass_index);
+    batch_.to_device(model_.rank().compute());
     // A rank without rows left still takes part in the gathers.
-    const model::Pass pass{.inputs = inputs_.device(), .targets = targets_.device()};
+    const TokenBatch batch = batch_.device();
+    const model::Pass pass{
+        .inputs = batch.inputs, .targets = batch.targets, .documents = batch.documents};
     model_.parameters().plan(model_.evaluation_uses());
     model_.forward(pass, kEvaluation);
     model_.evaluate_head(pass);
-    model_.add_losses(rows * seq_length, pass_index == 0);
-    own.num_tokens += static_cast<double>(rows * seq_length);
+    model_.add_losses(filled.rows * seq_length, pass_index == 0);
+    own.num_tokens += static_cast<double>(filled.targets);
   }
   if (num_passes > 0) own.loss_sum = model_.loss_sum().numbers();
   if (!model_.rank().contributes_tokens()) own = {};
@@ -83,6 +82,10 @@ std::int64_t Evaluation::num_sampled() const {
   return kSampledBatches * batch_size_;
 }
 
+bool Evaluation::samples_beside(std::int64_t windows) const {
+  return windows == batcher_.num_validation_windows() && !batcher_.dataset().separate_documents();
+}
+
 std::int64_t Evaluation::passes_over(std::int64_t windows) const {
   const std::int64_t at_once = options_.model.sequences * model_.rank().data_degree();
   return (windows + at_once - 1) / at_once;
@@ -91,47 +94,40 @@ std::int64_t Evaluation::passes_over(std::int64_t windows) const {
 std::int64_t Evaluation::num_passes(std::int64_t num_batches) const {
   const std::int64_t windows = num_windows(num_batches);
   if (windows == 0) return 0;
-  return passes_over(windows) +
-         (windows == batcher_.num_validation_windows() ? passes_over(num_sampled()) : 0);
+  return passes_over(windows) + (samples_beside(windows) ? passes_over(num_sampled()) : 0);
 }
 
 // This rank's rows of a pass over so many windows; returns how many there are.
 template <class Fill>
-std::int64_t Evaluation::fill_rows(std::int64_t pass, std::int64_t windows, const Fill& fill) {
+Evaluation::Filled Evaluation::fill_rows(std::int64_t pass, std::int64_t windows,
+                                         const Fill& fill) {
   const std::int64_t rows = options_.model.sequences;
   const std::int64_t first =
       (pass * model_.rank().data_degree() + model_.rank().data_index()) * rows;
   const std::int64_t count = std::clamp<std::int64_t>(windows - first, 0, rows);
-  const std::int64_t tokens = count * options_.model.seq_length;
-  // Rows that nobody counts are computed all the same, so they hold some token.
-  for (const Tensor& all : {inputs_.host(), targets_.host()}) {
-    std::fill_n(all.as<std::int32_t>() + tokens, all.numel - tokens, 0);
-  }
-  if (count > 0) {
-    fill(first, count, inputs_.host().part(0, tokens), targets_.host().part(0, tokens));
-  }
-  return count;
+  fill(first, count, batch_.host());
+  return {count, batcher_.num_validation_targets(first, count)};
 }
 
 EvaluationResult Evaluation::run(std::int64_t num_batches) {
   const std::int64_t windows = num_windows(num_batches);
   const auto in_order = [&](std::int64_t pass) {
     return fill_rows(pass, windows,
-                     [&](std::int64_t first, std::int64_t count, Tensor inputs, Tensor targets) {
-                       batcher_.fill_validation(first, count, inputs, targets);
+                     [&](std::int64_t first, std::int64_t count, const data::Batch& batch) {
+                       batcher_.fill_validation(first, count, batch);
                      });
   };
   const auto sampled = [&](std::int64_t pass) {
     return fill_rows(pass, num_sampled(),
-                     [&](std::int64_t first, std::int64_t count, Tensor inputs, Tensor targets) {
-                       batcher_.fill_validation_sample(batch_size_, first, count, inputs, targets);
+                     [&](std::int64_t first, std::int64_t count, const data::Batch& batch) {
+                       batcher_.fill_validation_sample(batch_size_, first, count, batch);
                      });
   };
   EvaluationResult result;
   const Mean mean = mean_loss(passes_over(windows), in_order, result.stop);
   result.loss = mean.loss;
   result.num_tokens = mean.num_tokens;
-  if (windows == batcher_.num_validation_windows() && result.stop == StopRequest::kNone) {
+  if (samples_beside(windows) && result.stop == StopRequest::kNone) {
     result.loss_20_batches = mean_loss(passes_over(num_sampled()), sampled, result.stop).loss;
   }
   return result;

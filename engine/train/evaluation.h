@@ -6,6 +6,7 @@
 
 #include "core/exact_sum.h"
 #include "engine/data/batcher.h"
+#include "engine/train/batch_buffers.h"
 #include "engine/train/sharded_model.h"
 #include "engine/train/stop_request.h"
 #include "sharding/mesh/exchange.h"
@@ -13,10 +14,10 @@
 namespace sherd::engine {
 
 struct EvaluationResult {
-  double loss = 0.0;  ///< mean over `num_tokens`
+  double loss = 0.0;  ///< mean over `num_tokens`, those that have a target
   std::int64_t num_tokens = 0;
   /// nanoGPT's estimate beside it: 20 batches of windows that start anywhere in the split. Only
-  /// where `loss` covers the whole split.
+  /// where `loss` covers the whole split, and documents are joined.
   std::optional<double> loss_20_batches;
   /// Some rank was asked to stop, so all ranks did, and the figures above mean nothing.
   StopRequest stop = StopRequest::kNone;
@@ -47,29 +48,33 @@ class Evaluation {
   std::int64_t num_passes(std::int64_t num_batches) const;
 
   /// Room for one micro-batch of tokens: [T] i32 each, in kEvaluation.
-  const sharding::MirroredBuffer& inputs() const { return inputs_; }
+  const sharding::MirroredBuffer& inputs() const { return batch_.inputs(); }
 
  private:
   struct Mean {
     double loss = 0.0;
     std::int64_t num_tokens = 0;
   };
-  /// Adds this rank's token losses; `fill` writes one micro-batch and says how many of its rows
-  /// count.
+  /// Rows of a pass that count, and their tokens that have a target.
+  struct Filled {
+    std::int64_t rows = 0, targets = 0;
+  };
+  /// Adds this rank's token losses; `fill` writes one micro-batch.
   template <class Fill>
   Mean mean_loss(std::int64_t num_passes, const Fill& fill, StopRequest& stop);
   StopRequest agreed_stop();
   std::int64_t num_windows(std::int64_t num_batches) const;
   std::int64_t num_sampled() const;
+  bool samples_beside(std::int64_t windows) const;
   std::int64_t passes_over(std::int64_t windows) const;
   template <class Fill>
-  std::int64_t fill_rows(std::int64_t pass, std::int64_t windows, const Fill& fill);
+  Filled fill_rows(std::int64_t pass, std::int64_t windows, const Fill& fill);
 
   const TrainingOptions& options_;
   ShardedModel& model_;
   const data::Batcher& batcher_;
   std::int64_t batch_size_;
-  sharding::MirroredBuffer inputs_, targets_;
+  BatchBuffers batch_;
   sharding::Agreement<EvaluationShare> shares_;
 };
 

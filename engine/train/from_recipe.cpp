@@ -15,12 +15,20 @@ data::Format data_format(DataFormat format) {
       return data::Format::kBin;
     case DataFormat::kText:
       return data::Format::kText;
+    case DataFormat::kChat:
+      return data::Format::kChat;
   }
   CHECK(false, "unknown data format");
   __builtin_unreachable();
 }
 
 }  // namespace
+
+// The recipe's choices are in the order of the data room's.
+static_assert(static_cast<int>(TrainOnChoice::kLast) == static_cast<int>(data::TrainOn::kLast));
+static_assert(static_cast<int>(UnfitChoice::kError) == static_cast<int>(data::Unfit::kError));
+static_assert(static_cast<int>(RewrittenChoice::kError) ==
+              static_cast<int>(data::RewrittenHistory::kError));
 
 TrainingOptions training_options(const Recipe& recipe) {
   TrainingOptions options;
@@ -35,6 +43,7 @@ TrainingOptions training_options(const Recipe& recipe) {
   options.gather = {static_cast<int>(zero.prefetch_depth), zero.reshard_after_forward};
   options.num_micro_steps = static_cast<int>(recipe.training.gradient_accumulation_steps);
   options.seed = recipe.run.seed;
+  options.separate_documents = recipe.data.documents == DocumentChoice::kSeparate;
 
   const Recipe::Optimizer& optimizer = recipe.optimizer;
   options.optimizer = {.type = optimizer.type,
@@ -71,7 +80,11 @@ data::DataOptions data_options(const Recipe& recipe) {
           .vocab_size = recipe.model.vocab_size,
           .seq_length = recipe.training.seq_length,
           .tokenizer = recipe.data.tokenizer,
-          .token_bytes = recipe.data.token_bytes};
+          .token_bytes = recipe.data.token_bytes,
+          .separate_documents = recipe.data.documents == DocumentChoice::kSeparate,
+          .chat = {static_cast<data::TrainOn>(recipe.training.train_on),
+                   static_cast<data::Unfit>(recipe.data.unfit),
+                   static_cast<data::RewrittenHistory>(recipe.data.rewritten_history)}};
 }
 
 data::BatchShape batch_shape(const Recipe& recipe) {
@@ -80,7 +93,9 @@ data::BatchShape batch_shape(const Recipe& recipe) {
           .num_micro_steps = recipe.training.gradient_accumulation_steps,
           .world = mesh_of(recipe).degree(sharding::data_axes()),
           .num_replicas = static_cast<int>(recipe.parallelism.data_parallel_replicate_degree),
-          .seed = recipe.run.seed};
+          .seed = recipe.run.seed,
+          .packing = recipe.data.packing == PackingChoice::kBestFit ? data::Packing::kBestFit
+                                                                    : data::Packing::kNone};
 }
 
 }  // namespace sherd::engine

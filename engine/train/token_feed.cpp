@@ -3,13 +3,9 @@
 namespace sherd::engine {
 
 std::vector<BufferSpec> batch_buffers(const TrainingOptions& options) {
-  std::vector<BufferSpec> buffers;
-  for (const int index : {0, 1}) {
-    for (const char* kind : {"inputs", "targets"}) {
-      buffers.push_back({fmt::format("batch.{}.{}", index, kind), Category::kData, DType::kI32,
-                         options.model.tokens(), kAlways, true});
-    }
-  }
+  std::vector<BufferSpec> buffers = batch_buffers("batch.0", options, kAlways);
+  const std::vector<BufferSpec> second = batch_buffers("batch.1", options, kAlways);
+  buffers.insert(buffers.end(), second.begin(), second.end());
   return buffers;
 }
 
@@ -22,10 +18,10 @@ TokenFeed::TokenFeed(const TrainingOptions& options, const sharding::Rank& rank,
              .world = rank.data_degree(),
              .num_replicas = rank.mesh.degree(sharding::kReplicateAxis)},
       fill_(std::move(fill)) {
-  const std::vector<BufferSpec> buffers = batch_buffers(options);
   for (std::size_t i = 0; i < places_.size(); ++i) {
-    places_[i] = {
-        {rank, buffers[2 * i]}, {rank, buffers[2 * i + 1]}, rank.make_event(), rank.make_event()};
+    places_[i] = {{rank, batch_buffers(fmt::format("batch.{}", i), options, kAlways)},
+                  rank.make_event(),
+                  rank.make_event()};
   }
   if (rank.separate_memory()) copies_ = rank.make_stream(StreamPurpose::kCopy, "tokens");
 }
@@ -33,7 +29,7 @@ TokenFeed::TokenFeed(const TrainingOptions& options, const sharding::Rank& rank,
 void TokenFeed::start(std::int64_t step) {
   first_ = next_ = brought_ = step * num_micro_steps_;
   prefetcher_.emplace(fill_, step, num_micro_steps_,
-                      std::array{places_[0].host(), places_[1].host()});
+                      std::array{places_[0].batch.host(), places_[1].batch.host()});
 }
 
 TokenBatch TokenFeed::next(std::int64_t step, std::int64_t micro_step) {
@@ -48,22 +44,25 @@ TokenBatch TokenFeed::tokens(std::int64_t step, std::int64_t micro_step) {
   ++next_;
   if (!copies_) {
     const data::Batch batch = prefetcher_->next();
-    return {.inputs = batch.inputs, .targets = batch.targets};
+    CHECK(batch.inputs.data == place_of(number).batch.host().inputs.data,
+          "batch {} in the other's place", number);
+    return place_of(number).batch.device();
   }
   rank_.compute().record(*place_of(number + 1).computed);  // the batch before this one
   if (brought_ == number) bring(number);
   if (prefetcher_->has_next()) bring(number + 1);
   rank_.compute().wait(*place_of(number).copied);
-  return place_of(number).device();
+  return place_of(number).batch.device();
 }
 
 void TokenFeed::bring(std::int64_t number) {
   copies_->synchronize();  // the batch before it has left the host's memory
   const data::Batch batch = prefetcher_->next();
   const Place& place = place_of(number);
-  CHECK(batch.inputs.data == place.inputs.host().data, "batch {} in the other's place", number);
+  CHECK(batch.inputs.data == place.batch.host().inputs.data, "batch {} in the other's place",
+        number);
   copies_->wait(*place.computed);
-  place.to_device(*copies_);
+  place.batch.to_device(*copies_);
   copies_->record(*place.copied);
   brought_ = number + 1;
 }
@@ -72,9 +71,9 @@ TokenBatch TokenFeed::make_anew(std::int64_t step, std::int64_t micro_step) {
   prefetcher_.reset();
   if (copies_) copies_->synchronize();
   rank_.compute().synchronize();
-  fill_(step, micro_step, places_[0].host());
-  places_[0].to_device(rank_.compute());
-  return places_[0].device();
+  fill_(step, micro_step, places_[0].batch.host());
+  places_[0].batch.to_device(rank_.compute());
+  return places_[0].batch.device();
 }
 
 }  // namespace sherd::engine

@@ -14,12 +14,11 @@
 
 #include "engine/data/batcher.h"
 #include "engine/data/prefetcher.h"
-#include "engine/train/training_step.h"
-#include "sharding/mesh/mirrored_buffer.h"
+#include "engine/train/batch_buffers.h"
 
 namespace sherd::engine {
 
-/// The two micro-batches of tokens, inputs and targets each, that are filled in turn.
+/// The two micro-batches that are filled in turn.
 std::vector<BufferSpec> batch_buffers(const TrainingOptions& options);
 
 class TokenFeed {
@@ -37,15 +36,8 @@ class TokenFeed {
  private:
   /// One of the two places for a batch.
   struct Place {
-    sharding::MirroredBuffer inputs, targets;
+    BatchBuffers batch;
     std::unique_ptr<Event> copied, computed;
-
-    data::Batch host() const { return {inputs.host(), targets.host()}; }
-    TokenBatch device() const { return {.inputs = inputs.device(), .targets = targets.device()}; }
-    void to_device(Stream& stream) const {
-      inputs.to_device(stream);
-      targets.to_device(stream);
-    }
   };
   const Place& place_of(std::int64_t number) const {
     return places_[static_cast<std::size_t>((number - first_) % 2)];

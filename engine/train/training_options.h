@@ -20,6 +20,7 @@ struct TrainingOptions {
   sharding::GatherOptions gather;
   int num_micro_steps = 1;
   std::uint64_t seed = 0;
+  bool separate_documents = false;  ///< batches say where documents lie
 
   optim::LossScaling loss_scaling;
   optim::OptimizerOptions optimizer;
@@ -28,8 +29,8 @@ struct TrainingOptions {
 
   std::int64_t staging_bytes = 0;  ///< of a rank's checkpoints, at most; 0: all that it saves
 
-  /// Tokens of one step over all ranks: what the loss is divided by, once. `data_degree` is the
-  /// number of parts into which ranks divide a batch (Rank::data_degree).
+  /// Tokens of one step over all ranks: what the loss is divided by, once, where all of them have a
+  /// target. `data_degree` is the number of parts into which ranks divide a batch (Rank::data_degree).
   std::int64_t tokens_per_step(int data_degree) const {
     return model.tokens() * num_micro_steps * data_degree;
   }

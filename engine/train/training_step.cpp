@@ -58,10 +58,11 @@ TrainingStep::TrainingStep(const TrainingOptions& options, ShardedModel& model)
 
 StepResult TrainingStep::run(std::int64_t step, const NextBatch& next_batch, StopRequest asked) {
   accumulate_gradients(step, next_batch);
-  const StepStats stats = reduce_step_stats(asked);
+  const StepStats stats = reduce_step_stats(step, asked);
   StepResult result = stats.result;
   result.lr = optim::learning_rate(options_.lr_schedule, step);
   result.loss_scale = scaler_.scale();
+  if (stats.finite && result.num_targets == 0) return result;
   if (stats.finite) {
     update(step, stats.gradient_scale);
     scaler_.clean_step();
@@ -90,6 +91,10 @@ void TrainingStep::skip(StepResult& result) {
   scaler_.skipped_step();
 }
 
+std::int64_t TrainingStep::targets_of(std::int64_t step) const {
+  return num_targets ? num_targets(step) : options_.tokens_per_step(rank_.data_degree());
+}
+
 // The step's gradient on every rank's slices, and the sum of this rank's token losses.
 void TrainingStep::accumulate_gradients(std::int64_t step, const NextBatch& next_batch) {
   std::vector<int> uses;
@@ -110,15 +115,15 @@ void TrainingStep::accumulate_gradients(std::int64_t step, const NextBatch& next
 }
 
 model::Pass TrainingStep::pass_of(std::int64_t step, const TokenBatch& batch) const {
-  return {
-      .inputs = batch.inputs,
-      .targets = batch.targets,
-      .training = true,
-      .seed = options_.seed,
-      .step = static_cast<std::uint32_t>(step),
-      .first_row = batch.first_row,
-      .gradient_scale = static_cast<float>(
-          scaler_.scale() / static_cast<double>(options_.tokens_per_step(rank_.data_degree())))};
+  return {.inputs = batch.inputs,
+          .targets = batch.targets,
+          .documents = batch.documents,
+          .training = true,
+          .seed = options_.seed,
+          .step = static_cast<std::uint32_t>(step),
+          .first_row = batch.first_row,
+          .gradient_scale = static_cast<float>(
+              scaler_.scale() / static_cast<double>(std::max<std::int64_t>(targets_of(step), 1)))};
 }
 
 TrainingStep::RankStats TrainingStep::own_stats(StopRequest asked) {
@@ -138,7 +143,7 @@ TrainingStep::RankStats TrainingStep::own_stats(StopRequest asked) {
 }
 
 // Every rank adds the same numbers, so every rank decides alike.
-TrainingStep::StepStats TrainingStep::reduce_step_stats(StopRequest asked) {
+TrainingStep::StepStats TrainingStep::reduce_step_stats(std::int64_t step, StopRequest asked) {
   TraceSpan span(rank_.compute(), "step stats");
   rank_.memory->enter(kUpdate);
   ExactSum sum_of_squares, total_loss;
@@ -153,8 +158,9 @@ TrainingStep::StepStats TrainingStep::reduce_step_stats(StopRequest asked) {
         std::max(result.stop, static_cast<StopRequest>(static_cast<int>(of_rank.stop_request)));
   }
   stats.norm = static_cast<float>(std::sqrt(sum_of_squares.value()) / scaler_.scale());
+  result.num_targets = targets_of(step);
   stats.loss =
-      total_loss.value() / static_cast<double>(options_.tokens_per_step(rank_.data_degree()));
+      total_loss.value() / static_cast<double>(std::max<std::int64_t>(result.num_targets, 1));
   stats.finite = std::isfinite(stats.norm) && std::isfinite(stats.loss);
   stats.gradient_scale =
       static_cast<float>(optim::clip_scale(stats.norm, options_.max_norm) / scaler_.scale());

@@ -10,6 +10,7 @@
 #include "engine/train/diagnosis.h"
 #include "engine/train/sharded_model.h"
 #include "engine/train/stop_request.h"
+#include "kernels/documents.h"
 #include "optim/clip.h"
 #include "sharding/mesh/exchange.h"
 
@@ -17,7 +18,7 @@ namespace sherd::engine {
 
 /// What every rank knows after a step, the same on all of them.
 struct StepResult {
-  double loss = 0.0;       ///< mean over the tokens of the whole step
+  double loss = 0.0;       ///< mean over the tokens of the whole step that have a target
   float grad_norm = 0.0f;  ///< before clipping
   double lr = 0.0;
   double exposed_comm_ms =
@@ -25,14 +26,16 @@ struct StepResult {
   double comm_cpu_ms = 0.0;  ///< of the rank whose communication workers used most processor time
   /// What some rank was asked for: all stop after this step.
   StopRequest stop = StopRequest::kNone;
-  bool skipped = false;     ///< the gradient overflowed: no update, a lower loss scale
-  double loss_scale = 1.0;  ///< of this step
-  std::string overflow;     ///< of a skipped step: the first non-finite gradient
+  std::int64_t num_targets = 0;  ///< over which the loss is the mean; 0: nothing was updated
+  bool skipped = false;          ///< the gradient overflowed: no update, a lower loss scale
+  double loss_scale = 1.0;       ///< of this step
+  std::string overflow;          ///< of a skipped step: the first non-finite gradient
 };
 
 /// A rank's micro-batch, i32 [T] each.
 struct TokenBatch {
   ConstTensor inputs, targets;
+  kernels::Documents documents{};
   std::int64_t first_row = 0;  ///< the place of its first sequence in the step's batch
 };
 /// Gives the rank's micro-batches, each valid until the next call.
@@ -58,6 +61,11 @@ class TrainingStep {
   ///          first such value arose. TrainingError if the scaler gives up (optim/loss_scaler.h).
   StepResult run(std::int64_t step, const NextBatch& next_batch,
                  StopRequest asked = StopRequest::kNone);
+
+  /// How many tokens of a step have a target, over all ranks and micro-steps: what the loss is divided
+  /// by, known before the step and on every rank the same. Without it, all have one. A step without any
+  /// updates nothing.
+  std::function<std::int64_t(std::int64_t step)> num_targets;
 
   /// Called before the parameters and moments of a step change (not if it is skipped). Checkpointing waits
   /// there until its snapshot is taken.
@@ -95,9 +103,10 @@ class TrainingStep {
     StepResult result;
   };
 
+  std::int64_t targets_of(std::int64_t step) const;
   void accumulate_gradients(std::int64_t step, const NextBatch& next_batch);
   RankStats own_stats(StopRequest asked);
-  StepStats reduce_step_stats(StopRequest asked);
+  StepStats reduce_step_stats(std::int64_t step, StopRequest asked);
   void update(std::int64_t step, float gradient_scale);
   void skip(StepResult& result);
   [[noreturn]] void explain_non_finite(std::int64_t step, const NextBatch& next_batch,

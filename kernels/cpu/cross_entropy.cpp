@@ -1,4 +1,5 @@
 // T tokens, V vocabulary.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -141,6 +142,11 @@ void cross_entropy(ThreadTeam& team, const CrossEntropy& args) {
     T* logits_TV = args.logits.as<T>();
     const auto all_rows = [&](const auto& form) {
       parallel_rows(team, args.tokens, V, [&](std::int64_t t) {
+        if (targets_T[t] == kNoTarget) {
+          if (args.gradient) std::fill_n(logits_TV + t * V, V, T{});
+          args.losses.as<float>()[t] = 0.0f;
+          return;
+        }
         const std::int64_t target = checked_token(targets_T[t], V);
         args.losses.as<float>()[t] = cross_entropy_row(logits_TV + t * V, V, target, form, args);
       });

@@ -39,8 +39,10 @@ void rotate(ThreadTeam& team, const Rotary& args) {
   const float sign = args.inverse ? -1.0f : 1.0f;
   T* qkv = args.qkv.as<T>();
   const auto* table = args.table.as<float>();
+  const auto* token_positions = args.token_positions.as<std::int32_t>();
   parallel_rows(team, args.sequences * args.positions, row_width, [=, &args](std::int64_t row) {
-    const float* cosine = table + row % args.positions * width;
+    const float* cosine =
+        table + (token_positions ? token_positions[row] : row % args.positions) * width;
     for (std::int64_t head = 0; head < rotated_heads; ++head) {
       rotate_head(qkv + row * row_width + head * width, half, cosine, cosine + half, sign);
     }

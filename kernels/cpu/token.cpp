@@ -18,6 +18,7 @@ void embed(ThreadTeam& team, const EmbeddingForward& args) {
   const auto* tokens_T = args.tokens.as<std::int32_t>();
   const T* token_weight_VD = args.token_weight.as<T>();
   const T* position_weight_SD = args.position_weight.as<T>();
+  const auto* positions_T = args.documents.positions.as<std::int32_t>();
   T* y_TD = args.y.as<T>();
   parallel_rows(team, args.sequences * args.positions, D, [&](std::int64_t t) {
     const T* token_D = token_weight_VD + checked_token(tokens_T[t], args.vocab_size) * D;
@@ -26,7 +27,8 @@ void embed(ThreadTeam& team, const EmbeddingForward& args) {
       const float* token = load_block(token_D + d, count, token_scratch);
       float* y = block_target(y_TD + t * D + d, y_scratch);
       if (position_weight_SD) {
-        const T* position_D = position_weight_SD + t % args.positions * D;
+        const std::int64_t s = positions_T ? positions_T[t] : t % args.positions;
+        const T* position_D = position_weight_SD + s * D;
         const float* position = load_block(position_D + d, count, position_scratch);
 #pragma omp simd
         for (int i = 0; i < count; ++i) y[i] = args.scale * token[i] + position[i];
@@ -105,16 +107,26 @@ void sum_by_token(ThreadTeam& team, const EmbeddingBackward& args) {
   });
 }
 
+// The tokens at position s of their row or document, in order.
+template <class Visit>
+void for_each_token_at(const EmbeddingBackward& args, std::int64_t s, const Visit& visit) {
+  const std::int64_t S = args.positions;
+  const auto* starts = args.documents.starts.as<std::int32_t>();
+  const auto* lengths = args.documents.lengths.as<std::int32_t>();
+  for (std::int64_t i = 0; args.documents && i < args.documents.count(); ++i) {
+    if (s < lengths[i]) visit(starts[i] + s);
+  }
+  for (std::int64_t b = 0; !args.documents && s < S && b < args.sequences; ++b) visit(b * S + s);
+}
+
 template <class T, class G>
 void sum_by_position(ThreadTeam& team, const EmbeddingBackward& args) {
-  const std::int64_t S = args.positions, D = args.width;
+  const std::int64_t D = args.width;
   G* gradient_SD = args.d_position_weight.as<G>();
   parallel_rows(team, args.position_rows, D * args.sequences, [&](std::int64_t s) {
     for_each_block(0, D, [&](std::int64_t d, int count) {
       float sum[kBlock] = {};
-      for (std::int64_t b = 0; s < S && b < args.sequences; ++b) {
-        add_masked<T>(args, b * S + s, d, count, sum);
-      }
+      for_each_token_at(args, s, [&](std::int64_t t) { add_masked<T>(args, t, d, count, sum); });
       narrow(sum, gradient_SD + s * D + d, count);
     });
   });

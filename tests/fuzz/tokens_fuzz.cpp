@@ -27,7 +27,7 @@ void use(Bytes bytes) {
     return Tensor{ids.data(), DType::kI32, std::ssize(ids)};
   };
   for (std::int64_t step = 0; step < 3; ++step) {
-    batcher.fill(step, 0, static_cast<int>(step % 2), tensor(inputs), tensor(targets));
+    batcher.fill(step, 0, static_cast<int>(step % 2), {tensor(inputs), tensor(targets)});
     for (const std::int32_t id : inputs) {
       demand(id >= 0 && id < dataset->vocab_size(), "ids are in the vocabulary");
     }

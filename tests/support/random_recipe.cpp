@@ -50,24 +50,31 @@ class LegalRecipe {
   void maybe(std::string_view key, std::int64_t value) { maybe(key, std::to_string(value)); }
 
   void text() {
-    const std::string format = random_.one_of({"bytes", "chars", "bin", "text"});
+    const std::string format = random_.one_of({"bytes", "chars", "bin", "text", "chat"});
     set("data.format", format);
-    const bool words = format == "bytes" || format == "text";
-    const std::string file = words ? "bytes" : format;
-    const bool folder = words && random_.chance(0.5);
-    set("data.path", quoted(folder_.file(folder ? "texts" : file + ".txt")));
+    const bool words = format == "bytes" || format == "text" || format == "chat";
+    const std::string file = format == "chat" ? "chat" : words ? "bytes" : format;
+    const std::string ending = format == "chat" ? ".jsonl" : ".txt";
+    const bool folder = words && format != "chat" && random_.chance(0.5);
+    set("data.path", quoted(folder_.file(folder ? "texts" : file + ending)));
+    // Raw tokens don't say where documents end, and conversations are documents.
+    if (format == "bin") maybe("data.documents", "joined");
+    if (format == "chat") maybe("data.documents", "separate");
+    if (format == "chat") set("training.train_on", "all");
+    if (format == "chat") set("data.unfit", "cut");
     set("model.vocab_size", format == "chars"   ? kCharacters
                             : format == "bytes" ? random_.whole(128, 300)
-                            : format == "text"  ? random_.whole(kTokenizerSize, 300)
+                            : words             ? random_.whole(kTokenizerSize, 300)
                                                 : random_.whole(kLargestId + 1, 300));
     leave("data.tokenizer");
     if (format == "text") set("data.tokenizer", quoted(folder_.file("tokenizer")));
+    if (format == "chat") set("data.tokenizer", quoted(folder_.file("chat_tokenizer")));
     leave("data.token_bytes");
     if (format == "bin") maybe("data.token_bytes", 2);  // of raw files, as these are
     leave("data.validation_path");
     leave("data.validation_fraction");
     if (random_.chance(0.3)) {
-      set("data.validation_path", quoted(folder_.file(file + ".validation.txt")));
+      set("data.validation_path", quoted(folder_.file(file + ".validation" + ending)));
     } else {
       maybe("data.validation_fraction", random_.one_of({"0", "0.1", "0.3"}));
     }
@@ -99,7 +106,8 @@ class LegalRecipe {
     maybe("model.num_kv_heads", kv_heads);
     maybe("model.ffn_hidden_size", random_.whole(1, 100));
     block(heads);
-    length_ = random_.whole(1, 33);
+    const bool is_chat = settings_.at("data.format") == "chat";  // cut to one token, nothing is left
+    length_ = random_.whole(is_chat ? 2 : 1, 33);
     set("training.seq_length", length_);
     maybe("model.max_seq_length", random_.whole(length_, length_ + 9));
   }
@@ -270,6 +278,7 @@ Settings broken_rule(const Settings& legal, Random& random) {
       {{"data.validation_fraction", "0.5"}, {"data.validation_path", "some.txt"}},
       {{"data.token_bytes", "3"}},
       {{"data.format", "text"}, {"data.tokenizer", "\"\""}},
+      {{"data.format", "chat"}, {"data.documents", "joined"}},
       {{"metrics.trace_steps", "[1, 99]"}},
       {{"checkpoint.keep_best", "1"}, {"training.eval_interval", "0"}},
       {{"checkpoint.staging_mib", "3"}},
@@ -310,6 +319,18 @@ void write_recipe_data(const test::TempFolder& folder) {
     folder.write(std::string("bin") + ending, ids + std::string(ending[1] == 'v' ? 2 : 4, '\0'));
   }
   folder.write("tokenizer/tokenizer.json", test::small_tokenizer().dump());
+  folder.write("chat_tokenizer/tokenizer.json", test::small_tokenizer().dump());
+  folder.write("chat_tokenizer/chat_template.jinja",
+               "{% for m in messages %}{{ m.content }}<|end|>{% endfor %}");
+  for (const char* ending : {".jsonl", ".validation.jsonl"}) {
+    std::string lines;
+    for (std::size_t i = 0; i < 60; ++i) {
+      const nlohmann::json line = {{"instruction", bytes.substr(i, i % 7)},
+                                   {"output", bytes.substr(i, 2 + i % 11)}};
+      lines += line.dump() + "\n";
+    }
+    folder.write(std::string("chat") + ending, lines);
+  }
   folder.write("texts/a.txt", bytes.substr(0, 1500));
   folder.write("texts/below/b.txt", bytes.substr(700));
 }

@@ -65,6 +65,9 @@ class IntegerFile final : public TokenFile {
     }
     if (!all_known) throw_first_bad(first, count);
   }
+  std::vector<std::int64_t> document_ends() const override {
+    return read_document_ends(*file_, layout_);
+  }
 
  private:
   static constexpr std::int64_t kWidth = sizeof(T);
@@ -123,6 +126,11 @@ class DecodedFile final : public TokenFile {
 };
 
 }  // namespace
+
+void TokenFile::read_trained(std::int64_t first, std::int64_t count, std::uint8_t* trained) const {
+  check_range(*this, first, count);
+  std::fill_n(trained, count, std::uint8_t{1});
+}
 
 void check_range(const TokenFile& file, std::int64_t first, std::int64_t count) {
   CHECK(first >= 0 && count >= 0 && first <= file.num_tokens() - count,

@@ -17,6 +17,8 @@ static_assert(std::endian::native == std::endian::little);
 constexpr std::string_view kMagic = "SHERDTOK";
 constexpr std::string_view kMegatronMagic{"MMIDIDX\0\0", 9};
 constexpr std::int64_t kLlmHeaderBytes = 1024;
+// Magic 9, version 8, type 1, sequences 8, documents 8.
+constexpr std::int64_t kMegatronFixed = 34;
 
 using Bytes = std::span<const std::uint8_t>;
 
@@ -74,7 +76,7 @@ TokenLayout sherd_layout(const MappedFile& file) {
   if (header.ends_offset() + 8 * header.num_documents != std::ssize(bytes))
     throw_cut(file, "Sherd");
   check_ends(file, bytes.subspan(static_cast<std::size_t>(header.ends_offset())), num_tokens);
-  return {kTokenHeaderBytes, header.num_tokens, width, header};
+  return {kTokenHeaderBytes, header.num_tokens, width, header, DocumentEnds::kHeader};
 }
 
 TokenLayout llm_c_layout(const MappedFile& file, std::int64_t width) {
@@ -125,7 +127,7 @@ std::int64_t megatron_width(const MappedFile& index, int type) {
 
 /// Sequences must lie one behind the other and fill the file.
 TokenLayout megatron_layout(const MappedFile& file, const MappedFile& index) {
-  constexpr std::int64_t kFixed = 34;  // magic 9, version 8, type 1, sequences 8, documents 8
+  constexpr std::int64_t kFixed = kMegatronFixed;
   const Bytes bytes = index.bytes();
   if (std::ssize(bytes) < kFixed) throw_cut(index, "Megatron");
   const auto version = number<std::uint64_t>(bytes, 9);
@@ -155,7 +157,32 @@ TokenLayout megatron_layout(const MappedFile& file, const MappedFile& index) {
     throw DataError("{}: has {} bytes, but its index {} describes {}.", file.path(),
                     file.bytes().size(), index.path(), end);
   }
-  return {0, end / width, width};
+  return {0, end / width, width, {}, DocumentEnds::kMegatron};
+}
+
+// Document indices count sequences: the first is 0, each begins a document, the last ends all.
+std::vector<std::int64_t> megatron_ends(const MappedFile& index) {
+  const Bytes bytes = index.bytes();
+  const auto num_sequences = number<std::int64_t>(bytes, 18);
+  const auto num_documents = number<std::int64_t>(bytes, 26);
+  std::vector<std::int64_t> ends;
+  std::int64_t sequence = 0, token = 0;
+  for (std::int64_t i = 1; i < num_documents; ++i) {
+    const auto end = number<std::int64_t>(bytes, kMegatronFixed + 12 * num_sequences + 8 * i);
+    if (end < sequence || end > num_sequences) {
+      throw DataError("{}: document {} ends at sequence {} of {}.", index.path(), i - 1, end,
+                      num_sequences);
+    }
+    for (; sequence < end; ++sequence) {
+      token += number<std::int32_t>(bytes, kMegatronFixed + 4 * sequence);
+    }
+    ends.push_back(token);
+  }
+  if (sequence < num_sequences) {
+    throw DataError("{}: its documents end at sequence {} of {}.", index.path(), sequence,
+                    num_sequences);
+  }
+  return ends;
 }
 
 TokenLayout raw_layout(const MappedFile& file, std::int64_t width) {
@@ -247,13 +274,34 @@ TokenLayout read_token_layout(const MappedFile& file, std::int64_t token_bytes) 
     throw DataError("{}: datatrove's files don't say how wide a token is; set data.token_bytes.",
                     file.path());
   }
-  const TokenLayout layout = raw_layout(file, token_bytes == 0 ? 2 : token_bytes);
+  TokenLayout layout = raw_layout(file, token_bytes == 0 ? 2 : token_bytes);
   if (layout.token_bytes == 2) check_width(file, layout);
   if (ends) {
     if (ends->bytes().size() % 8 != 0) throw_cut(*ends, "datatrove");
     check_ends(*ends, ends->bytes(), static_cast<std::uint64_t>(layout.num_tokens));
+    layout.ends = DocumentEnds::kDatatrove;
   }
   return layout;
+}
+
+std::vector<std::int64_t> read_document_ends(const MappedFile& file, const TokenLayout& layout) {
+  const std::string& path = file.path();
+  const auto read = [](Bytes bytes) {
+    std::vector<std::int64_t> ends(bytes.size() / 8);
+    std::memcpy(ends.data(), bytes.data(), 8 * ends.size());
+    return ends;
+  };
+  switch (layout.ends) {
+    case DocumentEnds::kHeader:
+      return read(file.bytes().subspan(static_cast<std::size_t>(layout.header->ends_offset())));
+    case DocumentEnds::kMegatron:
+      return megatron_ends(MappedFile(path.substr(0, path.size() - 4) + ".idx"));
+    case DocumentEnds::kDatatrove:
+      return read(MappedFile(path + ".index").bytes());
+    case DocumentEnds::kNobody:
+      return {};
+  }
+  return {};
 }
 
 }  // namespace sherd::data

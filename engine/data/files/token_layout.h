@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "engine/data/mapped_file.h"
 
@@ -42,11 +43,15 @@ struct TokenHeader {
   std::int64_t ends_offset() const;
 };
 
+/// Who says where documents end.
+enum class DocumentEnds : std::uint8_t { kNobody, kHeader, kMegatron, kDatatrove };
+
 struct TokenLayout {
   std::int64_t offset = 0;  ///< of the first token, in bytes
   std::int64_t num_tokens = 0;
   std::int64_t token_bytes = 2;         ///< 1, 2, 4 or 8
   std::optional<TokenHeader> header{};  ///< Sherd's own
+  DocumentEnds ends = DocumentEnds::kNobody;
 };
 
 /// `token_bytes`: what the user says, 0 if nothing.
@@ -54,5 +59,9 @@ struct TokenLayout {
 ///          that isn't one of tokens, a width that contradicts the file, a raw file of one width that
 ///          looks like the other.
 TokenLayout read_token_layout(const MappedFile& file, std::int64_t token_bytes);
+
+/// The token behind each document's last; empty if nobody says.
+/// Errors   DataError: an index of documents that doesn't fit its sequences
+std::vector<std::int64_t> read_document_ends(const MappedFile& file, const TokenLayout& layout);
 
 }  // namespace sherd::data

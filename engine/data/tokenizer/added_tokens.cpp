@@ -92,7 +92,7 @@ std::int32_t AddedTokenFinder::match(std::string_view text, std::size_t begin,
 void AddedTokenFinder::split(
     std::string_view text, SpecialTokens policy,
     const std::function<void(std::string_view part, bool at_start)>& on_text,
-    const std::function<void(const AddedToken&)>& on_token) const {
+    const std::function<void(const AddedToken&)>& on_token, std::string_view trusted) const {
   std::size_t done = 0;
   for (std::size_t i = 0; i < text.size();) {
     std::size_t end = 0;
@@ -103,6 +103,11 @@ void AddedTokenFinder::split(
       continue;
     }
     const AddedToken& token = tokens_[static_cast<std::size_t>(index)];
+    if (token.special && !trusted.empty() &&
+        trusted.substr(i, end - i).find('\0') != std::string_view::npos) {
+      ++i;  // a trusted one may begin inside of it
+      continue;
+    }
     std::size_t begin = std::exchange(i, end);  // even one that is passed over uses its bytes up
     if (token.special && policy == SpecialTokens::kAsText) continue;
     if (token.single_word && touches_word(text.substr(0, begin), text.substr(end))) continue;

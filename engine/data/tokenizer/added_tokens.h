@@ -35,10 +35,12 @@ class AddedTokenFinder {
   bool empty() const { return tokens_.empty(); }
 
   /// Calls `on_text` and `on_token` for the parts of `text` in order; parts aren't empty.
-  /// `at_start` says that a part is the first of the text.
+  /// `at_start` says that a part is the first of the text. `trusted`, if it isn't empty, has a byte for
+  /// each of the text: a special token is one only where all of its bytes are set there.
   void split(std::string_view text, SpecialTokens policy,
              const std::function<void(std::string_view part, bool at_start)>& on_text,
-             const std::function<void(const AddedToken&)>& on_token) const;
+             const std::function<void(const AddedToken&)>& on_token,
+             std::string_view trusted = {}) const;
 
  private:
   struct Node {

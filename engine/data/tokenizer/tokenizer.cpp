@@ -153,6 +153,14 @@ const std::vector<std::string>& Tokenizer::notes() const {
   return parts_->notes;
 }
 
+std::vector<std::string> Tokenizer::special_tokens() const {
+  std::vector<std::string> spellings;
+  for (const AddedToken& token : parts_->added_tokens) {
+    if (token.special) spellings.push_back(token.content);
+  }
+  return spellings;
+}
+
 struct Encoder::State {
   explicit State(const Parts& parts) : bpe(*parts.bpe), pre_tokenizer(*parts.pre_tokenizer) {}
   BpeEncoder bpe;
@@ -164,6 +172,17 @@ Encoder::Encoder(std::shared_ptr<const Tokenizer> tokenizer)
 Encoder::~Encoder() = default;
 
 void Encoder::encode(std::string_view text, SpecialTokens policy, std::vector<std::int32_t>& ids) {
+  encode(Part{.text = text, .trusted = {}, .policy = policy}, ids);
+}
+
+void Encoder::encode_part(std::string_view text, std::string_view trusted, bool continues,
+                          std::vector<std::int32_t>& ids) {
+  CHECK(trusted.size() == text.size(), "{} marks for {} bytes", trusted.size(), text.size());
+  encode(Part{text, trusted, SpecialTokens::kAsTokens, continues}, ids);
+}
+
+void Encoder::encode(const Part& document, std::vector<std::int32_t>& ids) {
+  const std::string_view text = document.text;
   const std::size_t valid = valid_prefix(text);
   if (valid != text.size()) {
     throw DataError("not UTF-8 at byte {} (0x{:02x})", valid,
@@ -177,6 +196,8 @@ void Encoder::encode(std::string_view text, SpecialTokens policy, std::vector<st
     ids.push_back(token.id);
   };
   const std::size_t size_before = ids.size();
+  const bool distrusted = document.trusted.find('\0') != std::string_view::npos;
+  const SpecialTokens normalised_policy = distrusted ? SpecialTokens::kAsText : document.policy;
   bool piece_at_start = false;
   const std::function<void(std::string_view, bool)> on_normal = [&](std::string_view part,
                                                                     bool at_start) {
@@ -184,16 +205,16 @@ void Encoder::encode(std::string_view text, SpecialTokens policy, std::vector<st
   };
   const std::function<void(std::string_view, bool)> on_raw = [&](std::string_view part,
                                                                  bool at_start) {
-    piece_at_start = at_start;
+    piece_at_start = at_start && !document.continues;
     if (parts.normalizer.changes_nothing()) {
-      parts.normalized_tokens->split(part, policy, on_normal, on_token);
+      parts.normalized_tokens->split(part, normalised_policy, on_normal, on_token);
     } else {
       const std::string normal = parts.normalizer.apply(part);
-      parts.normalized_tokens->split(normal, policy, on_normal, on_token);
+      parts.normalized_tokens->split(normal, normalised_policy, on_normal, on_token);
     }
   };
   try {
-    parts.raw_tokens->split(text, policy, on_raw, on_token);
+    parts.raw_tokens->split(text, document.policy, on_raw, on_token, document.trusted);
   } catch (...) {
     ids.resize(size_before);
     throw;

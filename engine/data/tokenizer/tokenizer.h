@@ -61,6 +61,9 @@ class Tokenizer {
   /// "add_bos_token": true. Mostly one token or none.
   std::span<const std::int32_t> before_document() const;
 
+  /// The spellings of special tokens.
+  std::vector<std::string> special_tokens() const;
+
   /// XXH3-128 of tokenizer.json.
   const std::array<std::uint8_t, 16>& digest() const;
   /// What the file asks for and we leave out, a sentence each.
@@ -83,10 +86,24 @@ class Encoder {
   /// Errors   DataError if `text` isn't UTF-8 ("not UTF-8 at byte 17"); `ids` keeps its size then.
   void encode(std::string_view text, SpecialTokens policy, std::vector<std::int32_t>& ids);
 
+  /// The same of a part of a document. `trusted` has a byte for each of `text`: what spells a special
+  /// token is one only where all of them are set. (Of special tokens that are looked for in normalised
+  /// text, which none of the families has, only in parts that are trusted throughout.) `continues`:
+  /// other parts come before this one, so nothing is put before its first word.
+  void encode_part(std::string_view text, std::string_view trusted, bool continues,
+                   std::vector<std::int32_t>& ids);
+
  private:
   struct State;
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::unique_ptr<State> state_;
+
+  struct Part {
+    std::string_view text, trusted;  ///< trusted: empty where `policy` says it all
+    SpecialTokens policy = SpecialTokens::kAsText;
+    bool continues = false;
+  };
+  void encode(const Part& part, std::vector<std::int32_t>& ids);
 };
 
 }  // namespace sherd::tokenizer

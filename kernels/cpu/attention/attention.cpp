@@ -19,32 +19,35 @@ struct ForwardBuffers {
   StripBuffers strip;
 };
 
-// One head of one sequence, strip of queries by strip; writes its rows of out and lse.
+// One head of one document, strip of queries by strip; writes its rows of out and lse.
 template <class T>
-void forward_head(const AttentionForward& args, std::int64_t b, std::int64_t h, Scratch scratch) {
-  const AttentionShape& shape = args.shape;
+void forward_head(const AttentionForward& args, const Document& document, std::int64_t h,
+                  const ForwardBuffers& buffers) {
+  const AttentionShape& shape = document.shape;
   const std::int64_t S = shape.positions, K = shape.head_width;
   const std::int64_t g = h / (shape.query_heads / shape.kv_heads);
-  const ForwardBuffers buffers(shape, scratch);
+  const std::int64_t token = document.first_token();
   const StripBuffers& strip = buffers.strip;
   const T* qkv = args.qkv.as<T>();
   pack_columns_of_transpose(
-      view_head(packed_head(qkv, shape, b, Part::kKey, g), shape, buffers.copy_SK), K, S,
+      view_head(packed_head(qkv, shape, token, Part::kKey, g), shape, buffers.copy_SK), K, S,
       buffers.key_panels);
-  pack_columns(view_head(packed_head(qkv, shape, b, Part::kValue, g), shape, buffers.copy_SK), S, K,
-               buffers.value_panels);
+  pack_columns(view_head(packed_head(qkv, shape, token, Part::kValue, g), shape, buffers.copy_SK),
+               S, K, buffers.value_panels);
   const PackedHead packed{buffers.key_panels, buffers.value_panels, S};
-  const HeadRows<const T> queries = packed_head(qkv, shape, b, Part::kQuery, h);
-  const HeadRows<T> out = out_head(args.out.as<T>(), shape, b, h);
-  float* lse_S = args.lse.as<float>() + (b * shape.query_heads + h) * S;
+  const HeadRows<const T> queries = packed_head(qkv, shape, token, Part::kQuery, h);
+  const HeadRows<T> out = out_head(args.out.as<T>(), shape, token, h);
+  float* lse_S = args.lse.as<float>() + document.statistic(h);
+  clear_padding(document, out);
+  std::fill_n(lse_S + S, document.padding, 0.0f);
   for (std::int64_t q0 = 0; q0 < S; q0 += kStrip) {
     const std::int64_t rows = std::min(kStrip, S - q0);
     const KeyRange keys = keys_of_strip(shape, q0, q0 + rows);
     widen_rows(queries.first + q0 * queries.stride, queries.stride, strip.query, K, rows, K);
     score_queries(shape, packed, rows, keys, strip);
     for (std::int64_t r = 0; r < rows; ++r) {
-      strip.factor[r] = softmax_row(shape, args.dropout, element_of(shape, b, h, q0 + r), q0 + r,
-                                    keys, strip.score + r * strip.score_stride, lse_S + q0 + r);
+      strip.factor[r] = softmax_row(shape, args.dropout, document.element(h, q0 + r), q0 + r, keys,
+                                    strip.score + r * strip.score_stride, lse_S + q0 + r);
     }
     weigh_values(shape, packed, rows, keys, strip);
     narrow_rows(strip.out, K, out.first + q0 * out.stride, out.stride, rows, K);
@@ -58,8 +61,11 @@ void attention_forward(ThreadTeam& team, const AttentionForward& args) {
   const std::int64_t floats = attention_forward_scratch_floats(args.shape);
   dispatch_float(args.qkv.dtype, [&]<class T>(T) {
     team.parallel_for(args.shape.sequences * H, [&](std::int64_t task, int thread) {
-      forward_head<T>(args, task / H, task % H,
-                      checked_scratch(args.workspace, floats, team.num_threads(), thread));
+      Scratch scratch = checked_scratch(args.workspace, floats, team.num_threads(), thread);
+      const ForwardBuffers buffers(args.shape, scratch);
+      for_each_document(args.shape, args.documents, task / H, [&](const Document& document) {
+        forward_head<T>(args, document, task % H, buffers);
+      });
     });
   });
 }

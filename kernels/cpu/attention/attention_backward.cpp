@@ -102,9 +102,10 @@ void multiply_row(const float* factor, float* row, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) row[i] *= factor[i];
 }
 
-// The keys [k0, k0 + num_keys) and the queries [q0, q0 + num_queries) of one head, q0 >= k0.
+// The keys [k0, k0 + num_keys) and the queries [q0, q0 + num_queries) of one head of a document,
+// q0 >= k0.
 struct BackwardTile {
-  std::int64_t b, h, k0, num_keys, q0, num_queries;
+  std::int64_t h, k0, num_keys, q0, num_queries;
   bool first_of_group;
 };
 
@@ -125,10 +126,11 @@ void for_each_strip(const BackwardTile& tile, Strip&& strip) {
 }
 
 // The scores and dp of the tile, then in their place drop(p) and ds, exactly zero where masked.
-void differentiate_tile(const AttentionBackward& args, const BackwardTile& tile,
-                        const QueryHead& head, const BackwardBuffers& buffers) {
-  const AttentionShape& shape = args.shape;
-  const std::int64_t S = shape.positions, K = shape.head_width, k0 = tile.k0, q0 = tile.q0;
+void differentiate_tile(const AttentionBackward& args, const Document& document,
+                        const BackwardTile& tile, const QueryHead& head,
+                        const BackwardBuffers& buffers) {
+  const AttentionShape& shape = document.shape;
+  const std::int64_t K = shape.head_width, k0 = tile.k0, q0 = tile.q0;
   const auto multiply = [&](const MatrixView& matrix, const float* panels, float scale,
                             float* out) {
     for_each_strip(tile, [&](std::int64_t row, std::int64_t rows, std::int64_t keys) {
@@ -145,12 +147,12 @@ void differentiate_tile(const AttentionBackward& args, const BackwardTile& tile,
   };
   multiply(head.query, buffers.key_KS, shape.score_scale(), buffers.p);
   multiply(head.dout, buffers.value_KS, 1.0f, buffers.ds);
-  const auto* lse_S = args.lse.as<float>() + (tile.b * shape.query_heads + tile.h) * S;
+  const auto* lse_S = args.lse.as<float>() + document.statistic(tile.h);
   for (std::int64_t q = q0; q < q0 + tile.num_queries; ++q) {
     const std::int64_t end = std::min(tile.num_keys, q - k0 + 1);
     const std::int64_t first = std::clamp<std::int64_t>(first_key(shape, q) - k0, 0, end);
     const ScoreRow row{buffers.p + (q - q0) * kTile, buffers.ds + (q - q0) * kTile, lse_S[q],
-                       buffers.dot_S[q], element_of(shape, tile.b, tile.h, q) + k0};
+                       buffers.dot_S[q], document.element(tile.h, q) + k0};
     float slope[kTile];
     if (shape.softcap > 0.0f) {
       cap_row(SoftCap(shape.softcap), row.p + first, slope, end - first);
@@ -205,18 +207,19 @@ void accumulate_tile(const AttentionShape& shape, const BackwardTile& tile,
 
 // One query head: tiles of keys, and for each the queries that see them.
 template <class T>
-void backward_head(const AttentionBackward& args, std::int64_t b, std::int64_t h,
+void backward_head(const AttentionBackward& args, const Document& document, std::int64_t h,
                    const BackwardBuffers& buffers) {
-  const AttentionShape& shape = args.shape;
+  const AttentionShape& shape = document.shape;
+  const std::int64_t token = document.first_token();
   const std::int64_t S = shape.positions, K = shape.head_width;
   const QueryHead head{
-      view_head(packed_head(args.qkv.as<T>(), shape, b, Part::kQuery, h), shape,
+      view_head(packed_head(args.qkv.as<T>(), shape, token, Part::kQuery, h), shape,
                 buffers.query_copy),
-      view_head(out_head(args.dout.as<T>(), shape, b, h), shape, buffers.dout_copy)};
+      view_head(out_head(args.dout.as<T>(), shape, token, h), shape, buffers.dout_copy)};
   pack_columns(head.query, S, K, buffers.query_SK);
   pack_columns(head.dout, S, K, buffers.dout_SK);
   dot_rows(shape, head.dout,
-           view_head(out_head(args.out.as<T>(), shape, b, h), shape, buffers.dquery),
+           view_head(out_head(args.out.as<T>(), shape, token, h), shape, buffers.dquery),
            buffers.dot_S);
   const bool first_of_group = h % (shape.query_heads / shape.kv_heads) == 0;
   // A window begins anywhere in a tile: which tile comes first for a query isn't known.
@@ -225,34 +228,42 @@ void backward_head(const AttentionBackward& args, std::int64_t b, std::int64_t h
     const std::int64_t num_keys = std::min(kTile, S - k0);
     const std::int64_t end = shape.windowed() ? std::min(S, k0 + num_keys - 1 + shape.window) : S;
     for (std::int64_t q0 = k0; q0 < end; q0 += kQueries) {
-      const BackwardTile tile{b, h, k0, num_keys, q0, std::min(kQueries, end - q0), first_of_group};
-      differentiate_tile(args, tile, head, buffers);
+      const BackwardTile tile{h, k0, num_keys, q0, std::min(kQueries, end - q0), first_of_group};
+      differentiate_tile(args, document, tile, head, buffers);
       accumulate_tile(shape, tile, buffers);
     }
   }
-  store_head(buffers.dquery, shape, packed_head(args.dqkv.as<T>(), shape, b, Part::kQuery, h));
+  const HeadRows<T> dquery = packed_head(args.dqkv.as<T>(), shape, token, Part::kQuery, h);
+  store_head(buffers.dquery, shape, dquery);
+  clear_padding(document, dquery);
 }
 
-// One key/value head of one sequence: its query heads in order.
+// One key/value head of one document: its query heads in order.
 template <class T>
-void backward_group(const AttentionBackward& args, std::int64_t b, std::int64_t g,
-                    Scratch scratch) {
-  const AttentionShape& shape = args.shape;
+void backward_group(const AttentionBackward& args, const Document& document, std::int64_t g,
+                    const BackwardBuffers& buffers) {
+  const AttentionShape& shape = document.shape;
   const std::int64_t S = shape.positions, K = shape.head_width;
   const std::int64_t group = shape.query_heads / shape.kv_heads;
-  const BackwardBuffers buffers(shape, scratch);
+  const std::int64_t token = document.first_token();
   const T* qkv = args.qkv.as<T>();
   T* dqkv = args.dqkv.as<T>();
   const MatrixView key =
-      view_head(packed_head(qkv, shape, b, Part::kKey, g), shape, buffers.query_copy);
+      view_head(packed_head(qkv, shape, token, Part::kKey, g), shape, buffers.query_copy);
   pack_columns_of_transpose(key, K, S, buffers.key_KS);
   pack_columns(key, S, K, buffers.key_SK);
   pack_columns_of_transpose(
-      view_head(packed_head(qkv, shape, b, Part::kValue, g), shape, buffers.query_copy), K, S,
+      view_head(packed_head(qkv, shape, token, Part::kValue, g), shape, buffers.query_copy), K, S,
       buffers.value_KS);
-  for (std::int64_t h = g * group; h < (g + 1) * group; ++h) backward_head<T>(args, b, h, buffers);
-  store_head(buffers.dkey, shape, packed_head(dqkv, shape, b, Part::kKey, g));
-  store_head(buffers.dvalue, shape, packed_head(dqkv, shape, b, Part::kValue, g));
+  for (std::int64_t h = g * group; h < (g + 1) * group; ++h) {
+    backward_head<T>(args, document, h, buffers);
+  }
+  const HeadRows<T> dkey = packed_head(dqkv, shape, token, Part::kKey, g);
+  const HeadRows<T> dvalue = packed_head(dqkv, shape, token, Part::kValue, g);
+  store_head(buffers.dkey, shape, dkey);
+  store_head(buffers.dvalue, shape, dvalue);
+  clear_padding(document, dkey);
+  clear_padding(document, dvalue);
 }
 
 }  // namespace
@@ -262,8 +273,11 @@ void attention_backward(ThreadTeam& team, const AttentionBackward& args) {
   const std::int64_t floats = attention_backward_scratch_floats(args.shape);
   dispatch_float(args.qkv.dtype, [&]<class T>(T) {
     team.parallel_for(args.shape.sequences * G, [&](std::int64_t task, int thread) {
-      backward_group<T>(args, task / G, task % G,
-                        checked_scratch(args.workspace, floats, team.num_threads(), thread));
+      Scratch scratch = checked_scratch(args.workspace, floats, team.num_threads(), thread);
+      const BackwardBuffers buffers(args.shape, scratch);
+      for_each_document(args.shape, args.documents, task / G, [&](const Document& document) {
+        backward_group<T>(args, document, task % G, buffers);
+      });
     });
   });
 }

@@ -2,7 +2,7 @@
 /// cut. B sequences, S positions, H query heads, G key/value heads, K head width.
 ///
 /// A task is one query head of one sequence (forward) or one key/value head of one sequence with its
-/// group (backward). The right factors of all matmuls are packed once per head, in panels; the left
+/// group (backward), document by document. The right factors of all matmuls are packed once per head, in panels; the left
 /// ones are read where they lie. Every instruction set walks the same strips and tiles.
 #pragma once
 
@@ -40,7 +40,45 @@ class Scratch {
   std::int64_t taken_ = 0;
 };
 
-// Where one head of one sequence lies in rows of `stride` elements.
+/// What a query may see of: one document of row `row`, from its position `first` on, or all of it.
+struct Document {
+  AttentionShape shape;  ///< with the document's positions
+  std::int64_t row = 0, first = 0;
+  std::int64_t row_positions = 0;
+  std::int64_t padding = 0;  ///< tokens behind it
+
+  std::int64_t first_token() const { return row * row_positions + first; }
+  /// Of query head h's first query in lse.
+  std::int64_t statistic(std::int64_t h) const {
+    return (row * shape.query_heads + h) * row_positions + first;
+  }
+  /// The dropout's element of query q, key 0.
+  std::int64_t element(std::int64_t h, std::int64_t q) const {
+    return (statistic(h) + q) * row_positions + first;
+  }
+};
+
+/// Calls `visit` for the documents of row `row`, in order.
+template <class Visit>
+void for_each_document(const AttentionShape& shape, const Documents& documents, std::int64_t row,
+                       const Visit& visit) {
+  const std::int64_t S = shape.positions, begin = row * S, end = begin + S;
+  if (!documents) return visit(Document{shape, row, 0, S});
+  const auto* starts = documents.starts.as<std::int32_t>();
+  const auto* lengths = documents.lengths.as<std::int32_t>();
+  for (std::int64_t i = documents.first_from(begin); i < documents.count() && starts[i] < end;
+       ++i) {
+    Document document{shape, row, starts[i] - begin, S};
+    document.shape.positions = lengths[i];
+    document.padding = std::min<std::int64_t>(starts[i + 1], end) - starts[i] - lengths[i];
+    CHECK(lengths[i] >= 0 && document.padding >= 0,
+          "document {} of {} tokens at {}, the next at {}", i, lengths[i], starts[i],
+          starts[i + 1]);
+    visit(document);
+  }
+}
+
+// Where one head of one document lies in rows of `stride` elements.
 template <class T>
 struct HeadRows {
   T* first;
@@ -50,19 +88,20 @@ struct HeadRows {
 enum class Part { kQuery, kKey, kValue };
 
 template <class T>
-HeadRows<T> packed_head(T* qkv, const AttentionShape& shape, std::int64_t b, Part part,
+HeadRows<T> packed_head(T* qkv, const AttentionShape& shape, std::int64_t first_token, Part part,
                         std::int64_t head) {
   const std::int64_t before = part == Part::kQuery ? 0
                               : part == Part::kKey ? shape.query_heads
                                                    : shape.query_heads + shape.kv_heads;
   const std::int64_t stride = shape.packed_width();
-  return {qkv + b * shape.positions * stride + (before + head) * shape.head_width, stride};
+  return {qkv + first_token * stride + (before + head) * shape.head_width, stride};
 }
 
 template <class T>
-HeadRows<T> out_head(T* out, const AttentionShape& shape, std::int64_t b, std::int64_t h) {
+HeadRows<T> out_head(T* out, const AttentionShape& shape, std::int64_t first_token,
+                     std::int64_t h) {
   const std::int64_t stride = shape.query_heads * shape.head_width;
-  return {out + b * shape.positions * stride + h * shape.head_width, stride};
+  return {out + first_token * stride + h * shape.head_width, stride};
 }
 
 template <class T>
@@ -83,6 +122,15 @@ void store_head(const float* in_SK, const AttentionShape& shape, const HeadRows<
   narrow_rows(in_SK, shape.head_width, head.first, head.stride, shape.positions, shape.head_width);
 }
 
+// Zeros in the head's rows of the padding behind a document.
+template <class T>
+void clear_padding(const Document& document, const HeadRows<T>& head) {
+  T* row = head.first + document.shape.positions * head.stride;
+  for (std::int64_t i = 0; i < document.padding; ++i, row += head.stride) {
+    std::fill_n(row, document.shape.head_width, T{});
+  }
+}
+
 // The first key that query q sees.
 inline std::int64_t first_key(const AttentionShape& shape, std::int64_t q) {
   return shape.windowed() ? std::max<std::int64_t>(0, q - shape.window + 1) : 0;
@@ -94,12 +142,6 @@ struct SoftCap {
   float tanh_of(float score) const { return fast_tanh(score * inverse); }
   float cap, inverse;
 };
-
-// The dropout's element of (b, h, q, key 0).
-inline std::int64_t element_of(const AttentionShape& shape, std::int64_t b, std::int64_t h,
-                               std::int64_t q) {
-  return ((b * shape.query_heads + h) * shape.positions + q) * shape.positions;
-}
 
 /// The part of the workspace that is one thread's.
 inline Scratch checked_scratch(const Tensor& workspace, std::int64_t floats, int num_threads,

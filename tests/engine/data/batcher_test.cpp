@@ -43,7 +43,7 @@ class BatcherTest : public testing::Test {
       for (int rank = 0; rank < shape.world; ++rank) {
         Ids inputs(static_cast<std::size_t>(shape.micro_batch_size * shape.seq_length));
         Ids targets = inputs;
-        batcher.fill(step, micro_step, rank, tensor_of(inputs), tensor_of(targets));
+        batcher.fill(step, micro_step, rank, {tensor_of(inputs), tensor_of(targets)});
         append_rows(inputs, targets, shape.seq_length, rows);
       }
     }
@@ -110,7 +110,7 @@ TEST_F(BatcherTest, WindowsStayOutOfTheOtherSplit) {
   }
   for (std::int64_t w = 0; w < batcher.num_validation_windows(); ++w) {
     Ids inputs(5), targets(5);
-    batcher.fill_validation(w, 1, tensor_of(inputs), tensor_of(targets));
+    batcher.fill_validation(w, 1, {tensor_of(inputs), tensor_of(targets)});
     EXPECT_FALSE(trains(inputs.front()) || trains(targets.back()));
   }
 }
@@ -187,13 +187,13 @@ TEST_F(BatcherTest, ValidatesAllWholeWindowsInOrder) {
   const Batcher batcher(data, {.seq_length = 5, .micro_batch_size = 1});
   ASSERT_EQ(batcher.num_validation_windows(), 4);
   Ids inputs(15), targets(15);
-  batcher.fill_validation(0, 3, tensor_of(inputs), tensor_of(targets));
+  batcher.fill_validation(0, 3, {tensor_of(inputs), tensor_of(targets)});
   EXPECT_EQ(inputs, (Ids{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 18, 19, 20}));
   EXPECT_EQ(targets, (Ids{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 17, 18, 19, 20, 21}));
   Ids last_inputs(5), last_targets(5);
-  batcher.fill_validation(2, 1, tensor_of(last_inputs), tensor_of(last_targets));
+  batcher.fill_validation(2, 1, {tensor_of(last_inputs), tensor_of(last_targets)});
   EXPECT_EQ(last_inputs, (Ids{16, 17, 18, 19, 20}));
-  batcher.fill_validation(3, 1, tensor_of(last_inputs), tensor_of(last_targets));
+  batcher.fill_validation(3, 1, {tensor_of(last_inputs), tensor_of(last_targets)});
   EXPECT_EQ(last_inputs, (Ids{11, 12, 13, 14, 15}));
   EXPECT_EQ(last_targets, (Ids{12, 13, 14, 15, 22}));
 }
@@ -211,7 +211,7 @@ TEST_F(BatcherTest, ReachesEveryTokenOfManyShortFiles) {
   }
   for (std::int64_t window = 0; window < batcher.num_validation_windows(); ++window) {
     Ids inputs(8), targets(8);
-    batcher.fill_validation(window, 1, tensor_of(inputs), tensor_of(targets));
+    batcher.fill_validation(window, 1, {tensor_of(inputs), tensor_of(targets)});
     validated.insert(inputs.begin(), inputs.end());
     validated.insert(targets.begin(), targets.end());
   }
@@ -244,10 +244,11 @@ TEST_F(BatcherTest, SamplesValidationFromEveryStart) {
   std::set<std::int32_t> starts;
   for (std::int64_t batch = 0; batch < 100; ++batch) {
     Ids inputs(20), targets(20), again(20);
-    batcher.fill_validation_sample(4, 4 * batch, 4, tensor_of(inputs), tensor_of(targets));
+    batcher.fill_validation_sample(4, 4 * batch, 4, {tensor_of(inputs), tensor_of(targets)});
     for (int row = 0; row < 4; ++row) {
-      batcher.fill_validation_sample(4, 4 * batch + row, 1, tensor_of(again).part(row * 5, 5),
-                                     tensor_of(targets).part(row * 5, 5));
+      batcher.fill_validation_sample(
+          4, 4 * batch + row, 1,
+          {tensor_of(again).part(row * 5, 5), tensor_of(targets).part(row * 5, 5)});
     }
     EXPECT_EQ(inputs, again) << "a window alone is the window among others";
     std::vector<Ids> rows;
@@ -264,10 +265,10 @@ TEST_F(BatcherTest, MisuseIsOurBug) {
   add_file("a", 100);
   const Batcher batcher(open(5), {.seq_length = 5, .micro_batch_size = 2, .world = 2});
   Ids inputs(10), targets(10), small(9);
-  EXPECT_DEATH(batcher.fill(0, 0, 2, tensor_of(inputs), tensor_of(targets)), "rank 2 of 2");
-  EXPECT_DEATH(batcher.fill(0, 1, 0, tensor_of(inputs), tensor_of(targets)), "micro-step 1 of 1");
-  EXPECT_DEATH(batcher.fill(0, 0, 0, tensor_of(inputs), tensor_of(small)), "9 targets");
-  EXPECT_DEATH(batcher.fill_validation(0, 2, tensor_of(inputs), tensor_of(targets)),
+  EXPECT_DEATH(batcher.fill(0, 0, 2, {tensor_of(inputs), tensor_of(targets)}), "rank 2 of 2");
+  EXPECT_DEATH(batcher.fill(0, 1, 0, {tensor_of(inputs), tensor_of(targets)}), "micro-step 1 of 1");
+  EXPECT_DEATH(batcher.fill(0, 0, 0, {tensor_of(inputs), tensor_of(small)}), "9 targets");
+  EXPECT_DEATH(batcher.fill_validation(0, 2, {tensor_of(inputs), tensor_of(targets)}),
                "validation window 0 of 0");
 }
 

@@ -11,6 +11,7 @@
 #include <map>
 
 #include "kernels/philox.h"
+#include "kernels/token.h"
 #include "tests/support/model_forms.h"
 #include "tests/support/model_values.h"
 #include "tests/support/training_harness.h"
@@ -23,10 +24,16 @@ constexpr double kNoise = 5e-5;
 constexpr double kRelative = 2e-3;
 constexpr int kElementsPerParameter = 12;  // of each of three blocks: 36 of every kind
 
+enum class Rows { kWhole, kOfDocuments };
+// Of two rows of nine tokens: documents of 5 and 3, and a token of padding; then of 9.
+constexpr std::int32_t kStarts[] = {0, 5, 9, 18}, kLengths[] = {5, 3, 9},
+                       kPositions[] = {0, 1, 2, 3, 4, 0, 1, 2, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8};
+
 // One rank that holds everything, so that an element can be changed in place.
 class OneRank {
  public:
-  OneRank(const engine::TrainingOptions& options, const sharding::Rank& rank)
+  OneRank(const engine::TrainingOptions& options, const sharding::Rank& rank,
+          Rows rows = Rows::kWhole)
       : model_(options, rank) {
     const model::ModelShape& shape = options.model;
     const auto tokens = static_cast<std::size_t>(shape.tokens());
@@ -39,6 +46,12 @@ class OneRank {
              .step = 3,
              .first_row = 5,
              .gradient_scale = 1.0f / static_cast<float>(shape.tokens())};
+    if (rows == Rows::kOfDocuments) {
+      for (std::size_t t = 0; t < tokens; t += 3) tokens_[tokens + t] = kernels::kNoTarget;
+      pass_.documents = {{kStarts, DType::kI32, std::ssize(kStarts)},
+                         {kLengths, DType::kI32, std::ssize(kLengths)},
+                         {kPositions, DType::kI32, std::ssize(kPositions)}};
+    }
     compute_gradients(model_, pass_);
     gradients_ = empty_parameters(shape);
     collect_gradients(model_, gradients_);
@@ -76,10 +89,10 @@ std::string kind_of(const std::string& name) {
   return name.starts_with("block.") ? name.substr(name.find('.', 6) + 1) : name;
 }
 
-void expect_gradients_match_differences(const model::ModelShape& shape) {
+void expect_gradients_match_differences(const model::ModelShape& shape, Rows rows = Rows::kWhole) {
   const engine::TrainingOptions options = tiny_training(shape);
   run_ranks({}, [&](sharding::Rank& rank) {
-    OneRank run(options, rank);
+    OneRank run(options, rank, rows);
     rank.guard([&] {
       std::map<std::string, double> largest;  // by kind: that a test of zeros is not a test
       for (const sharding::UnitState& unit : run.model().units()) {
@@ -127,6 +140,14 @@ TEST(ModelGradient, OfEveryFormMatchesCentralDifferencesUnderDropout) {
   for (const ModelForm& form : model_forms()) {
     SCOPED_TRACE(form.name);
     expect_gradients_match_differences(form.shape);
+  }
+}
+
+TEST(ModelGradient, OfSeparateDocumentsWithoutSomeTargetsMatchesCentralDifferencesUnderDropout) {
+  expect_gradients_match_differences(tiny_model(true), Rows::kOfDocuments);
+  for (const ModelForm& form : model_forms()) {
+    SCOPED_TRACE(form.name);
+    expect_gradients_match_differences(form.shape, Rows::kOfDocuments);
   }
 }
 

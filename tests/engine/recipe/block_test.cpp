@@ -97,7 +97,8 @@ TEST(BlockKeys, WhatNoCudaKernelComputesIsRefusedOnAGpuByName) {
        {"model.window=4", "model.attention_softcap=50", "model.attention_scale=0.1",
         "model.qk_norm=head", "model.norm_offset=1", "model.activation=geglu",
         "model.logits_scale=0.5", "model.logits_softcap=30", "model.embedding_scale=8",
-        "model.residual_scale=0.5", "model.rope_fraction=0.5", "model.rope_scaling=linear"}) {
+        "model.residual_scale=0.5", "model.rope_fraction=0.5", "model.rope_scaling=linear",
+        "data.documents=separate"}) {
     const std::string key = std::string(set).substr(0, std::string(set).find('='));
     const std::string error = error_of(kTinyRecipe, {set, "run.device=cuda"});
     EXPECT_NE(error.find("what " + key + " asks for has no CUDA kernel yet"), std::string::npos)

@@ -62,7 +62,7 @@ class EvaluationTest : public ::testing::Test {
       rank.guard([&] {
         model.transformer().resize(1, tokens);
         for (std::int64_t window = 0; window < num_windows; ++window) {
-          batches.fill_validation(window, 1, in, out);
+          batches.fill_validation(window, 1, {in, out});
           sum += compute_loss_sum(model, {.inputs = in, .targets = out});
         }
       });

@@ -1,0 +1,166 @@
+#include "engine/data/document_rows.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "core/error.h"
+#include "engine/data/shuffle.h"
+
+namespace sherd::data {
+namespace {
+
+enum class Draw : std::uint8_t { kPieces = 11, kRows = 12 };
+
+}  // namespace
+
+DocumentRows::DocumentRows(std::shared_ptr<const Dataset> dataset, Split split, Packing packing,
+                           const Order& order)
+    : dataset_(std::move(dataset)), packing_(packing), order_(order) {
+  for (const FilePart& document : dataset_->parts(split)) cut(document);
+  CHECK(std::ssize(pieces_) < std::numeric_limits<std::int32_t>::max(), "{} pieces of documents",
+        pieces_.size());
+  lengths_.reserve(pieces_.size());
+  for (const Piece& piece : pieces_) {
+    lengths_.push_back(piece.count);
+    num_tokens_ += piece.count;
+    num_targets_ += piece.targets;
+  }
+  if (pieces_.empty()) return;
+  rows_per_epoch_ = 1;  // until it is known
+  rows_per_epoch_ = epoch(0)->rows.count();
+  epochs_ = {};
+}
+
+void DocumentRows::cut(const FilePart& document) {
+  const TokenFile& file = dataset_->file(document.file);
+  std::vector<std::uint8_t> trained;
+  for (std::int64_t begin = 0; begin < document.count; begin += dataset_->seq_length()) {
+    Piece piece;
+    piece.first = document.first + begin;
+    piece.file = document.file;
+    const std::int64_t count = std::min(dataset_->seq_length(), document.count - begin);
+    piece.count = static_cast<std::int32_t>(count);
+    piece.goes_on = begin + count < document.count;
+    const std::int64_t targets = count - (piece.goes_on ? 0 : 1);
+    piece.targets = static_cast<std::int32_t>(targets);
+    if (file.has_untrained()) {
+      trained.resize(static_cast<std::size_t>(targets));
+      file.read_trained(piece.first + 1, targets, trained.data());
+      piece.targets = std::accumulate(trained.begin(), trained.end(), std::int32_t{0});
+    }
+    if (piece.targets > 0) pieces_.push_back(piece);
+  }
+}
+
+DocumentRows::Epoch DocumentRows::plan(std::int64_t number) const {
+  Epoch epoch;
+  epoch.number = number;
+  const auto n = static_cast<std::uint64_t>(num_pieces());
+  std::vector<std::int32_t> order(static_cast<std::size_t>(n));
+  std::iota(order.begin(), order.end(), 0);
+  if (order_.shuffled) {
+    const Permutation shuffle(n, hash_of(order_.seed, Draw::kPieces, number));
+    for (std::uint64_t i = 0; i < n; ++i) order[i] = static_cast<std::int32_t>(shuffle(i));
+  }
+  epoch.rows = packing_ == Packing::kNone ? one_each(order)
+                                          : best_fit(lengths_, order, dataset_->seq_length());
+  const auto num_rows = static_cast<std::size_t>(epoch.rows.count());
+  epoch.order.resize(num_rows);
+  std::iota(epoch.order.begin(), epoch.order.end(), 0);
+  if (!order_.shuffled) return epoch;
+  std::vector<std::int64_t> costs(num_rows);
+  for (std::size_t row = 0; row < num_rows; ++row) {
+    for (const std::int32_t piece : epoch.rows.of(static_cast<std::int64_t>(row))) {
+      const std::int64_t length = lengths_[static_cast<std::size_t>(piece)];
+      costs[row] += length * length;
+    }
+  }
+  epoch.order = order_of_rows(costs, {order_.rows_per_step, number * epoch.rows.count(),
+                                      hash_of(order_.seed, Draw::kRows, number)});
+  return epoch;
+}
+
+// Ranks read the same epoch, and near its end the next one.
+std::shared_ptr<const DocumentRows::Epoch> DocumentRows::epoch(std::int64_t number) const {
+  const std::lock_guard lock(mutex_);
+  std::shared_ptr<const Epoch>& kept = epochs_[static_cast<std::size_t>(number % 2)];
+  if (!kept || kept->number != number) kept = std::make_shared<const Epoch>(plan(number));
+  return kept;
+}
+
+std::span<const std::int32_t> DocumentRows::pieces_of(const Epoch& epoch, std::int64_t row) const {
+  return epoch.rows.of(epoch.order[static_cast<std::size_t>(row % rows_per_epoch_)]);
+}
+
+std::int64_t DocumentRows::targets_of(std::int64_t row) const {
+  const auto epoch = epoch_of(row);
+  std::int64_t targets = 0;
+  for (const std::int32_t piece : pieces_of(*epoch, row)) {
+    targets += pieces_[static_cast<std::size_t>(piece)].targets;
+  }
+  return targets;
+}
+
+std::vector<std::int64_t> DocumentRows::lengths_of(std::int64_t row) const {
+  const auto epoch = epoch_of(row);
+  std::vector<std::int64_t> lengths;
+  for (const std::int32_t piece : pieces_of(*epoch, row)) {
+    lengths.push_back(lengths_[static_cast<std::size_t>(piece)]);
+  }
+  return lengths;
+}
+
+void DocumentRows::write_piece(const Piece& piece, std::int64_t token, const Batch& batch) const {
+  const TokenFile& file = dataset_->file(piece.file);
+  std::int32_t* targets = batch.targets.as<std::int32_t>() + token;
+  file.read(piece.first, piece.count, batch.inputs.as<std::int32_t>() + token);
+  const std::int64_t count = piece.goes_on ? piece.count : piece.count - 1;
+  file.read(piece.first + 1, count, targets);
+  if (file.has_untrained()) {
+    std::vector<std::uint8_t> trained(static_cast<std::size_t>(count));
+    file.read_trained(piece.first + 1, count, trained.data());
+    for (std::int64_t i = 0; i < count; ++i) {
+      if (!trained[static_cast<std::size_t>(i)]) targets[i] = kNoTarget;
+    }
+  }
+  if (!piece.goes_on) targets[count] = kNoTarget;
+  std::int32_t* positions = batch.positions.as<std::int32_t>() + token;
+  std::iota(positions, positions + piece.count, 0);
+}
+
+void DocumentRows::write(std::int64_t first, std::int64_t count, const Batch& batch) const {
+  const std::int64_t S = dataset_->seq_length(), T = batch.inputs.numel;
+  auto* starts = batch.starts.as<std::int32_t>();
+  auto* lengths = batch.lengths.as<std::int32_t>();
+  CHECK(starts && batch.starts.numel == T + 1 && batch.lengths.numel == T &&
+            batch.positions.numel == T && T % S == 0 && count * S <= T,
+        "{} rows of {} tokens into a batch of {}", count, S, T);
+  std::fill_n(batch.inputs.as<std::int32_t>(), T, 0);  // padding is some token
+  std::fill_n(batch.targets.as<std::int32_t>(), T, kNoTarget);
+  std::fill_n(batch.positions.as<std::int32_t>(), T, 0);
+  std::int64_t document = 0;
+  const auto add = [&](std::int64_t token, std::int64_t length) {
+    starts[document] = static_cast<std::int32_t>(token);
+    lengths[document++] = static_cast<std::int32_t>(length);
+  };
+  for (std::int64_t row = 0; row < T / S; ++row) {
+    std::int64_t token = row * S;
+    if (row >= count) {
+      add(token, 0);
+      continue;
+    }
+    const auto epoch = epoch_of(first + row);
+    for (const std::int32_t number : pieces_of(*epoch, first + row)) {
+      const Piece& piece = pieces_[static_cast<std::size_t>(number)];
+      add(token, piece.count);
+      write_piece(piece, token, batch);
+      token += piece.count;
+    }
+  }
+  while (document < T) add(T, 0);
+  starts[T] = static_cast<std::int32_t>(T);
+}
+
+}  // namespace sherd::data

@@ -1,0 +1,84 @@
+/// Rows made of separate documents: which piece of which document stands where, for every epoch.
+///
+///   piece    a document of up to seq_length tokens; a longer one is cut into pieces of seq_length and
+///            a rest. The target of a token is the one behind it in its document; the document's last
+///            has none, and one that isn't trained on is no target.
+///   row      pieces one behind the other (packing.h), then padding, which has no targets
+///   epoch    every piece once. How many rows that makes is the same in every epoch.
+///   order    of pieces and rows: a pure function of (seed, epoch, rows per step)
+///
+/// Pieces without a target are left out. Any thread may call. Memory: 32 bytes a piece, and 8 more for
+/// each of two epochs.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "engine/data/batch.h"
+#include "engine/data/dataset.h"
+#include "engine/data/packing.h"
+
+namespace sherd::data {
+
+enum class Packing : std::uint8_t { kBestFit, kNone };
+
+class DocumentRows {
+ public:
+  /// `shuffled`: not in validation, which looks at rows in one order.
+  struct Order {
+    bool shuffled = true;
+    std::uint64_t seed = 0;
+    std::int64_t rows_per_step = 1;
+  };
+  DocumentRows(std::shared_ptr<const Dataset> dataset, Split split, Packing packing,
+               const Order& order);
+
+  std::int64_t rows_per_epoch() const { return rows_per_epoch_; }
+  std::int64_t num_pieces() const { return std::ssize(pieces_); }
+  std::int64_t num_tokens() const { return num_tokens_; }    ///< in pieces
+  std::int64_t num_targets() const { return num_targets_; }  ///< of an epoch
+
+  /// Row `row`, counted over all epochs.
+  std::int64_t targets_of(std::int64_t row) const;
+  /// The lengths of its pieces.
+  std::vector<std::int64_t> lengths_of(std::int64_t row) const;
+
+  /// Writes rows [first, first + count) as the first rows of the batch; the others become padding.
+  void write(std::int64_t first, std::int64_t count, const Batch& batch) const;
+
+ private:
+  struct Piece {
+    std::int64_t first;  ///< in the file
+    std::int32_t file, count, targets;
+    bool goes_on;  ///< the token behind it is of the same document
+  };
+  struct Epoch {
+    std::int64_t number = -1;
+    PackedRows rows;
+    std::vector<std::int32_t> order;
+  };
+  void cut(const FilePart& document);
+  Epoch plan(std::int64_t number) const;
+  std::shared_ptr<const Epoch> epoch(std::int64_t number) const;
+  std::span<const std::int32_t> pieces_of(const Epoch& epoch, std::int64_t row) const;
+  std::shared_ptr<const Epoch> epoch_of(std::int64_t row) const {
+    return epoch(row / rows_per_epoch_);
+  }
+  void write_piece(const Piece& piece, std::int64_t token, const Batch& batch) const;
+
+  std::shared_ptr<const Dataset> dataset_;
+  Packing packing_;
+  Order order_;
+  std::vector<Piece> pieces_;
+  std::vector<std::int32_t> lengths_;
+  std::int64_t rows_per_epoch_ = 0, num_tokens_ = 0, num_targets_ = 0;
+
+  mutable std::mutex mutex_;
+  mutable std::array<std::shared_ptr<const Epoch>, 2> epochs_;  ///< even ones and odd ones
+};
+
+}  // namespace sherd::data

@@ -1,0 +1,44 @@
+/// Expressions become values.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/data/template/syntax.h"
+#include "engine/data/template/value.h"
+
+namespace sherd::templates {
+
+class Scope;
+using ScopePtr = std::shared_ptr<Scope>;
+
+/// Names, and those of the scope around it.
+class Scope {
+ public:
+  static ScopePtr inside(ScopePtr outer) {
+    auto scope = std::make_shared<Scope>();
+    scope->outer_ = std::move(outer);
+    return scope;
+  }
+  Value get(const std::string& name) const;
+  void set(const std::string& name, Value value);
+
+ private:
+  ScopePtr outer_;
+  std::vector<std::pair<std::string, Value>> values_;
+};
+
+/// namespace, range, dict, raise_exception, and strftime_now if there is a date (seconds since 1970).
+ScopePtr global_scope(std::optional<std::int64_t> date);
+
+/// Errors   Problem
+Value evaluate(const Expression& expression, const ScopePtr& scope);
+Arguments evaluate_arguments(const Expression& call, const ScopePtr& scope);
+/// A chain of filters, of `value` in the place of its innermost.
+Value evaluate_filters(const Expression& chain, Value value, const ScopePtr& scope);
+Value call(const Value& function, const Arguments& arguments);
+
+}  // namespace sherd::templates

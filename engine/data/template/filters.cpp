@@ -1,0 +1,428 @@
+// Filters and tests, by Jinja's names.
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <optional>
+
+#include "engine/data/template/functions.h"
+
+namespace sherd::templates {
+namespace {
+
+using V = const Value&;
+using A = const Arguments&;
+
+std::int64_t length_of(V value) {
+  if (value.text()) return num_characters(*value.text());
+  if (value.list() && !value.list()->is_generator) return std::ssize(value.list()->items);
+  if (value.dict() && !value.dict()->is_namespace) return std::ssize(value.dict()->items);
+  if (value.is_undefined()) return 0;
+  throw_problem("a {} has no length", type_name(value));
+}
+
+Value tojson(V value, A arguments) {
+  const Given given("tojson", arguments);
+  JsonStyle style;
+  style.indent = static_cast<int>(std::clamp<std::int64_t>(given.integer(9, "indent", -1), -1, 64));
+  style.item_separator = style.indent < 0 ? ", " : ",";
+  if (arguments.positional.size() == 1) {
+    throw_problem("tojson takes its arguments by name here");
+  }
+  if (const Value* separators = given.find(9, "separators"); separators && !separators->is_none()) {
+    const std::vector<Value> both = elements_of(*separators);
+    if (both.size() != 2 || !both[0].text() || !both[1].text()) {
+      throw_problem("tojson: separators are two texts");
+    }
+    style.item_separator = both[0].text()->bytes;
+    style.key_separator = both[1].text()->bytes;
+  }
+  style.sort_keys = given.flag(9, "sort_keys", false);
+  style.ascii = given.flag(9, "ensure_ascii", false);
+  return to_json(value, style);
+}
+
+// What `attribute=` means: names and numbers with dots between.
+Value attribute_path(V value, const std::string& path) {
+  Value result = value;
+  for (std::size_t begin = 0; begin <= path.size();) {
+    const std::size_t end = std::min(path.size(), path.find('.', begin));
+    const std::string name = path.substr(begin, end - begin);
+    const bool is_number = !name.empty() && name.size() < 10 &&
+                           name.find_first_not_of("0123456789") == std::string::npos;
+    result = item_of(
+        result, is_number ? Value(static_cast<std::int64_t>(std::stoll(name))) : Value::text(name));
+    begin = end + 1;
+  }
+  return result;
+}
+
+Arguments rest_of(A arguments, std::size_t first) {
+  Arguments rest = arguments;
+  rest.positional.erase(rest.positional.begin(),
+                        rest.positional.begin() +
+                            static_cast<std::ptrdiff_t>(std::min(first, rest.positional.size())));
+  return rest;
+}
+
+// These filters take what is false for nothing.
+std::vector<Value> if_any(V value) {
+  return truth(value) ? elements_of(value) : std::vector<Value>{};
+}
+
+// select, reject, selectattr, rejectattr.
+Value chosen(V value, A arguments, bool by_attribute, bool keep) {
+  const Given given("select", arguments);
+  const std::string path = by_attribute ? given.text(0, "attribute").bytes : "";
+  const std::size_t at = by_attribute ? 1 : 0;
+  const bool has_test = arguments.positional.size() > at;
+  const std::string test = has_test ? given.text(at, "test").bytes : "";
+  const Arguments of_test = rest_of(arguments, at + 1);
+  std::vector<Value> kept;
+  for (const Value& element : if_any(value)) {
+    const Value looked_at = by_attribute ? attribute_path(element, path) : element;
+    const bool holds = has_test ? apply_test(test, looked_at, of_test) : truth(looked_at);
+    if (holds == keep) kept.push_back(element);
+  }
+  return Value::generator(std::move(kept));
+}
+
+Value mapped(V value, A arguments) {
+  const Given given("map", arguments);
+  std::vector<Value> results;
+  if (arguments.positional.empty()) {
+    const std::string path = given.text(9, "attribute").bytes;
+    const Value* missing = given.find(9, "default");
+    for (const Value& element : if_any(value)) {
+      Value result = attribute_path(element, path);
+      results.push_back(result.is_undefined() && missing ? *missing : result);
+    }
+  } else {
+    const std::string filter = given.text(0, "filter").bytes;
+    const Arguments of_filter = rest_of(arguments, 1);
+    for (const Value& element : if_any(value)) {
+      results.push_back(apply_filter(filter, element, of_filter));
+    }
+  }
+  return Value::generator(std::move(results));
+}
+
+Value joined(V value, A arguments) {
+  const Given given("join", arguments);
+  const Value* between = given.find(0, "d");
+  const Value* attribute = given.find(1, "attribute");
+  MarkedText out;
+  bool first = true;
+  for (const Value& element : elements_of(value)) {
+    if (!first && between) out.append(to_text(*between));
+    first = false;
+    out.append(to_text(attribute && attribute->text()
+                           ? attribute_path(element, attribute->text()->bytes)
+                           : element));
+  }
+  return out;
+}
+
+// Text compares without case unless asked otherwise.
+Value sort_key(V value, bool case_sensitive) {
+  return value.text() && !case_sensitive ? Value(with_letters(*value.text(), Letters::kLower))
+                                         : value;
+}
+
+void sort_values(std::vector<Value>& values, const std::function<Value(V)>& key, bool reverse) {
+  std::stable_sort(values.begin(), values.end(),
+                   [&](V a, V b) { return reverse ? less(key(b), key(a)) : less(key(a), key(b)); });
+}
+
+Value sorted(V value, A arguments) {
+  const Given given("sort", arguments);
+  std::vector<Value> values = elements_of(value);
+  const bool case_sensitive = given.flag(1, "case_sensitive", false);
+  const Value* attribute = given.find(2, "attribute");
+  const auto key = [&](V element) {
+    const bool by_attribute = attribute && attribute->text();
+    return sort_key(by_attribute ? attribute_path(element, attribute->text()->bytes) : element,
+                    case_sensitive);
+  };
+  sort_values(values, key, given.flag(0, "reverse", false));
+  return Value::list(std::move(values));
+}
+
+Value dictsort(V value, A arguments) {
+  const Given given("dictsort", arguments);
+  if (!value.dict()) throw_problem("dictsort takes a dictionary");
+  const Value* by = given.find(1, "by");
+  const std::size_t part = by && by->text() && by->text()->bytes == "value" ? 1 : 0;
+  std::vector<Value> items = method_of(value, "items")->call({}).list()->items;
+  const bool case_sensitive = given.flag(0, "case_sensitive", false);
+  const auto key = [&](V item) { return sort_key(item.list()->items[part], case_sensitive); };
+  sort_values(items, key, given.flag(2, "reverse", false));
+  return Value::list(std::move(items));
+}
+
+Value unique(V value, A) {
+  std::vector<Value> kept;
+  for (const Value& element : elements_of(value)) {
+    const auto same = [&](V other) {
+      return equal(sort_key(other, false), sort_key(element, false));
+    };
+    if (std::none_of(kept.begin(), kept.end(), same)) kept.push_back(element);
+  }
+  return Value::generator(std::move(kept));
+}
+
+Value extreme(V value, bool most) {
+  std::optional<Value> best;
+  for (const Value& element : elements_of(value)) {
+    const bool better = !best || (most ? less(*best, element) : less(element, *best));
+    if (better) best = element;
+  }
+  return best ? *best : Value(Undefined{"the least or most of nothing"});
+}
+
+Value indented(V value, A arguments) {
+  const Given given("indent", arguments);
+  const Value* width = given.find(0, "width");
+  MarkedText by(width && width->text()
+                    ? width->text()->bytes
+                    : std::string(static_cast<std::size_t>(std::clamp<std::int64_t>(
+                                      given.integer(0, "width", 4), 0, 1000)),
+                                  ' '));
+  const bool first = given.flag(1, "first", false), blank = given.flag(2, "blank", false);
+  const MarkedText text = to_text(value);
+  MarkedText out;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.size(), text.bytes.find('\n', begin));
+    const bool is_blank = end == begin;
+    if ((begin > 0 || first) && (blank || !is_blank)) out.append(by);
+    out.append(text.part(begin, end + 1 - begin));
+    begin = end + 1;
+  }
+  return out;
+}
+
+Value to_integer(V value, A arguments) {
+  const std::int64_t missing = Given("int", arguments).integer(0, "default", 0);
+  if (value.is_integer()) return value.integer();
+  if (const double* number = value.get<double>()) {
+    return std::abs(*number) < 9e18 ? static_cast<std::int64_t>(*number) : missing;
+  }
+  if (!value.text()) return missing;
+  const MarkedText text = stripped(*value.text(), {}, true, true);
+  double number = 0.0;
+  const auto result = std::from_chars(text.bytes.data(), text.bytes.data() + text.size(), number);
+  const bool whole = result.ec == std::errc{} && result.ptr == text.bytes.data() + text.size();
+  return whole && std::abs(number) < 9e18 ? static_cast<std::int64_t>(number) : missing;
+}
+
+Value to_float(V value, A arguments) {
+  const Value* missing = Given("float", arguments).find(0, "default");
+  if (value.is_number()) return value.number();
+  double number = 0.0;
+  if (value.text()) {
+    const std::string& text = value.text()->bytes;
+    const auto result = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (result.ec == std::errc{} && result.ptr == text.data() + text.size()) return number;
+  }
+  return missing ? *missing : Value(0.0);
+}
+
+Value escaped(V value, A) {
+  const MarkedText text = to_text(value);
+  MarkedText out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text.bytes[i];
+    const auto mark = static_cast<std::uint8_t>(text.marks[i]);
+    const std::string_view meant = c == '&'    ? "&amp;"
+                                   : c == '<'  ? "&lt;"
+                                   : c == '>'  ? "&gt;"
+                                   : c == '"'  ? "&#34;"
+                                   : c == '\'' ? "&#39;"
+                                               : std::string_view(&text.bytes[i], 1);
+    out.append(meant, mark);
+  }
+  return out;
+}
+
+Value summed(V value, A) {
+  Value sum = std::int64_t{0};
+  for (const Value& element : elements_of(value)) {
+    if (!element.is_number()) throw_problem("sum of a {}", type_name(element));
+    sum = sum.is_integer() && element.is_integer() ? Value(sum.integer() + element.integer())
+                                                   : Value(sum.number() + element.number());
+  }
+  return sum;
+}
+
+Value reversed(V value, A) {
+  std::vector<Value> elements = elements_of(value);
+  std::reverse(elements.begin(), elements.end());
+  if (!value.text()) return Value::generator(std::move(elements));
+  MarkedText out;
+  for (const Value& character : elements) out.append(*character.text());
+  return out;
+}
+
+Value end_of(V value, bool first) {
+  const std::vector<Value> elements = elements_of(value);
+  if (elements.empty()) return Undefined{"an end of nothing"};
+  return first ? elements.front() : elements.back();
+}
+
+using Filter = Value (*)(V, A);
+const std::map<std::string_view, Filter> kFilters = {
+    {"tojson", tojson},
+    {"length", [](V v, A) { return Value(length_of(v)); }},
+    {"count", [](V v, A) { return Value(length_of(v)); }},
+    {"trim",
+     [](V v, A a) {
+       const Value* characters = Given("trim", a).find(0, "chars");
+       return Value(stripped(to_text(v),
+                             characters && characters->text() ? characters->text()->view() : "",
+                             true, true));
+     }},
+    {"string", [](V v, A) { return Value(to_text(v)); }},
+    {"default",
+     [](V v, A a) {
+       const Given given("default", a);
+       const Value* missing = given.find(0, "default_value");
+       const bool use = v.is_undefined() || (given.flag(1, "boolean", false) && !truth(v));
+       return !use ? v : missing ? *missing : Value::text("");
+     }},
+    {"join", joined},
+    {"items",
+     [](V v, A) {
+       if (v.is_undefined()) return Value::generator({});
+       if (!v.dict()) throw_problem("items of a {}", type_name(v));
+       return Value::generator(elements_of(method_of(v, "items")->call({})));
+     }},
+    {"list", [](V v, A) { return Value::list(elements_of(v)); }},
+    {"select", [](V v, A a) { return chosen(v, a, false, true); }},
+    {"reject", [](V v, A a) { return chosen(v, a, false, false); }},
+    {"selectattr", [](V v, A a) { return chosen(v, a, true, true); }},
+    {"rejectattr", [](V v, A a) { return chosen(v, a, true, false); }},
+    {"map", mapped},
+    {"safe",
+     [](V v, A) {
+       MarkedText text = to_text(v);
+       text.is_safe = true;
+       return Value(std::move(text));
+     }},
+    {"upper", [](V v, A) { return Value(with_letters(to_text(v), Letters::kUpper)); }},
+    {"lower", [](V v, A) { return Value(with_letters(to_text(v), Letters::kLower)); }},
+    {"title", [](V v, A) { return Value(with_letters(to_text(v), Letters::kTitle)); }},
+    {"capitalize", [](V v, A) { return Value(with_letters(to_text(v), Letters::kCapitalize)); }},
+    {"first", [](V v, A) { return end_of(v, true); }},
+    {"last", [](V v, A) { return end_of(v, false); }},
+    {"int", to_integer},
+    {"float", to_float},
+    {"abs",
+     [](V v, A) {
+       if (!v.is_number()) throw_problem("abs of a {}", type_name(v));
+       return v.is_integer() ? Value(std::abs(v.integer())) : Value(std::abs(v.number()));
+     }},
+    {"replace",
+     [](V v, A a) {
+       const Given given("replace", a);
+       return Value(replaced(to_text(v), to_text(given.require(0, "old")),
+                             to_text(given.require(1, "new")), given.integer(2, "count", -1)));
+     }},
+    {"reverse", reversed},
+    {"sort", sorted},
+    {"dictsort", dictsort},
+    {"unique", unique},
+    {"min", [](V v, A) { return extreme(v, false); }},
+    {"max", [](V v, A) { return extreme(v, true); }},
+    {"sum", summed},
+    {"indent", indented},
+    {"escape", escaped},
+    {"e", escaped},
+};
+
+bool is_in_case(V value, Letters letters) {
+  const MarkedText text = to_text(value);
+  return with_letters(text, letters).bytes == text.bytes &&
+         with_letters(text, letters == Letters::kUpper ? Letters::kLower : Letters::kUpper).bytes !=
+             text.bytes;
+}
+
+std::int64_t whole_number(V value) {
+  if (!value.is_integer()) throw_problem("a {} isn't a whole number", type_name(value));
+  return value.integer();
+}
+
+using Test = bool (*)(V, A);
+const Value& other(A arguments) {
+  return Given("a test", arguments).require(0, "other");
+}
+const std::map<std::string_view, Test> kTests = {
+    {"defined", [](V v, A) { return !v.is_undefined(); }},
+    {"undefined", [](V v, A) { return v.is_undefined(); }},
+    {"none", [](V v, A) { return v.is_none(); }},
+    {"string", [](V v, A) { return v.text() != nullptr; }},
+    {"number", [](V v, A) { return v.is_number(); }},
+    {"integer", [](V v, A) { return v.get<std::int64_t>() != nullptr; }},
+    {"float", [](V v, A) { return v.get<double>() != nullptr; }},
+    {"boolean", [](V v, A) { return v.get<bool>() != nullptr; }},
+    {"true", [](V v, A) { return v.get<bool>() && *v.get<bool>(); }},
+    {"false", [](V v, A) { return v.get<bool>() && !*v.get<bool>(); }},
+    {"mapping", [](V v, A) { return v.dict() && !v.dict()->is_namespace; }},
+    {"iterable",
+     [](V v, A) {
+       return v.text() || v.list() || (v.dict() && !v.dict()->is_namespace) || v.is_undefined();
+     }},
+    {"sequence",
+     [](V v, A) {
+       return v.text() || (v.list() && !v.list()->is_generator) ||
+              (v.dict() && !v.dict()->is_namespace) || v.is_undefined();
+     }},
+    {"callable", [](V v, A) { return v.callable() != nullptr; }},
+    {"odd", [](V v, A) { return whole_number(v) % 2 != 0; }},
+    {"even", [](V v, A) { return whole_number(v) % 2 == 0; }},
+    {"divisibleby",
+     [](V v, A a) {
+       const std::int64_t by = whole_number(other(a));
+       if (by == 0) throw_problem("division by zero");
+       return whole_number(v) % by == 0;
+     }},
+    {"in", [](V v, A a) { return contains(other(a), v); }},
+    {"eq", [](V v, A a) { return equal(v, other(a)); }},
+    {"equalto", [](V v, A a) { return equal(v, other(a)); }},
+    {"==", [](V v, A a) { return equal(v, other(a)); }},
+    {"ne", [](V v, A a) { return !equal(v, other(a)); }},
+    {"!=", [](V v, A a) { return !equal(v, other(a)); }},
+    {"lt", [](V v, A a) { return less(v, other(a)); }},
+    {"gt", [](V v, A a) { return less(other(a), v); }},
+    {"le", [](V v, A a) { return !less(other(a), v); }},
+    {"ge", [](V v, A a) { return !less(v, other(a)); }},
+    {"sameas", [](V v, A a) { return type_name(v) == type_name(other(a)) && equal(v, other(a)); }},
+    {"upper", [](V v, A) { return is_in_case(v, Letters::kUpper); }},
+    {"lower", [](V v, A) { return is_in_case(v, Letters::kLower); }},
+};
+
+std::string_view full_name(std::string_view filter) {
+  return filter == "d" ? "default" : filter;
+}
+
+}  // namespace
+
+bool is_filter(std::string_view name) {
+  return kFilters.contains(full_name(name));
+}
+
+bool is_test(std::string_view name) {
+  return kTests.contains(name);
+}
+
+Value apply_filter(std::string_view name, const Value& value, const Arguments& arguments) {
+  if (!is_filter(name)) throw_problem("the filter \"{}\" isn't known here", name);
+  return kFilters.at(full_name(name))(value, arguments);
+}
+
+bool apply_test(std::string_view name, const Value& value, const Arguments& arguments) {
+  if (!is_test(name)) throw_problem("the test \"{}\" isn't known here", name);
+  return kTests.at(name)(value, arguments);
+}
+
+}  // namespace sherd::templates

@@ -1,0 +1,53 @@
+/// What a template may call: filters, tests and methods, by the names that Jinja and Python give them.
+#pragma once
+
+#include <string_view>
+
+#include "engine/data/template/value.h"
+
+namespace sherd::templates {
+
+bool is_filter(std::string_view name);
+bool is_test(std::string_view name);
+
+/// Errors   Problem: an argument that doesn't fit, what isn't known here
+Value apply_filter(std::string_view name, const Value& value, const Arguments& arguments);
+bool apply_test(std::string_view name, const Value& value, const Arguments& arguments);
+
+/// A method of a text, a list or a dictionary; null if it has none of the name.
+std::shared_ptr<const Callable> method_of(const Value& value, std::string_view name);
+
+/// `value.name` and `value[key]`.
+Value attribute_of(const Value& value, const std::string& name);
+Value item_of(const Value& value, const Value& key);
+/// What a loop goes through: the elements of a list, the keys of a dictionary, characters.
+std::vector<Value> elements_of(const Value& value);
+bool contains(const Value& container, const Value& value);
+
+/// Arguments by place or by name.
+class Given {
+ public:
+  Given(std::string_view function, const Arguments& arguments)
+      : function_(function), arguments_(arguments) {}
+  /// The argument at `place`, or of `name`; null if it isn't there.
+  const Value* find(std::size_t place, std::string_view name) const;
+  const Value& require(std::size_t place, std::string_view name) const;
+  const MarkedText& text(std::size_t place, std::string_view name) const;
+  std::int64_t integer(std::size_t place, std::string_view name, std::int64_t missing) const;
+  bool flag(std::size_t place, std::string_view name, bool missing) const;
+  /// Refuses more than `count` arguments in order.
+  void at_most(std::size_t count) const;
+
+ private:
+  std::string_view function_;
+  const Arguments& arguments_;
+};
+
+/// Python's text methods that filters use too. `characters`: to take away; empty: white space.
+MarkedText stripped(const MarkedText& text, std::string_view characters, bool left, bool right);
+MarkedText replaced(const MarkedText& text, const MarkedText& from, const MarkedText& to,
+                    std::int64_t count);
+enum class Letters { kUpper, kLower, kTitle, kCapitalize };
+MarkedText with_letters(const MarkedText& text, Letters letters);
+
+}  // namespace sherd::templates

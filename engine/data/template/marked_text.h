@@ -1,0 +1,47 @@
+/// Text in which every byte knows where it came from: so that a special token spelled by a user stays
+/// text, and what an assistant said is found in a rendered conversation.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace sherd::templates {
+
+/// Bits of a byte's mark; 0: the template itself.
+enum Mark : std::uint8_t {
+  kFromData = 1,   ///< of the conversation: whoever wrote it may have written anything
+  kSpoken = 2,     ///< of the message that is looked for
+  kGenerated = 4,  ///< between {% generation %} and {% endgeneration %}
+};
+
+struct MarkedText {
+  MarkedText() = default;
+  explicit MarkedText(std::string text, std::uint8_t mark = 0)
+      : bytes(std::move(text)), marks(bytes.size(), static_cast<char>(mark)) {}
+
+  std::string bytes;
+  std::string marks;     ///< one a byte
+  bool is_safe = false;  ///< of the filter `safe`: what is added to it would be escaped
+
+  std::size_t size() const { return bytes.size(); }
+  bool empty() const { return bytes.empty(); }
+  std::string_view view() const { return bytes; }
+  MarkedText part(std::size_t first, std::size_t count = std::string::npos) const {
+    MarkedText result;
+    result.bytes = bytes.substr(first, count);
+    result.marks = marks.substr(first, count);
+    return result;
+  }
+  void append(const MarkedText& other) {
+    bytes += other.bytes;
+    marks += other.marks;
+  }
+  void append(std::string_view text, std::uint8_t mark) {
+    bytes += text;
+    marks.append(text.size(), static_cast<char>(mark));
+  }
+};
+
+}  // namespace sherd::templates

@@ -1,0 +1,145 @@
+/// What a template computes with: Python's values, as far as templates show them.
+///
+/// Lists and dictionaries are shared, and nothing changes them but a namespace's assignment, as in the
+/// sandbox that Hugging Face renders in.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "engine/data/template/marked_text.h"
+
+namespace sherd::templates {
+
+class Value;
+
+struct Undefined {
+  std::string name;  ///< what wasn't there, for messages
+};
+struct None {};
+struct List {
+  std::vector<Value> items;
+  bool is_tuple = false;
+  bool is_generator = false;  ///< of a filter: true however many there are, and has no length
+};
+struct Dict;
+struct Callable;
+
+/// Of a call, in order; `named` after them.
+struct Arguments {
+  std::vector<Value> positional;
+  std::vector<std::pair<std::string, Value>> named;
+  int line = 0;
+};
+
+class Value {
+ public:
+  using Text = std::shared_ptr<const MarkedText>;
+  using Variant =
+      std::variant<Undefined, None, bool, std::int64_t, double, Text, std::shared_ptr<const List>,
+                   std::shared_ptr<Dict>, std::shared_ptr<const Callable>>;
+
+  Value() : data_(Undefined{}) {}
+  Value(Undefined undefined) : data_(std::move(undefined)) {}  // NOLINT: a value is what it holds
+  Value(None none) : data_(none) {}                            // NOLINT
+  Value(bool flag) : data_(flag) {}                            // NOLINT
+  Value(std::int64_t number) : data_(number) {}                // NOLINT
+  Value(double number) : data_(number) {}                      // NOLINT
+  Value(MarkedText text)                                       // NOLINT
+      : data_(std::make_shared<const MarkedText>(std::move(text))) {}
+  Value(std::shared_ptr<Dict> dict) : data_(std::move(dict)) {}                    // NOLINT
+  Value(std::shared_ptr<const Callable> function) : data_(std::move(function)) {}  // NOLINT
+  /// Text of the template's own.
+  static Value text(std::string bytes) { return MarkedText(std::move(bytes)); }
+  static Value list(std::vector<Value> items, bool is_tuple = false);
+  static Value generator(std::vector<Value> items);
+
+  template <class T>
+  const T* get() const {
+    return std::get_if<T>(&data_);
+  }
+  bool is_undefined() const { return get<Undefined>() != nullptr; }
+  bool is_none() const { return get<None>() != nullptr; }
+  const MarkedText* text() const {
+    const Text* text = get<Text>();
+    return text ? text->get() : nullptr;
+  }
+  const List* list() const {
+    const auto* list = get<std::shared_ptr<const List>>();
+    return list ? list->get() : nullptr;
+  }
+  Dict* dict() const {
+    const auto* dict = get<std::shared_ptr<Dict>>();
+    return dict ? dict->get() : nullptr;
+  }
+  const Callable* callable() const {
+    const auto* function = get<std::shared_ptr<const Callable>>();
+    return function ? function->get() : nullptr;
+  }
+  bool is_number() const { return get<bool>() || get<std::int64_t>() || get<double>(); }
+  /// A bool counts as 0 or 1.
+  bool is_integer() const { return get<bool>() || get<std::int64_t>(); }
+  std::int64_t integer() const;
+  double number() const;
+
+ private:
+  Variant data_;
+};
+
+struct Dict {
+  std::vector<std::pair<Value, Value>> items;
+  bool is_namespace = false;
+
+  const Value* find(const Value& key) const;
+  const Value* named(std::string_view key) const;  ///< find, of a text
+  void set(const Value& key, Value value);
+};
+
+struct Callable {
+  std::string name;
+  std::function<Value(const Arguments&)> call;
+};
+
+/// What can't be computed, without its place, which whoever evaluates adds.
+struct Problem {
+  std::string text;
+};
+template <class... Args>
+[[noreturn]] void throw_problem(fmt::format_string<Args...> format, Args&&... args) {
+  throw Problem{fmt::format(format, std::forward<Args>(args)...)};
+}
+
+bool truth(const Value& value);
+/// Python's ==. Marks don't count.
+bool equal(const Value& a, const Value& b);
+/// Python's <, of two numbers, texts or lists; else a Problem that says of what.
+bool less(const Value& a, const Value& b);
+/// Python's name of the type: "str", "dict", ...
+std::string type_name(const Value& value);
+
+/// Python's str() and repr().
+MarkedText to_text(const Value& value);
+MarkedText to_repr(const Value& value);
+
+struct JsonStyle {
+  int indent = -1;  ///< below 0: all in one line
+  std::string item_separator, key_separator = ": ";
+  bool sort_keys = false;
+  bool ascii = false;
+};
+/// Python's json.dumps.
+MarkedText to_json(const Value& value, const JsonStyle& style);
+
+/// Code points of UTF-8: Python counts and cuts text by them.
+std::int64_t num_characters(const MarkedText& text);
+/// Where each character begins, and the end.
+std::vector<std::size_t> character_offsets(const MarkedText& text);
+
+}  // namespace sherd::templates

@@ -1,0 +1,109 @@
+#include "engine/run/show_data.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "engine/data/batcher.h"
+#include "engine/train/from_recipe.h"
+
+namespace sherd::engine {
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+
+/// One sequence and what is known of its tokens.
+struct Sequence {
+  explicit Sequence(std::int64_t tokens)
+      : inputs(static_cast<std::size_t>(tokens)),
+        targets(inputs),
+        lengths(inputs),
+        positions(inputs),
+        starts(inputs.size() + 1) {}
+  data::Batch batch(bool separate) {
+    const auto tensor = [](Ids& ids) { return Tensor{ids.data(), DType::kI32, std::ssize(ids)}; };
+    if (!separate) return {tensor(inputs), tensor(targets)};
+    return {tensor(inputs), tensor(targets), tensor(starts), tensor(lengths), tensor(positions)};
+  }
+  Ids inputs, targets, lengths, positions, starts;
+};
+
+class Writer {
+ public:
+  Writer(const data::TokenText& text, bool colour) : text_(text), colour_(colour) {}
+
+  // A token is trained on where it is the target of the one before it.
+  void document(const Sequence& sequence, std::size_t first, std::size_t count) {
+    for (std::size_t begin = first; begin < first + count;) {
+      std::size_t end = begin + 1;
+      while (end < first + count &&
+             trained(sequence, end, first) == trained(sequence, begin, first)) {
+        ++end;
+      }
+      const std::span<const std::int32_t> ids(sequence.inputs.data() + begin, end - begin);
+      const std::string part = text_.text(ids);
+      if (!trained(sequence, begin, first)) {
+        out += part;
+      } else {
+        out += colour_ ? "\x1b[32m" + part + "\x1b[0m" : "«" + part + "»";
+      }
+      begin = end;
+    }
+    out += '\n';
+  }
+
+  std::string out;
+
+ private:
+  static bool trained(const Sequence& sequence, std::size_t token, std::size_t first) {
+    return token > first && sequence.targets[token - 1] != data::kNoTarget;
+  }
+  const data::TokenText& text_;
+  bool colour_;
+};
+
+}  // namespace
+
+std::string shown_data(const Recipe& recipe, const ShowData& show) {
+  const auto dataset = data::open_dataset(data_options(recipe));
+  data::BatchShape shape = batch_shape(recipe);
+  // The same rows as the run's, one at a time.
+  shape.num_micro_steps = shape.global_batch_size();
+  shape.micro_batch_size = shape.world = 1;
+  const data::Batcher batcher(dataset, shape);
+  Writer writer(dataset->text(), show.colour);
+  writer.out = dataset->summary() + "\n";
+  if (const std::string summary = batcher.summary(); !summary.empty()) writer.out += summary + "\n";
+  const bool separate = dataset->separate_documents();
+  const auto tokens = static_cast<std::size_t>(shape.seq_length);
+  for (std::int64_t row = 0; row < show.samples; ++row) {
+    Sequence sequence(shape.seq_length);
+    batcher.fill(row / shape.num_micro_steps, row % shape.num_micro_steps, 0,
+                 sequence.batch(separate));
+    const auto targets = std::count_if(sequence.targets.begin(), sequence.targets.end(),
+                                       [](std::int32_t id) { return id != data::kNoTarget; });
+    std::string lengths;
+    std::size_t used = separate ? 0 : tokens;
+    for (std::size_t i = 0; separate && i < tokens && sequence.lengths[i] > 0; ++i) {
+      lengths += fmt::format("{}{}", lengths.empty() ? "" : " + ", sequence.lengths[i]);
+      used += static_cast<std::size_t>(sequence.lengths[i]);
+    }
+    writer.out +=
+        fmt::format("\nsequence {} of step {}: {} tokens, {:.1f} % full, {} with a loss\n",
+                    row % shape.num_micro_steps + 1, row / shape.num_micro_steps + 1,
+                    separate ? lengths : std::to_string(tokens),
+                    100.0 * static_cast<double>(used) / static_cast<double>(tokens), targets);
+    if (!separate) {
+      writer.document(sequence, 0, tokens);
+      continue;
+    }
+    for (std::size_t i = 0; i < tokens && sequence.lengths[i] > 0; ++i) {
+      writer.document(sequence, static_cast<std::size_t>(sequence.starts[i]),
+                      static_cast<std::size_t>(sequence.lengths[i]));
+    }
+  }
+  return std::move(writer.out);
+}
+
+}  // namespace sherd::engine

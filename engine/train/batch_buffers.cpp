@@ -1,0 +1,64 @@
+#include "engine/train/batch_buffers.h"
+
+#include "kernels/token.h"
+
+namespace sherd::engine {
+namespace {
+
+static_assert(data::kNoTarget == kernels::kNoTarget);
+
+// One buffer: T + 1 starts, T lengths, T positions.
+std::int64_t documents_numel(std::int64_t tokens) {
+  return 3 * tokens + 1;
+}
+
+struct DocumentTensors {
+  Tensor starts, lengths, positions;
+};
+DocumentTensors document_tensors(const Tensor& all, std::int64_t tokens) {
+  return {all.part(0, tokens + 1), all.part(tokens + 1, tokens), all.part(2 * tokens + 1, tokens)};
+}
+
+}  // namespace
+
+std::vector<BufferSpec> batch_buffers(const std::string& name, const TrainingOptions& options,
+                                      Phases phases) {
+  const std::int64_t tokens = options.model.tokens();
+  const auto spec = [&](const char* kind, std::int64_t numel) {
+    return BufferSpec{name + kind, Category::kData, DType::kI32, numel, phases, true};
+  };
+  std::vector<BufferSpec> specs = {spec(".inputs", tokens), spec(".targets", tokens)};
+  if (options.separate_documents) specs.push_back(spec(".documents", documents_numel(tokens)));
+  return specs;
+}
+
+BatchBuffers::BatchBuffers(const sharding::Rank& rank, const std::vector<BufferSpec>& specs)
+    : inputs_(rank, specs[0]), targets_(rank, specs[1]) {
+  if (specs.size() > 2) documents_ = {rank, specs[2]};
+}
+
+data::Batch BatchBuffers::host() const {
+  data::Batch batch{inputs_.host(), targets_.host()};
+  if (!documents_.device()) return batch;
+  const DocumentTensors documents = document_tensors(documents_.host(), batch.inputs.numel);
+  batch.starts = documents.starts;
+  batch.lengths = documents.lengths;
+  batch.positions = documents.positions;
+  return batch;
+}
+
+TokenBatch BatchBuffers::device() const {
+  TokenBatch batch{inputs_.device(), targets_.device()};
+  if (!documents_.device()) return batch;
+  const DocumentTensors documents = document_tensors(documents_.device(), batch.inputs.numel);
+  batch.documents = {documents.starts, documents.lengths, documents.positions};
+  return batch;
+}
+
+void BatchBuffers::to_device(Stream& stream) const {
+  inputs_.to_device(stream);
+  targets_.to_device(stream);
+  if (documents_.device()) documents_.to_device(stream);
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,35 @@
+/// Where documents lie in the rows of a micro-batch: attention stays inside each, and positions
+/// restart with it.
+///
+///   document i   tokens [starts[i], starts[i] + lengths[i]), all of one row
+///   padding      the tokens between that and starts[i + 1]
+///   position     of token t of document i: t - starts[i]; of padding: 0
+///
+/// Shapes   starts i32 [N + 1], from 0 up to B * S, never falling; every row begins with a document.
+///          lengths i32 [N], 0 in a document that is padding alone; positions i32 [B * S]. Documents
+///          behind the last one, of no tokens at B * S, are allowed, so that buffers have one size.
+/// The form  is that of cuDNN's ragged tensors (offsets and lengths), and without padding that of
+///          FlashAttention's cu_seqlens.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/tensor.h"
+
+namespace sherd::kernels {
+
+struct Documents {
+  ConstTensor starts, lengths, positions;
+
+  /// Without, each row is one document.
+  explicit operator bool() const { return static_cast<bool>(starts); }
+  std::int64_t count() const { return lengths.numel; }
+  /// The first document at `token` or behind it. On the host.
+  std::int64_t first_from(std::int64_t token) const {
+    const auto* begin = starts.as<std::int32_t>();
+    return std::lower_bound(begin, begin + count(), token) - begin;
+  }
+};
+
+}  // namespace sherd::kernels

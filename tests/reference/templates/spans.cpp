@@ -1,0 +1,29 @@
+// The spans of answers, for compare_spans.py: a line of JSON {"folder", "messages"} each, answered by a line
+// {"text", "spans", "rewritten"} or {"error"}; spans count bytes.
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "core/error.h"
+#include "engine/data/chat/chat_format.h"
+
+int main() {
+  using namespace sherd;
+  for (std::string line; std::getline(std::cin, line);) {
+    nlohmann::ordered_json answer;
+    try {
+      const auto ask = nlohmann::ordered_json::parse(line);
+      const std::string folder = ask["folder"];
+      const data::ChatFormat format(folder, tokenizer::Tokenizer::open(folder), {});
+      const auto rendered = format.render(
+          data::read_conversation(nlohmann::ordered_json{{"messages", ask["messages"]}}.dump()));
+      answer["text"] = rendered.text.bytes;
+      answer["rewritten"] = rendered.was_rewritten;
+      answer["spans"] = nlohmann::ordered_json::array();
+      for (const auto& span : rendered.trained) answer["spans"].push_back({span.begin, span.end});
+    } catch (const Error& error) {
+      answer["error"] = error.what();
+    }
+    std::cout << answer.dump() << std::endl;
+  }
+}
