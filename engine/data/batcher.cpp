@@ -133,11 +133,13 @@ std::string Batcher::summary() const {
   for (const DocumentRows* rows : {train_rows_.get(), validation_rows_.get()}) {
     if (!rows || rows->num_pieces() == 0) continue;
     const auto tokens = static_cast<double>(rows->num_tokens());
+    const auto counted = [](std::int64_t count, std::string_view what) {
+      return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+    };
     text += fmt::format(
-        "{}{}: documents in {} pieces, {} rows, {:.1f} % full; {:.1f} % of the tokens have a "
-        "target",
+        "{}{}: documents in {}, {}, {:.1f} % full; {:.1f} % of the tokens have a target",
         text.empty() ? "" : "\n", rows == train_rows_.get() ? "training" : "validation",
-        rows->num_pieces(), rows->rows_per_epoch(),
+        counted(rows->num_pieces(), "piece"), counted(rows->rows_per_epoch(), "sequence"),
         100.0 * tokens / static_cast<double>(rows->rows_per_epoch() * shape_.seq_length),
         100.0 * static_cast<double>(rows->num_targets()) / tokens);
   }

@@ -447,7 +447,8 @@ class DatasetBuilder {
     const auto say = [&](std::int64_t count, std::string_view what) {
       if (count > 0) dataset_.summary_ += fmt::format("\n{} {}", with_commas(count), what);
     };
-    say(dataset_.chat_counts_.conversations, "conversations");
+    const std::int64_t conversations = dataset_.chat_counts_.conversations;
+    say(conversations, conversations == 1 ? "conversation" : "conversations");
     say(dataset_.chat_counts_.dropped_long, "dropped: longer than a sequence");
     say(dataset_.chat_counts_.cut, "cut: longer than a sequence");
     say(dataset_.chat_counts_.dropped_empty, "dropped: nothing in them is trained on");

@@ -15,7 +15,8 @@ void use(Bytes bytes) {
   const std::string all(bytes.rest());
   const std::size_t end = all.find("\xff\xff");
   const std::string source = all.substr(0, end);
-  std::string json = R"({"messages": [{"role": "user", "content": " a"}, {"role": "assistant", "content": "b"}]})";
+  std::string json =
+      R"({"messages": [{"role": "user", "content": " a"}, {"role": "assistant", "content": "b"}]})";
   if (end != std::string::npos) json = all.substr(end + 2);
   templates::Value variables;
   try {

@@ -106,7 +106,8 @@ class LegalRecipe {
     maybe("model.num_kv_heads", kv_heads);
     maybe("model.ffn_hidden_size", random_.whole(1, 100));
     block(heads);
-    const bool is_chat = settings_.at("data.format") == "chat";  // cut to one token, nothing is left
+    const bool is_chat =
+        settings_.at("data.format") == "chat";  // cut to one token, nothing is left
     length_ = random_.whole(is_chat ? 2 : 1, 33);
     set("training.seq_length", length_);
     maybe("model.max_seq_length", random_.whole(length_, length_ + 9));
