@@ -164,9 +164,9 @@ engine::NextBatch tokens_for(const engine::TrainingOptions& options, const shard
   return [&options, &rank, &memory, tokens](std::int64_t step, std::int64_t micro_step) {
     fill_tokens(options.model, step, first_row(options, rank, micro_step), memory.data(),
                 memory.data() + tokens);
-    return engine::TokenBatch{{memory.data(), DType::kI32, tokens},
-                              {memory.data() + tokens, DType::kI32, tokens},
-                              first_row(options, rank, micro_step)};
+    return engine::TokenBatch{.inputs = {memory.data(), DType::kI32, tokens},
+                              .targets = {memory.data() + tokens, DType::kI32, tokens},
+                              .first_row = first_row(options, rank, micro_step)};
   };
 }
 
