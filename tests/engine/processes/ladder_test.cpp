@@ -76,10 +76,9 @@ TEST_F(Ladder, ReplicasInProcessesHaveTheBitsOfThreadsWithoutReplicas) {
   run.world = 4;
   train_in(folder_, "threads", run);
   run.mesh = "data_parallel_replicate_degree: 2";
-  // `world` counts the ranks of a replica in recipes, and all of them where processes are started.
-  std::vector<std::string> words = launch_words(folder_, "processes", run, {2, 2});
-  words.insert(words.end(), {"--set", "parallelism.data_parallel_shard_degree=2"});
-  const auto outcome = test::run_program(SHERD_PROGRAM, words);
+  const auto outcome =
+      train_in_processes(folder_, "processes", run, {2, 2},
+                         {"--set", "parallelism.data_parallel_shard_degree=2"});  // of a replica
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(numbers_of(folder_, "processes"), numbers_of(folder_, "threads"));
   EXPECT_EQ(final_state(folder_, "processes"), final_state(folder_, "threads"));
