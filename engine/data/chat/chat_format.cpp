@@ -150,6 +150,20 @@ ChatFormat::Span ChatFormat::span_of_answer(const Conversation& conversation, st
   return span;
 }
 
+// Some templates end an answer with nothing: then the special token that begins the next turn is what a
+// model has to write in order to stop.
+std::size_t ChatFormat::behind_stop(const MarkedText& text, std::size_t said,
+                                    std::size_t end) const {
+  std::size_t behind = end;
+  for (const std::string& token : special_tokens_) {
+    if (text.view().substr(said, end - said).find(token) != std::string_view::npos) return end;
+    const bool follows = text.bytes.compare(end, token.size(), token) == 0 &&
+                         (text.marks[end] & templates::kFromData) == 0;
+    if (follows) behind = std::max(behind, end + token.size());
+  }
+  return behind;
+}
+
 void ChatFormat::mark_answers(const Conversation& conversation, Rendered& rendered) const {
   const auto& messages = conversation.messages;
   std::size_t last = messages.size();
@@ -164,7 +178,9 @@ void ChatFormat::mark_answers(const Conversation& conversation, Rendered& render
     MarkedText with_answer;
     Span span = span_of_answer(conversation, i, with_answer);
     if (rendered.text.bytes.compare(0, span.end, with_answer.bytes, 0, span.end) == 0) {
-      span.end = std::max(span.end, common_text(with_answer.bytes, rendered.text.bytes));
+      const std::size_t said = span.end;
+      span.end = std::max(said, common_text(with_answer.bytes, rendered.text.bytes));
+      span.end = behind_stop(rendered.text, said, span.end);
       rendered.trained.push_back(span);
       continue;
     }

@@ -3,7 +3,8 @@
 /// An answer's span in the rendered text begins where the prompt for it ends (the conversation before
 /// it, with the generation prompt), or sooner with its first byte or a <think> that the prompt opens.
 /// It ends with what the template puts behind the answer, such as the special token that ends the
-/// turn: where the conversation up to the answer ends, or the whole goes on otherwise. Templates with {% generation %} say it themselves. Text is cut there and at the template's special
+/// turn: where the conversation up to the answer ends, or the whole goes on otherwise; where no special
+/// token is there, the one that begins the next turn belongs to it. Templates with {% generation %} say it themselves. Text is cut there and at the template's special
 /// tokens before it is encoded: no token lies across an edge, and what is trained on is what a model
 /// has to write. Special tokens that somebody spells in a message stay text.
 ///
@@ -61,6 +62,8 @@ class ChatFormat {
   Span span_of_answer(const Conversation& conversation, std::size_t index,
                       templates::MarkedText& with_answer) const;
   std::size_t common_text(const std::string& a, const std::string& b) const;
+  std::size_t behind_stop(const templates::MarkedText& text, std::size_t said,
+                          std::size_t end) const;
   void mark_answers(const Conversation& conversation, Rendered& rendered) const;
   void mark_generated(Rendered& rendered) const;
   EncodedConversation encode_plain(const Conversation& conversation,

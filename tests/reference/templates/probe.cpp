@@ -1,5 +1,5 @@
 // Renders what compare.py asks for: a line of JSON {"template", "variables", "date"} each, answered by a
-// line {"text"} or {"error"}. Built by compare.py against the engine's library.
+// line {"text"} or {"error"}. Links the engine's library.
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <string>

@@ -131,6 +131,14 @@ TEST_F(Chat, TakesWhatTheTemplateItselfSaysIsGenerated) {
             "e»<|end|>");
 }
 
+TEST_F(Chat, WhereNothingEndsATurnTheTokenThatBeginsTheNextOneIsTrainedOn) {
+  use("{% for m in messages %}<|end|>{{ m.role }}\n{{ m.content | trim }}{% endfor %}"
+      "{% if add_generation_prompt %}<|end|>assistant\n{% endif %}");
+  EXPECT_EQ(
+      marked(kTwoAnswers),
+      "<|end|>system\ns<|end|>user\na<|end|>assistant\n«b<|end|>»user\nc<|end|>assistant\n«d e»");
+}
+
 // The property that spans rest on, seen from outside: the prompt for an answer, as a chat shows it, has
 // the tokens that come before the answer in training.
 TEST_F(Chat, AnswersFollowTheTokensThatTheirPromptHas) {
