@@ -64,7 +64,7 @@ class ExactSquares {
 
   ExactSum& sum_;
   std::int64_t room_ = kMost;  // squares that can still be added without an overflow
-  static constexpr std::int64_t kMost = 65'535;
+  static constexpr std::int64_t kMost = 65'536;
   // Numbers of one tensor have few exponents, so four tables take turns: an addition needn't wait for the
   // one before.
   std::uint64_t by_exponent_[4][256] = {};

@@ -351,7 +351,7 @@ sharding::Traffic muon_traffic(const OptimizerOptions&, const sharding::Sharding
         traffic.add("muon matrices", sharding::Collective::kBroadcast, DType::kF32, matrix.numel(),
                     group_size);
       } else {
-        traffic.add_received("muon matrices", DType::kF32);
+        traffic.add_silent("muon matrices", sharding::Collective::kBroadcast, DType::kF32);
       }
     }
   }

@@ -103,12 +103,20 @@ std::shared_ptr<const Machine> process_machine(std::shared_ptr<sharding::Process
                                                const Recipe& recipe) {
   const auto world_size = static_cast<int>(recipe.world_size());
   const int count = processes->count();
+  const std::int64_t replicas = recipe.parallelism.data_parallel_replicate_degree;
+  if (world_size % count != 0 && count % replicas != 0) {
+    throw UsageError(
+        "mpirun started {} processes, and the recipe has {} ranks in {} replicas: each process has "
+        "as "
+        "many ranks as the others. Start a multiple of {} processes.",
+        count, world_size, replicas, replicas);
+  }
   if (world_size % count != 0) {
     throw UsageError(
         "mpirun started {} processes, and the recipe has {} rank{}: each process has as many ranks "
         "as "
         "the others. Write --ranks {}, or another multiple of {}.",
-        count, world_size, world_size == 1 ? "" : "s", count, count);
+        count, world_size, world_size == 1 ? "" : "s", count / replicas, count / replicas);
   }
   if (device_traits(recipe).kind != DeviceKind::kCpu) {
     throw UsageError(

@@ -63,6 +63,7 @@ int run_mpirun(std::vector<std::string> words) {
     throw UsageError("mpirun can't be started: {}. Install openmpi-bin.", std::strerror(failed));
   }
   child = started;
+  if (asked_to_stop) ::kill(started, SIGUSR1);  // before there was a process to pass it on to
   int status = 0;
   while (::waitpid(started, &status, 0) < 0) {
     CHECK(errno == EINTR, "waitpid: {}", std::strerror(errno));
@@ -73,7 +74,7 @@ int run_mpirun(std::vector<std::string> words) {
 
 // A process has died or hung: what may not happen again. Wrong recipes, full disks and losses that aren't
 // finite would.
-bool may_go_well_again(int code) {
+bool is_retryable(int code) {
   constexpr int kPeer = 4;  // CONTRIBUTING.md: exit codes
   for (const int signal : {SIGABRT, SIGBUS, SIGKILL, SIGSEGV}) {
     if (code == 128 + signal) return true;
@@ -134,7 +135,7 @@ int LaunchCommand::run() const {
   install(SIGINT, note_interrupt);
   for (int start = 0;; ++start) {
     const int code = run_mpirun(mpirun_arguments());
-    if (start >= num_restarts_ || asked_to_stop || !may_go_well_again(code)) return code;
+    if (start >= num_restarts_ || asked_to_stop || !is_retryable(code)) return code;
     fmt::print(stderr, "sherd: the run ended with code {}; starting it again ({} of {}).\n", code,
                start + 1, num_restarts_);
   }

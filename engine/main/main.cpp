@@ -32,7 +32,7 @@ struct RecipeOptions {
 
 /// RECIPE, --set and --ranks, the same for every command that reads a recipe.
 CLI::Option* add_recipe_arguments(CLI::App& command, RecipeRequest& request) {
-  sherd::main::add_ranks(command, request.ranks, "Number of ranks");
+  sherd::main::add_ranks(command, request.ranks, "Number of ranks; with replicas, of each");
   // One value per --set: without this, CLI11 would also take the words that follow it.
   command.add_option("--set", request.sets, "Override a key of the recipe; may be repeated")
       ->type_name("KEY=VALUE")

@@ -18,7 +18,9 @@ void for_each_choice(const Strategy& strategy, Recipe& recipe, const Visit& visi
   visit("zero_optimization.grad_sync", strategy.grad_sync, zero.grad_sync);
   visit("activation_checkpointing.mode", strategy.recompute, recipe.activation_checkpointing.mode);
   visit("checkpoint.staging_mib", strategy.staging_mib, recipe.checkpoint.staging_mib);
-  visit("parallelism.data_parallel_shard_degree", strategy.ranks,
+  std::optional<std::int64_t> shards = strategy.ranks;  // of each replica
+  if (shards) *shards /= recipe.parallelism.data_parallel_replicate_degree;
+  visit("parallelism.data_parallel_shard_degree", shards,
         recipe.parallelism.data_parallel_shard_degree);
   visit("training.micro_batch_size", strategy.micro_batch, training.micro_batch_size);
   visit("training.gradient_accumulation_steps", strategy.accumulation,
@@ -50,6 +52,8 @@ Strategy Strategy::with(const Strategy& more) const {
 }
 
 std::optional<Variant> variant_of(const ResolvedRecipe& recipe, const Strategy& strategy) {
+  const std::int64_t replicas = recipe.values.parallelism.data_parallel_replicate_degree;
+  if (strategy.ranks.value_or(replicas) % replicas != 0) return std::nullopt;
   std::vector<std::string_view> keys;
   Recipe read_only = recipe.values;
   for_each_choice(strategy, read_only, [&](const char* key, const auto& choice, auto&) {

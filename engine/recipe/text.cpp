@@ -103,7 +103,7 @@ weights, as long as micro-batches are added in the same order. What decides on t
   their last digits, unless there is one rank, or `training.gradient_accumulation_steps` is 1. It is
   the default at stages 0 and 1. Set `grad_sync` to compare stages or worlds bit for bit.
 - `parallelism.batch_groups: R` adds R contiguous parts of the batch apart. That is what R replicas do
-  (`data_parallel_replicate_degree: R`), so both have the same bits.
+  (`data_parallel_replicate_degree: R`), so both have the same bits, under the same conditions.
 - Ranks on several GPUs are added by NCCL, in an order of its own.
 )";
 

@@ -19,7 +19,7 @@
 
 namespace sherd::sharding {
 
-/// What a reduction adds: the contributions of some ranks, or of all, from zero or onto what stands there.
+/// What a reduction adds: the contributions of some ranks, or of all; to nothing, or to an accumulated sum.
 struct Addends {
   bool onto_out = false;  ///< begin with what stands in `out`
   int first_rank = 0;

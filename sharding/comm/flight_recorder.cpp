@@ -53,7 +53,9 @@ class RecordedCommunicator final : public Communicator {
     const std::int64_t number = recorder_.enqueued(group_, operation, label, data.bytes());
     const auto enter = [&](FlightRecorder::State state) {
       if (stream.device() != DeviceKind::kCpu) return;
-      stream.run("note", [this, number, state] { recorder_.enter(number, state); });
+      // A label that traces leave out.
+      stream.run("record",
+                 [&recorder = recorder_, number, state] { recorder.enter(number, state); });
     };
     enter(FlightRecorder::State::kRunning);
     call();

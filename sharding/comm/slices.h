@@ -20,10 +20,10 @@ inline void check_reduce_scatter(const Communicator& communicator, const Tensor&
         "reduce_scatter of {}: {} elements into {}", label, full.numel, out.numel);
 }
 
-/// What ranks must agree on, in messages: "block.7, onto what stands there, of ranks 2 to 3".
+/// What ranks must agree on, in messages: "block.7, added to the accumulated sum, of ranks 2 to 3".
 inline std::string reduction_label(const std::string& label, const Addends& addends) {
   std::string text = label;
-  if (addends.onto_out) text += ", onto what stands there";
+  if (addends.onto_out) text += ", added to the accumulated sum";
   if (addends.num_ranks > 0) {
     text += fmt::format(", of ranks {} to {}", addends.first_rank,
                         addends.first_rank + addends.num_ranks - 1);

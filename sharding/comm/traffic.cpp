@@ -55,8 +55,9 @@ void Traffic::add(const std::string& label, Collective collective, DType dtype,
   sent.bytes = narrowed(sent.bytes + each * calls);
 }
 
-void Traffic::add_received(const std::string& label, DType dtype) {
-  ++line(label, Collective::kBroadcast, dtype).calls;
+void Traffic::add_silent(const std::string& label, Collective collective, DType dtype,
+                         std::int64_t calls) {
+  line(label, collective, dtype).calls += calls;
 }
 
 void Traffic::add(const Traffic& other) {

@@ -40,8 +40,9 @@ class Traffic {
   /// this rank is its root.
   void add(const std::string& label, Collective collective, DType dtype, std::int64_t full_numel,
            int group_size, std::int64_t calls = 1);
-  /// One broadcast whose root is another rank: a call that sends nothing.
-  void add_received(const std::string& label, DType dtype);
+  /// Calls in which this rank sends nothing: broadcasts from others, reductions of others' contributions.
+  void add_silent(const std::string& label, Collective collective, DType dtype,
+                  std::int64_t calls = 1);
   void add(const Traffic& other);
 
   const std::vector<Sent>& sent() const { return sent_; }

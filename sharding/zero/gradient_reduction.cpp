@@ -100,8 +100,19 @@ Traffic gradient_traffic(const std::vector<UnitPlan>& units, int num_micro_steps
       traffic.add("gradients", Collective::kAllReduce, precision.reduce, numel, ranks);
       continue;
     }
+    const std::int64_t reductions = at_boundary(unit) ? 1 : num_micro_steps;
     traffic.add("gradients", Collective::kReduceScatter, precision.reduce, numel, ranks,
-                at_boundary(unit) ? 1 : num_micro_steps);
+                reductions);
+    if (in_groups(
+            unit)) {  // a micro-step's ranks may have parts of several groups: a call for each
+      const std::int64_t size = num_micro_steps * ranks / unit.placement.batch_groups;
+      std::int64_t calls = 0;
+      for (std::int64_t step = 0; step < num_micro_steps; ++step) {
+        calls += ((step + 1) * ranks - 1) / size - step * ranks / size + 1;
+      }
+      traffic.add_silent("gradients", Collective::kReduceScatter, precision.reduce,
+                         calls - reductions);
+    }
     if (unit.num_replicas > 1) {
       traffic.add("gradients", Collective::kAllReduce, precision.accumulate,
                   unit.layout.slice_numel(), unit.num_replicas);

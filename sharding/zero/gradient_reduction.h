@@ -11,7 +11,7 @@
 ///   stage 0, every micro-step       and after the last one an all_gather of the sums
 ///   hybrid sharding                 before it, an all_reduce of the slice over the replicas
 ///
-/// The reduction of every micro-step goes on with the sum that stands there: acc + g_0 + g_1 + ..., in rank
+/// The reduction of every micro-step is added to the accumulated sum: acc + g_0 + g_1 + ..., in rank
 /// order. Micro-batch (micro_step * ranks + rank) of the step is so added in the place that it has on a
 /// single rank: the *chain*, whose bits are the same for every number of ranks. With
 /// Placement::batch_groups above 1, each group of the batch has a chain of its own, in an accumulator

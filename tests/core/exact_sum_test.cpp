@@ -73,6 +73,7 @@ TEST(ExactSum, HasTheSameBitsInEveryOrderAndCutIntoAnyParts) {
 TEST(ExactSum, IsRoundedOnceToTheNearestAndToEvenInTheMiddle) {
   EXPECT_EQ(plain({0x1p53, 1.0}), 0x1p53);
   EXPECT_EQ(plain({0x1p53, 1.0, 0x1p-298}), 0x1p53 + 2.0);
+  EXPECT_EQ(plain({0x1p53, 1.0, 0x1p-20}), 0x1p53 + 2.0);
   EXPECT_EQ(plain({0x1p53, 2.0, 1.0}), 0x1p53 + 4.0);
   EXPECT_EQ(plain({0x1p53, 1.0, -0x1p-298}), 0x1p53);
   EXPECT_EQ(plain({0x1p250, 0x1p-298, -0x1p250}), 0x1p-298);

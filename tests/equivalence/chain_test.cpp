@@ -99,6 +99,24 @@ TEST(Chain, HybridShardingHasTheBitsOfAPlainWorldWithAsManyGroups) {
   }
 }
 
+// Groups that end inside a micro-step, and several in one.
+TEST(Chain, GroupsMayEndAnywhereInAMicroStep) {
+  const engine::TrainingOptions options = options_of(optim::OptimizerType::kAdamW);
+  for (const int micro_steps : {1, 3}) {
+    for (const int groups : {2, 4}) {
+      const RunShape one{.world_size = 1, .num_micro_steps = 4 * micro_steps};
+      const Outcome expected = train(options, in_groups(one, groups), 2);
+      for (int stage = 0; stage <= 3; ++stage) {
+        RunShape four{.world_size = 4, .num_micro_steps = micro_steps, .stage = stage};
+        expect_equal(options, expected, in_groups(four, groups), 2);
+      }
+      RunShape apart{.world_size = 4, .num_micro_steps = micro_steps, .stage = 3};
+      apart.place = RunShape::Place::kApart;
+      expect_equal(options, expected, in_groups(apart, groups), 2);
+    }
+  }
+}
+
 // One micro-step: at stages 0 and 1 the gradient is written into the accumulator itself.
 TEST(Chain, HybridShardingOfOneMicroStepHasThemAtTheBoundaryToo) {
   const engine::TrainingOptions options = options_of(optim::OptimizerType::kAdamW);

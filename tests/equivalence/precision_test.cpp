@@ -112,8 +112,7 @@ TEST(PrecisionLadder, RandomRoundingOfMomentsSurvivesResharding) {
   const Types& types = kTypes[4];
   ASSERT_TRUE(types.moment_type.stochastic);
   const Outcome one = train(training_in(types), {.world_size = 1, .num_micro_steps = 4}, kSteps);
-  Outcome four = train(training_in(types), {.world_size = 4, .stage = 3}, kSteps);
-  four.grad_norms = one.grad_norms;  // equal to one ulp only, see the ladder's row 2
+  const Outcome four = train(training_in(types), {.world_size = 4, .stage = 3}, kSteps);
   EXPECT_EQ(difference(one, four), "");
 }
 
@@ -147,26 +146,13 @@ TEST(OptimizerLadder, EveryOptimizerAgreesAcrossStagesBitForBit) {
   }
 }
 
-// Element-wise optimizers, and Muon, whose matrices are computed whole by one owner, equal the
-// single rank's run. LAMB and LARS add norms in another order on another world: equal within
-// rounding.
+// LAMB's and LARS's ratios, too: norms of tensors are exact sums.
 TEST(OptimizerLadder, EveryOptimizerOnFourRanksIsTheSingleRanks) {
   for (const optim::OptimizerType type : kOptimizers) {
-    const bool layerwise =
-        type == optim::OptimizerType::kLamb || type == optim::OptimizerType::kLars;
     const auto options = training_with(type, true);
     const Outcome one = train(options, {.world_size = 1, .num_micro_steps = 4}, kSteps);
-    Outcome four = train(options, {.world_size = 4, .stage = 3}, kSteps);
-    four.grad_norms = one.grad_norms;
-    if (!layerwise) {
-      EXPECT_EQ(difference(one, four), "") << "optimizer " << static_cast<int>(type);
-      continue;
-    }
-    for (const auto& [name, values] : one.parameters) {
-      for (std::size_t i = 0; i < values.size(); ++i) {
-        ASSERT_NEAR(values[i], four.parameters.at(name)[i], 1e-5) << name;
-      }
-    }
+    const Outcome four = train(options, {.world_size = 4, .stage = 3}, kSteps);
+    EXPECT_EQ(difference(one, four), "") << "optimizer " << static_cast<int>(type);
   }
 }
 

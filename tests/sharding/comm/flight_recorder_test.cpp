@@ -2,6 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <thread>
+
 #include "core/error.h"
 #include "tests/sharding/sharding_support.h"
 
@@ -23,6 +29,7 @@ TEST(FlightRecorder, KeepsTheLastCallsOldestFirst) {
   EXPECT_EQ(calls.front().number, 4);
   EXPECT_EQ(calls.front().label, "unit 4");
   EXPECT_EQ(calls.front().state, State::kEnqueued);
+  EXPECT_EQ(calls[calls.size() - 2].state, State::kEnqueued);
   EXPECT_EQ(calls.back().number, count + 3);
   EXPECT_EQ(calls.back().state, State::kRunning);
 }
@@ -45,7 +52,7 @@ TEST(FlightRecorder, SaysWhereAWorldStandsStill) {
                                      world.barrier(rank.reduce(), "first");
                                      if (rank.rank == 1) {
                                        rank.reduce().synchronize();
-                                       std::this_thread::sleep_for(std::chrono::seconds(2));
+                                       std::this_thread::sleep_for(std::chrono::milliseconds(500));
                                        return;
                                      }
                                      world.barrier(rank.reduce(), "second");
