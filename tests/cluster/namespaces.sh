@@ -9,7 +9,7 @@
 #   failures                         processes on other nodes killed, stopped and cut off: who is named, with
 #                                    which code, and whether anybody is left
 #
-# Everything is removed at the end. SHERD names the program (build/cpu/sherd).
+# ROUNDS=N: of compare (3). Everything is removed at the end. SHERD names the program (build/cpu/sherd).
 set -euo pipefail
 here=$(realpath "$(dirname "${BASH_SOURCE[0]}")")
 source=$(realpath "$here/../..")
@@ -111,7 +111,7 @@ measured() {  # NAME WORDS...
   python3 - "$folder/run/metrics.jsonl" $(((after - before - short) / 8)) <<'PYTHON'
 import json, statistics, sys
 rows = [json.loads(line) for line in open(sys.argv[1])]
-speeds = [row["tokens_per_second"] for row in rows if "tokens_per_second" in row][2:]
+speeds = [row["tokens_per_s"] for row in rows if "tokens_per_s" in row][2:]
 exposed = [row["exposed_comm_ms"] for row in rows if "exposed_comm_ms" in row][2:]
 print(f"{int(sys.argv[2]):,} B from a node per step, {statistics.median(speeds):.0f} tokens/s, "
       f"{statistics.median(exposed):.0f} ms exposed")
@@ -124,7 +124,7 @@ compare() {
   local hybrid=(--set parallelism.data_parallel_shard_degree=2
     --set parallelism.data_parallel_replicate_degree=2)
   local round
-  for round in 1 2 3; do
+  for round in $(seq "${ROUNDS:-3}"); do
     echo "ZeRO-3, 4 ranks:         $(measured zero)"
     echo "hybrid sharding, 2 x 2:  $(measured hybrid "${hybrid[@]}")"
   done
