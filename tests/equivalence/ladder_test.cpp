@@ -111,6 +111,17 @@ TEST(EqualityLadder, MicroStepsOfSeveralRanksDrawTheMasksOfOneRank) {
   }
 }
 
+// A row's mask doesn't follow the micro-batch that it is in.
+TEST(EqualityLadder, AMicroBatchDrawsTheMasksThatItsRowsHaveInALargerOne) {
+  model::ModelShape shape = tiny_model(true);
+  shape.dropout = 0.2;
+  const auto four_steps = tiny_training(shape);
+  shape.sequences *= 4;
+  const auto one_step = tiny_training(shape);
+  EXPECT_EQ(train(four_steps, {.num_micro_steps = 4}, 1).losses[0],
+            train(one_step, {}, 1).losses[0]);
+}
+
 TEST(EqualityLadder, WithClippingOneAndFourRanksStillAgreeBitForBit) {
   const float max_norm = 0.05f;
   const auto options = tiny_training(tiny_model(true), max_norm);
