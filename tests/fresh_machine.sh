@@ -62,8 +62,15 @@ done
 cp -L /etc/resolv.conf /etc/hosts "$system/etc/"
 bind /proc /proc
 bind /sys /sys
-bind /dev /dev
-bind /dev/shm /dev/shm
+# Devices of its own: whoever removed the folder by hand would otherwise remove this machine's.
+own() { mkdir -p "$system$1" && mount -t "$2" -o "$3" "$2" "$system$1" && mounts=("$system$1" "${mounts[@]}"); }
+own /dev tmpfs mode=755
+cp -a /dev/{null,zero,full,random,urandom,tty} "$system/dev"
+ln -s /proc/self/fd "$system/dev/fd"
+for number in 0 1 2; do ln -s "/proc/self/fd/$number" "$system/dev/std$(cut -d' ' -f$((number + 1)) <<<'in out err')"; done
+own /dev/shm tmpfs mode=1777
+own /dev/pts devpts newinstance,ptmxmode=0666,mode=0620
+ln -s pts/ptmx "$system/dev/ptmx"
 [ -z "$ccache" ] || bind "$ccache" /ccache
 for package in g++ cmake git sudo; do
   ! chroot "$system" dpkg-query -W "$package" >/dev/null 2>&1 || fail "$package is installed: not bare"
