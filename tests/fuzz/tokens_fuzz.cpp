@@ -1,5 +1,4 @@
 // A file of text or token ids in each format, cut into batches, and its ids as text again.
-// Rooms: core engine/data engine/data/files engine/data/tokenizer engine/data/tokenizer/pattern
 #include <vector>
 
 #include "engine/data/batcher.h"
