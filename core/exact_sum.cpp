@@ -10,8 +10,8 @@
 namespace sherd {
 namespace {
 
-constexpr int kLowest =
-    -298;  // exponent of the lowest digit's unit: twice that of the smallest f32
+// Exponent of the lowest digit's unit: twice that of the smallest f32.
+constexpr int kLowest = -298;
 constexpr int kMostBeforeCarry = 1 << 29;
 
 constexpr int kNotFinite = 255;  // exponent of infinity and NaN
@@ -84,7 +84,8 @@ double ExactSum::value() const {
   }
   int highest = kDigits - 1;
   while (highest > 2 && magnitude.digits_[static_cast<std::size_t>(highest)] == 0) --highest;
-  // Three digits hold more than 64 bits of it, unless it has no more; what lies below only says that there is more.
+  // Three digits hold more than 64 bits of it, unless it has no more. What lies below only says that there is
+  // more.
   Wide top = 0;
   for (int i = highest; i > highest - 3; --i) {
     top = top << 32 | static_cast<std::uint64_t>(magnitude.digits_[static_cast<std::size_t>(i)]);

@@ -4,8 +4,8 @@
 ///   scale = norm > max_norm ? max_norm / norm : 1          (max_norm 0: always 1)
 ///
 /// Each rank adds the squares of its own slices, and of ranks that hold copies of a slice one counts. The
-/// sum is exact, so how the world is cut into slices changes no bit of it; on a GPU it is not, and
-/// ranks are added in rank order. Padding is zero and adds nothing.
+/// sum is exact, so how the world is cut into slices changes no bit of it; a GPU adds its own slices in
+/// f64 first. Padding is zero and adds nothing.
 #pragma once
 
 #include <vector>

@@ -1,61 +1,27 @@
 #include "engine/data/dataset.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <utility>
 
 #include "core/error.h"
+#include "engine/data/characters.h"
 #include "engine/data/chat/chat_file.h"
+#include "engine/data/dataset_summary.h"
+#include "engine/data/document_ends.h"
 #include "engine/data/files/encoded_file.h"
 #include "engine/data/files/joined_file.h"
 #include "engine/data/files/text_files.h"
 #include "engine/data/fingerprint.h"
 #include "engine/data/shuffle.h"
-#include "engine/data/utf8.h"
 
 namespace sherd::data {
 namespace {
-
-std::string with_commas(std::int64_t count) {
-  std::string digits = std::to_string(count);
-  for (auto place = std::ssize(digits) - 3; place > 0; place -= 3) {
-    digits.insert(static_cast<std::size_t>(place), 1, ',');
-  }
-  return digits;
-}
-
-std::string files_text(std::size_t count) {
-  return fmt::format("{} file{}", count, count == 1 ? "" : "s");
-}
 
 /// Git's rule: a zero byte near the beginning.
 bool is_binary(const MappedFile& file) {
   const auto head = file.bytes().first(std::min<std::size_t>(file.bytes().size(), 8192));
   return std::find(head.begin(), head.end(), 0) != head.end();
-}
-
-/// Where the text stops being UTF-8, or -1; marks the characters it has up to there.
-std::int64_t mark_characters(std::span<const std::uint8_t> bytes, std::vector<bool>& seen) {
-  std::array<bool, 128> ascii{};
-  std::int64_t bad = -1;
-  for (std::size_t offset = 0; offset < bytes.size();) {
-    if (bytes[offset] < 0x80) {
-      ascii[bytes[offset++]] = true;
-      continue;
-    }
-    const CodePoint point = decode_utf8(bytes, offset);
-    if (point.length == 0) {
-      bad = static_cast<std::int64_t>(offset);
-      break;
-    }
-    seen[point.value] = true;
-    offset += static_cast<std::size_t>(point.length);
-  }
-  for (std::size_t i = 0; i < ascii.size(); ++i) {
-    if (ascii[i]) seen[i] = true;
-  }
-  return bad;
 }
 
 bool needs_tokenizer(const DataOptions& options) {
@@ -142,7 +108,10 @@ class DatasetBuilder {
     dataset_.seq_length_ = options_.seq_length;
     dataset_.separate_documents_ = options_.separate_documents;
     DataOptions text_options = options_;
-    if (options_.format == Format::kChars) text_options.vocabulary = vocabulary();
+    if (options_.format == Format::kChars) {
+      text_options.vocabulary =
+          vocabulary_of(mapped_, options_.path, options_.vocab_size, options_.vocabulary);
+    }
     if (needs_tokenizer(options_)) {
       tokenizer_ = open_tokenizer(options_.tokenizer, options_.vocab_size);
     }
@@ -194,37 +163,12 @@ class DatasetBuilder {
     }
   }
 
-  std::vector<std::int64_t> ends_of(const TokenFile& file) const {
-    std::vector<std::int64_t> ends = file.document_ends();
-    if (!ends.empty() || file.num_tokens() == 0) return ends;
-    const auto end_token = tokenizer_ ? tokenizer_->end() : std::nullopt;
-    if (!end_token) {
-      throw DataError(
-          "{}: doesn't say where its documents end, which data.documents: separate needs. Set "
-          "data.tokenizer to a folder that names its end token, make the file with sherd tokenize, "
-          "or set data.documents: joined.",
-          file.path());
-    }
-    constexpr std::int64_t kPiece = std::int64_t{1} << 16;
-    std::vector<std::int32_t> ids;
-    for (std::int64_t first = 0; first < file.num_tokens(); first += kPiece) {
-      const std::int64_t count = std::min(kPiece, file.num_tokens() - first);
-      ids.resize(static_cast<std::size_t>(count));
-      file.read(first, count, ids.data());
-      for (std::int64_t i = 0; i < count; ++i) {
-        if (ids[static_cast<std::size_t>(i)] == *end_token) ends.push_back(first + i + 1);
-      }
-    }
-    if (ends.empty() || ends.back() < file.num_tokens()) ends.push_back(file.num_tokens());
-    return ends;
-  }
-
   void split_documents() {
     const bool by_fraction = options_.validation_path.empty();
     const double train_share = 1.0 - options_.validation_fraction;
     for (int index = 0; index < dataset_.num_files(); ++index) {
       const TokenFile& file = dataset_.file(index);
-      const std::vector<std::int64_t> ends = ends_of(file);
+      const std::vector<std::int64_t> ends = document_ends_of(file, tokenizer_.get());
       std::int64_t cut = file.num_tokens();
       if (static_cast<std::size_t>(index) >= num_train_files_) {
         cut = 0;
@@ -262,13 +206,10 @@ class DatasetBuilder {
                     label);
   }
 
+  const MappedFiles& mapped_files() const { return mapped_; }
+
   std::shared_ptr<const Dataset> finish() {
-    dataset_.summary_ =
-        fmt::format("{}{}, {} tokens train, {} tokens validation{}", files_text(mapped_.size()),
-                    passed_over(), with_commas(dataset_.num_tokens(Split::kTrain)),
-                    with_commas(dataset_.num_tokens(Split::kValidation)), in_whole_sequences());
-    for (const Split split : {Split::kTrain, Split::kValidation}) add_joined_and_skipped(split);
-    if (options_.format == Format::kChat) add_chat_counts();
+    dataset_.summary_ = summary_of(dataset_, mapped_.size(), passed_over());
     return std::make_shared<const Dataset>(std::move(dataset_));
   }
 
@@ -324,32 +265,6 @@ class DatasetBuilder {
     add(std::move(joined));
   }
 
-  std::string in_whole_sequences() const {
-    if (options_.separate_documents) return "";
-    std::int64_t tokens = 0;
-    for (const FilePart& part : dataset_.parts(Split::kValidation)) {
-      tokens += (part.count - 1) / options_.seq_length * options_.seq_length;
-    }
-    return tokens == 0 ? "" : fmt::format(" ({} in whole sequences)", with_commas(tokens));
-  }
-
-  void add_joined_and_skipped(Split split) {
-    const Dataset::Counts& counts = dataset_.counts(split);
-    const char* label = split == Split::kTrain ? "training" : "validation";
-    if (counts.joined_files > 0) {
-      dataset_.summary_ +=
-          fmt::format("\n{}: joined the text of {}, each shorter than a sequence, {} tokens", label,
-                      files_text(static_cast<std::size_t>(counts.joined_files)),
-                      with_commas(counts.joined_tokens));
-    }
-    if (counts.skipped_files > 0) {
-      dataset_.summary_ +=
-          fmt::format("\n{}: skipped the text of {}, together shorter than a sequence, {} token{}",
-                      label, files_text(static_cast<std::size_t>(counts.skipped_files)),
-                      with_commas(counts.skipped_tokens), counts.skipped_tokens == 1 ? "" : "s");
-    }
-  }
-
   void map(const std::string& path, std::string_view key) {
     const bool is_text = options_.format != Format::kBin && options_.format != Format::kChat;
     const char* ending = options_.format == Format::kBin ? ".bin" : "";
@@ -380,50 +295,6 @@ class DatasetBuilder {
     return fmt::format(" ({} empty and {} binary ones passed over)", num_empty_, num_binary_);
   }
 
- public:
-  /// Whether each code point is in the text.
-  std::vector<bool> characters() const {
-    std::vector<bool> seen(kNumCodePoints);
-    for (const auto& file : mapped_) {
-      const std::int64_t bad = mark_characters(file->bytes(), seen);
-      if (bad < 0) continue;
-      throw DataError(
-          "{}: not UTF-8 at byte {} (0x{:02x}); convert the file to UTF-8, or set "
-          "data.format to bytes.",
-          file->path(), bad, file->bytes()[static_cast<std::size_t>(bad)]);
-    }
-    return seen;
-  }
-
- private:
-  std::vector<char32_t> vocabulary() const {
-    std::vector<bool> seen = characters();
-    if (!options_.vocabulary.empty()) {
-      require_known(seen);
-      return options_.vocabulary;
-    }
-    std::vector<char32_t> characters;
-    for (std::size_t point = 0; point < seen.size(); ++point) {
-      if (seen[point]) characters.push_back(static_cast<char32_t>(point));
-    }
-    if (std::ssize(characters) != options_.vocab_size) {
-      throw DataError(
-          "{}: the text has {} distinct characters, but model.vocab_size is {}; set "
-          "model.vocab_size to {}.",
-          options_.path, characters.size(), options_.vocab_size, characters.size());
-    }
-    return characters;
-  }
-
-  void require_known(std::vector<bool>& seen) const {
-    for (const char32_t known : options_.vocabulary) seen[known] = false;
-    const auto unknown = std::find(seen.begin(), seen.end(), true);
-    if (unknown == seen.end()) return;
-    throw DataError(
-        "{}: has the character U+{:04X}, which isn't among the {} that the model knows.",
-        mapped_.back()->path(), unknown - seen.begin(), options_.vocabulary.size());
-  }
-
   void add_chat_files() {
     const ChatFormat format(options_.tokenizer, tokenizer_, options_.chat);
     for (const auto& file : mapped_) {
@@ -443,19 +314,6 @@ class DatasetBuilder {
     }
   }
 
-  void add_chat_counts() {
-    const auto say = [&](std::int64_t count, std::string_view what) {
-      if (count > 0) dataset_.summary_ += fmt::format("\n{} {}", with_commas(count), what);
-    };
-    const std::int64_t conversations = dataset_.chat_counts_.conversations;
-    say(conversations, conversations == 1 ? "conversation" : "conversations");
-    say(dataset_.chat_counts_.dropped_long, "dropped: longer than a sequence");
-    say(dataset_.chat_counts_.cut, "cut: longer than a sequence");
-    say(dataset_.chat_counts_.dropped_empty, "dropped: nothing in them is trained on");
-    say(dataset_.chat_counts_.rewritten,
-        "trained on their last answer alone: the template rewrites what came before");
-  }
-
   void add_encoded_files() {
     for (auto& file : encode_files(mapped_, tokenizer_)) add(std::move(file));
   }
@@ -472,7 +330,7 @@ class DatasetBuilder {
 
   const DataOptions& options_;
   Dataset dataset_;
-  std::vector<std::shared_ptr<const MappedFile>> mapped_;  // training files first
+  MappedFiles mapped_;                                     // training files first
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer_;  ///< null: the format needs none
   std::uint64_t chat_digest_ = 0;
   std::size_t num_train_files_ = 0;
@@ -484,8 +342,8 @@ std::int64_t num_distinct_characters(const std::string& path) {
   const DataOptions options{.path = path, .format = Format::kChars};
   DatasetBuilder builder(options);
   builder.map_files();
-  const std::vector<bool> characters = builder.characters();
-  return std::count(characters.begin(), characters.end(), true);
+  const std::vector<bool> seen = characters_of(builder.mapped_files());
+  return std::count(seen.begin(), seen.end(), true);
 }
 
 std::shared_ptr<const Dataset> open_dataset(const DataOptions& options) {

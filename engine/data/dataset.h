@@ -72,6 +72,17 @@ std::unique_ptr<const TokenText> make_token_text(const DataOptions& options);
 
 class Dataset {
  public:
+  /// What became of the text of one split.
+  struct Counts {
+    std::int64_t tokens = 0;
+    std::int64_t joined_files = 0;
+    std::int64_t joined_tokens = 0;
+    std::int64_t skipped_files = 0;
+    std::int64_t skipped_tokens = 0;
+  };
+  const Counts& counts(Split split) const {
+    return split == Split::kTrain ? train_counts_ : validation_counts_;
+  }
   const std::vector<FilePart>& parts(Split split) const {
     return split == Split::kTrain ? train_ : validation_;
   }
@@ -102,16 +113,6 @@ class Dataset {
 
  private:
   friend class DatasetBuilder;
-  struct Counts {
-    std::int64_t tokens = 0;
-    std::int64_t joined_files = 0;
-    std::int64_t joined_tokens = 0;
-    std::int64_t skipped_files = 0;
-    std::int64_t skipped_tokens = 0;
-  };
-  const Counts& counts(Split split) const {
-    return split == Split::kTrain ? train_counts_ : validation_counts_;
-  }
 
   std::vector<std::unique_ptr<const TokenFile>> files_;
   std::vector<FilePart> train_;

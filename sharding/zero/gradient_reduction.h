@@ -17,9 +17,9 @@
 /// Placement::batch_groups above 1, each group of the batch has a chain of its own, in an accumulator
 /// beside the first one's, and is added to it when it is complete.
 ///
-/// Two slots for blocks with kEveryMicroStep: the backward of unit i writes one while the reduction of unit i + 1 drains
-/// the other. One with kBoundary, where the compute stream itself empties it. One for the edges; a tied matrix waits there between the head's contribution and the
-/// embedding's. No slots where the only micro-step writes a full accumulator. Reductions run on the
+/// Two slots for blocks with kEveryMicroStep: the backward of unit i writes one while the reduction of
+/// unit i + 1 drains the other. One with kBoundary, where the compute stream itself empties it. One for
+/// the edges; a tied matrix waits there between the head's contribution and the embedding's. No slots where the only micro-step writes a full accumulator. Reductions run on the
 /// reduce stream, in the order of `close`, which is the same on every rank.
 #pragma once
 

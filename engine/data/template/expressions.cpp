@@ -278,10 +278,7 @@ ExpressionPtr ExpressionParser::postfix(ExpressionPtr value) {
     } else if (is_operator("[")) {
       value = subscript(std::move(value));
     } else if (is_operator("(")) {
-      ExpressionPtr call = make(Kind::kCall);
-      call->parts.push_back(std::move(value));
-      call->arguments = call_arguments();
-      value = std::move(call);
+      value = call(std::move(value));
     } else {
       return value;
     }
@@ -307,6 +304,13 @@ ExpressionPtr ExpressionParser::subscript(ExpressionPtr value) {
   }
   outer->parts.push_back(std::move(value));
   for (ExpressionPtr& part : parts) outer->parts.push_back(std::move(part));
+  return outer;
+}
+
+ExpressionPtr ExpressionParser::call(ExpressionPtr function) {
+  ExpressionPtr outer = make(Kind::kCall);
+  outer->parts.push_back(std::move(function));
+  outer->arguments = call_arguments();
   return outer;
 }
 
@@ -345,10 +349,7 @@ ExpressionPtr ExpressionParser::filters(ExpressionPtr value) {
     } else if (take_name("is")) {
       value = test(std::move(value));
     } else if (is_operator("(")) {
-      ExpressionPtr call = make(Kind::kCall);
-      call->parts.push_back(std::move(value));
-      call->arguments = call_arguments();
-      value = std::move(call);
+      value = call(std::move(value));
     } else {
       return value;
     }

@@ -1,6 +1,7 @@
 /// What a template may call: filters, tests and methods, by the names that Jinja and Python give them.
 #pragma once
 
+#include <functional>
 #include <string_view>
 
 #include "engine/data/template/value.h"
@@ -42,6 +43,10 @@ class Given {
   std::string_view function_;
   const Arguments& arguments_;
 };
+
+/// A method of texts, by Python's name; null if it isn't known here.
+using TextMethod = std::function<Value(const MarkedText&, const Given&, const Arguments&)>;
+const TextMethod* text_method(std::string_view name);
 
 /// Python's text methods that filters use too. `characters`: to take away; empty: white space.
 MarkedText stripped(const MarkedText& text, std::string_view characters, bool left, bool right);

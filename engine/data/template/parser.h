@@ -50,6 +50,7 @@ class ExpressionParser {
   ExpressionPtr postfix(ExpressionPtr value);
   ExpressionPtr one_filter(ExpressionPtr value);
   ExpressionPtr test(ExpressionPtr value);
+  ExpressionPtr call(ExpressionPtr function);
   ExpressionPtr subscript(ExpressionPtr value);
   ExpressionPtr binary(std::string name, ExpressionPtr left, ExpressionPtr right) const;
   CallArguments call_arguments();

@@ -1,5 +1,10 @@
-// sharding/comm/shared_device.cpp on real streams' sources, in many orders of their work.
+// sharding/comm/shared_device.cpp and nccl.cpp on real streams' sources, in many orders of their work, and
+// with our own kernels: tests/fake_cuda has none.
 #include "sharding/comm/shared_device.h"
+
+#include <numeric>
+
+#include "sharding/comm/nccl.h"
 
 #include "tests/fake_cuda/ranks.h"
 #include "tests/sharding/comm/communicator_failures.h"
@@ -20,6 +25,21 @@ std::vector<CommunicatorKind> kinds() {
   return kinds;
 }
 INSTANTIATE_TEST_SUITE_P(SharedDevice, CommunicatorConformance, ::testing::ValuesIn(kinds()),
+                         kind_name);
+
+// What its sums in an order of its own are added to or converted into is our kernels' work.
+std::vector<CommunicatorKind> nccl_kinds() {
+  std::vector<CommunicatorKind> kinds;
+  for (const int world_size : {1, 2, 3}) {
+    std::vector<int> devices(static_cast<std::size_t>(world_size));
+    std::iota(devices.begin(), devices.end(), 0);
+    kinds.push_back(
+        on_gpus("nccl", world_size, devices, /*adds_in_rank_order=*/false, /*seed=*/1,
+                [devices](auto timeout) { return make_nccl_rendezvous(devices, timeout); }));
+  }
+  return kinds;
+}
+INSTANTIATE_TEST_SUITE_P(Nccl, CommunicatorConformance, ::testing::ValuesIn(nccl_kinds()),
                          kind_name);
 
 // The machine sees accesses that nothing orders, and takes the work in another order each time.

@@ -1,0 +1,78 @@
+#include "engine/data/dataset_summary.h"
+
+#include <iterator>
+
+#include "core/error.h"
+
+namespace sherd::data {
+namespace {
+
+std::string with_commas(std::int64_t count) {
+  std::string digits = std::to_string(count);
+  for (auto place = std::ssize(digits) - 3; place > 0; place -= 3) {
+    digits.insert(static_cast<std::size_t>(place), 1, ',');
+  }
+  return digits;
+}
+
+std::string in_whole_sequences(const Dataset& dataset) {
+  if (dataset.separate_documents()) return "";
+  std::int64_t tokens = 0;
+  for (const FilePart& part : dataset.parts(Split::kValidation)) {
+    tokens += (part.count - 1) / dataset.seq_length() * dataset.seq_length();
+  }
+  return tokens == 0 ? "" : fmt::format(" ({} in whole sequences)", with_commas(tokens));
+}
+
+std::string joined_and_skipped(const Dataset& dataset, Split split) {
+  const Dataset::Counts& counts = dataset.counts(split);
+  const char* label = split == Split::kTrain ? "training" : "validation";
+  std::string text;
+  if (counts.joined_files > 0) {
+    text += fmt::format("\n{}: joined the text of {}, each shorter than a sequence, {} tokens",
+                        label, files_text(static_cast<std::size_t>(counts.joined_files)),
+                        with_commas(counts.joined_tokens));
+  }
+  if (counts.skipped_files > 0) {
+    text +=
+        fmt::format("\n{}: skipped the text of {}, together shorter than a sequence, {} token{}",
+                    label, files_text(static_cast<std::size_t>(counts.skipped_files)),
+                    with_commas(counts.skipped_tokens), counts.skipped_tokens == 1 ? "" : "s");
+  }
+  return text;
+}
+
+// Nothing for data that aren't conversations.
+std::string of_conversations(const ChatCounts& counts) {
+  std::string text;
+  const auto say = [&](std::int64_t count, std::string_view what) {
+    if (count > 0) text += fmt::format("\n{} {}", with_commas(count), what);
+  };
+  say(counts.conversations, counts.conversations == 1 ? "conversation" : "conversations");
+  say(counts.dropped_long, "dropped: longer than a sequence");
+  say(counts.cut, "cut: longer than a sequence");
+  say(counts.dropped_empty, "dropped: nothing in them is trained on");
+  say(counts.rewritten,
+      "trained on their last answer alone: the template rewrites what came before");
+  return text;
+}
+
+}  // namespace
+
+std::string files_text(std::size_t count) {
+  return fmt::format("{} file{}", count, count == 1 ? "" : "s");
+}
+
+std::string summary_of(const Dataset& dataset, std::size_t num_files,
+                       std::string_view passed_over) {
+  std::string text =
+      fmt::format("{}{}, {} tokens train, {} tokens validation{}", files_text(num_files),
+                  passed_over, with_commas(dataset.num_tokens(Split::kTrain)),
+                  with_commas(dataset.num_tokens(Split::kValidation)), in_whole_sequences(dataset));
+  for (const Split split : {Split::kTrain, Split::kValidation}) {
+    text += joined_and_skipped(dataset, split);
+  }
+  return text + of_conversations(dataset.chat_counts());
+}
+
+}  // namespace sherd::data

@@ -1,0 +1,18 @@
+/// What a run says of its data before it begins.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "engine/data/dataset.h"
+
+namespace sherd::data {
+
+/// "1 file", "2 files".
+std::string files_text(std::size_t count);
+
+/// Dataset::summary(). `passed_over` stands behind the number of files.
+std::string summary_of(const Dataset& dataset, std::size_t num_files, std::string_view passed_over);
+
+}  // namespace sherd::data
