@@ -70,7 +70,7 @@ std::string shown_data(const Recipe& recipe, const ShowData& show) {
   data::BatchShape shape = batch_shape(recipe);
   // The same rows as the run's, one at a time.
   shape.num_micro_steps = shape.global_batch_size();
-  shape.micro_batch_size = shape.world = 1;
+  shape.micro_batch_size = shape.world = shape.num_replicas = 1;
   const data::Batcher batcher(dataset, shape);
   Writer writer(dataset->text(), show.colour);
   writer.out = dataset->summary() + "\n";

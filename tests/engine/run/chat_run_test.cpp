@@ -94,6 +94,9 @@ TEST_F(ChatRun, ShowsSequencesAndWhatIsTrainedOnInThem) {
       << shown;
   const std::string coloured = engine::shown_data(values, {.samples = 1, .colour = true});
   EXPECT_NE(coloured.find("\x1b[32mr s<|end|>\n\x1b[0m"), std::string::npos) << coloured;
+  values.parallelism.data_parallel_replicate_degree = 2;
+  values.training.gradient_accumulation_steps /= 2;
+  EXPECT_EQ(engine::shown_data(values, {.samples = 1}), shown) << "whichever ranks have them";
 }
 
 }  // namespace
