@@ -1,14 +1,10 @@
 #include "engine/data/chat/chat_file.h"
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
-#include <optional>
-#include <thread>
 
 #include "core/error.h"
-#include "core/thread.h"
 #include "engine/data/tokenize/document_batches.h"
+#include "engine/data/tokenizer/encode_each.h"
 
 namespace sherd::data {
 namespace {
@@ -47,37 +43,13 @@ std::vector<EncodedConversation> encode_all(
     const std::vector<RawDocument>& lines, const std::string& path, const ChatFormat& format,
     const std::shared_ptr<const tokenizer::Tokenizer>& tokenizer) {
   std::vector<EncodedConversation> encoded(lines.size());
-  std::vector<std::exception_ptr> errors(lines.size());
-  std::atomic<std::size_t> next{0};
-  const auto work = [&] {
-    std::optional<tokenizer::Encoder> encoder;
-    for (std::size_t i = next++; i < lines.size(); i = next++) {
-      try {
-        if (!encoder) encoder.emplace(tokenizer);
-        encoded[i] = format.encode(read_conversation(lines[i].text), *encoder);
-      } catch (const DataError& error) {
-        errors[i] =
-            std::make_exception_ptr(DataError("{}:{}: {}.", path, lines[i].line, error.what()));
-      } catch (...) {
-        errors[i] = std::current_exception();
-      }
-    }
-  };
-  const std::size_t num_threads = std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1,
-                                                          std::max<std::size_t>(lines.size(), 1));
-  {
-    std::vector<std::jthread> helpers;
+  tokenizer::encode_each(lines.size(), tokenizer, [&](std::size_t i, tokenizer::Encoder& encoder) {
     try {
-      for (std::size_t i = 1; i < num_threads; ++i) helpers.emplace_back(work);
-    } catch (const std::system_error& refused) {
-      next = lines.size();
-      throw_thread_refused("that encodes conversations", refused);
+      encoded[i] = format.encode(read_conversation(lines[i].text), encoder);
+    } catch (const DataError& error) {
+      throw DataError("{}:{}: {}.", path, lines[i].line, error.what());
     }
-    work();
-  }
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
+  });
   return encoded;
 }
 
