@@ -22,6 +22,11 @@ int numbers_of(std::int64_t num_parameters) {
   return static_cast<int>(2 * num_parameters * ExactSum::kNumbers);
 }
 
+// Other places of the pipeline have other tensors.
+sharding::AxisSet axes_of(const sharding::Mesh& mesh) {
+  return mesh.other_axes({std::string(sharding::kPipelineAxis)});
+}
+
 std::span<const double> numbers_at(const double* sums, std::size_t index) {
   return {sums + index * ExactSum::kNumbers, ExactSum::kNumbers};
 }
@@ -34,19 +39,19 @@ TensorNormBuffers tensor_norm_buffers(const sharding::ShardingPlan& plan) {
   return {{"tensor_norms.sums", Category::kWorkspace, DType::kF64, 2 * most * ExactSum::kNumbers,
            kUpdate, true},
           sharding::exchange_buffer("tensor_norms", numbers_of(count_parameters(plan.units)),
-                                    plan.mesh.world_size())};
+                                    plan.mesh.degree(axes_of(plan.mesh)))};
 }
 
 sharding::Traffic tensor_norm_traffic(const sharding::ShardingPlan& plan) {
   return sharding::exchange_traffic("tensor norms", numbers_of(count_parameters(plan.units)),
-                                    plan.mesh.world_size());
+                                    plan.mesh.degree(axes_of(plan.mesh)));
 }
 
 TensorNorms::TensorNorms(const sharding::Rank& rank, const std::vector<sharding::UnitState>& units)
     : units_(&units),
       num_parameters_(count_parameters(sharding::plans_of(units))),
       sums_(rank, tensor_norm_buffers({rank.mesh, sharding::plans_of(units)}).sums),
-      exchange_(rank, "tensor_norms", numbers_of(num_parameters_)),
+      exchange_(rank, "tensor_norms", numbers_of(num_parameters_), axes_of(rank.mesh)),
       mine_(static_cast<std::size_t>(num_parameters_)),
       all_(mine_.size()),
       numbers_(static_cast<std::size_t>(numbers_of(num_parameters_))) {}
@@ -59,7 +64,7 @@ std::vector<TensorNorms::Pair> TensorNorms::all(
   for (std::size_t unit = 0; unit < slices.size(); ++unit) {
     for (const UpdatedSlice& slice : slices[unit]) {
       const sharding::UnitState& state = (*units_)[unit];
-      if (slice.slice_index != state.own_slice() || !state.contributes_slice()) continue;
+      if (slice.slice_index != state.own_slice() || !state.first_of_copies()) continue;
       sums_of(static_cast<int>(unit), slice, sums_.device());
       const std::size_t num_segments = slice.segments.size();
       sums_.to_host(stream, 0, static_cast<std::int64_t>(2 * num_segments) * ExactSum::kNumbers);

@@ -56,7 +56,7 @@ void Decoder::logits(std::span<const std::int32_t> tokens, std::int64_t first, c
   std::int64_t begin = cached_ ? std::min(first, common_length(in_cache_, tokens)) : 0;
   while (begin < num_tokens) {
     const std::int64_t end = std::min(begin + seq_length_, num_tokens);
-    const std::int64_t most = model_.transformer().most_logits();
+    const std::int64_t most = model_.most_logits();
     const std::int64_t wanted = std::max<std::int64_t>(end - std::max(first, begin), 0);
     pass(tokens.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)),
          begin, (wanted + most - 1) / most);
@@ -101,13 +101,14 @@ void Decoder::pass(std::span<const std::int32_t> tokens, std::int64_t begin,
   inputs_.to_device(model_.rank().compute(), 0, passed);
   model_.transformer().resize(1, passed);
   std::vector<int> uses = model_.evaluation_uses();
-  const int head = uses.back();
-  uses.pop_back();
-  uses.insert(uses.end(), static_cast<std::size_t>(head_uses), head);
+  if (model_.has_head()) {
+    const int head = uses.back();
+    uses.pop_back();
+    uses.insert(uses.end(), static_cast<std::size_t>(head_uses), head);
+  }
   model_.parameters().plan(uses);
   model_.forward(
-      {.inputs = inputs_.device().part(0, passed), .targets = {}, .first_position = begin},
-      kEvaluation);
+      {.inputs = inputs_.device().part(0, passed), .targets = {}, .first_position = begin});
 }
 
 std::vector<float> Decoder::rows_on_host(std::int64_t first, std::int64_t count) {

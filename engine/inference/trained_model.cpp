@@ -62,15 +62,11 @@ std::vector<char32_t> stored_vocabulary(const Checkpoint& checkpoint, const Reci
 
 /// The recipe is what the file says; the tensors are what it holds. Compared before anything is as
 /// large as the recipe says, cheap counts first: a list of all tensors may be too long itself.
-void check_recipe(const Checkpoint& checkpoint, const Recipe& recipe, bool is_its_own_world) {
+void check_recipe(const Checkpoint& checkpoint, const Recipe& recipe) {
   const auto num_tensors = static_cast<std::int64_t>(checkpoint.manifest().tensors.size());
   if (recipe.model.num_layers > num_tensors) {
     throw DataError("{}: its recipe has {} layers, but it holds {} tensors.",
                     checkpoint.manifest_path(), recipe.model.num_layers, num_tensors);
-  }
-  if (is_its_own_world && recipe.world_size() != checkpoint.num_shards()) {
-    throw DataError("{}: its recipe has {} ranks, but {} wrote it.", checkpoint.manifest_path(),
-                    recipe.world_size(), checkpoint.num_shards());
   }
   std::vector<sharding::StateTensor> wanted = state_tensors(training_options(recipe));
   std::erase_if(wanted, [](const auto& tensor) { return tensor.kind != "param"; });
@@ -122,7 +118,9 @@ TrainedModel model_of_checkpoint(const Checkpoint& checkpoint, const TrainedMode
   recipe.path = "the recipe in " + checkpoint.path();
   recipe.text = without_traced_steps(stored_recipe(checkpoint));
   recipe.sets = {"memory.device_memory=", "memory.on_exceed=abort", "model.from="};
-  const Recipe::Training training = resolve_recipe(recipe).values.training;
+  const Recipe written = resolve_recipe(recipe).values;
+  const Recipe::Training& training = written.training;
+  recipe.sets.emplace_back("parallelism.pipeline_parallel_degree=1");  // whoever uses a model has all of it
   if (request.ranks) {
     // No step is taken, so the batch of one follows from the number of ranks.
     recipe.ranks = request.ranks;
@@ -142,7 +140,11 @@ TrainedModel model_of_checkpoint(const Checkpoint& checkpoint, const TrainedMode
   TrainedModel model;
   model.recipe = resolve_recipe(recipe).values;
   model.batch_size = training.global_batch_size;
-  check_recipe(checkpoint, model.recipe, !request.ranks);
+  if (!request.ranks && written.world_size() != checkpoint.num_shards()) {
+    throw DataError("{}: its recipe has {} ranks, but {} wrote it.", checkpoint.manifest_path(),
+                    written.world_size(), checkpoint.num_shards());
+  }
+  check_recipe(checkpoint, model.recipe);
   model.vocabulary = stored_vocabulary(checkpoint, model.recipe);
   find_texts(model.recipe.data, checkpoint, request.sets);
   find_tokenizer(model.recipe.data, checkpoint);

@@ -14,7 +14,8 @@
 namespace sherd::model {
 namespace {
 
-std::int64_t workspace_bytes(const ModelShape& shape, const kernels::ComputeDevice& device) {
+std::int64_t workspace_bytes(const ModelShape& shape, const kernels::ComputeDevice& device,
+                             bool embedding, bool head) {
   const std::int64_t tokens = shape.tokens();
   const std::int64_t heads_width = shape.heads_width();
   std::int64_t bytes = kernels::attention_workspace_bytes(shape.attention(0), shape.dtype, device);
@@ -27,16 +28,18 @@ std::int64_t workspace_bytes(const ModelShape& shape, const kernels::ComputeDevi
       {tokens, heads_width, shape.width},
       {tokens, shape.width, shape.up_width()},
       {tokens, shape.ffn_width, shape.width},
-      {logits_chunk_tokens(shape, device.kind), shape.width, shape.vocab_size},
   };
-  for (const kernels::LinearShape& matmul : matmuls) {
+  const auto cover = [&](const kernels::LinearShape& matmul) {
     bytes =
         std::max(bytes, kernels::linear_workspace_bytes(matmul, shape.dtype, DType::kF32, device));
-  }
+  };
+  for (const kernels::LinearShape& matmul : matmuls) cover(matmul);
+  if (head) cover({logits_chunk_tokens(shape, device.kind), shape.width, shape.vocab_size});
   bytes = std::max(bytes, kernels::norm_backward_workspace_bytes(shape.norm_shape(), device));
   if (shape.qk_norm != QkNorm::kNone) {
     bytes = std::max(bytes, kernels::qk_norm_backward_workspace_bytes(shape.qk_norm_shape()));
   }
+  if (!embedding) return bytes;
   return std::max(bytes,
                   kernels::embedding_backward_workspace_bytes(tokens, shape.vocab_size, device));
 }
@@ -92,7 +95,7 @@ SiteTensors tensors_of(const SiteBuffers& buffers, const Site& site, std::int64_
 }  // namespace
 
 Activations::Activations(const ModelShape& shape, const kernels::ComputeDevice& device,
-                         const Acquire& acquire)
+                         const Acquire& acquire, const ModelPart* part)
     : sites_(block_sites(shape)) {
   for (const Site& site : sites_) {
     const auto first = std::find_if(sites_.begin(), sites_.end(), [&](const Site& other) {
@@ -100,9 +103,14 @@ Activations::Activations(const ModelShape& shape, const kernels::ComputeDevice& 
     });
     if (site.cheap) first_of_name_[site.id] = first->id;
   }
-  acquire_blocks(shape, acquire);
-  acquire_head(shape, device.kind, acquire);
-  acquire_scratch(shape, device, acquire);
+  part ? acquire_slots(shape, *part, acquire) : acquire_blocks(shape, acquire);
+  if (part) acquire_waiting(shape, *part, acquire);
+  acquire_shared(shape, acquire);
+  if (!part || part->head) acquire_head(shape, device.kind, acquire);
+  acquire_scratch(shape, acquire);
+  workspace = acquire({"workspace", Category::kWorkspace, DType::kU8,
+                       workspace_bytes(shape, device, !part || part->embedding, !part || part->head),
+                       kKept});
 }
 
 void Activations::acquire_blocks(const ModelShape& shape, const Acquire& acquire) {
@@ -119,7 +127,55 @@ void Activations::acquire_blocks(const ModelShape& shape, const Acquire& acquire
     }
     blocks.push_back(std::move(block));
   }
-  if (!selective) return;
+  residual_TD.push_back(acquire({"head.residual", Category::kActivations, shape.dtype,
+                                 shape.tokens() * shape.width, kForward | kLoss | kEvaluation}));
+}
+
+void Activations::acquire_slots(const ModelShape& shape, const ModelPart& part,
+                                const Acquire& acquire) {
+  for (int i = 0; i < part.num_residuals; ++i) {
+    residual_TD.push_back(acquire({fmt::format("slot.{}.residual", i), Category::kActivations,
+                                   shape.dtype, shape.tokens() * shape.width, kKept}));
+  }
+  for (int i = 0; i < part.num_kept; ++i) {
+    PerSite<SiteBuffers> block;
+    for (const Site& site : sites_) {
+      const bool output = !(shape.recompute == Recompute::kSelective && site.cheap);
+      block[site.id] =
+          acquire_site(shape, site, fmt::format("slot.{}.", i), output, kKept, acquire);
+    }
+    blocks.push_back(std::move(block));
+  }
+}
+
+void Activations::acquire_waiting(const ModelShape& shape, const ModelPart& part,
+                                  const Acquire& acquire) {
+  for (int i = 0; i < part.num_waiting; ++i) {
+    const std::string prefix = fmt::format("waiting.{}.", i);
+    const auto gradient = [&](const char* name, std::int64_t width) {
+      return acquire({prefix + name, Category::kActivations, shape.dtype, shape.tokens() * width,
+                      kForwardToBackward});
+    };
+    WaitingBuffers block;
+    block.d_qkv = gradient("d_qkv", shape.qkv_width());
+    block.d_attention_output = gradient("d_attention_output", shape.width);
+    block.d_up = gradient("d_up", shape.up_width());
+    block.d_down = gradient("d_down", shape.width);
+    for (const Site& site : sites_) {
+      if (site.weight != Site::Weight::kNorm) continue;
+      const auto of_norm = [&](const char* name) {
+        return acquire({prefix + site.name + name, Category::kUnreducedGradients, part.gradients,
+                        site.rows, kForwardToBackward});
+      };
+      block.norm_weight[site.id] = of_norm(".weight");
+      if (site.bias) block.norm_bias[site.id] = of_norm(".bias");
+    }
+    waiting.push_back(std::move(block));
+  }
+}
+
+void Activations::acquire_shared(const ModelShape& shape, const Acquire& acquire) {
+  if (shape.recompute != Recompute::kSelective) return;
   for (const Site& site : sites_) {
     if (!site.cheap || first_of_name_[site.id] != site.id) continue;
     shared[site.id] = acquire({"blocks." + site.output, Category::kActivations, shape.dtype,
@@ -129,8 +185,6 @@ void Activations::acquire_blocks(const ModelShape& shape, const Acquire& acquire
 
 void Activations::acquire_head(const ModelShape& shape, DeviceKind device, const Acquire& acquire) {
   const std::int64_t tokens = shape.tokens();
-  residual_TD.push_back(acquire({"head.residual", Category::kActivations, shape.dtype,
-                                 tokens * shape.width, kForward | kLoss | kEvaluation}));
   final_norm_buffers = acquire_site(shape, final_norm_site(shape), "", true, kInHead, acquire);
   // Read after the backward, when the step's loss is added up.
   losses_T = acquire({"losses", Category::kActivations, DType::kF32, tokens, kInHead | kBackward});
@@ -139,8 +193,7 @@ void Activations::acquire_head(const ModelShape& shape, DeviceKind device, const
       acquire({"logits", Category::kLogits, shape.dtype, chunk_tokens * shape.vocab_size, kInHead});
 }
 
-void Activations::acquire_scratch(const ModelShape& shape, const kernels::ComputeDevice& device,
-                                  const Acquire& acquire) {
+void Activations::acquire_scratch(const ModelShape& shape, const Acquire& acquire) {
   const std::int64_t tokens = shape.tokens();
   const auto scratch = [&](std::string name, std::int64_t width, Phases phases) {
     return acquire({std::move(name), Category::kActivations, shape.dtype, tokens * width, phases});
@@ -160,19 +213,18 @@ void Activations::acquire_scratch(const ModelShape& shape, const kernels::Comput
         acquire({fmt::format("block.{}.kv_cache", i), Category::kActivations, DType::kF32,
                  kernels::kv_cache_numel(shape.cached_attention(i)), kEvaluation}));
   }
-  workspace = acquire(
-      {"workspace", Category::kWorkspace, DType::kU8, workspace_bytes(shape, device), kKept});
 }
 
 SiteTensors Activations::final_norm(const ModelShape& shape) const {
   return tensors_of(final_norm_buffers, final_norm_site(shape), shape.tokens());
 }
 
-BlockTensors Activations::block(std::int64_t index, const ModelShape& shape) const {
+BlockTensors Activations::block(std::int64_t index, const Tensor& x_TD,
+                                const ModelShape& shape) const {
   const std::int64_t tokens = shape.tokens();
-  const auto& kept = blocks[shape.recompute == Recompute::kFull ? 0 : index];
+  const auto& kept = blocks[static_cast<std::size_t>(index)];
   BlockTensors block;
-  block.x_TD = rows(residual_TD[index], tokens, shape.width);
+  block.x_TD = x_TD;
   for (const Site& site : sites_) {
     block[site.id] = tensors_of(kept[site.id], site, tokens);
     if (shape.recompute == Recompute::kSelective && site.cheap) {

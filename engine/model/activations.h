@@ -5,6 +5,9 @@
 /// Kept per block: its input (the residual stream, D), and the outputs and statistics of its sites
 /// (engine/model/sites.h). With `selective` recompute all blocks share one buffer for the cheap
 /// outputs of a name; with `full` all blocks share everything but the residual.
+///
+/// On a rank of a pipeline, which has some of the blocks and several micro-batches under way, what is kept
+/// stands in slots of a pool instead: any block of any micro-batch may have any of them.
 #pragma once
 
 #include <functional>
@@ -33,15 +36,33 @@ struct BlockTensors : PerSite<SiteTensors> {
 /// Gives a buffer; or, where a run is only planned, notes it and gives an empty one.
 using Acquire = std::function<Buffer(const BufferSpec&)>;
 
+/// What a rank of a pipeline computes of a model, and how much of what is kept it has room for.
+struct ModelPart {
+  bool embedding = true, head = true;
+  int num_residuals = 0;  ///< of the residual stream, [T, D] each
+  int num_kept = 0;  ///< sets of what a block's sites keep; with `full` recompute one serves all forwards
+  int num_waiting = 0;  ///< blocks that wait for their weight gradients at a time
+  DType gradients = DType::kF32;
+};
+
+/// What a block's weight gradients still need behind its input gradient: the gradients of its
+/// projections' outputs. The gradients of norms arise with the input gradient, and wait here, too.
+struct WaitingBuffers {
+  Buffer d_qkv, d_attention_output, d_up, d_down;
+  PerSite<Buffer> norm_weight, norm_bias;
+};
+
 struct Activations {
+  /// `part`: null for a whole model with one micro-batch at a time.
   Activations(const ModelShape& shape, const kernels::ComputeDevice& device,
-              const Acquire& acquire_buffer);
+              const Acquire& acquire_buffer, const ModelPart* part = nullptr);
 
   SiteTensors final_norm(const ModelShape& shape) const;
-  BlockTensors block(std::int64_t index, const ModelShape& shape) const;
+  /// Of a block whose input is `x_TD` and whose sites' outputs stand in set `index` of `blocks`.
+  BlockTensors block(std::int64_t index, const Tensor& x_TD, const ModelShape& shape) const;
 
-  std::vector<Buffer> residual_TD;  ///< L + 1: the input of every block, and the last one's output
-  std::vector<PerSite<SiteBuffers>> blocks;  ///< L, or one for all with `full`
+  std::vector<Buffer> residual_TD;  ///< L + 1: the input of every block, and the last one's output; or slots
+  std::vector<PerSite<SiteBuffers>> blocks;  ///< L, or one for all with `full`; or slots
   PerSite<Buffer> shared;  ///< `selective`: the cheap outputs, at the first site of each name
   SiteBuffers final_norm_buffers;
   Buffer logits_CV;               ///< one chunk of C tokens; becomes its gradient in place
@@ -53,15 +74,18 @@ struct Activations {
   Buffer d_branch_TD;             ///< gradient of a branch, where it isn't d_residual_TD's
   Buffer d_wide;                  ///< [T, max(E, U)]
   Buffer d_narrow;                ///< [T, max(H K, F)]
+  std::vector<WaitingBuffers> waiting;  ///< slots, on a rank of a pipeline
   std::vector<Buffer> rotary_SK;  ///< the tables that layers name
   std::vector<Buffer> kv_cache;   ///< L, f32, where keys and values are kept
   Buffer workspace;               ///< the largest that any kernel asks for
 
  private:
   void acquire_blocks(const ModelShape& shape, const Acquire& acquire);
+  void acquire_slots(const ModelShape& shape, const ModelPart& part, const Acquire& acquire);
+  void acquire_waiting(const ModelShape& shape, const ModelPart& part, const Acquire& acquire);
+  void acquire_shared(const ModelShape& shape, const Acquire& acquire);
   void acquire_head(const ModelShape& shape, DeviceKind device, const Acquire& acquire);
-  void acquire_scratch(const ModelShape& shape, const kernels::ComputeDevice& device,
-                       const Acquire& acquire);
+  void acquire_scratch(const ModelShape& shape, const Acquire& acquire);
   std::vector<Site> sites_;
   PerSite<SiteId> first_of_name_{};  ///< of cheap sites
 };

@@ -15,16 +15,85 @@
 namespace sherd::model {
 
 void Transformer::project_backward(const Affine& parameters, const Affine& gradients,
-                                   const InputGradient& args) {
+                                   const InputGradient& args,
+                                   const Buffer WaitingBuffers::*waits) {
   const kernels::LinearShape matmul{shape_.tokens(), args.inputs, args.outputs};
-  kernels::linear_backward_weight(compute_, {matmul, args.dy, args.x, gradients.weight,
-                                             gradients.bias, false, activations_.workspace});
+  if (puts_off_ == nullptr) {
+    kernels::linear_backward_weight(compute_, {matmul, args.dy, args.x, gradients.weight,
+                                               gradients.bias, false, activations_.workspace});
+  } else if (const Tensor kept = (puts_off_->*waits).tensor(); kept.data != args.dy.data) {
+    compute_.copy(args.dy.data, kept.data, args.dy.bytes());
+  }
   kernels::linear_backward_input(compute_, {matmul, args.dy, parameters.weight, args.dx, args.add,
                                             activations_.workspace, args.gelu_input});
 }
 
 void Transformer::block_backward(std::int64_t block, const BlockParameters& parameters,
                                  const BlockParameters& gradients, const Pass& pass) {
+  backward_of_block(block, parameters, gradients, pass);
+}
+
+const WaitingBuffers& Transformer::waiting_of(std::int64_t block) const {
+  return activations_.waiting[static_cast<std::size_t>(waiting_[static_cast<std::size_t>(block)])];
+}
+
+void Transformer::block_input_gradient(std::int64_t block, const BlockParameters& parameters,
+                                       const Pass& pass) {
+  puts_off_ = &waiting_of(block);
+  BlockParameters norms;
+  for (std::size_t site = 0; site < kNumSites; ++site) {
+    if (puts_off_->norm_weight.values[site]) {
+      norms.values[site].weight = puts_off_->norm_weight.values[site].tensor();
+    }
+    if (puts_off_->norm_bias.values[site]) {
+      norms.values[site].bias = puts_off_->norm_bias.values[site].tensor();
+    }
+  }
+  backward_of_block(block, parameters, norms, pass);
+  puts_off_ = nullptr;
+}
+
+void Transformer::weight_gradient(const Affine& gradients, const ConstTensor& x,
+                                  std::int64_t inputs, const Buffer& dy, std::int64_t outputs) {
+  kernels::linear_backward_weight(
+      compute_, {{shape_.tokens(), inputs, outputs}, rows(dy, shape_.tokens(), outputs), x,
+                 gradients.weight, gradients.bias, false, activations_.workspace});
+}
+
+void Transformer::block_weight_gradient(std::int64_t block, const BlockParameters& parameters,
+                                        const BlockParameters& gradients) {
+  const WaitingBuffers& waiting = waiting_of(block);
+  const BlockTensors kept = kept_of(block);
+  const bool selective = shape_.recompute == Recompute::kSelective;
+  const Tensor& activated_TF = kept[SiteId::kActivation].output;
+  if (selective) {
+    compute_mlp_input_again(kept, parameters);
+    kernels::activation_forward(
+        compute_, {shape_.activation_shape(), kept[SiteId::kUp].output, activated_TF});
+  }
+  weight_gradient(gradients[SiteId::kDown], activated_TF, shape_.ffn_width, waiting.d_down,
+                  shape_.width);
+  weight_gradient(gradients[SiteId::kUp], mlp_input(kept), shape_.width, waiting.d_up,
+                  shape_.up_width());
+  if (selective && shape_.norm_before()) {
+    normalise(parameters[SiteId::kNorm1], kept.x_TD, kept[SiteId::kNorm1],
+              kept[SiteId::kNorm1].output);
+  }
+  weight_gradient(gradients[SiteId::kAttentionOutput], kept[SiteId::kAttention].output,
+                  shape_.heads_width(), waiting.d_attention_output, shape_.width);
+  weight_gradient(gradients[SiteId::kQkv], attention_input(kept), shape_.width, waiting.d_qkv,
+                  shape_.qkv_width());
+  for (std::size_t site = 0; site < kNumSites; ++site) {
+    const auto move = [&](const Buffer& from, const Tensor& to) {
+      if (from) compute_.copy(from.tensor().data, to.data, to.bytes());
+    };
+    move(waiting.norm_weight.values[site], gradients.values[site].weight);
+    move(waiting.norm_bias.values[site], gradients.values[site].bias);
+  }
+}
+
+void Transformer::backward_of_block(std::int64_t block, const BlockParameters& parameters,
+                                    const BlockParameters& gradients, const Pass& pass) {
   // The last block's activations are still there from the forward.
   if (shape_.recompute == Recompute::kFull && filled_block_ != block) {
     fill_block(block, parameters, pass);
@@ -61,7 +130,7 @@ void Transformer::branch_gradient(const kernels::Dropout& mask) {
 // has one. `next`: then comes the gradient of the branch before, behind this mask.
 void Transformer::leave_branch(std::int64_t block, SiteId norm, const BlockParameters& parameters,
                                const BlockParameters& gradients, const kernels::Dropout* next) {
-  const BlockTensors kept = activations_.block(block, shape_);
+  const BlockTensors kept = kept_of(block);
   const Tensor& d_residual_TD = activations_.d_residual_TD.tensor();
   if (!shape_.norm_before()) {
     kernels::add(compute_, branch_TD(), d_residual_TD);
@@ -109,7 +178,7 @@ Tensor Transformer::projection_gradient(const SiteTensors& site, const Affine& p
 
 void Transformer::mlp_backward(std::int64_t block, const BlockParameters& parameters,
                                const BlockParameters& gradients) {
-  const BlockTensors kept = activations_.block(block, shape_);
+  const BlockTensors kept = kept_of(block);
   const Tensor& up_TU = kept[SiteId::kUp].output;
   const Tensor& activated_TF = kept[SiteId::kActivation].output;
   if (shape_.recompute == Recompute::kSelective) {
@@ -119,18 +188,22 @@ void Transformer::mlp_backward(std::int64_t block, const BlockParameters& parame
   const Tensor d_out_TD = projection_gradient(kept[SiteId::kMlpNorm], parameters[SiteId::kMlpNorm],
                                               gradients[SiteId::kMlpNorm]);
   const std::int64_t tokens = shape_.tokens();
-  const Tensor d_up_TU = activations_.d_wide.tensor().part(0, tokens * shape_.up_width());
+  const Tensor d_up_TU =
+      rows(puts_off_ ? puts_off_->d_up : activations_.d_wide, tokens, shape_.up_width());
   InputGradient down{activated_TF, d_out_TD, shape_.ffn_width, shape_.width, d_up_TU};
   if (shape_.activation == kernels::ActivationKind::kGelu) {
     down.gelu_input = up_TU;
-    project_backward(parameters[SiteId::kDown], gradients[SiteId::kDown], down);
+    project_backward(parameters[SiteId::kDown], gradients[SiteId::kDown], down,
+                     &WaitingBuffers::d_down);
   } else {
     down.dx = activations_.d_narrow.tensor().part(0, tokens * shape_.ffn_width);
-    project_backward(parameters[SiteId::kDown], gradients[SiteId::kDown], down);
+    project_backward(parameters[SiteId::kDown], gradients[SiteId::kDown], down,
+                     &WaitingBuffers::d_down);
     kernels::activation_backward(compute_, {shape_.activation_shape(), up_TU, down.dx, d_up_TU});
   }
   project_backward(parameters[SiteId::kUp], gradients[SiteId::kUp],
-                   {mlp_input(kept), d_up_TU, shape_.width, shape_.up_width(), branch_TD()});
+                   {mlp_input(kept), d_up_TU, shape_.width, shape_.up_width(), branch_TD()},
+                   &WaitingBuffers::d_up);
 }
 
 void Transformer::compute_mlp_input_again(const BlockTensors& kept,
@@ -144,12 +217,12 @@ void Transformer::compute_mlp_input_again(const BlockTensors& kept,
 
 void Transformer::attention_backward(std::int64_t block, const BlockParameters& parameters,
                                      const BlockParameters& gradients, const Pass& pass) {
-  const BlockTensors kept = activations_.block(block, shape_);
+  const BlockTensors kept = kept_of(block);
   const std::int64_t heads_width = shape_.heads_width();
   const Tensor d_attended_TD =
       activations_.d_narrow.tensor().part(0, shape_.tokens() * heads_width);
-  const Tensor d_qkv_TE =
-      activations_.d_wide.tensor().part(0, shape_.tokens() * shape_.qkv_width());
+  const Tensor d_qkv_TE = rows(puts_off_ ? puts_off_->d_qkv : activations_.d_wide,
+                               shape_.tokens(), shape_.qkv_width());
   if (shape_.recompute == Recompute::kSelective && shape_.norm_before()) {
     normalise(parameters[SiteId::kNorm1], kept.x_TD, kept[SiteId::kNorm1],
               kept[SiteId::kNorm1].output);
@@ -159,7 +232,8 @@ void Transformer::attention_backward(std::int64_t block, const BlockParameters& 
                           gradients[SiteId::kAttentionNorm]);
   const Tensor& attended_TD = kept[SiteId::kAttention].output;
   project_backward(parameters[SiteId::kAttentionOutput], gradients[SiteId::kAttentionOutput],
-                   {attended_TD, d_out_TD, heads_width, shape_.width, d_attended_TD});
+                   {attended_TD, d_out_TD, heads_width, shape_.width, d_attended_TD},
+                   &WaitingBuffers::d_attention_output);
   kernels::attention_backward(compute_, {.shape = shape_.attention(block),
                                          .qkv = kept[SiteId::kQkv].output,
                                          .out = attended_TD,
@@ -173,7 +247,8 @@ void Transformer::attention_backward(std::int64_t block, const BlockParameters& 
   qk_norm_backward(kept, parameters, gradients, d_qkv_TE);
   InputGradient qkv{attention_input(kept), d_qkv_TE, shape_.width, shape_.qkv_width(), branch_TD()};
   qkv.add = shape_.block_form == BlockForm::kParallelOneNorm;  // to the MLP's
-  project_backward(parameters[SiteId::kQkv], gradients[SiteId::kQkv], qkv);
+  project_backward(parameters[SiteId::kQkv], gradients[SiteId::kQkv], qkv,
+                   &WaitingBuffers::d_qkv);
 }
 
 void Transformer::qk_norm_backward(const BlockTensors& kept, const BlockParameters& parameters,

@@ -53,9 +53,9 @@ void Transformer::rotate(std::int64_t block, const Tensor& qkv_TE, bool inverse,
 void Transformer::block_forward(std::int64_t block, const BlockParameters& parameters,
                                 const Pass& pass) {
   fill_block(block, parameters, pass);
-  const BlockTensors kept = activations_.block(block, shape_);
+  const BlockTensors kept = kept_of(block);
   const Tensor branch_TD = this->branch_TD();
-  const Tensor out_TD = rows(activations_.residual_TD[block + 1], shape_.tokens(), shape_.width);
+  const Tensor out_TD = residual_TD(block + 1);
   Tensor before_TD = kept[SiteId::kMiddle].output;
   if (shape_.parallel()) {
     attention_output(block, parameters, branch_TD);
@@ -77,7 +77,7 @@ void Transformer::join(const Tensor& residual_TD, const Tensor& branch_TD,
 void Transformer::fill_block(std::int64_t block, const BlockParameters& parameters,
                              const Pass& pass) {
   filled_block_ = block;
-  const BlockTensors kept = activations_.block(block, shape_);
+  const BlockTensors kept = kept_of(block);
   fill_attention(block, parameters, pass);
   if (!shape_.parallel()) {
     attention_output(block, parameters, branch_TD());
@@ -93,7 +93,7 @@ void Transformer::fill_block(std::int64_t block, const BlockParameters& paramete
 // From the block's input to what the heads attended to.
 void Transformer::fill_attention(std::int64_t block, const BlockParameters& parameters,
                                  const Pass& pass) {
-  const BlockTensors kept = activations_.block(block, shape_);
+  const BlockTensors kept = kept_of(block);
   const Tensor& qkv_TE = kept[SiteId::kQkv].output;
   if (shape_.norm_before()) {
     normalise(parameters[SiteId::kNorm1], kept.x_TD, kept[SiteId::kNorm1],
@@ -134,7 +134,7 @@ void Transformer::fill_attention(std::int64_t block, const BlockParameters& para
 // The attention branch as it joins the residual stream.
 void Transformer::attention_output(std::int64_t block, const BlockParameters& parameters,
                                    const Tensor& branch_TD) {
-  const BlockTensors kept = activations_.block(block, shape_);
+  const BlockTensors kept = kept_of(block);
   finish_branch(parameters[SiteId::kAttentionOutput], kept[SiteId::kAttention].output,
                 shape_.heads_width(), parameters[SiteId::kAttentionNorm],
                 kept[SiteId::kAttentionNorm], branch_TD);
@@ -142,7 +142,7 @@ void Transformer::attention_output(std::int64_t block, const BlockParameters& pa
 
 void Transformer::mlp_output(std::int64_t block, const BlockParameters& parameters,
                              const Tensor& branch_TD) {
-  const BlockTensors kept = activations_.block(block, shape_);
+  const BlockTensors kept = kept_of(block);
   finish_branch(parameters[SiteId::kDown], kept[SiteId::kActivation].output, shape_.ffn_width,
                 parameters[SiteId::kMlpNorm], kept[SiteId::kMlpNorm], branch_TD);
 }
@@ -158,7 +158,7 @@ void Transformer::finish_branch(const Affine& projection, const Tensor& x, std::
 // The middle of a sequential block, and the MLP's norm with it where there is one.
 void Transformer::join_attention(std::int64_t block, const BlockParameters& parameters,
                                  const Pass& pass) {
-  const BlockTensors kept = activations_.block(block, shape_);
+  const BlockTensors kept = kept_of(block);
   const kernels::Dropout mask = dropout(pass, attention_branch_site(block));
   const Tensor& middle_TD = kept[SiteId::kMiddle].output;
   if (!shape_.norm_before()) return join(kept.x_TD, branch_TD(), mask, middle_TD);
@@ -176,7 +176,7 @@ void Transformer::join_attention(std::int64_t block, const BlockParameters& para
 }
 
 void Transformer::fill_mlp(std::int64_t block, const BlockParameters& parameters) {
-  const BlockTensors kept = activations_.block(block, shape_);
+  const BlockTensors kept = kept_of(block);
   const Affine& up = parameters[SiteId::kUp];
   const Tensor& up_TU = kept[SiteId::kUp].output;
   const Tensor& activated_TF = kept[SiteId::kActivation].output;

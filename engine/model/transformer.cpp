@@ -3,6 +3,7 @@
 #include "engine/model/transformer.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "core/thread_team.h"
 #include "engine/model/rng_sites.h"
@@ -13,17 +14,33 @@
 
 namespace sherd::model {
 
-Transformer::Transformer(const ModelShape& shape, Allocator& memory, Stream& compute)
+Transformer::Transformer(const ModelShape& shape, Allocator& memory, Stream& compute,
+                         const ModelPart* part)
     : shape_(shape),
       planned_sequences_(shape.sequences),
       planned_seq_length_(shape.seq_length),
       compute_(compute),
       activations_(shape, kernels::compute_device(compute),
-                   [&](const BufferSpec& spec) { return memory.acquire(spec); }) {
+                   [&](const BufferSpec& spec) { return memory.acquire(spec); }, part),
+      residuals_(static_cast<std::size_t>(shape.num_layers) + 1),
+      kept_(static_cast<std::size_t>(shape.num_layers)),
+      waiting_(static_cast<std::size_t>(shape.num_layers)) {
+  if (!part) {
+    std::iota(residuals_.begin(), residuals_.end(), 0);
+    if (shape.recompute != Recompute::kFull) std::iota(kept_.begin(), kept_.end(), 0);
+  }
   for (std::size_t i = 0; i < shape_.num_rotary_tables(); ++i) {
     kernels::rotary_table(compute_, activations_.rotary_SK[i], shape_.table_positions(),
                           shape_.head_width(), shape_.rotary[i]);
   }
+}
+
+void Transformer::stand(const Standing& standing) {
+  const auto first = standing.first_block;
+  std::copy(standing.residuals.begin(), standing.residuals.end(), residuals_.begin() + first);
+  std::copy(standing.kept.begin(), standing.kept.end(), kept_.begin() + first);
+  std::copy(standing.waiting.begin(), standing.waiting.end(), waiting_.begin() + first);
+  filled_block_ = -1;
 }
 
 void Transformer::resize(std::int64_t sequences, std::int64_t seq_length) {
@@ -65,12 +82,13 @@ void Transformer::embed(const EmbeddingParameters& parameters, const Pass& pass)
                               .token_weight = parameters.token_weight,
                               .position_weight = position_weight,
                               .dropout = dropout(pass, embedding_site()),
-                              .y = rows(activations_.residual_TD[0], shape_.tokens(), shape_.width),
+                              .y = residual_TD(0),
                               .scale = static_cast<float>(shape_.embedding_scale),
                               .documents = pass.documents});
 }
 
-void Transformer::embed_backward(const EmbeddingParameters& gradients, const Pass& pass) {
+void Transformer::embed_backward(const EmbeddingParameters& gradients, const Pass& pass,
+                                 bool add_to_head) {
   kernels::embedding_backward(compute_, {.sequences = shape_.sequences,
                                          .positions = shape_.seq_length,
                                          .width = shape_.width,
@@ -81,7 +99,7 @@ void Transformer::embed_backward(const EmbeddingParameters& gradients, const Pas
                                          .dropout = dropout(pass, embedding_site()),
                                          .d_token_weight = gradients.token_weight,
                                          .d_position_weight = gradients.position_weight,
-                                         .add_to_token_gradient = shape_.tied,
+                                         .add_to_token_gradient = add_to_head,
                                          .workspace = activations_.workspace,
                                          .scale = static_cast<float>(shape_.embedding_scale),
                                          .documents = pass.documents});
@@ -90,8 +108,7 @@ void Transformer::embed_backward(const EmbeddingParameters& gradients, const Pas
 void Transformer::final_norm(const HeadParameters& parameters) {
   const SiteTensors site = activations_.final_norm(shape_);
   normalise(parameters.final_norm,
-            rows(activations_.residual_TD.back(), shape_.tokens(), shape_.width), site,
-            site.output);
+            residual_TD(shape_.num_layers), site, site.output);
 }
 
 void Transformer::head_evaluate(const HeadParameters& parameters, const Pass& pass) {
@@ -148,7 +165,7 @@ void Transformer::head_train(const HeadParameters& parameters, const HeadParamet
   }
   const SiteTensors site = activations_.final_norm(shape_);
   kernels::norm_backward(compute_, {.shape = shape_.norm_shape(),
-                                    .residual = activations_.residual_TD.back().tensor(),
+                                    .residual = residual_TD(shape_.num_layers),
                                     .mean = site.mean,
                                     .rstd = site.statistic,
                                     .weight = parameters.final_norm.weight,

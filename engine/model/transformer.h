@@ -29,14 +29,30 @@
 
 namespace sherd::model {
 
+/// Where a micro-batch of consecutive blocks stands, as numbers of slots in Activations: the residual stream
+/// before each of them and behind the last, and what each one's sites keep.
+struct Standing {
+  static constexpr int kElsewhere = -1;  ///< `write_output_to` says where
+  std::int64_t first_block = 0;
+  std::vector<int> residuals;
+  std::vector<int> kept;
+  std::vector<int> waiting{};  ///< of each block, where its weight gradients will wait; empty: they don't
+};
+
 class Transformer {
  public:
-  Transformer(const ModelShape& shape, Allocator& memory, Stream& compute);
+  /// `part`: null for a whole model with one micro-batch at a time.
+  Transformer(const ModelShape& shape, Allocator& memory, Stream& compute,
+              const ModelPart* part = nullptr);
 
   const ModelShape& shape() const { return shape_; }
 
   /// Later passes have this many sequences of this length, neither more than was planned for.
   void resize(std::int64_t sequences, std::int64_t seq_length);
+
+  /// The calls that follow are on another micro-batch or on other blocks, which stand there. Where nobody
+  /// says so, all blocks have a place of their own.
+  void stand(const Standing& standing);
 
   void embed(const EmbeddingParameters& parameters, const Pass& pass);
   void block_forward(std::int64_t block, const BlockParameters& parameters, const Pass& pass);
@@ -47,8 +63,32 @@ class Transformer {
                   const Pass& pass);
   void block_backward(std::int64_t block, const BlockParameters& parameters,
                       const BlockParameters& gradients, const Pass& pass);
-  /// With tied weights `gradients.token_weight` holds the head's contribution, which is added to.
-  void embed_backward(const EmbeddingParameters& gradients, const Pass& pass);
+  /// The two halves of block_backward, whose bits they have. Between them the block's micro-batch stays where
+  /// it stands, and what the second one needs waits in a slot.
+  void block_input_gradient(std::int64_t block, const BlockParameters& parameters,
+                            const Pass& pass);
+  void block_weight_gradient(std::int64_t block, const BlockParameters& parameters,
+                             const BlockParameters& gradients);
+  /// `add_to_head`: `gradients.token_weight` holds the head's contribution, which is added to.
+  void embed_backward(const EmbeddingParameters& gradients, const Pass& pass, bool add_to_head);
+
+  /// Of the residual stream where the backward has come to, [T, D]: what a rank of a pipeline sends on, or
+  /// has received.
+  Tensor residual_gradient() const {
+    return rows(activations_.d_residual_TD, shape_.tokens(), shape_.width);
+  }
+  /// The residual stream before a block, or behind the last one of those that stand here.
+  Tensor residual_TD(std::int64_t block) const {
+    const int slot = residuals_[static_cast<std::size_t>(block)];
+    const Tensor stream_TD = slot == Standing::kElsewhere ? output_TD_ : residual_slot(slot);
+    return stream_TD.part(0, shape_.tokens() * shape_.width);
+  }
+  /// The last of the blocks that stand here writes there.
+  void write_output_to(const Tensor& out_TD) { output_TD_ = out_TD; }
+  /// A slot of the residual stream; Activations::residual_TD.
+  Tensor residual_slot(int slot) const {
+    return activations_.residual_TD[static_cast<std::size_t>(slot)].tensor();
+  }
 
   /// The last pass's loss of every token, f32 [T], in device memory.
   const Tensor& losses() const { return activations_.losses_T.tensor(); }
@@ -90,8 +130,13 @@ class Transformer {
   Tensor attention_input(const BlockTensors& kept) const;
   Tensor mlp_input(const BlockTensors& kept) const;
 
+  void backward_of_block(std::int64_t block, const BlockParameters& parameters,
+                         const BlockParameters& gradients, const Pass& pass);
   void project_backward(const Affine& parameters, const Affine& gradients,
-                        const InputGradient& args);
+                        const InputGradient& args, const Buffer WaitingBuffers::*waits);
+  void weight_gradient(const Affine& gradients, const ConstTensor& x, std::int64_t inputs,
+                       const Buffer& dy, std::int64_t outputs);
+  const WaitingBuffers& waiting_of(std::int64_t block) const;
   void branch_gradient(const kernels::Dropout& mask);
   void leave_branch(std::int64_t block, SiteId norm, const BlockParameters& parameters,
                     const BlockParameters& gradients, const kernels::Dropout* next);
@@ -105,6 +150,9 @@ class Transformer {
   void qk_norm_backward(const BlockTensors& kept, const BlockParameters& parameters,
                         const BlockParameters& gradients, const Tensor& d_qkv_TE);
 
+  BlockTensors kept_of(std::int64_t block) const {
+    return activations_.block(kept_[static_cast<std::size_t>(block)], residual_TD(block), shape_);
+  }
   Tensor branch_TD() const { return rows(activations_.branch_TD, shape_.tokens(), shape_.width); }
   Tensor d_branch_TD() const;
 
@@ -112,6 +160,11 @@ class Transformer {
   std::int64_t planned_sequences_, planned_seq_length_;
   Stream& compute_;
   Activations activations_;
+  std::vector<int> residuals_;  // L + 1
+  Tensor output_TD_;
+  std::vector<int> kept_;            // L
+  std::vector<int> waiting_;         // L
+  const WaitingBuffers* puts_off_ = nullptr;  ///< the weight gradients of the block that is computed
   std::int64_t filled_block_ = -1;  ///< with full recompute: whose activations are there
 };
 

@@ -3,6 +3,7 @@
 #include "engine/model/activations.h"
 #include "engine/saving/checkpointing.h"
 #include "engine/train/evaluation.h"
+#include "engine/train/pipeline.h"
 #include "engine/train/token_feed.h"
 #include "engine/train/training_step.h"
 #include "sharding/mesh/mirrored_buffer.h"
@@ -38,10 +39,16 @@ std::vector<BufferSpec> model_buffers(const TrainingOptions& options,
   const kernels::ComputeDevice device{.kind = request.device,
                                       .num_threads = request.num_threads,
                                       .deterministic = request.deterministic};
-  model::Activations(options.model, device, [&](const BufferSpec& buffer) {
-    buffers.push_back(buffer);
-    return Buffer();
-  });
+  const RankPipeline pipeline = rank_pipeline(options, request.mesh, request.rank);
+  const std::optional<model::ModelPart> part = model_part(pipeline, options);
+  model::Activations(
+      options.model, device,
+      [&](const BufferSpec& buffer) {
+        buffers.push_back(buffer);
+        return Buffer();
+      },
+      part ? &*part : nullptr);
+  append(buffers, Pipeline::buffers(options, pipeline, request.mesh, request.rank));
   return buffers;
 }
 
@@ -50,7 +57,7 @@ std::vector<BufferSpec> model_buffers(const TrainingOptions& options,
 std::vector<BufferSpec> training_buffers(const TrainingOptions& options,
                                          const MemoryRequest& request) {
   CHECK(request.num_threads >= 1, "a rank of {} threads", request.num_threads);
-  const sharding::ShardingPlan plan = sharding_plan(options, request.mesh);
+  const sharding::ShardingPlan plan = sharding_plan(options, request.mesh, request.rank);
   std::vector<BufferSpec> buffers = model_buffers(options, plan, request);
   append(buffers, TrainingStep::buffers(options, plan, request.rank));
   return buffers;
@@ -63,14 +70,15 @@ std::vector<BufferSpec> run_buffers(const TrainingOptions& options, const Memory
   append(buffers, evaluation_buffers(options, request.mesh.world_size()));
   append(buffers, batch_buffers(options));
   if (request.staging_bytes > 0) buffers.push_back(sharding::staging_buffer(request.staging_bytes));
-  append(buffers, checkpoint_buffers(options, request.saves, sharding_plan(options, request.mesh)));
+  append(buffers, checkpoint_buffers(options, request.saves,
+                                     sharding_plan(options, request.mesh, request.rank)));
   return buffers;
 }
 
 std::vector<BufferSpec> use_buffers(const TrainingOptions& options, const MemoryRequest& request) {
   CHECK(!options.placement.has_gradients, "a model that is only used has no gradients");
   std::vector<BufferSpec> buffers =
-      model_buffers(options, sharding_plan(options, request.mesh), request);
+      model_buffers(options, sharding_plan(options, request.mesh, request.rank), request);
   append(buffers, evaluation_buffers(options, request.mesh.world_size()));
   buffers.push_back(checkpoint_reading_buffer());
   return buffers;

@@ -16,7 +16,7 @@ std::int64_t paper_state_bytes(const TrainingOptions& options, int stage, int wo
   paper.precision = {DType::kBF16, DType::kBF16, DType::kBF16};
   paper.optimizer.type = optim::OptimizerType::kAdamW;
   paper.optimizer.moment_type = {};
-  const sharding::ShardingPlan plan = sharding_plan(paper, sharding::Mesh::sharded(world_size));
+  const sharding::ShardingPlan plan = sharding_plan(paper, sharding::Mesh::sharded(world_size), 0);
   std::int64_t bytes = 0;
   for (const sharding::UnitPlan& unit : plan.units) {
     const sharding::UnitBuffers at_rest = sharding::unit_buffers(unit);

@@ -14,24 +14,40 @@ namespace sherd::engine {
 namespace {
 
 // Whether the optimizer gives some ranks more to hold and send than others.
-bool ranks_differ(const TrainingOptions& options) {
+bool optimizer_differs(const TrainingOptions& options) {
   return optim::descriptor_of(options.optimizer.type).uneven_numels != nullptr;
 }
+bool ranks_differ(const Recipe& recipe) {
+  return recipe.parallelism.pipeline_parallel_degree > 1 ||
+         optimizer_differs(training_options(recipe));
+}
 
-// Of the rank that sends most. Where ranks differ, those that broadcast send most, and they are the
-// first ranks.
-sharding::Traffic most_traffic(const Recipe& recipe) {
-  const TrainingOptions options = training_options(recipe);
-  const sharding::Mesh mesh = mesh_of(recipe);
-  sharding::Traffic most = TrainingStep::traffic(options, mesh, 0);
-  if (!ranks_differ(options)) return most;
-  for (int rank = 1; rank < mesh.world_size(); ++rank) {
+// Of the rank of one place in the pipeline that sends most. Where the optimizer makes ranks differ, those
+// that broadcast send most, and they are the first ones.
+sharding::Traffic most_traffic(const TrainingOptions& options, const sharding::Mesh& mesh,
+                               int first_rank) {
+  sharding::Traffic most = TrainingStep::traffic(options, mesh, first_rank);
+  if (!optimizer_differs(options)) return most;
+  const int ranks = mesh.world_size() / mesh.degree(sharding::kPipelineAxis);
+  for (int rank = first_rank + 1; rank < first_rank + ranks; ++rank) {
     sharding::Traffic traffic = TrainingStep::traffic(options, mesh, rank);
     const bool owns = std::any_of(traffic.sent().begin(), traffic.sent().end(), [](const auto& s) {
       return s.collective == sharding::Collective::kBroadcast && s.bytes > 0;
     });
     if (!owns) break;
     if (traffic.total_bytes() > most.total_bytes()) most = std::move(traffic);
+  }
+  return most;
+}
+
+sharding::Traffic most_traffic(const Recipe& recipe) {
+  const TrainingOptions options = training_options(recipe);
+  const sharding::Mesh mesh = mesh_of(recipe);
+  sharding::Traffic most;
+  const int ranks = mesh.world_size() / mesh.degree(sharding::kPipelineAxis);
+  for (int first = 0; first < mesh.world_size(); first += ranks) {
+    sharding::Traffic traffic = most_traffic(options, mesh, first);
+    if (first == 0 || traffic.total_bytes() > most.total_bytes()) most = std::move(traffic);
   }
   return most;
 }
@@ -156,7 +172,7 @@ std::string plan_headline(const PlanReport& report) {
 
 std::string sender_text(const PlanReport& report) {
   if (report.recipe.world_size() == 1) return "the only rank";
-  if (ranks_differ(training_options(report.recipe))) return "the rank that sends most";
+  if (ranks_differ(report.recipe)) return "the rank that sends most";
   return "each rank";
 }
 

@@ -30,7 +30,7 @@ void for_each_choice(const Strategy& strategy, Recipe& recipe, const Visit& visi
 }  // namespace
 
 BatchCut batch_cut_of(const Recipe& recipe) {
-  return {recipe.world_size(), recipe.training.micro_batch_size,
+  return {recipe.data_degree(), recipe.training.micro_batch_size,
           recipe.training.gradient_accumulation_steps};
 }
 

@@ -10,22 +10,36 @@
 namespace sherd::engine {
 namespace {
 
-/// What of a rank's plan isn't the same on all ranks: nothing but what the optimizer holds unevenly,
-/// by kind of unit (blocks are all alike): embedding, block and head.
-using Peculiarity = std::array<std::int64_t, 3>;
+/// What of a rank's plan isn't the same on all ranks: its place in the pipeline, and what the optimizer
+/// holds unevenly, by kind of unit (blocks are all alike): embedding, block and head.
+struct Peculiarity {
+  int place = 0;
+  std::array<std::int64_t, 3> uneven{};
+  auto operator<=>(const Peculiarity&) const = default;
+};
+
+sharding::Mesh without_pipeline(const sharding::Mesh& mesh) {
+  std::vector<sharding::MeshAxis> axes = mesh.axes();
+  std::erase_if(axes, [](const auto& axis) { return axis.name == sharding::kPipelineAxis; });
+  return sharding::Mesh(axes);
+}
 
 std::vector<Peculiarity> peculiarities(const TrainingOptions& options, const sharding::Mesh& mesh) {
   std::vector<Peculiarity> ranks(static_cast<std::size_t>(mesh.world_size()), Peculiarity{});
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    ranks[rank].place = mesh.coordinate(static_cast<int>(rank), sharding::kPipelineAxis);
+  }
+  if (!optim::descriptor_of(options.optimizer.type).uneven_numels) return ranks;
   TrainingOptions one_block = options;
   one_block.model.num_layers = 1;
-  const auto units = sharding_plan(one_block, mesh).units;
+  const auto units = sharding_plan(one_block, without_pipeline(mesh), 0).units;
   CHECK(units.size() <= 3, "a model of one block in {} units", units.size());
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
     const std::vector<std::int64_t> numels =
         optim::descriptor_of(options.optimizer.type).uneven_numels(units[unit]);
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       const int slice = mesh.index_in_group(static_cast<int>(rank), units[unit].placement.slices);
-      ranks[rank][unit] = numels[static_cast<std::size_t>(slice)];
+      ranks[rank].uneven[unit] = numels[static_cast<std::size_t>(slice)];
     }
   }
   return ranks;
@@ -35,8 +49,9 @@ std::vector<Peculiarity> peculiarities(const TrainingOptions& options, const sha
 
 WorldPlan::WorldPlan(const TrainingOptions& options, MemoryRequest request) {
   const int world_size = request.mesh.world_size();
-  const bool ranks_differ = optim::descriptor_of(options.optimizer.type).uneven_numels &&
-                            options.placement.optimizer_sharded() && world_size > 1;
+  const bool uneven = optim::descriptor_of(options.optimizer.type).uneven_numels &&
+                      options.placement.optimizer_sharded() && world_size > 1;
+  const bool ranks_differ = uneven || request.mesh.degree(sharding::kPipelineAxis) > 1;
   const auto rows =
       ranks_differ ? peculiarities(options, request.mesh) : std::vector<Peculiarity>(1);
   std::map<Peculiarity, std::size_t> known;

@@ -44,6 +44,8 @@ void derive_training(Resolution& recipe) {
                 values.training.max_steps);
   auto& degrees = values.parallelism;
   recipe.derive(kBatchGroups, degrees.batch_groups, degrees.data_parallel_replicate_degree);
+  recipe.derive("parallelism.pipeline_chunks_per_rank", degrees.pipeline_chunks_per_rank,
+                std::int64_t{schedule::default_chunks_per_rank(degrees.pipeline_schedule)});
   auto& zero = values.zero_optimization;
   const bool in_groups = degrees.batch_groups > degrees.data_parallel_replicate_degree;
   recipe.derive("zero_optimization.grad_sync", zero.grad_sync,
@@ -72,7 +74,7 @@ void derive_optimizer(Resolution& recipe) {
 std::optional<std::int64_t> batch_quotient(Resolution& recipe, std::string_view name,
                                            std::string_view key, std::int64_t factor) {
   const std::int64_t global = recipe.values().training.global_batch_size;
-  const std::int64_t ranks = recipe.values().world_size();
+  const std::int64_t ranks = recipe.values().data_degree();
   const std::int64_t divisor = factor * ranks;
   if (global % divisor == 0) return global / divisor;
   const std::int64_t below = global / divisor * divisor;
@@ -86,7 +88,7 @@ std::optional<std::int64_t> batch_quotient(Resolution& recipe, std::string_view 
 /// global = micro * accumulation * ranks: two give the third.
 void derive_batch(Resolution& recipe) {
   auto& training = recipe.values().training;
-  const std::int64_t ranks = recipe.values().world_size();
+  const std::int64_t ranks = recipe.values().data_degree();
   const bool has_global = recipe.is_set(kGlobalBatch), has_micro = recipe.is_set(kMicroBatch);
   if (!has_global && !has_micro) {
     return recipe.refuse(

@@ -23,6 +23,7 @@
 
 #include "core/error.h"
 #include "engine/model/shape.h"
+#include "engine/schedule/generate.h"
 #include "optim/loss_scaler.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
@@ -162,6 +163,10 @@ struct Recipe {
     std::int64_t data_parallel_shard_degree = 0;
     std::int64_t data_parallel_replicate_degree = 0;
     std::int64_t batch_groups = 0;
+    std::int64_t pipeline_parallel_degree = 0;
+    schedule::Order pipeline_schedule = schedule::Order::k1F1B;
+    std::int64_t pipeline_chunks_per_rank = 0;
+    std::vector<double> pipeline_layers_per_chunk;  ///< empty: dealt by time
   } parallelism;
 
   struct ZeroOptimization {
@@ -237,9 +242,11 @@ struct Recipe {
     bool tensorboard = true;
   } metrics;
 
-  std::int64_t world_size() const {
+  /// Parts into which ranks divide a batch. The ranks of a pipeline share theirs.
+  std::int64_t data_degree() const {
     return parallelism.data_parallel_shard_degree * parallelism.data_parallel_replicate_degree;
   }
+  std::int64_t world_size() const { return data_degree() * parallelism.pipeline_parallel_degree; }
   optim::LrSchedule lr_schedule() const {
     return {.type = lr_scheduler.type,
             .lr = optimizer.lr,

@@ -90,6 +90,7 @@ void check_model(Resolution& recipe);
 void check_block(Resolution& recipe);
 void check_layers(Resolution& recipe);
 void check_training(Resolution& recipe);
+void check_pipeline(Resolution& recipe);
 void check_precision(Resolution& recipe);
 
 /// The first of what gradients pass through that is f16, or "".

@@ -55,7 +55,7 @@ void check_batch_groups(Resolution& recipe) {
         "grad_sync: every_micro_step, or leave it out.",
         kGroups, groups);
   }
-  const std::int64_t parts = values.training.gradient_accumulation_steps * values.world_size();
+  const std::int64_t parts = values.training.gradient_accumulation_steps * values.data_degree();
   if (parts > 0 && parts % groups != 0) {
     std::int64_t nearest = std::min(groups, parts);
     while (parts % nearest != 0) --nearest;
@@ -165,6 +165,7 @@ void check_texts(Resolution& recipe) {
 
 void check_training(Resolution& recipe) {
   check_batch_groups(recipe);
+  check_pipeline(recipe);
   check_schedule(recipe);
   check_rates_of_both_updates(recipe);
   check_checkpoints(recipe);

@@ -126,6 +126,16 @@ void require_groups_of_replicas(const Recipe& recipe, DeviceKind kind) {
       degrees.batch_groups, degrees.data_parallel_replicate_degree);
 }
 
+// Messages between GPUs have never run.
+void require_cpu_for_pipeline(const Recipe& recipe, DeviceKind kind) {
+  const std::int64_t degree = recipe.parallelism.pipeline_parallel_degree;
+  if (kind == DeviceKind::kCpu || degree == 1) return;
+  throw UsageError(
+      "parallelism.pipeline_parallel_degree is {}; pipelines run on CPUs only, for now: set "
+      "run.device: cpu.",
+      degree);
+}
+
 // What each process has measured of its ranks; all of it on process 0, the others don't wait.
 std::vector<MeasuredMemory> of_all_processes(sharding::Processes* processes, const RanksHere& here,
                                              std::vector<MeasuredMemory> measured,
@@ -173,6 +183,7 @@ void train(const ResolvedRecipe& resolved, std::shared_ptr<const Machine> machin
   const Recipe& recipe = resolved.values;
   const TrainingOptions options = training_options(recipe);
   require_groups_of_replicas(recipe, machine->traits().kind);
+  require_cpu_for_pipeline(recipe, machine->traits().kind);
   const WorldPlan plan = plan_world(recipe, machine->traits());
   const RanksHere here = machine->ranks_here(static_cast<int>(recipe.world_size()));
   sharding::Processes* const processes = machine->processes();

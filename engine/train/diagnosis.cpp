@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/model/parameters.h"
+#include "engine/model/transformer.h"
 #include "kernels/pointwise.h"
 
 namespace sherd::engine {
@@ -17,7 +19,8 @@ Diagnosis::Finding Diagnosis::find_in_slices(const SliceOf& slice_of) const {
       const std::int64_t at = kernels::find_non_finite(model_.rank().compute(),
                                                        slice.part(piece.position, piece.count));
       if (at < 0) continue;
-      return {0.0, static_cast<double>(unit), static_cast<double>(piece.parameter),
+      return {0.0, static_cast<double>(model_.number_of(unit)),
+              static_cast<double>(piece.parameter),
               static_cast<double>(piece.first_element + at)};
     }
   }
@@ -45,7 +48,8 @@ Diagnosis::Finding Diagnosis::find_in_full(int unit, const Tensor& full) const {
   for (std::size_t parameter = 0; parameter < views.size(); ++parameter) {
     const std::int64_t at = kernels::find_non_finite(model_.rank().compute(), views[parameter]);
     if (at < 0) continue;
-    return {looks_, static_cast<double>(unit), static_cast<double>(parameter),
+    return {looks_, static_cast<double>(model_.number_of(static_cast<std::size_t>(unit))),
+            static_cast<double>(parameter),
             static_cast<double>(at)};
   }
   return {};
@@ -64,11 +68,11 @@ void Diagnosis::stop_watching(double own_loss_sum) {
 }
 
 std::string Diagnosis::name_of(const Finding& finding) const {
-  const sharding::UnitState& unit = model_.units()[static_cast<std::size_t>(finding.unit)];
-  const ParameterSpec& parameter =
-      unit.spec().parameters[static_cast<std::size_t>(finding.parameter)];
+  const UnitSpec unit =
+      model::parameter_table(model_.transformer().shape())[static_cast<std::size_t>(finding.unit)];
+  const ParameterSpec& parameter = unit.parameters[static_cast<std::size_t>(finding.parameter)];
   return fmt::format("tensor \"{}\" (element {}) of unit \"{}\"", parameter.name,
-                     static_cast<std::int64_t>(finding.element), unit.name());
+                     static_cast<std::int64_t>(finding.element), unit.name);
 }
 
 std::string Diagnosis::where() {
@@ -113,7 +117,7 @@ std::string Diagnosis::explain(std::int64_t step, double loss, double norm) {
     text += bad == reports.end()
                 ? ", only its norm is not."
                 : fmt::format("; token losses (unit \"{}\") of rank {} are not.",
-                              model_.units()[model_.head_unit()].name(), bad - reports.begin());
+                              model_.transformer().shape().tied ? "embedding" : "head", bad - reports.begin());
   }
   return text +
          " The parameters are as before this step; a lower optimizer.lr or "

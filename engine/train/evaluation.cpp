@@ -53,13 +53,13 @@ Evaluation::Mean Evaluation::mean_loss(std::int64_t num_passes, const Fill& fill
     const model::Pass pass{
         .inputs = batch.inputs, .targets = batch.targets, .documents = batch.documents};
     model_.parameters().plan(model_.evaluation_uses());
-    model_.forward(pass, kEvaluation);
+    model_.forward(pass);
     model_.evaluate_head(pass);
     model_.add_losses(filled.rows * seq_length, pass_index == 0);
     own.num_tokens += static_cast<double>(filled.targets);
   }
   if (num_passes > 0) own.loss_sum = model_.loss_sum().numbers();
-  if (!model_.rank().contributes_tokens()) own = {};
+  if (!model_.rank().contributes_tokens() || !model_.has_head()) own = {};
   ExactSum loss_sum;
   double tokens = 0.0;
   for (const EvaluationShare& share : shares_.all_gather("evaluation", own)) {

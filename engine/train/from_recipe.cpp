@@ -36,6 +36,11 @@ TrainingOptions training_options(const Recipe& recipe) {
   const Recipe::ZeroOptimization& zero = recipe.zero_optimization;
   options.placement = sharding::placement_of(static_cast<int>(zero.stage), zero.grad_sync);
   options.placement.batch_groups = static_cast<int>(recipe.parallelism.batch_groups);
+  const Recipe::Parallelism& degrees = recipe.parallelism;
+  options.pipeline = {degrees.pipeline_schedule,
+                      static_cast<int>(degrees.pipeline_chunks_per_rank),
+                      {degrees.pipeline_layers_per_chunk.begin(),
+                       degrees.pipeline_layers_per_chunk.end()}};
   const Recipe::MixedPrecision& precision = recipe.mixed_precision;
   options.precision = {dtype_of(precision.param_dtype), dtype_of(precision.reduce_dtype),
                        dtype_of(precision.grad_accum_dtype)};
@@ -67,7 +72,8 @@ TrainingOptions training_options(const Recipe& recipe) {
 sharding::Mesh mesh_of(const Recipe& recipe) {
   const auto& degrees = recipe.parallelism;
   return sharding::Mesh(
-      {{std::string(sharding::kReplicateAxis),
+      {{std::string(sharding::kPipelineAxis), static_cast<int>(degrees.pipeline_parallel_degree)},
+       {std::string(sharding::kReplicateAxis),
         static_cast<int>(degrees.data_parallel_replicate_degree)},
        {std::string(sharding::kShardAxis), static_cast<int>(degrees.data_parallel_shard_degree)}});
 }

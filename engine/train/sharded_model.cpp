@@ -1,10 +1,11 @@
 #include "engine/train/sharded_model.h"
 
-#include <numeric>
+#include <algorithm>
 #include <span>
 
 #include "engine/model/rng_sites.h"
 #include "engine/model/transformer.h"
+#include "engine/train/pipeline.h"
 #include "engine/train/sharding_plan.h"
 #include "kernels/pointwise.h"
 
@@ -14,7 +15,7 @@ namespace {
 std::vector<sharding::UnitState> make_units(const TrainingOptions& options,
                                             const sharding::Rank& rank) {
   std::vector<sharding::UnitState> units;
-  for (sharding::UnitPlan& unit : sharding_plan(options, rank.mesh).units) {
+  for (sharding::UnitPlan& unit : sharding_plan(options, rank.mesh, rank.rank).units) {
     units.emplace_back(std::move(unit), rank);
   }
   return units;
@@ -39,20 +40,6 @@ void fill_initial_values(const sharding::UnitState& unit, Stream& stream, std::u
 
 }  // namespace
 
-std::vector<int> training_uses(const model::ModelShape& shape) {
-  std::vector<int> uses = evaluation_uses(shape);
-  for (auto block = static_cast<int>(shape.num_layers); block >= 1; --block) uses.push_back(block);
-  return uses;  // the embedding's backward needs no parameters
-}
-
-std::vector<int> evaluation_uses(const model::ModelShape& shape) {
-  const auto num_blocks = static_cast<int>(shape.num_layers);
-  std::vector<int> uses(static_cast<std::size_t>(num_blocks) + 1);
-  std::iota(uses.begin(), uses.end(), 0);  // the embedding, and the blocks behind it
-  uses.push_back(shape.tied ? 0 : 1 + num_blocks);
-  return uses;
-}
-
 BufferSpec loss_sum_buffer() {
   return {"loss_sum", Category::kWorkspace, DType::kF64, ExactSum::kNumbers, kAlways, true};
 }
@@ -62,12 +49,18 @@ ShardedModel::ShardedModel(const TrainingOptions& options, const sharding::Rank&
       rank_(rank),
       num_blocks_(static_cast<int>(options.model.num_layers)),
       tied_(options.model.tied),
+      has_head_(false),
       units_(make_units(options, rank)),
       parameters_(rank, units_, options.gather),
       gradients_(rank, units_, options.num_micro_steps),
-      transformer_(
-          std::make_unique<model::Transformer>(options.model, *rank.memory, rank.compute())),
       loss_sum_(rank, loss_sum_buffer()) {
+  RankPipeline pipeline = rank_pipeline(options, rank.mesh, rank.rank);
+  numbers_ = units_of(pipeline, options.model);
+  has_head_ = pipeline.has_head();
+  const std::optional<model::ModelPart> part = model_part(pipeline, options);
+  transformer_ = std::make_unique<model::Transformer>(options.model, *rank.memory, rank.compute(),
+                                                      part ? &*part : nullptr);
+  pipeline_ = std::make_unique<Pipeline>(options, std::move(pipeline), *this);
   // Guarded, because gathers are under way here: if anything fails before the run begins, they must
   // have left these buffers.
   rank_.guard([&] {
@@ -90,22 +83,47 @@ void ShardedModel::section(const char* label, int unit, const std::vector<Tensor
   const bool repeats =
       (!pass.training || shape.dropout == 0.0) && shape.recompute != model::Recompute::kFull;
   if (!repeats || !rank_.compute().keeps_sections()) return enqueue();
-  rank_.compute().section(fmt::format("{} {} {} {} {} {} {}", label, unit, parameters[0].data,
+  rank_.compute().section(fmt::format("{} {} {} {} {} {} {} {}", label, unit, parameters[0].data,
                                       gradients.empty() ? nullptr : gradients[0].data,
-                                      pass.training, shape.sequences, shape.seq_length),
+                                      pass.training, shape.sequences, shape.seq_length,
+                                      transformer_->residual_TD(numbers_[unit] - 1).data),
                           enqueue);
 }
 
+int ShardedModel::local(int unit) const {
+  const auto at = std::ranges::lower_bound(numbers_, unit);
+  CHECK(at != numbers_.end() && *at == unit, "rank {} has no unit {}", rank_.rank, unit);
+  return static_cast<int>(at - numbers_.begin());
+}
+
+std::vector<int> ShardedModel::local(std::vector<int> units) const {
+  for (int& unit : units) unit = local(unit);
+  return units;
+}
+
+std::vector<int> ShardedModel::training_uses() const {
+  return local(step_uses(pipeline_->plan(), options_.model));
+}
+
+std::vector<int> ShardedModel::evaluation_uses() const {
+  return local(pass_uses(pipeline_->plan(), options_.model));
+}
+
 void ShardedModel::forward(const model::Pass& pass, Phase phase) {
-  rank_.memory->enter(phase);
+  pipeline_->forward(pass, phase);
+}
+
+void ShardedModel::forward(const Chunk& chunk, const model::Pass& pass,
+                           const std::function<void()>& before_output) {
   const model::ModelShape& shape = options_.model;
-  {
+  if (chunk.embedding) {
     TraceSpan span(rank_.compute(), "forward embedding");
-    transformer_->embed(model::embedding_parameters(shape, parameters_.get(embedding_unit())),
-                        pass);
-    parameters_.release(embedding_unit());
+    const int unit = local(0);
+    transformer_->embed(model::embedding_parameters(shape, parameters_.get(unit)), pass);
+    parameters_.release(unit);
   }
-  for (int block = 0; block < num_blocks_; ++block) {
+  for (int block = chunk.first_block; block < chunk.end_block(); ++block) {
+    if (block + 1 == chunk.end_block()) before_output();
     const int unit = block_unit(block);
     const auto views = parameters_.get(unit);
     TraceSpan span(rank_.compute(), "forward " + units_[unit].name());
@@ -116,22 +134,31 @@ void ShardedModel::forward(const model::Pass& pass, Phase phase) {
   }
 }
 
-void ShardedModel::backward(const model::Pass& pass) {
+void ShardedModel::backward(const Chunk& chunk, const model::Pass& pass, bool input_alone) {
   const model::ModelShape& shape = options_.model;
-  rank_.memory->enter(kLoss);
-  {
-    const auto views = parameters_.get(head_unit());
+  // A matrix whose both ends are in this chunk stays open: the embedding's share is still to come.
+  const bool joined = tied_ && chunk.embedding && chunk.head;
+  if (chunk.head) {
+    const int unit = head_unit();
+    const auto views = parameters_.get(unit);
+    const auto gradients = gradients_.open(unit);
+    if (tied_ && !joined) zero(model::embedding_parameters(shape, gradients).position_weight);
     TraceSpan span(rank_.compute(), "head and loss");
     transformer_->head_train(model::head_parameters(shape, views),
-                             model::head_parameters(shape, gradients_.open(head_unit())), pass);
-    parameters_.release(head_unit());
-    // A tied matrix stays open: the embedding's share is still to come.
-    if (!tied_) gradients_.close(head_unit());
+                             model::head_parameters(shape, gradients), pass);
+    parameters_.release(unit);
+    if (!joined) gradients_.close(unit);
   }
   rank_.memory->enter(kBackward);
-  for (int block = num_blocks_ - 1; block >= 0; --block) {
+  for (int block = chunk.end_block() - 1; block >= chunk.first_block; --block) {
     const int unit = block_unit(block);
     const auto views = parameters_.get(unit);
+    if (input_alone) {
+      TraceSpan span(rank_.compute(), "input gradient " + units_[unit].name());
+      transformer_->block_input_gradient(block, model::block_parameters(shape, views), pass);
+      parameters_.release(unit);
+      continue;
+    }
     const auto gradients = gradients_.open(unit);
     TraceSpan span(rank_.compute(), "backward " + units_[unit].name());
     section("backward", unit, views, gradients, pass, [&] {
@@ -141,31 +168,69 @@ void ShardedModel::backward(const model::Pass& pass) {
     parameters_.release(unit);
     gradients_.close(unit);
   }
+  if (!chunk.embedding) return;
   TraceSpan span(rank_.compute(), "backward embedding");
-  transformer_->embed_backward(
-      model::embedding_parameters(shape, gradients_.open(embedding_unit())), pass);
-  gradients_.close(embedding_unit());
+  const int unit = local(0);
+  const auto gradients = gradients_.open(unit);
+  if (tied_ && !joined) {
+    const model::Affine final_norm = model::head_parameters(shape, gradients).final_norm;
+    zero(final_norm.weight);
+    zero(final_norm.bias);
+  }
+  transformer_->embed_backward(model::embedding_parameters(shape, gradients), pass, joined);
+  gradients_.close(unit);
+}
+
+void ShardedModel::weight_gradients(const Chunk& chunk) {
+  const model::ModelShape& shape = options_.model;
+  rank_.memory->enter(kBackward);
+  for (int block = chunk.end_block() - 1; block >= chunk.first_block; --block) {
+    const int unit = block_unit(block);
+    model::BlockParameters parameters;
+    const bool normalises = weight_gradients_use_parameters(shape);
+    if (normalises) parameters = model::block_parameters(shape, parameters_.get(unit));
+    TraceSpan span(rank_.compute(), "weight gradient " + units_[unit].name());
+    transformer_->block_weight_gradient(
+        block, parameters, model::block_parameters(shape, gradients_.open(unit)));
+    if (normalises) parameters_.release(unit);
+    gradients_.close(unit);
+  }
+}
+
+// Of a tied unit, what the pipeline's other end has the gradient of.
+void ShardedModel::zero(const Tensor& gradient) {
+  if (gradient) kernels::fill_zero(rank_.compute(), gradient);
 }
 
 void ShardedModel::evaluate_head(const model::Pass& pass) {
+  if (!has_head_) return;
   transformer_->head_evaluate(model::head_parameters(options_.model, parameters_.get(head_unit())),
                               pass);
   parameters_.release(head_unit());
 }
 
 Tensor ShardedModel::logits(std::int64_t first, std::int64_t count) {
-  const Tensor logits = transformer_->logits(
-      model::head_parameters(options_.model, parameters_.get(head_unit())), first, count);
-  parameters_.release(head_unit());
-  return logits;
+  Tensor logits;
+  if (has_head_) {
+    logits = transformer_->logits(
+        model::head_parameters(options_.model, parameters_.get(head_unit())), first, count);
+    parameters_.release(head_unit());
+  }
+  return pipeline_->from_head(logits, count * options_.model.vocab_size);
+}
+
+std::int64_t ShardedModel::most_logits() const {
+  return pipeline_->plan().whole() ? transformer_->most_logits() : 1;
 }
 
 void ShardedModel::add_losses(std::int64_t num_tokens, bool first) {
+  if (!has_head_) return;
   kernels::sum(rank_.compute(), transformer_->losses().part(0, num_tokens), loss_sum_.device(),
                !first);
 }
 
 ExactSum ShardedModel::loss_sum() {
+  if (!has_head_) return {};
   loss_sum_.to_host(rank_.compute());
   rank_.compute().synchronize();
   return ExactSum(std::span(loss_sum_.host().as<double>(), ExactSum::kNumbers));

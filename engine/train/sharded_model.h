@@ -8,6 +8,7 @@
 
 #include "core/exact_sum.h"
 #include "engine/model/pass.h"
+#include "engine/train/pipeline_plan.h"
 #include "engine/train/training_options.h"
 #include "sharding/mesh/mirrored_buffer.h"
 #include "sharding/zero/gradient_reduction.h"
@@ -19,10 +20,7 @@ class Transformer;
 
 namespace sherd::engine {
 
-/// The units that a training micro-step uses, and those that an evaluation uses, in order: numbers
-/// in the parameter table.
-std::vector<int> training_uses(const model::ModelShape& shape);
-std::vector<int> evaluation_uses(const model::ModelShape& shape);
+class Pipeline;
 
 /// Where losses are added up.
 BufferSpec loss_sum_buffer();
@@ -40,24 +38,35 @@ class ShardedModel {
   sharding::GradientReduction& gradients() { return gradients_; }
   model::Transformer& transformer() { return *transformer_; }
 
-  int num_blocks() const { return num_blocks_; }
-  int embedding_unit() const { return 0; }
-  int block_unit(int block) const { return 1 + block; }
-  int head_unit() const { return tied_ ? 0 : 1 + num_blocks_; }
+  Pipeline& pipeline() { return *pipeline_; }
+  /// Whether losses arise here; in a pipeline one rank has the head.
+  bool has_head() const { return has_head_; }
+  /// A unit's number in the parameter table.
+  int number_of(std::size_t unit) const { return numbers_[unit]; }
+  /// Places in `units` of what this rank has (CHECK).
+  int block_unit(int block) const { return local(1 + block); }
+  int head_unit() const { return local(tied_ ? 0 : 1 + num_blocks_); }
 
-  std::vector<int> training_uses() const { return engine::training_uses(options_.model); }
-  std::vector<int> evaluation_uses() const { return engine::evaluation_uses(options_.model); }
+  /// What a step uses, and an evaluation's pass, in order: places in `units`.
+  std::vector<int> training_uses() const;
+  std::vector<int> evaluation_uses() const;
 
-  /// Embedding and blocks of one pass; each unit is gathered, used and released. `phase` is
-  /// kForward, or kEvaluation if no backward follows.
-  void forward(const model::Pass& pass, Phase phase = kForward);
-  /// Head, loss and blocks back to the embedding; each unit's gradient is closed when it is whole.
-  void backward(const model::Pass& pass);
-  /// Head and loss without gradients.
+  /// Everything before the head in one pass without a backward; each unit is gathered, used and released.
+  void forward(const model::Pass& pass, Phase phase = kEvaluation);
+  /// Head and loss without gradients. Nothing on a rank without the head.
   void evaluate_head(const model::Pass& pass);
-  /// Logits of the pass's tokens [first, first + count), at most Transformer::most_logits() of them:
-  /// [count, V] of the compute type, in device memory.
+  /// Logits of the pass's tokens [first, first + count), at most most_logits() of them: [count, V] of
+  /// the compute type, in device memory, on every rank.
   Tensor logits(std::int64_t first, std::int64_t count);
+  std::int64_t most_logits() const;
+
+  /// A chunk's part of a pass: its embedding and blocks. `before_output` is called before the last block.
+  void forward(const Chunk& chunk, const model::Pass& pass,
+               const std::function<void()>& before_output);
+  /// Head and loss, the blocks, and the embedding; each unit's gradient is closed when it is whole.
+  /// `input_alone`: the blocks' weight gradients come later, in `weight_gradients`.
+  void backward(const Chunk& chunk, const model::Pass& pass, bool input_alone = false);
+  void weight_gradients(const Chunk& chunk);
 
   /// Adds the last pass's losses of the first `num_tokens` tokens, in f64, to a sum on the device;
   /// `first`: the sum begins with them.
@@ -66,6 +75,9 @@ class ShardedModel {
   ExactSum loss_sum();
 
  private:
+  void zero(const Tensor& gradient);
+  int local(int unit) const;
+  std::vector<int> local(std::vector<int> units) const;
   void section(const char* label, int unit, const std::vector<Tensor>& parameters,
                const std::vector<Tensor>& gradients, const model::Pass& pass,
                const std::function<void()>& enqueue);
@@ -73,12 +85,14 @@ class ShardedModel {
   const TrainingOptions& options_;
   const sharding::Rank& rank_;
   int num_blocks_;
-  bool tied_;
+  bool tied_, has_head_;
+  std::vector<int> numbers_;  // of units
   std::vector<sharding::UnitState> units_;
   sharding::ParameterGather parameters_;
   sharding::GradientReduction gradients_;
   std::unique_ptr<model::Transformer> transformer_;
   sharding::MirroredBuffer loss_sum_;
+  std::unique_ptr<Pipeline> pipeline_;
 };
 
 }  // namespace sherd::engine

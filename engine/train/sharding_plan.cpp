@@ -3,13 +3,33 @@
 #include <utility>
 
 #include "engine/model/parameters.h"
+#include "engine/train/pipeline_plan.h"
 
 namespace sherd::engine {
+namespace {
 
-sharding::ShardingPlan sharding_plan(const TrainingOptions& options, const sharding::Mesh& mesh) {
+// Both ends of a pipeline use a tied matrix.
+std::optional<sharding::UnitPlan::Tie> tie_of(const RankPipeline& pipeline,
+                                              const sharding::Mesh& mesh, int rank) {
+  if (!pipeline.plan.ends_differ()) return std::nullopt;
+  const std::vector<int> ranks = mesh.group(rank, {std::string(sharding::kPipelineAxis)});
+  const schedule::ChunkLayout& layout = pipeline.plan.layout();
+  const int first = ranks[static_cast<std::size_t>(layout.rank_of(0))];
+  return sharding::UnitPlan::Tie{
+      first, ranks[static_cast<std::size_t>(layout.rank_of(layout.last_chunk()))], rank == first};
+}
+
+}  // namespace
+
+sharding::ShardingPlan sharding_plan(const TrainingOptions& options, const sharding::Mesh& mesh,
+                                     int rank) {
   sharding::ShardingPlan plan{mesh, {}};
-  for (UnitSpec& spec : model::parameter_table(options.model)) {
-    plan.units.emplace_back(std::move(spec), options.placement, options.precision, mesh);
+  std::vector<UnitSpec> table = model::parameter_table(options.model);
+  const RankPipeline pipeline = rank_pipeline(options, mesh, rank);
+  for (const int unit : units_of(pipeline, options.model)) {
+    plan.units.emplace_back(std::move(table[static_cast<std::size_t>(unit)]), options.placement,
+                            options.precision, mesh);
+    if (unit == 0 && options.model.tied) plan.units.back().tie = tie_of(pipeline, mesh, rank);
   }
   return plan;
 }

@@ -9,6 +9,7 @@
 
 namespace sherd::engine {
 
-sharding::ShardingPlan sharding_plan(const TrainingOptions& options, const sharding::Mesh& mesh);
+sharding::ShardingPlan sharding_plan(const TrainingOptions& options, const sharding::Mesh& mesh,
+                                     int rank);
 
 }  // namespace sherd::engine

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "engine/model/shape.h"
+#include "engine/schedule/generate.h"
 #include "optim/loss_scaler.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
@@ -13,11 +14,19 @@
 
 namespace sherd::engine {
 
+/// How layers are divided among the ranks along the mesh's pipeline axis, where it has more than one.
+struct PipelineOptions {
+  schedule::Order order = schedule::Order::k1F1B;
+  int chunks_per_rank = 1;
+  std::vector<int> layers_per_chunk{};  ///< in the order of the model; empty: dealt by time
+};
+
 struct TrainingOptions {
   model::ModelShape model;
   sharding::Placement placement;
   sharding::Precision precision;
   sharding::GatherOptions gather;
+  PipelineOptions pipeline;
   int num_micro_steps = 1;
   std::uint64_t seed = 0;
   bool separate_documents = false;  ///< batches say where documents lie

@@ -1,7 +1,8 @@
 // A training step, as one rank takes it:
 //
-//   for each micro-step   forward, backward: each unit's gradient is accumulated or reduced as soon as
-//                         the unit's backward is done
+//   Pipeline::train       forwards and backwards of all micro-batches, in the order of the rank's list
+//                         (without a pipeline: one micro-batch after the other); each unit's gradient is
+//                         accumulated or reduced as soon as the unit's backward is done
 //   reduce_step_stats     one small exchange: loss, gradient norm, and whether all is finite
 //   update                (or skip, if the gradient overflowed) a rank's own slices, at stage 0 all of
 //                         them; then `publish`: an all-gather under the next forward at stages 1-2,
@@ -14,12 +15,31 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/train/pipeline.h"
 #include "engine/train/sharding_plan.h"
 
 namespace sherd::engine {
 namespace {
 
 constexpr const char* kStats = "step stats";
+
+// Without a pipeline each micro-step uses units in the same order, which many of them make no longer to
+// count.
+sharding::Traffic parameter_traffic(const TrainingOptions& options, const RankPipeline& pipeline,
+                                    const sharding::ShardingPlan& plan) {
+  if (pipeline.whole()) {
+    std::vector<int> uses = forward_uses(pipeline.chunks[0], options.model, false);
+    const std::vector<int> backward = backward_uses(pipeline.chunks[0], options.model);
+    uses.insert(uses.end(), backward.begin(), backward.end());
+    return sharding::parameter_traffic(plan.units, options.gather, uses, options.num_micro_steps);
+  }
+  const std::vector<int> numbers = units_of(pipeline, options.model);
+  std::vector<int> uses = step_uses(pipeline, options.model);
+  for (int& unit : uses) {
+    unit = static_cast<int>(std::ranges::lower_bound(numbers, unit) - numbers.begin());
+  }
+  return sharding::parameter_traffic(plan.units, options.gather, uses, 1);
+}
 
 }  // namespace
 
@@ -37,11 +57,12 @@ std::vector<BufferSpec> TrainingStep::buffers(const TrainingOptions& options,
 
 sharding::Traffic TrainingStep::traffic(const TrainingOptions& options, const sharding::Mesh& mesh,
                                         int rank) {
-  const sharding::ShardingPlan plan = sharding_plan(options, mesh);
-  sharding::Traffic traffic = sharding::parameter_traffic(
-      plan.units, options.gather, training_uses(options.model), options.num_micro_steps);
+  const sharding::ShardingPlan plan = sharding_plan(options, mesh, rank);
+  const RankPipeline pipeline = rank_pipeline(options, mesh, rank);
+  sharding::Traffic traffic = parameter_traffic(options, pipeline, plan);
   traffic.add(sharding::gradient_traffic(plan.units, options.num_micro_steps));
   traffic.add(optim::descriptor_of(options.optimizer.type).traffic(options.optimizer, plan, rank));
+  traffic.add(Pipeline::traffic(options, pipeline, mesh, rank));
   traffic.add(sharding::Agreement<RankStats>::traffic(kStats, mesh.world_size()));
   return traffic;
 }
@@ -97,21 +118,9 @@ std::int64_t TrainingStep::targets_of(std::int64_t step) const {
 
 // The step's gradient on every rank's slices, and the sum of this rank's token losses.
 void TrainingStep::accumulate_gradients(std::int64_t step, const NextBatch& next_batch) {
-  std::vector<int> uses;
-  for (int micro_step = 0; micro_step < options_.num_micro_steps; ++micro_step) {
-    const std::vector<int> more = model_.training_uses();
-    uses.insert(uses.end(), more.begin(), more.end());
-  }
-  model_.parameters().plan(std::move(uses));
-
-  for (int micro_step = 0; micro_step < options_.num_micro_steps; ++micro_step) {
-    const model::Pass pass = pass_of(step, next_batch(step, micro_step));
-    model_.gradients().begin_micro_step(micro_step);
-    model_.forward(pass);
-    model_.backward(pass);
-    model_.add_losses(options_.model.tokens(), micro_step == 0);
-  }
-  model_.gradients().finish();
+  model_.parameters().plan(model_.training_uses());
+  model_.pipeline().train(
+      [&](int micro_batch) { return pass_of(step, next_batch(step, micro_batch)); });
 }
 
 model::Pass TrainingStep::pass_of(std::int64_t step, const TokenBatch& batch) const {

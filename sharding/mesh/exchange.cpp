@@ -6,27 +6,32 @@
 
 namespace sherd::sharding {
 
-BufferSpec exchange_buffer(const std::string& name, int count, int world_size) {
+BufferSpec exchange_buffer(const std::string& name, int count, int num_ranks) {
   return {"exchange." + name,
           Category::kCommunication,
           DType::kF64,
-          static_cast<std::int64_t>(count) * world_size,
+          static_cast<std::int64_t>(count) * num_ranks,
           kAlways,
           true};
 }
 
-Traffic exchange_traffic(const std::string& name, int count, int world_size) {
+Traffic exchange_traffic(const std::string& name, int count, int num_ranks) {
   Traffic traffic;
   traffic.add(name, Collective::kAllGather, DType::kF64,
-              static_cast<std::int64_t>(count) * world_size, world_size);
+              static_cast<std::int64_t>(count) * num_ranks, num_ranks);
   return traffic;
 }
 
 Exchange::Exchange(const Rank& rank, const std::string& name, int count)
+    : Exchange(rank, name, count, rank.mesh.all_axes()) {}
+
+Exchange::Exchange(const Rank& rank, const std::string& name, int count, const AxisSet& axes)
     : rank_(&rank),
-      communicator_(&rank.groups->world(Purpose::kReduce)),
+      communicator_(&rank.groups->get(axes, Purpose::kReduce)),
+      index_(rank.mesh.index_in_group(rank.rank, axes)),
+      num_ranks_(rank.mesh.degree(axes)),
       count_(count),
-      rows_(rank, exchange_buffer(name, count, rank.world_size())),
+      rows_(rank, exchange_buffer(name, count, num_ranks_)),
       done_(rank.make_event()) {}
 
 std::vector<std::span<const double>> Exchange::all_gather(const std::string& label,
@@ -35,8 +40,8 @@ std::vector<std::span<const double>> Exchange::all_gather(const std::string& lab
   const std::int64_t count = count_;
   CHECK(std::ssize(mine) == count, "exchange of {} numbers, made for {}", mine.size(), count);
   Stream& stream = rank_->reduce();
-  std::copy(mine.begin(), mine.end(), rows_.host().as<double>() + rank_->rank * count);
-  rows_.to_device(stream, rank_->rank * count, count);
+  std::copy(mine.begin(), mine.end(), rows_.host().as<double>() + index_ * count);
+  rows_.to_device(stream, index_ * count, count);
   communicator_->all_gather(stream, label, rows_.device());
   rows_.to_host(stream);
   stream.record(*done_);
@@ -44,7 +49,7 @@ std::vector<std::span<const double>> Exchange::all_gather(const std::string& lab
   rank_->compute().synchronize();
   communicator_->check_alive();
   std::vector<std::span<const double>> table;
-  for (int r = 0; r < rank_->world_size(); ++r) {
+  for (int r = 0; r < num_ranks_; ++r) {
     table.emplace_back(values + r * count, static_cast<std::size_t>(count));
   }
   return table;

@@ -1,6 +1,6 @@
-/// A few numbers from every rank of the world to every rank (an all-gather of f64): step statistics,
-/// norms of whole tensors, the state of a save. From the same numbers every rank reaches the same
-/// decision.
+/// A few numbers from every rank of the world, or of a group, to every rank of it (an all-gather of f64):
+/// step statistics, norms of whole tensors, the state of a save. From the same numbers every rank reaches
+/// the same decision.
 #pragma once
 
 #include <algorithm>
@@ -16,18 +16,20 @@
 
 namespace sherd::sharding {
 
-/// Room for `count` numbers of every rank.
-BufferSpec exchange_buffer(const std::string& name, int count, int world_size);
+/// Room for `count` numbers of each of `num_ranks` ranks.
+BufferSpec exchange_buffer(const std::string& name, int count, int num_ranks);
 
 /// What one exchange sends.
-Traffic exchange_traffic(const std::string& name, int count, int world_size);
+Traffic exchange_traffic(const std::string& name, int count, int num_ranks);
 
 class Exchange {
  public:
-  /// Exchanges `count` f64 numbers per rank at a time.
+  /// Exchanges `count` f64 numbers per rank at a time, over the world or over the rank's group along
+  /// `axes`.
   Exchange(const Rank& rank, const std::string& name, int count);
+  Exchange(const Rank& rank, const std::string& name, int count, const AxisSet& axes);
 
-  /// Every rank's numbers, row r holding those of rank r, until the next call. Runs on the reduce stream,
+  /// Every rank's numbers, row r holding those of the group's rank r, until the next call. Runs on the reduce stream,
   /// after the step's reductions; blocks the caller (counted as the compute stream's waiting).
   std::vector<std::span<const double>> all_gather(const std::string& label,
                                                   std::span<const double> mine);
@@ -37,6 +39,7 @@ class Exchange {
  private:
   const Rank* rank_;
   Communicator* communicator_;
+  int index_, num_ranks_;  // in the group
   int count_;
   MirroredBuffer rows_;
   std::unique_ptr<Event> done_;

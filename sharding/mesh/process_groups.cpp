@@ -1,5 +1,7 @@
 #include "sharding/mesh/process_groups.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "sharding/comm/flight_recorder.h"
 #include "sharding/comm/rendezvous.h"
@@ -45,6 +47,19 @@ Communicator& ProcessGroups::get(const AxisSet& axes, Purpose purpose) {
     if (wrap_) communicator = wrap_(std::move(communicator));
   }
   return *communicator;
+}
+
+std::unique_ptr<Communicator> ProcessGroups::pair(int first_rank, int second_rank,
+                                                  const std::string& name) {
+  CHECK(rank_ == first_rank || rank_ == second_rank, "rank {} in a pair of {} and {}", rank_,
+        first_rank, second_rank);
+  const auto [low, high] = std::minmax(first_rank, second_rank);
+  const Group group{.name = fmt::format("{}, ranks {} and {}", name, low, high),
+                    .ranks = {low, high},
+                    .index = rank_ == low ? 0 : 1,
+                    .staging = {}};
+  auto communicator = recorded(rendezvous_->join(group), group.name, *recorder_);
+  return wrap_ ? wrap_(std::move(communicator)) : std::move(communicator);
 }
 
 void ProcessGroups::abort(const std::string& reason) {

@@ -44,6 +44,10 @@ class ProcessGroups {
   /// All ranks of the world together.
   Communicator& world(Purpose purpose) { return get(mesh_.all_axes(), purpose); }
 
+  /// The communicator of two ranks, called `name` by both; this rank is one of them. Ranks ask for those
+  /// that they have in common in the same order. Each call is a new one.
+  std::unique_ptr<Communicator> pair(int first_rank, int second_rank, const std::string& name);
+
   /// Ends the world: Rendezvous::abort.
   void abort(const std::string& reason);
 

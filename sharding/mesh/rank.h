@@ -18,8 +18,13 @@ struct Rank {
   /// Of all parts into which the batch is cut over ranks, the one that this rank computes.
   int data_index() const { return mesh.index_in_group(rank, data_axes()); }
   int data_degree() const { return mesh.degree(data_axes()); }
-  /// Whether sums over tokens take them from this rank: of ranks with the same tokens, one does.
-  bool contributes_tokens() const { return mesh.is_first(rank, mesh.other_axes(token_axes())); }
+  /// Whether sums over tokens take them from this rank: of ranks with the same tokens and the same part of
+  /// the pipeline, one does. Along the pipeline, the one that has the losses.
+  bool contributes_tokens() const {
+    AxisSet axes = mesh.other_axes(token_axes());
+    axes.erase(std::string(kPipelineAxis));
+    return mesh.is_first(rank, axes);
+  }
 
   // Members are destroyed in the reverse of this order: first the streams (their threads are joined),
   // then communicators, then memory. So nothing is freed that a stream still uses.

@@ -96,6 +96,10 @@ Traffic gradient_traffic(const std::vector<UnitPlan>& units, int num_micro_steps
     const std::int64_t numel = unit.layout.numel();
     const int ranks = unit.layout.num_slices();
     const Precision& precision = unit.precision;
+    if (unit.tie) {
+      traffic.add("gradients of both ends", Collective::kAllReduce, precision.accumulate,
+                  unit.updated_numel(), 2);
+    }
     if (all_at_once(unit, num_micro_steps)) {
       traffic.add("gradients", Collective::kAllReduce, precision.reduce, numel, ranks);
       continue;
@@ -146,6 +150,10 @@ GradientReduction::GradientReduction(const Rank& rank, const std::vector<UnitSta
     replicas_.push_back(unit.plan().num_replicas == 1
                             ? nullptr
                             : &rank.groups->get(replica_axes(unit.placement()), Purpose::kReduce));
+    const std::optional<UnitPlan::Tie>& tie = unit.plan().tie;
+    ends_.push_back(tie ? rank.groups->pair(tie->first_rank, tie->last_rank,
+                                            "both ends of " + unit.name())
+                        : nullptr);
   }
   const ReductionBuffers buffers = reduction_buffers(plans_of(units), num_micro_steps);
   for (const ReductionBuffers::Slot& slot : buffers.slots) {
@@ -293,7 +301,18 @@ void GradientReduction::finish_unit(int unit) {
   }
 }
 
+// Slices, or at stage 0 all of them.
+void GradientReduction::add_both_ends(int unit) {
+  const UnitState& state = (*units_)[unit];
+  const Tensor sum = state.placement().optimizer_sharded() ? state.gradient(state.own_slice())
+                                                           : state.gradients();
+  ends_[unit]->all_reduce(rank_->reduce(), state.name(), sum);
+}
+
 void GradientReduction::finish() {
+  for (std::size_t unit = 0; unit < ends_.size(); ++unit) {
+    if (ends_[unit]) add_both_ends(static_cast<int>(unit));
+  }
   rank_->reduce().record(*reduced_);
   rank_->compute().wait(*reduced_);
 }

@@ -10,6 +10,8 @@
 ///     2-3 if grad_sync says so)     micro-step all_reduce (stage 0) or reduce_scatter in place
 ///   stage 0, every micro-step       and after the last one an all_gather of the sums
 ///   hybrid sharding                 before it, an all_reduce of the slice over the replicas
+///   a matrix tied across a          in `finish`, an all_reduce between both ends: what stands there
+///     pipeline's ends                 waits for the last unit of the other end, so nothing may stand behind it
 ///
 /// The reduction of every micro-step is added to the accumulated sum: acc + g_0 + g_1 + ..., in rank
 /// order. Micro-batch (micro_step * ranks + rank) of the step is so added in the place that it has on a
@@ -28,6 +30,7 @@
 #include <optional>
 #include <vector>
 
+#include "sharding/comm/communicator.h"
 #include "sharding/comm/traffic.h"
 #include "sharding/zero/unit.h"
 
@@ -81,6 +84,7 @@ class GradientReduction {
   void reduce_slot(int unit, Slot& slot);
   void reduce_in_place(int unit);
   void finish_unit(int unit);
+  void add_both_ends(int unit);
 
   const Rank* rank_;
   const std::vector<UnitState>* units_;
@@ -88,6 +92,7 @@ class GradientReduction {
   int micro_step_ = 0;
   std::vector<Slot> slots_;
   std::vector<Communicator*> communicators_, replicas_;  // by unit
+  std::vector<std::unique_ptr<Communicator>> ends_;      // by unit; null: it has no second end
   std::size_t next_block_slot_ = 0;
   std::vector<int> open_slot_;  // by unit: index of the slot, kAccumulator, or kClosed
   std::vector<Buffer>

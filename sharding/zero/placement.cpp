@@ -24,13 +24,19 @@ AxisSet replica_axes(const Placement& placement) {
   return axes;
 }
 
+AxisSet copy_axes(const Mesh& mesh, const Placement& placement) {
+  AxisSet axes = mesh.other_axes(placement.slices);
+  axes.erase(std::string(kPipelineAxis));
+  return axes;
+}
+
 bool contributes_slice(const Mesh& mesh, int rank, const Placement& placement) {
-  return mesh.is_first(rank, mesh.other_axes(placement.slices));
+  return mesh.is_first(rank, copy_axes(mesh, placement));
 }
 
 SliceRange saved_range(const Mesh& mesh, int rank, const Placement& placement,
                        std::int64_t slice_numel) {
-  const AxisSet copies = mesh.other_axes(placement.slices);
+  const AxisSet copies = copy_axes(mesh, placement);
   const std::int64_t number = mesh.degree(copies);
   const std::int64_t index = mesh.index_in_group(rank, copies);
   const std::int64_t first = slice_numel * index / number;

@@ -58,6 +58,9 @@ Placement placement_of(int stage, GradSync grad_sync);
 /// With the stage's usual sync: at the boundary at stages 0 and 1, in every micro-step above.
 Placement placement_of(int stage);
 
+/// Along these, ranks hold copies of a slice. Along the pipeline axis they hold other units.
+AxisSet copy_axes(const Mesh& mesh, const Placement& placement);
+
 /// Whether `rank` counts its slice in sums over all ranks (gradient norms): of the ranks that hold
 /// copies of the same slice, one does.
 bool contributes_slice(const Mesh& mesh, int rank, const Placement& placement);

@@ -41,9 +41,10 @@ UnitBuffers unit_buffers(const UnitPlan& unit) {
 UnitState::UnitState(UnitPlan plan, const Rank& rank)
     : plan_(std::move(plan)),
       own_slice_(rank.mesh.index_in_group(rank.rank, plan_.placement.slices)),
-      contributes_slice_(sharding::contributes_slice(rank.mesh, rank.rank, plan_.placement)),
+      first_of_copies_(sharding::contributes_slice(rank.mesh, rank.rank, plan_.placement)),
       saved_range_(sharding::saved_range(rank.mesh, rank.rank, plan_.placement,
                                          plan_.layout.slice_numel())) {
+  if (is_second_end()) saved_range_ = {};
   const int group_size = rank.mesh.degree(plan_.placement.slices);
   CHECK(plan_.layout.num_slices() == group_size, "a unit planned for {} ranks, not {}",
         plan_.layout.num_slices(), group_size);

@@ -31,6 +31,14 @@ struct Precision {
 struct UnitPlan {
   UnitPlan(UnitSpec spec, const Placement& placement, const Precision& precision, const Mesh& mesh);
 
+  /// A tied matrix is used at both ends of a pipeline. Where these are on different ranks, each holds the
+  /// unit, both add their gradients at the end of the step, and the first counts and saves it.
+  struct Tie {
+    int first_rank = 0, last_rank = 0;  ///< of the world
+    bool is_first = true;               ///< this rank
+  };
+  std::optional<Tie> tie{};
+
   UnitSpec spec;
   Placement placement;
   Precision precision;
@@ -67,7 +75,9 @@ class UnitState {
   /// This rank's slice.
   int own_slice() const { return own_slice_; }
   /// Whether sums over all ranks take it from this rank; others may hold copies.
-  bool contributes_slice() const { return contributes_slice_; }
+  bool contributes_slice() const { return first_of_copies_ && !is_second_end(); }
+  /// The same for sums over the ranks of one place in the pipeline.
+  bool first_of_copies() const { return first_of_copies_; }
   /// What of it this rank writes to a checkpoint.
   const SliceRange& saved_range() const { return saved_range_; }
   /// The slices that this rank updates: all of them at stage 0, its own otherwise.
@@ -83,9 +93,11 @@ class UnitState {
   void refresh_resident(Stream& stream, int slice_index) const;
 
  private:
+  bool is_second_end() const { return plan_.tie && !plan_.tie->is_first; }
+
   UnitPlan plan_;
   int own_slice_;
-  bool contributes_slice_;
+  bool first_of_copies_;
   SliceRange saved_range_;
   std::vector<int> updated_slices_;
   Buffer resident_;

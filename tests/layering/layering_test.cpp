@@ -67,7 +67,7 @@ const std::vector<Layer> kLayers = {
     {"engine/report", {"core", "checkpoint/store"}},
     {"engine/recipe",
      {"core", "optim", "sharding/zero", "checkpoint/store", "engine/huggingface", "engine/model",
-      "engine/report"}},
+      "engine/report", "engine/schedule"}},
     {"engine/train",
      {"core", "kernels", "optim", "sharding/comm", "sharding/mesh", "sharding/zero", "engine/model",
       "engine/data", "engine/report", "engine/recipe", "engine/schedule"}},

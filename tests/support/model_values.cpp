@@ -1,5 +1,7 @@
 #include "tests/support/model_values.h"
 
+#include "engine/train/pipeline.h"
+
 #include <algorithm>
 
 namespace sherd::testing {
@@ -34,10 +36,7 @@ void collect_gradients(const engine::ShardedModel& model, ValuesByName& gradient
 
 void compute_gradients(engine::ShardedModel& model, const model::Pass& pass) {
   model.parameters().plan(model.training_uses());
-  model.gradients().begin_micro_step(0);
-  model.forward(pass);
-  model.backward(pass);
-  model.gradients().finish();
+  model.pipeline().train([&](int) { return pass; });
 }
 
 double compute_loss_sum(engine::ShardedModel& model, const model::Pass& pass) {

@@ -1,0 +1,292 @@
+#include "engine/train/pipeline.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "engine/model/transformer.h"
+#include "engine/train/sharded_model.h"
+#include "sharding/comm/communicator.h"
+
+namespace sherd::engine {
+
+using schedule::Action;
+using schedule::ActionKind;
+
+namespace {
+
+Direction direction_of(ActionKind kind) {
+  const bool forward =
+      kind == ActionKind::kSendActivations || kind == ActionKind::kReceiveActivations;
+  return forward ? Direction::kForward : Direction::kBackward;
+}
+
+// Messages go between a chunk and the next one, or the one before.
+int boundary_of(const Action& action) {
+  const bool to_next = action.kind == ActionKind::kSendActivations ||
+                       action.kind == ActionKind::kReceiveGradients;
+  return to_next ? action.chunk : action.chunk - 1;
+}
+
+bool one_set_for_all(const model::ModelShape& shape) {
+  return shape.recompute == model::Recompute::kFull;
+}
+
+// From a micro-batch's first forward to its last input gradient on the rank.
+int most_under_way(const RankPipeline& pipeline) {
+  std::map<int, int> left;  // of its chunks, by micro-batch
+  std::size_t most = 0;
+  for (const Action& action : pipeline.actions()) {
+    if (action.kind == ActionKind::kForward) {
+      left.try_emplace(action.micro_batch, static_cast<int>(pipeline.chunks.size()));
+      most = std::max(most, left.size());
+    }
+    if (schedule::makes_input_gradient(action.kind) && --left[action.micro_batch] == 0) {
+      left.erase(action.micro_batch);
+    }
+  }
+  return static_cast<int>(most);
+}
+
+// Inputs, targets, and with separate documents what says where these lie.
+std::int64_t tokens_numel(const TrainingOptions& options) {
+  const std::int64_t tokens = options.model.tokens();
+  return 2 * tokens + (options.separate_documents ? 3 * tokens + 1 : 0);
+}
+
+std::vector<BufferSpec> token_buffers(const TrainingOptions& options,
+                                      const RankPipeline& pipeline) {
+  const int count = most_under_way(pipeline);
+  std::vector<BufferSpec> buffers;
+  for (int i = 0; count > 1 && i < count; ++i) {
+    buffers.push_back({fmt::format("micro_batch.{}", i), Category::kData, DType::kI32,
+                       tokens_numel(options), kForwardToBackward});
+  }
+  return buffers;
+}
+
+std::optional<BufferSpec> logits_buffer(const TrainingOptions& options,
+                                        const RankPipeline& pipeline) {
+  if (pipeline.whole()) return std::nullopt;
+  return BufferSpec{"pipeline.logits", Category::kActivations, options.model.dtype,
+                    options.model.vocab_size, kEvaluation};
+}
+
+}  // namespace
+
+std::vector<BufferSpec> Pipeline::buffers(const TrainingOptions& options,
+                                          const RankPipeline& pipeline,
+                                          const sharding::Mesh& mesh, int rank) {
+  std::vector<BufferSpec> buffers =
+      channel_buffers(channel_ends(pipeline, mesh, rank), options.model);
+  if (options.placement.has_gradients) {
+    for (BufferSpec& buffer : token_buffers(options, pipeline)) buffers.push_back(buffer);
+  }
+  if (auto logits = logits_buffer(options, pipeline)) buffers.push_back(std::move(*logits));
+  return buffers;
+}
+
+sharding::Traffic Pipeline::traffic(const TrainingOptions& options, const RankPipeline& pipeline,
+                                    const sharding::Mesh& mesh, int rank) {
+  return channel_traffic(channel_ends(pipeline, mesh, rank), options.model,
+                         options.num_micro_steps);
+}
+
+Pipeline::Pipeline(const TrainingOptions& options, RankPipeline pipeline, ShardedModel& model)
+    : options_(options), pipeline_(std::move(pipeline)), model_(model) {
+  const sharding::Rank& rank = model.rank();
+  channels_ = std::make_unique<Channels>(pipeline_, options.model, rank);
+  if (options.placement.has_gradients) {
+    for (const BufferSpec& buffer : token_buffers(options, pipeline_)) {
+      tokens_.push_back(rank.memory->acquire(buffer));
+    }
+  }
+  if (const auto logits = logits_buffer(options, pipeline_)) {
+    logits_ = rank.memory->acquire(*logits);
+  }
+}
+
+Pipeline::~Pipeline() = default;
+
+void Pipeline::train(const std::function<model::Pass(int)>& pass_of) {
+  book_ = std::make_unique<SlotBook>(pipeline_, one_set_for_all(options_.model), true);
+  next_pass_ = pass_of;
+  passes_.clear();
+  tokens_of_.clear();
+  model_.rank().memory->enter(kForward);
+  const std::vector<Action>& actions = pipeline_.actions();
+  for (std::size_t at = 0; at < actions.size(); ++at) {
+    post_ahead(actions, at);
+    run(actions[at], kForward);
+  }
+  channels_->finish();
+  model_.gradients().finish();
+}
+
+void Pipeline::forward(const model::Pass& pass, Phase phase) {
+  book_ = std::make_unique<SlotBook>(pipeline_, one_set_for_all(options_.model), false);
+  passes_ = {{0, pass}};
+  for (const Action& action : pass_actions(pipeline_)) run(action, phase);
+  channels_->finish();
+}
+
+// Within the next two computations: this one and the one behind it.
+void Pipeline::post_ahead(const std::vector<Action>& actions, std::size_t at) {
+  if (!schedule::is_compute(actions[at].kind)) return;
+  int computations = 0;
+  for (std::size_t next = at; next < actions.size() && computations <= 2; ++next) {
+    if (schedule::is_compute(actions[next].kind)) ++computations;
+    if (!schedule::is_receive(actions[next].kind)) continue;
+    channels_->post(boundary_of(actions[next]), direction_of(actions[next].kind),
+                    actions[next].micro_batch);
+  }
+}
+
+void Pipeline::run(const Action& action, Phase phase) {
+  switch (action.kind) {
+    case ActionKind::kForward:
+      return forward(action, phase);
+    case ActionKind::kBackward:
+    case ActionKind::kInputGradient:
+      return backward(action);
+    case ActionKind::kWeightGradient:
+      return weight_gradients(action);
+    case ActionKind::kSendActivations:
+    case ActionKind::kSendGradients:
+      return channels_->send(boundary_of(action), direction_of(action.kind), action.micro_batch);
+    case ActionKind::kReceiveActivations:
+    case ActionKind::kReceiveGradients:
+      // The computation behind it takes it.
+      return channels_->post(boundary_of(action), direction_of(action.kind), action.micro_batch);
+    default:
+      CHECK(false, "{} in a list that a run executes", schedule::text_of(action));
+  }
+}
+
+void Pipeline::copy(const ConstTensor& from, const Tensor& to) {
+  CHECK(from.bytes() == to.bytes(), "{} bytes to {}", from.bytes(), to.bytes());
+  model_.rank().compute().copy(from.data, to.data, to.bytes());
+}
+
+// A batch's memory serves the one after the next; what is still under way then has a copy.
+model::Pass Pipeline::kept(const model::Pass& pass, int micro_batch) {
+  std::size_t free = 0;
+  const auto taken = [&] {
+    return std::ranges::any_of(tokens_of_, [&](const auto& entry) { return entry.second == free; });
+  };
+  while (taken()) ++free;
+  tokens_of_[micro_batch] = free;
+  std::int64_t begin = 0;
+  const auto copied = [&](const ConstTensor& from) -> ConstTensor {
+    const Tensor to = tokens_[free].tensor().part(begin, from.numel);
+    begin += from.numel;
+    copy(from, to);
+    return to;
+  };
+  model::Pass kept = pass;
+  kept.inputs = copied(pass.inputs);
+  kept.targets = copied(pass.targets);
+  if (pass.documents.starts) {
+    kept.documents = {copied(pass.documents.starts), copied(pass.documents.lengths),
+                      copied(pass.documents.positions)};
+  }
+  return kept;
+}
+
+const model::Pass& Pipeline::pass_of(int micro_batch) {
+  if (const auto found = passes_.find(micro_batch); found != passes_.end()) return found->second;
+  const model::Pass pass = next_pass_(micro_batch);
+  return passes_[micro_batch] = tokens_.empty() ? pass : kept(pass, micro_batch);
+}
+
+// The transformer remembers where it stands.
+void Pipeline::stand(const Chunk& chunk, const SlotBook::Place& place) {
+  model_.transformer().stand({chunk.first_block, place.residuals, place.kept, place.waiting});
+}
+
+void Pipeline::forward(const Action& action, Phase phase) {
+  model_.rank().memory->enter(phase);
+  const Chunk& chunk = pipeline_.chunk(action.chunk);
+  const SlotBook::Place& place = book_->begin(action);
+  const model::Pass& pass = pass_of(action.micro_batch);
+  if (!pipeline_.whole()) {
+    stand(chunk, place);
+    standing_ = {action.chunk, action.micro_batch};
+  }
+  model::Transformer& transformer = model_.transformer();
+  if (pipeline_.receives(chunk)) {
+    const int boundary = chunk.number - 1;
+    const Tensor input = channels_->receive(boundary, Direction::kForward, action.micro_batch);
+    const Tensor first = transformer.residual_TD(chunk.first_block);
+    copy(input.part(0, first.numel), first);
+    channels_->release(boundary, Direction::kForward);
+  }
+  model_.forward(chunk, pass, [&] {
+    if (!pipeline_.sends(chunk)) return;
+    transformer.write_output_to(channels_->outbox(chunk.number, Direction::kForward));
+  });
+  book_->end(action);
+}
+
+void Pipeline::backward(const Action& action) {
+  const Chunk& chunk = pipeline_.chunk(action.chunk);
+  const SlotBook::Place& place = book_->begin(action);
+  const model::Pass& pass = pass_of(action.micro_batch);
+  model::Transformer& transformer = model_.transformer();
+  model_.rank().memory->enter(kLoss);  // gradients of outputs are here from then on
+  const bool input_alone = action.kind == ActionKind::kInputGradient;
+  if (!pipeline_.whole() &&
+      (input_alone || standing_ != std::pair(action.chunk, action.micro_batch))) {
+    stand(chunk, place);
+    standing_ = {action.chunk, action.micro_batch};
+  }
+  if (place.gradient_in >= 0) {
+    copy(transformer.residual_slot(place.gradient_in), transformer.residual_gradient());
+  } else if (pipeline_.sends(chunk)) {
+    copy(channels_->receive(chunk.number, Direction::kBackward, action.micro_batch),
+         transformer.residual_gradient());
+    channels_->release(chunk.number, Direction::kBackward);
+  }
+  model_.gradients().begin_micro_step(action.micro_batch);
+  model_.backward(chunk, pass, input_alone);
+  if (chunk.head) model_.add_losses(options_.model.tokens(), action.micro_batch == 0);
+  if (place.gradient_out >= 0) {
+    copy(transformer.residual_gradient(), transformer.residual_slot(place.gradient_out));
+  } else if (pipeline_.receives(chunk)) {
+    copy(transformer.residual_gradient(),
+         channels_->outbox(chunk.number - 1, Direction::kBackward));
+  }
+  book_->end(action);
+  if (chunk.number == pipeline_.chunks.front().number) {
+    passes_.erase(action.micro_batch);
+    tokens_of_.erase(action.micro_batch);
+  }
+}
+
+void Pipeline::weight_gradients(const Action& action) {
+  const Chunk& chunk = pipeline_.chunk(action.chunk);
+  stand(chunk, book_->begin(action));
+  standing_ = {action.chunk, action.micro_batch};
+  model_.gradients().begin_micro_step(action.micro_batch);
+  model_.weight_gradients(chunk);
+  book_->end(action);
+}
+
+Tensor Pipeline::from_head(const Tensor& of_head, std::int64_t count) {
+  if (pipeline_.whole()) return of_head;
+  const Tensor logits = logits_.tensor().part(0, count);
+  if (pipeline_.has_head()) copy(of_head, logits);
+  const sharding::Rank& rank = model_.rank();
+  const auto done = rank.make_event();
+  rank.compute().record(*done);
+  rank.gather().wait(*done);
+  rank.groups->get({std::string(sharding::kPipelineAxis)}, sharding::Purpose::kGather)
+      .broadcast(rank.gather(), "logits", logits,
+                 pipeline_.plan.layout().rank_of(pipeline_.plan.layout().last_chunk()));
+  rank.gather().record(*done);
+  rank.compute().wait(*done);
+  return logits;
+}
+
+}  // namespace sherd::engine

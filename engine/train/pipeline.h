@@ -1,0 +1,78 @@
+/// A rank's part of a step, action by action: the list that engine/schedule made, on the chunks that this
+/// rank has. A world without a pipeline has the simplest list: forward and backward of one micro-batch after
+/// the other.
+///
+/// Units are gathered and reduced one by one under an action, as they are without a pipeline
+/// (sharding/zero), which hides more than gathering and reducing whole chunks between actions would. So the
+/// lists that runs execute have messages, and neither gathers nor reductions.
+///
+/// Receives that the next two computations need are posted beforehand, and sends go on beside the
+/// following ones.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "engine/model/pass.h"
+#include "engine/train/channels.h"
+#include "engine/train/slot_book.h"
+
+namespace sherd::engine {
+
+class ShardedModel;
+
+class Pipeline {
+ public:
+  Pipeline(const TrainingOptions& options, RankPipeline pipeline, ShardedModel& model);
+  ~Pipeline();
+
+  /// What it acquires, the model's slots not included.
+  static std::vector<BufferSpec> buffers(const TrainingOptions& options,
+                                         const RankPipeline& pipeline,
+                                         const sharding::Mesh& mesh, int rank);
+  static sharding::Traffic traffic(const TrainingOptions& options, const RankPipeline& pipeline,
+                                   const sharding::Mesh& mesh, int rank);
+
+  const RankPipeline& plan() const { return pipeline_; }
+
+  /// All forwards and backwards of a step. `pass_of` gives a micro-batch when it is first needed, in order,
+  /// valid until the next call.
+  void train(const std::function<model::Pass(int micro_batch)>& pass_of);
+
+  /// The blocks of one pass without a backward, and what comes before them. The ranks' parameters are
+  /// planned (ShardedModel::evaluation_uses).
+  void forward(const model::Pass& pass, Phase phase);
+
+  /// What the rank with the head computed last, [count] of the compute type, on every rank of the pipeline.
+  Tensor from_head(const Tensor& of_head, std::int64_t count);
+
+ private:
+  using Action = schedule::Action;
+  void run(const Action& action, Phase phase);
+  void forward(const Action& action, Phase phase);
+  void backward(const Action& action);
+  void weight_gradients(const Action& action);
+  void post_ahead(const std::vector<Action>& actions, std::size_t at);
+  void stand(const Chunk& chunk, const SlotBook::Place& place);
+  const model::Pass& pass_of(int micro_batch);
+  model::Pass kept(const model::Pass& pass, int micro_batch);
+  void copy(const ConstTensor& from, const Tensor& to);
+
+  const TrainingOptions& options_;
+  const RankPipeline pipeline_;
+  ShardedModel& model_;
+  std::unique_ptr<Channels> channels_;
+  std::vector<Buffer> tokens_;  // of micro-batches under way, where there may be several
+  Buffer logits_;
+
+  // Of the step, or pass, under way.
+  std::unique_ptr<SlotBook> book_;
+  std::function<model::Pass(int)> next_pass_;
+  std::map<int, model::Pass> passes_;  // by micro-batch
+  std::map<int, std::size_t> tokens_of_;  // by micro-batch, among tokens_
+  std::pair<int, int> standing_{-1, -1};  // chunk and micro-batch
+};
+
+}  // namespace sherd::engine

@@ -1,0 +1,150 @@
+#include "engine/train/pipeline_plan.h"
+
+#include <algorithm>
+#include <set>
+
+#include "core/error.h"
+#include "engine/schedule/balance.h"
+#include "engine/schedule/passes.h"
+#include "engine/schedule/validate.h"
+
+namespace sherd::engine {
+namespace {
+
+// One nanosecond for a million multiplications of a token: only their ratios matter.
+schedule::Duration time_of(double multiplications) {
+  return schedule::Duration(static_cast<std::int64_t>(multiplications / 1e3));
+}
+
+// A forward and a backward of everything that multiplies. The embedding only looks up.
+schedule::LayerTimes layer_times(const model::ModelShape& shape) {
+  const auto width = static_cast<double>(shape.width);
+  schedule::LayerTimes times;
+  const auto positions = static_cast<double>(shape.seq_length);
+  for (std::int64_t i = 0; i < shape.num_layers; ++i) {
+    const auto window = static_cast<double>(shape.layer(i).window);
+    const bool windowed = window > 0.0 && window < positions;
+    const double keys =
+        windowed ? window - window * window / (2.0 * positions) : positions / 2.0;
+    times.layers.push_back(
+        time_of(width * static_cast<double>(shape.qkv_width() + shape.up_width()) +
+                static_cast<double>(shape.heads_width() + shape.ffn_width) * width +
+                2.0 * keys * static_cast<double>(shape.heads_width())));
+  }
+  times.head = time_of(width * static_cast<double>(shape.vocab_size));
+  return times;
+}
+
+std::vector<int> layers_per_chunk(const TrainingOptions& options, int num_chunks) {
+  const auto num_layers = static_cast<int>(options.model.num_layers);
+  const std::vector<int>& asked = options.pipeline.layers_per_chunk;
+  if (asked.empty()) return schedule::balanced_layers(layer_times(options.model), num_chunks);
+  schedule::check_layers_per_chunk(asked, num_layers, num_chunks);
+  return asked;
+}
+
+std::vector<Chunk> chunks_of(const std::vector<int>& layers) {
+  std::vector<Chunk> chunks;
+  int first = 0;
+  for (const int num_blocks : layers) {
+    const auto number = static_cast<int>(chunks.size());
+    chunks.push_back({number, first, num_blocks, number == 0, chunks.size() + 1 == layers.size()});
+    first += num_blocks;
+  }
+  return chunks;
+}
+
+int head_unit(const model::ModelShape& shape) {
+  return shape.tied ? 0 : 1 + static_cast<int>(shape.num_layers);
+}
+
+}  // namespace
+
+PipelinePlan pipeline_plan(const TrainingOptions& options, const sharding::Mesh& mesh) {
+  const int degree = mesh.degree(sharding::kPipelineAxis);
+  const PipelineOptions& asked = options.pipeline;
+  schedule::OrderRequest request{.order = schedule::Order::kLayerParallel,
+                                 .num_ranks = degree,
+                                 .chunks_per_rank = 1,
+                                 .num_micro_batches = options.num_micro_steps};
+  if (degree > 1) {
+    request.order = asked.order;
+    request.chunks_per_rank = asked.chunks_per_rank;
+  }
+  PipelinePlan plan{schedule::with_messages(schedule::generate(request)), {}};
+  if (degree == 1) {
+    plan.chunks = chunks_of({static_cast<int>(options.model.num_layers)});
+    return plan;
+  }
+  plan.chunks = chunks_of(layers_per_chunk(options, plan.layout().num_chunks()));
+  if (const auto violation = schedule::first_violation(plan.schedule)) {
+    throw UsageError("the schedule {} can't be executed: {}", schedule::name_of(asked.order),
+                     violation->text);
+  }
+  return plan;
+}
+
+RankPipeline rank_pipeline(const TrainingOptions& options, const sharding::Mesh& mesh, int rank) {
+  RankPipeline pipeline{pipeline_plan(options, mesh),
+                        mesh.coordinate(rank, sharding::kPipelineAxis), {}};
+  for (const int number : pipeline.plan.layout().chunks_of(pipeline.place)) {
+    pipeline.chunks.push_back(pipeline.chunk(number));
+  }
+  return pipeline;
+}
+
+std::vector<int> units_of(const RankPipeline& pipeline, const model::ModelShape& shape) {
+  std::set<int> units;
+  for (const Chunk& chunk : pipeline.chunks) {
+    if (chunk.embedding) units.insert(0);
+    for (int block = chunk.first_block; block < chunk.end_block(); ++block) units.insert(1 + block);
+    if (chunk.head) units.insert(head_unit(shape));
+  }
+  return {units.begin(), units.end()};
+}
+
+std::vector<int> forward_uses(const Chunk& chunk, const model::ModelShape& shape, bool evaluates) {
+  std::vector<int> uses;
+  if (chunk.embedding) uses.push_back(0);
+  for (int block = chunk.first_block; block < chunk.end_block(); ++block) uses.push_back(1 + block);
+  if (chunk.head && evaluates) uses.push_back(head_unit(shape));
+  return uses;
+}
+
+std::vector<int> backward_uses(const Chunk& chunk, const model::ModelShape& shape) {
+  std::vector<int> uses;
+  if (chunk.head) uses.push_back(head_unit(shape));
+  for (int block = chunk.end_block(); block > chunk.first_block; --block) uses.push_back(block);
+  return uses;  // the embedding's backward needs no parameters
+}
+
+bool weight_gradients_use_parameters(const model::ModelShape& shape) {
+  return shape.recompute == model::Recompute::kSelective;
+}
+
+std::vector<int> step_uses(const RankPipeline& pipeline, const model::ModelShape& shape) {
+  std::vector<int> uses;
+  for (const schedule::Action& action : pipeline.actions()) {
+    const Chunk& chunk = pipeline.chunk(action.chunk);
+    std::vector<int> more;
+    if (action.kind == schedule::ActionKind::kForward) more = forward_uses(chunk, shape, false);
+    if (schedule::makes_input_gradient(action.kind)) more = backward_uses(chunk, shape);
+    if (action.kind == schedule::ActionKind::kWeightGradient &&
+        weight_gradients_use_parameters(shape)) {
+      for (int block = chunk.end_block(); block > chunk.first_block; --block) more.push_back(block);
+    }
+    uses.insert(uses.end(), more.begin(), more.end());
+  }
+  return uses;
+}
+
+std::vector<int> pass_uses(const RankPipeline& pipeline, const model::ModelShape& shape) {
+  std::vector<int> uses;
+  for (const Chunk& chunk : pipeline.chunks) {
+    const std::vector<int> more = forward_uses(chunk, shape, true);
+    uses.insert(uses.end(), more.begin(), more.end());
+  }
+  return uses;
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,132 @@
+// Layers on several ranks, with every schedule: losses, norms and weights have the bits of one rank, with
+// delays at every boundary of a stream, and each rank's memory is as planned.
+
+#include <gtest/gtest.h>
+
+#include "engine/schedule/generate.h"
+#include "tests/support/training_harness.h"
+
+namespace sherd::testing {
+namespace {
+
+using schedule::Order;
+
+struct Case {
+  Order order = Order::k1F1B;
+  int ranks = 2, micro_batches = 4, stage = 0;
+  int shards = 1, replicas = 1;
+  int chunks = 0;  // 0: as few as the order takes
+};
+
+engine::TrainingOptions options_of(bool tied = false,
+                                   optim::OptimizerType type = optim::OptimizerType::kAdamW) {
+  model::ModelShape shape = tiny_model(tied);
+  shape.num_layers = 9;
+  engine::TrainingOptions options = tiny_training(shape, 0.05f);  // clips
+  options.optimizer.type = type;
+  options.optimizer.momentum = 0.9f;
+  return options;
+}
+
+RunShape setup_of(const Case& each) {
+  RunShape setup{.world_size = each.ranks * each.shards * each.replicas,
+                 .axes = {{"pipeline", each.ranks},
+                          {"replicate", each.replicas},
+                          {"shard", each.shards}},
+                 .num_micro_steps = each.micro_batches,
+                 .stage = each.stage,
+                 .prefetch_depth = each.stage % 3,
+                 .delay_seed = 91};
+  return setup;
+}
+
+engine::TrainingOptions cut(engine::TrainingOptions options, const Case& each) {
+  options.pipeline.order = each.order;
+  options.pipeline.chunks_per_rank =
+      each.chunks > 0 ? each.chunks : schedule::default_chunks_per_rank(each.order);
+  return options;
+}
+
+// One rank with as many micro-batches in a step.
+Outcome on_one_rank(const engine::TrainingOptions& options, const Case& each, int num_steps) {
+  return train(options,
+               {.num_micro_steps = each.micro_batches * each.shards * each.replicas,
+                .batch_groups = each.replicas},
+               num_steps);
+}
+
+void expect_equal(const engine::TrainingOptions& options, const Case& each, int num_steps = 2) {
+  SCOPED_TRACE(fmt::format("{} on {} ranks, {} micro-batches, {} shards, {} replicas",
+                           schedule::name_of(each.order), each.ranks, each.micro_batches,
+                           each.shards, each.replicas));
+  EXPECT_EQ(difference(train(cut(options, each), setup_of(each), num_steps),
+                       on_one_rank(options, each, num_steps)),
+            "");
+}
+
+TEST(Pipeline, EveryScheduleHasTheBitsOfOneRank) {
+  const engine::TrainingOptions options = options_of();
+  expect_equal(options, {.order = Order::kLayerParallel, .ranks = 3, .micro_batches = 2});
+  expect_equal(options, {.order = Order::kGPipe, .ranks = 2, .micro_batches = 3, .stage = 1});
+  expect_equal(options, {.order = Order::k1F1B, .ranks = 4, .micro_batches = 6, .stage = 2});
+  expect_equal(options, {.order = Order::k1F1B, .ranks = 3, .micro_batches = 1, .stage = 3});
+  expect_equal(options,
+               {.order = Order::kInterleaved1F1B, .ranks = 2, .micro_batches = 4, .stage = 0});
+  expect_equal(options, {.order = Order::kZbH1, .ranks = 3, .micro_batches = 5, .stage = 1});
+  expect_equal(options, {.order = Order::kZbV, .ranks = 2, .micro_batches = 5, .stage = 2});
+  expect_equal(options, {.order = Order::kZbV, .ranks = 3, .micro_batches = 2, .stage = 3});
+  expect_equal(options, {.order = Order::kDualPipeV, .ranks = 2, .micro_batches = 5, .stage = 0});
+}
+
+TEST(Pipeline, ZeroStagesShardEachPartsState) {
+  const engine::TrainingOptions options = options_of();
+  for (int stage = 0; stage <= 3; ++stage) {
+    expect_equal(options, {.order = stage % 2 == 0 ? Order::k1F1B : Order::kGPipe,
+                           .ranks = 2,
+                           .micro_batches = 3,
+                           .stage = stage,
+                           .shards = 2});
+  }
+}
+
+TEST(Pipeline, RecomputedActivationsAndEveryOptimizer) {
+  constexpr optim::OptimizerType kOptimizers[] = {
+      optim::OptimizerType::kSgd, optim::OptimizerType::kLamb, optim::OptimizerType::kLars,
+      optim::OptimizerType::kMuon};
+  int run = 0;
+  for (const optim::OptimizerType type : kOptimizers) {
+    engine::TrainingOptions options = options_of(false, type);
+    options.model.recompute = static_cast<model::Recompute>(run % 3);
+    expect_equal(options, {.order = run % 2 == 0 ? Order::k1F1B : Order::kGPipe,
+                           .ranks = 2,
+                           .micro_batches = 4,
+                           .stage = run,
+                           .shards = run == 1 ? 2 : 1});
+    ++run;
+  }
+}
+
+TEST(Pipeline, ReplicasOfAPipelineAddTheirGradientsOnce) {
+  expect_equal(options_of(), {.ranks = 2, .micro_batches = 2, .stage = 2, .shards = 1, .replicas = 2});
+}
+
+// Head and embedding add to it apart, so the last bits differ; both ranks keep the same copy.
+TEST(Pipeline, ATiedMatrixAtBothEndsStaysNearTheSingleRank) {
+  const engine::TrainingOptions options = options_of(true);
+  for (int stage = 0; stage <= 3; ++stage) {
+    const Case each{.ranks = 3, .micro_batches = 4, .stage = stage, .shards = stage == 2 ? 2 : 1};
+    const Outcome one = on_one_rank(options, each, 3);
+    const Outcome cut_up = train(cut(options, each), setup_of(each), 3);
+    for (std::size_t step = 0; step < one.losses.size(); ++step) {
+      EXPECT_NEAR(cut_up.losses[step], one.losses[step], 2e-6 * one.losses[step]) << stage;
+    }
+    for (const auto& [name, values] : one.parameters) {
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        ASSERT_NEAR(cut_up.parameters.at(name)[i], values[i], 2e-4) << name << ", stage " << stage;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sherd::testing
