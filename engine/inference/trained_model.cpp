@@ -120,7 +120,8 @@ TrainedModel model_of_checkpoint(const Checkpoint& checkpoint, const TrainedMode
   recipe.sets = {"memory.device_memory=", "memory.on_exceed=abort", "model.from="};
   const Recipe written = resolve_recipe(recipe).values;
   const Recipe::Training& training = written.training;
-  recipe.sets.emplace_back("parallelism.pipeline_parallel_degree=1");  // whoever uses a model has all of it
+  recipe.sets.emplace_back(
+      "parallelism.pipeline_parallel_degree=1");  // whoever uses a model has all of it
   if (request.ranks) {
     // No step is taken, so the batch of one follows from the number of ranks.
     recipe.ranks = request.ranks;

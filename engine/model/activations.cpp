@@ -108,9 +108,9 @@ Activations::Activations(const ModelShape& shape, const kernels::ComputeDevice& 
   acquire_shared(shape, acquire);
   if (!part || part->head) acquire_head(shape, device.kind, acquire);
   acquire_scratch(shape, acquire);
-  workspace = acquire({"workspace", Category::kWorkspace, DType::kU8,
-                       workspace_bytes(shape, device, !part || part->embedding, !part || part->head),
-                       kKept});
+  workspace = acquire(
+      {"workspace", Category::kWorkspace, DType::kU8,
+       workspace_bytes(shape, device, !part || part->embedding, !part || part->head), kKept});
 }
 
 void Activations::acquire_blocks(const ModelShape& shape, const Acquire& acquire) {

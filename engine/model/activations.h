@@ -16,6 +16,7 @@
 
 #include "core/memory.h"
 #include "core/stream.h"
+#include "engine/model/part.h"
 #include "engine/model/sites.h"
 #include "kernels/device.h"
 
@@ -36,15 +37,6 @@ struct BlockTensors : PerSite<SiteTensors> {
 /// Gives a buffer; or, where a run is only planned, notes it and gives an empty one.
 using Acquire = std::function<Buffer(const BufferSpec&)>;
 
-/// What a rank of a pipeline computes of a model, and how much of what is kept it has room for.
-struct ModelPart {
-  bool embedding = true, head = true;
-  int num_residuals = 0;  ///< of the residual stream, [T, D] each
-  int num_kept = 0;  ///< sets of what a block's sites keep; with `full` recompute one serves all forwards
-  int num_waiting = 0;  ///< blocks that wait for their weight gradients at a time
-  DType gradients = DType::kF32;
-};
-
 /// What a block's weight gradients still need behind its input gradient: the gradients of its
 /// projections' outputs. The gradients of norms arise with the input gradient, and wait here, too.
 struct WaitingBuffers {
@@ -61,7 +53,8 @@ struct Activations {
   /// Of a block whose input is `x_TD` and whose sites' outputs stand in set `index` of `blocks`.
   BlockTensors block(std::int64_t index, const Tensor& x_TD, const ModelShape& shape) const;
 
-  std::vector<Buffer> residual_TD;  ///< L + 1: the input of every block, and the last one's output; or slots
+  std::vector<Buffer>
+      residual_TD;  ///< L + 1: the input of every block, and the last one's output; or slots
   std::vector<PerSite<SiteBuffers>> blocks;  ///< L, or one for all with `full`; or slots
   PerSite<Buffer> shared;  ///< `selective`: the cheap outputs, at the first site of each name
   SiteBuffers final_norm_buffers;
@@ -70,14 +63,14 @@ struct Activations {
   std::int64_t chunk_tokens = 0;  ///< C
 
   Buffer branch_TD;  ///< forward: a branch before it joins; backward: gradient of a norm's output
-  Buffer d_residual_TD;           ///< gradient of the residual stream, carried from block to block
-  Buffer d_branch_TD;             ///< gradient of a branch, where it isn't d_residual_TD's
-  Buffer d_wide;                  ///< [T, max(E, U)]
-  Buffer d_narrow;                ///< [T, max(H K, F)]
+  Buffer d_residual_TD;  ///< gradient of the residual stream, carried from block to block
+  Buffer d_branch_TD;    ///< gradient of a branch, where it isn't d_residual_TD's
+  Buffer d_wide;         ///< [T, max(E, U)]
+  Buffer d_narrow;       ///< [T, max(H K, F)]
   std::vector<WaitingBuffers> waiting;  ///< slots, on a rank of a pipeline
-  std::vector<Buffer> rotary_SK;  ///< the tables that layers name
-  std::vector<Buffer> kv_cache;   ///< L, f32, where keys and values are kept
-  Buffer workspace;               ///< the largest that any kernel asks for
+  std::vector<Buffer> rotary_SK;        ///< the tables that layers name
+  std::vector<Buffer> kv_cache;         ///< L, f32, where keys and values are kept
+  Buffer workspace;                     ///< the largest that any kernel asks for
 
  private:
   void acquire_blocks(const ModelShape& shape, const Acquire& acquire);

@@ -15,8 +15,7 @@
 namespace sherd::model {
 
 void Transformer::project_backward(const Affine& parameters, const Affine& gradients,
-                                   const InputGradient& args,
-                                   const Buffer WaitingBuffers::*waits) {
+                                   const InputGradient& args, const Buffer WaitingBuffers::*waits) {
   const kernels::LinearShape matmul{shape_.tokens(), args.inputs, args.outputs};
   if (puts_off_ == nullptr) {
     kernels::linear_backward_weight(compute_, {matmul, args.dy, args.x, gradients.weight,
@@ -55,9 +54,13 @@ void Transformer::block_input_gradient(std::int64_t block, const BlockParameters
 
 void Transformer::weight_gradient(const Affine& gradients, const ConstTensor& x,
                                   std::int64_t inputs, const Buffer& dy, std::int64_t outputs) {
-  kernels::linear_backward_weight(
-      compute_, {{shape_.tokens(), inputs, outputs}, rows(dy, shape_.tokens(), outputs), x,
-                 gradients.weight, gradients.bias, false, activations_.workspace});
+  kernels::linear_backward_weight(compute_, {{shape_.tokens(), inputs, outputs},
+                                             rows(dy, shape_.tokens(), outputs),
+                                             x,
+                                             gradients.weight,
+                                             gradients.bias,
+                                             false,
+                                             activations_.workspace});
 }
 
 void Transformer::block_weight_gradient(std::int64_t block, const BlockParameters& parameters,
@@ -221,8 +224,8 @@ void Transformer::attention_backward(std::int64_t block, const BlockParameters& 
   const std::int64_t heads_width = shape_.heads_width();
   const Tensor d_attended_TD =
       activations_.d_narrow.tensor().part(0, shape_.tokens() * heads_width);
-  const Tensor d_qkv_TE = rows(puts_off_ ? puts_off_->d_qkv : activations_.d_wide,
-                               shape_.tokens(), shape_.qkv_width());
+  const Tensor d_qkv_TE =
+      rows(puts_off_ ? puts_off_->d_qkv : activations_.d_wide, shape_.tokens(), shape_.qkv_width());
   if (shape_.recompute == Recompute::kSelective && shape_.norm_before()) {
     normalise(parameters[SiteId::kNorm1], kept.x_TD, kept[SiteId::kNorm1],
               kept[SiteId::kNorm1].output);
@@ -247,8 +250,7 @@ void Transformer::attention_backward(std::int64_t block, const BlockParameters& 
   qk_norm_backward(kept, parameters, gradients, d_qkv_TE);
   InputGradient qkv{attention_input(kept), d_qkv_TE, shape_.width, shape_.qkv_width(), branch_TD()};
   qkv.add = shape_.block_form == BlockForm::kParallelOneNorm;  // to the MLP's
-  project_backward(parameters[SiteId::kQkv], gradients[SiteId::kQkv], qkv,
-                   &WaitingBuffers::d_qkv);
+  project_backward(parameters[SiteId::kQkv], gradients[SiteId::kQkv], qkv, &WaitingBuffers::d_qkv);
 }
 
 void Transformer::qk_norm_backward(const BlockTensors& kept, const BlockParameters& parameters,

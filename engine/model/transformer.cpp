@@ -20,8 +20,9 @@ Transformer::Transformer(const ModelShape& shape, Allocator& memory, Stream& com
       planned_sequences_(shape.sequences),
       planned_seq_length_(shape.seq_length),
       compute_(compute),
-      activations_(shape, kernels::compute_device(compute),
-                   [&](const BufferSpec& spec) { return memory.acquire(spec); }, part),
+      activations_(
+          shape, kernels::compute_device(compute),
+          [&](const BufferSpec& spec) { return memory.acquire(spec); }, part),
       residuals_(static_cast<std::size_t>(shape.num_layers) + 1),
       kept_(static_cast<std::size_t>(shape.num_layers)),
       waiting_(static_cast<std::size_t>(shape.num_layers)) {
@@ -73,18 +74,17 @@ void Transformer::embed(const EmbeddingParameters& parameters, const Pass& pass)
     const std::int64_t before = pass.first_position * shape_.width;
     position_weight = position_weight.part(before, position_weight.numel - before);
   }
-  kernels::embedding_forward(compute_,
-                             {.sequences = shape_.sequences,
-                              .positions = shape_.seq_length,
-                              .width = shape_.width,
-                              .vocab_size = shape_.vocab_size,
-                              .tokens = pass.inputs,
-                              .token_weight = parameters.token_weight,
-                              .position_weight = position_weight,
-                              .dropout = dropout(pass, embedding_site()),
-                              .y = residual_TD(0),
-                              .scale = static_cast<float>(shape_.embedding_scale),
-                              .documents = pass.documents});
+  kernels::embedding_forward(compute_, {.sequences = shape_.sequences,
+                                        .positions = shape_.seq_length,
+                                        .width = shape_.width,
+                                        .vocab_size = shape_.vocab_size,
+                                        .tokens = pass.inputs,
+                                        .token_weight = parameters.token_weight,
+                                        .position_weight = position_weight,
+                                        .dropout = dropout(pass, embedding_site()),
+                                        .y = residual_TD(0),
+                                        .scale = static_cast<float>(shape_.embedding_scale),
+                                        .documents = pass.documents});
 }
 
 void Transformer::embed_backward(const EmbeddingParameters& gradients, const Pass& pass,
@@ -107,8 +107,7 @@ void Transformer::embed_backward(const EmbeddingParameters& gradients, const Pas
 
 void Transformer::final_norm(const HeadParameters& parameters) {
   const SiteTensors site = activations_.final_norm(shape_);
-  normalise(parameters.final_norm,
-            residual_TD(shape_.num_layers), site, site.output);
+  normalise(parameters.final_norm, residual_TD(shape_.num_layers), site, site.output);
 }
 
 void Transformer::head_evaluate(const HeadParameters& parameters, const Pass& pass) {

@@ -24,20 +24,11 @@
 
 #include "engine/model/activations.h"
 #include "engine/model/parameters.h"
+#include "engine/model/part.h"
 #include "engine/model/pass.h"
 #include "kernels/dropout.h"
 
 namespace sherd::model {
-
-/// Where a micro-batch of consecutive blocks stands, as numbers of slots in Activations: the residual stream
-/// before each of them and behind the last, and what each one's sites keep.
-struct Standing {
-  static constexpr int kElsewhere = -1;  ///< `write_output_to` says where
-  std::int64_t first_block = 0;
-  std::vector<int> residuals;
-  std::vector<int> kept;
-  std::vector<int> waiting{};  ///< of each block, where its weight gradients will wait; empty: they don't
-};
 
 class Transformer {
  public:
@@ -162,9 +153,10 @@ class Transformer {
   Activations activations_;
   std::vector<int> residuals_;  // L + 1
   Tensor output_TD_;
-  std::vector<int> kept_;            // L
-  std::vector<int> waiting_;         // L
-  const WaitingBuffers* puts_off_ = nullptr;  ///< the weight gradients of the block that is computed
+  std::vector<int> kept_;     // L
+  std::vector<int> waiting_;  // L
+  const WaitingBuffers* puts_off_ =
+      nullptr;                      ///< the weight gradients of the block that is computed
   std::int64_t filled_block_ = -1;  ///< with full recompute: whose activations are there
 };
 

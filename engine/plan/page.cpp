@@ -5,9 +5,11 @@
 #include <algorithm>
 
 #include "engine/plan/page_style.h"
+#include "engine/plan/pipeline_report.h"
 #include "engine/plan/report.h"
 #include "engine/report/byte_size.h"
 #include "engine/report/progress.h"
+#include "engine/schedule/picture.h"
 
 namespace sherd::engine {
 namespace {
@@ -259,11 +261,12 @@ std::string plan_page(const PlanReport& report) {
   return fmt::format(
       "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-      "<title>{0}: memory plan</title>\n<style>{1}</style>\n</head>\n<body>\n<main>\n"
-      "<h1>{0}</h1>\n<p class=\"soft\">{2}</p>\n{3}{4}{5}{6}{7}{8}</main>\n</body>\n</html>\n",
+      "<title>{0}: memory plan</title>\n<style>{1}{10}</style>\n</head>\n<body>\n<main>\n"
+      "<h1>{0}</h1>\n<p class=\"soft\">{2}</p>\n{3}{4}{5}{6}{9}{7}{8}</main>\n</body>\n</html>\n",
       escaped(report.recipe.run.name), kPlanPageStyle, escaped(head), verdict_section(report),
       stages_section(report), timeline_section(report), table_section(report),
-      answers_section(report), sent_section(report));
+      answers_section(report), sent_section(report), pipeline_section(report.recipe),
+      report.recipe.parallelism.pipeline_parallel_degree > 1 ? schedule::kPictureStyle : "");
 }
 
 }  // namespace sherd::engine

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "engine/model/parameters.h"
+#include "engine/plan/pipeline_report.h"
 #include "engine/report/byte_size.h"
 #include "engine/report/progress.h"
 #include "engine/train/from_recipe.h"
@@ -54,6 +55,14 @@ sharding::Traffic most_traffic(const Recipe& recipe) {
 
 std::string plural(std::int64_t count, std::string_view noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
+// "4 ranks (pipeline 2 x shard 2)".
+std::string ranks_text(const Recipe& recipe) {
+  const std::string ranks = plural(recipe.world_size(), "rank");
+  const sharding::Mesh mesh = mesh_of(recipe);
+  if (mesh.degree(sharding::kShardAxis) == mesh.world_size()) return ranks;
+  return fmt::format("{} ({})", ranks, mesh.text());
 }
 
 std::string parameters_text(std::int64_t count) {
@@ -165,7 +174,7 @@ std::string plan_headline(const PlanReport& report) {
   const Recipe& recipe = report.recipe;
   return fmt::format("{} parameters, stage {} on {}, {} of {} x {} tokens per rank and step",
                      parameters_text(report.num_parameters), recipe.zero_optimization.stage,
-                     plural(recipe.world_size(), "rank"),
+                     ranks_text(recipe),
                      plural(recipe.training.gradient_accumulation_steps, "micro-step"),
                      recipe.training.micro_batch_size, recipe.training.seq_length);
 }
@@ -178,8 +187,8 @@ std::string sender_text(const PlanReport& report) {
 
 std::string plan_text(const PlanReport& report) {
   std::string text = report.recipe.run.name + ": " + plan_headline(report) + "\n\n" +
-                     memory_table(report.plan) + "\n" + stages_text(report) + "\n" +
-                     fits_text(report);
+                     memory_table(report.plan) + "\n" + pipeline_text(report.recipe) +
+                     stages_text(report) + "\n" + fits_text(report);
   text += extreme_text("largest micro-batch that fits", report.largest_micro_batch);
   text += extreme_text("smallest world that fits", report.smallest_world);
   return text + "\n" + sent_text(report);

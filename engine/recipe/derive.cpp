@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "engine/recipe/resolution.h"
+#include "engine/schedule/generate.h"
 
 namespace sherd::engine {
 namespace {

@@ -23,7 +23,7 @@
 
 #include "core/error.h"
 #include "engine/model/shape.h"
-#include "engine/schedule/generate.h"
+#include "engine/schedule/order.h"
 #include "optim/loss_scaler.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "engine/recipe/resolution.h"
 #include "engine/schedule/balance.h"
+#include "engine/schedule/generate.h"
 
 namespace sherd::engine {
 namespace {
@@ -28,8 +29,7 @@ void check_schedule_of(Resolution& recipe) {
         {.order = degrees.pipeline_schedule,
          .num_ranks = static_cast<int>(degrees.pipeline_parallel_degree),
          .chunks_per_rank = static_cast<int>(degrees.pipeline_chunks_per_rank),
-         .num_micro_batches =
-             static_cast<int>(values.training.gradient_accumulation_steps)});
+         .num_micro_batches = static_cast<int>(values.training.gradient_accumulation_steps)});
   } catch (const UsageError& error) {
     recipe.refuse({kSchedule, kDegree, kChunks, "training.gradient_accumulation_steps"},
                   "{}: {} (A step's micro-batches are training.gradient_accumulation_steps.)",
@@ -72,11 +72,10 @@ void check_pipeline(Resolution& recipe) {
         std::max<std::int64_t>(1, values.model.num_layers / degrees.pipeline_chunks_per_rank));
   }
   if (values.model.tie_embeddings && is_v(degrees.pipeline_schedule)) {
-    return recipe.refuse(
-        {kSchedule, "model.tie_embeddings"},
-        "{} {} has both ends of the model on one rank, which isn't served yet for "
-        "model.tie_embeddings: true. Use {}: zb_h1 or 1f1b.",
-        kSchedule, schedule::name_of(degrees.pipeline_schedule), kSchedule);
+    return recipe.refuse({kSchedule, "model.tie_embeddings"},
+                         "{} {} has both ends of the model on one rank, which isn't served yet for "
+                         "model.tie_embeddings: true. Use {}: zb_h1 or 1f1b.",
+                         kSchedule, schedule::name_of(degrees.pipeline_schedule), kSchedule);
   }
   check_schedule_of(recipe);
   check_layers_of_chunks(recipe, num_chunks);

@@ -20,19 +20,10 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/schedule/order.h"
 #include "engine/schedule/schedule.h"
 
 namespace sherd::schedule {
-
-enum class Order {
-  kLayerParallel,
-  kGPipe,
-  k1F1B,
-  kInterleaved1F1B,
-  kZbH1,
-  kZbV,
-  kDualPipeV,
-};
 
 std::string_view name_of(Order order);
 /// Errors   UsageError with the known names.

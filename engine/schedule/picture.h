@@ -18,11 +18,14 @@ namespace sherd::schedule {
 /// At most `columns` wide, with a line that explains the letters. The shortest action has a whole number
 /// of columns, 1 at least; what is too long for one band of lines goes on in the next one. (Beyond
 /// eight bands, actions may be too short to be seen.)
-std::string picture(const Schedule& schedule, const Simulation& run, int columns = 80);
+enum class TimeUnit { kMilliseconds, kShareOfStep };
+std::string picture(const Schedule& schedule, const Simulation& run, int columns = 80,
+                    TimeUnit unit = TimeUnit::kMilliseconds);
 
 /// The same as an <svg> element with its legend, for a page that has `kPictureStyle`. Each rectangle has
 /// its action, begin and end in data-action, data-begin and data-end (nanoseconds).
-std::string picture_svg(const Schedule& schedule, const Simulation& run);
+std::string picture_svg(const Schedule& schedule, const Simulation& run,
+                        TimeUnit unit = TimeUnit::kMilliseconds);
 extern const std::string_view kPictureStyle;
 
 /// The same as a Chrome trace (core/trace.h): a process per rank, and in it a thread each for what

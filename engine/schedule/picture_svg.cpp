@@ -26,15 +26,24 @@ double milliseconds(Duration time) {
   return std::chrono::duration<double, std::milli>(time).count();
 }
 
+// What a title says of an action's time.
+std::string time_text(const Span& span, Duration makespan, TimeUnit unit) {
+  if (unit == TimeUnit::kMilliseconds) {
+    return fmt::format("{:.4g} to {:.4g} ms", milliseconds(span.begin), milliseconds(span.end));
+  }
+  const double percent = 100.0 / milliseconds(makespan);
+  return fmt::format("{:.4g} to {:.4g} % of the step", percent * milliseconds(span.begin),
+                     percent * milliseconds(span.end));
+}
+
 std::string bar(const Action& action, const Span& span, double x, double y, double width,
-                const Look& look, bool later_chunk) {
+                const Look& look, bool later_chunk, const std::string& time) {
   std::string svg = fmt::format(
       "<rect class=\"{}{}\" data-action=\"{}\" data-begin=\"{}\" data-end=\"{}\" x=\"{:.2f}\" "
       "y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\"><title>{}: {} of chunk {}, micro-batch {}, "
-      "{:.4g} to {:.4g} ms</title></rect>",
+      "{}</title></rect>",
       look.name, later_chunk ? " later" : "", text_of(action), span.begin.count(), span.end.count(),
-      x, y, width, kBar, text_of(action), look.text, action.chunk, action.micro_batch,
-      milliseconds(span.begin), milliseconds(span.end));
+      x, y, width, kBar, text_of(action), look.text, action.chunk, action.micro_batch, time);
   const std::string number = std::to_string(action.micro_batch);
   if (width >= kDigit * static_cast<double>(number.size() + 1)) {
     svg += fmt::format("<text{} x=\"{:.2f}\" y=\"{:.1f}\">{}</text>",
@@ -70,7 +79,7 @@ const std::string_view kPictureStyle = R"(
 .schedule .weight_gradient { fill: var(--weight_gradient); }
 )";
 
-std::string picture_svg(const Schedule& schedule, const Simulation& run) {
+std::string picture_svg(const Schedule& schedule, const Simulation& run, TimeUnit unit) {
   const double scale = run.makespan.count() == 0
                            ? 0.0
                            : (kWidth - kLabel) / static_cast<double>(run.makespan.count());
@@ -78,8 +87,10 @@ std::string picture_svg(const Schedule& schedule, const Simulation& run) {
   std::string svg = fmt::format(
       "<svg class=\"schedule\" viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\" aria-label=\"what {} "
       "ranks "
-      "compute in {:.4g} ms\">\n",
-      kWidth, kRow * static_cast<double>(num_ranks), num_ranks, milliseconds(run.makespan));
+      "compute in {}\">\n",
+      kWidth, kRow * static_cast<double>(num_ranks), num_ranks,
+      unit == TimeUnit::kMilliseconds ? fmt::format("{:.4g} ms", milliseconds(run.makespan))
+                                      : "a step");
   bool used[std::size(kLooks)] = {};
   for (std::size_t rank = 0; rank < num_ranks; ++rank) {
     const double y = kRow * static_cast<double>(rank);
@@ -93,9 +104,10 @@ std::string picture_svg(const Schedule& schedule, const Simulation& run) {
       const Span& span = run.spans[rank][i];
       const auto look = static_cast<std::size_t>(action.kind);  // computing kinds come first
       used[look] = true;
-      svg += bar(action, span, kLabel + scale * static_cast<double>(span.begin.count()), y,
-                 scale * static_cast<double>((span.end - span.begin).count()), kLooks[look],
-                 schedule.layout.local_index(action.chunk) > 0);
+      svg +=
+          bar(action, span, kLabel + scale * static_cast<double>(span.begin.count()), y,
+              scale * static_cast<double>((span.end - span.begin).count()), kLooks[look],
+              schedule.layout.local_index(action.chunk) > 0, time_text(span, run.makespan, unit));
       svg += '\n';
     }
   }

@@ -43,9 +43,10 @@ void for_each_compute(const Schedule& schedule, const Simulation& run, std::size
 
 class Canvas {
  public:
-  Canvas(const Schedule& schedule, const Simulation& run, int columns)
+  Canvas(const Schedule& schedule, const Simulation& run, int columns, TimeUnit unit)
       : schedule_(schedule),
         run_(run),
+        unit_(unit),
         band_(static_cast<std::size_t>(std::max(columns, 20)) - kLabelColumns) {
     Duration shortest = run.makespan;
     for (std::size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
@@ -83,11 +84,12 @@ class Canvas {
   }
 
   std::string time_line(std::size_t begin, std::size_t count) const {
+    const bool share = unit_ == TimeUnit::kShareOfStep;
+    const double whole = share ? 100.0 : milliseconds(run_.makespan);
     const auto at = [&](std::size_t column) {
-      return fmt::format("{:.4g}",
-                         static_cast<double>(column) / width_ * milliseconds(run_.makespan));
+      return fmt::format("{:.4g}", static_cast<double>(column) / width_ * whole);
     };
-    const std::string from = at(begin), to = at(begin + count) + " ms";
+    const std::string from = at(begin), to = at(begin + count) + (share ? " %" : " ms");
     const std::size_t used = from.size() + to.size();
     return line("time", from + std::string(count > used ? count - used : 1, ' ') + to);
   }
@@ -127,6 +129,7 @@ class Canvas {
 
   const Schedule& schedule_;
   const Simulation& run_;
+  TimeUnit unit_;
   std::size_t band_;    // columns of one band
   double width_ = 0.0;  // columns of the whole step
 };
@@ -148,8 +151,8 @@ std::string legend(const Schedule& schedule) {
 
 }  // namespace
 
-std::string picture(const Schedule& schedule, const Simulation& run, int columns) {
-  return Canvas(schedule, run, columns).text() + legend(schedule);
+std::string picture(const Schedule& schedule, const Simulation& run, int columns, TimeUnit unit) {
+  return Canvas(schedule, run, columns, unit).text() + legend(schedule);
 }
 
 }  // namespace sherd::schedule

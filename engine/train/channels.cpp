@@ -21,9 +21,10 @@ int rank_at(const sharding::Mesh& mesh, int rank, int place) {
 std::vector<BufferSpec> buffers_of(const ChannelEnd& end, const model::ModelShape& shape) {
   std::vector<BufferSpec> buffers;
   for (int i = 0; i < (end.sends ? 1 : kInboxes); ++i) {
-    buffers.push_back({fmt::format("{}.{}", end.name(), end.sends ? "out" : fmt::format("in.{}", i)),
-                       Category::kCommunication, shape.dtype, shape.tokens() * shape.width,
-                       kForwardToBackward | kEvaluation});
+    buffers.push_back(
+        {fmt::format("{}.{}", end.name(), end.sends ? "out" : fmt::format("in.{}", i)),
+         Category::kCommunication, shape.dtype, shape.tokens() * shape.width,
+         kForwardToBackward | kEvaluation});
   }
   return buffers;
 }
@@ -65,10 +66,13 @@ sharding::Traffic channel_traffic(const std::vector<ChannelEnd>& ends,
                                   const model::ModelShape& shape, int num_micro_batches) {
   sharding::Traffic traffic;
   for (const ChannelEnd& end : ends) {
-    if (!end.sends) continue;
-    traffic.add(end.direction == Direction::kForward ? "activations" : "their gradients",
-                sharding::Collective::kBroadcast, shape.dtype, shape.tokens() * shape.width, 2,
-                num_micro_batches);
+    const char* label = end.direction == Direction::kForward ? "activations" : "their gradients";
+    constexpr auto kMessage = sharding::Collective::kBroadcast;
+    if (end.sends) {
+      traffic.add(label, kMessage, shape.dtype, shape.tokens() * shape.width, 2, num_micro_batches);
+    } else {
+      traffic.add_silent(label, kMessage, shape.dtype, num_micro_batches);
+    }
   }
   return traffic;
 }
@@ -80,7 +84,7 @@ struct Channels::End {
   std::unique_ptr<Stream> stream;  // destroyed first: its work uses the others
   std::unique_ptr<Event> written;
   std::array<std::unique_ptr<Event>, kInboxes> arrived, free;  // free[0]: of the outbox, too
-  std::deque<int> expected;           // micro-batches that are posted and not released
+  std::deque<int> expected;  // micro-batches that are posted and not released
   std::int64_t num_posted = 0;
 
   int root() const {

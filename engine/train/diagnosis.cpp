@@ -20,8 +20,7 @@ Diagnosis::Finding Diagnosis::find_in_slices(const SliceOf& slice_of) const {
                                                        slice.part(piece.position, piece.count));
       if (at < 0) continue;
       return {0.0, static_cast<double>(model_.number_of(unit)),
-              static_cast<double>(piece.parameter),
-              static_cast<double>(piece.first_element + at)};
+              static_cast<double>(piece.parameter), static_cast<double>(piece.first_element + at)};
     }
   }
   return {};
@@ -49,8 +48,7 @@ Diagnosis::Finding Diagnosis::find_in_full(int unit, const Tensor& full) const {
     const std::int64_t at = kernels::find_non_finite(model_.rank().compute(), views[parameter]);
     if (at < 0) continue;
     return {looks_, static_cast<double>(model_.number_of(static_cast<std::size_t>(unit))),
-            static_cast<double>(parameter),
-            static_cast<double>(at)};
+            static_cast<double>(parameter), static_cast<double>(at)};
   }
   return {};
 }
@@ -117,7 +115,8 @@ std::string Diagnosis::explain(std::int64_t step, double loss, double norm) {
     text += bad == reports.end()
                 ? ", only its norm is not."
                 : fmt::format("; token losses (unit \"{}\") of rank {} are not.",
-                              model_.transformer().shape().tied ? "embedding" : "head", bad - reports.begin());
+                              model_.transformer().shape().tied ? "embedding" : "head",
+                              bad - reports.begin());
   }
   return text +
          " The parameters are as before this step; a lower optimizer.lr or "

@@ -37,10 +37,10 @@ TrainingOptions training_options(const Recipe& recipe) {
   options.placement = sharding::placement_of(static_cast<int>(zero.stage), zero.grad_sync);
   options.placement.batch_groups = static_cast<int>(recipe.parallelism.batch_groups);
   const Recipe::Parallelism& degrees = recipe.parallelism;
-  options.pipeline = {degrees.pipeline_schedule,
-                      static_cast<int>(degrees.pipeline_chunks_per_rank),
-                      {degrees.pipeline_layers_per_chunk.begin(),
-                       degrees.pipeline_layers_per_chunk.end()}};
+  options.pipeline = {
+      degrees.pipeline_schedule,
+      static_cast<int>(degrees.pipeline_chunks_per_rank),
+      {degrees.pipeline_layers_per_chunk.begin(), degrees.pipeline_layers_per_chunk.end()}};
   const Recipe::MixedPrecision& precision = recipe.mixed_precision;
   options.precision = {dtype_of(precision.param_dtype), dtype_of(precision.reduce_dtype),
                        dtype_of(precision.grad_accum_dtype)};

@@ -24,8 +24,8 @@ Direction direction_of(ActionKind kind) {
 
 // Messages go between a chunk and the next one, or the one before.
 int boundary_of(const Action& action) {
-  const bool to_next = action.kind == ActionKind::kSendActivations ||
-                       action.kind == ActionKind::kReceiveGradients;
+  const bool to_next =
+      action.kind == ActionKind::kSendActivations || action.kind == ActionKind::kReceiveGradients;
   return to_next ? action.chunk : action.chunk - 1;
 }
 
@@ -76,8 +76,8 @@ std::optional<BufferSpec> logits_buffer(const TrainingOptions& options,
 }  // namespace
 
 std::vector<BufferSpec> Pipeline::buffers(const TrainingOptions& options,
-                                          const RankPipeline& pipeline,
-                                          const sharding::Mesh& mesh, int rank) {
+                                          const RankPipeline& pipeline, const sharding::Mesh& mesh,
+                                          int rank) {
   std::vector<BufferSpec> buffers =
       channel_buffers(channel_ends(pipeline, mesh, rank), options.model);
   if (options.placement.has_gradients) {

@@ -30,8 +30,8 @@ class Pipeline {
 
   /// What it acquires, the model's slots not included.
   static std::vector<BufferSpec> buffers(const TrainingOptions& options,
-                                         const RankPipeline& pipeline,
-                                         const sharding::Mesh& mesh, int rank);
+                                         const RankPipeline& pipeline, const sharding::Mesh& mesh,
+                                         int rank);
   static sharding::Traffic traffic(const TrainingOptions& options, const RankPipeline& pipeline,
                                    const sharding::Mesh& mesh, int rank);
 
@@ -70,7 +70,7 @@ class Pipeline {
   // Of the step, or pass, under way.
   std::unique_ptr<SlotBook> book_;
   std::function<model::Pass(int)> next_pass_;
-  std::map<int, model::Pass> passes_;  // by micro-batch
+  std::map<int, model::Pass> passes_;     // by micro-batch
   std::map<int, std::size_t> tokens_of_;  // by micro-batch, among tokens_
   std::pair<int, int> standing_{-1, -1};  // chunk and micro-batch
 };

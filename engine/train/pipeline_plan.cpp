@@ -1,4 +1,5 @@
 #include "engine/train/pipeline_plan.h"
+#include "engine/schedule/generate.h"
 
 #include <algorithm>
 #include <set>
@@ -24,8 +25,7 @@ schedule::LayerTimes layer_times(const model::ModelShape& shape) {
   for (std::int64_t i = 0; i < shape.num_layers; ++i) {
     const auto window = static_cast<double>(shape.layer(i).window);
     const bool windowed = window > 0.0 && window < positions;
-    const double keys =
-        windowed ? window - window * window / (2.0 * positions) : positions / 2.0;
+    const double keys = windowed ? window - window * window / (2.0 * positions) : positions / 2.0;
     times.layers.push_back(
         time_of(width * static_cast<double>(shape.qkv_width() + shape.up_width()) +
                 static_cast<double>(shape.heads_width() + shape.ffn_width) * width +
@@ -60,6 +60,24 @@ int head_unit(const model::ModelShape& shape) {
 
 }  // namespace
 
+// The head's forward and backward run together, in its chunk's backward.
+schedule::StepTimes estimated_times(const PipelinePlan& plan, const model::ModelShape& shape) {
+  const schedule::LayerTimes times = layer_times(shape);
+  schedule::StepTimes estimated;
+  for (const Chunk& chunk : plan.chunks) {
+    schedule::Duration blocks{};
+    for (int block = chunk.first_block; block < chunk.end_block(); ++block) {
+      blocks += times.layers[static_cast<std::size_t>(block)];
+    }
+    const schedule::Duration head = chunk.head ? 3 * times.head : schedule::Duration{};
+    estimated.chunks.push_back({.forward = blocks,
+                                .input_gradient = blocks + head,
+                                .weight_gradient = blocks,
+                                .backward = 2 * blocks + head});
+  }
+  return estimated;
+}
+
 PipelinePlan pipeline_plan(const TrainingOptions& options, const sharding::Mesh& mesh) {
   const int degree = mesh.degree(sharding::kPipelineAxis);
   const PipelineOptions& asked = options.pipeline;
@@ -85,8 +103,8 @@ PipelinePlan pipeline_plan(const TrainingOptions& options, const sharding::Mesh&
 }
 
 RankPipeline rank_pipeline(const TrainingOptions& options, const sharding::Mesh& mesh, int rank) {
-  RankPipeline pipeline{pipeline_plan(options, mesh),
-                        mesh.coordinate(rank, sharding::kPipelineAxis), {}};
+  RankPipeline pipeline{
+      pipeline_plan(options, mesh), mesh.coordinate(rank, sharding::kPipelineAxis), {}};
   for (const int number : pipeline.plan.layout().chunks_of(pipeline.place)) {
     pipeline.chunks.push_back(pipeline.chunk(number));
   }

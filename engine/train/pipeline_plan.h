@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/schedule/schedule.h"
+#include "engine/schedule/simulate.h"
 #include "engine/train/training_options.h"
 #include "sharding/mesh/mesh.h"
 
@@ -28,7 +29,9 @@ struct PipelinePlan {
 
   const schedule::ChunkLayout& layout() const { return schedule.layout; }
   /// Both ends of a tied matrix are needed, on different ranks.
-  bool ends_differ() const { return layout().rank_of(0) != layout().rank_of(layout().last_chunk()); }
+  bool ends_differ() const {
+    return layout().rank_of(0) != layout().rank_of(layout().last_chunk());
+  }
 };
 
 /// Errors   UsageError where the schedule can't take the numbers of ranks, chunks, layers or micro-batches,
@@ -48,9 +51,7 @@ struct RankPipeline {
   const std::vector<schedule::Action>& actions() const {
     return plan.schedule.ranks[static_cast<std::size_t>(place)];
   }
-  const Chunk& chunk(int number) const {
-    return plan.chunks[static_cast<std::size_t>(number)];
-  }
+  const Chunk& chunk(int number) const { return plan.chunks[static_cast<std::size_t>(number)]; }
   /// Whether the chunk's input, or its output, goes to another rank.
   bool receives(const Chunk& chunk) const {
     return chunk.number > 0 && plan.layout().crosses_after(chunk.number - 1);
@@ -58,6 +59,9 @@ struct RankPipeline {
   bool sends(const Chunk& chunk) const { return plan.layout().crosses_after(chunk.number); }
 };
 RankPipeline rank_pipeline(const TrainingOptions& options, const sharding::Mesh& mesh, int rank);
+
+/// What each chunk takes, from the multiplications in it. Only their ratios mean something.
+schedule::StepTimes estimated_times(const PipelinePlan& plan, const model::ModelShape& shape);
 
 /// The units of those chunks: numbers in the parameter table, ascending.
 std::vector<int> units_of(const RankPipeline& pipeline, const model::ModelShape& shape);

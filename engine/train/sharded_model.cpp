@@ -83,11 +83,11 @@ void ShardedModel::section(const char* label, int unit, const std::vector<Tensor
   const bool repeats =
       (!pass.training || shape.dropout == 0.0) && shape.recompute != model::Recompute::kFull;
   if (!repeats || !rank_.compute().keeps_sections()) return enqueue();
-  rank_.compute().section(fmt::format("{} {} {} {} {} {} {} {}", label, unit, parameters[0].data,
-                                      gradients.empty() ? nullptr : gradients[0].data,
-                                      pass.training, shape.sequences, shape.seq_length,
-                                      transformer_->residual_TD(numbers_[unit] - 1).data),
-                          enqueue);
+  rank_.compute().section(
+      fmt::format("{} {} {} {} {} {} {} {}", label, unit, parameters[0].data,
+                  gradients.empty() ? nullptr : gradients[0].data, pass.training, shape.sequences,
+                  shape.seq_length, transformer_->residual_TD(numbers_[unit] - 1).data),
+      enqueue);
 }
 
 int ShardedModel::local(int unit) const {
@@ -107,6 +107,11 @@ std::vector<int> ShardedModel::training_uses() const {
 
 std::vector<int> ShardedModel::evaluation_uses() const {
   return local(pass_uses(pipeline_->plan(), options_.model));
+}
+
+void ShardedModel::train(const std::function<model::Pass(int)>& pass_of) {
+  parameters_.plan(training_uses());
+  pipeline_->train(pass_of);
 }
 
 void ShardedModel::forward(const model::Pass& pass, Phase phase) {
@@ -190,8 +195,8 @@ void ShardedModel::weight_gradients(const Chunk& chunk) {
     const bool normalises = weight_gradients_use_parameters(shape);
     if (normalises) parameters = model::block_parameters(shape, parameters_.get(unit));
     TraceSpan span(rank_.compute(), "weight gradient " + units_[unit].name());
-    transformer_->block_weight_gradient(
-        block, parameters, model::block_parameters(shape, gradients_.open(unit)));
+    transformer_->block_weight_gradient(block, parameters,
+                                        model::block_parameters(shape, gradients_.open(unit)));
     if (normalises) parameters_.release(unit);
     gradients_.close(unit);
   }

@@ -8,7 +8,6 @@
 
 #include "core/exact_sum.h"
 #include "engine/model/pass.h"
-#include "engine/train/pipeline_plan.h"
 #include "engine/train/training_options.h"
 #include "sharding/mesh/mirrored_buffer.h"
 #include "sharding/zero/gradient_reduction.h"
@@ -21,6 +20,7 @@ class Transformer;
 namespace sherd::engine {
 
 class Pipeline;
+struct Chunk;
 
 /// Where losses are added up.
 BufferSpec loss_sum_buffer();
@@ -38,7 +38,6 @@ class ShardedModel {
   sharding::GradientReduction& gradients() { return gradients_; }
   model::Transformer& transformer() { return *transformer_; }
 
-  Pipeline& pipeline() { return *pipeline_; }
   /// Whether losses arise here; in a pipeline one rank has the head.
   bool has_head() const { return has_head_; }
   /// A unit's number in the parameter table.
@@ -51,6 +50,8 @@ class ShardedModel {
   std::vector<int> training_uses() const;
   std::vector<int> evaluation_uses() const;
 
+  /// All forwards and backwards of a step; Pipeline::train.
+  void train(const std::function<model::Pass(int micro_batch)>& pass_of);
   /// Everything before the head in one pass without a backward; each unit is gathered, used and released.
   void forward(const model::Pass& pass, Phase phase = kEvaluation);
   /// Head and loss without gradients. Nothing on a rank without the head.

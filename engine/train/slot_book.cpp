@@ -69,7 +69,7 @@ void SlotBook::end(const Action& action) {
       handed_over_[{chunk.number + 1, action.micro_batch}] = place.residuals.back();
       place.residuals.back() = Place::kOutbox;  // the next chunk's now
     }
-    
+
   } else if (schedule::makes_input_gradient(action.kind)) {
     if (place.gradient_in >= 0) residuals_.give_back(place.gradient_in);
     if (place.gradient_out >= 0) {

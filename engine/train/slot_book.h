@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/model/transformer.h"
+#include "engine/model/part.h"
 #include "engine/train/pipeline_plan.h"
 
 namespace sherd::engine {

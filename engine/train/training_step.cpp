@@ -15,34 +15,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/train/pipeline.h"
-#include "engine/train/sharding_plan.h"
-
 namespace sherd::engine {
-namespace {
-
-constexpr const char* kStats = "step stats";
-
-// Without a pipeline each micro-step uses units in the same order, which many of them make no longer to
-// count.
-sharding::Traffic parameter_traffic(const TrainingOptions& options, const RankPipeline& pipeline,
-                                    const sharding::ShardingPlan& plan) {
-  if (pipeline.whole()) {
-    std::vector<int> uses = forward_uses(pipeline.chunks[0], options.model, false);
-    const std::vector<int> backward = backward_uses(pipeline.chunks[0], options.model);
-    uses.insert(uses.end(), backward.begin(), backward.end());
-    return sharding::parameter_traffic(plan.units, options.gather, uses, options.num_micro_steps);
-  }
-  const std::vector<int> numbers = units_of(pipeline, options.model);
-  std::vector<int> uses = step_uses(pipeline, options.model);
-  for (int& unit : uses) {
-    unit = static_cast<int>(std::ranges::lower_bound(numbers, unit) - numbers.begin());
-  }
-  return sharding::parameter_traffic(plan.units, options.gather, uses, 1);
-}
-
-}  // namespace
-
 std::vector<BufferSpec> TrainingStep::buffers(const TrainingOptions& options,
                                               const sharding::ShardingPlan& plan, int rank) {
   const int world_size = plan.mesh.world_size();
@@ -50,21 +23,9 @@ std::vector<BufferSpec> TrainingStep::buffers(const TrainingOptions& options,
   std::vector<BufferSpec> buffers =
       optim::descriptor_of(options.optimizer.type).buffers(options.optimizer, plan, rank);
   buffers.insert(buffers.end(), {norm.sums, norm.workspace,
-                                 sharding::Agreement<RankStats>::buffer(kStats, world_size),
+                                 sharding::Agreement<RankStats>::buffer(kStepStats, world_size),
                                  Diagnosis::Reports::buffer("diagnosis", world_size)});
   return buffers;
-}
-
-sharding::Traffic TrainingStep::traffic(const TrainingOptions& options, const sharding::Mesh& mesh,
-                                        int rank) {
-  const sharding::ShardingPlan plan = sharding_plan(options, mesh, rank);
-  const RankPipeline pipeline = rank_pipeline(options, mesh, rank);
-  sharding::Traffic traffic = parameter_traffic(options, pipeline, plan);
-  traffic.add(sharding::gradient_traffic(plan.units, options.num_micro_steps));
-  traffic.add(optim::descriptor_of(options.optimizer.type).traffic(options.optimizer, plan, rank));
-  traffic.add(Pipeline::traffic(options, pipeline, mesh, rank));
-  traffic.add(sharding::Agreement<RankStats>::traffic(kStats, mesh.world_size()));
-  return traffic;
 }
 
 TrainingStep::TrainingStep(const TrainingOptions& options, ShardedModel& model)
@@ -73,7 +34,7 @@ TrainingStep::TrainingStep(const TrainingOptions& options, ShardedModel& model)
       rank_(model.rank()),
       optimizer_(optim::make_optimizer(options.optimizer, rank_, model.units())),
       norm_(rank_, model.units()),
-      stats_(rank_, kStats),
+      stats_(rank_, kStepStats),
       diagnosis_reports_(rank_, "diagnosis"),
       scaler_(options.loss_scaling) {}
 
@@ -118,9 +79,7 @@ std::int64_t TrainingStep::targets_of(std::int64_t step) const {
 
 // The step's gradient on every rank's slices, and the sum of this rank's token losses.
 void TrainingStep::accumulate_gradients(std::int64_t step, const NextBatch& next_batch) {
-  model_.parameters().plan(model_.training_uses());
-  model_.pipeline().train(
-      [&](int micro_batch) { return pass_of(step, next_batch(step, micro_batch)); });
+  model_.train([&](int micro_batch) { return pass_of(step, next_batch(step, micro_batch)); });
 }
 
 model::Pass TrainingStep::pass_of(std::int64_t step, const TokenBatch& batch) const {
@@ -158,7 +117,7 @@ TrainingStep::StepStats TrainingStep::reduce_step_stats(std::int64_t step, StopR
   ExactSum sum_of_squares, total_loss;
   StepStats stats;
   StepResult& result = stats.result;
-  for (const RankStats& of_rank : stats_.all_gather(kStats, own_stats(asked))) {
+  for (const RankStats& of_rank : stats_.all_gather(kStepStats, own_stats(asked))) {
     sum_of_squares.add(of_rank.sum_of_squares);
     total_loss.add(of_rank.loss_sum);
     result.exposed_comm_ms = std::max(result.exposed_comm_ms, of_rank.exposed_comm_ms);

@@ -85,6 +85,7 @@ class TrainingStep {
   const optim::Optimizer& optimizer() const { return *optimizer_; }
 
  private:
+  static constexpr const char* kStepStats = "step stats";
   /// What a rank tells all others at the end of a step's backward.
   struct RankStats {
     ExactSum::Numbers

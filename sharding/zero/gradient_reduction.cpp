@@ -151,9 +151,9 @@ GradientReduction::GradientReduction(const Rank& rank, const std::vector<UnitSta
                             ? nullptr
                             : &rank.groups->get(replica_axes(unit.placement()), Purpose::kReduce));
     const std::optional<UnitPlan::Tie>& tie = unit.plan().tie;
-    ends_.push_back(tie ? rank.groups->pair(tie->first_rank, tie->last_rank,
-                                            "both ends of " + unit.name())
-                        : nullptr);
+    ends_.push_back(
+        tie ? rank.groups->pair(tie->first_rank, tie->last_rank, "both ends of " + unit.name())
+            : nullptr);
   }
   const ReductionBuffers buffers = reduction_buffers(plans_of(units), num_micro_steps);
   for (const ReductionBuffers::Slot& slot : buffers.slots) {
@@ -304,8 +304,8 @@ void GradientReduction::finish_unit(int unit) {
 // Slices, or at stage 0 all of them.
 void GradientReduction::add_both_ends(int unit) {
   const UnitState& state = (*units_)[unit];
-  const Tensor sum = state.placement().optimizer_sharded() ? state.gradient(state.own_slice())
-                                                           : state.gradients();
+  const Tensor sum =
+      state.placement().optimizer_sharded() ? state.gradient(state.own_slice()) : state.gradients();
   ends_[unit]->all_reduce(rank_->reduce(), state.name(), sum);
 }
 

@@ -30,7 +30,6 @@
 #include <optional>
 #include <vector>
 
-#include "sharding/comm/communicator.h"
 #include "sharding/comm/traffic.h"
 #include "sharding/zero/unit.h"
 
@@ -92,7 +91,7 @@ class GradientReduction {
   int micro_step_ = 0;
   std::vector<Slot> slots_;
   std::vector<Communicator*> communicators_, replicas_;  // by unit
-  std::vector<std::unique_ptr<Communicator>> ends_;      // by unit; null: it has no second end
+  std::vector<std::shared_ptr<Communicator>> ends_;      // by unit; null: it has no second end
   std::size_t next_block_slot_ = 0;
   std::vector<int> open_slot_;  // by unit: index of the slot, kAccumulator, or kClosed
   std::vector<Buffer>

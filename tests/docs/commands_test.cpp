@@ -30,9 +30,12 @@ struct Row {
   std::string extra{};
 };
 
-// A model and text that train 300 steps in two seconds.
+// Models and text that train 300 steps in two seconds.
 const std::string kSmall =
     " --set model.num_layers=1 --set model.hidden_size=32 --set training.seq_length=32"
+    " --set data.path=my/texts --set training.sample_tokens=8";
+const std::string kOfTwoLayers =
+    " --set model.num_layers=2 --set model.hidden_size=32 --set training.seq_length=32"
     " --set data.path=my/texts --set training.sample_tokens=8";
 
 const std::vector<Row> kTable = {
@@ -81,6 +84,10 @@ const std::vector<Row> kTable = {
      kSmall + " --set training.max_steps=20 --set run.name=quickstart_hybrid"},
     {"./dev bundle", How::kShown, "needs the CUDA Toolkit"},
     // docs/parallelism.md
+    {"./dev train --ranks 1 --set parallelism.pipeline_parallel_degree=2 --set "
+     "training.gradient_accumulation_steps=4",
+     How::kRun, "a small model of two layers, 20 steps",
+     kOfTwoLayers + " --set training.max_steps=20 --set run.name=quickstart_pipeline"},
     {"./dev sherd schedule --pipeline 4 --micro-batches 8", How::kRun, ""},
     {"./dev sherd schedule --pipeline 4 --micro-batches 8 --schedule 1f1b", How::kRun, ""},
     {"./dev sherd schedule --pipeline 4 --micro-batches 8 --schedule zb_v", How::kRun, ""},

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include "core/error.h"
 #include "engine/schedule/generate.h"
+#include "tests/support/model_forms.h"
 #include "tests/support/training_harness.h"
 
 namespace sherd::testing {
@@ -29,14 +31,13 @@ engine::TrainingOptions options_of(bool tied = false,
 }
 
 RunShape setup_of(const Case& each) {
-  RunShape setup{.world_size = each.ranks * each.shards * each.replicas,
-                 .axes = {{"pipeline", each.ranks},
-                          {"replicate", each.replicas},
-                          {"shard", each.shards}},
-                 .num_micro_steps = each.micro_batches,
-                 .stage = each.stage,
-                 .prefetch_depth = each.stage % 3,
-                 .delay_seed = 91};
+  RunShape setup{
+      .world_size = each.ranks * each.shards * each.replicas,
+      .axes = {{"pipeline", each.ranks}, {"replicate", each.replicas}, {"shard", each.shards}},
+      .num_micro_steps = each.micro_batches,
+      .stage = each.stage,
+      .prefetch_depth = each.stage % 3,
+      .delay_seed = 91};
   return setup;
 }
 
@@ -107,7 +108,65 @@ TEST(Pipeline, RecomputedActivationsAndEveryOptimizer) {
 }
 
 TEST(Pipeline, ReplicasOfAPipelineAddTheirGradientsOnce) {
-  expect_equal(options_of(), {.ranks = 2, .micro_batches = 2, .stage = 2, .shards = 1, .replicas = 2});
+  expect_equal(options_of(),
+               {.ranks = 2, .micro_batches = 2, .stage = 2, .shards = 1, .replicas = 2});
+}
+
+// Kernels behind the host's back, and delays: whoever forgets to wait for a message, or overwrites one,
+// computes something else. Messages are delayed more than anything.
+TEST(Pipeline, WaitsForEveryMessageAndSlot) {
+  const engine::TrainingOptions options = options_of();
+  for (const Case& each :
+       {Case{.order = Order::kGPipe, .ranks = 3, .micro_batches = 6, .stage = 3},
+        Case{.order = Order::kZbV, .ranks = 2, .micro_batches = 5, .stage = 2}}) {
+    const Outcome expected = on_one_rank(options, each, 2);
+    for (const char* late : {"", "activations", "gradients", "compute"}) {
+      RunShape setup = setup_of(each);
+      setup.place = RunShape::Place::kApartDeferred;
+      setup.slow_stream = late;
+      EXPECT_EQ(difference(train(cut(options, each), setup, 2), expected), "")
+          << schedule::name_of(each.order) << ", slow " << late;
+    }
+  }
+}
+
+class PipelineForms : public ::testing::TestWithParam<ModelForm> {};
+INSTANTIATE_TEST_SUITE_P(Forms, PipelineForms, ::testing::ValuesIn(model_forms()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(PipelineForms, HalvesOfABackwardHaveTheBitsOfTheWhole) {
+  for (const auto recompute :
+       {model::Recompute::kNone, model::Recompute::kSelective, model::Recompute::kFull}) {
+    engine::TrainingOptions options = tiny_training(GetParam().shape);
+    if (options.model.tied) continue;
+    options.model.recompute = recompute;
+    options.model.dtype = recompute == model::Recompute::kNone ? DType::kBF16 : DType::kF32;
+    options.precision.parameters = options.model.dtype;
+    expect_equal(options, {.order = Order::kZbH1, .ranks = 2, .micro_batches = 3, .stage = 3});
+  }
+}
+
+TEST(PipelineSlow, EveryScheduleRanksMicroBatchesAndStage) {
+  const engine::TrainingOptions options = options_of();
+  for (const Order order : schedule::all_orders()) {
+    for (const int ranks : {2, 3, 4}) {
+      for (int micro_batches = 1; micro_batches <= 10; ++micro_batches) {
+        Case each{.order = order, .ranks = ranks, .micro_batches = micro_batches};
+        try {
+          schedule::generate({.order = order,
+                              .num_ranks = ranks,
+                              .chunks_per_rank = schedule::default_chunks_per_rank(order),
+                              .num_micro_batches = micro_batches});
+        } catch (const UsageError&) {
+          continue;  // tests/engine/schedule has the refusals
+        }
+        for (each.stage = 0; each.stage <= 3; ++each.stage) expect_equal(options, each, 3);
+        each.stage = micro_batches % 4;
+        each.shards = 2;
+        expect_equal(options, each, 3);
+      }
+    }
+  }
 }
 
 // Head and embedding add to it apart, so the last bits differ; both ranks keep the same copy.

@@ -40,7 +40,9 @@ TEST_F(OnFakeMachine, ARunFitsIntoTheGpusOfItsRanksAndTouchesNoOther) {
   fake_cuda::start({.num_devices = 4, .free_bytes = {60 * kGiB, 50 * kGiB, kGiB, 2 * kGiB}});
   engine::Recipe recipe;
   recipe.run.device = engine::DeviceChoice::kCuda;
-  recipe.parallelism = {.data_parallel_shard_degree = 2, .data_parallel_replicate_degree = 1};
+  recipe.parallelism.data_parallel_shard_degree = 2;
+  recipe.parallelism.data_parallel_replicate_degree = 1;
+  recipe.parallelism.pipeline_parallel_degree = 1;
   EXPECT_EQ(engine::device_limit(recipe).bytes,
             static_cast<std::int64_t>(50 * kGiB) - engine::library_reserve_bytes(2, false));
   EXPECT_EQ(fake_cuda::contexts(), (std::set{0, 1}));

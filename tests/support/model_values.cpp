@@ -1,7 +1,5 @@
 #include "tests/support/model_values.h"
 
-#include "engine/train/pipeline.h"
-
 #include <algorithm>
 
 namespace sherd::testing {
@@ -35,8 +33,7 @@ void collect_gradients(const engine::ShardedModel& model, ValuesByName& gradient
 }
 
 void compute_gradients(engine::ShardedModel& model, const model::Pass& pass) {
-  model.parameters().plan(model.training_uses());
-  model.pipeline().train([&](int) { return pass; });
+  model.train([&](int) { return pass; });
 }
 
 double compute_loss_sum(engine::ShardedModel& model, const model::Pass& pass) {

@@ -34,6 +34,7 @@ class LegalRecipe {
     names(output);
     shape();
     batch();
+    pipeline();
     numbers();
     precision();
     saves();
@@ -174,6 +175,25 @@ class LegalRecipe {
     set("training.micro_batch_size", micro);
     maybe("training.gradient_accumulation_steps", steps);
     set("zero_optimization.stage", random_.whole(0, 3));
+  }
+
+  /// Layers on one to three ranks, with a schedule that takes them.
+  void pipeline() {
+    for (const char* key :
+         {"pipeline_schedule", "pipeline_chunks_per_rank", "pipeline_layers_per_chunk"}) {
+      leave(std::string("parallelism.") + key);
+    }
+    const std::int64_t layers = whole(settings_, "model.num_layers");
+    const std::int64_t degree = random_.chance(0.6) ? 1 : random_.whole(1, layers);
+    set("parallelism.pipeline_parallel_degree", degree);
+    if (degree == 1) return;
+    set("parallelism.pipeline_schedule",
+        random_.one_of({"layer_parallel", "gpipe", "1f1b", "zb_h1"}));
+    if (!random_.chance(0.3)) return;
+    std::string counts;
+    for (std::int64_t chunk = 1; chunk < degree; ++chunk) counts += "1, ";
+    set("parallelism.pipeline_layers_per_chunk",
+        fmt::format("[{}{}]", counts, layers - degree + 1));
   }
 
   // Small enough for three steps to stay finite.
@@ -374,6 +394,9 @@ Settings elsewhere(const Settings& settings, Random& random) {
   changed["parallelism.data_parallel_shard_degree"] = std::to_string(ranks / replicas);
   changed["parallelism.data_parallel_replicate_degree"] = std::to_string(replicas);
   changed.erase("parallelism.batch_groups");
+  for (const char* key : {"parallel_degree", "schedule", "chunks_per_rank", "layers_per_chunk"}) {
+    changed.erase(std::string("parallelism.pipeline_") + key);
+  }
   changed["training.micro_batch_size"] =
       std::to_string(random.chance(0.5) ? std::int64_t{1} : batch / ranks);
   changed.erase("training.gradient_accumulation_steps");

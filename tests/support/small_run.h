@@ -25,6 +25,7 @@ struct TrainingRun {
   std::string checkpoint = "keep_last: 2";  ///< more keys of that block
   std::string more{};
   std::string mesh{}, zero{};  ///< more keys of the blocks parallelism and zero_optimization
+  std::string model{};         ///< of the block model, with a comma before it
   std::shared_ptr<const engine::Machine> machine{};  ///< none: the processor
   checkpoint::Disk* disk = &checkpoint::posix_disk();
 };

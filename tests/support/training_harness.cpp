@@ -134,6 +134,11 @@ engine::LaunchOptions launch_options(const RunShape& setup) {
   launch.mesh = mesh_of(setup);
   launch.threads_per_rank = setup.threads_per_rank;
   if (setup.delay_seed != 0) launch.hook = delays(setup.delay_seed);
+  if (!setup.slow_stream.empty()) {
+    launch.hook = [slow = setup.slow_stream](std::string_view stream, std::string_view) {
+      if (stream.starts_with(slow)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    };
+  }
   if (!setup.late_stream.empty()) {
     launch.machine = std::make_shared<LateStreams>(setup.late_stream);
   }

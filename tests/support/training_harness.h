@@ -33,6 +33,8 @@ struct RunShape {
   /// The stream whose work is put off as long as possible (tests/support/late_streams.h); "compute"
   /// wants kApart, since host code may touch a host's memory at once.
   std::string late_stream{};
+  /// Streams whose names begin so sleep 1 ms before everything they do; "": none.
+  std::string slow_stream{};
   std::uint64_t delay_seed = 0;  ///< 0: no delays; else sleeps up to 0.2 ms at stream boundaries
 };
 sharding::Mesh mesh_of(const RunShape& setup);

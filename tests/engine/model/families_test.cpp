@@ -51,7 +51,8 @@ Computed compute(const Family& family) {
     transformer.block_backward(i, model::block_parameters(shape, parameters.block(i)),
                                model::block_parameters(shape, gradients.block(i)), pass);
   }
-  transformer.embed_backward(model::embedding_parameters(shape, gradients.first()), pass);
+  transformer.embed_backward(model::embedding_parameters(shape, gradients.first()), pass,
+                             shape.tied);
   stream->synchronize();
   computed.gradients = family.taken_apart(gradients.values());
   return computed;

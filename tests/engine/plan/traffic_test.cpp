@@ -113,6 +113,26 @@ void expect_as_planned(engine::TrainingOptions options, const RunShape& setup) {
   });
 }
 
+TEST(Traffic, OfAPipelineHasItsMessagesAndTheTiedMatrix) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    for (const auto& [order, chunks] :
+         {std::pair(schedule::Order::k1F1B, 1), std::pair(schedule::Order::kInterleaved1F1B, 2),
+          std::pair(schedule::Order::kZbH1, 1)}) {
+      model::ModelShape shape = tiny_model(stage % 2 == 0);
+      shape.num_layers = 5;
+      shape.recompute = static_cast<model::Recompute>(stage % 3);
+      engine::TrainingOptions options = tiny_training(shape);
+      options.pipeline = {order, chunks, {}};
+      options.optimizer.type =
+          stage == 1 ? optim::OptimizerType::kMuon : optim::OptimizerType::kLamb;
+      expect_as_planned(options, {.world_size = 4,
+                                  .axes = {{"pipeline", 2}, {"shard", 2}},
+                                  .num_micro_steps = 4,
+                                  .stage = stage});
+    }
+  }
+}
+
 std::vector<RunShape> setups(int world_size, int stage) {
   std::vector<RunShape> all;
   for (const int micro_steps : {1, 4}) {

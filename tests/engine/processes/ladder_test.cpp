@@ -84,6 +84,21 @@ TEST_F(Ladder, ReplicasInProcessesHaveTheBitsOfThreadsWithoutReplicas) {
   EXPECT_EQ(final_state(folder_, "processes"), final_state(folder_, "threads"));
 }
 
+// Each process has one part of the layers, on two ranks that share its state.
+TEST_F(Ladder, APipelineOfProcessesHasTheBitsOfOneRank) {
+  TrainingRun run = run_of({{1, 1}, 0});
+  run.accumulation = "micro_batch_size: 1";
+  run.zero = "grad_sync: every_micro_step";
+  train_in(folder_, "one", run);
+  run.stage = 3;
+  run.mesh = "pipeline_parallel_degree: 2, pipeline_schedule: zb_h1";
+  const auto outcome = train_in_processes(folder_, "processes", run, {2, 2},
+                                          {"--set", "parallelism.data_parallel_shard_degree=2"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(numbers_of(folder_, "processes"), numbers_of(folder_, "one"));
+  EXPECT_EQ(final_state(folder_, "processes"), final_state(folder_, "one"));
+}
+
 class Resume : public ProcessesTest {
  protected:
   // As if it had been killed after the checkpoint in the middle.

@@ -143,6 +143,8 @@ const std::map<std::string, Change> kChanges = {
       {},
       {"training.micro_batch_size", "training.gradient_accumulation_steps",
        "parallelism.batch_groups", "zero_optimization.grad_sync"}}},
+    {"parallelism.pipeline_parallel_degree",
+     {{"parallelism.pipeline_parallel_degree=2"}, {}, {"parallelism.pipeline_parallel_degree"}}},
     {"parallelism.data_parallel_shard_degree",
      {{"parallelism.data_parallel_shard_degree=2"},
       {},

@@ -1,0 +1,99 @@
+#include "engine/plan/pipeline_report.h"
+#include "engine/schedule/generate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/schedule/peaks.h"
+#include "engine/schedule/picture.h"
+#include "engine/train/from_recipe.h"
+#include "engine/train/pipeline_plan.h"
+
+namespace sherd::engine {
+namespace {
+
+struct Row {
+  std::string rank, layers, activations, waiting, idle;
+};
+
+struct Pipelined {
+  PipelinePlan plan;
+  schedule::Simulation run;
+  std::vector<Row> rows;
+};
+
+std::string layers_text(const Chunk& chunk) {
+  return fmt::format("{}{}-{}{}", chunk.embedding ? "embedding, " : "", chunk.first_block,
+                     chunk.end_block() - 1, chunk.head ? ", head" : "");
+}
+
+Pipelined pipelined(const Recipe& recipe) {
+  const TrainingOptions options = training_options(recipe);
+  Pipelined made{pipeline_plan(options, mesh_of(recipe)), {}, {}};
+  made.run = schedule::simulate(made.plan.schedule, estimated_times(made.plan, options.model));
+  // Of a micro-batch in all of a rank's parts, as papers count them.
+  const int per_rank = made.plan.layout().chunks_per_rank;
+  const auto shares = [per_rank](std::int64_t slots) {
+    return fmt::format("{:.4g}", static_cast<double>(slots) / per_rank);
+  };
+  const std::vector<schedule::Peak> peaks = schedule::peaks_by_rank(made.plan.schedule);
+  for (int rank = 0; rank < made.plan.layout().num_ranks; ++rank) {
+    std::string layers;
+    for (const int chunk : made.plan.layout().chunks_of(rank)) {
+      layers += fmt::format("{}{}", layers.empty() ? "" : "; ",
+                            layers_text(made.plan.chunks[static_cast<std::size_t>(chunk)]));
+    }
+    const schedule::Peak& peak = peaks[static_cast<std::size_t>(rank)];
+    const double idle = static_cast<double>(made.run.idle(rank).count()) /
+                        static_cast<double>(made.run.makespan.count());
+    made.rows.push_back({std::to_string(rank), layers, shares(peak.kept), shares(peak.waiting),
+                         fmt::format("{:.1f} %", 100.0 * idle)});
+  }
+  return made;
+}
+
+std::string headline(const Recipe& recipe, const Pipelined& made) {
+  return fmt::format("{} on {} ranks: idle for {:.1f} % of a step, estimated",
+                     schedule::name_of(recipe.parallelism.pipeline_schedule),
+                     made.plan.layout().num_ranks, 100.0 * made.run.idle_share());
+}
+
+}  // namespace
+
+std::string pipeline_text(const Recipe& recipe) {
+  if (recipe.parallelism.pipeline_parallel_degree == 1) return {};
+  const Pipelined made = pipelined(recipe);
+  std::string text = fmt::format(
+      "{}\n\n{}\n{:<7}{:<36}{:>12}{:>9}{:>9}\n", headline(recipe, made),
+      schedule::picture(made.plan.schedule, made.run, 80, schedule::TimeUnit::kShareOfStep),
+      "place", "layers", "activations", "waiting", "idle");
+  for (const Row& row : made.rows) {
+    text += fmt::format("{:<7}{:<36}{:>12}{:>9}{:>9}\n", row.rank, row.layers, row.activations,
+                        row.waiting, row.idle);
+  }
+  return text +
+         "activations and waiting: micro-batches at a time, each through all of a rank's "
+         "layers\n\n";
+}
+
+std::string pipeline_section(const Recipe& recipe) {
+  if (recipe.parallelism.pipeline_parallel_degree == 1) return {};
+  const Pipelined made = pipelined(recipe);
+  std::string html = fmt::format(
+      "<section>\n<h2>Pipeline</h2>\n<p class=\"small soft\">{}. Activations and waiting are "
+      "micro-batches at a time, each through all of a rank’s layers.</p>\n{}"
+      "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Pipeline\">"
+      "<table id=\"pipeline\"><tr><th>place</th><th class=\"text\">layers</th><th>activations</th>"
+      "<th>waiting</th><th>idle</th></tr>\n",
+      headline(recipe, made),
+      schedule::picture_svg(made.plan.schedule, made.run, schedule::TimeUnit::kShareOfStep));
+  for (const Row& row : made.rows) {
+    html += fmt::format(
+        "<tr><td>{}</td><td class=\"text\">{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
+        row.rank, row.layers, row.activations, row.waiting, row.idle);
+  }
+  return html + "</table></div>\n</section>\n";
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,16 @@
+/// The orders of forwards and backwards that are known by name (generate.h).
+#pragma once
+
+namespace sherd::schedule {
+
+enum class Order {
+  kLayerParallel,
+  kGPipe,
+  k1F1B,
+  kInterleaved1F1B,
+  kZbH1,
+  kZbV,
+  kDualPipeV,
+};
+
+}  // namespace sherd::schedule
