@@ -13,11 +13,13 @@
 
 namespace sherd::model {
 
-Transformer::Transformer(const ModelShape& shape, Allocator& memory, Stream& compute)
+Transformer::Transformer(const ModelShape& shape, Allocator& memory, Stream& compute,
+                         Collectives& collectives)
     : shape_(shape),
       planned_sequences_(shape.sequences),
       planned_seq_length_(shape.seq_length),
       compute_(compute),
+      collectives_(collectives),
       activations_(shape, kernels::compute_device(compute),
                    [&](const BufferSpec& spec) { return memory.acquire(spec); }) {
   for (std::size_t i = 0; i < shape_.num_rotary_tables(); ++i) {
@@ -45,8 +47,9 @@ kernels::Dropout Transformer::dropout(const Pass& pass, std::uint32_t site) cons
 
 kernels::Dropout Transformer::attention_dropout(const Pass& pass, std::uint32_t site) const {
   kernels::Dropout dropout = this->dropout(pass, site);
-  dropout.first_element =
-      pass.first_row * shape_.query_heads * shape_.seq_length * shape_.seq_length;
+  const std::int64_t heads =
+      shape_.part.is_cut() ? shape_.part.all_query_heads : shape_.query_heads;
+  dropout.first_element = pass.first_row * heads * shape_.seq_length * shape_.seq_length;
   return dropout;
 }
 
@@ -56,18 +59,20 @@ void Transformer::embed(const EmbeddingParameters& parameters, const Pass& pass)
     const std::int64_t before = pass.first_position * shape_.width;
     position_weight = position_weight.part(before, position_weight.numel - before);
   }
-  kernels::embedding_forward(compute_,
-                             {.sequences = shape_.sequences,
-                              .positions = shape_.seq_length,
-                              .width = shape_.width,
-                              .vocab_size = shape_.vocab_size,
-                              .tokens = pass.inputs,
-                              .token_weight = parameters.token_weight,
-                              .position_weight = position_weight,
-                              .dropout = dropout(pass, embedding_site()),
-                              .y = rows(activations_.residual_TD[0], shape_.tokens(), shape_.width),
-                              .scale = static_cast<float>(shape_.embedding_scale),
-                              .documents = pass.documents});
+  const Tensor x_TD = rows(activations_.residual_TD[0], shape_.tokens(), shape_.width);
+  kernels::embedding_forward(compute_, {.sequences = shape_.sequences,
+                                        .positions = shape_.seq_length,
+                                        .width = shape_.width,
+                                        .vocab_size = shape_.vocab_size,
+                                        .tokens = pass.inputs,
+                                        .token_weight = parameters.token_weight,
+                                        .position_weight = position_weight,
+                                        .dropout = dropout(pass, embedding_site()),
+                                        .y = x_TD,
+                                        .scale = static_cast<float>(shape_.embedding_scale),
+                                        .documents = pass.documents,
+                                        .rows = shape_.vocabulary_rows()});
+  collectives_.sum("embedding", x_TD);
 }
 
 void Transformer::embed_backward(const EmbeddingParameters& gradients, const Pass& pass) {
@@ -84,7 +89,8 @@ void Transformer::embed_backward(const EmbeddingParameters& gradients, const Pas
                                          .add_to_token_gradient = shape_.tied,
                                          .workspace = activations_.workspace,
                                          .scale = static_cast<float>(shape_.embedding_scale),
-                                         .documents = pass.documents});
+                                         .documents = pass.documents,
+                                         .rows = shape_.vocabulary_rows()});
 }
 
 void Transformer::final_norm(const HeadParameters& parameters) {
@@ -106,14 +112,21 @@ void Transformer::head_evaluate(const HeadParameters& parameters, const Pass& pa
                                        {},
                                        logits_CV,
                                        activations_.workspace});
-    kernels::cross_entropy(compute_, {.tokens = tokens,
-                                      .vocab_size = shape_.vocab_size,
-                                      .logits = logits_CV,
-                                      .targets = pass.targets.part(first, tokens),
-                                      .losses = losses().part(first, tokens),
-                                      .gradient = false,
-                                      .form = shape_.logits_form()});
+    chunk_losses(pass, first, tokens, logits_CV, false);
   }
+}
+
+void Transformer::chunk_losses(const Pass& pass, std::int64_t first, std::int64_t tokens,
+                               const Tensor& logits_CV, bool gradient) {
+  if (shape_.part.is_cut()) return cut_losses(pass, first, tokens, logits_CV, gradient);
+  kernels::cross_entropy(compute_, {.tokens = tokens,
+                                    .vocab_size = shape_.vocab_size,
+                                    .logits = logits_CV,
+                                    .targets = pass.targets.part(first, tokens),
+                                    .losses = losses().part(first, tokens),
+                                    .gradient = gradient,
+                                    .grad_scale = pass.gradient_scale,
+                                    .form = shape_.logits_form()});
 }
 
 void Transformer::head_train(const HeadParameters& parameters, const HeadParameters& gradients,
@@ -127,14 +140,7 @@ void Transformer::head_train(const HeadParameters& parameters, const HeadParamet
     const Tensor normed_CD = normed_TD.part(first * shape_.width, tokens * shape_.width);
     kernels::linear_forward(
         compute_, {matmul, normed_CD, parameters.weight, {}, logits_CV, activations_.workspace});
-    kernels::cross_entropy(compute_, {.tokens = tokens,
-                                      .vocab_size = shape_.vocab_size,
-                                      .logits = logits_CV,
-                                      .targets = pass.targets.part(first, tokens),
-                                      .losses = losses().part(first, tokens),
-                                      .gradient = true,
-                                      .grad_scale = pass.gradient_scale,
-                                      .form = shape_.logits_form()});
+    chunk_losses(pass, first, tokens, logits_CV, true);
     kernels::linear_backward_weight(compute_, {.shape = matmul,
                                                .dy = logits_CV,
                                                .x = normed_CD,
@@ -147,6 +153,7 @@ void Transformer::head_train(const HeadParameters& parameters, const HeadParamet
         compute_, {matmul, logits_CV, parameters.weight, normed_CD, false, activations_.workspace});
   }
   const SiteTensors site = activations_.final_norm(shape_);
+  collectives_.sum("gradient of the head's input", site.output);
   kernels::norm_backward(compute_, {.shape = shape_.norm_shape(),
                                     .residual = activations_.residual_TD.back().tensor(),
                                     .mean = site.mean,
@@ -164,6 +171,8 @@ void Transformer::head_train(const HeadParameters& parameters, const HeadParamet
 
 Tensor Transformer::logits(const HeadParameters& parameters, std::int64_t first,
                            std::int64_t count) {
+  CHECK(!shape_.part.is_cut(), "logits of {} of {} tokens", shape_.vocab_size,
+        shape_.whole_vocab_size());
   final_norm(parameters);
   const Tensor logits_CV = activations_.logits_CV.tensor().part(0, count * shape_.vocab_size);
   kernels::linear_forward(compute_, {{count, shape_.width, shape_.vocab_size},
