@@ -22,6 +22,9 @@ Transformer::Transformer(const ModelShape& shape, Allocator& memory, Stream& com
       collectives_(collectives),
       activations_(shape, kernels::compute_device(compute),
                    [&](const BufferSpec& spec) { return memory.acquire(spec); }) {
+  if (shape.part.is_cut() && compute.device() == DeviceKind::kCuda) {
+    throw UsageError("a model can't be cut over tensor ranks on GPUs yet; use CPUs or other axes.");
+  }
   for (std::size_t i = 0; i < shape_.num_rotary_tables(); ++i) {
     kernels::rotary_table(compute_, activations_.rotary_SK[i], shape_.table_positions(),
                           shape_.head_width(), shape_.rotary[i]);

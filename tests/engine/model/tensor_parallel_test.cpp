@@ -7,7 +7,7 @@
 // several ranks hold; 24 nothing exchanged, and nobody noticed; 28 copies counted several times in a norm;
 // 35 gradients of targets on other ranks; 36 a loss that depends on the number of ranks.
 
-#include <atomic>
+#include <stdexcept>
 
 #include "tests/engine/model/cut_case.h"
 #include "tests/support/model_forms.h"
@@ -46,6 +46,13 @@ std::vector<ModelForm> cuttable_forms() {
   centred.norm_placement = model::NormPlacement::kSandwich;
   forms.push_back({"layernorms_of_heads", centred});
   return forms;
+}
+
+ModelShape form_of(const std::string& name) {
+  for (const ModelForm& form : cuttable_forms()) {
+    if (form.name == name) return form.shape;
+  }
+  throw std::out_of_range(name);
 }
 
 struct Expected {
@@ -150,6 +157,45 @@ TEST(TensorParallel, CopiesOfAWeightHaveTheSameBitsOfItsGradient) {
   }
 }
 
+TEST(TensorParallel, AfterThreeStepsCopiesHaveTheSameBitsAndAllWeightsAreTheWholeModels) {
+  constexpr int kRanks = 4;
+  for (const char* name : {"gpt2", "fewer_kv_heads_than_ranks", "post"}) {
+    const ModelShape whole = form_of(name);
+    const MicroBatch batch = micro_batch_of(whole);
+    const auto descend = [](ValuesByName& weights, const ValuesByName& gradients) {
+      for (auto& [parameter, values] : weights) {
+        for (std::size_t i = 0; i < values.size(); ++i) values[i] -= gradients.at(parameter)[i];
+      }
+    };
+    ValuesByName expected = weights_of(whole);
+    std::vector<ValuesByName> ranks(kRanks);
+    run_tensor_ranks(whole, kRanks, [&](const ModelShape& part, Stream& stream, auto& page) {
+      const int r = part.part.rank;
+      ValuesByName own = held_of(weights_of(whole), model::tensor_cut(whole, kRanks, r));
+      for (int step = 0; step < 3; ++step) {
+        descend(own, compute(part, own, batch, stream, page).gradients);
+      }
+      ranks[static_cast<std::size_t>(r)] = own;
+    });
+    for (int step = 0; step < 3; ++step) {
+      descend(expected, compute_whole(whole, expected, batch).gradients);
+    }
+    ValuesByName together = expected;
+    for (int r = 0; r < kRanks; ++r) {
+      put_counted(ranks[static_cast<std::size_t>(r)], model::tensor_cut(whole, kRanks, r),
+                  together);
+    }
+    for (const auto& [parameter, values] : expected) {
+      EXPECT_LT(farthest(together.at(parameter), values), 1e-5) << name << ": " << parameter;
+    }
+    for (int r = 0; r < kRanks; ++r) {
+      EXPECT_EQ(held_of(together, model::tensor_cut(whole, kRanks, r)),
+                ranks[static_cast<std::size_t>(r)])
+          << name << ", rank " << r;
+    }
+  }
+}
+
 TEST(TensorParallel, AllRanksHaveTheSameBitsOfEveryTokensLoss) {
   const ModelShape shape = cuttable(tiny_model(false), 2);
   const auto ranks = compute_cut(shape, 8, weights_of(shape), micro_batch_of(shape));
@@ -186,13 +232,10 @@ TEST(TensorParallel, AnyVocabularyGivesTheSameLossWhereverTargetsLie) {
 // B.4 #7. A mask from elsewhere moves nearly every gradient by much of its size.
 TEST(TensorParallel, DropoutOfHalfOfEverythingDropsTheSameElements) {
   for (const char* name : {"gpt2", "fewer_kv_heads_than_ranks", "parallel"}) {
-    for (const ModelForm& form : cuttable_forms()) {
-      if (form.name != name) continue;
-      ModelShape shape = form.shape;
-      shape.dropout = 0.5;
-      const Expected expected(shape);
-      expected.expect_close(compute_cut(shape, 4, expected.weights, expected.batch), form.name);
-    }
+    ModelShape shape = form_of(name);
+    shape.dropout = 0.5;
+    const Expected expected(shape);
+    expected.expect_close(compute_cut(shape, 4, expected.weights, expected.batch), name);
   }
 }
 
@@ -238,17 +281,13 @@ TEST(TensorParallel, SeparateDocumentsStaySeparate) {
                                 kPositions[] = {0, 1, 2, 3, 4, 0, 1, 2, 0,
                                                 0, 1, 2, 3, 4, 5, 6, 7, 8};
   for (const char* name : {"gpt2", "fewer_kv_heads_than_ranks", "sandwich"}) {
-    for (const ModelForm& form : cuttable_forms()) {
-      if (form.name != name) continue;
-      Expected expected(form.shape);
-      expected.batch.pass.documents = {{kStarts, DType::kI32, std::ssize(kStarts)},
-                                       {kLengths, DType::kI32, std::ssize(kLengths)},
-                                       {kPositions, DType::kI32, std::ssize(kPositions)}};
-      expected.batch.targets[8] = kernels::kNoTarget;
-      expected.whole = compute_whole(form.shape, expected.weights, expected.batch);
-      expected.expect_close(compute_cut(form.shape, 4, expected.weights, expected.batch),
-                            form.name);
-    }
+    Expected expected(form_of(name));
+    expected.batch.pass.documents = {{kStarts, DType::kI32, std::ssize(kStarts)},
+                                     {kLengths, DType::kI32, std::ssize(kLengths)},
+                                     {kPositions, DType::kI32, std::ssize(kPositions)}};
+    expected.batch.targets[8] = kernels::kNoTarget;
+    expected.whole = compute_whole(expected.shape, expected.weights, expected.batch);
+    expected.expect_close(compute_cut(expected.shape, 4, expected.weights, expected.batch), name);
   }
 }
 
