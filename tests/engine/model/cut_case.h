@@ -109,31 +109,61 @@ struct Computed {
   std::vector<BufferSpec> buffers;  ///< that the model acquired
 };
 
-/// One forward and backward of what `shape` describes, a whole model or a rank's part.
-inline Computed compute(const model::ModelShape& shape, const ValuesByName& weights,
-                        const MicroBatch& batch, Stream& stream,
-                        model::Collectives& collectives = model::no_collectives()) {
+inline model::Pass pass_of(const MicroBatch& batch) {
   model::Pass pass = batch.pass;
   pass.inputs = {batch.inputs.data(), DType::kI32, std::ssize(batch.inputs)};
   pass.targets = {batch.targets.data(), DType::kI32, std::ssize(batch.targets)};
-  HeapAllocator memory;
-  model::Transformer transformer(shape, memory, stream, collectives);
-  const UnitTensors parameters(shape, shape.dtype, &weights);
-  const UnitTensors gradients(shape, DType::kF32, nullptr);
+  return pass;
+}
+
+/// From the tokens to the last block's output.
+inline void forward(model::Transformer& transformer, const UnitTensors& parameters,
+                    const model::Pass& pass) {
+  const model::ModelShape& shape = transformer.shape();
   transformer.embed(model::embedding_parameters(shape, parameters.first()), pass);
   for (std::int64_t i = 0; i < shape.num_layers; ++i) {
     transformer.block_forward(i, model::block_parameters(shape, parameters.block(i)), pass);
   }
-  const auto head = model::head_parameters(shape, parameters.head(shape));
-  transformer.head_train(head, model::head_parameters(shape, gradients.head(shape)), pass);
+}
+
+inline std::vector<float> losses_of(const model::Transformer& transformer) {
+  const auto* losses = transformer.losses().as<float>();
+  return {losses, losses + transformer.shape().tokens()};
+}
+
+/// One forward and backward of what `shape` describes, a whole model or a rank's part.
+inline Computed compute(const model::ModelShape& shape, const ValuesByName& weights,
+                        const MicroBatch& batch, Stream& stream,
+                        model::Collectives& collectives = model::no_collectives()) {
+  const model::Pass pass = pass_of(batch);
+  HeapAllocator memory;
+  model::Transformer transformer(shape, memory, stream, collectives);
+  const UnitTensors parameters(shape, shape.dtype, &weights);
+  const UnitTensors gradients(shape, DType::kF32, nullptr);
+  forward(transformer, parameters, pass);
+  transformer.head_train(model::head_parameters(shape, parameters.head(shape)),
+                         model::head_parameters(shape, gradients.head(shape)), pass);
   for (std::int64_t i = shape.num_layers - 1; i >= 0; --i) {
     transformer.block_backward(i, model::block_parameters(shape, parameters.block(i)),
                                model::block_parameters(shape, gradients.block(i)), pass);
   }
   transformer.embed_backward(model::embedding_parameters(shape, gradients.first()), pass);
   stream.synchronize();
-  const auto* losses = transformer.losses().as<float>();
-  return {{losses, losses + shape.tokens()}, gradients.values(), memory.acquired()};
+  return {losses_of(transformer), gradients.values(), memory.acquired()};
+}
+
+/// The losses alone.
+inline std::vector<float> evaluate(const model::ModelShape& shape, const ValuesByName& weights,
+                                   const MicroBatch& batch, Stream& stream,
+                                   model::Collectives& collectives) {
+  const model::Pass pass = pass_of(batch);
+  HeapAllocator memory;
+  model::Transformer transformer(shape, memory, stream, collectives);
+  const UnitTensors parameters(shape, shape.dtype, &weights);
+  forward(transformer, parameters, pass);
+  transformer.head_evaluate(model::head_parameters(shape, parameters.head(shape)), pass);
+  stream.synchronize();
+  return losses_of(transformer);
 }
 
 inline Computed compute_whole(const model::ModelShape& shape, const ValuesByName& weights,

@@ -202,6 +202,20 @@ TEST(TensorParallel, AllRanksHaveTheSameBitsOfEveryTokensLoss) {
   for (const Computed& rank : ranks) EXPECT_EQ(rank.losses, ranks[0].losses);
 }
 
+TEST(TensorParallel, EvaluationHasTheBitsOfTrainingsLosses) {
+  for (const char* name : {"gpt2", "one_kv_head", "sandwich"}) {
+    const ModelShape whole = form_of(name);
+    const ValuesByName weights = weights_of(whole);
+    MicroBatch batch = micro_batch_of(whole);
+    batch.pass.training = false;
+    const std::vector<float> trained = compute_cut(whole, 4, weights, batch)[0].losses;
+    run_tensor_ranks(whole, 4, [&](const ModelShape& part, Stream& stream, auto& page) {
+      const ValuesByName own = held_of(weights, model::tensor_cut(whole, 4, part.part.rank));
+      EXPECT_EQ(evaluate(part, own, batch, stream, page), trained) << name;
+    });
+  }
+}
+
 // B.4 #2, #35 and #36.
 TEST(TensorParallel, AnyVocabularyGivesTheSameLossWhereverTargetsLie) {
   for (const std::int64_t vocab_size : {8, 9, 15, 17, 41, 64}) {
