@@ -8,6 +8,28 @@ BufferSpec tensor_sum_tail(const model::TensorPart& part) {
   return {"tensor.sum_tail", Category::kCommunication, DType::kF32, part.degree};
 }
 
+sharding::Traffic tensor_traffic(const model::TensorPart& part,
+                                 const std::vector<model::Exchange>& exchanges) {
+  using Kind = model::Exchange::Kind;
+  sharding::Traffic traffic;
+  for (const model::Exchange& one : exchanges) {
+    if (one.kind == Kind::kGather) {
+      traffic.add(one.what, sharding::Collective::kAllGather, one.dtype, one.numel, part.degree,
+                  one.calls);
+      continue;
+    }
+    const int ranks = one.kind == Kind::kSum ? part.degree : part.kv_copies;
+    const std::int64_t left = one.numel % ranks;
+    const auto add = [&](std::int64_t numel) {
+      if (numel == 0) return;
+      traffic.add(one.what, sharding::Collective::kAllReduce, one.dtype, numel, ranks, one.calls);
+    };
+    add(one.numel - left);
+    add(left > 0 ? ranks : 0);
+  }
+  return traffic;
+}
+
 TensorCollectives::TensorCollectives(const model::TensorPart& part, Allocator& memory,
                                      Stream& compute, sharding::Communicator& ranks,
                                      sharding::Communicator* copies)

@@ -4,13 +4,18 @@
 #include "core/memory.h"
 #include "core/stream.h"
 #include "engine/model/collectives.h"
-#include "engine/model/shape.h"
+#include "engine/model/exchanges.h"
 #include "sharding/comm/communicator.h"
+#include "sharding/comm/traffic.h"
 
 namespace sherd::engine {
 
 /// Where the last elements of a sum wait, of tensors that the ranks can't share evenly.
 BufferSpec tensor_sum_tail(const model::TensorPart& part);
+
+/// What a tensor rank sends in these exchanges: sums as all-reduces, of which one may be of the tail alone.
+sharding::Traffic tensor_traffic(const model::TensorPart& part,
+                                 const std::vector<model::Exchange>& exchanges);
 
 class TensorCollectives final : public model::Collectives {
  public:
