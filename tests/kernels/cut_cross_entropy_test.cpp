@@ -148,14 +148,18 @@ TEST_P(CutCrossEntropies, WithoutGradientLogitsStayAndATokenWithoutATargetHasNoL
   EXPECT_EQ(Values(gradients.begin() + 20, gradients.begin() + 30), Values(10, 0.0));
 }
 
-// A logit that dwarfs the others' on another rank than the target's, and the same on all ranks.
+// A logit that dwarfs the others', before and behind its target's rank, and the same on all ranks.
 TEST_P(CutCrossEntropies, DontOverflow) {
   const double large = test::rounded(GetParam(), GetParam() == DType::kF16 ? 6e4 : 1e30);
-  const Case c{2, 4, 2, {large, 0.0, -large, 1.0, -large, -large, -large, -large}, {2, 3}};
+  const Values logits{large, 0.0, -large, 1.0,    1.0,    -large,
+                      large, 0.0, -large, -large, -large, -large};
+  const Case c{3, 4, 2, logits, {2, 1, 3}};
   Ranks ranks(GetParam(), c);
   ranks.compute(*test::compute_stream(), c, true, 1.0f);
-  EXPECT_TRUE(test::close(ranks.losses[0], {2.0 * large, std::log(4.0)}, {4e-6, 0.0, 4e-6}));
-  EXPECT_TRUE(test::close(ranks.together(c), {1.0, 0.0, -1.0, 0.0, 0.25, 0.25, 0.25, -0.75},
+  EXPECT_TRUE(
+      test::close(ranks.losses[0], {2.0 * large, 2.0 * large, std::log(4.0)}, {4e-6, 0.0, 4e-6}));
+  EXPECT_TRUE(test::close(ranks.together(c),
+                          {1.0, 0.0, -1.0, 0.0, 0.0, -1.0, 1.0, 0.0, 0.25, 0.25, 0.25, -0.75},
                           {1e-6, 0.0, 0.0}));
 }
 

@@ -274,7 +274,7 @@ TEST(TensorParallel, ChunksOfLogitsAreThoseOfTheWholeModel) {
   ModelShape shape = cuttable(tiny_model(false), 4);
   shape.sequences = 16;  // 144 tokens
   const Expected all_at_once(shape);
-  shape.logits_chunk_elements = 1;  // 64 tokens at a time
+  shape.logits_chunk_elements = 64 * 43;  // 64 tokens at a time, of the whole vocabulary
   const auto ranks = compute_cut(shape, 4, all_at_once.weights, all_at_once.batch);
   all_at_once.expect_close(ranks, "three chunks");
   const Computed whole = compute_whole(shape, all_at_once.weights, all_at_once.batch);
