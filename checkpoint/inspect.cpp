@@ -122,7 +122,7 @@ std::string inspect_json(const Checkpoint& checkpoint, bool digests) {
   }
   files[kIndexName] = manifest.index_bytes;
   const json all = {{"path", checkpoint.path()},
-                    {"format_version", kFormatVersion},
+                    {"format_version", format_version(manifest)},
                     {"step", manifest.step},
                     {"save_uuid", manifest.save_uuid},
                     {"num_shards", checkpoint.num_shards()},
@@ -143,12 +143,13 @@ std::vector<std::string> tensor_digests(const Checkpoint& checkpoint) {
                                                                               XXH3_freeState);
   std::vector<std::string> digests;
   XXH3_64bits_reset(state.get());
-  const std::vector<StoredRun> runs = stored_runs(manifest);
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    reader.each(runs[i], [&state](std::string_view part) {
-      XXH3_64bits_update(state.get(), part.data(), part.size());
+  const StoredElements elements(manifest);
+  for (int tensor = 0; tensor < static_cast<int>(manifest.tensors.size()); ++tensor) {
+    elements.visit(tensor, [&](const StoredRun& run) {
+      reader.each(run, [&](std::string_view part) {
+        XXH3_64bits_update(state.get(), part.data(), part.size());
+      });
     });
-    if (i + 1 < runs.size() && runs[i + 1].tensor == runs[i].tensor) continue;
     digests.push_back(fmt::format("{:016x}", XXH3_64bits_digest(state.get())));
     XXH3_64bits_reset(state.get());
   }

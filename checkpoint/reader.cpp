@@ -52,32 +52,23 @@ struct Copy {
 };
 
 std::vector<Copy> plan_copies(const Manifest& manifest, const State& wanted) {
-  const std::vector<StoredRun> runs = stored_runs(manifest);
+  const StoredElements elements(manifest);
   const std::map<Name, int> stored = by_name(manifest.tensors);
   std::vector<Copy> copies;
   for (const StatePiece& piece : wanted.pieces) {
     const StateTensor& tensor = wanted.tensors[static_cast<std::size_t>(piece.tensor)];
     CHECK(piece.first_element >= 0 && piece.count >= 0 &&
-              piece.first_element <= tensor.numel() - piece.count &&
+              piece.first_element <= sharding::numel_of(tensor, piece.band) - piece.count &&
               piece.data.numel == piece.count && piece.data.dtype == tensor.dtype,
           "wanted piece [{}, +{}) of {}", piece.first_element, piece.count, tensor.name);
     const int number = stored.at({tensor.name, tensor.kind});
-    const std::int64_t end = piece.first_element + piece.count;
-    // The last run that begins at or before the first wanted element.
-    auto run = std::upper_bound(runs.begin(), runs.end(), std::pair{number, piece.first_element},
-                                [](const auto& key, const StoredRun& r) {
-                                  return key < std::pair{r.tensor, r.first_element};
-                                });
-    --run;
     const auto element_bytes = static_cast<std::int64_t>(size_of(tensor.dtype));
-    for (std::int64_t at = piece.first_element; at < end; ++run) {
-      const std::int64_t stop = std::min(end, run->first_element + run->count);
-      const std::int64_t begin = (run->position + at - run->first_element) * element_bytes;
-      copies.push_back(
-          {run->shard, run->dataset, begin, begin + (stop - at) * element_bytes,
-           static_cast<char*>(piece.data.data) + (at - piece.first_element) * element_bytes});
-      at = stop;
-    }
+    auto* to = static_cast<char*>(piece.data.data);
+    elements.visit(number, piece.band, piece.first_element, piece.count, [&](const StoredRun& run) {
+      const std::int64_t begin = run.position * element_bytes, bytes = run.count * element_bytes;
+      copies.push_back({run.shard, run.dataset, begin, begin + bytes, to});
+      to += bytes;
+    });
   }
   std::sort(copies.begin(), copies.end(), [](const Copy& a, const Copy& b) {
     return std::tie(a.shard, a.dataset, a.begin) < std::tie(b.shard, b.dataset, b.begin);

@@ -23,6 +23,11 @@ void check_shape(const AttentionShape& shape) {
         shape.positions, shape.head_width);
   CHECK(shape.kv_heads >= 1 && shape.query_heads % shape.kv_heads == 0 && shape.query_heads >= 1,
         "attention: {} query heads on {} key/value heads", shape.query_heads, shape.kv_heads);
+  CHECK(shape.all_query_heads == 0 ||
+            (shape.first_query_head >= 0 &&
+             shape.first_query_head + shape.query_heads <= shape.all_query_heads),
+        "attention: heads [{}, +{}) of {}", shape.first_query_head, shape.query_heads,
+        shape.all_query_heads);
   CHECK(shape.scale >= 0.0f && shape.window >= 0 && shape.softcap >= 0.0f,
         "attention: scale {}, window {}, soft cap {}", shape.scale, shape.window, shape.softcap);
 }
@@ -37,6 +42,7 @@ void check_documents(const AttentionShape& shape, const Documents& documents) {
 // A recipe that asks a GPU for more is refused before.
 void check_plain(const AttentionShape& shape, const Documents& documents) {
   CHECK(!documents, "attention: documents on a GPU");
+  CHECK(shape.all_query_heads == 0, "attention: some of a model's heads on a GPU");
   CHECK(shape.is_plain(), "attention: scale {}, window {}, soft cap {} on a GPU", shape.scale,
         shape.window, shape.softcap);
 }
@@ -68,6 +74,10 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
   check_tensor("dout", args.dout, dtype, out_numel);
   check_tensor("lse", args.lse, DType::kF32, shape.tokens() * shape.query_heads);
   check_tensor("dqkv", args.dqkv, dtype, shape.tokens() * shape.packed_width());
+  if (args.dkv) {
+    check_tensor("dkv", args.dkv, DType::kF32,
+                 shape.tokens() * 2 * shape.kv_heads * shape.head_width);
+  }
   check_documents(shape, args.documents);
   if (stream.device() == DeviceKind::kCuda) {
     check_plain(shape, args.documents);

@@ -26,7 +26,8 @@
 ///           out and dout [B * S, H * K]; lse [B, H, S] f32.
 /// Types     qkv, out and gradients of one type (f32, bf16, f16); softmax and sums in f32.
 /// Dropout   element ((row * H + h) * S + q) * S + k, row counted within this micro-batch and
-///           `first_element` set by the caller to its first global row times H * S * S.
+///           `first_element` set by the caller to its first global row times H * S * S. Where a model's
+///           heads are cut over ranks, H and h count all of them.
 /// Bits      tiles are fixed by the shape; the number of threads changes nothing. A document has the
 ///           bits that it has alone in a row, without dropout: its tiles begin with it.
 /// Cost      with a window, tiles that no query sees are left out. The squares of the documents'
@@ -65,6 +66,8 @@ struct AttentionShape {
   float scale = 0.0f;            ///< of scores; 0: 1 / sqrt(K)
   std::int64_t window = 0;       ///< keys that a query sees, its own among them; 0: all before it
   float softcap = 0.0f;          ///< 0: none
+  /// Where these are some of a model's heads: the first query head's number among all. 0 of 0: they are all.
+  std::int64_t first_query_head = 0, all_query_heads = 0;
 
   std::int64_t tokens() const { return sequences * positions; }
   bool windowed() const { return window > 0 && window < positions; }
@@ -90,9 +93,12 @@ struct AttentionBackward {
   AttentionShape shape;
   ConstTensor qkv, out, lse, dout;
   Dropout dropout;
-  Tensor dqkv;  ///< written whole
+  Tensor dqkv;  ///< written whole, but for what goes to dkv
   Tensor workspace;
   Documents documents{};
+  /// f32 [B * S, 2 * G * K], or empty: gradients of keys and values go here, unrounded, where they aren't
+  /// whole yet because other ranks have query heads that read them. A GPU takes none.
+  Tensor dkv{};
 };
 void attention_backward(Stream& stream, const AttentionBackward& args);
 

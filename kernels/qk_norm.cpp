@@ -21,14 +21,36 @@ void check_kept(const QkNormShape& shape, DType dtype, ConstTensor raw, ConstTen
   }
 }
 
+void check_cut(const QkNormShape& shape) {
+  CHECK(!shape.is_cut() ||
+            (shape.rows == QkRows::kProjections && shape.all_query_heads >= shape.query_heads &&
+             shape.all_kv_heads >= shape.kv_heads),
+        "rows of {} and {} of {} and {} heads", shape.query_heads, shape.kv_heads,
+        shape.all_query_heads, shape.all_kv_heads);
+}
+
 void check_device(const Stream& stream) {
   CHECK(stream.device() != DeviceKind::kCuda, "a norm of queries and keys on a GPU");
 }
 
 }  // namespace
 
+void qk_norm_sums(Stream& stream, const QkNormSums& args) {
+  CHECK(args.shape.is_cut(), "sums of rows that are whole");
+  check(args.qkv, args.qkv.dtype, args.shape.tokens * args.shape.packed_width());
+  check(args.sums, DType::kF32, 2 * args.shape.tokens);
+  if (args.row_sums) check(args.row_sums, DType::kF32, 2 * args.shape.tokens);
+  check_device(stream);
+  stream.run("qk_norm_sums", [=, &stream] { cpu::qk_norm_sums(stream.team(), args); });
+}
+
 void qk_norm_forward(Stream& stream, const QkNormForward& args) {
   const QkNormShape& shape = args.shape;
+  check_cut(shape);
+  if (shape.is_cut()) check(args.row_squares, DType::kF32, 2 * shape.tokens);
+  if (shape.is_cut() && shape.kind == NormKind::kLayerNorm) {
+    check(args.row_sums, DType::kF32, 2 * shape.tokens);
+  }
   const DType dtype = args.qkv.dtype;
   check(args.qkv, dtype, shape.tokens * shape.packed_width());
   check(args.query_weight, dtype, shape.query_weights());
@@ -38,8 +60,12 @@ void qk_norm_forward(Stream& stream, const QkNormForward& args) {
   stream.run("qk_norm_forward", [=, &stream] { cpu::qk_norm_forward(stream.team(), args); });
 }
 
-void qk_norm_backward(Stream& stream, const QkNormBackward& args) {
+namespace {
+
+void check_backward(Stream& stream, const QkNormBackward& args) {
   const QkNormShape& shape = args.shape;
+  check_cut(shape);
+  if (shape.is_cut()) check(args.row_sums, DType::kF32, 4 * shape.tokens);
   const DType dtype = args.dqkv.dtype;
   check(args.dqkv, dtype, shape.tokens * shape.packed_width());
   check(args.query_weight, dtype, shape.query_weights());
@@ -53,6 +79,19 @@ void qk_norm_backward(Stream& stream, const QkNormBackward& args) {
         "a workspace of {} bytes where {} are needed", args.workspace.bytes(),
         qk_norm_backward_workspace_bytes(shape));
   check_device(stream);
+}
+
+}  // namespace
+
+void qk_norm_backward_sums(Stream& stream, const QkNormBackward& args) {
+  CHECK(args.shape.is_cut(), "sums of rows that are whole");
+  check_backward(stream, args);
+  stream.run("qk_norm_backward_sums",
+             [=, &stream] { cpu::qk_norm_backward_sums(stream.team(), args); });
+}
+
+void qk_norm_backward(Stream& stream, const QkNormBackward& args) {
+  check_backward(stream, args);
   stream.run("qk_norm_backward", [=, &stream] { cpu::qk_norm_backward(stream.team(), args); });
 }
 

@@ -5,6 +5,9 @@
 ///
 ///   y = (r - mean) * rstd * (weight_offset + weight)        mean and rstd as in kernels/norm.h
 ///
+///   backward, with xhat = (r - mean) * rstd and g = dy (weight_offset + weight)
+///   dr = rstd (g - mean(g) - xhat mean(g xhat))             rmsnorm: without mean(g)
+///
 /// Values aren't touched. The backward reads the rows as they were, which the forward keeps in `raw`.
 ///
 /// Sources   per head: Henry et al. 2020, Dehghani et al. 2023; projection: OLMo 2 (arXiv:2501.00656).
@@ -15,6 +18,13 @@
 ///           f32.
 /// Bits      a row's follow from the row alone; weight gradients are sums over fixed blocks of tokens.
 /// Workspace `qk_norm_backward_workspace_bytes`.
+/// Cut       Where a projection's heads are cut over ranks (all_query_heads > 0), each has a part of a row.
+///           What whole rows add up to is then given to the forward and the backward: sums of each rank's
+///           part, which a call before wrote, added up over ranks.
+///               rmsnorm     qk_norm_sums (squares), sum over ranks, qk_norm_forward
+///               layernorm   qk_norm_sums (r), sum over ranks, qk_norm_sums (squared differences from the
+///                           mean), sum over ranks, qk_norm_forward
+///               backward    qk_norm_backward_sums, sum over ranks, qk_norm_backward
 /// Device    CPU; the recipe refuses it on a GPU.
 #pragma once
 
@@ -33,7 +43,10 @@ struct QkNormShape {
   std::int64_t query_heads = 0, kv_heads = 0, head_width = 0;  ///< H, G, K
   float eps = 1e-5f;
   float weight_offset = 0.0f;
+  /// Where these are some of a model's heads, and rows are projections: how many there are in all. 0: these.
+  std::int64_t all_query_heads = 0, all_kv_heads = 0;
 
+  bool is_cut() const { return all_query_heads > 0; }
   std::int64_t heads() const { return query_heads + kv_heads; }
   std::int64_t packed_width() const { return (heads() + kv_heads) * head_width; }
   std::int64_t raw_width() const { return heads() * head_width; }
@@ -46,11 +59,22 @@ struct QkNormShape {
   }
 };
 
+/// sums[0][t]: of this rank's part of token t's queries; sums[1][t]: of its keys.
+struct QkNormSums {
+  QkNormShape shape;
+  ConstTensor qkv;
+  ConstTensor row_sums{};  ///< layernorm, second call: what the first came to over ranks
+  Tensor sums;             ///< [2, T] f32
+};
+void qk_norm_sums(Stream& stream, const QkNormSums& args);
+
 struct QkNormForward {
   QkNormShape shape;
   Tensor qkv;
   ConstTensor query_weight, key_weight;
   Tensor raw, mean, rstd;  ///< mean may be empty for rmsnorm
+  /// Where rows are cut, [2, T] f32: sums of whole rows (layernorm), and of squares.
+  ConstTensor row_sums{}, row_squares{};
 };
 void qk_norm_forward(Stream& stream, const QkNormForward& args);
 
@@ -60,7 +84,10 @@ struct QkNormBackward {
   Tensor dqkv;  ///< in: gradients of what the forward left; out: of the rows as they were
   Tensor d_query_weight, d_key_weight;
   Tensor workspace;
+  Tensor row_sums{};  ///< where rows are cut, [4, T] f32: of g and g xhat; queries, then keys
 };
+/// Writes this rank's part of row_sums, and nothing else.
+void qk_norm_backward_sums(Stream& stream, const QkNormBackward& args);
 void qk_norm_backward(Stream& stream, const QkNormBackward& args);
 /// Enough at every shape of at most this many tokens.
 std::int64_t qk_norm_backward_workspace_bytes(const QkNormShape& most);

@@ -14,6 +14,11 @@ void check_tensor(std::string_view label, const ConstTensor& tensor, DType dtype
         label, name_of(tensor.dtype), tensor.numel, name_of(dtype), numel);
 }
 
+void check_rows(const VocabularyRows& rows, std::int64_t num_rows) {
+  CHECK(rows.all == 0 || (rows.first >= 0 && rows.first + num_rows <= rows.all),
+        "rows [{}, +{}) of a vocabulary of {}", rows.first, num_rows, rows.all);
+}
+
 }  // namespace
 
 void embedding_forward(Stream& stream, const EmbeddingForward& args) {
@@ -28,9 +33,10 @@ void embedding_forward(Stream& stream, const EmbeddingForward& args) {
                                   args.position_weight.numel >= args.positions * args.width),
         "embedding: position_weight has {} elements, {} positions of width {}",
         args.position_weight.numel, args.positions, args.width);
+  check_rows(args.rows, args.vocab_size);
   if (stream.device() == DeviceKind::kCuda) {
-    CHECK(args.scale == 1.0f && !args.documents, "an embedding scale of {}, or documents, on a GPU",
-          args.scale);
+    CHECK(args.scale == 1.0f && !args.documents && args.rows.all == 0,
+          "an embedding scale of {}, documents, or a cut vocabulary, on a GPU", args.scale);
     return cuda::embedding_forward(stream, args);
   }
   stream.run("embedding_forward", [&stream, args] { cpu::embedding_forward(stream.team(), args); });
@@ -50,9 +56,10 @@ void embedding_backward(Stream& stream, const EmbeddingBackward& args) {
     check_tensor("embedding: d_position_weight", args.d_position_weight,
                  args.d_position_weight.dtype, args.position_rows * args.width);
   }
+  check_rows(args.rows, args.vocab_size);
   if (stream.device() == DeviceKind::kCuda) {
-    CHECK(args.scale == 1.0f && !args.documents, "an embedding scale of {}, or documents, on a GPU",
-          args.scale);
+    CHECK(args.scale == 1.0f && !args.documents && args.rows.all == 0,
+          "an embedding scale of {}, documents, or a cut vocabulary, on a GPU", args.scale);
     return cuda::embedding_backward(stream, args);
   }
   stream.run("embedding_backward",

@@ -9,12 +9,20 @@
 
 namespace sherd::kernels {
 
+/// Which ids the rows of a matrix over the vocabulary stand for, where it is cut over ranks: row i is id
+/// first + i. The other ids below `all` have their rows elsewhere. all 0: the rows are the vocabulary.
+struct VocabularyRows {
+  std::int64_t first = 0, all = 0;
+};
+
 /// y[t,:] = dropout(scale * token_weight[token[t],:] + position_weight[p,:]), p = t mod S, or t's
 /// position in its document.
 ///
 /// Shapes   tokens [B * S] i32, 0 <= token < V; token_weight [V, D]; position_weight [>= S, D] or
 ///          empty; y [B * S, D]. Element (t, d) of the dropout is first_element + t * D + d.
 /// Types    weights and y of one type (f32, bf16, f16); the sum is formed in f32.
+/// Cut      y[t,:] is zeros where token[t] has its row elsewhere: added up over the ranks that have
+///          all rows together, y has the bits of one rank's.
 struct EmbeddingForward {
   std::int64_t sequences = 0, positions = 0, width = 0, vocab_size = 0;  ///< B, S, D, V
   ConstTensor tokens, token_weight, position_weight;
@@ -22,6 +30,7 @@ struct EmbeddingForward {
   Tensor y;
   float scale = 1.0f;     ///< of tokens; a GPU takes 1 only
   Documents documents{};  ///< a GPU takes none
+  VocabularyRows rows{};  ///< of token_weight; a GPU takes all
 };
 void embedding_forward(Stream& stream, const EmbeddingForward& args);
 
@@ -31,7 +40,7 @@ void embedding_forward(Stream& stream, const EmbeddingForward& args);
 /// added).
 ///
 /// `add_to_token_gradient`: d_token_weight holds the head's contribution already (tied weights);
-/// one addition per element after the sum.
+/// one addition per element after the sum. Tokens whose row is elsewhere are left out.
 struct EmbeddingBackward {
   std::int64_t sequences = 0, positions = 0, width = 0, vocab_size = 0;
   std::int64_t position_rows = 0;  ///< rows of d_position_weight, >= S
@@ -42,6 +51,7 @@ struct EmbeddingBackward {
   Tensor workspace;  ///< embedding_backward_workspace_bytes
   float scale = 1.0f;
   Documents documents{};
+  VocabularyRows rows{};  ///< of d_token_weight; a GPU takes all
 };
 void embedding_backward(Stream& stream, const EmbeddingBackward& args);
 std::int64_t embedding_backward_workspace_bytes(std::int64_t tokens, std::int64_t vocab_size,

@@ -37,8 +37,8 @@ void write_dataset(hid_t where, const std::string& name, hid_t type,
   hdf5_checked(H5Dwrite(dataset, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data), "H5Dwrite");
 }
 
-void write_label(hid_t file, const ShardLabel& label) {
-  hdf5_write_integer(file, "format_version", kFormatVersion);
+void write_label(hid_t file, const ShardInfo& shard, const ShardLabel& label) {
+  hdf5_write_integer(file, "format_version", format_version(shard));
   hdf5_write_integer(file, "step", label.step);
   hdf5_write_integer(file, "shard", label.shard);
   hdf5_write_integer(file, "num_shards", label.num_shards);
@@ -70,13 +70,16 @@ void write_pieces(hid_t file, const ShardInfo& shard,
   const Hdf5Handle group = hdf5_group(file, "piece-table");
   for (const ShardDataset& dataset : shard.datasets) {
     std::vector<std::int64_t> table;
+    const bool has_bands = format_version(shard) > 1;
+    const std::size_t width = has_bands ? 6 : 4;
     for (const ShardPiece& piece : shard.pieces) {
       const sharding::StateTensor& tensor = tensors[static_cast<std::size_t>(piece.tensor)];
       if (tensor.kind != dataset.kind) continue;
       table.insert(table.end(),
                    {rows[tensor.name], piece.first_element, piece.count, piece.position});
+      if (has_bands) table.insert(table.end(), {piece.band.first, piece.band.columns});
     }
-    write_dataset(group, dataset.kind, H5T_STD_I64LE, {table.size() / 4, 4}, table.data());
+    write_dataset(group, dataset.kind, H5T_STD_I64LE, {table.size() / width, width}, table.data());
   }
 }
 
@@ -118,7 +121,7 @@ Hdf5Skeleton build_hdf5_skeleton(const ShardLabel& label, const ShardInfo& shard
     // From 1 byte on: a dataset of any size can be written directly.
     hdf5_checked(H5Pset_alignment(access, 1, kFileAlignment), "H5Pset_alignment");
     Hdf5Handle file(H5Fcreate("shard", H5F_ACC_TRUNC, file_list(), access), "H5Fcreate", H5Fclose);
-    write_label(file, label);
+    write_label(file, shard, label);
     write_pieces(file, shard, tensors);
     for (const ShardDataset& dataset : shard.datasets) {
       CHECK(dataset.numel > 0, "an empty dataset {}", dataset.kind);

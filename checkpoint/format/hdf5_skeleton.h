@@ -4,7 +4,8 @@
 ///                         kFileAlignment, allocated at once and never filled
 ///   /tensor-names         for people: names of the tensors that the shard has pieces of
 ///   /piece-table/<kind>   for people: a row per piece: row of /tensor-names, first element, count,
-///                         position in /<kind>
+///                         position in /<kind>; and first column, columns, where any piece is of
+///                         a band of columns
 ///   attributes            format_version, save_uuid, shard, num_shards, step
 ///
 /// No links, no filters, no variable lengths, no times: the same shard has the same bytes. bf16 is

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -77,8 +78,10 @@ void append_shard(std::string& text, const ShardInfo& shard) {
   text += "],\n\"pieces\":[";
   for (std::size_t i = 0; i < shard.pieces.size(); ++i) {
     const ShardPiece& piece = shard.pieces[i];
-    append(text, "{}[{},{},{},{}]", i ? "," : "", piece.tensor, piece.first_element, piece.count,
+    append(text, "{}[{},{},{},{}", i ? "," : "", piece.tensor, piece.first_element, piece.count,
            piece.position);
+    if (!piece.band.is_whole()) append(text, ",{},{}", piece.band.first, piece.band.columns);
+    text += "]";
   }
   text += "]}";
 }
@@ -139,19 +142,22 @@ ShardDataset read_dataset(const JsonNode& node) {
   return dataset;
 }
 
-ShardPiece read_piece(const JsonNode& node) {
-  if (node.size() != 4) {
-    node.refuse("isn't [tensor, first element, count, position]");
+ShardPiece read_piece(const JsonNode& node, int version) {
+  if (node.size() != 4 && (version < 2 || node.size() != 6)) {
+    node.refuse(version < 2 ? "isn't [tensor, first element, count, position]"
+                            : "isn't [tensor, first element, count, position], or this and "
+                              "[..., first column, columns]");
   }
   ShardPiece piece;
   piece.tensor = static_cast<int>(node.element(0).integer(0, kMaxTensors - 1));
   piece.first_element = node.element(1).integer(0);
   piece.count = node.element(2).integer(1);
   piece.position = node.element(3).integer(0);
+  if (node.size() == 6) piece.band = {node.element(4).integer(0), node.element(5).integer(1)};
   return piece;
 }
 
-ShardInfo read_shard(const JsonNode& node) {
+ShardInfo read_shard(const JsonNode& node, int version) {
   node.expect_members({"bytes", "metadata_checksum", "datasets", "pieces"});
   ShardInfo shard;
   shard.bytes = node.member("bytes").integer(1);
@@ -163,7 +169,7 @@ ShardInfo read_shard(const JsonNode& node) {
   const JsonNode pieces = node.member("pieces");
   shard.pieces.reserve(pieces.size());
   for (std::size_t i = 0; i < pieces.size(); ++i)
-    shard.pieces.push_back(read_piece(pieces.element(i)));
+    shard.pieces.push_back(read_piece(pieces.element(i), version));
   return shard;
 }
 
@@ -201,7 +207,7 @@ std::string read_uuid(const JsonNode& node) {
   return node.text();
 }
 
-Manifest read_manifest(const JsonNode& root) {
+Manifest read_manifest(const JsonNode& root, int version) {
   root.expect_members({"format", "version", "save_uuid", "step", "finite", "block_bytes", "global",
                        "tensors", "shards", "index", "checksum"});
   Manifest manifest;
@@ -223,7 +229,7 @@ Manifest read_manifest(const JsonNode& root) {
     shards.refuse(fmt::format("has {} entries; expected 1 to {}", shards.size(), kMaxShards));
   }
   for (std::size_t i = 0; i < shards.size(); ++i)
-    manifest.shards.push_back(read_shard(shards.element(i)));
+    manifest.shards.push_back(read_shard(shards.element(i), version));
   const JsonNode index = root.member("index");
   index.expect_members({"bytes", "checksum"});
   manifest.index_bytes = index.member("bytes").integer(1);
@@ -232,6 +238,18 @@ Manifest read_manifest(const JsonNode& root) {
 }
 
 }  // namespace
+
+int format_version(const ShardInfo& shard) {
+  const bool has_bands = std::any_of(shard.pieces.begin(), shard.pieces.end(),
+                                     [](const auto& piece) { return !piece.band.is_whole(); });
+  return has_bands ? 2 : 1;
+}
+
+int format_version(const Manifest& manifest) {
+  int version = 1;
+  for (const ShardInfo& shard : manifest.shards) version = std::max(version, format_version(shard));
+  return version;
+}
 
 std::string shard_name(int shard, int num_shards) {
   return fmt::format("shard-{:05}-of-{:05}.h5", shard, num_shards);
@@ -249,7 +267,7 @@ std::string shard_to_json(const ShardInfo& shard) {
 
 ShardInfo parse_shard(std::string_view text, const std::string& file) {
   const json parsed = parse_strict(text, file);
-  ShardInfo shard = read_shard(JsonNode(parsed, file));
+  ShardInfo shard = read_shard(JsonNode(parsed, file), kFormatVersion);
   check_shard_places(shard, file);
   return shard;
 }
@@ -259,7 +277,7 @@ std::string manifest_to_json(const Manifest& manifest) {
   std::string text(kHead);
   append(text,
          "{},\n\"save_uuid\":\"{}\",\"step\":{},\"finite\":true,\"block_bytes\":{},\n\"global\":",
-         kFormatVersion, manifest.save_uuid, manifest.step, kBlockBytes);
+         format_version(manifest), manifest.save_uuid, manifest.step, kBlockBytes);
   const json none = json::object();
   const json& global = manifest.global ? *manifest.global : none;
   CHECK(global.is_object(), "a checkpoint's global values are an object");
@@ -299,13 +317,13 @@ Manifest parse_manifest(std::string_view text, const std::string& file) {
   const json parsed = parse_strict(text, file);
   const JsonNode root(parsed, file);
   const std::int64_t version = root.member("version").integer(0);
-  if (version != kFormatVersion) {
-    throw DataError("{}: is of format version {}; this program reads version {}. {}", file, version,
-                    kFormatVersion,
+  if (version < 1 || version > kFormatVersion) {
+    throw DataError("{}: is of format version {}; this program reads versions 1 to {}. {}", file,
+                    version, kFormatVersion,
                     version > kFormatVersion ? "Use the newer program that wrote it."
                                              : "Nothing older was ever released.");
   }
-  Manifest manifest = read_manifest(root);
+  Manifest manifest = read_manifest(root, static_cast<int>(version));
   check_consistent(manifest, file);
   return manifest;
 }

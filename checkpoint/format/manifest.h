@@ -3,7 +3,8 @@
 /// It names every other file with its exact size and checksums, and for every element of every
 /// state tensor the one place where it stands. `parse_manifest` checks all of that before anything
 /// is allocated by a size it states; what it returns is consistent in itself:
-///   cover      the pieces of all shards cover every tensor exactly, no overlap and no hole
+///   cover      the pieces of all shards cover every tensor exactly, no overlap and no hole; a tensor's
+///              bands share its columns, and each is covered
 ///   places     datasets lie inside their files and don't overlap, pieces inside their datasets
 ///   names      file names follow from the shard's number; no path is ever taken from a file
 /// Format and its reasons: docs/checkpoint_format.md.
@@ -20,7 +21,9 @@
 
 namespace sherd::checkpoint {
 
-inline constexpr int kFormatVersion = 1;
+/// The newest version that is read. What is written is version 1 unless a piece is of a band of columns,
+/// which version 2 knows. Version 1 is read for ever.
+inline constexpr int kFormatVersion = 2;
 inline constexpr std::int64_t kBlockBytes = 4 << 20;  ///< of one checksum, and of one write
 inline constexpr std::int64_t kFileAlignment = 4096;  ///< of datasets in a shard, for direct writes
 
@@ -36,12 +39,13 @@ struct ShardDataset {
   std::int64_t bytes() const { return numel * static_cast<std::int64_t>(size_of(dtype)); }
 };
 
-/// A run of elements of one tensor inside the dataset of the tensor's kind.
+/// A run of elements of one tensor, or of a band of its columns, inside the dataset of the tensor's kind.
 struct ShardPiece {
-  int tensor = 0;  ///< index into Manifest::tensors
-  std::int64_t first_element = 0;
+  int tensor = 0;                  ///< index into Manifest::tensors
+  std::int64_t first_element = 0;  ///< of the band
   std::int64_t count = 0;
   std::int64_t position = 0;  ///< element of the dataset
+  sharding::Band band{};
 };
 
 struct ShardInfo {
@@ -62,6 +66,10 @@ struct Manifest {
   std::int64_t index_bytes = 0;   ///< of index.h5
   std::uint64_t index_checksum = 0;
 };
+
+/// What a shard, or a manifest, says of its format: 2 if any of its pieces is of a band.
+int format_version(const ShardInfo& shard);
+int format_version(const Manifest& manifest);
 
 std::string shard_name(int shard, int num_shards);   ///< shard-00003-of-00004.h5
 std::string step_directory_name(std::int64_t step);  ///< step-0000001200

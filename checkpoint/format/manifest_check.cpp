@@ -59,7 +59,15 @@ void check_pieces(const Manifest& manifest, std::size_t number, const std::strin
                         shard_label(manifest, number), next, label(tensor), name_of(tensor.dtype),
                         dataset.kind, name_of(dataset.dtype));
       }
-      const std::int64_t numel = tensor.numel();
+      const sharding::Band& band = piece.band;
+      const std::int64_t columns = tensor.shape.back();
+      if (!band.is_whole() && (band.first < 0 || band.columns < 1 || band.columns >= columns ||
+                               band.first > columns - band.columns)) {
+        throw DataError("{}: {}: piece {} is of columns [{}, +{}) of {}, which has {}", file,
+                        shard_label(manifest, number), next, band.first, band.columns,
+                        label(tensor), columns);
+      }
+      const std::int64_t numel = sharding::numel_of(tensor, band);
       if (piece.count < 1 || piece.first_element < 0 || piece.first_element > numel - piece.count) {
         throw DataError("{}: {}: piece {} is elements [{}, +{}) of {}, which has {}", file,
                         shard_label(manifest, number), next, piece.first_element, piece.count,
@@ -86,11 +94,13 @@ void check_pieces(const Manifest& manifest, std::size_t number, const std::strin
   }
 }
 
-// Sorted by tensor and first element, every piece must begin where the one before it ends.
+// Sorted by tensor, band and first element, every piece must begin where the one before it ends, and every
+// band where the one before it does.
 void check_cover(const Manifest& manifest, const std::string& file) {
   struct Run {
     int tensor;
     std::int64_t first, count;
+    sharding::Band band;
   };
   std::vector<Run> runs;
   std::size_t num_pieces = 0;
@@ -98,29 +108,49 @@ void check_cover(const Manifest& manifest, const std::string& file) {
   runs.reserve(num_pieces);
   for (const ShardInfo& shard : manifest.shards) {
     for (const ShardPiece& piece : shard.pieces) {
-      runs.push_back({piece.tensor, piece.first_element, piece.count});
+      runs.push_back({piece.tensor, piece.first_element, piece.count, piece.band});
     }
   }
   std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) {
-    return std::tie(a.tensor, a.first) < std::tie(b.tensor, b.first);
+    return std::tie(a.tensor, a.band.first, a.band.columns, a.first) <
+           std::tie(b.tensor, b.band.first, b.band.columns, b.first);
   });
   std::size_t next = 0;
   for (std::size_t t = 0; t < manifest.tensors.size(); ++t) {
-    std::int64_t covered = 0;
-    for (; next < runs.size() && runs[next].tensor == static_cast<int>(t); ++next) {
-      if (runs[next].first != covered) {
-        throw DataError("{}: elements [{}, {}) of {} stand in {}", file,
-                        std::min(covered, runs[next].first), std::max(covered, runs[next].first),
-                        label(manifest.tensors[t]),
-                        runs[next].first > covered ? "no shard" : "two pieces");
+    const StateTensor& tensor = manifest.tensors[t];
+    const auto is_of_tensor = [&] {
+      return next < runs.size() && runs[next].tensor == static_cast<int>(t);
+    };
+    std::int64_t columns = 0;  // covered by the bands before
+    do {
+      if (columns > 0 && !is_of_tensor()) {
+        throw DataError("{}: columns [{}, {}) of {} stand in no shard", file, columns,
+                        tensor.shape.back(), label(tensor));
       }
-      covered += runs[next].count;
-    }
-    const std::int64_t numel = manifest.tensors[t].numel();
-    if (covered != numel) {
-      throw DataError("{}: elements [{}, {}) of {} stand in no shard", file, covered, numel,
-                      label(manifest.tensors[t]));
-    }
+      const sharding::Band band = is_of_tensor() ? runs[next].band : sharding::Band{};
+      const std::string of = band.is_whole() ? label(tensor)
+                                             : fmt::format("{}, columns [{}, {})", label(tensor),
+                                                           band.first, band.first + band.columns);
+      if (band.first != columns) {
+        throw DataError("{}: columns [{}, {}) of {} stand in {}", file,
+                        std::min(columns, band.first), std::max(columns, band.first), label(tensor),
+                        band.first > columns ? "no shard" : "two pieces");
+      }
+      std::int64_t covered = 0;
+      for (; is_of_tensor() && runs[next].band == band; ++next) {
+        if (runs[next].first != covered) {
+          throw DataError("{}: elements [{}, {}) of {} stand in {}", file,
+                          std::min(covered, runs[next].first), std::max(covered, runs[next].first),
+                          of, runs[next].first > covered ? "no shard" : "two pieces");
+        }
+        covered += runs[next].count;
+      }
+      const std::int64_t numel = sharding::numel_of(tensor, band);
+      if (covered != numel) {
+        throw DataError("{}: elements [{}, {}) of {} stand in no shard", file, covered, numel, of);
+      }
+      columns += band.is_whole() ? tensor.shape.back() : band.columns;
+    } while (columns < tensor.shape.back() || is_of_tensor());
   }
 }
 

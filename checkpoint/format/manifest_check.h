@@ -1,7 +1,7 @@
 /// Is a manifest consistent in itself? The checks that `parse_manifest` makes of what it read, and
 /// `manifest_to_json` of what it is about to write.
 ///
-/// Cost     near-linear: one sort of all pieces. Memory: 24 bytes per piece.
+/// Cost     near-linear: one sort of all pieces. Memory: 40 bytes per piece.
 /// Errors   DataError that names `file` and the first thing that disagrees.
 #pragma once
 

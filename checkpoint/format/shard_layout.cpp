@@ -16,17 +16,21 @@ std::vector<sharding::StatePiece> sorted_pieces(const sharding::State& state) {
   for (const sharding::StatePiece& piece : state.pieces) {
     CHECK(piece.tensor >= 0 && piece.tensor < static_cast<int>(state.tensors.size()));
     const sharding::StateTensor& tensor = state.tensors[static_cast<std::size_t>(piece.tensor)];
-    CHECK(piece.first_element >= 0 && piece.count >= 0 &&
-              piece.first_element + piece.count <= tensor.numel(),
-          "piece [{}, +{}) of {}, which has {} elements", piece.first_element, piece.count,
-          tensor.name, tensor.numel());
+    CHECK(piece.band.first >= 0 && piece.band.first + piece.band.columns <= tensor.shape.back(),
+          "columns [{}, +{}) of {}", piece.band.first, piece.band.columns, tensor.name);
+    const std::int64_t numel = sharding::numel_of(tensor, piece.band);
+    CHECK(
+        piece.first_element >= 0 && piece.count >= 0 && piece.first_element + piece.count <= numel,
+        "piece [{}, +{}) of {}, which has {} elements", piece.first_element, piece.count,
+        tensor.name, numel);
     CHECK(piece.data.numel == piece.count && piece.data.dtype == tensor.dtype,
           "a piece of {} {} is {} x {} in memory, {} x {} by its words", tensor.kind, tensor.name,
           piece.data.numel, name_of(piece.data.dtype), piece.count, name_of(tensor.dtype));
     if (piece.count > 0) pieces.push_back(piece);
   }
   std::sort(pieces.begin(), pieces.end(), [](const auto& a, const auto& b) {
-    return std::tie(a.tensor, a.first_element) < std::tie(b.tensor, b.first_element);
+    return std::tie(a.tensor, a.band.first, a.first_element) <
+           std::tie(b.tensor, b.band.first, b.first_element);
   });
   return pieces;
 }
@@ -54,7 +58,8 @@ ShardLayout lay_out_shard(const sharding::State& state) {
       CHECK(dataset.numel == 0 || dataset.dtype == tensor.dtype, "{} is {} here, {} there", kind,
             name_of(dataset.dtype), name_of(tensor.dtype));
       dataset.dtype = tensor.dtype;
-      layout.info.pieces.push_back({piece.tensor, piece.first_element, piece.count, dataset.numel});
+      layout.info.pieces.push_back(
+          {piece.tensor, piece.first_element, piece.count, dataset.numel, piece.band});
       layout.sources.emplace_back(piece.data);
       dataset.numel += piece.count;
     }
@@ -72,7 +77,8 @@ std::string place_name(const ShardInfo& shard, const std::vector<sharding::State
       continue;
     }
     return fmt::format("{} of {}, element {}", kind, tensor.name,
-                       piece.first_element + element - piece.position);
+                       sharding::element_of_tensor(tensor, piece.band,
+                                                   piece.first_element + element - piece.position));
   }
   CHECK(false, "no piece has element {} of {}", element, kind);
 }

@@ -137,15 +137,13 @@ void write_data(const File& file, const Checkpoint& checkpoint, const Layout& la
   const auto memory = std::make_unique_for_overwrite<char[]>(static_cast<std::size_t>(bytes));
   BlockReader reader(checkpoint, {memory.get(), DType::kU8, bytes});
   ElementWriter writer(file, dtype);
-  const std::vector<StoredRun> runs = stored_runs(manifest);
+  const StoredElements elements(manifest);
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     const auto& tensor = manifest.tensors[static_cast<std::size_t>(numbers[i])];
     writer.begin(layout.offsets[i]);
-    auto run = std::lower_bound(runs.begin(), runs.end(), numbers[i],
-                                [](const StoredRun& r, int number) { return r.tensor < number; });
-    for (; run != runs.end() && run->tensor == numbers[i]; ++run) {
-      reader.each(*run, [&](std::string_view part) { writer.add(part, tensor.dtype); });
-    }
+    elements.visit(numbers[i], [&](const StoredRun& run) {
+      reader.each(run, [&](std::string_view part) { writer.add(part, tensor.dtype); });
+    });
     writer.flush();
   }
 }

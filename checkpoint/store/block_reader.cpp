@@ -4,6 +4,8 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <iterator>
+#include <limits>
 #include <tuple>
 
 #include "checkpoint/format/finite.h"
@@ -28,9 +30,26 @@ std::string describe(const Manifest& manifest, const ShardInfo& shard, const Sha
     const std::int64_t shift = piece.first_element - piece.position;
     text += fmt::format("{}{}/{}[{}, {})", num_named++ ? ", " : "", tensor.name, tensor.kind,
                         first + shift, last + shift);
+    if (!piece.band.is_whole()) {
+      text += fmt::format(" of columns [{}, {})", piece.band.first,
+                          piece.band.first + piece.band.columns);
+    }
   }
   if (num_tensors > kMostNamed) text += fmt::format(" and {} more", num_tensors - kMostNamed);
   return text;
+}
+
+std::tuple<int, std::int64_t, std::int64_t> place_in_order(const StoredRun& run) {
+  return {run.tensor, run.band.first, run.first_element};
+}
+
+// The elements of a run from `begin` on, before `end`.
+StoredRun part_of(const StoredRun& run, std::int64_t begin, std::int64_t end) {
+  StoredRun part = run;
+  part.first_element = begin;
+  part.count = std::min(end, run.first_element + run.count) - begin;
+  part.position = run.position + begin - run.first_element;
+  return part;
 }
 
 }  // namespace
@@ -39,11 +58,14 @@ std::int64_t in_order_buffer_bytes(const Manifest& manifest) {
   return kBlockBytes * std::min<std::int64_t>(std::ssize(manifest.shards), 64);
 }
 
-std::vector<StoredRun> stored_runs(const Manifest& manifest) {
-  std::vector<StoredRun> runs;
+StoredElements::StoredElements(const Manifest& manifest) {
+  for (const sharding::StateTensor& tensor : manifest.tensors) {
+    whole_.push_back({0, tensor.shape.back()});
+    numel_.push_back(tensor.numel());
+  }
   std::size_t num_pieces = 0;
   for (const ShardInfo& shard : manifest.shards) num_pieces += shard.pieces.size();
-  runs.reserve(num_pieces);
+  runs_.reserve(num_pieces);
   for (std::size_t s = 0; s < manifest.shards.size(); ++s) {
     // The manifest lists pieces dataset by dataset.
     std::size_t dataset = 0;
@@ -53,14 +75,70 @@ std::vector<StoredRun> stored_runs(const Manifest& manifest) {
              manifest.tensors[static_cast<std::size_t>(piece.tensor)].kind) {
         ++dataset;
       }
-      runs.push_back({piece.tensor, piece.first_element, piece.count, static_cast<int>(s),
-                      static_cast<int>(dataset), piece.position});
+      const auto& whole = whole_[static_cast<std::size_t>(piece.tensor)];
+      runs_.push_back({piece.tensor, piece.first_element, piece.count, static_cast<int>(s),
+                       static_cast<int>(dataset), piece.position,
+                       piece.band.is_whole() ? whole : piece.band});
     }
   }
-  std::sort(runs.begin(), runs.end(), [](const StoredRun& a, const StoredRun& b) {
-    return std::tie(a.tensor, a.first_element) < std::tie(b.tensor, b.first_element);
+  std::sort(runs_.begin(), runs_.end(), [](const StoredRun& a, const StoredRun& b) {
+    return place_in_order(a) < place_in_order(b);
   });
-  return runs;
+}
+
+std::span<const StoredRun> StoredElements::pieces(int tensor) const {
+  const auto begin =
+      std::lower_bound(runs_.begin(), runs_.end(), tensor,
+                       [](const StoredRun& run, int number) { return run.tensor < number; });
+  const auto end =
+      std::upper_bound(begin, runs_.end(), tensor,
+                       [](int number, const StoredRun& run) { return number < run.tensor; });
+  return {begin, end};
+}
+
+void StoredElements::visit(int tensor, const std::function<void(const StoredRun&)>& visit) const {
+  this->visit(tensor, {}, 0, numel_[static_cast<std::size_t>(tensor)], visit);
+}
+
+void StoredElements::visit(int tensor, const sharding::Band& band, std::int64_t first,
+                           std::int64_t count,
+                           const std::function<void(const StoredRun&)>& visit) const {
+  if (count == 0) return;
+  const sharding::Band wanted = band.is_whole() ? whole_[static_cast<std::size_t>(tensor)] : band;
+  const StoredRun* run =
+      &run_with(tensor, wanted.first + first % wanted.columns, first / wanted.columns);
+  if (run->band != wanted) return visit_rows(tensor, wanted, first, count, visit);
+  for (const std::int64_t end = first + count; first < end; ++run) {
+    visit(part_of(*run, first, end));
+    first = std::min(end, run->first_element + run->count);
+  }
+}
+
+void StoredElements::visit_rows(int tensor, const sharding::Band& band, std::int64_t first,
+                                std::int64_t count,
+                                const std::function<void(const StoredRun&)>& visit) const {
+  for (const std::int64_t end = first + count; first < end;) {
+    const std::int64_t row = first / band.columns, column = band.first + first % band.columns;
+    const StoredRun& run = run_with(tensor, column, row);
+    const std::int64_t element = row * run.band.columns + column - run.band.first;
+    const std::int64_t of_row =
+        std::min(band.first + band.columns, run.band.first + run.band.columns) - column;
+    const StoredRun part = part_of(run, element, element + std::min(of_row, end - first));
+    visit(part);
+    first += part.count;
+  }
+}
+
+// The run that has the element at a row and column of a tensor.
+const StoredRun& StoredElements::run_with(int tensor, std::int64_t column, std::int64_t row) const {
+  const auto last_before = [&](std::int64_t band_first, std::int64_t element) {
+    const auto next = std::upper_bound(
+        runs_.begin(), runs_.end(), std::tuple{tensor, band_first, element},
+        [](const auto& place, const StoredRun& run) { return place < place_in_order(run); });
+    return std::prev(next);
+  };
+  const sharding::Band band = last_before(column, std::numeric_limits<std::int64_t>::max())->band;
+  return *last_before(band.first, row * band.columns + column - band.first);
 }
 
 BlockReader::BlockReader(const Checkpoint& checkpoint, Tensor buffer)

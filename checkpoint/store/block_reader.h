@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,21 +19,47 @@
 
 namespace sherd::checkpoint {
 
-/// Elements of a tensor at the one place where they are stored.
+/// Elements of a band of a tensor's columns at the one place where they are stored.
 struct StoredRun {
-  int tensor = 0;  ///< index into Manifest::tensors
-  std::int64_t first_element = 0;
+  int tensor = 0;                  ///< index into Manifest::tensors
+  std::int64_t first_element = 0;  ///< of the band
   std::int64_t count = 0;
   int shard = 0;
   int dataset = 0;            ///< index into ShardInfo::datasets
   std::int64_t position = 0;  ///< element of the dataset
+  sharding::Band band{};      ///< its columns are counted even if they are all
 };
 
 /// Blocks that going through all tensors in order needs at once: one of each shard, up to 64.
 std::int64_t in_order_buffer_bytes(const Manifest& manifest);
 
-/// All pieces of a manifest, by tensor and then by first element: each tensor whole and in order.
-std::vector<StoredRun> stored_runs(const Manifest& manifest);
+/// Where all elements of a checkpoint stand.
+///
+/// Memory   56 bytes for each piece of the manifest.
+class StoredElements {
+ public:
+  explicit StoredElements(const Manifest& manifest);
+
+  /// Calls `visit` for what elements [first, first + count) of a band of a tensor consist of, in their
+  /// order: runs of elements that stand side by side in one shard. Where the tensor is stored in other bands,
+  /// these are parts of its rows.
+  void visit(int tensor, const sharding::Band& band, std::int64_t first, std::int64_t count,
+             const std::function<void(const StoredRun&)>& visit) const;
+  /// Of the whole tensor.
+  void visit(int tensor, const std::function<void(const StoredRun&)>& visit) const;
+
+  /// All pieces of one tensor, by band and then by first element.
+  std::span<const StoredRun> pieces(int tensor) const;
+
+ private:
+  void visit_rows(int tensor, const sharding::Band& band, std::int64_t first, std::int64_t count,
+                  const std::function<void(const StoredRun&)>& visit) const;
+  const StoredRun& run_with(int tensor, std::int64_t column, std::int64_t row) const;
+
+  std::vector<sharding::Band> whole_;  // by tensor: all of its columns
+  std::vector<std::int64_t> numel_;
+  std::vector<StoredRun> runs_;  // by tensor, band and first element
+};
 
 class BlockReader {
  public:

@@ -45,7 +45,11 @@ class Mapper {
     const std::string file = shard_name(run.shard, static_cast<int>(manifest_.shards.size()));
     const std::string path = "/" + dataset.kind;
     const Hdf5Handle source = simple_space({static_cast<hsize_t>(dataset.numel)});
-    for (const Box& box : boxes_of(tensor_.shape, run.first_element, run.count)) {
+    // A band is a tensor of fewer columns, which begins at one of the tensor's.
+    std::vector<std::int64_t> shape = tensor_.shape;
+    shape.back() = run.band.columns;
+    for (Box& box : boxes_of(shape, run.first_element, run.count)) {
+      box.start.back() += run.band.first;
       select(source, {run.position + box.first_element - run.first_element}, {box.numel});
       select(space_, box.start, box.count);
       hdf5_checked(H5Pset_virtual(list_, space_, file.c_str(), path.c_str(), source),
@@ -71,12 +75,12 @@ class Mapper {
 };
 
 void create_tensor(hid_t group, const Manifest& manifest, const sharding::StateTensor& tensor,
-                   const StoredRun* begin, const StoredRun* end) {
+                   std::span<const StoredRun> pieces) {
   const Hdf5Handle type = hdf5_element_type(tensor.dtype);
   const Hdf5Handle list = hdf5_timeless_list(H5P_DATASET_CREATE);
   set_nan_fill(list, type, tensor.dtype);
   Mapper mapper(manifest, tensor, list);
-  for (const StoredRun* run = begin; run != end; ++run) mapper.map(*run);
+  for (const StoredRun& piece : pieces) mapper.map(piece);
   hdf5_checked(H5Sselect_all(mapper.space()), "H5Sselect_all");
   Hdf5Handle dataset(
       H5Dcreate2(group, tensor.kind.c_str(), type, mapper.space(), H5P_DEFAULT, list, H5P_DEFAULT),
@@ -85,24 +89,18 @@ void create_tensor(hid_t group, const Manifest& manifest, const sharding::StateT
 }
 
 void create_tensors(hid_t file, const Manifest& manifest) {
-  const std::vector<StoredRun> runs = stored_runs(manifest);
+  const StoredElements elements(manifest);
   const Hdf5Handle root = hdf5_group(file, "tensors");
   // Kinds of one name share a group; the list may have all of one kind first.
   std::map<std::string_view, std::vector<int>> by_name;
   for (std::size_t i = 0; i < manifest.tensors.size(); ++i) {
     by_name[manifest.tensors[i].name].push_back(static_cast<int>(i));
   }
-  const auto first_run = [&runs](int tensor) {
-    return runs.data() +
-           (std::lower_bound(runs.begin(), runs.end(), tensor,
-                             [](const StoredRun& run, int number) { return run.tensor < number; }) -
-            runs.begin());
-  };
   for (const auto& [name, numbers] : by_name) {
     const Hdf5Handle group = hdf5_group(root, std::string(name));
     for (const int number : numbers) {
       create_tensor(group, manifest, manifest.tensors[static_cast<std::size_t>(number)],
-                    first_run(number), first_run(number + 1));
+                    elements.pieces(number));
     }
   }
 }
@@ -144,7 +142,7 @@ std::string build_hdf5_index(const Manifest& manifest) {
     const Hdf5Handle access(memory_access_list(memory), "H5Pcreate", H5Pclose);
     const Hdf5Handle creation = hdf5_timeless_list(H5P_FILE_CREATE);
     Hdf5Handle file(H5Fcreate("index", H5F_ACC_TRUNC, creation, access), "H5Fcreate", H5Fclose);
-    hdf5_write_integer(file, "format_version", kFormatVersion);
+    hdf5_write_integer(file, "format_version", format_version(manifest));
     hdf5_write_integer(file, "step", manifest.step);
     hdf5_write_text(file, "save_uuid", manifest.save_uuid);
     hdf5_write_text(file, "note",

@@ -8,7 +8,7 @@
 /// that it can't open as the fill value, without a word, and a damaged one as what it finds. So the
 /// fill is NaN, `sherd verify` is what tells, and nothing in Sherd ever reads this file.
 ///
-/// A range that doesn't begin or end with a row becomes several boxes of the tensor, at most
+/// A band of columns is mapped as the boxes of its rows. A range that doesn't begin or end with a row becomes several boxes of the tensor, at most
 /// 2 x dimensions - 1; each is a range of the shard's dataset.
 ///
 /// Cost     made in memory: about 100 bytes per box; some microseconds per box.

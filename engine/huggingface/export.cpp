@@ -29,7 +29,7 @@ constexpr std::int64_t kChunk = 1 << 18;  // elements
 class ParameterReader {
  public:
   ParameterReader(const Checkpoint& checkpoint, const std::vector<NamedShape>& parameters)
-      : runs_(stored_runs(checkpoint.manifest())),
+      : elements_(checkpoint.manifest()),
         bytes_(
             std::max(in_order_buffer_bytes(checkpoint.manifest()), 16 * checkpoint::kBlockBytes)),
         memory_(std::make_unique_for_overwrite<char[]>(static_cast<std::size_t>(bytes_))),
@@ -48,27 +48,16 @@ class ParameterReader {
 
   void read(int parameter, std::int64_t first, std::int64_t count, float* to) {
     const int number = numbers_[static_cast<std::size_t>(parameter)];
-    // The last run that begins at or before the first element.
-    auto run = std::upper_bound(runs_.begin(), runs_.end(), std::pair{number, first},
-                                [](const auto& key, const StoredRun& r) {
-                                  return key < std::pair{r.tensor, r.first_element};
-                                });
-    --run;
-    for (const std::int64_t end = first + count; first < end; ++run) {
-      StoredRun part = *run;
-      part.position += first - run->first_element;
-      part.first_element = first;
-      part.count = std::min(end, run->first_element + run->count) - first;
-      reader_.each(part, [&](std::string_view bytes) {
+    elements_.visit(number, {}, first, count, [&](const StoredRun& run) {
+      reader_.each(run, [&](std::string_view bytes) {
         std::memcpy(to, bytes.data(), bytes.size());
         to += bytes.size() / sizeof(float);
       });
-      first += part.count;
-    }
+    });
   }
 
  private:
-  std::vector<StoredRun> runs_;
+  checkpoint::StoredElements elements_;
   std::int64_t bytes_;
   std::unique_ptr<char[]> memory_;
   BlockReader reader_;

@@ -164,9 +164,12 @@ FolderWeights::Statistics FolderWeights::load(const sharding::State& wanted, Ten
     CHECK(tensor.dtype == DType::kF32, "{} {} from a folder", name_of(tensor.dtype), tensor.name);
     const auto number = static_cast<std::size_t>(numbers.at(tensor.name));
     auto* to = piece.data.as<float>();
-    for (std::int64_t at = 0; at < piece.count; at += kChunk) {
-      const std::int64_t first = piece.first_element + at;
-      const std::int64_t count = std::min(kChunk, piece.count - at);
+    const sharding::Band& band = piece.band;
+    for (std::int64_t at = 0, count = 0; at < piece.count; at += count) {
+      const std::int64_t element = piece.first_element + at;
+      const std::int64_t first = sharding::element_of_tensor(tensor, band, element);
+      count = std::min(kChunk, piece.count - at);
+      if (!band.is_whole()) count = std::min(count, band.columns - element % band.columns);
       const float* chunk = chunks.fill(sources[number], first, count);
       if (tied_head_ >= 0 && tensor.name == kEmbedding) {
         chunks.compare(map_.theirs[static_cast<std::size_t>(tied_head_)].name, first, count);

@@ -49,8 +49,8 @@ std::int64_t workspace_bytes(const ModelShape& shape, const kernels::ComputeDevi
 std::int64_t logits_chunk_tokens(const ModelShape& shape, DeviceKind device) {
   constexpr std::int64_t kMultiple = 64;
   const std::int64_t elements = shape.logits_chunk_elements * (device == DeviceKind::kCuda ? 8 : 1);
-  const std::int64_t fitting =
-      std::max<std::int64_t>(elements / shape.vocab_size / kMultiple * kMultiple, kMultiple);
+  const std::int64_t fitting = std::max<std::int64_t>(
+      elements / shape.whole_vocab_size() / kMultiple * kMultiple, kMultiple);
   // Chunks of one size: a short last one would be slower still.
   const std::int64_t chunks = (shape.tokens() + fitting - 1) / fitting;
   const std::int64_t even = (shape.tokens() + chunks - 1) / chunks;
@@ -191,6 +191,13 @@ void Activations::acquire_head(const ModelShape& shape, DeviceKind device, const
   chunk_tokens = logits_chunk_tokens(shape, device);
   logits_CV =
       acquire({"logits", Category::kLogits, shape.dtype, chunk_tokens * shape.vocab_size, kInHead});
+  if (!shape.part.is_cut()) return;
+  const auto numbers = [&](std::string name, std::int64_t per_token) {
+    return acquire(
+        {std::move(name), Category::kActivations, DType::kF32, chunk_tokens * per_token, kInHead});
+  };
+  loss_maxima_RC = numbers("loss.maxima", shape.part.degree);
+  loss_sums_2C = numbers("loss.sums", 2);
 }
 
 void Activations::acquire_scratch(const ModelShape& shape, const Acquire& acquire) {
@@ -203,6 +210,14 @@ void Activations::acquire_scratch(const ModelShape& shape, const Acquire& acquir
   if (shape.branch_gradients_differ()) d_branch_TD = scratch("d_branch", shape.width, kBackward);
   d_wide = scratch("d_wide", std::max(shape.qkv_width(), shape.up_width()), kBackward);
   d_narrow = scratch("d_narrow", std::max(shape.heads_width(), shape.ffn_width), kBackward);
+  if (shape.shares_kv_heads()) {
+    d_kv = acquire({"d_keys_and_values", Category::kActivations, DType::kF32,
+                    tokens * shape.kv_gradient_width(), kBackward});
+  }
+  if (shape.cuts_normalised_rows()) {
+    row_sums_4T =
+        acquire({"qk_row_sums", Category::kActivations, DType::kF32, 4 * tokens, kInBlocks});
+  }
   for (std::size_t i = 0; i < shape.num_rotary_tables(); ++i) {
     rotary_SK.push_back(
         acquire({i == 0 ? "rotary" : fmt::format("rotary.{}", i), Category::kWorkspace, DType::kF32,

@@ -23,6 +23,7 @@ void Transformer::project_backward(const Affine& parameters, const Affine& gradi
   } else if (const Tensor kept = (puts_off_->*waits).tensor(); kept.data != args.dy.data) {
     compute_.copy(args.dy.data, kept.data, args.dy.bytes());
   }
+  if (args.dy_of_copies) leave_own_share(args.dy_of_copies);
   kernels::linear_backward_input(compute_, {matmul, args.dy, parameters.weight, args.dx, args.add,
                                             activations_.workspace, args.gelu_input});
 }
@@ -135,6 +136,7 @@ void Transformer::leave_branch(std::int64_t block, SiteId norm, const BlockParam
                                const BlockParameters& gradients, const kernels::Dropout* next) {
   const BlockTensors kept = kept_of(block);
   const Tensor& d_residual_TD = activations_.d_residual_TD.tensor();
+  collectives_.sum("gradient of what a branch read", branch_TD());
   if (!shape_.norm_before()) {
     kernels::add(compute_, branch_TD(), d_residual_TD);
     if (next != nullptr) branch_gradient(*next);
@@ -224,8 +226,10 @@ void Transformer::attention_backward(std::int64_t block, const BlockParameters& 
   const std::int64_t heads_width = shape_.heads_width();
   const Tensor d_attended_TD =
       activations_.d_narrow.tensor().part(0, shape_.tokens() * heads_width);
-  const Tensor d_qkv_TE =
-      rows(puts_off_ ? puts_off_->d_qkv : activations_.d_wide, shape_.tokens(), shape_.qkv_width());
+  // A rank's own share of what copies have is made in place: the weight gradients need the whole.
+  const bool waits_there = puts_off_ != nullptr && !shape_.shares_kv_heads();
+  const Tensor d_qkv_TE = rows(waits_there ? puts_off_->d_qkv : activations_.d_wide,
+                               shape_.tokens(), shape_.qkv_width());
   if (shape_.recompute == Recompute::kSelective && shape_.norm_before()) {
     normalise(parameters[SiteId::kNorm1], kept.x_TD, kept[SiteId::kNorm1],
               kept[SiteId::kNorm1].output);
@@ -234,6 +238,7 @@ void Transformer::attention_backward(std::int64_t block, const BlockParameters& 
       projection_gradient(kept[SiteId::kAttentionNorm], parameters[SiteId::kAttentionNorm],
                           gradients[SiteId::kAttentionNorm]);
   const Tensor& attended_TD = kept[SiteId::kAttention].output;
+  const Tensor d_kv_TN = rows(activations_.d_kv, shape_.tokens(), shape_.kv_gradient_width());
   project_backward(parameters[SiteId::kAttentionOutput], gradients[SiteId::kAttentionOutput],
                    {attended_TD, d_out_TD, heads_width, shape_.width, d_attended_TD},
                    &WaitingBuffers::d_attention_output);
@@ -245,11 +250,14 @@ void Transformer::attention_backward(std::int64_t block, const BlockParameters& 
                                          .dropout = attention_dropout(pass, attention_site(block)),
                                          .dqkv = d_qkv_TE,
                                          .workspace = activations_.workspace,
-                                         .documents = pass.documents});
+                                         .documents = pass.documents,
+                                         .dkv = d_kv_TN});
+  if (d_kv_TN) add_up_key_values(d_qkv_TE);
   rotate(block, d_qkv_TE, true, pass);
   qk_norm_backward(kept, parameters, gradients, d_qkv_TE);
   InputGradient qkv{attention_input(kept), d_qkv_TE, shape_.width, shape_.qkv_width(), branch_TD()};
   qkv.add = shape_.block_form == BlockForm::kParallelOneNorm;  // to the MLP's
+  if (shape_.shares_kv_heads()) qkv.dy_of_copies = d_qkv_TE;
   project_backward(parameters[SiteId::kQkv], gradients[SiteId::kQkv], qkv, &WaitingBuffers::d_qkv);
 }
 
@@ -257,16 +265,21 @@ void Transformer::qk_norm_backward(const BlockTensors& kept, const BlockParamete
                                    const BlockParameters& gradients, const Tensor& d_qkv_TE) {
   if (shape_.qk_norm == QkNorm::kNone) return;
   const SiteTensors& site = kept[SiteId::kQueryNorm];
-  kernels::qk_norm_backward(compute_, {.shape = shape_.qk_norm_shape(),
-                                       .raw = site.output,
-                                       .mean = site.mean,
-                                       .rstd = site.statistic,
-                                       .query_weight = parameters[SiteId::kQueryNorm].weight,
-                                       .key_weight = parameters[SiteId::kKeyNorm].weight,
-                                       .dqkv = d_qkv_TE,
-                                       .d_query_weight = gradients[SiteId::kQueryNorm].weight,
-                                       .d_key_weight = gradients[SiteId::kKeyNorm].weight,
-                                       .workspace = activations_.workspace});
+  const kernels::QkNormBackward args{
+      .shape = shape_.qk_norm_shape(),
+      .raw = site.output,
+      .mean = site.mean,
+      .rstd = site.statistic,
+      .query_weight = parameters[SiteId::kQueryNorm].weight,
+      .key_weight = parameters[SiteId::kKeyNorm].weight,
+      .dqkv = d_qkv_TE,
+      .d_query_weight = gradients[SiteId::kQueryNorm].weight,
+      .d_key_weight = gradients[SiteId::kKeyNorm].weight,
+      .workspace = activations_.workspace,
+      .row_sums = rows(activations_.row_sums_4T, shape_.tokens(), 4)};
+  if (shape_.cuts_normalised_rows()) add_up_row_gradients(args);
+  kernels::qk_norm_backward(compute_, args);
+  if (shape_.part.is_cut() && shape_.qk_norm == QkNorm::kHead) add_up_norms_of_heads(gradients);
 }
 
 }  // namespace sherd::model

@@ -103,13 +103,16 @@ void Transformer::fill_attention(std::int64_t block, const BlockParameters& para
           qkv_TE);
   if (shape_.qk_norm != QkNorm::kNone) {
     const SiteTensors& site = kept[SiteId::kQueryNorm];
+    const RowSums whole = sums_of_normalised_rows(qkv_TE);
     kernels::qk_norm_forward(compute_, {.shape = shape_.qk_norm_shape(),
                                         .qkv = qkv_TE,
                                         .query_weight = parameters[SiteId::kQueryNorm].weight,
                                         .key_weight = parameters[SiteId::kKeyNorm].weight,
                                         .raw = site.output,
                                         .mean = site.mean,
-                                        .rstd = site.statistic});
+                                        .rstd = site.statistic,
+                                        .row_sums = whole.sums,
+                                        .row_squares = whole.squares});
   }
   rotate(block, qkv_TE, false, pass);
   if (shape_.cached_positions > 0) {
@@ -151,7 +154,10 @@ void Transformer::finish_branch(const Affine& projection, const Tensor& x, std::
                                 const Affine& norm, const SiteTensors& norm_site,
                                 const Tensor& branch_TD) {
   const Tensor& projected_TD = shape_.norm_behind() ? norm_site.output : branch_TD;
-  project(projection, x, inputs, shape_.width, projected_TD);
+  Affine own = projection;
+  if (!shape_.part.adds_biases_of_sums()) own.bias = {};
+  project(own, x, inputs, shape_.width, projected_TD);
+  collectives_.sum("branch", projected_TD);
   if (shape_.norm_behind()) normalise(norm, projected_TD, norm_site, branch_TD);
 }
 

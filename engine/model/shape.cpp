@@ -16,7 +16,9 @@ kernels::AttentionShape ModelShape::attention(std::int64_t block) const {
           .head_width = head_width(),
           .scale = static_cast<float>(attention_scale),
           .window = layer(block).window,
-          .softcap = static_cast<float>(attention_softcap)};
+          .softcap = static_cast<float>(attention_softcap),
+          .first_query_head = part.first_query_head,
+          .all_query_heads = part.all_query_heads};
 }
 
 kernels::AttentionShape ModelShape::cached_attention(std::int64_t block) const {
@@ -38,7 +40,9 @@ kernels::QkNormShape ModelShape::qk_norm_shape() const {
       .kv_heads = kv_heads,
       .head_width = head_width(),
       .eps = static_cast<float>(norm_eps),
-      .weight_offset = static_cast<float>(norm_offset)};
+      .weight_offset = static_cast<float>(norm_offset),
+      .all_query_heads = cuts_normalised_rows() ? part.all_query_heads : 0,
+      .all_kv_heads = cuts_normalised_rows() ? part.all_kv_heads : 0};
 }
 
 kernels::ActivationShape ModelShape::activation_shape() const {
@@ -46,6 +50,9 @@ kernels::ActivationShape ModelShape::activation_shape() const {
 }
 kernels::LogitsForm ModelShape::logits_form() const {
   return {static_cast<float>(logits_scale), static_cast<float>(logits_softcap)};
+}
+kernels::VocabularyRows ModelShape::vocabulary_rows() const {
+  return {part.first_token, part.all_tokens};
 }
 
 }  // namespace sherd::model

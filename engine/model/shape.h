@@ -18,6 +18,7 @@ struct AttentionShape;
 struct LogitsForm;
 struct NormShape;
 struct QkNormShape;
+struct VocabularyRows;
 }  // namespace sherd::kernels
 
 namespace sherd::model {
@@ -57,6 +58,20 @@ struct Biases {
 /// is kept, rounded: there it agrees with the others to that rounding.
 enum class Recompute { kNone, kSelective, kFull };
 
+/// Which part of a model a tensor rank holds (engine/model/tensor_cut.h): what it must know of the whole.
+struct TensorPart {
+  int degree = 1, rank = 0;
+  std::int64_t all_query_heads = 0, first_query_head = 0;
+  std::int64_t all_kv_heads = 0;
+  int kv_copies = 1, kv_copy = 0;  ///< ranks that hold its key/value heads, and which of them it is
+  std::int64_t all_tokens = 0, first_token = 0;  ///< of the vocabulary
+
+  bool is_cut() const { return degree > 1; }
+  /// The biases that are added to sums over ranks are added by this one.
+  bool adds_biases_of_sums() const { return rank == 0; }
+};
+
+/// Where matrices are cut over tensor ranks, the heads, feed-forward width and vocabulary are `part`'s.
 struct ModelShape {
   std::int64_t num_layers = 0;     ///< L
   std::int64_t width = 0;          ///< D
@@ -97,10 +112,12 @@ struct ModelShape {
   /// chunk of few tokens are slow, because the head's matrix is packed anew for each. A GPU takes 8
   /// times as many: each chunk reads and writes the head's whole weight gradient.
   std::int64_t logits_chunk_elements = 32 << 20;
+  TensorPart part{};
 
   std::int64_t tokens() const { return sequences * seq_length; }
   std::int64_t head_width() const { return head_size > 0 ? head_size : width / query_heads; }
   std::int64_t heads_width() const { return query_heads * head_width(); }
+  std::int64_t kv_gradient_width() const { return 2 * kv_heads * head_width(); }
   std::int64_t qkv_width() const { return (query_heads + 2 * kv_heads) * head_width(); }
   bool gated() const { return kernels::is_gated(activation); }
   /// The up projection's product takes GELU along; what `selective` computes again must have been
@@ -110,6 +127,11 @@ struct ModelShape {
   }
   std::int64_t up_width() const { return gated() ? 2 * ffn_width : ffn_width; }
   bool norm_bias() const { return biases.norm && norm == kernels::NormKind::kLayerNorm; }
+  /// A key/value head's gradient is that of its heads on several ranks.
+  bool shares_kv_heads() const { return part.kv_copies > 1; }
+  /// Rows that queries and keys are normalised by lie on several ranks.
+  bool cuts_normalised_rows() const { return part.is_cut() && qk_norm == QkNorm::kProjection; }
+  std::int64_t whole_vocab_size() const { return part.is_cut() ? part.all_tokens : vocab_size; }
   bool parallel() const { return block_form != BlockForm::kSequential; }
   bool norm_before() const { return norm_placement != NormPlacement::kPost; }
   bool norm_behind() const { return norm_placement != NormPlacement::kPre; }
@@ -139,6 +161,7 @@ struct ModelShape {
   kernels::QkNormShape qk_norm_shape() const;
   kernels::ActivationShape activation_shape() const;
   kernels::LogitsForm logits_form() const;
+  kernels::VocabularyRows vocabulary_rows() const;
 };
 
 }  // namespace sherd::model

@@ -15,17 +15,21 @@
 namespace sherd::model {
 
 Transformer::Transformer(const ModelShape& shape, Allocator& memory, Stream& compute,
-                         const ModelPart* part)
+                         Collectives& collectives, const ModelPart* part)
     : shape_(shape),
       planned_sequences_(shape.sequences),
       planned_seq_length_(shape.seq_length),
       compute_(compute),
+      collectives_(collectives),
       activations_(
           shape, kernels::compute_device(compute),
           [&](const BufferSpec& spec) { return memory.acquire(spec); }, part),
       residuals_(static_cast<std::size_t>(shape.num_layers) + 1),
       kept_(static_cast<std::size_t>(shape.num_layers)),
       waiting_(static_cast<std::size_t>(shape.num_layers)) {
+  if (shape.part.is_cut() && compute.device() == DeviceKind::kCuda) {
+    throw UsageError("a model can't be cut over tensor ranks on GPUs yet; use CPUs or other axes.");
+  }
   if (!part) {
     std::iota(residuals_.begin(), residuals_.end(), 0);
     if (shape.recompute != Recompute::kFull) std::iota(kept_.begin(), kept_.end(), 0);
@@ -63,8 +67,9 @@ kernels::Dropout Transformer::dropout(const Pass& pass, std::uint32_t site) cons
 
 kernels::Dropout Transformer::attention_dropout(const Pass& pass, std::uint32_t site) const {
   kernels::Dropout dropout = this->dropout(pass, site);
-  dropout.first_element =
-      pass.first_row * shape_.query_heads * shape_.seq_length * shape_.seq_length;
+  const std::int64_t heads =
+      shape_.part.is_cut() ? shape_.part.all_query_heads : shape_.query_heads;
+  dropout.first_element = pass.first_row * heads * shape_.seq_length * shape_.seq_length;
   return dropout;
 }
 
@@ -74,6 +79,7 @@ void Transformer::embed(const EmbeddingParameters& parameters, const Pass& pass)
     const std::int64_t before = pass.first_position * shape_.width;
     position_weight = position_weight.part(before, position_weight.numel - before);
   }
+  const Tensor x_TD = residual_TD(0);
   kernels::embedding_forward(compute_, {.sequences = shape_.sequences,
                                         .positions = shape_.seq_length,
                                         .width = shape_.width,
@@ -82,9 +88,11 @@ void Transformer::embed(const EmbeddingParameters& parameters, const Pass& pass)
                                         .token_weight = parameters.token_weight,
                                         .position_weight = position_weight,
                                         .dropout = dropout(pass, embedding_site()),
-                                        .y = residual_TD(0),
+                                        .y = x_TD,
                                         .scale = static_cast<float>(shape_.embedding_scale),
-                                        .documents = pass.documents});
+                                        .documents = pass.documents,
+                                        .rows = shape_.vocabulary_rows()});
+  collectives_.sum("embedding", x_TD);
 }
 
 void Transformer::embed_backward(const EmbeddingParameters& gradients, const Pass& pass,
@@ -102,7 +110,8 @@ void Transformer::embed_backward(const EmbeddingParameters& gradients, const Pas
                                          .add_to_token_gradient = add_to_head,
                                          .workspace = activations_.workspace,
                                          .scale = static_cast<float>(shape_.embedding_scale),
-                                         .documents = pass.documents});
+                                         .documents = pass.documents,
+                                         .rows = shape_.vocabulary_rows()});
 }
 
 void Transformer::final_norm(const HeadParameters& parameters) {
@@ -122,14 +131,21 @@ void Transformer::head_evaluate(const HeadParameters& parameters, const Pass& pa
                                        {},
                                        logits_CV,
                                        activations_.workspace});
-    kernels::cross_entropy(compute_, {.tokens = tokens,
-                                      .vocab_size = shape_.vocab_size,
-                                      .logits = logits_CV,
-                                      .targets = pass.targets.part(first, tokens),
-                                      .losses = losses().part(first, tokens),
-                                      .gradient = false,
-                                      .form = shape_.logits_form()});
+    chunk_losses(pass, first, tokens, logits_CV, false);
   }
+}
+
+void Transformer::chunk_losses(const Pass& pass, std::int64_t first, std::int64_t tokens,
+                               const Tensor& logits_CV, bool gradient) {
+  if (shape_.part.is_cut()) return cut_losses(pass, first, tokens, logits_CV, gradient);
+  kernels::cross_entropy(compute_, {.tokens = tokens,
+                                    .vocab_size = shape_.vocab_size,
+                                    .logits = logits_CV,
+                                    .targets = pass.targets.part(first, tokens),
+                                    .losses = losses().part(first, tokens),
+                                    .gradient = gradient,
+                                    .grad_scale = pass.gradient_scale,
+                                    .form = shape_.logits_form()});
 }
 
 void Transformer::head_train(const HeadParameters& parameters, const HeadParameters& gradients,
@@ -143,14 +159,7 @@ void Transformer::head_train(const HeadParameters& parameters, const HeadParamet
     const Tensor normed_CD = normed_TD.part(first * shape_.width, tokens * shape_.width);
     kernels::linear_forward(
         compute_, {matmul, normed_CD, parameters.weight, {}, logits_CV, activations_.workspace});
-    kernels::cross_entropy(compute_, {.tokens = tokens,
-                                      .vocab_size = shape_.vocab_size,
-                                      .logits = logits_CV,
-                                      .targets = pass.targets.part(first, tokens),
-                                      .losses = losses().part(first, tokens),
-                                      .gradient = true,
-                                      .grad_scale = pass.gradient_scale,
-                                      .form = shape_.logits_form()});
+    chunk_losses(pass, first, tokens, logits_CV, true);
     kernels::linear_backward_weight(compute_, {.shape = matmul,
                                                .dy = logits_CV,
                                                .x = normed_CD,
@@ -163,6 +172,7 @@ void Transformer::head_train(const HeadParameters& parameters, const HeadParamet
         compute_, {matmul, logits_CV, parameters.weight, normed_CD, false, activations_.workspace});
   }
   const SiteTensors site = activations_.final_norm(shape_);
+  collectives_.sum("gradient of the head's input", site.output);
   kernels::norm_backward(compute_, {.shape = shape_.norm_shape(),
                                     .residual = residual_TD(shape_.num_layers),
                                     .mean = site.mean,
@@ -180,6 +190,8 @@ void Transformer::head_train(const HeadParameters& parameters, const HeadParamet
 
 Tensor Transformer::logits(const HeadParameters& parameters, std::int64_t first,
                            std::int64_t count) {
+  CHECK(!shape_.part.is_cut(), "logits of {} of {} tokens", shape_.vocab_size,
+        shape_.whole_vocab_size());
   final_norm(parameters);
   const Tensor logits_CV = activations_.logits_CV.tensor().part(0, count * shape_.vocab_size);
   kernels::linear_forward(compute_, {{count, shape_.width, shape_.vocab_size},

@@ -12,6 +12,9 @@
 /// Other forms of the block are data (engine/model/shape.h): norms behind the branches instead or as
 /// well; branches side by side; norms of queries and keys; windows and rotary tables by layer.
 ///
+/// Where matrices are cut over tensor ranks (engine/model/tensor_cut.h), the shape is one rank's and
+/// `collectives` adds up what the ranks have parts of; the equations stay the same.
+///
 /// Head and loss run forward and backward in one call, chunk by chunk of tokens: a chunk of logits
 /// is turned into its gradient in place and used up before the next one is computed.
 ///
@@ -23,10 +26,15 @@
 #include <span>
 
 #include "engine/model/activations.h"
+#include "engine/model/collectives.h"
 #include "engine/model/parameters.h"
 #include "engine/model/part.h"
 #include "engine/model/pass.h"
 #include "kernels/dropout.h"
+
+namespace sherd::kernels {
+struct QkNormBackward;
+}
 
 namespace sherd::model {
 
@@ -34,7 +42,7 @@ class Transformer {
  public:
   /// `part`: null for a whole model with one micro-batch at a time.
   Transformer(const ModelShape& shape, Allocator& memory, Stream& compute,
-              const ModelPart* part = nullptr);
+              Collectives& collectives = no_collectives(), const ModelPart* part = nullptr);
 
   const ModelShape& shape() const { return shape_; }
 
@@ -92,6 +100,9 @@ class Transformer {
   kernels::Dropout dropout(const Pass& pass, std::uint32_t site) const;
   kernels::Dropout attention_dropout(const Pass& pass, std::uint32_t site) const;
   void final_norm(const HeadParameters& parameters);
+  /// Losses of the tokens [first, first + tokens); with `gradient` their logits become their gradients.
+  void chunk_losses(const Pass& pass, std::int64_t first, std::int64_t tokens,
+                    const Tensor& logits_CV, bool gradient);
   /// What a projection's backward reads and writes: gradients of its parameters, and of its input.
   struct InputGradient {
     ConstTensor x, dy;
@@ -99,6 +110,7 @@ class Transformer {
     Tensor dx;
     bool add = false;  ///< to dx
     ConstTensor gelu_input{};
+    Tensor dy_of_copies{};  ///< dy, where several ranks have the same of keys and values
   };
 
   void project(const Affine& affine, const Tensor& x, std::int64_t inputs, std::int64_t outputs,
@@ -144,12 +156,25 @@ class Transformer {
   BlockTensors kept_of(std::int64_t block) const {
     return activations_.block(kept_[static_cast<std::size_t>(block)], residual_TD(block), shape_);
   }
+  // What a model that is cut over tensor ranks does beside (cut_model.cpp).
+  void cut_losses(const Pass& pass, std::int64_t first, std::int64_t tokens,
+                  const Tensor& logits_CV, bool gradient);
+  struct RowSums {
+    ConstTensor sums, squares;
+  };
+  RowSums sums_of_normalised_rows(const Tensor& qkv_TE);
+  void add_up_key_values(const Tensor& d_qkv_TE);
+  void leave_own_share(const Tensor& d_qkv_TE);
+  void add_up_row_gradients(const kernels::QkNormBackward& args);
+  void add_up_norms_of_heads(const BlockParameters& gradients);
+
   Tensor branch_TD() const { return rows(activations_.branch_TD, shape_.tokens(), shape_.width); }
   Tensor d_branch_TD() const;
 
   ModelShape shape_;
   std::int64_t planned_sequences_, planned_seq_length_;
   Stream& compute_;
+  Collectives& collectives_;
   Activations activations_;
   std::vector<int> residuals_;  // L + 1
   Tensor output_TD_;

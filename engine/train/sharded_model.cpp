@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <span>
 
-#include "engine/model/rng_sites.h"
+#include "engine/model/initial_values.h"
 #include "engine/model/transformer.h"
 #include "engine/train/pipeline.h"
 #include "engine/train/sharding_plan.h"
@@ -21,19 +21,14 @@ std::vector<sharding::UnitState> make_units(const TrainingOptions& options,
   return units;
 }
 
-// An element's initial value depends on (seed, parameter, its index) alone.
 void fill_initial_values(const sharding::UnitState& unit, Stream& stream, std::uint64_t seed) {
   for (const int slice_index : unit.updated_slices()) {
     const Tensor slice = unit.fp32_slice(slice_index);
     for (const sharding::Piece& piece : unit.layout().pieces(slice_index)) {
       const ParameterSpec& parameter = unit.spec().parameters[piece.parameter];
-      const Tensor out = slice.part(piece.position, piece.count);
-      if (parameter.initial.stddev == 0.0f) {
-        kernels::fill_constant(stream, out, parameter.initial.mean);
-      } else {
-        kernels::fill_normal(stream, out, model::initial_value_address(seed, parameter.index),
-                             piece.first_element, parameter.initial.mean, parameter.initial.stddev);
-      }
+      const std::vector<Box> held = model::whole_box(parameter);
+      model::fill_initial_values(stream, seed, parameter, held, held[0].num_columns,
+                                 piece.first_element, slice.part(piece.position, piece.count));
     }
   }
 }

@@ -21,7 +21,12 @@ void embed(ThreadTeam& team, const EmbeddingForward& args) {
   const auto* positions_T = args.documents.positions.as<std::int32_t>();
   T* y_TD = args.y.as<T>();
   parallel_rows(team, args.sequences * args.positions, D, [&](std::int64_t t) {
-    const T* token_D = token_weight_VD + checked_token(tokens_T[t], args.vocab_size) * D;
+    const std::int64_t row = row_of_token(args.rows, args.vocab_size, tokens_T[t]);
+    if (row < 0) {
+      std::fill_n(y_TD + t * D, D, T{});
+      return;
+    }
+    const T* token_D = token_weight_VD + row * D;
     for_each_block(0, D, [&](std::int64_t d, int count) {
       BlockScratch token_scratch, position_scratch, y_scratch;
       const float* token = load_block(token_D + d, count, token_scratch);
@@ -54,20 +59,28 @@ void add_masked(const EmbeddingBackward& args, std::int64_t t, std::int64_t d, i
   for (int i = 0; i < count; ++i) sum[i] += dy[i];
 }
 
-// The positions t in the order of their tokens, those of one token in their own order: a counting
-// sort. `workspace` holds V + 1 counts, then the result.
-const std::int32_t* order_by_token(const EmbeddingBackward& args) {
+// The positions t in the order of their tokens' rows, those of one row in their own order.
+struct TokenOrder {
+  const std::int32_t* position;
+  std::int64_t count;  // T, or fewer where some tokens' rows are elsewhere
+};
+
+// A counting sort. `workspace` holds V + 1 counts, then the result.
+TokenOrder order_by_token(const EmbeddingBackward& args) {
   const std::int64_t T = args.sequences * args.positions, V = args.vocab_size;
   const auto* tokens_T = args.tokens.as<std::int32_t>();
   auto* next_V = static_cast<std::int32_t*>(args.workspace.data);
   std::int32_t* order_T = next_V + V + 1;
   std::fill_n(next_V, V + 1, 0);
-  for (std::int64_t t = 0; t < T; ++t) ++next_V[checked_token(tokens_T[t], V) + 1];
+  const auto row_of = [&](std::int64_t t) { return row_of_token(args.rows, V, tokens_T[t]); };
+  for (std::int64_t t = 0; t < T; ++t) {
+    if (row_of(t) >= 0) ++next_V[row_of(t) + 1];
+  }
   for (std::int64_t v = 0; v < V; ++v) next_V[v + 1] += next_V[v];
   for (std::int64_t t = 0; t < T; ++t) {
-    order_T[next_V[tokens_T[t]]++] = static_cast<std::int32_t>(t);
+    if (row_of(t) >= 0) order_T[next_V[row_of(t)]++] = static_cast<std::int32_t>(t);
   }
-  return order_T;
+  return {order_T, next_V[V]};
 }
 
 void set_zero(ThreadTeam& team, const Tensor& x) {
@@ -83,21 +96,21 @@ void set_zero(ThreadTeam& team, const Tensor& x) {
 template <class T, class G>
 void sum_by_token(ThreadTeam& team, const EmbeddingBackward& args) {
   constexpr std::int64_t kColumns = 64;
-  const std::int64_t num_tokens = args.sequences * args.positions, D = args.width;
+  const std::int64_t D = args.width;
   const auto* tokens_T = args.tokens.as<std::int32_t>();
-  const std::int32_t* order_T = order_by_token(args);
+  const TokenOrder order = order_by_token(args);
   if (!args.add_to_token_gradient) set_zero(team, args.d_token_weight);
   team.parallel_for((D + kColumns - 1) / kColumns, [&](std::int64_t task, int) {
     const std::int64_t d = task * kColumns;
     const int count = static_cast<int>(std::min(kColumns, D - d));
-    for (std::int64_t i = 0; i < num_tokens;) {
-      const std::int64_t token = tokens_T[order_T[i]];
+    for (std::int64_t i = 0; i < order.count;) {
+      const std::int32_t token = tokens_T[order.position[i]];
       float sum[kColumns] = {};
-      for (; i < num_tokens && tokens_T[order_T[i]] == token; ++i) {
-        add_masked<T>(args, order_T[i], d, count, sum);
+      for (; i < order.count && tokens_T[order.position[i]] == token; ++i) {
+        add_masked<T>(args, order.position[i], d, count, sum);
       }
       for (int c = 0; c < count; ++c) sum[c] *= args.scale;
-      G* gradient = args.d_token_weight.as<G>() + token * D + d;
+      G* gradient = args.d_token_weight.as<G>() + (token - args.rows.first) * D + d;
       if (args.add_to_token_gradient) {
         add_narrowed(sum, gradient, count);
       } else {

@@ -11,6 +11,13 @@ inline std::int64_t checked_token(std::int32_t token, std::int64_t vocab_size) {
   return token;
 }
 
+/// The row of `token` among `num_rows`; -1: it is elsewhere.
+inline std::int64_t row_of_token(const VocabularyRows& rows, std::int64_t num_rows,
+                                 std::int32_t token) {
+  const std::int64_t row = checked_token(token, rows.all > 0 ? rows.all : num_rows) - rows.first;
+  return row >= 0 && row < num_rows ? row : -1;
+}
+
 void embedding_forward(ThreadTeam& team, const EmbeddingForward& args);
 void embedding_backward(ThreadTeam& team, const EmbeddingBackward& args);
 std::int64_t embedding_backward_workspace_bytes(std::int64_t tokens, std::int64_t vocab_size);

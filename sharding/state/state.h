@@ -27,12 +27,34 @@ struct StateTensor {
   bool operator==(const StateTensor&) const = default;
 };
 
-/// Consecutive elements of one tensor in this rank's memory.
+/// Neighbouring columns of a tensor, whose last dimension is seen as its columns and all others as rows. The
+/// elements of a band are numbered row-major, as if it were a tensor of its own.
+struct Band {
+  std::int64_t first = 0, columns = 0;  ///< columns 0: all of them
+
+  bool is_whole() const { return columns == 0; }
+  bool operator==(const Band&) const = default;
+};
+
+/// How many elements a band of a tensor has.
+inline std::int64_t numel_of(const StateTensor& tensor, const Band& band) {
+  return band.is_whole() ? tensor.numel() : tensor.numel() / tensor.shape.back() * band.columns;
+}
+
+/// Which element of the tensor is element `element` of a band.
+inline std::int64_t element_of_tensor(const StateTensor& tensor, const Band& band,
+                                      std::int64_t element) {
+  if (band.is_whole()) return element;
+  return element / band.columns * tensor.shape.back() + band.first + element % band.columns;
+}
+
+/// Consecutive elements of one tensor, or of a band of it, in this rank's memory.
 struct StatePiece {
-  int tensor = 0;  ///< index into State::tensors
-  std::int64_t first_element = 0;
+  int tensor = 0;                  ///< index into State::tensors
+  std::int64_t first_element = 0;  ///< of the band
   std::int64_t count = 0;
   Tensor data;  ///< [count], of the tensor's type
+  Band band{};
 };
 
 /// Copies bytes from or to the memory of a rank's state and returns when they are there. Empty: it

@@ -289,5 +289,88 @@ TEST(AttentionOracle, GradientsAreCentralDifferences) {
   }
 }
 
+// Query heads [first, first + count) of six, and the key/value heads that they read, as a model of their own.
+struct SomeHeads {
+  AttentionShape shape;
+  std::vector<std::int64_t> columns;  // of the whole's packed rows
+};
+
+SomeHeads some_heads(const AttentionShape& whole, std::int64_t first, std::int64_t count) {
+  const std::int64_t group = whole.query_heads / whole.kv_heads, K = whole.head_width;
+  const std::int64_t first_kv = first / group;
+  SomeHeads heads{whole, {}};
+  heads.shape.query_heads = count;
+  heads.shape.kv_heads = (first + count - 1) / group - first_kv + 1;
+  heads.shape.first_query_head = first;
+  heads.shape.all_query_heads = whole.query_heads;
+  const auto add = [&](std::int64_t head, std::int64_t heads_count) {
+    for (std::int64_t i = 0; i < heads_count * K; ++i) heads.columns.push_back(head * K + i);
+  };
+  add(first, count);
+  add(whole.query_heads + first_kv, heads.shape.kv_heads);
+  add(whole.query_heads + whole.kv_heads + first_kv, heads.shape.kv_heads);
+  return heads;
+}
+
+Values columns_of(const Values& rows, std::int64_t width,
+                  const std::vector<std::int64_t>& columns) {
+  Values own;
+  for (std::size_t row = 0; row < rows.size(); row += static_cast<std::size_t>(width)) {
+    for (const std::int64_t column : columns)
+      own.push_back(rows[row + static_cast<std::size_t>(column)]);
+  }
+  return own;
+}
+
+TEST_P(Attention, OfSomeOfAModelsHeadsHasTheirBitsAmongAllUnderDropout) {
+  const AttentionShape whole{2, 67, 6, 3, 8};
+  const std::int64_t K = whole.head_width, width = whole.packed_width();
+  const OwnedTensor qkv(GetParam(), test::random_values(whole.tokens() * width, 1));
+  const OwnedTensor dout(GetParam(), test::random_values(out_numel(whole), 2));
+  Dropout dropout = kDropout;
+  dropout.first_element = 5 * 6 * 67 * 67;
+  const auto stream = test::compute_stream();
+  const Outputs all = both_ways(*stream, whole, qkv, dout, dropout);
+  for (std::int64_t first = 0; first < 6; first += 2) {
+    const SomeHeads heads = some_heads(whole, first, 2);
+    std::vector<std::int64_t> outputs;
+    for (std::int64_t i = 0; i < 2 * K; ++i) outputs.push_back(first * K + i);
+    const OwnedTensor own_qkv(GetParam(), columns_of(qkv.values(), width, heads.columns));
+    const OwnedTensor own_dout(GetParam(), columns_of(dout.values(), 6 * K, outputs));
+    const Outputs own = both_ways(*stream, heads.shape, own_qkv, own_dout, dropout);
+    EXPECT_EQ(own[kOut].values(), columns_of(all[kOut].values(), 6 * K, outputs));
+    EXPECT_EQ(own[kDqkv].values(), columns_of(all[kDqkv].values(), width, heads.columns));
+  }
+}
+
+// One key/value head for two ranks: what they add up is what was rounded last.
+TEST_P(Attention, GivesGradientsOfKeysAndValuesUnroundedWhereOthersAddToThem) {
+  const AttentionShape shape{2, 67, 4, 2, 8};
+  const std::int64_t width = shape.packed_width(), kv = 2 * shape.kv_heads * shape.head_width;
+  const OwnedTensor qkv(GetParam(), test::random_values(shape.tokens() * width, 1));
+  const OwnedTensor dout(GetParam(), test::random_values(out_numel(shape), 2));
+  const auto stream = test::compute_stream();
+  const Outputs whole = both_ways(*stream, shape, qkv, dout, kDropout);
+  OwnedTensor dqkv(GetParam(), shape.tokens() * width), dkv(DType::kF32, shape.tokens() * kv);
+  OwnedTensor workspace = scratch(*stream, shape, GetParam());
+  attention_backward(*stream, {.shape = shape,
+                               .qkv = qkv,
+                               .out = whole[kOut],
+                               .lse = whole[kLse],
+                               .dout = dout,
+                               .dropout = kDropout,
+                               .dqkv = dqkv,
+                               .workspace = workspace,
+                               .dkv = dkv});
+  std::vector<std::int64_t> queries, keys_and_values;
+  for (std::int64_t i = 0; i < width; ++i)
+    (i < width - kv ? queries : keys_and_values).push_back(i);
+  EXPECT_EQ(columns_of(dqkv.values(), width, queries),
+            columns_of(whole[kDqkv].values(), width, queries));
+  EXPECT_EQ(test::rounded(GetParam(), dkv.values()),
+            columns_of(whole[kDqkv].values(), width, keys_and_values));
+  EXPECT_EQ(dkv.values() == test::rounded(GetParam(), dkv.values()), GetParam() == DType::kF32);
+}
+
 }  // namespace
 }  // namespace sherd::kernels

@@ -84,6 +84,126 @@ TEST_P(QkNorm, BothDirectionsMatchTheOracleOnAnyNumberOfThreadsAndLeaveValuesAlo
   }
 }
 
+// What R ranks have of rows of projections: as many query heads each, and key/value heads.
+std::vector<std::int64_t> columns_of_rank(const QkNormShape& whole, int num_ranks, int rank) {
+  const std::int64_t H = whole.query_heads / num_ranks, G = whole.kv_heads / num_ranks;
+  std::vector<std::int64_t> columns;
+  const auto add = [&](std::int64_t head, std::int64_t heads) {
+    for (std::int64_t i = 0; i < heads * whole.head_width; ++i) {
+      columns.push_back(head * whole.head_width + i);
+    }
+  };
+  add(rank * H, H);
+  add(whole.query_heads + rank * G, G);
+  add(whole.query_heads + whole.kv_heads + rank * G, G);
+  return columns;
+}
+
+// Calls `part(rank, sums)` for each rank and returns what the ranks' sums come to.
+OwnedTensor added_up(int num_ranks, std::int64_t count,
+                     const std::function<void(std::size_t, Tensor)>& part) {
+  Values total(static_cast<std::size_t>(count));
+  for (std::size_t r = 0; r < static_cast<std::size_t>(num_ranks); ++r) {
+    OwnedTensor sums(DType::kF32, count);
+    part(r, sums);
+    const Values own = sums.values();
+    for (std::size_t i = 0; i < total.size(); ++i) total[i] += own[i];
+  }
+  return {DType::kF32, total};
+}
+
+TEST_P(QkNorm, OfRowsThatRanksHavePartsOfMatchesTheOracleOfWholeRows) {
+  constexpr int kRanks = 3;
+  for (const NormKind kind : {NormKind::kRmsNorm, NormKind::kLayerNorm}) {
+    const QkNormShape whole{kind, QkRows::kProjections, 13, 6, 3, 77, 1e-5f, 1.0f};
+    const std::int64_t width = whole.packed_width(), K = whole.head_width, T = whole.tokens;
+    const bool centred = kind == NormKind::kLayerNorm;
+    QkNormShape own = whole;
+    own.query_heads = 2, own.kv_heads = 1, own.all_query_heads = 6, own.all_kv_heads = 3;
+    // Far from zero, so that a mean of a part isn't the row's.
+    Values all_qkv = test::random_values(T * width, 1);
+    for (std::size_t i = 0; i < all_qkv.size(); ++i) {
+      all_qkv[i] += static_cast<double>(i % static_cast<std::size_t>(width)) / 100.0;
+    }
+    all_qkv = test::rounded(GetParam(), all_qkv);
+    const Values all_dy = test::rounded(GetParam(), test::random_values(T * width, 2));
+    const Values all_query = test::rounded(GetParam(), test::random_values(6 * K, 3, 1.5));
+    const Values all_key = test::rounded(GetParam(), test::random_values(3 * K, 4, 1.5));
+    const auto stream = test::compute_stream();
+    std::vector<std::vector<std::int64_t>> columns;
+    Outputs qkv, dqkv, query, key, raw, mean, rstd, d_query, d_key;
+    for (int r = 0; r < kRanks; ++r) {
+      columns.push_back(columns_of_rank(whole, kRanks, r));
+      Values part, dy;
+      for (std::int64_t t = 0; t < T; ++t) {
+        for (const std::int64_t column : columns.back()) {
+          part.push_back(all_qkv[static_cast<std::size_t>(t * width + column)]);
+          dy.push_back(all_dy[static_cast<std::size_t>(t * width + column)]);
+        }
+      }
+      qkv.emplace_back(GetParam(), part);
+      dqkv.emplace_back(GetParam(), dy);
+      query.emplace_back(
+          GetParam(), Values(all_query.begin() + 2 * r * K, all_query.begin() + 2 * (r + 1) * K));
+      key.emplace_back(GetParam(), Values(all_key.begin() + r * K, all_key.begin() + (r + 1) * K));
+      raw.emplace_back(GetParam(), T * own.raw_width());
+      mean.emplace_back(DType::kF32, 2 * T);
+      rstd.emplace_back(DType::kF32, 2 * T);
+      d_query.emplace_back(DType::kF32, 2 * K);
+      d_key.emplace_back(DType::kF32, K);
+    }
+    const OwnedTensor sums = added_up(kRanks, 2 * T, [&](std::size_t r, const Tensor& out) {
+      qk_norm_sums(*stream, {own, qkv[r], {}, out});
+    });
+    const OwnedTensor squares =
+        !centred ? sums : added_up(kRanks, 2 * T, [&](std::size_t r, const Tensor& out) {
+          qk_norm_sums(*stream, {own, qkv[r], sums, out});
+        });
+    std::vector<QkNormBackward> backward;
+    OwnedTensor workspace = test::workspace(qk_norm_backward_workspace_bytes(own));
+    for (std::size_t r = 0; r < kRanks; ++r) {
+      const Tensor kept_mean = centred ? Tensor(mean[r]) : Tensor();
+      qk_norm_forward(*stream,
+                      {own, qkv[r], query[r], key[r], raw[r], kept_mean, rstd[r], sums, squares});
+      backward.push_back({own, raw[r], kept_mean, rstd[r], query[r], key[r], dqkv[r], d_query[r],
+                          d_key[r], workspace});
+    }
+    OwnedTensor of_gradients = added_up(kRanks, 4 * T, [&](std::size_t r, const Tensor& out) {
+      QkNormBackward args = backward[r];
+      args.row_sums = out;
+      qk_norm_backward_sums(*stream, args);
+    });
+    const Values y = oracle::qk_norm_forward(whole, all_qkv, all_query, all_key);
+    const oracle::QkNormGradients expected =
+        oracle::qk_norm_backward(whole, all_qkv, all_query, all_key, all_dy);
+    test::Tolerance tolerance = test::rounded_once(GetParam());
+    tolerance.absolute += 4e-6;
+    tolerance.floor += 1e-5;
+    for (std::size_t r = 0; r < kRanks; ++r) {
+      backward[r].row_sums = of_gradients;
+      qk_norm_backward(*stream, backward[r]);
+      Values own_y, own_dy;
+      for (std::int64_t t = 0; t < T; ++t) {
+        for (const std::int64_t column : columns[r]) {
+          own_y.push_back(y[static_cast<std::size_t>(t * width + column)]);
+          own_dy.push_back(expected.dqkv[static_cast<std::size_t>(t * width + column)]);
+        }
+      }
+      EXPECT_TRUE(test::close(qkv[r], own_y, tolerance)) << "rank " << r;
+      EXPECT_TRUE(test::close(dqkv[r], own_dy, tolerance)) << "rank " << r;
+      const auto at = static_cast<std::ptrdiff_t>(r);
+      EXPECT_TRUE(test::close(d_query[r],
+                              Values(expected.query_weight.begin() + 2 * at * K,
+                                     expected.query_weight.begin() + 2 * (at + 1) * K),
+                              {1e-5, 1e-5, 1e-5}));
+      EXPECT_TRUE(test::close(
+          d_key[r],
+          Values(expected.key_weight.begin() + at * K, expected.key_weight.begin() + (at + 1) * K),
+          {1e-5, 1e-5, 1e-5}));
+    }
+  }
+}
+
 TEST(QkNormOracle, GradientsAreCentralDifferences) {
   for (const QkNormShape& shape :
        {QkNormShape{NormKind::kRmsNorm, QkRows::kHeads, 2, 2, 1, 3, 1e-5f, 1.0f},

@@ -165,6 +165,58 @@ TEST_P(Token, TokenGradientCanBeAddedToOnAnyNumberOfThreads) {
   EXPECT_TRUE(test::close(out[0], expected, test::rounded_once(GetParam())));
 }
 
+// Rows [first, first + 5) of a vocabulary of 13, on three ranks.
+TEST_P(Token, EmbeddingsOfPartsOfTheVocabularyAddUpToTheWholesBits) {
+  constexpr std::int64_t kVocab = 13, kWidth = 24, kRows = 5;
+  const Case c(GetParam(), {2, 9, kWidth, kVocab, 9}, kDropout);
+  const auto stream = test::compute_stream();
+  const Values whole = forward(*stream, c).values();
+  const OwnedTensor head(GetParam(), test::random_values(kVocab * kWidth, 8));
+  const Values of_head = head.values();
+  const Outputs whole_gradients = backward(*stream, c, GetParam(), &head);
+  Values sum(whole.size(), 0.0);
+  for (std::int64_t first = 0; first < kVocab; first += kRows) {
+    const std::int64_t rows = std::min(kRows, kVocab - first);
+    const VocabularyRows part{first, kVocab};
+    OwnedTensor y(GetParam(), c.numel());
+    embedding_forward(
+        *stream, {.sequences = 2,
+                  .positions = 9,
+                  .width = kWidth,
+                  .vocab_size = rows,
+                  .tokens = c.tokens,
+                  .token_weight = ConstTensor(c.token_weight).part(first * kWidth, rows * kWidth),
+                  .position_weight = c.position_weight,
+                  .dropout = kDropout,
+                  .y = y,
+                  .rows = part});
+    const Values part_of_sum = y.values();
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += part_of_sum[i];
+    OwnedTensor gradient(GetParam(), Values(of_head.begin() + first * kWidth,
+                                            of_head.begin() + (first + rows) * kWidth));
+    OwnedTensor positions(GetParam(), 9 * kWidth);
+    OwnedTensor workspace = test::workspace(
+        embedding_backward_workspace_bytes(c.num_tokens(), rows, compute_device(*stream)));
+    embedding_backward(*stream, {.sequences = 2,
+                                 .positions = 9,
+                                 .width = kWidth,
+                                 .vocab_size = rows,
+                                 .position_rows = 9,
+                                 .tokens = c.tokens,
+                                 .dy = c.dy,
+                                 .dropout = kDropout,
+                                 .d_token_weight = gradient,
+                                 .d_position_weight = positions,
+                                 .add_to_token_gradient = true,
+                                 .workspace = workspace,
+                                 .rows = part});
+    EXPECT_TRUE(test::same_bits(
+        gradient, ConstTensor(whole_gradients[0]).part(first * kWidth, rows * kWidth)));
+    EXPECT_TRUE(test::same_bits(positions, whole_gradients[1])) << "positions are every rank's";
+  }
+  EXPECT_EQ(sum, whole);
+}
+
 TEST_P(Token, EmbeddingOfRowsAloneUsesTheMaskOfTheWhole) {
   Case whole(GetParam(), {4, 5, 7, 11, 5}, kDropout);
   const auto stream = test::compute_stream();

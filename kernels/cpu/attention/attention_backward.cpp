@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "kernels/cpu/attention/attention_heads.h"
 #include "kernels/cpu/blocks.h"
@@ -205,6 +206,12 @@ void accumulate_tile(const AttentionShape& shape, const BackwardTile& tile,
   });
 }
 
+template <class T>
+void finish_head(const float* gradient_SK, const Document& document, const HeadRows<T>& head) {
+  store_head(gradient_SK, document.shape, head);
+  clear_padding(document, head);
+}
+
 // One query head: tiles of keys, and for each the queries that see them.
 template <class T>
 void backward_head(const AttentionBackward& args, const Document& document, std::int64_t h,
@@ -233,9 +240,18 @@ void backward_head(const AttentionBackward& args, const Document& document, std:
       accumulate_tile(shape, tile, buffers);
     }
   }
-  const HeadRows<T> dquery = packed_head(args.dqkv.as<T>(), shape, token, Part::kQuery, h);
-  store_head(buffers.dquery, shape, dquery);
-  clear_padding(document, dquery);
+  finish_head(buffers.dquery, document,
+              packed_head(args.dqkv.as<T>(), shape, token, Part::kQuery, h));
+}
+
+// Where the gradient of one head of keys or values goes unrounded: packed as in dqkv, without queries.
+HeadRows<float> unrounded_head(const Tensor& dkv, const Document& document, Part part,
+                               std::int64_t g) {
+  const AttentionShape& shape = document.shape;
+  const std::int64_t stride = 2 * shape.kv_heads * shape.head_width;
+  const std::int64_t before = part == Part::kKey ? 0 : shape.kv_heads;
+  return {dkv.as<float>() + document.first_token() * stride + (before + g) * shape.head_width,
+          stride};
 }
 
 // One key/value head of one document: its query heads in order.
@@ -247,7 +263,6 @@ void backward_group(const AttentionBackward& args, const Document& document, std
   const std::int64_t group = shape.query_heads / shape.kv_heads;
   const std::int64_t token = document.first_token();
   const T* qkv = args.qkv.as<T>();
-  T* dqkv = args.dqkv.as<T>();
   const MatrixView key =
       view_head(packed_head(qkv, shape, token, Part::kKey, g), shape, buffers.query_copy);
   pack_columns_of_transpose(key, K, S, buffers.key_KS);
@@ -258,12 +273,14 @@ void backward_group(const AttentionBackward& args, const Document& document, std
   for (std::int64_t h = g * group; h < (g + 1) * group; ++h) {
     backward_head<T>(args, document, h, buffers);
   }
-  const HeadRows<T> dkey = packed_head(dqkv, shape, token, Part::kKey, g);
-  const HeadRows<T> dvalue = packed_head(dqkv, shape, token, Part::kValue, g);
-  store_head(buffers.dkey, shape, dkey);
-  store_head(buffers.dvalue, shape, dvalue);
-  clear_padding(document, dkey);
-  clear_padding(document, dvalue);
+  for (const auto& [part, gradient] :
+       {std::pair(Part::kKey, buffers.dkey), std::pair(Part::kValue, buffers.dvalue)}) {
+    if (args.dkv) {
+      finish_head(gradient, document, unrounded_head(args.dkv, document, part, g));
+    } else {
+      finish_head(gradient, document, packed_head(args.dqkv.as<T>(), shape, token, part, g));
+    }
+  }
 }
 
 }  // namespace

@@ -54,7 +54,10 @@ struct Document {
   }
   /// The dropout's element of query q, key 0.
   std::int64_t element(std::int64_t h, std::int64_t q) const {
-    return (statistic(h) + q) * row_positions + first;
+    const std::int64_t heads =
+        shape.all_query_heads > 0 ? shape.all_query_heads : shape.query_heads;
+    const std::int64_t head = row * heads + shape.first_query_head + h;
+    return (head * row_positions + first + q) * row_positions + first;
   }
 };
 

@@ -3,8 +3,10 @@
 #include "kernels/cpu/norm/qk_norm.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
+#include "kernels/cpu/lane_sum.h"
 #include "kernels/cpu/norm/norm_rows.h"
 #include "kernels/dispatch_float.h"
 
@@ -40,6 +42,37 @@ std::int64_t sums_of_a_block(const QkNormShape& shape) {
          std::max(shape.query_weights(), shape.key_weights());
 }
 
+// Elements of a whole projection, of which this rank may have a part.
+float whole_width(const QkNormShape& shape, const QkRow& row) {
+  return static_cast<float>((row.is_query ? shape.all_query_heads : shape.all_kv_heads) *
+                            shape.head_width);
+}
+
+RowStatistics given_statistics(const QkNormForward& args, std::int64_t token, const QkRow& row) {
+  const QkNormShape& shape = args.shape;
+  const std::int64_t at = row.row * shape.tokens + token;
+  const float width = whole_width(shape, row);
+  const bool centred = shape.kind == NormKind::kLayerNorm;
+  return {centred ? args.row_sums.as<float>()[at] / width : 0.0f,
+          1.0f / std::sqrt(args.row_squares.as<float>()[at] / width + shape.eps)};
+}
+
+template <class T>
+float sum_of_part(const QkNormSums& args, std::int64_t token, const QkRow& row) {
+  const QkNormShape& shape = args.shape;
+  const T* r = args.qkv.as<T>() + token * shape.packed_width() + row.at;
+  const std::int64_t at = row.row * shape.tokens + token;
+  const bool squares = shape.kind == NormKind::kRmsNorm || args.row_sums;
+  const float mean = args.row_sums ? args.row_sums.as<float>()[at] / whole_width(shape, row) : 0.0f;
+  LaneSum sum;
+  for_each_block(0, row_shape(shape, row.is_query).width, [&](std::int64_t first, int count) {
+    BlockScratch scratch;
+    const float* x = load_block(r + first, count, scratch);
+    squares ? sum.add_squared_differences(x, mean, count) : sum.add_values(x, count);
+  });
+  return sum.total();
+}
+
 template <class T>
 void normalise_token(const QkNormForward& args, std::int64_t token) {
   const QkNormShape& shape = args.shape;
@@ -49,7 +82,8 @@ void normalise_token(const QkNormForward& args, std::int64_t token) {
   for_each_row(shape, [&](const QkRow& row) {
     const NormShape norm = row_shape(shape, row.is_query);
     const T* weight = row.is_query ? args.query_weight.as<T>() : args.key_weight.as<T>();
-    const RowStatistics statistics = row_statistics(norm, raw + row.at);
+    const RowStatistics statistics =
+        shape.is_cut() ? given_statistics(args, token, row) : row_statistics(norm, raw + row.at);
     const std::int64_t kept = token * shape.rows_per_token() + row.row;
     if (args.mean) args.mean.as<float>()[kept] = statistics.mean;
     args.rstd.as<float>()[kept] = statistics.rstd;
@@ -58,8 +92,11 @@ void normalise_token(const QkNormForward& args, std::int64_t token) {
   });
 }
 
+// What a walk over all rows is for: the sums of parts of cut rows, or gradients.
+enum class Pass { kSums, kGradient };
+
 template <class T>
-void differentiate_row(const QkNormBackward& args, std::int64_t token, const QkRow& row,
+void differentiate_row(const QkNormBackward& args, Pass pass, std::int64_t token, const QkRow& row,
                        float* dweight, float* dbias) {
   const NormShape norm = row_shape(args.shape, row.is_query);
   const T* r = args.raw.as<T>() + token * args.shape.raw_width() + row.at;
@@ -70,7 +107,19 @@ void differentiate_row(const QkNormBackward& args, std::int64_t token, const QkR
   const RowStatistics statistics{centred ? args.mean.as<float>()[kept] : 0.0f,
                                  args.rstd.as<float>()[kept]};
   const T* read = dy;
-  const RowMeans means = reduce_row(norm, statistics, r, read, weight, dweight, dbias);
+  RowMeans means = reduce_row(norm, statistics, r, read, weight, dweight, dbias);
+  if (args.shape.is_cut()) {
+    auto* sums = args.row_sums.as<float>() + 2 * row.row * args.shape.tokens + token;
+    float &sum_g = sums[0], &sum_g_xhat = sums[args.shape.tokens];
+    if (pass == Pass::kSums) {
+      const auto width = static_cast<float>(norm.width);
+      sum_g = means.mean_g * width;
+      sum_g_xhat = means.mean_g_xhat * width;
+      return;
+    }
+    means.mean_g = sum_g / whole_width(args.shape, row);
+    means.mean_g_xhat = sum_g_xhat / whole_width(args.shape, row);
+  }
   for_each_block(0, norm.width, [&](std::int64_t first, int count) {
     BlockScratch dr_scratch;
     float* dr = block_target(dy + first, dr_scratch);
@@ -80,21 +129,8 @@ void differentiate_row(const QkNormBackward& args, std::int64_t token, const QkR
   });
 }
 
-}  // namespace
-
-void qk_norm_forward(ThreadTeam& team, const QkNormForward& args) {
-  dispatch_float(args.qkv.dtype, [&]<class T>(T) {
-    parallel_rows(team, args.shape.tokens, args.shape.raw_width(),
-                  [&](std::int64_t token) { normalise_token<T>(args, token); });
-  });
-}
-
-std::int64_t qk_norm_backward_workspace_bytes(const QkNormShape& most) {
-  return most_row_blocks(most.tokens) * sums_of_a_block(most) *
-         static_cast<std::int64_t>(sizeof(float));
-}
-
-void qk_norm_backward(ThreadTeam& team, const QkNormBackward& args) {
+// Partial sums of the weights' gradients, block of tokens by block, and what `pass` does to each row.
+void differentiate(ThreadTeam& team, const QkNormBackward& args, Pass pass) {
   const QkNormShape& shape = args.shape;
   const std::int64_t tokens = shape.tokens, stride = sums_of_a_block(shape);
   const std::int64_t rows = rows_per_block(tokens), blocks = num_row_blocks(tokens);
@@ -108,11 +144,47 @@ void qk_norm_backward(ThreadTeam& team, const QkNormBackward& args) {
       const std::int64_t end = std::min(tokens, (block + 1) * rows);
       for (std::int64_t token = block * rows; token < end; ++token) {
         for_each_row(shape, [&](const QkRow& row) {
-          differentiate_row<T>(args, token, row, row.is_query ? d_query : d_key, no_bias);
+          differentiate_row<T>(args, pass, token, row, row.is_query ? d_query : d_key, no_bias);
         });
       }
     });
   });
+}
+
+}  // namespace
+
+void qk_norm_sums(ThreadTeam& team, const QkNormSums& args) {
+  const QkNormShape& shape = args.shape;
+  dispatch_float(args.qkv.dtype, [&]<class T>(T) {
+    parallel_rows(team, shape.tokens, shape.raw_width(), [&](std::int64_t token) {
+      for_each_row(shape, [&](const QkRow& row) {
+        args.sums.as<float>()[row.row * shape.tokens + token] = sum_of_part<T>(args, token, row);
+      });
+    });
+  });
+}
+
+void qk_norm_forward(ThreadTeam& team, const QkNormForward& args) {
+  dispatch_float(args.qkv.dtype, [&]<class T>(T) {
+    parallel_rows(team, args.shape.tokens, args.shape.raw_width(),
+                  [&](std::int64_t token) { normalise_token<T>(args, token); });
+  });
+}
+
+std::int64_t qk_norm_backward_workspace_bytes(const QkNormShape& most) {
+  return most_row_blocks(most.tokens) * sums_of_a_block(most) *
+         static_cast<std::int64_t>(sizeof(float));
+}
+
+void qk_norm_backward_sums(ThreadTeam& team, const QkNormBackward& args) {
+  differentiate(team, args, Pass::kSums);
+}
+
+void qk_norm_backward(ThreadTeam& team, const QkNormBackward& args) {
+  differentiate(team, args, Pass::kGradient);
+  const QkNormShape& shape = args.shape;
+  const auto* workspace = static_cast<float*>(args.workspace.data);
+  const std::int64_t stride = sums_of_a_block(shape), blocks = num_row_blocks(shape.tokens);
   sum_partials(team, workspace, blocks, stride, false, args.d_query_weight);
   sum_partials(team, workspace + shape.query_weights(), blocks, stride, false, args.d_key_weight);
 }

@@ -122,9 +122,10 @@ TEST(Manifest, EveryCutIsRefused) {
 }
 
 TEST(Manifest, ANewerVersionIsNamedAsSuch) {
-  EXPECT_EQ(refusal_with("/version", 2),
-            "m.json: is of format version 2; this program reads version 1. Use the newer program "
-            "that wrote it.");
+  EXPECT_EQ(
+      refusal_with("/version", 3),
+      "m.json: is of format version 3; this program reads versions 1 to 2. Use the newer program "
+      "that wrote it.");
 }
 
 TEST(Manifest, AnotherProgramsJsonIsNoManifest) {
@@ -251,6 +252,63 @@ TEST(Manifest, FilesLargerThanWhatTheyAreSaidToHoldAreRefused) {
       << refusal_with("/shards/1/bytes", huge);
   EXPECT_NE(refusal_with("/index/bytes", huge).find("index.h5 has 4398046511104 bytes; at most"),
             std::string::npos);
+}
+
+// One tensor [3, 8] whose columns are in three bands, of which the second is in two pieces.
+Manifest manifest_of_bands(std::vector<ShardPiece> pieces = {{0, 0, 6, 0, {0, 2}},
+                                                             {0, 0, 4, 6, {2, 3}},
+                                                             {0, 4, 5, 10, {2, 3}},
+                                                             {0, 0, 9, 15, {5, 3}}}) {
+  Manifest manifest = small_manifest(1);
+  manifest.tensors = {{"down.weight", "param", {3, 8}, DType::kF32}};
+  ShardInfo& shard = manifest.shards[0];
+  shard.datasets.resize(1);
+  shard.datasets[0].numel = 0;
+  shard.datasets[0].checksums.resize(1);
+  for (const ShardPiece& piece : pieces) shard.datasets[0].numel += piece.count;
+  shard.pieces = std::move(pieces);
+  return manifest;
+}
+
+TEST(ManifestOfBands, IsOfVersion2AndComesBackAsItWentOutAndOthersStayOfVersion1) {
+  const std::string text = manifest_to_json(manifest_of_bands());
+  EXPECT_TRUE(text.starts_with(R"({"format":"sherd-checkpoint","version":2,)"));
+  EXPECT_NE(text.find("[[0,0,6,0,0,2],[0,0,4,6,2,3],[0,4,5,10,2,3],[0,0,9,15,5,3]]"),
+            std::string::npos);
+  EXPECT_EQ(manifest_to_json(parse_manifest(text, "m.json")), text);
+  EXPECT_TRUE(manifest_to_json(small_manifest())
+                  .starts_with(R"({"format":"sherd-checkpoint","version":1,)"));
+}
+
+TEST(ManifestOfBands, IsRefusedInVersion1) {
+  ordered_json json = unframed(manifest_to_json(manifest_of_bands()));
+  json["version"] = 1;
+  EXPECT_NE(refusal(framed(json)).find("isn't [tensor, first element, count, position]"),
+            std::string::npos);
+}
+
+TEST(ManifestOfBands, IsRefusedWithHolesAndOverlapsAndColumnsThatThereAreNot) {
+  const auto complaint = [](std::vector<ShardPiece> pieces) {
+    return test::error_text<DataError>([&] { manifest_to_json(manifest_of_bands(pieces)); });
+  };
+  const auto contains = [&](std::vector<ShardPiece> pieces, const std::string& text) {
+    const std::string found = complaint(std::move(pieces));
+    EXPECT_NE(found.find(text), std::string::npos) << found;
+  };
+  contains({{0, 0, 6, 0, {0, 2}}, {0, 0, 15, 6, {3, 5}}},
+           "columns [2, 3) of down.weight/param stand in no shard");
+  contains({{0, 0, 12, 0, {0, 4}}, {0, 0, 15, 12, {3, 5}}},
+           "columns [3, 4) of down.weight/param stand in two pieces");
+  contains({{0, 0, 12, 0, {0, 4}}, {0, 0, 24, 12, {}}},
+           "columns [0, 8) of down.weight/param stand in two pieces");
+  contains({{0, 0, 12, 0, {0, 4}}}, "columns [4, 8) of down.weight/param stand in no shard");
+  contains({{0, 0, 12, 0, {0, 4}}, {0, 0, 11, 12, {4, 4}}},
+           "elements [11, 12) of down.weight/param, columns [4, 8) stand in no shard");
+  contains({{0, 0, 12, 0, {0, 4}}, {0, 1, 11, 12, {4, 4}}},
+           "elements [0, 1) of down.weight/param, columns [4, 8) stand in no shard");
+  contains({{0, 0, 12, 0, {0, 4}}, {0, 0, 15, 12, {4, 5}}},
+           "columns [4, +5) of down.weight/param, which has 8");
+  contains({{0, 0, 13, 0, {0, 4}}, {0, 0, 12, 13, {4, 4}}}, "which has 12");
 }
 
 }  // namespace

@@ -50,6 +50,10 @@ TEST(Hdf5Index, PresentsEveryTensorWholeWhereverTheCutsFell) {
                 seed == 0 ? test::even_cut(tensors, world) : test::random_cut(tensors, world, seed))
                 .path,
             tensors);
+        expect_whole_tensors(test::build_checkpoint(folder.path(), 2, tensors,
+                                                    test::column_cut(tensors, world, seed))
+                                 .path,
+                             tensors);
       }
     }
   }

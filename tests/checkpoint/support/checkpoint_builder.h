@@ -59,11 +59,24 @@ inline std::string element_bytes(const StateTensor& tensor, std::int64_t first, 
   return bytes;
 }
 
-/// Elements [first, first + count) of tensor `tensor`, on one rank.
+/// Elements [first, first + count) of tensor `tensor`, or of a band of its columns, on one rank.
 struct Range {
   int tensor = 0;
   std::int64_t first = 0, count = 0;
+  sharding::Band band{};
 };
+
+/// The bytes of a range of a tensor, element by element where it is of a band.
+inline std::string range_bytes(const StateTensor& tensor, std::int64_t first, std::int64_t count,
+                               const sharding::Band& band, std::uint64_t seed) {
+  if (band.is_whole()) return element_bytes(tensor, first, count, seed);
+  std::string bytes;
+  for (std::int64_t i = first; i < first + count; ++i) {
+    const std::int64_t row = i / band.columns, column = band.first + i % band.columns;
+    bytes += element_bytes(tensor, row * tensor.shape.back() + column, 1, seed);
+  }
+  return bytes;
+}
 using Cut = std::vector<std::vector<Range>>;  ///< by rank
 
 /// All tensors of a kind end to end, in equal parts: cuts fall anywhere in a row.
@@ -102,6 +115,31 @@ inline Cut random_cut(const std::vector<StateTensor>& tensors, int world, unsign
   return cut;
 }
 
+/// The columns of every tensor that has several in two or three bands, and each band in a few parts of any
+/// length, dealt to ranks in any order.
+inline Cut column_cut(const std::vector<StateTensor>& tensors, int world, unsigned seed) {
+  std::mt19937 random(seed);
+  Cut cut(static_cast<std::size_t>(world));
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    const std::int64_t columns = tensors[t].shape.back();
+    const std::int64_t bands = std::min<std::int64_t>(columns, 2 + random() % 2);
+    for (std::int64_t b = 0; b < bands; ++b) {
+      sharding::Band band{columns * b / bands, 0};
+      band.columns = columns * (b + 1) / bands - band.first;
+      if (band.columns == columns) band = {};
+      const std::int64_t numel =
+          band.is_whole() ? tensors[t].numel() : tensors[t].numel() / columns * band.columns;
+      for (std::int64_t at = 0; at < numel;) {
+        const auto count = 1 + static_cast<std::int64_t>(random()) % (numel - at);
+        cut[random() % cut.size()].push_back({static_cast<int>(t), at, count, band});
+        at += count;
+      }
+    }
+  }
+  for (auto& ranges : cut) std::shuffle(ranges.begin(), ranges.end(), random);
+  return cut;
+}
+
 inline void must(std::int64_t result) {
   CHECK(result >= 0, "libhdf5 failed in a test");
 }
@@ -125,9 +163,9 @@ inline ShardInfo write_shard(const std::string& path, const std::string& uuid,
       const StateTensor& tensor = tensors[static_cast<std::size_t>(range.tensor)];
       if (tensor.kind != kind) continue;
       dataset.dtype = tensor.dtype;
-      shard.pieces.push_back({range.tensor, range.first, range.count, dataset.numel});
+      shard.pieces.push_back({range.tensor, range.first, range.count, dataset.numel, range.band});
       dataset.numel += range.count;
-      data[kind] += element_bytes(tensor, range.first, range.count, seed);
+      data[kind] += range_bytes(tensor, range.first, range.count, range.band, seed);
     }
     if (dataset.numel > 0) shard.datasets.push_back(dataset);
   }
@@ -258,7 +296,7 @@ struct WantedState {
     for (const Range& range : ranges) {
       const DType dtype = tensors[static_cast<std::size_t>(range.tensor)].dtype;
       memory.emplace_back(static_cast<std::size_t>(range.count) * size_of(dtype), '\x5a');
-      state.pieces.push_back({range.tensor, range.first, range.count, {}});
+      state.pieces.push_back({range.tensor, range.first, range.count, {}, range.band});
     }
     for (std::size_t i = 0; i < memory.size(); ++i) {
       const DType dtype = tensors[static_cast<std::size_t>(ranges[i].tensor)].dtype;
@@ -271,7 +309,7 @@ struct WantedState {
     for (std::size_t i = 0; i < memory.size(); ++i) {
       const sharding::StatePiece& piece = state.pieces[i];
       const StateTensor& tensor = state.tensors[static_cast<std::size_t>(piece.tensor)];
-      wrong += memory[i] != element_bytes(tensor, piece.first_element, piece.count, seed);
+      wrong += memory[i] != range_bytes(tensor, piece.first_element, piece.count, piece.band, seed);
     }
     return wrong;
   }

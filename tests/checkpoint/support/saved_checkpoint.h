@@ -1,6 +1,7 @@
 /// A checkpoint as the trainer makes it: a Writer per rank, and the real index.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -12,9 +13,9 @@
 
 namespace sherd::test {
 
-/// Saves `known_bits` of a step into `directory`, which exists; returns the checkpoint's path.
-inline std::string save_known_state(const std::string& directory, std::int64_t step,
-                                    const std::vector<sharding::StateTensor>& tensors, int world) {
+/// Saves what ranks hold into `directory`, which exists; returns the checkpoint's path.
+inline std::string save_states(const std::string& directory, std::int64_t step, int world,
+                               const std::function<const sharding::State&(int rank)>& state_of) {
   const std::string uuid = checkpoint::make_save_uuid();
   std::vector<std::unique_ptr<checkpoint::Writer>> writers;
   std::vector<AlignedBytes> rings;
@@ -28,8 +29,7 @@ inline std::string save_known_state(const std::string& directory, std::int64_t s
     options.ring = rings.back().tensor();
     options.build_index = checkpoint::build_hdf5_index;
     writers.push_back(std::make_unique<checkpoint::Writer>(options));
-    const KnownState known(tensors, step, rank, world);
-    writers.back()->begin(step, uuid, known.state());
+    writers.back()->begin(step, uuid, state_of(rank));
     CHECK(writers.back()->wait().phase == checkpoint::SavePhase::kPrepared, "a save failed");
     writers.back()->wait_copied();
   }
@@ -38,6 +38,16 @@ inline std::string save_known_state(const std::string& directory, std::int64_t s
   CHECK(status.phase == checkpoint::SavePhase::kCommitted, "a commit failed");
   for (const auto& writer : writers) writer->finish();
   return directory + "/" + checkpoint::step_directory_name(step);
+}
+
+/// Saves `known_bits` of a step.
+inline std::string save_known_state(const std::string& directory, std::int64_t step,
+                                    const std::vector<sharding::StateTensor>& tensors, int world) {
+  std::unique_ptr<KnownState> known;
+  return save_states(directory, step, world, [&](int rank) -> const sharding::State& {
+    known = std::make_unique<KnownState>(tensors, step, rank, world);
+    return known->state();
+  });
 }
 
 }  // namespace sherd::test

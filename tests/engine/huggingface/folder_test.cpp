@@ -162,6 +162,40 @@ TEST_F(Folder, ARankReadsTheBytesThatItOwnsAndTheHeaders) {
   }
 }
 
+TEST_F(Folder, GivesABandOfColumnsWhatTheWholeTensorHasThere) {
+  write_tokens();
+  const std::string model = write_model("gpt2");  // which stores matrices transposed
+  RecipeRequest request;
+  request.path = "r.yaml";
+  request.text = recipe(model);
+  const auto weights = model_weights(training_options(resolve_recipe(request).values));
+  const huggingface::FolderWeights folder(checkpoint::posix_disk(), model, weights);
+  std::vector<char> buffer(4 << 20);
+  const Tensor memory{buffer.data(), DType::kU8, std::ssize(buffer)};
+  for (const auto& parameter : weights.parameters) {
+    if (parameter.shape.size() != 2) continue;
+    const std::int64_t rows = parameter.shape[0], columns = parameter.shape[1];
+    const sharding::Band band{columns / 3, columns / 2};
+    std::vector<float> all(static_cast<std::size_t>(rows * columns)), some, expected;
+    some.resize(static_cast<std::size_t>(rows * band.columns - 5));
+    const auto load = [&](std::vector<float>& values, std::int64_t first,
+                          const sharding::Band& of) {
+      sharding::State wanted;
+      wanted.tensors.push_back({parameter.name, "param", parameter.shape, DType::kF32});
+      const Tensor data{values.data(), DType::kF32, std::ssize(values)};
+      wanted.pieces.push_back({0, first, std::ssize(values), data, of});
+      folder.load(wanted, memory);
+    };
+    load(all, 0, {});
+    load(some, 3, band);  // from inside the first row into the last one
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const auto begin = all.begin() + row * columns + band.first;
+      expected.insert(expected.end(), begin, begin + band.columns);
+    }
+    EXPECT_EQ(some, std::vector<float>(expected.begin() + 3, expected.end() - 2)) << parameter.name;
+  }
+}
+
 TEST_F(Folder, ATiedHeadThatIsStoredMustBeTheEmbedding) {
   write_tokens();
   const std::string model = write_model("llama_tied");

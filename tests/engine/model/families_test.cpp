@@ -3,20 +3,12 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-
 #include "tests/engine/model/family_case.h"
 
 namespace sherd::testing {
 namespace {
 
-struct Computed {
-  double loss = 0.0;
-  std::vector<float> logits;
-  ValuesByName gradients;  // of the family's tensors
-};
-
-Computed compute(const Family& family) {
+FamilyResult compute(const Family& family) {
   const model::ModelShape& shape = family.shape();
   const auto inputs = tokens(shape, 1000), targets = tokens(shape, 2000);
   model::Pass pass;
@@ -28,7 +20,7 @@ Computed compute(const Family& family) {
   const auto stream = make_cpu_compute_stream({});
   model::Transformer transformer(shape, memory, *stream);
   const Units parameters(shape, &family.weights()), gradients(shape, nullptr);
-  Computed computed;
+  FamilyResult computed;
 
   transformer.embed(model::embedding_parameters(shape, parameters.first()), pass);
   for (std::int64_t i = 0; i < shape.num_layers; ++i) {
@@ -58,45 +50,8 @@ Computed compute(const Family& family) {
   return computed;
 }
 
-// How far what was computed is from what transformers did, in units of what is allowed: the worst of
-// loss, logits and all gradients. At most 1 is right.
-struct Distance {
-  double worst = 0.0;
-  std::string where = "nowhere";
-
-  void see(double actual, double expected, double allowed, const std::string& label) {
-    const double off = std::abs(actual - expected) / allowed;
-    if (!(off <= worst)) worst = off, where = fmt::format("{}: {} and {}", label, actual, expected);
-  }
-};
-
-Distance distance(const Family& family) {
-  const Computed actual = compute(family);
-  const Json& json = family.json();
-  Distance distance;
-  const double loss = json.at("loss");
-  distance.see(actual.loss, loss, 2e-6 * loss, "loss");
-  const double logits_norm = json.at("logits_norm");
-  const double rms = logits_norm / std::sqrt(static_cast<double>(actual.logits.size()));
-  distance.see(norm_of(actual.logits), logits_norm, 1e-5 * logits_norm, "logits' norm");
-  for (std::size_t i = 0; i < json.at("logits").size(); ++i) {
-    const std::size_t at = json.at("logits_indices")[i];
-    distance.see(actual.logits[at], json.at("logits")[i], 3e-5 * rms, fmt::format("logit {}", at));
-  }
-  for (const auto& [tensor, entry] : json.at("tensors").items()) {
-    const std::vector<float>& values = actual.gradients.at(tensor);
-    const double norm = entry.at("norm");
-    distance.see(norm_of(values), norm, 2e-5 * norm, tensor + " norm");
-    distance.see(projection_of(values, entry.at("number")), entry.at("projection"), 2e-5 * norm,
-                 tensor + " projection");
-    const double size = norm / std::sqrt(static_cast<double>(values.size()));
-    for (std::size_t i = 0; i < entry.at("indices").size(); ++i) {
-      const std::size_t at = entry.at("indices")[i];
-      distance.see(values[at], entry.at("gradient")[i], 2e-4 * size,
-                   fmt::format("{}[{}]", tensor, at));
-    }
-  }
-  return distance;
+Distance distance_of(const Family& family) {
+  return distance(family, compute(family));
 }
 
 class Families : public ::testing::TestWithParam<std::string> {};
@@ -116,7 +71,7 @@ TEST_P(Families, HaveTheParametersThatTheFileNames) {
 }
 
 TEST_P(Families, GiveTransformersLogitsLossAndGradientsOfEveryTensor) {
-  const Distance off = distance(Family(GetParam()));
+  const Distance off = distance_of(Family(GetParam()));
   EXPECT_LE(off.worst, 1.0) << off.where;
 }
 
@@ -125,7 +80,7 @@ INSTANTIATE_TEST_SUITE_P(All, Families, ::testing::ValuesIn(family_names()),
 
 // What a mistake costs, in units of what is allowed.
 void expect_seen(const std::string& name, const Mistake& mistake) {
-  const Distance off = distance(Family(name, mistake));
+  const Distance off = distance_of(Family(name, mistake));
   EXPECT_GT(off.worst, 20.0) << name << ", " << off.where;
 }
 

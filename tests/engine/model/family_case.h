@@ -8,6 +8,7 @@
 
 #include <fmt/core.h>
 
+#include <cmath>
 #include <fstream>
 #include <functional>
 #include <map>
@@ -213,5 +214,55 @@ class Units {
   ValuesByName values_;
   std::vector<std::vector<Tensor>> views_;
 };
+
+/// What one pass of a family's model computed.
+struct FamilyResult {
+  double loss = 0.0;
+  std::vector<float> logits;  ///< may be empty
+  ValuesByName gradients;     ///< of the family's tensors
+};
+
+/// How far what was computed is from what transformers did, in units of what is allowed: the worst of
+/// loss, logits and all gradients. At most 1 is right.
+struct Distance {
+  double worst = 0.0;
+  std::string where = "nowhere";
+
+  void see(double actual, double expected, double allowed, const std::string& label) {
+    const double off = std::abs(actual - expected) / allowed;
+    if (!(off <= worst)) worst = off, where = fmt::format("{}: {} and {}", label, actual, expected);
+  }
+};
+
+inline Distance distance(const Family& family, const FamilyResult& actual) {
+  const Json& json = family.json();
+  Distance distance;
+  const double loss = json.at("loss");
+  distance.see(actual.loss, loss, 2e-6 * loss, "loss");
+  if (!actual.logits.empty()) {
+    const double logits_norm = json.at("logits_norm");
+    const double rms = logits_norm / std::sqrt(static_cast<double>(actual.logits.size()));
+    distance.see(norm_of(actual.logits), logits_norm, 1e-5 * logits_norm, "logits' norm");
+    for (std::size_t i = 0; i < json.at("logits").size(); ++i) {
+      const std::size_t at = json.at("logits_indices")[i];
+      distance.see(actual.logits[at], json.at("logits")[i], 3e-5 * rms,
+                   fmt::format("logit {}", at));
+    }
+  }
+  for (const auto& [tensor, entry] : json.at("tensors").items()) {
+    const std::vector<float>& values = actual.gradients.at(tensor);
+    const double norm = entry.at("norm");
+    distance.see(norm_of(values), norm, 2e-5 * norm, tensor + " norm");
+    distance.see(projection_of(values, entry.at("number")), entry.at("projection"), 2e-5 * norm,
+                 tensor + " projection");
+    const double size = norm / std::sqrt(static_cast<double>(values.size()));
+    for (std::size_t i = 0; i < entry.at("indices").size(); ++i) {
+      const std::size_t at = entry.at("indices")[i];
+      distance.see(values[at], entry.at("gradient")[i], 2e-4 * size,
+                   fmt::format("{}[{}]", tensor, at));
+    }
+  }
+  return distance;
+}
 
 }  // namespace sherd::testing

@@ -141,4 +141,27 @@ inline void expect_relative(double actual, double expected, double tolerance,
   EXPECT_NEAR(actual, expected, tolerance * std::abs(expected)) << label;
 }
 
+/// `expected`: a list of parameters with gradient_norm, gradient_projection, indices and gradient.
+inline void expect_gradients(const ValuesByName& actual, const Json& expected,
+                             const std::string& where) {
+  std::size_t number = 0;
+  for (const Json& parameter : expected) {
+    const std::string name = parameter.at("name");
+    const std::string label = where + ": " + name;
+    const std::vector<float>& values = actual.at(name);
+    const double norm = parameter.at("gradient_norm");
+    expect_relative(norm_of(values), norm, 1e-5, label + " norm");
+    EXPECT_NEAR(projection_of(values, number), parameter.at("gradient_projection").get<double>(),
+                1e-5 * norm)
+        << label << " projection";
+    const double rms = norm / std::sqrt(static_cast<double>(values.size()));
+    for (std::size_t i = 0; i < parameter.at("indices").size(); ++i) {
+      EXPECT_NEAR(values[parameter.at("indices")[i]], parameter.at("gradient")[i].get<double>(),
+                  1e-4 * rms)
+          << label << "[" << parameter.at("indices")[i] << "]";
+    }
+    ++number;
+  }
+}
+
 }  // namespace sherd::testing

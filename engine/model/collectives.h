@@ -1,0 +1,43 @@
+/// What a model exchanges with the ranks among which its matrices are cut (engine/model/tensor_cut.h). The
+/// model is written as if one device held everything; where a cut needs an exchange, it calls this page.
+///
+///   where                              forward             backward
+///   embedding                          sum
+///   attention.output, mlp.down         sum
+///   what attention and MLP read                            sum of its gradient
+///   key/value heads with copies                            sum_copies of their gradients
+///   norms of heads                                         sum of their weights' gradients
+///   norms of projections               sum of squares      sum of what a row's gradient needs
+///   head and loss                      gather, sum         sum of its input's gradient
+///
+/// All gradients that leave the model are therefore those of the whole model: of the boxes that a rank
+/// holds. Nothing is left to be summed over tensor ranks afterwards.
+///
+/// Order    calls are enqueued on the compute stream. All ranks make the same calls in the same order.
+///          Sums are in rank order, and every rank gets the same bits.
+/// Cost     of b sequences: 4 sums of [tokens, width] per block (forward and backward, 2 each), 1 for the
+///          embedding, 1 for the head, 2 + R numbers per token for the loss. With degree 1 nothing.
+/// Errors   PeerError as the communicators behind it.
+#pragma once
+
+#include "core/tensor.h"
+
+namespace sherd::model {
+
+class Collectives {
+ public:
+  virtual ~Collectives() = default;
+
+  /// x = the sum of all tensor ranks' x. f32, bf16 or f16, added in f32 and rounded once. `what` names it in
+  /// errors and traces.
+  virtual void sum(const char* what, const Tensor& x) = 0;
+  /// x = the sum over the ranks that hold copies of this rank's key/value heads.
+  virtual void sum_copies(const char* what, const Tensor& x) = 0;
+  /// x [R, n]: row r of every rank is what rank r has there.
+  virtual void gather(const char* what, const Tensor& x) = 0;
+};
+
+/// Of a model that is whole: does nothing.
+Collectives& no_collectives();
+
+}  // namespace sherd::model

@@ -1,0 +1,127 @@
+#include "engine/model/tensor_cut.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "engine/model/parameters.h"
+
+namespace sherd::model {
+namespace {
+
+std::int64_t rows_per_rank(std::int64_t vocab_size, int degree) {
+  return (vocab_size + degree - 1) / degree;
+}
+
+bool divides(int degree, const ModelShape& whole) {
+  const std::int64_t G = whole.kv_heads;
+  return whole.query_heads % degree == 0 && (G % degree == 0 || degree % G == 0) &&
+         whole.ffn_width % degree == 0 &&
+         (degree - 1) * rows_per_rank(whole.vocab_size, degree) < whole.vocab_size;
+}
+
+void check_degree(const ModelShape& whole, int degree) {
+  if (divides(degree, whole)) return;
+  int nearest = degree - 1;
+  while (!divides(nearest, whole)) --nearest;
+  throw UsageError(
+      "{} tensor ranks can't share a model of {} query heads, {} key/value heads, feed-forward "
+      "width {} and {} tokens: the number must divide heads and width, divide the key/value "
+      "heads or be a multiple of them, and leave each rank tokens. {} would do.",
+      degree, whole.query_heads, whole.kv_heads, whole.ffn_width, whole.vocab_size, nearest);
+}
+
+// Ranks hold equal pieces, one after another; where there are fewer pieces than ranks, neighbours hold
+// copies of one.
+struct Share {
+  Share(std::int64_t whole, std::int64_t own, int degree, int rank) {
+    const auto copies = static_cast<int>(degree * own / whole);
+    first = rank / copies * own;
+    counts = rank % copies == 0;
+  }
+  std::int64_t first;
+  bool counts;
+};
+
+bool is_over_vocabulary(const std::string& name) {
+  return name == "embedding.token.weight" || name == "head.weight";
+}
+
+// Rows of the matrices that are stacked in a parameter, or in the one whose bias it is.
+std::vector<std::int64_t> stacked_rows(const UnitSpec& unit, std::size_t p) {
+  const ParameterSpec& parameter = unit.parameters[p];
+  const bool is_bias = parameter.name.ends_with(".bias");
+  const auto& rows = unit.parameters[is_bias ? p - 1 : p].matrix_rows;
+  return rows.empty() ? std::vector{parameter.shape[0]} : rows;
+}
+
+ParameterCut cut_of(const UnitSpec& whole_unit, const UnitSpec& own_unit, std::size_t p,
+                    const TensorPart& part) {
+  const ParameterSpec &whole = whole_unit.parameters[p], &own = own_unit.parameters[p];
+  ParameterCut cut{.name = whole.name, .shape = whole.shape, .held = {}};
+  const std::int64_t columns = cut.columns(), own_columns = own.numel() / own.shape[0];
+  const Share by_column(columns, own_columns, part.degree, part.rank);
+  if (own_columns < columns) cut.cut = Cut::kColumns;
+  if (own.shape[0] < whole.shape[0]) cut.cut = Cut::kRows;
+  if (is_over_vocabulary(whole.name)) {
+    cut.held = {{{part.first_token, own.shape[0], 0, columns}}};
+    return cut;
+  }
+  const auto all_rows = stacked_rows(whole_unit, p), own_rows = stacked_rows(own_unit, p);
+  std::int64_t before = 0;
+  for (std::size_t i = 0; i < all_rows.size(); ++i) {
+    const Share by_row(all_rows[i], own_rows[i], part.degree, part.rank);
+    const bool counts = own_columns < columns ? by_column.counts : by_row.counts;
+    cut.held.push_back(
+        {{before + by_row.first, own_rows[i], by_column.first, own_columns}, counts});
+    before += all_rows[i];
+  }
+  return cut;
+}
+
+}  // namespace
+
+std::vector<Box> ParameterCut::boxes() const {
+  std::vector<Box> boxes;
+  for (const HeldBox& one : held) boxes.push_back(one.box);
+  return boxes;
+}
+
+ModelShape tensor_part(const ModelShape& whole, int degree, int rank) {
+  CHECK(degree >= 1 && rank >= 0 && rank < degree && !whole.part.is_cut(), "tensor rank {} of {}",
+        rank, degree);
+  if (degree == 1) return whole;
+  check_degree(whole, degree);
+  ModelShape own = whole;
+  TensorPart& part = own.part;
+  part.degree = degree;
+  part.rank = rank;
+  own.head_size = whole.head_width();
+  own.query_heads = whole.query_heads / degree;
+  part.all_query_heads = whole.query_heads;
+  part.first_query_head = rank * own.query_heads;
+  own.kv_heads = std::max<std::int64_t>(1, whole.kv_heads / degree);
+  part.all_kv_heads = whole.kv_heads;
+  part.kv_copies = static_cast<int>(degree * own.kv_heads / whole.kv_heads);
+  part.kv_copy = rank % part.kv_copies;
+  own.ffn_width = whole.ffn_width / degree;
+  const std::int64_t rows = rows_per_rank(whole.vocab_size, degree);
+  part.all_tokens = whole.vocab_size;
+  part.first_token = rank * rows;
+  own.vocab_size = std::min(rows, whole.vocab_size - part.first_token);
+  return own;
+}
+
+std::vector<std::vector<ParameterCut>> tensor_cut(const ModelShape& whole, int degree, int rank) {
+  const ModelShape own = tensor_part(whole, degree, rank);
+  const std::vector<UnitSpec> all_units = parameter_table(whole), own_units = parameter_table(own);
+  std::vector<std::vector<ParameterCut>> cuts;
+  for (std::size_t u = 0; u < all_units.size(); ++u) {
+    std::vector<ParameterCut>& unit = cuts.emplace_back();
+    for (std::size_t p = 0; p < all_units[u].parameters.size(); ++p) {
+      unit.push_back(cut_of(all_units[u], own_units[u], p, own.part));
+    }
+  }
+  return cuts;
+}
+
+}  // namespace sherd::model

@@ -1,0 +1,58 @@
+/// How a model is cut over tensor ranks: what a rank's sizes are, and which boxes of each parameter it holds.
+/// Arithmetic alone, the same on every rank.
+///
+///   parameter                         [rows, columns]    cut
+///   embedding.token, head             [V, D]             rows, ceil(V / R) each, the last rank fewer
+///   attention.qkv weight and bias     [(H + 2 G) K, D]   rows: heads, of query, key and value apart
+///   attention.output.weight           [D, H K]           columns: heads
+///   mlp.up weight and bias            [F or 2 F, D]      rows, of gate and up apart
+///   mlp.down.weight                   [D, F]             columns
+///   norms of whole projections        [H K], [G K]       rows: heads
+///   all others                                           none: every rank has a copy
+///
+/// So attention and MLP begin with a matrix whose outputs are cut and end with one whose inputs are: in
+/// between nothing is exchanged. (Shoeybi et al., arXiv:1909.08053.) The biases of the latter are added once.
+///
+/// With fewer key/value heads than ranks, R / G ranks hold copies of one of them. Copies stay equal, since
+/// all have the same gradient (engine/model/collectives.h).
+///
+/// Errors   UsageError with the nearest degree that works, where heads, feed-forward width or vocabulary
+///          can't be cut so.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/box.h"
+#include "core/parameter.h"
+#include "engine/model/shape.h"
+
+namespace sherd::model {
+
+/// The shape of what rank `rank` of `degree` holds; the whole where degree is 1.
+ModelShape tensor_part(const ModelShape& whole, int degree, int rank);
+
+enum class Cut { kNone, kRows, kColumns };
+
+/// A box of a parameter on one rank.
+struct HeldBox {
+  Box box;
+  /// Of the ranks that hold copies, the one that counts it in norms and writes it to checkpoints.
+  bool counts = true;
+};
+
+/// One rank's part of one parameter.
+struct ParameterCut {
+  std::string name;
+  Cut cut = Cut::kNone;
+  std::vector<std::int64_t> shape;  ///< of the whole
+  std::vector<HeldBox> held;        ///< in the order in which the rank's parameter has them
+
+  std::int64_t columns() const { return shape.size() > 1 ? shape[1] : 1; }
+  std::vector<Box> boxes() const;
+};
+
+/// For each unit of parameter_table(tensor_part(whole, degree, rank)), its parameters.
+std::vector<std::vector<ParameterCut>> tensor_cut(const ModelShape& whole, int degree, int rank);
+
+}  // namespace sherd::model

@@ -1,0 +1,44 @@
+#include "kernels/cut_cross_entropy.h"
+
+#include "kernels/cpu/cut_cross_entropy.h"
+
+namespace sherd::kernels {
+namespace {
+
+void check(const char* label, ConstTensor tensor, DType dtype, std::int64_t numel) {
+  CHECK(tensor && tensor.dtype == dtype && tensor.numel == numel,
+        "cut cross-entropy: {} is {} [{}], expected {} [{}]", label, name_of(tensor.dtype),
+        tensor.numel, name_of(dtype), numel);
+}
+
+void run(Stream& stream, const char* label, const CutCrossEntropy& args,
+         void (*kernel)(ThreadTeam&, const CutCrossEntropy&)) {
+  CHECK(args.tokens >= 1 && args.num_rows >= 1 && args.rows.first >= 0 &&
+            args.rows.first + args.num_rows <= args.rows.all,
+        "cut cross-entropy: {} tokens, rows [{}, +{}) of {}", args.tokens, args.rows.first,
+        args.num_rows, args.rows.all);
+  CHECK(args.rank >= 0 && args.rank < args.num_ranks, "rank {} of {}", args.rank, args.num_ranks);
+  check("logits", args.logits, args.logits.dtype, args.tokens * args.num_rows);
+  check("targets", args.targets, DType::kI32, args.tokens);
+  check("maxima", args.maxima, DType::kF32, args.num_ranks * args.tokens);
+  check("sums", args.sums, DType::kF32, 2 * args.tokens);
+  check("losses", args.losses, DType::kF32, args.tokens);
+  CHECK(stream.device() != DeviceKind::kCuda, "a cut vocabulary on a GPU");
+  stream.run(label, [=, &stream] { kernel(stream.team(), args); });
+}
+
+}  // namespace
+
+void logit_maxima(Stream& stream, const CutCrossEntropy& args) {
+  run(stream, "logit_maxima", args, cpu::logit_maxima);
+}
+
+void exponential_sums(Stream& stream, const CutCrossEntropy& args) {
+  run(stream, "exponential_sums", args, cpu::exponential_sums);
+}
+
+void cut_cross_entropy(Stream& stream, const CutCrossEntropy& args) {
+  run(stream, "cut_cross_entropy", args, cpu::cut_cross_entropy);
+}
+
+}  // namespace sherd::kernels

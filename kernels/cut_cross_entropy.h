@@ -1,0 +1,42 @@
+/// Cross-entropy (kernels/token.h) where the vocabulary is cut over ranks: each has the logits of its own
+/// rows, and none has all of a token's. Three kernels, with an exchange behind each of the first two. With
+/// z as in kernels/token.h and R ranks:
+///
+///   logit_maxima       maxima[rank][t] = max over this rank's v of z[t,v]
+///   ranks gather       maxima; below, m[t] = max over r of maxima[r][t]
+///   exponential_sums   sums[0][t] = sum over this rank's v of exp(z[t,v] - m[t])
+///                      sums[1][t] = z[t, target[t]] - m[t], or 0 if the target's row is another rank's
+///   ranks add up       sums
+///   cut_cross_entropy  losses[t] = log sums[0][t] - sums[1][t]; and, if `gradient`, logits are overwritten
+///                      with theirs: grad_scale * (exp(z - m) / sums[0] - onehot(target)) times dz/dlogits
+///
+/// A target of kNoTarget has no loss and zeros as gradients, and adds nothing to the sums.
+///
+/// Source    Megatron-LM (Shoeybi et al., arXiv:1909.08053, section 3), where the same three numbers are
+///           exchanged.
+/// Shapes    logits [T, V] of V rows of the vocabulary; targets [T] i32, ids of the whole vocabulary;
+///           maxima [R, T], sums [2, T], losses [T] f32. Logits f32, bf16 or f16; all sums in f32.
+/// Bits      m is exact: the same on any number of ranks. losses are the same on every rank.
+/// Device    CPU; a cut model is refused on a GPU.
+#pragma once
+
+#include "kernels/token.h"
+
+namespace sherd::kernels {
+
+struct CutCrossEntropy {
+  std::int64_t tokens = 0, num_rows = 0;  ///< T, V
+  VocabularyRows rows{};
+  int num_ranks = 1, rank = 0;
+  Tensor logits;
+  ConstTensor targets;
+  Tensor maxima, sums, losses;
+  bool gradient = true;
+  float grad_scale = 1.0f;
+  LogitsForm form{};
+};
+void logit_maxima(Stream& stream, const CutCrossEntropy& args);
+void exponential_sums(Stream& stream, const CutCrossEntropy& args);
+void cut_cross_entropy(Stream& stream, const CutCrossEntropy& args);
+
+}  // namespace sherd::kernels
