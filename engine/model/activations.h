@@ -13,6 +13,7 @@
 
 #include "core/memory.h"
 #include "core/stream.h"
+#include "engine/model/adapter.h"
 #include "engine/model/sites.h"
 #include "kernels/device.h"
 
@@ -56,6 +57,7 @@ struct Activations {
   std::vector<Buffer> rotary_SK;  ///< the tables that layers name
   std::vector<Buffer> kv_cache;   ///< L, f32, where keys and values are kept
   Buffer workspace;               ///< the largest that any kernel asks for
+  AdapterProducts adapters;
 
  private:
   void acquire_blocks(const ModelShape& shape, const Acquire& acquire);

@@ -12,6 +12,7 @@ template <class SliceOf>
 Diagnosis::Finding Diagnosis::find_in_slices(const SliceOf& slice_of) const {
   for (std::size_t unit = 0; unit < model_.units().size(); ++unit) {
     const sharding::UnitState& state = model_.units()[unit];
+    if (!state.trains()) continue;
     const Tensor slice = slice_of(state);
     for (const sharding::Piece& piece : state.layout().pieces(state.own_slice())) {
       const std::int64_t at = kernels::find_non_finite(model_.rank().compute(),

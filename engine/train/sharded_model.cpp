@@ -3,7 +3,6 @@
 #include <numeric>
 #include <span>
 
-#include "engine/model/rng_sites.h"
 #include "engine/model/transformer.h"
 #include "engine/train/sharding_plan.h"
 #include "kernels/pointwise.h"
@@ -27,12 +26,7 @@ void fill_initial_values(const sharding::UnitState& unit, Stream& stream, std::u
     for (const sharding::Piece& piece : unit.layout().pieces(slice_index)) {
       const ParameterSpec& parameter = unit.spec().parameters[piece.parameter];
       const Tensor out = slice.part(piece.position, piece.count);
-      if (parameter.initial.stddev == 0.0f) {
-        kernels::fill_constant(stream, out, parameter.initial.mean);
-      } else {
-        kernels::fill_normal(stream, out, model::initial_value_address(seed, parameter.index),
-                             piece.first_element, parameter.initial.mean, parameter.initial.stddev);
-      }
+      fill_initial_part(stream, parameter, seed, piece.first_element, out);
     }
   }
 }
@@ -63,6 +57,7 @@ ShardedModel::ShardedModel(const TrainingOptions& options, const sharding::Rank&
       num_blocks_(static_cast<int>(options.model.num_layers)),
       tied_(options.model.tied),
       units_(make_units(options, rank)),
+      frozen_(rank, units_),
       parameters_(rank, units_, options.gather),
       gradients_(rank, units_, options.num_micro_steps),
       transformer_(
@@ -71,6 +66,7 @@ ShardedModel::ShardedModel(const TrainingOptions& options, const sharding::Rank&
   // Guarded, because gathers are under way here: if anything fails before the run begins, they must
   // have left these buffers.
   rank_.guard([&] {
+    frozen_.fill_initial_values(options.seed);
     for (std::size_t unit = 0; unit < units_.size(); ++unit) {
       fill_initial_values(units_[unit], rank_.compute(), options.seed);
       parameters_.publish(static_cast<int>(unit));
@@ -87,11 +83,11 @@ void ShardedModel::section(const char* label, int unit, const std::vector<Tensor
                            const std::vector<Tensor>& gradients, const model::Pass& pass,
                            const std::function<void()>& enqueue) {
   const model::ModelShape& shape = transformer_->shape();
-  const bool repeats =
-      (!pass.training || shape.dropout == 0.0) && shape.recompute != model::Recompute::kFull;
+  const bool repeats = (!pass.training || (shape.dropout == 0.0 && shape.adapter.dropout == 0.0)) &&
+                       shape.recompute != model::Recompute::kFull;
   if (!repeats || !rank_.compute().keeps_sections()) return enqueue();
   rank_.compute().section(fmt::format("{} {} {} {} {} {} {}", label, unit, parameters[0].data,
-                                      gradients.empty() ? nullptr : gradients[0].data,
+                                      gradients.empty() ? nullptr : gradients.back().data,
                                       pass.training, shape.sequences, shape.seq_length),
                           enqueue);
 }
@@ -142,8 +138,10 @@ void ShardedModel::backward(const model::Pass& pass) {
     gradients_.close(unit);
   }
   TraceSpan span(rank_.compute(), "backward embedding");
-  transformer_->embed_backward(
-      model::embedding_parameters(shape, gradients_.open(embedding_unit())), pass);
+  if (model::trains_embedding(shape)) {
+    transformer_->embed_backward(
+        model::embedding_parameters(shape, gradients_.open(embedding_unit())), pass);
+  }
   gradients_.close(embedding_unit());
 }
 

@@ -8,6 +8,7 @@
 
 #include "core/exact_sum.h"
 #include "engine/model/pass.h"
+#include "engine/train/frozen_weights.h"
 #include "engine/train/training_options.h"
 #include "sharding/mesh/mirrored_buffer.h"
 #include "sharding/zero/gradient_reduction.h"
@@ -48,6 +49,9 @@ class ShardedModel {
   std::vector<int> training_uses() const { return engine::training_uses(options_.model); }
   std::vector<int> evaluation_uses() const { return engine::evaluation_uses(options_.model); }
 
+  /// Frozen parameters, where there are any: engine/train/frozen_weights.h.
+  FrozenWeights& frozen() { return frozen_; }
+
   /// Embedding and blocks of one pass; each unit is gathered, used and released. `phase` is
   /// kForward, or kEvaluation if no backward follows.
   void forward(const model::Pass& pass, Phase phase = kForward);
@@ -75,6 +79,7 @@ class ShardedModel {
   int num_blocks_;
   bool tied_;
   std::vector<sharding::UnitState> units_;
+  FrozenWeights frozen_;
   sharding::ParameterGather parameters_;
   sharding::GradientReduction gradients_;
   std::unique_ptr<model::Transformer> transformer_;
