@@ -82,17 +82,19 @@ std::vector<std::string> possible_modules(const ModelShape& shape) {
   for (const UnitSpec& unit : parameter_table(shape)) {
     for (const ParameterSpec& parameter : unit.parameters) {
       const std::string_view module = module_of(parameter.name);
-      const bool adapts = parameter.name.find(".lora_") != std::string::npos;
-      if (!adapts && !contains(modules, module)) modules.emplace_back(module);
+      if (!is_adapter(parameter.name) && !contains(modules, module)) modules.emplace_back(module);
     }
   }
   return modules;
 }
 
+bool is_adapter(std::string_view parameter) {
+  return parameter.ends_with(".lora_a") || parameter.ends_with(".lora_b");
+}
+
 bool is_trained(const ModelShape& shape, std::string_view parameter) {
   if (!shape.adapter.active()) return true;
-  return parameter.ends_with(".lora_a") || parameter.ends_with(".lora_b") ||
-         contains(shape.adapter.trained_modules, module_of(parameter));
+  return is_adapter(parameter) || contains(shape.adapter.trained_modules, module_of(parameter));
 }
 
 std::optional<float> uniform_bound(const ParameterSpec& parameter) {

@@ -51,6 +51,8 @@ std::vector<AdapterTarget> possible_targets(const ModelShape& shape);
 /// Those of shape.adapter, in the order of the block's sites and rows.
 std::vector<AdapterTarget> adapter_targets(const ModelShape& shape);
 
+/// Whether a parameter is an adapter's A or B.
+bool is_adapter(std::string_view parameter);
 /// Whether a parameter of the model's table is trained. Without an adapter all are; with one, the
 /// adapter's own and those of adapter.trained_modules.
 bool is_trained(const ModelShape& shape, std::string_view parameter);

@@ -32,10 +32,11 @@ std::int64_t padded(std::int64_t count) {
   return (count + kRun - 1) / kRun * kRun;
 }
 
-// Of a part that begins with a run.
-std::uint64_t digest_of(const ParameterSpec& parameter, std::int64_t first_element,
-                        const float* values, std::int64_t count) {
-  const std::uint64_t name = XXH3_64bits(parameter.name.data(), parameter.name.size());
+}  // namespace
+
+std::uint64_t digest_of_frozen(const std::string& parameter, std::int64_t first_element,
+                               const float* values, std::int64_t count) {
+  const std::uint64_t name = XXH3_64bits(parameter.data(), parameter.size());
   std::uint64_t digest = 0;
   for (std::int64_t at = 0; at < count; at += kRun) {
     const auto run = static_cast<std::uint64_t>((first_element + at) / kRun);
@@ -45,7 +46,9 @@ std::uint64_t digest_of(const ParameterSpec& parameter, std::int64_t first_eleme
   return digest;
 }
 
-}  // namespace
+std::string digest_text(std::uint64_t digest) {
+  return fmt::format("{:016x}", digest);
+}
 
 void fill_initial_part(Stream& stream, const ParameterSpec& parameter, std::uint64_t seed,
                        std::int64_t first_element, const Tensor& out) {
@@ -146,8 +149,8 @@ std::string FrozenWeights::load(const Load& load) {
     load(wanted);
     for (std::size_t i = 0; i < batch.size(); ++i) {
       if (!batch[i].counts) continue;
-      own += digest_of(*batch[i].parameter, batch[i].first_element,
-                       wanted.pieces[i].data.as<float>(), batch[i].count);
+      own += digest_of_frozen(batch[i].parameter->name, batch[i].first_element,
+                              wanted.pieces[i].data.as<float>(), batch[i].count);
     }
     store(batch);
   });
@@ -156,7 +159,7 @@ std::string FrozenWeights::load(const Load& load) {
            kName, {static_cast<double>(own & 0xffffffffu), static_cast<double>(own >> 32)})) {
     digest += static_cast<std::uint64_t>(word.low) + (static_cast<std::uint64_t>(word.high) << 32);
   }
-  return fmt::format("{:016x}", digest);
+  return digest_text(digest);
 }
 
 // From host memory to where the parts rest; returns when the staging memory may be written again.

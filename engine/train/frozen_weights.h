@@ -27,6 +27,12 @@ namespace sherd::engine {
 void fill_initial_part(Stream& stream, const ParameterSpec& parameter, std::uint64_t seed,
                        std::int64_t first_element, const Tensor& out);
 
+/// Of elements [first_element, first_element + count) of a parameter, of which the first begins a run of
+/// 64; the digest of all is the sum.
+std::uint64_t digest_of_frozen(const std::string& parameter, std::int64_t first_element,
+                               const float* values, std::int64_t count);
+std::string digest_text(std::uint64_t digest);
+
 /// What FrozenWeights acquires: nothing where all is trained.
 std::vector<BufferSpec> frozen_weight_buffers(const std::vector<sharding::UnitPlan>& units,
                                               int world_size);

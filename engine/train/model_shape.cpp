@@ -1,5 +1,6 @@
 #include "engine/train/model_shape.h"
 
+#include <cmath>
 #include <numeric>
 
 #include "core/error.h"
@@ -68,6 +69,15 @@ void set_layers(const Model& m, model::ModelShape& shape) {
   }
 }
 
+model::AdapterShape adapter_of(const Recipe::Adapter& adapter) {
+  const auto rank = static_cast<double>(adapter.rank);
+  return {.rank = adapter.rank,
+          .scale = adapter.alpha / (adapter.rslora ? std::sqrt(rank) : rank),
+          .dropout = adapter.dropout,
+          .targets = adapter.targets,
+          .trained_modules = adapter.modules_to_save};
+}
+
 }  // namespace
 
 DType dtype_of(FloatType type) {
@@ -119,6 +129,7 @@ model::ModelShape model_shape(const Recipe& recipe) {
   shape.dtype = dtype_of(recipe.mixed_precision.param_dtype);
   shape.recompute = recipe.activation_checkpointing.mode;
   set_layers(m, shape);
+  if (recipe.adapter.type == AdapterChoice::kLora) shape.adapter = adapter_of(recipe.adapter);
   return shape;
 }
 
