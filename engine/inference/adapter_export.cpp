@@ -8,12 +8,12 @@
 #include <memory>
 
 #include "checkpoint/reader.h"
-#include "engine/huggingface/adapter_map.h"
 #include "engine/model/adapter.h"
 #include "engine/saving/base_model.h"
 #include "engine/saving/checkpointing.h"
 #include "engine/saving/initial_weights.h"
 #include "engine/saving/run_state.h"
+#include "engine/train/model_shape.h"
 
 namespace sherd::engine {
 namespace {
@@ -47,29 +47,6 @@ Values trained_values(const TrainedModel& trained) {
   return values;
 }
 
-huggingface::AdapterWeights adapter_weights(const TrainedModel& trained) {
-  const model::ModelShape& shape = trained.options.model;
-  const Recipe::Adapter& adapter = trained.recipe.adapter;
-  huggingface::AdapterWeights weights{.kinds = {},
-                                      .modules = adapter.modules_to_save,
-                                      .num_blocks = shape.num_layers,
-                                      .rank = adapter.rank,
-                                      .alpha = adapter.alpha,
-                                      .dropout = adapter.dropout,
-                                      .rslora = adapter.rslora,
-                                      .gated = shape.gated(),
-                                      .tied = shape.tied,
-                                      .base = trained.recipe.checkpoint.init_from};
-  for (const model::AdapterTarget& target : model::adapter_targets(shape)) {
-    for (const model::Site& site : model::block_sites(shape)) {
-      if (site.id != target.site) continue;
-      weights.kinds.push_back(
-          {target.name, site.name, site.rows, target.first_row, target.rows, target.inputs});
-    }
-  }
-  return weights;
-}
-
 /// Rounds so that a later rounding to fewer bits is as if it were the only one: to odd (Boldo &
 /// Melquiond, "Emulation of a FMA and correctly rounded sums", IEEE Trans. Computers 2008).
 float rounded_to_odd(double value) {
@@ -100,7 +77,7 @@ class MergedModel {
     require_same_base(*trained.checkpoint, digest_of_base(base_, trained.options), path);
     const model::ModelShape& shape = trained.options.model;
     for (std::int64_t block = 0; block < shape.num_layers; ++block) {
-      for (const huggingface::AdapterKind& kind : adapter_weights(trained).kinds) {
+      for (const huggingface::AdapterKind& kind : adapter_weights(trained.recipe).kinds) {
         const std::string prefix = fmt::format("block.{}.", block);
         parts_[prefix + kind.site + ".weight"].push_back(
             {kind.first_row, kind.rows, &trained_.at(prefix + kind.target + ".lora_a"),
@@ -152,10 +129,33 @@ class MergedModel {
 
 }  // namespace
 
+huggingface::AdapterWeights adapter_weights(const Recipe& recipe) {
+  const model::ModelShape shape = model_shape(recipe);
+  const Recipe::Adapter& adapter = recipe.adapter;
+  huggingface::AdapterWeights weights{.kinds = {},
+                                      .modules = adapter.modules_to_save,
+                                      .num_blocks = shape.num_layers,
+                                      .rank = adapter.rank,
+                                      .alpha = adapter.alpha,
+                                      .dropout = adapter.dropout,
+                                      .rslora = adapter.rslora,
+                                      .gated = shape.gated(),
+                                      .tied = shape.tied,
+                                      .base = recipe.checkpoint.init_from};
+  for (const model::AdapterTarget& target : model::adapter_targets(shape)) {
+    for (const model::Site& site : model::block_sites(shape)) {
+      if (site.id != target.site) continue;
+      weights.kinds.push_back(
+          {target.name, site.name, site.rows, target.first_row, target.rows, target.inputs});
+    }
+  }
+  return weights;
+}
+
 huggingface::FolderToWrite adapter_folder(const TrainedModel& trained,
                                           const huggingface::FolderToWrite& model, DType dtype) {
   huggingface::AdapterMap adapter =
-      huggingface::adapter_map(*model.family, model.model, adapter_weights(trained));
+      huggingface::adapter_map(*model.family, model.model, adapter_weights(trained.recipe));
   huggingface::FolderToWrite folder;
   folder.to = model.to;
   folder.dtype = dtype;

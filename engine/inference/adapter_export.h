@@ -7,10 +7,14 @@
 /// Memory   the adapter and the modules trained beside it, whole; of the base a chunk at a time.
 #pragma once
 
+#include "engine/huggingface/adapter_map.h"
 #include "engine/huggingface/export.h"
 #include "engine/inference/trained_model.h"
 
 namespace sherd::engine {
+
+/// A recipe's adapter in the words of engine/huggingface.
+huggingface::AdapterWeights adapter_weights(const Recipe& recipe);
 
 /// The same folder with PEFT's files instead of a model's.
 /// Errors   UsageError for what PEFT can't store of this family.

@@ -1,4 +1,5 @@
 #include "engine/inference/trained_model.h"
+#include "engine/train/frozen_weights.h"
 
 #include <algorithm>
 #include <filesystem>

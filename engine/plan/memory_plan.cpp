@@ -3,6 +3,7 @@
 #include "engine/model/activations.h"
 #include "engine/saving/checkpointing.h"
 #include "engine/train/evaluation.h"
+#include "engine/train/frozen_weights.h"
 #include "engine/train/token_feed.h"
 #include "engine/train/training_step.h"
 #include "sharding/mesh/mirrored_buffer.h"

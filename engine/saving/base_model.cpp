@@ -1,4 +1,5 @@
 #include "engine/saving/base_model.h"
+#include "engine/train/frozen_weights.h"
 
 #include <algorithm>
 #include <functional>
@@ -89,10 +90,6 @@ std::string digest_of_base(const BaseModel& base, const TrainingOptions& options
     }
   }
   return digest_text(digest);
-}
-
-json base_to_json(const std::string& digest, const std::string& path) {
-  return {{"digest", digest}, {"path", path}};
 }
 
 void require_same_base(const checkpoint::Checkpoint& checkpoint, const std::string& digest,

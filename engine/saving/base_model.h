@@ -5,7 +5,6 @@
 #pragma once
 
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -41,8 +40,6 @@ std::string load_base_model(const BaseModel& base, const TrainingOptions& option
 /// The same digest without a model to fill.
 std::string digest_of_base(const BaseModel& base, const TrainingOptions& options);
 
-/// What a checkpoint says of its base.
-nlohmann::json base_to_json(const std::string& digest, const std::string& path);
 /// Errors   UsageError, a line, if the checkpoint's adapter isn't for the model with this digest.
 void require_same_base(const checkpoint::Checkpoint& checkpoint, const std::string& digest,
                        const std::string& path);

@@ -1,4 +1,5 @@
 #include "engine/saving/checkpointing.h"
+#include "engine/train/frozen_weights.h"
 
 #include <algorithm>
 #include <cmath>
@@ -313,7 +314,9 @@ void Checkpointing::begin_save(std::int64_t step, const StepOutcome& outcome) {
                    {"isa", isa_of(rank_)},
                    {"folder", checkpoints_.folder},
                    {"vocabulary", json::array()}};
-    if (model_.frozen().any()) global["base"] = base_to_json(base_digest_, checkpoints_.init_from);
+    if (model_.frozen().any()) {
+      global["base"] = {{"digest", base_digest_}, {"path", checkpoints_.init_from}};
+    }
     for (const char32_t character : checkpoints_.vocabulary) {
       global["vocabulary"].push_back(static_cast<std::uint32_t>(character));
     }

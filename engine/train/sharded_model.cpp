@@ -4,6 +4,7 @@
 #include <span>
 
 #include "engine/model/transformer.h"
+#include "engine/train/frozen_weights.h"
 #include "engine/train/sharding_plan.h"
 #include "kernels/pointwise.h"
 
@@ -57,7 +58,7 @@ ShardedModel::ShardedModel(const TrainingOptions& options, const sharding::Rank&
       num_blocks_(static_cast<int>(options.model.num_layers)),
       tied_(options.model.tied),
       units_(make_units(options, rank)),
-      frozen_(rank, units_),
+      frozen_(std::make_unique<FrozenWeights>(rank, units_)),
       parameters_(rank, units_, options.gather),
       gradients_(rank, units_, options.num_micro_steps),
       transformer_(
@@ -66,7 +67,7 @@ ShardedModel::ShardedModel(const TrainingOptions& options, const sharding::Rank&
   // Guarded, because gathers are under way here: if anything fails before the run begins, they must
   // have left these buffers.
   rank_.guard([&] {
-    frozen_.fill_initial_values(options.seed);
+    frozen_->fill_initial_values(options.seed);
     for (std::size_t unit = 0; unit < units_.size(); ++unit) {
       fill_initial_values(units_[unit], rank_.compute(), options.seed);
       parameters_.publish(static_cast<int>(unit));

@@ -8,7 +8,6 @@
 
 #include "core/exact_sum.h"
 #include "engine/model/pass.h"
-#include "engine/train/frozen_weights.h"
 #include "engine/train/training_options.h"
 #include "sharding/mesh/mirrored_buffer.h"
 #include "sharding/zero/gradient_reduction.h"
@@ -19,6 +18,8 @@ class Transformer;
 }
 
 namespace sherd::engine {
+
+class FrozenWeights;
 
 /// The units that a training micro-step uses, and those that an evaluation uses, in order: numbers
 /// in the parameter table.
@@ -50,7 +51,7 @@ class ShardedModel {
   std::vector<int> evaluation_uses() const { return engine::evaluation_uses(options_.model); }
 
   /// Frozen parameters, where there are any: engine/train/frozen_weights.h.
-  FrozenWeights& frozen() { return frozen_; }
+  FrozenWeights& frozen() const { return *frozen_; }
 
   /// Embedding and blocks of one pass; each unit is gathered, used and released. `phase` is
   /// kForward, or kEvaluation if no backward follows.
@@ -79,7 +80,7 @@ class ShardedModel {
   int num_blocks_;
   bool tied_;
   std::vector<sharding::UnitState> units_;
-  FrozenWeights frozen_;
+  std::unique_ptr<FrozenWeights> frozen_;
   sharding::ParameterGather parameters_;
   sharding::GradientReduction gradients_;
   std::unique_ptr<model::Transformer> transformer_;

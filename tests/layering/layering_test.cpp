@@ -118,7 +118,8 @@ const std::vector<Home> kHomes = {
     {"Eigen/.*", "kernels/.*"},
     {"hdf5.*", "checkpoint/.*/hdf5[^/]*"},
     {"xxhash\\.h",
-     "checkpoint/.*|engine/data/tokenizer/tokenizer\\.cpp|engine/huggingface/export\\.cpp"},
+     "checkpoint/.*|engine/data/tokenizer/tokenizer\\.cpp|engine/huggingface/export\\.cpp|engine/"
+     "train/frozen_weights\\.cpp"},
     {"pcre2\\.h", "engine/data/tokenizer/pattern/split_pattern\\.cpp"},
     {"unicode/.*", "engine/data/tokenizer/normalizer\\.cpp"},
     {"(zlib|zstd)\\.h", "engine/data/tokenize/text_stream\\.cpp"},

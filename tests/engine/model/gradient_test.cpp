@@ -10,8 +10,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
-#include "engine/model/adapter.h"
+#include "engine/model/parameters.h"
+#include "engine/model/rng_sites.h"
 #include "kernels/philox.h"
 #include "kernels/pointwise.h"
 #include "kernels/token.h"
@@ -214,6 +216,45 @@ TEST(ModelGradient, OfTheMlpsAdaptersAloneIsThatBesideAdaptersOfAttention) {
     ASSERT_FALSE(model::backward_reach(shape, 0).attention);
     expect_gradients_match_differences(shape);
   }
+}
+
+// Every target of every block draws a mask of its own.
+TEST(AdapterMasks, HaveASiteForEachTargetOfEachBlockAndNoneOfTheModels) {
+  std::set<std::uint32_t> sites;
+  for (std::int64_t block = 0; block < 10'000; ++block) {
+    for (std::size_t target = 0; target < 7; ++target) {
+      EXPECT_TRUE(sites.insert(model::adapter_site(block, target)).second);
+    }
+    EXPECT_FALSE(sites.contains(model::mlp_branch_site(block)));
+  }
+}
+
+TEST(AdapterMasks, OfTwoBlocksWithTheSameWeightsAndInputDiffer) {
+  model::ModelShape shape = with_adapters(tiny_model(false), true);
+  shape.adapter.dropout = 0.5;
+  HeapAllocator memory;
+  const auto stream = make_cpu_compute_stream({});
+  model::AdapterProducts products(
+      shape, [&memory](const BufferSpec& spec) { return memory.acquire(spec); });
+  const auto numel = [&](std::int64_t width) { return static_cast<std::size_t>(width); };
+  const model::AdapterTarget query = model::adapter_targets(shape)[0];
+  std::vector<float> x(numel(shape.tokens() * query.inputs), 1.0f),
+      a(numel(3 * query.inputs), 1.0f), b(numel(query.rows * 3), 1.0f), workspace(1 << 20);
+  const auto view = [](std::vector<float>& values) {
+    return Tensor{values.data(), DType::kF32, std::ssize(values)};
+  };
+  model::Affine parameters;
+  parameters.adapters = {{0, view(a), view(b)}};
+  std::vector<std::vector<float>> outputs;
+  for (const std::int64_t block : {0, 1}) {
+    std::vector<float>& y = outputs.emplace_back(numel(shape.tokens() * shape.qkv_width()));
+    model::Pass pass;
+    pass.training = true;
+    products.begin(shape, block, pass);
+    products.forward(*stream, parameters, view(x), view(y),
+                     {workspace.data(), DType::kU8, std::ssize(workspace) * 4});
+  }
+  EXPECT_NE(outputs[0], outputs[1]);
 }
 
 TEST(ModelGradient, OfTheSameWeightsIsAnotherUnderAnotherStepsDropout) {

@@ -26,7 +26,7 @@ import folders  # noqa: E402: its main() checks the committed values first
 
 VALUES = folders.VALUES.with_name("adapters.json")
 ROWS, LENGTH, STEPS, RANK = 2, 16, 20, 4
-LR, BETAS, EPS, DECAY = 1e-2, (0.9, 0.95), 1e-8, 0.1
+LR, BETAS, EPS, DECAY = 2e-3, (0.9, 0.95), 1e-8, 0.1
 
 CASES = {
     "llama": dict(lora_alpha=6, target_modules=["q_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]),
