@@ -1,5 +1,6 @@
 // The twin of kernels/cuda in a program built without CUDA: a stream on a GPU can't exist here, so
 // whoever comes is our bug or asked for a device that this program doesn't have.
+#include "kernels/cuda/adapter.h"
 #include "kernels/cuda/forms.h"
 #include "kernels/device.h"
 #include "kernels/libraries.h"
@@ -35,6 +36,15 @@ std::int64_t find_non_finite(Stream&, const ConstTensor&) {
 }
 void fill_normal(Stream&, const Tensor&, const RandomAddress&, std::int64_t, float, float) {
   no_cuda_kernel("fill_normal");
+}
+void add_to_columns(Stream&, const Columns&, const ConstTensor&, float, const Tensor&) {
+  no_cuda_kernel("add_to_columns");
+}
+void take_columns(Stream&, const Columns&, const ConstTensor&, float, const Tensor&) {
+  no_cuda_kernel("take_columns");
+}
+void fill_uniform(Stream&, const Tensor&, const RandomAddress&, std::int64_t, float) {
+  no_cuda_kernel("fill_uniform");
 }
 void sum_in_order(Stream&, const ConstTensor*, int, const Tensor&, bool) {
   no_cuda_kernel("sum_in_order");

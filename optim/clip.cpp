@@ -37,6 +37,7 @@ ExactSum GradientNorm::local_sum_of_squares() {
   Stream& stream = rank_->compute();
   for (std::size_t i = 0; i < units_->size(); ++i) {
     const sharding::UnitState& unit = (*units_)[i];
+    if (!unit.trains()) continue;
     kernels::sum_of_squares(stream, unit.gradient(unit.own_slice()),
                             part_of_unit(sums_.device(), i), workspace_.tensor());
   }
@@ -44,7 +45,7 @@ ExactSum GradientNorm::local_sum_of_squares() {
   stream.synchronize();
   ExactSum sum;
   for (std::size_t i = 0; i < units_->size(); ++i) {
-    if (!(*units_)[i].contributes_slice()) continue;
+    if (!(*units_)[i].trains() || !(*units_)[i].contributes_slice()) continue;
     sum.add(std::span(part_of_unit(sums_.host(), i).as<double>(), ExactSum::kNumbers));
   }
   return sum;

@@ -99,8 +99,7 @@ std::vector<std::int64_t> second_moment_numels(const sharding::UnitPlan& unit) {
 }
 
 struct MuonBuffers {
-  std::vector<BufferSpec> momentum;                   // by unit
-  std::vector<std::optional<BufferSpec>> exp_avg_sq;  // by unit
+  std::vector<std::optional<BufferSpec>> momentum, exp_avg_sq;  // by unit
   std::optional<BufferSpec> update, workspace;
 };
 
@@ -109,7 +108,9 @@ MuonBuffers buffers_of(const OptimizerOptions& options, const sharding::Sharding
   MuonBuffers buffers;
   std::int64_t largest_unit = 0, workspace = 0;
   for (const sharding::UnitPlan& unit : plan.units) {
-    buffers.momentum.push_back(moment_buffer(unit, "momentum", options.moment_type));
+    buffers.momentum.emplace_back();
+    if (unit.trains())
+      buffers.momentum.back() = moment_buffer(unit, "momentum", options.moment_type);
     const std::int64_t rest =
         second_moment_numel(unit, plan.mesh.index_in_group(rank, unit.placement.slices));
     buffers.exp_avg_sq.emplace_back();
@@ -152,8 +153,9 @@ class Muon final : public Optimizer {
         buffers_of(options, {rank.mesh, sharding::plans_of(units)}, rank.rank);
     auto slices = updated_slices(units, options.decay);
     for (std::size_t unit = 0; unit < units.size(); ++unit) {
-      moments_.push_back(rank.memory->acquire(buffers.momentum[unit]));
+      moments_.emplace_back();
       exp_avg_sq_.emplace_back();
+      if (buffers.momentum[unit]) moments_.back() = rank.memory->acquire(*buffers.momentum[unit]);
       if (buffers.exp_avg_sq[unit]) {
         exp_avg_sq_.back() = rank.memory->acquire(*buffers.exp_avg_sq[unit]);
       }
@@ -201,9 +203,10 @@ class Muon final : public Optimizer {
     MuonSlice result{slice, {}, slice, {}, {}};
     result.matrices.segments.clear();
     result.rest.segments.clear();
-    const std::uint32_t first_index = unit.spec().parameters[0].index;
+    const std::vector<ParameterSpec>& parameters = unit.spec().parameters;
     for (const kernels::UpdateSegment& segment : slice.segments) {
-      const ParameterSpec& parameter = unit.spec().parameters[segment.parameter - first_index];
+      const ParameterSpec& parameter =
+          *std::ranges::lower_bound(parameters, segment.parameter, {}, &ParameterSpec::index);
       if (is_muons(unit.spec(), parameter)) {
         result.matrices.segments.push_back(segment);
         result.ratios.push_back(ratio_of(parameter, segment.first_element));
@@ -323,9 +326,11 @@ class Muon final : public Optimizer {
 std::vector<BufferSpec> muon_buffers(const OptimizerOptions& options,
                                      const sharding::ShardingPlan& plan, int rank) {
   MuonBuffers buffers = buffers_of(options, plan, rank);
-  std::vector<BufferSpec> all = std::move(buffers.momentum);
-  for (auto& exp_avg_sq : buffers.exp_avg_sq) {
-    if (exp_avg_sq) all.push_back(std::move(*exp_avg_sq));
+  std::vector<BufferSpec> all;
+  for (auto* by_unit : {&buffers.momentum, &buffers.exp_avg_sq}) {
+    for (auto& moments : *by_unit) {
+      if (moments) all.push_back(std::move(*moments));
+    }
   }
   if (buffers.update) all.push_back(std::move(*buffers.update));
   if (buffers.workspace) all.push_back(std::move(*buffers.workspace));

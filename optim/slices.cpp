@@ -75,7 +75,7 @@ std::vector<BufferSpec> moment_buffers(const sharding::ShardingPlan& plan,
   std::vector<BufferSpec> buffers;
   for (const std::string& kind : kinds) {
     for (const sharding::UnitPlan& unit : plan.units) {
-      buffers.push_back(moment_buffer(unit, kind, type));
+      if (unit.trains()) buffers.push_back(moment_buffer(unit, kind, type));
     }
   }
   return buffers;
@@ -86,7 +86,8 @@ std::vector<Buffer> acquire_moments(const sharding::Rank& rank,
                                     const std::string& kind, const MomentType& type) {
   std::vector<Buffer> buffers;
   for (const sharding::UnitState& unit : units) {
-    buffers.push_back(rank.memory->acquire(moment_buffer(unit.plan(), kind, type)));
+    buffers.push_back(unit.trains() ? rank.memory->acquire(moment_buffer(unit.plan(), kind, type))
+                                    : Buffer());
   }
   return buffers;
 }

@@ -31,11 +31,11 @@ std::vector<std::vector<UpdatedSlice>> updated_slices(const std::vector<sharding
 /// A buffer as large as the unit's slices that this rank updates, for one kind of moment.
 BufferSpec moment_buffer(const sharding::UnitPlan& unit, const std::string& kind,
                          const MomentType& type);
-/// One for each kind and unit, kind by kind.
+/// One for each kind and unit that has something to train, kind by kind.
 std::vector<BufferSpec> moment_buffers(const sharding::ShardingPlan& plan,
                                        const std::vector<std::string>& kinds,
                                        const MomentType& type);
-/// Those of one kind.
+/// Those of one kind, by unit; empty where there is nothing to train.
 std::vector<Buffer> acquire_moments(const sharding::Rank& rank,
                                     const std::vector<sharding::UnitState>& units,
                                     const std::string& kind, const MomentType& type);

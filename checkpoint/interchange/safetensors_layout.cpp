@@ -69,7 +69,7 @@ std::int64_t TensorToWrite::numel() const {
 }
 
 SafetensorsPlan plan_safetensors(const std::vector<TensorToWrite>& tensors, DType dtype,
-                                 std::int64_t shard_bytes) {
+                                 std::int64_t shard_bytes, const std::string& name) {
   const auto element_bytes = static_cast<std::int64_t>(size_of(dtype));
   SafetensorsPlan plan;
   const auto files = into_files(tensors, element_bytes, shard_bytes);
@@ -78,8 +78,8 @@ SafetensorsPlan plan_safetensors(const std::vector<TensorToWrite>& tensors, DTyp
   for (std::size_t i = 0; i < files.size(); ++i) {
     plan.files.push_back(plan_file(tensors, files[i], dtype));
     plan.files.back().name =
-        files.size() == 1 ? "model.safetensors"
-                          : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size());
+        files.size() == 1 ? name + ".safetensors"
+                          : fmt::format("{}-{:05}-of-{:05}.safetensors", name, i + 1, files.size());
     for (const int number : files[i]) {
       const TensorToWrite& tensor = tensors[static_cast<std::size_t>(number)];
       map[tensor.name] = plan.files.back().name;

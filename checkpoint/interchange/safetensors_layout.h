@@ -32,8 +32,8 @@ struct SafetensorsPlan {
 };
 
 /// Tensors of one type, in the model's order; a file is full before `shard_bytes` of data, but holds
-/// one tensor at least.
+/// one tensor at least. `name` is that of the files: "model" as above.
 SafetensorsPlan plan_safetensors(const std::vector<TensorToWrite>& tensors, DType dtype,
-                                 std::int64_t shard_bytes);
+                                 std::int64_t shard_bytes, const std::string& name = "model");
 
 }  // namespace sherd::checkpoint

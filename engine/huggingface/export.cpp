@@ -21,6 +21,7 @@ using checkpoint::BlockReader;
 using checkpoint::Checkpoint;
 using checkpoint::Disk;
 using checkpoint::File;
+using checkpoint::SafetensorsPlan;
 using checkpoint::StoredRun;
 
 constexpr std::int64_t kChunk = 1 << 18;  // elements
@@ -81,8 +82,8 @@ std::int64_t round_to(float* values, std::int64_t count) {
 /// Writes tensors of theirs from links to ours.
 class TensorWriter {
  public:
-  TensorWriter(const Checkpoint& checkpoint, const WeightMap& map, DType dtype)
-      : map_(map), dtype_(dtype), parameters_(checkpoint, map.ours), links_(map.theirs.size()) {
+  TensorWriter(const WeightMap& map, DType dtype, ReadElements read)
+      : map_(map), dtype_(dtype), read_(std::move(read)), links_(map.theirs.size()) {
     for (const Link& link : map.links) {
       links_[static_cast<std::size_t>(link.theirs)].push_back({link.ours, link.box.inverse()});
     }
@@ -99,9 +100,7 @@ class TensorWriter {
     for (std::int64_t first = 0; first < numel; first += kChunk) {
       const std::int64_t count = std::min(kChunk, numel - first);
       fill_from(links_[static_cast<std::size_t>(tensor)], first, count, chunk_.data(), run_.data(),
-                [this](int ours, std::int64_t from, std::int64_t number, float* to) {
-                  parameters_.read(ours, from, number, to);
-                });
+                read_);
       round(theirs, first, count);
       file.write_at(chunk_.data(), count * element_bytes, offset + first * element_bytes);
       XXH3_64bits_update(state.get(), chunk_.data(),
@@ -123,7 +122,7 @@ class TensorWriter {
 
   const WeightMap& map_;
   DType dtype_;
-  ParameterReader parameters_;
+  ReadElements read_;
   std::vector<std::vector<Source>> links_;  // by tensor of theirs
   std::vector<float> chunk_ = std::vector<float>(kChunk), run_ = std::vector<float>(kChunk);
 };
@@ -136,37 +135,64 @@ std::uint64_t checksum_of(const std::string& text) {
   return XXH3_64bits(text.data(), text.size());
 }
 
+// What the disk gives back must be what was written.
+void read_back(Disk& disk, const std::string& path, const SafetensorsPlan::File& planned,
+               const std::vector<std::int64_t>& bytes,
+               const std::vector<std::uint64_t>& checksums) {
+  const File file(disk, path, O_RDONLY | O_NOFOLLOW);
+  const auto expect = [&](std::int64_t offset, std::int64_t length, std::uint64_t checksum) {
+    std::string text(static_cast<std::size_t>(length), '\0');
+    file.read_at(text.data(), length, offset);
+    if (checksum_of(text) != checksum) {
+      throw DataError("{}: bytes {} to {} aren't what was written", path, offset, offset + length);
+    }
+  };
+  expect(0, std::ssize(planned.header), checksum_of(planned.header));
+  for (std::size_t i = 0; i < bytes.size(); ++i) expect(planned.offsets[i], bytes[i], checksums[i]);
+}
+
 /// Everything inside the temporary folder.
 ExportResult write_all(Disk& disk, const Checkpoint& checkpoint, const FolderToWrite& folder,
                        const std::string& temporary) {
-  const WeightMap map = weight_map(*folder.family, folder.model, true);
+  const WeightMap map = folder.map ? *folder.map : weight_map(*folder.family, folder.model, true);
+  std::optional<ParameterReader> parameters;
+  if (!folder.read) parameters.emplace(checkpoint, map.ours);
   std::vector<checkpoint::TensorToWrite> tensors;
   for (const NamedShape& theirs : map.theirs) tensors.push_back({theirs.name, theirs.shape});
-  const checkpoint::SafetensorsPlan plan =
-      checkpoint::plan_safetensors(tensors, folder.dtype, folder.shard_bytes);
+  const SafetensorsPlan plan =
+      checkpoint::plan_safetensors(tensors, folder.dtype, folder.shard_bytes, folder.weights_name);
   nlohmann::ordered_json report = {{"checkpoint", checkpoint.path()},
                                    {"step", checkpoint.manifest().step},
                                    {"save_uuid", checkpoint.manifest().save_uuid},
                                    {"dtype", name_of(folder.dtype)},
                                    {"checksum", "XXH3-64"}};
-  TensorWriter writer(checkpoint, map, folder.dtype);
+  const ReadElements from_checkpoint = [&](int ours, std::int64_t from, std::int64_t number,
+                                           float* to) { parameters->read(ours, from, number, to); };
+  TensorWriter writer(map, folder.dtype, folder.read ? folder.read : from_checkpoint);
   ExportResult result{std::ssize(tensors), std::ssize(plan.files), 0};
-  for (const checkpoint::SafetensorsPlan::File& planned : plan.files) {
+  for (const SafetensorsPlan::File& planned : plan.files) {
+    std::vector<std::int64_t> bytes;
+    std::vector<std::uint64_t> checksums;
     File file(disk, temporary + "/" + planned.name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
     file.write_at(planned.header.data(), std::ssize(planned.header), 0);
     for (std::size_t i = 0; i < planned.tensors.size(); ++i) {
       const std::uint64_t checksum = writer.write(planned.tensors[i], file, planned.offsets[i]);
-      report["tensors"][tensors[static_cast<std::size_t>(planned.tensors[i])].name] = {
-          {"file", planned.name}, {"checksum", hex(checksum)}};
+      const auto& tensor = tensors[static_cast<std::size_t>(planned.tensors[i])];
+      bytes.push_back(tensor.numel() * static_cast<std::int64_t>(size_of(folder.dtype)));
+      checksums.push_back(checksum);
+      report["tensors"][tensor.name] = {{"file", planned.name}, {"checksum", hex(checksum)}};
     }
     file.sync();
     file.close();
+    if (folder.read_back) {
+      read_back(disk, temporary + "/" + planned.name, planned, bytes, checksums);
+    }
     report["headers"][planned.name] = {{"bytes", planned.header.size()},
                                        {"checksum", hex(checksum_of(planned.header))}};
     result.bytes += planned.bytes;
   }
   std::map<std::string, std::string> files = folder.files;
-  if (!plan.index.empty()) files["model.safetensors.index.json"] = plan.index;
+  if (!plan.index.empty()) files[folder.weights_name + ".safetensors.index.json"] = plan.index;
   for (const auto& [name, text] : files) {
     checkpoint::write_new_file(disk, temporary + "/" + name, text);
     report["files"][name] = {{"bytes", text.size()}, {"checksum", hex(checksum_of(text))}};

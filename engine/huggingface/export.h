@@ -8,6 +8,9 @@
 ///          sherd-export.json     which checkpoint this is, and a checksum (XXH3-64) of every tensor
 ///                                and of every other file: the format itself has none
 ///
+/// An adapter is written the same way, from other maps and elements; and every file of weights can be
+/// read again and compared with what was meant.
+///
 /// Memory   the checkpoint's blocks (4 MiB of each shard, up to 64, and 16 at least) and a chunk.
 /// Atomic   written beside its place under another name, made durable, renamed: the folder is whole or
 ///          isn't there. What is there already is never replaced.
@@ -17,6 +20,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "checkpoint/store/committed.h"
@@ -34,6 +38,11 @@ struct FolderToWrite {
   const Family* family = nullptr;
   ModelWeights model;
   std::map<std::string, std::string> files;  ///< the others: name and content
+
+  std::string weights_name = "model";  ///< of the file: "adapter_model"
+  std::optional<WeightMap> map;        ///< instead of the model's, made of `family` and `model`
+  ReadElements read;                   ///< of the map's `ours`; empty: the checkpoint's
+  bool read_back = false;              ///< each file, once it is written
 };
 
 struct ExportResult {

@@ -164,7 +164,12 @@ ParsedName parse_name(const std::string& name) {
   return parsed;
 }
 
-// The rows of the table for a module of ours: the first one, and where that is a part, the others.
+}  // namespace
+
+std::int64_t NamedShape::numel() const {
+  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
 std::vector<const Module*> modules_of(const Family& family, const std::string& ours) {
   std::vector<const Module*> found;
   for (const std::span<const Module> rows : family.modules) {
@@ -180,16 +185,23 @@ std::vector<const Module*> modules_of(const Family& family, const std::string& o
   return found;
 }
 
-}  // namespace
-
-std::int64_t NamedShape::numel() const {
-  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
-}
-
 std::string with_number(std::string_view pattern, std::int64_t number) {
   const std::size_t at = pattern.find("{}");
   if (at == std::string_view::npos) return std::string(pattern);
   return fmt::format("{}{}{}", pattern.substr(0, at), number, pattern.substr(at + 2));
+}
+
+std::vector<Box> boxes_of(const Family& family, const ModelWeights& model, const NamedShape& ours,
+                          const Module& module, std::vector<std::int64_t>& theirs) {
+  WeightMap map;
+  map.ours = {ours};
+  Module upright = module;
+  upright.transposed = false;
+  ParameterLinks(family, model, map, 0).add(upright, "");
+  theirs = map.theirs[0].shape;
+  std::vector<Box> boxes;
+  for (Link& link : map.links) boxes.push_back(std::move(link.box));
+  return boxes;
 }
 
 WeightMap weight_map(const Family& family, const ModelWeights& model, bool with_prefix) {

@@ -46,6 +46,15 @@ struct WeightMap {
 /// Errors   UsageError where the family has no name for a parameter: a model of other settings.
 WeightMap weight_map(const Family& family, const ModelWeights& model, bool with_prefix);
 
+/// The rows of a family's table for a module of ours: the first one, and where that is a part of it,
+/// those of the others.
+std::vector<const Module*> modules_of(const Family& family, const std::string& ours);
+
+/// Where a module of theirs has the rows of `ours`, a matrix with as many rows as the module's own and
+/// any columns; not turned over. Sets the shape of theirs.
+std::vector<Box> boxes_of(const Family& family, const ModelWeights& model, const NamedShape& ours,
+                          const Module& module, std::vector<std::int64_t>& theirs);
+
 /// "layers.{}.x" for block 3: "layers.3.x".
 std::string with_number(std::string_view pattern, std::int64_t number);
 

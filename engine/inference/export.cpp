@@ -3,6 +3,7 @@
 #include "checkpoint/interchange/safetensors.h"
 #include "engine/huggingface/config_writer.h"
 #include "engine/huggingface/model_files.h"
+#include "engine/inference/adapter_export.h"
 #include "engine/inference/trained_model.h"
 #include "engine/recipe/model_from.h"
 #include "engine/recipe/stored.h"
@@ -59,6 +60,10 @@ ExportSummary export_checkpoint(const ExportRequest& request) {
     throw UsageError("{}: is a model's folder already; expected a checkpoint", request.checkpoint);
   }
   const TrainedModel trained = trained_model({request.checkpoint, {}, 1, {}});
+  const bool has_adapter = trained.options.model.adapter.active();
+  if (request.merge && !has_adapter) {
+    throw UsageError("{}: holds a whole model, so there is nothing to merge", request.checkpoint);
+  }
   const std::string kept = kept_beside(*trained.checkpoint);
   const bool has_kept = checkpoint::exists(disk, kept + "/" + kConfigName);
   ExportSummary summary;
@@ -91,6 +96,12 @@ ExportSummary export_checkpoint(const ExportRequest& request) {
   folder.family = written.family;
   folder.files[kConfigName] = config;
   folder.files.emplace("generation_config.json", "{}\n");
+  if (has_adapter && request.merge) {
+    folder.map = huggingface::weight_map(*folder.family, folder.model, true);
+    folder.read = merged_elements(trained, folder.map->ours, folder.dtype);
+  } else if (has_adapter) {
+    folder = adapter_folder(trained, folder, request.dtype.value_or(DType::kF32));
+  }
   summary.dtype = folder.dtype;
   summary.written = huggingface::export_folder(disk, *trained.checkpoint, folder);
   return summary;

@@ -1,4 +1,5 @@
-/// A checkpoint becomes a Hugging Face folder (`sherd export --to-hf`).
+/// A checkpoint becomes a Hugging Face folder (`sherd export --to-hf`); one of an adapter becomes PEFT's
+/// files, or with `merge` the model with the adapter in it (engine/inference/adapter_export.h).
 ///
 /// config.json and tokenizer are those that the run has kept of the folder it came from; of a model
 /// that a recipe describes, config.json is made, and the tokenizer is the recipe's. Either way
@@ -20,6 +21,7 @@ struct ExportRequest {
   std::string to;
   std::optional<DType> dtype;  ///< none: the type in config.json, f32 where it names none
   std::int64_t shard_bytes = huggingface::kDefaultShardBytes;
+  bool merge = false;  ///< the model that the adapter is for, with the adapter in it
 };
 
 struct ExportSummary {

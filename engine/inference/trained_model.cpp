@@ -1,4 +1,5 @@
 #include "engine/inference/trained_model.h"
+#include "engine/train/frozen_weights.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -7,6 +8,7 @@
 #include "checkpoint/reader.h"
 #include "engine/data/utf8.h"
 #include "engine/huggingface/model_files.h"
+#include "engine/saving/base_model.h"
 #include "engine/saving/checkpointing.h"
 #include "engine/saving/initial_weights.h"
 #include "engine/saving/run_state.h"
@@ -75,7 +77,7 @@ void check_recipe(const Checkpoint& checkpoint, const Recipe& recipe) {
 
 /// The recipe's relative paths, found from wherever we are: they are relative to the folder in which
 /// the run was started. Paths of the command line are left alone.
-void find_texts(Recipe::Data& data, const Checkpoint& checkpoint,
+void find_files(Recipe& recipe, const Checkpoint& checkpoint,
                 const std::vector<std::string>& sets) {
   namespace fs = std::filesystem;
   const auto found = checkpoint.manifest().global->find("folder");
@@ -85,9 +87,12 @@ void find_texts(Recipe::Data& data, const Checkpoint& checkpoint,
     return std::any_of(sets.begin(), sets.end(),
                        [&](const std::string& set) { return set.starts_with(key + "="); });
   };
-  for (const auto& [key, path] : {std::pair("data.path", &data.path),
-                                  std::pair("data.validation_path", &data.validation_path),
-                                  std::pair("data.tokenizer", &data.tokenizer)}) {
+  Recipe::Data& data = recipe.data;
+  for (const auto& [key, path] :
+       {std::pair("data.path", &data.path),
+        std::pair("data.validation_path", &data.validation_path),
+        std::pair("data.tokenizer", &data.tokenizer),
+        std::pair("checkpoint.init_from", &recipe.checkpoint.init_from)}) {
     if (path->empty() || is_set(key) || fs::path(*path).is_absolute()) continue;
     const fs::path there = folder / *path;
     std::error_code error;
@@ -147,7 +152,7 @@ TrainedModel model_of_checkpoint(const Checkpoint& checkpoint, const TrainedMode
   }
   check_recipe(checkpoint, model.recipe);
   model.vocabulary = stored_vocabulary(checkpoint, model.recipe);
-  find_texts(model.recipe.data, checkpoint, request.sets);
+  find_files(model.recipe, checkpoint, request.sets);
   find_tokenizer(model.recipe.data, checkpoint);
   return model;
 }
@@ -211,6 +216,12 @@ void load_weights(const TrainedModel& trained, ShardedModel& model) {
     };
   }
   stream.synchronize();
+  if (model.frozen().any()) {
+    const std::string& path = trained.recipe.checkpoint.init_from;
+    const BaseModel base(trained.options, path);
+    const std::string digest = load_base_model(base, trained.options, model, reading, copy);
+    require_same_base(*trained.checkpoint, digest, path);
+  }
   if (trained.folder) {
     trained.folder->load(wanted, reading, copy);
   } else {

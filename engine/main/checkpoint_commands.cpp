@@ -71,6 +71,9 @@ CheckpointCommands::CheckpointCommands(CLI::App& app)
   export_->add_option("--to-hf", to_folder_, "A Hugging Face folder to write; must not exist")
       ->type_name("FOLDER")
       ->excludes(file);
+  export_->add_flag(
+      "--merge", merge_,
+      "With --to-hf, of an adapter: the whole model with the adapter in it, not PEFT's files");
   export_
       ->add_option(
           "--dtype", dtype_,
@@ -104,6 +107,7 @@ void CheckpointCommands::run_export(const std::string& path) const {
   }
   if (!to_folder_.empty()) {
     engine::ExportRequest request{path, to_folder_, dtype};
+    request.merge = merge_;
     if (!shard_size_.empty()) request.shard_bytes = engine::parse_bytes(shard_size_);
     const engine::ExportSummary summary = engine::export_checkpoint(request);
     fmt::print("{}: {} tensors as {} in {} file{}, {} bytes\n", to_folder_,
@@ -115,6 +119,7 @@ void CheckpointCommands::run_export(const std::string& path) const {
   if (dtype == DType::kF16)
     throw UsageError("--dtype f16 is for --to-hf; a file takes f32 or bf16.");
   if (!shard_size_.empty()) throw UsageError("--shard-size is for --to-hf.");
+  if (merge_) throw UsageError("--merge is for --to-hf.");
   auto& disk = checkpoint::posix_disk();
   const auto result = checkpoint::export_file(
       disk, checkpoint::Checkpoint(disk, path),

@@ -25,7 +25,7 @@ class CheckpointCommands {
   std::string to_folder_;
   std::string dtype_;
   std::string shard_size_;
-  bool json_ = false;
+  bool merge_ = false, json_ = false;
   bool digests_ = false;
   bool deep_ = false;
   std::vector<std::string> sets_;

@@ -96,7 +96,7 @@ SiteTensors tensors_of(const SiteBuffers& buffers, const Site& site, std::int64_
 
 Activations::Activations(const ModelShape& shape, const kernels::ComputeDevice& device,
                          const Acquire& acquire, const ModelPart* part)
-    : sites_(block_sites(shape)) {
+    : adapters(shape, acquire), sites_(block_sites(shape)) {
   for (const Site& site : sites_) {
     const auto first = std::find_if(sites_.begin(), sites_.end(), [&](const Site& other) {
       return other.cheap && other.output == site.output;

@@ -16,6 +16,7 @@
 
 #include "core/memory.h"
 #include "core/stream.h"
+#include "engine/model/adapter.h"
 #include "engine/model/part.h"
 #include "engine/model/sites.h"
 #include "kernels/device.h"
@@ -75,6 +76,7 @@ struct Activations {
   Buffer d_kv;                    ///< [T, 2 G K] f32, where key/value heads have copies
   Buffer row_sums_4T;             ///< f32, where rows of queries' and keys' norms are cut
   Buffer workspace;               ///< the largest that any kernel asks for
+  AdapterProducts adapters;
 
  private:
   void acquire_blocks(const ModelShape& shape, const Acquire& acquire);

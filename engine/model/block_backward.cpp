@@ -17,15 +17,28 @@ namespace sherd::model {
 void Transformer::project_backward(const Affine& parameters, const Affine& gradients,
                                    const InputGradient& args, const Buffer WaitingBuffers::*waits) {
   const kernels::LinearShape matmul{shape_.tokens(), args.inputs, args.outputs};
-  if (puts_off_ == nullptr) {
+  if (puts_off_ != nullptr) {
+    const Tensor kept = (puts_off_->*waits).tensor();
+    if (kept.data != args.dy.data) compute_.copy(args.dy.data, kept.data, args.dy.bytes());
+  } else if (gradients.weight) {  // not frozen
     kernels::linear_backward_weight(compute_, {matmul, args.dy, args.x, gradients.weight,
                                                gradients.bias, false, activations_.workspace});
-  } else if (const Tensor kept = (puts_off_->*waits).tensor(); kept.data != args.dy.data) {
-    compute_.copy(args.dy.data, kept.data, args.dy.bytes());
   }
   if (args.dy_of_copies) leave_own_share(args.dy_of_copies);
-  kernels::linear_backward_input(compute_, {matmul, args.dy, parameters.weight, args.dx, args.add,
-                                            activations_.workspace, args.gelu_input});
+  if (args.dx) {
+    kernels::linear_backward_input(compute_, {matmul, args.dy, parameters.weight, args.dx, args.add,
+                                              activations_.workspace, args.gelu_input});
+  }
+  activations_.adapters.backward(compute_, parameters, gradients, args.x, args.dy, args.dx,
+                                 activations_.workspace);
+}
+
+// The kernels of norms always write gradients.
+Affine Transformer::norm_gradients(const Affine& parameters, const Affine& gradients) const {
+  if (gradients.weight || !parameters.weight) return gradients;
+  // The bias's place is the weight's: neither is read.
+  const Tensor discarded = activations_.adapters.discarded(parameters.weight.numel);
+  return {discarded, parameters.bias ? discarded : Tensor{}};
 }
 
 void Transformer::block_backward(std::int64_t block, const BlockParameters& parameters,
@@ -103,9 +116,12 @@ void Transformer::backward_of_block(std::int64_t block, const BlockParameters& p
     fill_block(block, parameters, pass);
   }
   filled_block_ = -1;
+  activations_.adapters.begin(shape_, block, pass);
+  const BackwardReach reach = backward_reach(shape_, block);
   const kernels::Dropout mask = dropout(pass, attention_branch_site(block));
   branch_gradient(dropout(pass, mlp_branch_site(block)));
-  mlp_backward(block, parameters, gradients);
+  mlp_backward(block, parameters, gradients, reach);
+  if (!reach.attention) return;
   if (shape_.parallel()) {
     branch_gradient(mask);  // while d_residual_TD is still that of the block's output
     if (shape_.block_form == BlockForm::kParallel) {
@@ -114,8 +130,8 @@ void Transformer::backward_of_block(std::int64_t block, const BlockParameters& p
   } else {
     leave_branch(block, SiteId::kNorm2, parameters, gradients, &mask);
   }
-  attention_backward(block, parameters, gradients, pass);
-  leave_branch(block, SiteId::kNorm1, parameters, gradients, nullptr);
+  attention_backward(block, parameters, gradients, pass, reach);
+  if (reach.input) leave_branch(block, SiteId::kNorm1, parameters, gradients, nullptr);
 }
 
 Tensor Transformer::d_branch_TD() const {
@@ -144,6 +160,7 @@ void Transformer::leave_branch(std::int64_t block, SiteId norm, const BlockParam
   }
   const bool is_middle = norm == SiteId::kNorm2 && !shape_.parallel();
   const bool wants_next = next != nullptr && shape_.branch_gradients_differ();
+  const Affine norm_gradients = this->norm_gradients(parameters[norm], gradients[norm]);
   kernels::norm_backward(compute_,
                          {.shape = shape_.norm_shape(),
                           .residual = is_middle ? kept[SiteId::kMiddle].output : kept.x_TD,
@@ -155,8 +172,8 @@ void Transformer::leave_branch(std::int64_t block, SiteId norm, const BlockParam
                           .branch_dropout = wants_next ? *next : kernels::Dropout{},
                           .d_residual_in = d_residual_TD,
                           .d_branch = wants_next ? activations_.d_branch_TD.tensor() : Tensor{},
-                          .dweight = gradients[norm].weight,
-                          .dbias = gradients[norm].bias,
+                          .dweight = norm_gradients.weight,
+                          .dbias = norm_gradients.bias,
                           .workspace = activations_.workspace,
                           .branch_scale = static_cast<float>(shape_.residual_scale)});
 }
@@ -165,6 +182,7 @@ void Transformer::leave_branch(std::int64_t block, SiteId norm, const BlockParam
 Tensor Transformer::projection_gradient(const SiteTensors& site, const Affine& parameters,
                                         const Affine& gradients) {
   if (!shape_.norm_behind()) return d_branch_TD();
+  const Affine norm_gradients = this->norm_gradients(parameters, gradients);
   kernels::norm_backward(compute_, {.shape = shape_.norm_shape(),
                                     .residual = site.output,
                                     .mean = site.mean,
@@ -175,14 +193,14 @@ Tensor Transformer::projection_gradient(const SiteTensors& site, const Affine& p
                                     .branch_dropout = {},
                                     .d_residual_in = branch_TD(),
                                     .d_branch = {},
-                                    .dweight = gradients.weight,
-                                    .dbias = gradients.bias,
+                                    .dweight = norm_gradients.weight,
+                                    .dbias = norm_gradients.bias,
                                     .workspace = activations_.workspace});
   return branch_TD();
 }
 
 void Transformer::mlp_backward(std::int64_t block, const BlockParameters& parameters,
-                               const BlockParameters& gradients) {
+                               const BlockParameters& gradients, const BackwardReach& reach) {
   const BlockTensors kept = kept_of(block);
   const Tensor& up_TU = kept[SiteId::kUp].output;
   const Tensor& activated_TF = kept[SiteId::kActivation].output;
@@ -196,7 +214,8 @@ void Transformer::mlp_backward(std::int64_t block, const BlockParameters& parame
   const Tensor d_up_TU =
       rows(puts_off_ ? puts_off_->d_up : activations_.d_wide, tokens, shape_.up_width());
   InputGradient down{activated_TF, d_out_TD, shape_.ffn_width, shape_.width, d_up_TU};
-  if (shape_.activation == kernels::ActivationKind::kGelu) {
+  if (shape_.activation == kernels::ActivationKind::kGelu &&
+      parameters[SiteId::kDown].adapters.empty()) {
     down.gelu_input = up_TU;
     project_backward(parameters[SiteId::kDown], gradients[SiteId::kDown], down,
                      &WaitingBuffers::d_down);
@@ -207,7 +226,8 @@ void Transformer::mlp_backward(std::int64_t block, const BlockParameters& parame
     kernels::activation_backward(compute_, {shape_.activation_shape(), up_TU, down.dx, d_up_TU});
   }
   project_backward(parameters[SiteId::kUp], gradients[SiteId::kUp],
-                   {mlp_input(kept), d_up_TU, shape_.width, shape_.up_width(), branch_TD()},
+                   {mlp_input(kept), d_up_TU, shape_.width, shape_.up_width(),
+                    reach.attention ? branch_TD() : Tensor{}},
                    &WaitingBuffers::d_up);
 }
 
@@ -221,7 +241,8 @@ void Transformer::compute_mlp_input_again(const BlockTensors& kept,
 }
 
 void Transformer::attention_backward(std::int64_t block, const BlockParameters& parameters,
-                                     const BlockParameters& gradients, const Pass& pass) {
+                                     const BlockParameters& gradients, const Pass& pass,
+                                     const BackwardReach& reach) {
   const BlockTensors kept = kept_of(block);
   const std::int64_t heads_width = shape_.heads_width();
   const Tensor d_attended_TD =
@@ -255,7 +276,8 @@ void Transformer::attention_backward(std::int64_t block, const BlockParameters& 
   if (d_kv_TN) add_up_key_values(d_qkv_TE);
   rotate(block, d_qkv_TE, true, pass);
   qk_norm_backward(kept, parameters, gradients, d_qkv_TE);
-  InputGradient qkv{attention_input(kept), d_qkv_TE, shape_.width, shape_.qkv_width(), branch_TD()};
+  InputGradient qkv{attention_input(kept), d_qkv_TE, shape_.width, shape_.qkv_width(),
+                    reach.input ? branch_TD() : Tensor{}};
   qkv.add = shape_.block_form == BlockForm::kParallelOneNorm;  // to the MLP's
   if (shape_.shares_kv_heads()) qkv.dy_of_copies = d_qkv_TE;
   project_backward(parameters[SiteId::kQkv], gradients[SiteId::kQkv], qkv, &WaitingBuffers::d_qkv);
@@ -265,6 +287,9 @@ void Transformer::qk_norm_backward(const BlockTensors& kept, const BlockParamete
                                    const BlockParameters& gradients, const Tensor& d_qkv_TE) {
   if (shape_.qk_norm == QkNorm::kNone) return;
   const SiteTensors& site = kept[SiteId::kQueryNorm];
+  const Affine query =
+      norm_gradients(parameters[SiteId::kQueryNorm], gradients[SiteId::kQueryNorm]);
+  const Affine key = norm_gradients(parameters[SiteId::kKeyNorm], gradients[SiteId::kKeyNorm]);
   const kernels::QkNormBackward args{
       .shape = shape_.qk_norm_shape(),
       .raw = site.output,
@@ -273,8 +298,8 @@ void Transformer::qk_norm_backward(const BlockTensors& kept, const BlockParamete
       .query_weight = parameters[SiteId::kQueryNorm].weight,
       .key_weight = parameters[SiteId::kKeyNorm].weight,
       .dqkv = d_qkv_TE,
-      .d_query_weight = gradients[SiteId::kQueryNorm].weight,
-      .d_key_weight = gradients[SiteId::kKeyNorm].weight,
+      .d_query_weight = query.weight,
+      .d_key_weight = key.weight,
       .workspace = activations_.workspace,
       .row_sums = rows(activations_.row_sums_4T, shape_.tokens(), 4)};
   if (shape_.cuts_normalised_rows()) add_up_row_gradients(args);

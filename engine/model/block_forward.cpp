@@ -21,6 +21,7 @@ void Transformer::project(const Affine& affine, const Tensor& x, std::int64_t in
                                      affine.bias,
                                      y,
                                      activations_.workspace});
+  activations_.adapters.forward(compute_, affine, x, y, activations_.workspace);
 }
 
 // A norm's output: in the forward, and again in a selective backward.
@@ -77,6 +78,7 @@ void Transformer::join(const Tensor& residual_TD, const Tensor& branch_TD,
 void Transformer::fill_block(std::int64_t block, const BlockParameters& parameters,
                              const Pass& pass) {
   filled_block_ = block;
+  activations_.adapters.begin(shape_, block, pass);
   const BlockTensors kept = kept_of(block);
   fill_attention(block, parameters, pass);
   if (!shape_.parallel()) {

@@ -1,5 +1,8 @@
 #include "engine/model/initial_values.h"
 
+#include <optional>
+
+#include "engine/model/adapter.h"
 #include "engine/model/rng_sites.h"
 #include "kernels/pointwise.h"
 
@@ -9,11 +12,15 @@ void fill_initial_values(Stream& stream, std::uint64_t seed, const ParameterSpec
                          const std::vector<Box>& held, std::int64_t columns, std::int64_t first,
                          Tensor out) {
   const InitialValue& initial = parameter.initial;
-  if (initial.stddev == 0.0f) return kernels::fill_constant(stream, out, initial.mean);
+  const std::optional<float> bound = uniform_bound(parameter);
+  if (!bound && initial.stddev == 0.0f) {
+    return kernels::fill_constant(stream, out, initial.mean);
+  }
+  const kernels::RandomAddress address = initial_value_address(seed, parameter.index);
   for_each_run(held, columns, first, out.numel, [&](const BoxRun& run) {
-    kernels::fill_normal(stream, out.part(run.in_part - first, run.count),
-                         initial_value_address(seed, parameter.index), run.in_tensor, initial.mean,
-                         initial.stddev);
+    const Tensor part = out.part(run.in_part - first, run.count);
+    if (bound) return kernels::fill_uniform(stream, part, address, run.in_tensor, *bound);
+    kernels::fill_normal(stream, part, address, run.in_tensor, initial.mean, initial.stddev);
   });
 }
 

@@ -34,6 +34,14 @@ class TableBuilder {
     }
     if (site.bias) add(name + ".bias", {site.rows}, {0.0f, 0.0f});
   }
+  /// A and B of the adapter of `target`, in a unit that is there already.
+  void adapter(std::size_t unit, const std::string& prefix, const AdapterTarget& target) {
+    const std::int64_t rank = shape_.adapter.rank;
+    units_[unit].parameters.push_back(
+        {prefix + target.name + ".lora_a", {rank, target.inputs}, {0.0f, 0.0f}, next_++});
+    units_[unit].parameters.push_back(
+        {prefix + target.name + ".lora_b", {target.rows, rank}, {0.0f, 0.0f}, next_++});
+  }
   std::vector<UnitSpec> take() { return std::move(units_); }
 
  private:
@@ -64,6 +72,17 @@ class ViewReader {
   std::size_t position_ = 0;
 };
 
+template <class Counts>
+std::int64_t count_parameters(const ModelShape& shape, const Counts& counts) {
+  std::int64_t count = 0;
+  for (const UnitSpec& unit : parameter_table(shape)) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      if (counts(parameter)) count += parameter.numel();
+    }
+  }
+  return count;
+}
+
 }  // namespace
 
 std::vector<UnitSpec> parameter_table(const ModelShape& shape) {
@@ -85,6 +104,11 @@ std::vector<UnitSpec> parameter_table(const ModelShape& shape) {
     table.site("", final_norm_site(shape));
     table.matrix("head.weight", shape.vocab_size, shape.width, shape.init_std);
   }
+  for (std::int64_t i = 0; i < shape.num_layers; ++i) {
+    for (const AdapterTarget& target : adapter_targets(shape)) {
+      table.adapter(static_cast<std::size_t>(1 + i), fmt::format("block.{}.", i), target);
+    }
+  }
   return table.take();
 }
 
@@ -101,6 +125,11 @@ BlockParameters block_parameters(const ModelShape& shape, std::span<const Tensor
   BlockParameters parameters;
   for (const Site& site : block_sites(shape)) {
     if (site.weight != Site::Weight::kNone) parameters[site.id] = reader.affine(site.bias);
+  }
+  const std::vector<AdapterTarget> targets = adapter_targets(shape);
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    const Tensor a = reader.next();
+    parameters[targets[i].site].adapters.push_back({i, a, reader.next()});
   }
   return parameters;
 }
@@ -120,11 +149,13 @@ HeadParameters head_parameters(const ModelShape& shape, std::span<const Tensor> 
 }
 
 std::int64_t num_parameters(const ModelShape& shape) {
-  std::int64_t count = 0;
-  for (const UnitSpec& unit : parameter_table(shape)) {
-    for (const ParameterSpec& parameter : unit.parameters) count += parameter.numel();
-  }
-  return count;
+  return count_parameters(shape, [](const ParameterSpec&) { return true; });
+}
+
+std::int64_t num_trained_parameters(const ModelShape& shape) {
+  return count_parameters(shape, [&shape](const ParameterSpec& parameter) {
+    return is_trained(shape, parameter.name);
+  });
 }
 
 }  // namespace sherd::model

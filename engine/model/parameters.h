@@ -6,6 +6,9 @@
 ///   block.i      block.i.SITE.weight, .bias for the block's sites (engine/model/sites.h), in order
 ///   head         final_norm.*, head.weight [V, D]   (untied)
 ///
+/// With an adapter, blocks have its parameters behind their own; they are counted behind those of the
+/// whole model, whose initial values are the same with and without.
+///
 /// A tied matrix belongs to one unit, which is then used at both ends.
 ///
 /// Initial values (Radford et al. 2019; nanoGPT): matrices normal(0, init_std), those that write to
@@ -17,6 +20,7 @@
 
 #include "core/parameter.h"
 #include "core/tensor.h"
+#include "engine/model/adapter.h"
 #include "engine/model/sites.h"
 
 namespace sherd::model {
@@ -24,6 +28,7 @@ namespace sherd::model {
 /// Weight and bias of a projection or norm; the bias is empty where the model has none.
 struct Affine {
   Tensor weight, bias;
+  std::vector<AdapterTensors> adapters{};
 };
 
 struct EmbeddingParameters {
@@ -43,5 +48,6 @@ BlockParameters block_parameters(const ModelShape& shape, std::span<const Tensor
 HeadParameters head_parameters(const ModelShape& shape, std::span<const Tensor> views);
 
 std::int64_t num_parameters(const ModelShape& shape);
+std::int64_t num_trained_parameters(const ModelShape& shape);
 
 }  // namespace sherd::model

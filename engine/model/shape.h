@@ -5,7 +5,10 @@
 /// blocks.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/dtype.h"
@@ -58,6 +61,20 @@ struct Biases {
 /// is kept, rounded: there it agrees with the others to that rounding.
 enum class Recompute { kNone, kSelective, kFull };
 
+/// Low-rank adapters, and what else is trained beside frozen parameters: engine/model/adapter.h.
+struct AdapterShape {
+  std::int64_t rank = 0;  ///< 0: there is none, and all parameters are trained
+  double scale = 1.0;
+  double dropout = 0.0;
+  std::vector<std::string> targets{};          ///< "attention.query", ...
+  std::vector<std::string> trained_modules{};  ///< "head", "norm1", ...: all of their parameters
+
+  bool active() const { return rank > 0; }
+  bool has_target(std::string_view name) const {
+    return active() && std::find(targets.begin(), targets.end(), name) != targets.end();
+  }
+};
+
 /// Which part of a model a tensor rank holds (engine/model/tensor_cut.h): what it must know of the whole.
 struct TensorPart {
   int degree = 1, rank = 0;
@@ -108,6 +125,7 @@ struct ModelShape {
   std::int64_t cached_positions = 0;
   DType dtype = DType::kF32;  ///< of parameters in compute, and activations
   Recompute recompute = Recompute::kNone;
+  AdapterShape adapter;
   /// Logits at a time on a CPU, at most, but 64 tokens' at least. 128 MiB of f32: the matmuls of a
   /// chunk of few tokens are slow, because the head's matrix is packed anew for each. A GPU takes 8
   /// times as many: each chunk reads and writes the head's whole weight gradient.
@@ -120,10 +138,11 @@ struct ModelShape {
   std::int64_t kv_gradient_width() const { return 2 * kv_heads * head_width(); }
   std::int64_t qkv_width() const { return (query_heads + 2 * kv_heads) * head_width(); }
   bool gated() const { return kernels::is_gated(activation); }
-  /// The up projection's product takes GELU along; what `selective` computes again must have been
+  /// The up projection's product takes GELU along, unless an adapter adds to it before; what `selective` computes again must have been
   /// computed by the same kernel in the forward.
   bool activated_in_matmul() const {
-    return activation == kernels::ActivationKind::kGelu && recompute != Recompute::kSelective;
+    return activation == kernels::ActivationKind::kGelu && recompute != Recompute::kSelective &&
+           !adapter.has_target("mlp.up");
   }
   std::int64_t up_width() const { return gated() ? 2 * ffn_width : ffn_width; }
   bool norm_bias() const { return biases.norm && norm == kernels::NormKind::kLayerNorm; }

@@ -160,19 +160,22 @@ void Transformer::head_train(const HeadParameters& parameters, const HeadParamet
     kernels::linear_forward(
         compute_, {matmul, normed_CD, parameters.weight, {}, logits_CV, activations_.workspace});
     chunk_losses(pass, first, tokens, logits_CV, true);
-    kernels::linear_backward_weight(compute_, {.shape = matmul,
-                                               .dy = logits_CV,
-                                               .x = normed_CD,
-                                               .dw = gradients.weight,
-                                               .dbias = {},
-                                               .add_to_output = first > 0,
-                                               .workspace = activations_.workspace});
+    if (gradients.weight) {  // not frozen
+      kernels::linear_backward_weight(compute_, {.shape = matmul,
+                                                 .dy = logits_CV,
+                                                 .x = normed_CD,
+                                                 .dw = gradients.weight,
+                                                 .dbias = {},
+                                                 .add_to_output = first > 0,
+                                                 .workspace = activations_.workspace});
+    }
     // The chunk of norm outputs has been used up: its gradient takes its place.
     kernels::linear_backward_input(
         compute_, {matmul, logits_CV, parameters.weight, normed_CD, false, activations_.workspace});
   }
   const SiteTensors site = activations_.final_norm(shape_);
   collectives_.sum("gradient of the head's input", site.output);
+  const Affine final_norm = norm_gradients(parameters.final_norm, gradients.final_norm);
   kernels::norm_backward(compute_, {.shape = shape_.norm_shape(),
                                     .residual = residual_TD(shape_.num_layers),
                                     .mean = site.mean,
@@ -183,8 +186,8 @@ void Transformer::head_train(const HeadParameters& parameters, const HeadParamet
                                     .branch_dropout = {},
                                     .d_residual_in = activations_.d_residual_TD,
                                     .d_branch = {},
-                                    .dweight = gradients.final_norm.weight,
-                                    .dbias = gradients.final_norm.bias,
+                                    .dweight = final_norm.weight,
+                                    .dbias = final_norm.bias,
                                     .workspace = activations_.workspace});
 }
 

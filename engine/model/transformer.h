@@ -107,7 +107,7 @@ class Transformer {
   struct InputGradient {
     ConstTensor x, dy;
     std::int64_t inputs = 0, outputs = 0;
-    Tensor dx;
+    Tensor dx;         ///< empty: nobody needs it
     bool add = false;  ///< to dx
     ConstTensor gelu_input{};
     Tensor dy_of_copies{};  ///< dy, where several ranks have the same of keys and values
@@ -146,10 +146,12 @@ class Transformer {
   Tensor projection_gradient(const SiteTensors& site, const Affine& parameters,
                              const Affine& gradients);
   void mlp_backward(std::int64_t block, const BlockParameters& parameters,
-                    const BlockParameters& gradients);
+                    const BlockParameters& gradients, const BackwardReach& reach);
   void compute_mlp_input_again(const BlockTensors& kept, const BlockParameters& parameters);
   void attention_backward(std::int64_t block, const BlockParameters& parameters,
-                          const BlockParameters& gradients, const Pass& pass);
+                          const BlockParameters& gradients, const Pass& pass,
+                          const BackwardReach& reach);
+  Affine norm_gradients(const Affine& parameters, const Affine& gradients) const;
   void qk_norm_backward(const BlockTensors& kept, const BlockParameters& parameters,
                         const BlockParameters& gradients, const Tensor& d_qkv_TE);
 

@@ -3,6 +3,7 @@
 #include "engine/model/activations.h"
 #include "engine/saving/checkpointing.h"
 #include "engine/train/evaluation.h"
+#include "engine/train/frozen_weights.h"
 #include "engine/train/pipeline.h"
 #include "engine/train/token_feed.h"
 #include "engine/train/training_step.h"
@@ -25,10 +26,13 @@ std::vector<BufferSpec> model_buffers(const TrainingOptions& options,
     if (at_rest.resident) buffers.push_back(std::move(*at_rest.resident));
     if (at_rest.fp32_parameters) buffers.push_back(std::move(*at_rest.fp32_parameters));
     if (at_rest.gradients) buffers.push_back(std::move(*at_rest.gradients));
+    if (at_rest.frozen) buffers.push_back(std::move(*at_rest.frozen));
   }
   for (sharding::GatherSlot& slot : sharding::gather_slots(plan.units, options.gather)) {
-    buffers.push_back(std::move(slot.buffer));
+    if (slot.buffer) buffers.push_back(std::move(*slot.buffer));
+    if (slot.frozen) buffers.push_back(std::move(*slot.frozen));
   }
+  append(buffers, frozen_weight_buffers(plan.units, plan.mesh.world_size()));
   sharding::ReductionBuffers reduction =
       sharding::reduction_buffers(plan.units, options.num_micro_steps);
   for (auto& slot : reduction.slots) buffers.push_back(std::move(slot.buffer));

@@ -20,6 +20,8 @@ std::int64_t paper_state_bytes(const TrainingOptions& options, int stage, int wo
   std::int64_t bytes = 0;
   for (const sharding::UnitPlan& unit : plan.units) {
     const sharding::UnitBuffers at_rest = sharding::unit_buffers(unit);
+    if (at_rest.frozen) bytes += at_rest.frozen->bytes();
+    if (!unit.trains()) continue;
     bytes += at_rest.fp32_parameters.value().bytes() + at_rest.gradients.value().bytes();
     bytes += at_rest.resident
                  ? at_rest.resident->bytes()

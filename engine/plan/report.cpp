@@ -150,6 +150,7 @@ PlanReport plan_report(const ResolvedRecipe& recipe, const DeviceLimit& limit) {
   PlanReport report{
       .recipe = recipe.values,
       .num_parameters = model::num_parameters(training_options(recipe.values).model),
+      .num_trained = model::num_trained_parameters(training_options(recipe.values).model),
       .plan = std::move(plan),
       .limit = limit,
       .needed_bytes = needed,
@@ -172,8 +173,13 @@ PlanReport plan_report(const ResolvedRecipe& recipe, const DeviceLimit& limit) {
 
 std::string plan_headline(const PlanReport& report) {
   const Recipe& recipe = report.recipe;
-  return fmt::format("{} parameters, stage {} on {}, {} of {} x {} tokens per rank and step",
-                     parameters_text(report.num_parameters), recipe.zero_optimization.stage,
+  const std::int64_t frozen = report.num_parameters - report.num_trained;
+  const std::string parts =
+      frozen == 0 ? ""
+                  : fmt::format(" ({} trained, {} frozen)", parameters_text(report.num_trained),
+                                parameters_text(frozen));
+  return fmt::format("{} parameters{}, stage {} on {}, {} of {} x {} tokens per rank and step",
+                     parameters_text(report.num_parameters), parts, recipe.zero_optimization.stage,
                      ranks_text(recipe),
                      plural(recipe.training.gradient_accumulation_steps, "micro-step"),
                      recipe.training.micro_batch_size, recipe.training.seq_length);

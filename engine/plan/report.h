@@ -24,6 +24,7 @@ struct StageReport {
 struct PlanReport {
   Recipe recipe;
   std::int64_t num_parameters = 0;
+  std::int64_t num_trained = 0;  ///< of them; the others are frozen
   WorldPlan plan;
   DeviceLimit limit;
   std::int64_t needed_bytes = 0;    ///< of the limit

@@ -77,6 +77,7 @@ std::string plan_json(const PlanReport& report) {
   Json json;
   json["name"] = recipe.run.name;
   json["num_parameters"] = report.num_parameters;
+  json["num_trained_parameters"] = report.num_trained;
   json["stage"] = recipe.zero_optimization.stage;
   json["world_size"] = recipe.world_size();
   json["micro_batch_size"] = recipe.training.micro_batch_size;

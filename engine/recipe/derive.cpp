@@ -32,6 +32,13 @@ void derive_model(Resolution& recipe) {
   recipe.derive("model.mlp_bias", model.mlp_bias, model.bias);
 }
 
+void derive_adapter(Resolution& recipe) {
+  Recipe& values = recipe.values();
+  recipe.derive("adapter.alpha", values.adapter.alpha, static_cast<double>(values.adapter.rank));
+  recipe.derive("checkpoint.init_from", values.checkpoint.init_from,
+                values.adapter.type == AdapterChoice::kLora ? values.model.from : std::string());
+}
+
 void derive_training(Resolution& recipe) {
   Recipe& values = recipe.values();
   recipe.derive("data.validation_fraction", values.data.validation_fraction,
@@ -141,6 +148,7 @@ void derive_names(Resolution& recipe) {
 
 void derive_values(Resolution& recipe) {
   derive_model(recipe);
+  derive_adapter(recipe);
   derive_training(recipe);
   derive_precision(recipe);
   derive_optimizer(recipe);

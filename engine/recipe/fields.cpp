@@ -110,6 +110,14 @@ const std::vector<Field> kFields = {
     {MUST_MATCH(model.window_rope_theta), .fallback = value("0"), .range = between(0, 1e15), .help = "Base of the rotary frequencies in windowed layers; 0 is rope_theta."},
     {MUST_MATCH(model.window_rope_scaling), .fallback = value("true"), .help = "rope_scaling holds in windowed layers too."},
 
+    {MUST_MATCH(adapter.type), .fallback = value("none"), .choices = {"none", "lora"}, .help = "lora: train low-rank matrices beside those of the model's blocks, and leave the model as it is (docs/fine_tuning.md). none: train all weights.", .demand = "types are none and lora; DoRA and QLoRA aren't supported"},
+    {MUST_MATCH(adapter.rank), .fallback = value("8"), .range = between(1, 1 << 16), .help = "Rows of A and columns of B, at most as many as each target has of either."},
+    {MUST_MATCH(adapter.alpha), .fallback = derived("rank"), .range = kPositiveFloat, .help = "What the adapter adds is scaled by alpha / rank, with rslora by alpha / sqrt(rank)."},
+    {MUST_MATCH(adapter.rslora), .fallback = value("false"), .help = "Rank-stabilised LoRA: divide alpha by the root of the rank."},
+    {MAY_CHANGE(adapter.dropout), .fallback = value("0"), .range = kFloatFraction, .help = "Probability to drop an element of what an adapter reads, each target's by a mask of its own."},
+    {MUST_MATCH(adapter.targets), .fallback = value("[all-linear]"), .help = "Matrices that get an adapter: names of the model's family (q_proj, c_attn, ...; with model.from), or attention.query, .key, .value, .qkv (one for the three), .output, mlp.gate, .up, .gate_up (one for both), .down. all-linear is each matrix of the blocks, as the family divides them."},
+    {MUST_MATCH(adapter.modules_to_save), .fallback = value("[]"), .help = "Modules that are trained whole beside the adapters: the family's names (embed_tokens, lm_head, ...), or embedding.token, head, final_norm, norm1, norm2, or a matrix that is no target."},
+
     {FREE(data.path), .fallback = kRequired, .help = "A file, a folder (the text files below it) or a glob such as texts/*.txt. Files shorter than a sequence are joined, in the order of their names, and the run says how many."},
     {MUST_MATCH(data.format), .fallback = value("bytes"), .choices = {"bytes", "chars", "bin", "text", "chat"}, .help = "bytes: token = byte. chars: token = position of the character in the sorted characters of the text. bin: token files: Sherd's (sherd tokenize), llm.c's, llmq's, Megatron's (.bin with .idx), datatrove's, or raw tokens (nanoGPT's). text: a file is a document for data.tokenizer, encoded when the run begins (small data). chat: conversations, a line of a .jsonl file each (also .gz, .zst), in the tokenizer's chat template (docs/fine_tuning.md)."},
     {FREE(data.tokenizer), .fallback = value("\"\""), .help = "Folder with a Hugging Face tokenizer.json. formats text and chat need it; with bin it gives samples as text, and files made with another tokenizer are refused."},
@@ -193,7 +201,7 @@ const std::vector<Field> kFields = {
     {FREE(checkpoint.on_interrupt), .fallback = derived("true, or false with interval: 0"), .help = "Ctrl-C saves before the run ends. A second Ctrl-C ends it at once."},
     {FREE(checkpoint.stop_deadline), .fallback = value("120"), .range = between(1, 86400), .help = "Seconds from SIGTERM, SIGUSR1 or SIGHUP to the end of the process, saved or not."},
     {FREE(checkpoint.resume), .fallback = value("auto"), .help = "auto: go on from the newest good checkpoint of {run.output_dir}, or start at step 0 if there is none. never: start at step 0, an error if there are checkpoints. A path: go on from that checkpoint."},
-    {FREE(checkpoint.init_from), .fallback = value("''"), .help = "A checkpoint's folder, or a Hugging Face model's with safetensors: start a new run (step 0, fresh optimizer) from its weights. Used where there is nothing to resume."},
+    {FREE(checkpoint.init_from), .fallback = derived("model.from with an adapter, else empty"), .help = "A checkpoint's folder, or a Hugging Face model's with safetensors: start a new run (step 0, fresh optimizer) from its weights. Used where there is nothing to resume; with an adapter always, since a checkpoint then holds only what is trained."},
 
     {FREE(memory.device_memory), .fallback = value("\"\""), .help = "Memory of one rank's device, such as 80GiB (B; KB, MB, GB, TB; KiB, MiB, GiB, TiB). Empty: on a CPU all ranks of the process share what this machine, or its control group's limit, has."},
     {FREE(memory.on_exceed), .fallback = value("abort"), .choices = {"abort", "warn"}, .help = "A run that needs more memory ends before its first step, or says so and goes on."},
@@ -206,6 +214,7 @@ const std::vector<Field> kFields = {
 const std::vector<Block> kBlocks = {
     {"run", "What the run is called, where it writes and what it runs on."},
     {"model", "The shape of the decoder-only transformer."},
+    {"adapter", "What is trained beside a model that stays as it is."},
     {"data", "What it reads."},
     {"training", "How much it reads per step, for how long, and what it shows on the way."},
     {"parallelism", "How many ranks, and what they divide among themselves."},

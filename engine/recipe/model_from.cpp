@@ -106,6 +106,13 @@ void check_model_from(Resolution& recipe) {
   }
 }
 
+const huggingface::Family* family_of(const Recipe& recipe) {
+  if (recipe.model.from.empty()) return nullptr;
+  const std::string folder = find_folder(recipe);
+  if (folder.empty()) return nullptr;
+  return huggingface::read_config(checkpoint::posix_disk(), folder).family;
+}
+
 std::map<std::string, std::string> model_values(const huggingface::ModelConfig& config) {
   std::string model;
   for (const huggingface::ConfigValue& value : config.values) {

@@ -19,6 +19,9 @@ bool take_model_from(Resolution& recipe);
 /// Compares them with what a person wrote beside `from`. After everything is derived.
 void check_model_from(Resolution& recipe);
 
+/// The family of the model that model.from names; nullptr without one.
+const huggingface::Family* family_of(const Recipe& recipe);
+
 /// The keys of `model` that a config.json stands for, every one of them, as YAML by name: what a recipe
 /// with nothing else about the model has.
 std::map<std::string, std::string> model_values(const huggingface::ModelConfig& config);

@@ -51,6 +51,7 @@ enum class PackingChoice { kBestFit, kNone };
 enum class TrainOnChoice { kAll, kAssistant, kCompletion, kLast };
 enum class UnfitChoice { kDrop, kCut, kError };
 enum class RewrittenChoice { kTrainLast, kError };
+enum class AdapterChoice { kNone, kLora };
 enum class FinalEval { kBatches, kWhole };
 using optim::OptimizerType;
 using sharding::GradSync;
@@ -129,6 +130,16 @@ struct Recipe {
     double window_rope_theta = 0;
     bool window_rope_scaling = false;
   } model;
+
+  struct Adapter {
+    AdapterChoice type = AdapterChoice::kNone;
+    std::int64_t rank = 0;
+    double alpha = 0;
+    bool rslora = false;
+    double dropout = 0;
+    /// Of our own names (engine/model/adapter.h), once the recipe is resolved.
+    std::vector<std::string> targets, modules_to_save;
+  } adapter;
 
   struct Data {
     std::string path;

@@ -98,6 +98,7 @@ void derive_and_check(Resolution& recipe) {
   derive_values(recipe);
   check_model_from(recipe);
   check_model(recipe);
+  if (!recipe.has_problems()) check_adapter(recipe);
   check_training(recipe);
   check_precision(recipe);
 }

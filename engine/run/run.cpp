@@ -28,8 +28,14 @@ namespace sherd::engine {
 namespace {
 
 std::string model_line(const TrainingOptions& options, const Recipe& recipe) {
-  return fmt::format("{}: {:.2f} M parameters, stage {}, {} steps of {} tokens", recipe.run.name,
-                     static_cast<double>(model::num_parameters(options.model)) / 1e6,
+  const auto millions = [](std::int64_t count) { return static_cast<double>(count) / 1e6; };
+  const std::string trained =
+      options.model.adapter.active()
+          ? fmt::format(" ({:.4g} M trained)",
+                        millions(model::num_trained_parameters(options.model)))
+          : "";
+  return fmt::format("{}: {:.2f} M parameters{}, stage {}, {} steps of {} tokens", recipe.run.name,
+                     millions(model::num_parameters(options.model)), trained,
                      recipe.zero_optimization.stage, recipe.training.max_steps,
                      options.tokens_per_step(mesh_of(recipe).degree(sharding::data_axes())));
 }

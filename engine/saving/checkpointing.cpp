@@ -1,4 +1,5 @@
 #include "engine/saving/checkpointing.h"
+#include "engine/train/frozen_weights.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,6 +10,7 @@
 #include "checkpoint/store/committed.h"
 #include "checkpoint/store/hdf5_index.h"
 #include "checkpoint/store/step_directory.h"
+#include "engine/saving/base_model.h"
 #include "engine/saving/initial_weights.h"
 #include "engine/saving/saved_counters.h"
 #include "kernels/isa.h"
@@ -118,6 +120,7 @@ std::int64_t Checkpointing::begin() {
                        checkpoint::VerifyDepth::kDeep,
                        checkpoint::RetentionGuards{belongs, checkpoints_.lock});
   }
+  load_base();
   const std::string& resume = checkpoints_.resume;
   const bool exist = !checkpoint::committed_steps(disk, checkpoints_.directory).empty();
   std::int64_t step = 0;
@@ -143,7 +146,18 @@ std::int64_t Checkpointing::begin() {
   return 0;
 }
 
+// Frozen parameters come from the base, whether or not there is something to resume; so do those of
+// modules that are trained, until a checkpoint is loaded over them.
+void Checkpointing::load_base() {
+  if (!model_.frozen().any()) return;
+  CHECK(!checkpoints_.init_from.empty(), "an adapter without a model that it is for");
+  const BaseModel base(options_, checkpoints_.init_from, *checkpoints_.disk);
+  base_digest_ = load_base_model(base, options_, model_, reading_, copy_);
+  publish();
+}
+
 void Checkpointing::begin_with(const std::string& init_from) {
+  if (model_.frozen().any()) return;  // load_base has done it
   auto& disk = *checkpoints_.disk;
   if (!checkpoint::is_model_folder(disk, init_from)) {
     std::int64_t step = 0;
@@ -204,6 +218,8 @@ bool Checkpointing::load(const std::string& path, bool weights_only, std::int64_
                                      ? weights(options_, model_, Pieces::kHeld)
                                      : run_state(options_, model_, training_step_, Pieces::kHeld);
   const ResumeCheck check = compare(checkpoint, weights_only);
+  if (weights_only) require_whole_model(checkpoint);
+  if (model_.frozen().any()) require_same_base(checkpoint, base_digest_, checkpoints_.init_from);
   if (!weights_only) note_changed_bits(checkpoint.manifest());
   checkpoint::check_match(checkpoint, wanted.tensors, match);
   TrainingStep::Counters counters;
@@ -298,6 +314,9 @@ void Checkpointing::begin_save(std::int64_t step, const StepOutcome& outcome) {
                    {"isa", isa_of(rank_)},
                    {"folder", checkpoints_.folder},
                    {"vocabulary", json::array()}};
+    if (model_.frozen().any()) {
+      global["base"] = {{"digest", base_digest_}, {"path", checkpoints_.init_from}};
+    }
     for (const char32_t character : checkpoints_.vocabulary) {
       global["vocabulary"].push_back(static_cast<std::uint32_t>(character));
     }

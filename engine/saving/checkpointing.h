@@ -89,6 +89,7 @@ class Checkpointing {
   std::function<void(const SaveMetrics&)> on_saved;
 
  private:
+  void load_base();
   void begin_with(const std::string& init_from);
   void publish();
   bool load(const std::string& path, bool weights_only, std::int64_t& step, std::string& problem);
@@ -126,6 +127,7 @@ class Checkpointing {
   std::int64_t saving_step_ = 0;
   std::int64_t newest_step_ = -1;
   bool begun_evaluated_ = false;
+  std::string base_digest_;   // of the frozen parameters, where there are any
   std::string changed_bits_;  // of a resume on an instruction set with other bits: what to say
   std::shared_ptr<const nlohmann::json> global_;  // of the save under way, on rank 0
 };

@@ -1,5 +1,6 @@
 #include "engine/saving/initial_weights.h"
 
+#include "engine/model/adapter.h"
 #include "engine/model/parameters.h"
 #include "engine/model/shape.h"
 #include "kernels/rotary_frequencies.h"
@@ -11,6 +12,7 @@ huggingface::ModelWeights model_weights(const TrainingOptions& options) {
   huggingface::ModelWeights weights;
   for (const UnitSpec& unit : model::parameter_table(shape)) {
     for (const ParameterSpec& parameter : unit.parameters) {
+      if (model::is_adapter(parameter.name)) continue;
       weights.parameters.push_back({parameter.name, parameter.shape});
     }
   }

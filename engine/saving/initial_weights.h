@@ -6,7 +6,7 @@
 
 namespace sherd::engine {
 
-/// The model in the words of engine/huggingface.
+/// The model in the words of engine/huggingface, without adapters.
 huggingface::ModelWeights model_weights(const TrainingOptions& options);
 
 /// Opens the folder and compares it with the model; reads headers only.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "engine/model/adapter.h"
 #include "engine/model/parameters.h"
 
 namespace sherd::engine {
@@ -37,7 +38,9 @@ sharding::Piece saved_part(const sharding::UnitState& unit, const sharding::Piec
 
 // The same of a moment's piece, which knows its place in the parameter only.
 optim::MomentPiece saved_part(const sharding::UnitState& unit, const optim::MomentPiece& moment) {
-  const std::uint32_t parameter = moment.parameter - unit.spec().parameters[0].index;
+  const auto found =
+      std::ranges::find(unit.spec().parameters, moment.parameter, &ParameterSpec::index);
+  const auto parameter = found - unit.spec().parameters.begin();
   const std::int64_t slice_begin = moment.slice_index * unit.layout().slice_numel();
   const std::int64_t position =
       unit.layout().offset(static_cast<int>(parameter)) + moment.first_element - slice_begin;
@@ -72,6 +75,7 @@ std::vector<sharding::StateTensor> state_tensors(const TrainingOptions& options)
   std::vector<sharding::StateTensor> tensors;
   for (const UnitSpec& unit : model::parameter_table(options.model)) {
     for (const ParameterSpec& parameter : unit.parameters) {
+      if (!model::is_trained(options.model, parameter.name)) continue;
       tensors.push_back({parameter.name, kParam, parameter.shape, DType::kF32});
       for (const std::string& kind : kinds_of(options.optimizer, unit, parameter)) {
         tensors.push_back(

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/model/adapter.h"
 #include "engine/model/parameters.h"
 #include "engine/model/transformer.h"
 #include "kernels/pointwise.h"
@@ -14,6 +15,7 @@ template <class SliceOf>
 Diagnosis::Finding Diagnosis::find_in_slices(const SliceOf& slice_of) const {
   for (std::size_t unit = 0; unit < model_.units().size(); ++unit) {
     const sharding::UnitState& state = model_.units()[unit];
+    if (!state.trains()) continue;
     const Tensor slice = slice_of(state);
     for (const sharding::Piece& piece : state.layout().pieces(state.own_slice())) {
       const std::int64_t at = kernels::find_non_finite(model_.rank().compute(),
@@ -66,8 +68,11 @@ void Diagnosis::stop_watching(double own_loss_sum) {
 }
 
 std::string Diagnosis::name_of(const Finding& finding) const {
-  const UnitSpec unit =
-      model::parameter_table(model_.transformer().shape())[static_cast<std::size_t>(finding.unit)];
+  const model::ModelShape& shape = model_.transformer().shape();
+  UnitSpec unit = model::parameter_table(shape)[static_cast<std::size_t>(finding.unit)];
+  std::erase_if(unit.parameters, [&](const ParameterSpec& parameter) {
+    return !model::is_trained(shape, parameter.name);
+  });
   const ParameterSpec& parameter = unit.parameters[static_cast<std::size_t>(finding.parameter)];
   return fmt::format("tensor \"{}\" (element {}) of unit \"{}\"", parameter.name,
                      static_cast<std::int64_t>(finding.element), unit.name);

@@ -1,8 +1,10 @@
 #include "engine/train/model_shape.h"
 
+#include <cmath>
 #include <numeric>
 
 #include "core/error.h"
+#include "engine/model/adapter.h"
 #include "engine/train/training_options.h"
 #include "kernels/attention.h"
 
@@ -68,6 +70,15 @@ void set_layers(const Model& m, model::ModelShape& shape) {
   }
 }
 
+model::AdapterShape adapter_of(const Recipe::Adapter& adapter) {
+  const auto rank = static_cast<double>(adapter.rank);
+  return {.rank = adapter.rank,
+          .scale = adapter.alpha / (adapter.rslora ? std::sqrt(rank) : rank),
+          .dropout = adapter.dropout,
+          .targets = adapter.targets,
+          .trained_modules = adapter.modules_to_save};
+}
+
 }  // namespace
 
 DType dtype_of(FloatType type) {
@@ -119,16 +130,28 @@ model::ModelShape model_shape(const Recipe& recipe) {
   shape.dtype = dtype_of(recipe.mixed_precision.param_dtype);
   shape.recompute = recipe.activation_checkpointing.mode;
   set_layers(m, shape);
+  if (recipe.adapter.type == AdapterChoice::kLora) shape.adapter = adapter_of(recipe.adapter);
   return shape;
 }
 
 double flops_per_token(const model::ModelShape& shape) {
   const auto layers = static_cast<double>(shape.num_layers);
-  const auto width = static_cast<double>(shape.width);
   const auto heads_width = static_cast<double>(shape.heads_width());
-  const double block = width * static_cast<double>(shape.qkv_width() + shape.up_width()) +
-                       heads_width * width + static_cast<double>(shape.ffn_width) * width;
-  const double head = width * static_cast<double>(shape.vocab_size);
+  const auto flops_of = [&shape](const std::string& module, std::int64_t rows,
+                                 std::int64_t columns) {
+    const double flops = model::is_trained(shape, module + ".weight") ? 6.0 : 4.0;
+    return flops * static_cast<double>(rows) * static_cast<double>(columns);
+  };
+  double block = 0.0;
+  for (const model::Site& site : model::block_sites(shape)) {
+    if (site.columns > 0) block += flops_of(site.name, site.rows, site.columns);
+  }
+  for (const model::AdapterTarget& target : model::adapter_targets(shape)) {
+    block += static_cast<double>(shape.adapter.rank) *
+             static_cast<double>(8 * target.inputs + 6 * target.rows);
+  }
+  const double head =
+      flops_of(shape.tied ? "embedding.token" : "head", shape.vocab_size, shape.width);
   const auto positions = static_cast<double>(shape.seq_length);
   double keys = 0.0;  // that a query sees, on average, in all layers together
   for (std::int64_t i = 0; i < shape.num_layers; ++i) {
@@ -136,7 +159,7 @@ double flops_per_token(const model::ModelShape& shape) {
     const auto window = static_cast<double>(attention.window);
     keys += attention.windowed() ? window - window * window / (2.0 * positions) : positions / 2.0;
   }
-  return 6.0 * (layers * block + head) + 12.0 * keys * heads_width;
+  return layers * block + head + 12.0 * keys * heads_width;
 }
 
 }  // namespace sherd::engine

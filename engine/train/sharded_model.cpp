@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <span>
 
+#include "engine/model/adapter.h"
 #include "engine/model/initial_values.h"
 #include "engine/model/transformer.h"
+#include "engine/train/frozen_weights.h"
 #include "engine/train/pipeline.h"
 #include "engine/train/sharding_plan.h"
 #include "kernels/pointwise.h"
@@ -46,6 +48,7 @@ ShardedModel::ShardedModel(const TrainingOptions& options, const sharding::Rank&
       tied_(options.model.tied),
       has_head_(false),
       units_(make_units(options, rank)),
+      frozen_(std::make_unique<FrozenWeights>(rank, units_)),
       parameters_(rank, units_, options.gather),
       gradients_(rank, units_, options.num_micro_steps),
       loss_sum_(rank, loss_sum_buffer()) {
@@ -59,6 +62,7 @@ ShardedModel::ShardedModel(const TrainingOptions& options, const sharding::Rank&
   // Guarded, because gathers are under way here: if anything fails before the run begins, they must
   // have left these buffers.
   rank_.guard([&] {
+    frozen_->fill_initial_values(options.seed);
     for (std::size_t unit = 0; unit < units_.size(); ++unit) {
       fill_initial_values(units_[unit], rank_.compute(), options.seed);
       parameters_.publish(static_cast<int>(unit));
@@ -75,12 +79,12 @@ void ShardedModel::section(const char* label, int unit, const std::vector<Tensor
                            const std::vector<Tensor>& gradients, const model::Pass& pass,
                            const std::function<void()>& enqueue) {
   const model::ModelShape& shape = transformer_->shape();
-  const bool repeats =
-      (!pass.training || shape.dropout == 0.0) && shape.recompute != model::Recompute::kFull;
+  const bool repeats = (!pass.training || (shape.dropout == 0.0 && shape.adapter.dropout == 0.0)) &&
+                       shape.recompute != model::Recompute::kFull;
   if (!repeats || !rank_.compute().keeps_sections()) return enqueue();
   rank_.compute().section(
       fmt::format("{} {} {} {} {} {} {} {}", label, unit, parameters[0].data,
-                  gradients.empty() ? nullptr : gradients[0].data, pass.training, shape.sequences,
+                  gradients.empty() ? nullptr : gradients.back().data, pass.training, shape.sequences,
                   shape.seq_length, transformer_->residual_TD(numbers_[unit] - 1).data),
       enqueue);
 }
@@ -171,13 +175,15 @@ void ShardedModel::backward(const Chunk& chunk, const model::Pass& pass, bool in
   if (!chunk.embedding) return;
   TraceSpan span(rank_.compute(), "backward embedding");
   const int unit = local(0);
-  const auto gradients = gradients_.open(unit);
-  if (tied_ && !joined) {
-    const model::Affine final_norm = model::head_parameters(shape, gradients).final_norm;
-    zero(final_norm.weight);
-    zero(final_norm.bias);
+  if (model::trains_embedding(shape)) {
+    const auto gradients = gradients_.open(unit);
+    if (tied_ && !joined) {
+      const model::Affine final_norm = model::head_parameters(shape, gradients).final_norm;
+      zero(final_norm.weight);
+      zero(final_norm.bias);
+    }
+    transformer_->embed_backward(model::embedding_parameters(shape, gradients), pass, joined);
   }
-  transformer_->embed_backward(model::embedding_parameters(shape, gradients), pass, joined);
   gradients_.close(unit);
 }
 

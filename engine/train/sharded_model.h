@@ -19,6 +19,7 @@ class Transformer;
 
 namespace sherd::engine {
 
+class FrozenWeights;
 class Pipeline;
 struct Chunk;
 
@@ -49,6 +50,9 @@ class ShardedModel {
   /// What a step uses, and an evaluation's pass, in order: places in `units`.
   std::vector<int> training_uses() const;
   std::vector<int> evaluation_uses() const;
+
+  /// Frozen parameters, where there are any: engine/train/frozen_weights.h.
+  FrozenWeights& frozen() const { return *frozen_; }
 
   /// All forwards and backwards of a step; Pipeline::train.
   void train(const std::function<model::Pass(int micro_batch)>& pass_of);
@@ -89,6 +93,7 @@ class ShardedModel {
   bool tied_, has_head_;
   std::vector<int> numbers_;  // of units
   std::vector<sharding::UnitState> units_;
+  std::unique_ptr<FrozenWeights> frozen_;
   sharding::ParameterGather parameters_;
   sharding::GradientReduction gradients_;
   std::unique_ptr<model::Transformer> transformer_;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "engine/model/adapter.h"
 #include "engine/model/parameters.h"
 #include "engine/train/pipeline_plan.h"
 
@@ -27,8 +28,15 @@ sharding::ShardingPlan sharding_plan(const TrainingOptions& options, const shard
   std::vector<UnitSpec> table = model::parameter_table(options.model);
   const RankPipeline pipeline = rank_pipeline(options, mesh, rank);
   for (const int unit : units_of(pipeline, options.model)) {
-    plan.units.emplace_back(std::move(table[static_cast<std::size_t>(unit)]), options.placement,
-                            options.precision, mesh);
+    UnitSpec& spec = table[static_cast<std::size_t>(unit)];
+    std::vector<ParameterSpec> frozen;
+    std::erase_if(spec.parameters, [&](ParameterSpec& parameter) {
+      if (model::is_trained(options.model, parameter.name)) return false;
+      frozen.push_back(parameter);
+      return true;
+    });
+    plan.units.emplace_back(std::move(spec), options.placement, options.precision, mesh,
+                            std::move(frozen));
     if (unit == 0 && options.model.tied) plan.units.back().tie = tie_of(pipeline, mesh, rank);
   }
   return plan;

@@ -47,7 +47,8 @@ struct TrainingOptions {
 };
 
 /// Floating-point operations of one token's forward and backward: 6 per parameter that is
-/// multiplied (Kaplan et al. 2020, §2.1), and 12 H K per block for each key that a query sees, for
+/// multiplied (Kaplan et al. 2020, §2.1), 4 where it is frozen and has no gradient, 8 of an adapter's A,
+/// whose product is formed twice, and 12 H K per block for each key that a query sees, for
 /// attention's two products: S / 2 keys, or with a window W - W^2 / (2 S).
 double flops_per_token(const model::ModelShape& shape);
 

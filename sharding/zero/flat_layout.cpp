@@ -20,7 +20,7 @@ FlatLayout::FlatLayout(const UnitSpec& unit, int num_slices, int slice_parts)
     counts_.push_back(parameter.numel());
     numel_ = round_up(numel_ + parameter.numel(), kAlignment);
   }
-  numel_ = round_up(std::max<std::int64_t>(numel_, 1), kAlignment * num_slices * slice_parts);
+  numel_ = round_up(numel_, kAlignment * num_slices * slice_parts);
 }
 
 Tensor FlatLayout::slice(const Tensor& full, int slice_index) const {

@@ -2,7 +2,7 @@
 ///
 /// Each parameter starts at a multiple of 64 elements and the whole is padded to num_slices * slice_parts * 64,
 /// so that every slice of every type is aligned, as are slice_parts equal parts of it, and any number of
-/// slices and parameters works. Padding is zero and stays zero; it is never part of a checkpoint.
+/// slices and parameters works. Without parameters there are no elements. Padding is zero and stays zero; it is never part of a checkpoint.
 #pragma once
 
 #include <cstdint>

@@ -23,7 +23,7 @@ bool in_groups(const UnitPlan& unit) {
 }
 // Otherwise the only micro-step writes the unsharded accumulator.
 bool needs_slot(const UnitPlan& unit, int num_micro_steps) {
-  return unit.placement.has_gradients &&
+  return unit.placement.has_gradients && unit.trains() &&
          (unit.placement.gradients_sharded() || num_micro_steps > 1 || !same_type(unit) ||
           in_groups(unit));
 }
@@ -81,7 +81,7 @@ ReductionBuffers reduction_buffers(const std::vector<UnitPlan>& units, int num_m
   }
   for (const UnitPlan& unit : units) {
     buffers.groups.emplace_back();
-    if (!unit.placement.has_gradients || !in_groups(unit)) continue;
+    if (!unit.placement.has_gradients || !unit.trains() || !in_groups(unit)) continue;
     buffers.groups.back() = {unit.spec.name + ".group_gradients", Category::kGradients,
                              unit.precision.accumulate, unit.layout.slice_numel(),
                              phases_of(at_boundary(unit), kLoss | kBackward)};
@@ -93,6 +93,7 @@ ReductionBuffers reduction_buffers(const std::vector<UnitPlan>& units, int num_m
 Traffic gradient_traffic(const std::vector<UnitPlan>& units, int num_micro_steps) {
   Traffic traffic;
   for (const UnitPlan& unit : units) {
+    if (!unit.trains()) continue;
     const std::int64_t numel = unit.layout.numel();
     const int ranks = unit.layout.num_slices();
     const Precision& precision = unit.precision;
@@ -192,11 +193,12 @@ GradientReduction::Slot& GradientReduction::slot_for(int unit) {
 
 std::vector<Tensor> GradientReduction::open(int unit) {
   const UnitState& state = (*units_)[unit];
-  if (open_slot_[unit] == kAccumulator) return state.layout().views(state.gradients());
+  if (!state.trains()) return state.plan().views({}, {});
+  if (open_slot_[unit] == kAccumulator) return state.plan().views(state.gradients(), {});
   if (open_slot_[unit] == kClosed) {
     if (into_accumulator(state)) {
       open_slot_[unit] = kAccumulator;
-      return state.layout().views(state.gradients());
+      return state.plan().views(state.gradients(), {});
     }
     Slot& slot = slot_for(unit);
     rank_->compute().wait(*slot.free);
@@ -209,7 +211,7 @@ std::vector<Tensor> GradientReduction::open(int unit) {
     open_slot_[unit] = static_cast<int>(&slot - slots_.data());
   }
   const Slot& slot = slots_[open_slot_[unit]];
-  return state.layout().views(slot.buffer.tensor().part(0, state.layout().numel()));
+  return state.plan().views(slot.buffer.tensor().part(0, state.layout().numel()), {});
 }
 
 // Another unit's gradient may have stood where this one has padding.
@@ -227,6 +229,7 @@ void GradientReduction::zero_padding(const UnitState& unit, const Tensor& full) 
 
 void GradientReduction::close(int unit) {
   const UnitState& state = (*units_)[unit];
+  if (!state.trains()) return;
   CHECK(open_slot_[unit] != kClosed, "close of {} without an open", state.name());
   const int index = open_slot_[unit];
   open_slot_[unit] = kClosed;

@@ -11,7 +11,11 @@ Traffic parameter_traffic(const std::vector<UnitPlan>& units, const GatherOption
   Traffic traffic;
   for (std::size_t i = 0; i < units.size(); ++i) {
     const UnitPlan& unit = units[i];
-    if (!unit.placement.optimizer_sharded()) continue;
+    if (unit.has_frozen() && unit.placement.parameters_sharded()) {
+      traffic.add("frozen parameters", Collective::kAllGather, unit.precision.parameters,
+                  unit.frozen_layout.numel(), unit.frozen_layout.num_slices(), gathers[i]);
+    }
+    if (!unit.placement.optimizer_sharded() || !unit.trains()) continue;
     // Where parameters are resident, every update is published once.
     traffic.add("parameters", Collective::kAllGather, unit.precision.parameters,
                 unit.layout.numel(), unit.layout.num_slices(),
@@ -29,7 +33,11 @@ ParameterGather::ParameterGather(const Rank& rank, const std::vector<UnitState>&
     communicators_.push_back(&rank.groups->get(units[i].placement().slices, Purpose::kGather));
   }
   for (const GatherSlot& slot : gather_slots(plans_of(units), options)) {
-    slots_.push_back({rank.memory->acquire(slot.buffer), -1, rank.make_event(), rank.make_event()});
+    Slot& made = slots_.emplace_back();
+    if (slot.buffer) made.buffer = rank.memory->acquire(*slot.buffer);
+    if (slot.frozen) made.frozen = rank.memory->acquire(*slot.frozen);
+    made.ready = rank.make_event();
+    made.free = rank.make_event();
   }
 }
 
@@ -48,15 +56,20 @@ void ParameterGather::abandon() {
 std::vector<Tensor> ParameterGather::get(int unit) {
   forget_lost_slots();
   schedule_.get(unit);
-  const FlatLayout& layout = (*units_)[unit].layout();
+  const UnitState& state = (*units_)[unit];
+  const UnitPlan& plan = state.plan();
   if (!sharded(unit)) {
     rank_->compute().wait(*published_[unit]);
-    return layout.views((*units_)[unit].resident_parameters());
+    return plan.views(plan.trains() ? state.resident_parameters() : Tensor{},
+                      plan.has_frozen() ? state.frozen() : Tensor{});
   }
   prefetch();
   const Slot& slot = slots_[schedule_.slot_of(unit)];
   rank_->compute().wait(*slot.ready);
-  return layout.views(slot.buffer.tensor().part(0, layout.numel()));
+  const auto part = [](const Buffer& buffer, const FlatLayout& layout) {
+    return layout.numel() > 0 ? buffer.tensor().part(0, layout.numel()) : Tensor{};
+  };
+  return plan.views(part(slot.buffer, plan.layout), part(slot.frozen, plan.frozen_layout));
 }
 
 void ParameterGather::release(int unit) {
@@ -68,7 +81,7 @@ void ParameterGather::release(int unit) {
 // What stood in a slot is gone if its memory was something else's meanwhile.
 void ParameterGather::forget_lost_slots() {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    if (slots_[i].life != slots_[i].buffer.life()) schedule_.forget_slot(static_cast<int>(i));
+    if (slots_[i].life != slots_[i].life_now()) schedule_.forget_slot(static_cast<int>(i));
   }
 }
 
@@ -79,14 +92,25 @@ void ParameterGather::prefetch() {
 void ParameterGather::gather_into(Slot& slot, int unit) {
   const UnitState& state = (*units_)[unit];
   Stream& stream = rank_->gather();
-  const Tensor full = slot.buffer.tensor().part(0, state.layout().numel());
   stream.wait(*slot.free);
   stream.wait(*updated_[unit]);
-  const int own = state.own_slice();
-  kernels::cast(stream, state.fp32_slice(own), state.layout().slice(full, own));
-  communicators_[unit]->all_gather(stream, state.name(), full);
+  if (state.trains()) {
+    const Tensor full = slot.buffer.tensor().part(0, state.layout().numel());
+    const int own = state.own_slice();
+    kernels::cast(stream, state.fp32_slice(own), state.layout().slice(full, own));
+    communicators_[unit]->all_gather(stream, state.name(), full);
+  }
+  if (state.plan().has_frozen()) gather_frozen_into(slot, unit);
   stream.record(*slot.ready);
-  slot.life = slot.buffer.life();
+  slot.life = slot.life_now();
+}
+
+void ParameterGather::gather_frozen_into(const Slot& slot, int unit) {
+  const UnitState& state = (*units_)[unit];
+  const FlatLayout& layout = state.plan().frozen_layout;
+  const Tensor full = slot.frozen.tensor().part(0, layout.numel());
+  kernels::cast(rank_->gather(), state.frozen(), layout.slice(full, state.own_slice()));
+  communicators_[unit]->all_gather(rank_->gather(), state.name() + ".frozen", full);
 }
 
 void ParameterGather::publish(int unit) {
@@ -98,7 +122,7 @@ void ParameterGather::publish(int unit) {
   }
   for (const int slice_index : state.updated_slices())
     state.refresh_resident(rank_->compute(), slice_index);
-  if (!state.placement().optimizer_sharded()) return;
+  if (!state.placement().optimizer_sharded() || !state.trains()) return;
   Stream& stream = rank_->gather();
   rank_->compute().record(*updated_[unit]);
   stream.wait(*updated_[unit]);

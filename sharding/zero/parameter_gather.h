@@ -17,6 +17,9 @@
 /// overwritten; the plan tells which. Every rank makes the same choices, so collectives match by
 /// construction.
 ///
+/// Frozen parameters (sharding/zero/unit.h) come and go with the trained ones, in a buffer and a
+/// collective of their own; nobody publishes them.
+///
 /// Slots: prefetch_depth + 1 for blocks (all blocks with `reshard_after_forward` off: the forward's
 /// gather then serves the backward too), one for the edges.
 /// Errors: misuse (a use out of order, a release without a get) is our bug (CHECK).
@@ -44,7 +47,7 @@ class ParameterGather {
   /// The units that will be used from now on, in order. The previous plan must be finished.
   void plan(std::vector<int> uses);
   /// The planned next use: the compute stream waits until the unit's parameters are there. Returns
-  /// one view per parameter, valid until `release`.
+  /// one view per parameter, trained or not, in the table's order, valid until `release`.
   std::vector<Tensor> get(int unit);
   /// The compute stream has no readers of this use beyond what is enqueued.
   void release(int unit);
@@ -56,8 +59,10 @@ class ParameterGather {
 
  private:
   struct Slot {
-    Buffer buffer;
-    std::int64_t life = -1;  // of the buffer, when it was filled
+    Buffer buffer, frozen;
+    std::int64_t life = -1;  // of the buffers, when they were filled
+
+    std::int64_t life_now() const { return buffer ? buffer.life() : frozen.life(); }
     std::unique_ptr<Event> ready, free;
   };
 
@@ -65,6 +70,7 @@ class ParameterGather {
   void forget_lost_slots();
   void prefetch();
   void gather_into(Slot& slot, int unit);
+  void gather_frozen_into(const Slot& slot, int unit);
 
   const Rank* rank_;
   const std::vector<UnitState>* units_;

@@ -9,7 +9,7 @@ std::vector<GatherSlot> gather_slots(const std::vector<UnitPlan>& units,
                                      const GatherOptions& options) {
   struct ClassSize {
     int num_units = 0;
-    std::int64_t largest = 0;
+    std::int64_t largest = 0, largest_frozen = 0;
     DType dtype = DType::kF32;
   };
   std::map<UnitClass, ClassSize> classes;
@@ -21,6 +21,7 @@ std::vector<GatherSlot> gather_slots(const std::vector<UnitPlan>& units,
     size.dtype = unit.precision.parameters;
     ++size.num_units;
     size.largest = std::max(size.largest, unit.layout.numel());
+    size.largest_frozen = std::max(size.largest_frozen, unit.frozen_layout.numel());
   }
   std::vector<GatherSlot> slots;
   for (const auto& [unit_class, size] : classes) {
@@ -31,11 +32,18 @@ std::vector<GatherSlot> gather_slots(const std::vector<UnitPlan>& units,
                       ? std::min(size.num_units, options.prefetch_depth + 1)
                       : size.num_units;
     }
+    const auto buffer = [dtype = size.dtype](std::string name, std::int64_t numel) {
+      std::optional<BufferSpec> spec;
+      if (numel > 0) {
+        spec = {std::move(name), Category::kGatheredParameters, dtype, numel,
+                kForwardToBackward | kEvaluation};
+      }
+      return spec;
+    };
     for (int i = 0; i < num_slots; ++i) {
+      const std::string name = fmt::format("gather.{}.{}", block ? "block" : "edge", i);
       slots.push_back(
-          {unit_class,
-           {fmt::format("gather.{}.{}", block ? "block" : "edge", i), Category::kGatheredParameters,
-            size.dtype, size.largest, kForwardToBackward | kEvaluation}});
+          {unit_class, buffer(name, size.largest), buffer(name + ".frozen", size.largest_frozen)});
     }
   }
   return slots;

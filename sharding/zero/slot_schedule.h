@@ -9,6 +9,7 @@
 /// Errors   misuse (a use out of order, a release without a get) is our bug (CHECK).
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,8 @@ struct GatherOptions {
 /// The pool of slots for the units whose parameters are sharded, by unit class.
 struct GatherSlot {
   UnitClass unit_class;
-  BufferSpec buffer;
+  /// Of trained and of frozen parameters; one may be missing.
+  std::optional<BufferSpec> buffer, frozen;
 };
 std::vector<GatherSlot> gather_slots(const std::vector<UnitPlan>& units,
                                      const GatherOptions& options);

@@ -1,15 +1,29 @@
 #include "sharding/zero/unit.h"
 
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
 #include "kernels/pointwise.h"
 
 namespace sherd::sharding {
+namespace {
+
+FlatLayout layout_of(const std::vector<ParameterSpec>& parameters, const Placement& placement,
+                     const Mesh& mesh) {
+  return FlatLayout({{}, UnitClass::kBlock, parameters}, mesh.degree(placement.slices));
+}
+
+}  // namespace
 
 UnitPlan::UnitPlan(UnitSpec spec_, const Placement& placement_, const Precision& precision_,
-                   const Mesh& mesh)
+                   const Mesh& mesh, std::vector<ParameterSpec> frozen_)
     : spec(std::move(spec_)),
       placement(placement_),
       precision(precision_),
       layout(spec, mesh.degree(placement.slices), mesh.degree(replica_axes(placement))),
+      frozen(std::move(frozen_)),
+      frozen_layout(layout_of(frozen, placement, mesh)),
       num_replicas(mesh.degree(replica_axes(placement))) {
   for (const AxisSet* kind : {&placement.parameters, &placement.gradients, &placement.optimizer}) {
     CHECK(kind->empty() || *kind == placement.slices, "{} is sharded over some of its slices' axes",
@@ -17,10 +31,34 @@ UnitPlan::UnitPlan(UnitSpec spec_, const Placement& placement_, const Precision&
   }
 }
 
+std::vector<Tensor> UnitPlan::views(const Tensor& trained_full, const Tensor& frozen_full) const {
+  std::vector<std::pair<std::uint32_t, Tensor>> views;
+  const auto add = [&views](const std::vector<ParameterSpec>& parameters, const FlatLayout& flat,
+                            const Tensor& full) {
+    const std::vector<Tensor> parts =
+        full ? flat.views(full) : std::vector<Tensor>(parameters.size());
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      views.emplace_back(parameters[i].index, parts[i]);
+    }
+  };
+  add(spec.parameters, layout, trained_full);
+  add(frozen, frozen_layout, frozen_full);
+  std::ranges::sort(views, {}, &std::pair<std::uint32_t, Tensor>::first);
+  std::vector<Tensor> in_order;
+  for (const auto& [index, view] : views) in_order.push_back(view);
+  return in_order;
+}
+
 UnitBuffers unit_buffers(const UnitPlan& unit) {
   const std::string& name = unit.spec.name;
   const bool low_precision = unit.precision.parameters != DType::kF32;
   UnitBuffers buffers;
+  if (unit.has_frozen()) {
+    buffers.frozen = {name + ".frozen", Category::kParameters, unit.precision.parameters,
+                      unit.placement.parameters_sharded() ? unit.frozen_layout.slice_numel()
+                                                          : unit.frozen_layout.numel()};
+  }
+  if (!unit.trains()) return buffers;
   if (!unit.placement.parameters_sharded()) {
     buffers.resident = {name + ".parameters", Category::kParameters, unit.precision.parameters,
                         unit.layout.numel()};
@@ -48,9 +86,9 @@ UnitState::UnitState(UnitPlan plan, const Rank& rank)
   const int group_size = rank.mesh.degree(plan_.placement.slices);
   CHECK(plan_.layout.num_slices() == group_size, "a unit planned for {} ranks, not {}",
         plan_.layout.num_slices(), group_size);
-  if (placement().optimizer_sharded()) {
+  if (placement().optimizer_sharded() && trains()) {
     updated_slices_ = {own_slice_};
-  } else {
+  } else if (trains()) {
     for (int slice_index = 0; slice_index < group_size; ++slice_index)
       updated_slices_.push_back(slice_index);
   }
@@ -58,6 +96,7 @@ UnitState::UnitState(UnitPlan plan, const Rank& rank)
   if (buffers.resident) resident_ = rank.memory->acquire(*buffers.resident);
   if (buffers.fp32_parameters) fp32_parameters_ = rank.memory->acquire(*buffers.fp32_parameters);
   if (buffers.gradients) gradients_ = rank.memory->acquire(*buffers.gradients);
+  if (buffers.frozen) frozen_ = rank.memory->acquire(*buffers.frozen);
 }
 
 Tensor UnitState::fp32_slice(int slice_index) const {
@@ -72,6 +111,22 @@ Tensor UnitState::gradient(int slice_index) const {
         "the holder of slice {} asked for gradient {} of {}", own_slice_, slice_index, name());
   return placement().gradients_sharded() ? gradients_.tensor()
                                          : layout().slice(gradients_.tensor(), slice_index);
+}
+
+std::vector<int> UnitState::frozen_slices() const {
+  if (placement().parameters_sharded()) return {own_slice_};
+  std::vector<int> slices(static_cast<std::size_t>(plan_.frozen_layout.num_slices()));
+  std::iota(slices.begin(), slices.end(), 0);
+  return slices;
+}
+
+Tensor UnitState::frozen_slice(int slice_index) const {
+  if (!placement().parameters_sharded()) {
+    return plan_.frozen_layout.slice(frozen_.tensor(), slice_index);
+  }
+  CHECK(slice_index == own_slice_, "the holder of slice {} asked for frozen slice {} of {}",
+        own_slice_, slice_index, name());
+  return frozen_.tensor();
 }
 
 void UnitState::refresh_resident(Stream& stream, int slice_index) const {

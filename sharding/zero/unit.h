@@ -9,6 +9,15 @@
 ///                     stage 0      stage 1        stage 2          stage 3
 ///   f32               4 + 4        4 + 4          4 + 4/N          4/N + 4/N
 ///   16-bit, f32 grad  2 + 4 + 4    2 + 4/N + 4    2 + 4/N + 4/N    4/N + 4/N
+///
+/// A unit may have frozen parameters beside those that are trained (all of the above). They lie in a
+/// flat buffer of their own, in the compute type: whole at stages 0-2, sliced at stage 3. There are no
+/// gradients, FP32 slices and moments of them, so reductions, optimizers, norms and checkpoints, which
+/// go by `spec` and `layout`, never see them. Bytes per frozen parameter:
+///
+///                     stages 0-2   stage 3
+///   f32               4            4/N
+///   16-bit            2            2/N
 #pragma once
 
 #include <optional>
@@ -29,7 +38,8 @@ struct Precision {
 
 /// A unit on a mesh, before any rank holds it: all that memory and traffic follow from.
 struct UnitPlan {
-  UnitPlan(UnitSpec spec, const Placement& placement, const Precision& precision, const Mesh& mesh);
+  UnitPlan(UnitSpec spec, const Placement& placement, const Precision& precision, const Mesh& mesh,
+           std::vector<ParameterSpec> frozen = {});
 
   /// A tied matrix is used at both ends of a pipeline. Where these are on different ranks, each holds the
   /// unit, both add their gradients at the end of the step, and the first counts and saves it.
@@ -39,11 +49,19 @@ struct UnitPlan {
   };
   std::optional<Tie> tie{};
 
-  UnitSpec spec;
+  UnitSpec spec;  ///< with the trained parameters
   Placement placement;
   Precision precision;
   FlatLayout layout;  ///< one slice for each rank of a group along placement.slices
-  int num_replicas;   ///< ranks along `replica_axes`: a slice's gradient is summed over them
+  std::vector<ParameterSpec> frozen;
+  FlatLayout frozen_layout;
+  int num_replicas;  ///< ranks along `replica_axes`: a slice's gradient is summed over them
+
+  bool trains() const { return !spec.parameters.empty(); }
+  bool has_frozen() const { return !frozen.empty(); }
+  /// One view per parameter, trained and frozen ones in the order of the model's table. Those of a
+  /// buffer that isn't given are empty.
+  std::vector<Tensor> views(const Tensor& trained_full, const Tensor& frozen_full) const;
 
   /// Elements of the slices that one rank updates: all of them at stage 0, its own otherwise.
   std::int64_t updated_numel() const {
@@ -56,6 +74,7 @@ struct UnitBuffers {
   std::optional<BufferSpec> resident;         ///< stages 0-2
   std::optional<BufferSpec> fp32_parameters;  ///< stage 3, and 16-bit compute
   std::optional<BufferSpec> gradients;
+  std::optional<BufferSpec> frozen;
 };
 UnitBuffers unit_buffers(const UnitPlan& unit);
 
@@ -69,6 +88,8 @@ class UnitState {
   const FlatLayout& layout() const { return plan_.layout; }
   const Placement& placement() const { return plan_.placement; }
   const Precision& precision() const { return plan_.precision; }
+
+  bool trains() const { return plan_.trains(); }
 
   /// Full parameters in compute type; empty at stage 3.
   const Tensor& resident_parameters() const { return resident_.tensor(); }
@@ -89,6 +110,12 @@ class UnitState {
   /// The accumulated gradient of slice `slice_index`.
   Tensor gradient(int slice_index) const;
 
+  /// The frozen parameters in compute type: full, or this rank's slice at stage 3.
+  const Tensor& frozen() const { return frozen_.tensor(); }
+  /// The slices of them that this rank holds, and one of these.
+  std::vector<int> frozen_slices() const;
+  Tensor frozen_slice(int slice_index) const;
+
   /// After an update: rounds slice `slice_index` into the resident full buffer, if that is another one.
   void refresh_resident(Stream& stream, int slice_index) const;
 
@@ -103,6 +130,7 @@ class UnitState {
   Buffer resident_;
   Buffer fp32_parameters_;
   Buffer gradients_;
+  Buffer frozen_;
 };
 
 std::vector<UnitPlan> plans_of(const std::vector<UnitState>& units);

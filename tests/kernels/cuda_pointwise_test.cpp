@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "kernels/activation.h"
+#include "kernels/adapter.h"
 #include "kernels/pointwise.h"
 #include "kernels/rotary.h"
 #include "tests/support/exact_sums.h"
@@ -32,6 +33,31 @@ class CudaPointwise : public test::OnGpuInEveryType {
   }
 };
 INSTANTIATE_TEST_SUITE_P(Types, CudaPointwise, test::compute_types(), test::type_name);
+
+TEST_P(CudaPointwise, ColumnsForAdaptersAndUniformNumbersHaveTheCpusBits) {
+  for (const Columns columns :
+       {Columns{1, 1, 0, 1}, Columns{5, 700, 3, 300}, Columns{9, 24, 16, 8}}) {
+    const OwnedTensor wide = filled(columns.rows * columns.width, 1);
+    const OwnedTensor narrow = filled(columns.rows * columns.count, 2);
+    same_bits_as_cpu(
+        [&](Place& place) {
+          Outputs out{wide, narrow};
+          add_to_columns(place.stream(), columns, place.in(narrow), 0.3f, place.out(out[0]));
+          take_columns(place.stream(), columns, place.in(wide), 0.3f, place.out(out[1]));
+          place.finish();
+          return out;
+        },
+        "columns");
+  }
+  same_bits_as_cpu(
+      [&](Place& place) {
+        Outputs out{{DType::kF32, 4099}};
+        fill_uniform(place.stream(), place.out(out[0]), kDropout.address, 77, 0.3f);
+        place.finish();
+        return out;
+      },
+      "uniform numbers");
+}
 
 TEST_P(CudaPointwise, FillsCastsSumsAndDropoutHaveTheCpusBits) {
   for (const std::int64_t numel : kSizes) {

@@ -23,6 +23,7 @@ void set_parameters(engine::ShardedModel& model, const ValuesByName& values) {
 void collect_gradients(const engine::ShardedModel& model, ValuesByName& gradients) {
   const int rank = model.rank().rank;
   for (const sharding::UnitState& unit : model.units()) {
+    if (!unit.trains()) continue;
     const float* slice = unit.gradient(rank).as<float>();
     for (const sharding::Piece& piece : unit.layout().pieces(rank)) {
       const std::string& name = unit.spec().parameters[piece.parameter].name;

@@ -189,7 +189,7 @@ void collect_parameters(const engine::ShardedModel& model,
                         std::map<std::string, std::vector<float>>& parameters) {
   const sharding::Rank& rank = model.rank();
   for (const sharding::UnitState& unit : model.units()) {
-    if (!unit.contributes_slice()) continue;  // another rank writes the same
+    if (!unit.trains() || !unit.contributes_slice()) continue;  // another rank writes the same
     const Tensor slice = unit.fp32_slice(unit.own_slice());
     for (const sharding::Piece& piece : unit.layout().pieces(unit.own_slice())) {
       const std::string& name = unit.spec().parameters[piece.parameter].name;

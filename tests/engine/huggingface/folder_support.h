@@ -103,7 +103,7 @@ inline std::string weights_file(const json& one, DType dtype) {
   return bytes_of_length(header.size()) + header + data;
 }
 
-class Folder : public testing::Test {
+class Folder : public ::testing::Test {
  protected:
   std::string write_model(const std::string& name, DType dtype = DType::kF32) {
     const json& one = cases().at(name);

@@ -7,10 +7,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
+#include "engine/model/parameters.h"
+#include "engine/model/rng_sites.h"
 #include "kernels/philox.h"
+#include "kernels/pointwise.h"
 #include "kernels/token.h"
 #include "tests/support/model_forms.h"
 #include "tests/support/model_values.h"
@@ -28,6 +33,20 @@ enum class Rows { kWhole, kOfDocuments };
 // Of two rows of nine tokens: documents of 5 and 3, and a token of padding; then of 9.
 constexpr std::int32_t kStarts[] = {0, 5, 9, 18}, kLengths[] = {5, 3, 9},
                        kPositions[] = {0, 1, 2, 3, 4, 0, 1, 2, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8};
+
+// An adapter's B begins at zero, where A has no gradient.
+void move_away_from_zero(const engine::ShardedModel& model) {
+  for (const sharding::UnitState& unit : model.units()) {
+    if (!unit.trains()) continue;
+    const auto views = unit.layout().views(unit.resident_parameters());
+    for (std::size_t p = 0; p < views.size(); ++p) {
+      const ParameterSpec& parameter = unit.spec().parameters[p];
+      if (!parameter.name.ends_with(".lora_b")) continue;
+      kernels::fill_normal(model.rank().compute(), views[p], {13, 0, parameter.index}, 0, 0.0f,
+                           0.3f);
+    }
+  }
+}
 
 // One rank that holds everything, so that an element can be changed in place.
 class OneRank {
@@ -52,6 +71,7 @@ class OneRank {
                          {kLengths, DType::kI32, std::ssize(kLengths)},
                          {kPositions, DType::kI32, std::ssize(kPositions)}};
     }
+    move_away_from_zero(model_);
     compute_gradients(model_, pass_);
     gradients_ = empty_parameters(shape);
     collect_gradients(model_, gradients_);
@@ -96,6 +116,7 @@ void expect_gradients_match_differences(const model::ModelShape& shape, Rows row
     rank.guard([&] {
       std::map<std::string, double> largest;  // by kind: that a test of zeros is not a test
       for (const sharding::UnitState& unit : run.model().units()) {
+        if (!unit.trains()) continue;
         const auto views = unit.layout().views(unit.resident_parameters());
         for (std::size_t p = 0; p < views.size(); ++p) {
           const ParameterSpec& parameter = unit.spec().parameters[p];
@@ -149,6 +170,91 @@ TEST(ModelGradient, OfSeparateDocumentsWithoutSomeTargetsMatchesCentralDifferenc
     SCOPED_TRACE(form.name);
     expect_gradients_match_differences(form.shape, Rows::kOfDocuments);
   }
+}
+
+// Every target that a shape has: the parts of a stacked matrix, or the whole of it.
+model::ModelShape with_adapters(model::ModelShape shape, bool parts) {
+  shape.adapter = {.rank = 3, .scale = 0.75, .dropout = 0.1};
+  const std::vector<std::string> kWholes = {"attention.qkv", "mlp.gate_up"};
+  for (const model::AdapterTarget& target : model::possible_targets(shape)) {
+    const bool is_whole = std::find(kWholes.begin(), kWholes.end(), target.name) != kWholes.end();
+    const bool is_part = target.name == "attention.query" || target.name == "attention.key" ||
+                         target.name == "attention.value" || target.name == "mlp.gate" ||
+                         (target.name == "mlp.up" && shape.gated());
+    if (parts ? !is_whole : !is_part) shape.adapter.targets.push_back(target.name);
+  }
+  return shape;
+}
+
+TEST(ModelGradient, OfAdaptersMatchesCentralDifferencesUnderDropoutInEveryForm) {
+  for (const bool parts : {true, false}) {
+    for (const bool tied : {true, false}) {
+      expect_gradients_match_differences(with_adapters(tiny_model(tied), parts));
+    }
+    for (const ModelForm& form : model_forms()) {
+      SCOPED_TRACE(form.name);
+      expect_gradients_match_differences(with_adapters(form.shape, parts));
+    }
+  }
+}
+
+TEST(ModelGradient, OfModulesTrainedBesideAdaptersMatchesCentralDifferences) {
+  for (const bool tied : {true, false}) {
+    model::ModelShape shape = tiny_model(tied);
+    shape.adapter = {.rank = 2, .targets = {"mlp.down"}};
+    shape.adapter.trained_modules = {"embedding.token", "final_norm", "attention.output", "norm1"};
+    if (!tied) shape.adapter.trained_modules.push_back("head");
+    expect_gradients_match_differences(shape);
+  }
+}
+
+// With nothing to train in or below the first block's attention, the backward ends before it.
+TEST(ModelGradient, OfTheMlpsAdaptersAloneIsThatBesideAdaptersOfAttention) {
+  for (const bool tied : {true, false}) {
+    model::ModelShape shape = tiny_model(tied);
+    shape.adapter = {.rank = 2, .targets = {"mlp.down", "mlp.up"}};
+    ASSERT_FALSE(model::backward_reach(shape, 0).attention);
+    expect_gradients_match_differences(shape);
+  }
+}
+
+// Every target of every block draws a mask of its own.
+TEST(AdapterMasks, HaveASiteForEachTargetOfEachBlockAndNoneOfTheModels) {
+  std::set<std::uint32_t> sites;
+  for (std::int64_t block = 0; block < 10'000; ++block) {
+    for (std::size_t target = 0; target < 7; ++target) {
+      EXPECT_TRUE(sites.insert(model::adapter_site(block, target)).second);
+    }
+    EXPECT_FALSE(sites.contains(model::mlp_branch_site(block)));
+  }
+}
+
+TEST(AdapterMasks, OfTwoBlocksWithTheSameWeightsAndInputDiffer) {
+  model::ModelShape shape = with_adapters(tiny_model(false), true);
+  shape.adapter.dropout = 0.5;
+  HeapAllocator memory;
+  const auto stream = make_cpu_compute_stream({});
+  model::AdapterProducts products(
+      shape, [&memory](const BufferSpec& spec) { return memory.acquire(spec); });
+  const auto numel = [&](std::int64_t width) { return static_cast<std::size_t>(width); };
+  const model::AdapterTarget query = model::adapter_targets(shape)[0];
+  std::vector<float> x(numel(shape.tokens() * query.inputs), 1.0f),
+      a(numel(3 * query.inputs), 1.0f), b(numel(query.rows * 3), 1.0f), workspace(1 << 20);
+  const auto view = [](std::vector<float>& values) {
+    return Tensor{values.data(), DType::kF32, std::ssize(values)};
+  };
+  model::Affine parameters;
+  parameters.adapters = {{0, view(a), view(b)}};
+  std::vector<std::vector<float>> outputs;
+  for (const std::int64_t block : {0, 1}) {
+    std::vector<float>& y = outputs.emplace_back(numel(shape.tokens() * shape.qkv_width()));
+    model::Pass pass;
+    pass.training = true;
+    products.begin(shape, block, pass);
+    products.forward(*stream, parameters, view(x), view(y),
+                     {workspace.data(), DType::kU8, std::ssize(workspace) * 4});
+  }
+  EXPECT_NE(outputs[0], outputs[1]);
 }
 
 TEST(ModelGradient, OfTheSameWeightsIsAnotherUnderAnotherStepsDropout) {

@@ -19,7 +19,8 @@ TEST(RecipeErrors, UnknownBlocks) {
   EXPECT_EQ(error_of(tiny_with("scheduler:\n  type: wsd\n")),
             "recipes/tiny.yaml:12: unknown block \"scheduler\"; did you mean \"lr_scheduler\"?");
   EXPECT_EQ(error_of(tiny_with("quux:\n  a: 1\n")),
-            "recipes/tiny.yaml:12: unknown block \"quux\"; blocks are run, model, data, training, "
+            "recipes/tiny.yaml:12: unknown block \"quux\"; blocks are run, model, adapter, data, "
+            "training, "
             "parallelism, zero_optimization, mixed_precision, loss_scaling, "
             "activation_checkpointing, optimizer, lr_scheduler, gradient_clipping, checkpoint, "
             "memory and metrics.");

@@ -44,9 +44,9 @@ TEST(FlatLayout, GivesEveryRankASliceEvenOfOneElement) {
     EXPECT_TRUE(layout.pieces(slice_index).empty());
 }
 
-TEST(FlatLayout, GivesAUnitWithoutParametersPaddingOnly) {
+TEST(FlatLayout, GivesAUnitWithoutParametersNothing) {
   const FlatLayout layout(unit_of({}), 3);
-  EXPECT_EQ(layout.numel(), 192);
+  EXPECT_EQ(layout.numel(), 0);
   for (int slice_index = 0; slice_index < 3; ++slice_index)
     EXPECT_TRUE(layout.pieces(slice_index).empty());
 }

@@ -1,0 +1,197 @@
+#include "engine/huggingface/adapter_map.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+
+namespace sherd::huggingface {
+namespace {
+
+constexpr std::string_view kBlock = "block.{}.";
+constexpr std::string_view kRoot = "base_model.model.";
+
+std::string_view last_part(std::string_view name) {
+  return name.substr(name.rfind('.') + 1);
+}
+
+bool is_transposed(const Family& family) {
+  for (const auto modules : family.modules) {
+    for (const Module& module : modules) {
+      if (module.transposed) return true;
+    }
+  }
+  return false;
+}
+
+// What finds these modules and no others by the end of their names: "q_proj", or "attn.c_proj" where
+// others end in "c_proj" too.
+std::vector<std::string> suffixes(const Family& family, const std::vector<const Module*>& wanted) {
+  const auto is_wanted = [&](const Module& module) {
+    return std::ranges::any_of(wanted,
+                               [&](const Module* one) { return one->theirs == module.theirs; });
+  };
+  std::vector<std::string> names;
+  for (const Module* module : wanted) {
+    std::string_view name = last_part(module->theirs);
+    for (const auto modules : family.modules) {
+      for (const Module& other : modules) {
+        if (is_wanted(other) || last_part(other.theirs) != name) continue;
+        const std::string_view before = module->theirs.substr(0, module->theirs.rfind('.'));
+        name = module->theirs.substr(before.rfind('.') + 1);
+      }
+    }
+    if (std::ranges::find(names, name) == names.end()) names.emplace_back(name);
+  }
+  return names;
+}
+
+class Builder {
+ public:
+  Builder(const Family& family, const ModelWeights& model, const AdapterWeights& adapter)
+      : family_(family), model_(model), adapter_(adapter) {}
+
+  AdapterMap build() {
+    for (const AdapterKind& kind : adapter_.kinds) add_kind(kind);
+    for (const std::string& module : adapter_.modules) add_module(module);
+    return {std::move(map_), config()};
+  }
+
+ private:
+  std::string name_of(const Module& module, std::int64_t block) const {
+    return fmt::format("{}{}{}", kRoot, module.outside_prefix ? "" : family_.prefix,
+                       with_number(module.theirs, block));
+  }
+
+  void add_kind(const AdapterKind& kind) {
+    const std::string ours = std::string(kBlock) + kind.site;
+    bool found = false;
+    for (const Module* module : modules_of(family_, ours)) {
+      const std::string own = target_of(kind.site, module->part, adapter_.gated);
+      const bool is_whole = kind.rows == kind.site_rows;
+      if (own != kind.target && !is_whole) continue;
+      found = true;
+      targets_.push_back(module);
+      for (std::int64_t block = 0; block < adapter_.num_blocks; ++block) {
+        add_pair(kind, *module, block);
+      }
+    }
+    if (found) return;
+    throw UsageError(
+        "models of type {} store {} as one matrix, so PEFT has no place for an adapter of {}; "
+        "export with --merge",
+        family_.model_type, kind.site, kind.target);
+  }
+
+  void add_pair(const AdapterKind& kind, const Module& module, std::int64_t block) {
+    const std::string ours = with_number(kBlock, block) + kind.target;
+    const std::string theirs = name_of(module, block);
+    const int a = add_ours({ours + ".lora_a", {adapter_.rank, kind.inputs}});
+    const int b = add_ours({ours + ".lora_b", {kind.rows, adapter_.rank}});
+    const std::int64_t numel = adapter_.rank * kind.inputs;
+    map_.theirs.push_back({theirs + ".lora_A.weight", {adapter_.rank, kind.inputs}});
+    map_.links.push_back({a, last_theirs(), {0, 0, {{numel, 1, 1}}}});
+    // B's rows are those of the site's matrix.
+    NamedShape rows;
+    const auto boxes =
+        boxes_of(family_, model_, {kind.site, {kind.site_rows, adapter_.rank}}, module, rows.shape);
+    map_.theirs.push_back({theirs + ".lora_B.weight", rows.shape});
+    for (Box box : boxes) {
+      box.to -= kind.first_row * adapter_.rank;
+      map_.links.push_back({b, last_theirs(), std::move(box)});
+    }
+  }
+
+  void add_module(const std::string& name) {
+    if (name == "embedding.token" && adapter_.tied) {
+      throw UsageError(
+          "the trained embedding is the head too, and PEFT would store it for one of the two; "
+          "export with --merge");
+    }
+    const WeightMap whole = weight_map(family_, model_, true);
+    for (const Link& link : whole.links) {
+      const NamedShape& ours = whole.ours[static_cast<std::size_t>(link.ours)];
+      if (!is_of(ours.name, name)) continue;
+      NamedShape theirs = whole.theirs[static_cast<std::size_t>(link.theirs)];
+      theirs.name = std::string(kRoot) + theirs.name;
+      const auto found = std::ranges::find(map_.theirs, theirs.name, &NamedShape::name);
+      const auto number = static_cast<int>(found - map_.theirs.begin());
+      if (found == map_.theirs.end()) map_.theirs.push_back(theirs);
+      map_.links.push_back({add_ours(ours), number, link.box});
+    }
+    auto rows = modules_of(family_, std::string(kBlock) + name);
+    if (rows.empty()) rows = modules_of(family_, name);
+    modules_.insert(modules_.end(), rows.begin(), rows.end());
+  }
+
+  // "block.3.norm1.weight" is of module "norm1".
+  static bool is_of(std::string_view parameter, std::string_view module) {
+    parameter = parameter.substr(0, parameter.rfind('.'));
+    if (parameter.starts_with("block.")) parameter.remove_prefix(parameter.find('.', 6) + 1);
+    return parameter == module;
+  }
+
+  int add_ours(const NamedShape& ours) {
+    const auto found = std::ranges::find(map_.ours, ours.name, &NamedShape::name);
+    if (found != map_.ours.end()) return static_cast<int>(found - map_.ours.begin());
+    map_.ours.push_back(ours);
+    return static_cast<int>(map_.ours.size()) - 1;
+  }
+  int last_theirs() const { return static_cast<int>(map_.theirs.size()) - 1; }
+
+  std::string config() const {
+    nlohmann::ordered_json json = {{"base_model_name_or_path", adapter_.base},
+                                   {"bias", "none"},
+                                   {"fan_in_fan_out", is_transposed(family_)},
+                                   {"inference_mode", true},
+                                   {"init_lora_weights", true},
+                                   {"lora_alpha", adapter_.alpha},
+                                   {"lora_dropout", adapter_.dropout},
+                                   {"modules_to_save", nullptr},
+                                   {"peft_type", "LORA"},
+                                   {"r", adapter_.rank},
+                                   {"target_modules", suffixes(family_, targets_)},
+                                   {"task_type", "CAUSAL_LM"},
+                                   {"use_rslora", adapter_.rslora}};
+    if (!modules_.empty()) json["modules_to_save"] = suffixes(family_, modules_);
+    return json.dump(2) + "\n";
+  }
+
+  const Family& family_;
+  const ModelWeights& model_;
+  const AdapterWeights& adapter_;
+  WeightMap map_;
+  std::vector<const Module*> targets_, modules_;
+};
+
+}  // namespace
+
+std::string target_of(std::string_view ours, Part part, bool gated) {
+  switch (part) {
+    case Part::kQuery:
+      return "attention.query";
+    case Part::kKey:
+      return "attention.key";
+    case Part::kValue:
+      return "attention.value";
+    case Part::kGate:
+      return "mlp.gate";
+    case Part::kUp:
+      return "mlp.up";
+    case Part::kWhole:
+    case Part::kQkv:
+    case Part::kQkvByHead:
+    case Part::kHeads:
+      break;
+  }
+  return ours == "mlp.up" && gated ? "mlp.gate_up" : std::string(ours);
+}
+
+AdapterMap adapter_map(const Family& family, const ModelWeights& model,
+                       const AdapterWeights& adapter) {
+  return Builder(family, model, adapter).build();
+}
+
+}  // namespace sherd::huggingface

@@ -1,0 +1,179 @@
+#include "engine/inference/adapter_export.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <memory>
+
+#include "checkpoint/reader.h"
+#include "engine/model/adapter.h"
+#include "engine/saving/base_model.h"
+#include "engine/saving/checkpointing.h"
+#include "engine/saving/initial_weights.h"
+#include "engine/saving/run_state.h"
+#include "engine/train/model_shape.h"
+
+namespace sherd::engine {
+namespace {
+
+using huggingface::NamedShape;
+using Values = std::map<std::string, std::vector<float>>;
+
+std::vector<char> reading_buffer() {
+  return std::vector<char>(static_cast<std::size_t>(checkpoint_reading_buffer().bytes()));
+}
+Tensor view_of(std::vector<char>& buffer) {
+  return {buffer.data(), DType::kU8, std::ssize(buffer)};
+}
+
+// All that the checkpoint holds of parameters, which is what was trained.
+Values trained_values(const TrainedModel& trained) {
+  Values values;
+  sharding::State wanted;
+  for (sharding::StateTensor& tensor : state_tensors(trained.options)) {
+    if (tensor.kind != "param") continue;
+    std::vector<float>& memory = values[tensor.name];
+    memory.resize(static_cast<std::size_t>(tensor.numel()));
+    wanted.pieces.push_back({static_cast<int>(wanted.tensors.size()),
+                             0,
+                             tensor.numel(),
+                             {memory.data(), DType::kF32, tensor.numel()}});
+    wanted.tensors.push_back(std::move(tensor));
+  }
+  std::vector<char> buffer = reading_buffer();
+  checkpoint::load(*trained.checkpoint, wanted, checkpoint::Match::kListedKinds, view_of(buffer));
+  return values;
+}
+
+/// Rounds so that a later rounding to fewer bits is as if it were the only one: to odd (Boldo &
+/// Melquiond, "Emulation of a FMA and correctly rounded sums", IEEE Trans. Computers 2008).
+float rounded_to_odd(double value) {
+  const auto nearest = static_cast<float>(value);
+  if (nearest == value || !std::isfinite(nearest)) return nearest;
+  if ((std::bit_cast<std::uint32_t>(nearest) & 1u) != 0) return nearest;
+  return std::nextafterf(nearest, static_cast<double>(nearest) < value
+                                      ? std::numeric_limits<float>::infinity()
+                                      : -std::numeric_limits<float>::infinity());
+}
+
+/// W + s B A of one parameter, where it has adapters.
+struct MergedPart {
+  std::int64_t first_row = 0, rows = 0;
+  const std::vector<float>*a = nullptr, *b = nullptr;
+};
+
+class MergedModel {
+ public:
+  MergedModel(const TrainedModel& trained, const std::vector<NamedShape>& parameters, DType dtype)
+      : parameters_(parameters),
+        dtype_(dtype),
+        rank_(trained.options.model.adapter.rank),
+        scale_(trained.options.model.adapter.scale),
+        trained_(trained_values(trained)),
+        base_(trained.options, trained.recipe.checkpoint.init_from) {
+    const std::string& path = trained.recipe.checkpoint.init_from;
+    require_same_base(*trained.checkpoint, digest_of_base(base_, trained.options), path);
+    const model::ModelShape& shape = trained.options.model;
+    for (std::int64_t block = 0; block < shape.num_layers; ++block) {
+      for (const huggingface::AdapterKind& kind : adapter_weights(trained.recipe).kinds) {
+        const std::string prefix = fmt::format("block.{}.", block);
+        parts_[prefix + kind.site + ".weight"].push_back(
+            {kind.first_row, kind.rows, &trained_.at(prefix + kind.target + ".lora_a"),
+             &trained_.at(prefix + kind.target + ".lora_b")});
+      }
+    }
+  }
+
+  void read(int parameter, std::int64_t first, std::int64_t count, float* to) {
+    const NamedShape& ours = parameters_[static_cast<std::size_t>(parameter)];
+    if (const auto found = trained_.find(ours.name); found != trained_.end()) {
+      std::copy_n(found->second.begin() + first, count, to);
+      return;
+    }
+    base_.load({{{ours.name, "param", ours.shape, DType::kF32}},
+                {{0, first, count, {to, DType::kF32, count}}}},
+               view_of(reading_), {});
+    const auto parts = parts_.find(ours.name);
+    if (parts == parts_.end()) return;
+    for (const MergedPart& part : parts->second) add(part, ours.shape[1], first, count, to);
+  }
+
+ private:
+  void add(const MergedPart& part, std::int64_t columns, std::int64_t first, std::int64_t count,
+           float* to) const {
+    const std::int64_t begin = std::max(first, part.first_row * columns);
+    const std::int64_t end = std::min(first + count, (part.first_row + part.rows) * columns);
+    for (std::int64_t i = begin; i < end; ++i) {
+      const float* b = part.b->data() + (i / columns - part.first_row) * rank_;
+      const float* a = part.a->data() + i % columns;
+      double sum = 0.0;
+      for (std::int64_t k = 0; k < rank_; ++k) {
+        sum += static_cast<double>(b[k]) * static_cast<double>(a[k * columns]);
+      }
+      const double merged = static_cast<double>(to[i - first]) + scale_ * sum;
+      to[i - first] = dtype_ == DType::kF32 ? static_cast<float>(merged) : rounded_to_odd(merged);
+    }
+  }
+
+  std::vector<NamedShape> parameters_;
+  DType dtype_;
+  std::int64_t rank_;
+  double scale_;
+  Values trained_;
+  BaseModel base_;
+  std::vector<char> reading_ = reading_buffer();
+  std::map<std::string, std::vector<MergedPart>> parts_;
+};
+
+}  // namespace
+
+huggingface::AdapterWeights adapter_weights(const Recipe& recipe) {
+  const model::ModelShape shape = model_shape(recipe);
+  const Recipe::Adapter& adapter = recipe.adapter;
+  huggingface::AdapterWeights weights{.kinds = {},
+                                      .modules = adapter.modules_to_save,
+                                      .num_blocks = shape.num_layers,
+                                      .rank = adapter.rank,
+                                      .alpha = adapter.alpha,
+                                      .dropout = adapter.dropout,
+                                      .rslora = adapter.rslora,
+                                      .gated = shape.gated(),
+                                      .tied = shape.tied,
+                                      .base = recipe.checkpoint.init_from};
+  for (const model::AdapterTarget& target : model::adapter_targets(shape)) {
+    for (const model::Site& site : model::block_sites(shape)) {
+      if (site.id != target.site) continue;
+      weights.kinds.push_back(
+          {target.name, site.name, site.rows, target.first_row, target.rows, target.inputs});
+    }
+  }
+  return weights;
+}
+
+huggingface::FolderToWrite adapter_folder(const TrainedModel& trained,
+                                          const huggingface::FolderToWrite& model, DType dtype) {
+  huggingface::AdapterMap adapter =
+      huggingface::adapter_map(*model.family, model.model, adapter_weights(trained.recipe));
+  huggingface::FolderToWrite folder;
+  folder.to = model.to;
+  folder.dtype = dtype;
+  folder.shard_bytes = std::numeric_limits<std::int64_t>::max();  // PEFT reads one file
+  folder.family = model.family;
+  folder.weights_name = "adapter_model";
+  folder.map = std::move(adapter.weights);
+  folder.files["adapter_config.json"] = std::move(adapter.config);
+  folder.read_back = true;
+  return folder;
+}
+
+huggingface::ReadElements merged_elements(const TrainedModel& trained,
+                                          const std::vector<NamedShape>& parameters, DType dtype) {
+  auto merged = std::make_shared<MergedModel>(trained, parameters, dtype);
+  return [merged](int parameter, std::int64_t first, std::int64_t count, float* to) {
+    merged->read(parameter, first, count, to);
+  };
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,238 @@
+#include "engine/model/adapter.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "engine/model/parameters.h"
+#include "engine/model/rng_sites.h"
+#include "kernels/adapter.h"
+#include "kernels/linear.h"
+#include "kernels/pointwise.h"
+
+namespace sherd::model {
+namespace {
+
+constexpr std::string_view kBlock = "block.";
+
+bool contains(const std::vector<std::string>& names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+// The parts of one site that can be a target: of a stacked matrix, each part and the whole.
+void add_targets(const ModelShape& shape, const Site& site, std::vector<AdapterTarget>& targets) {
+  const auto add = [&](std::string name, std::int64_t first, std::int64_t rows) {
+    targets.push_back({std::move(name), site.id, first, rows, site.columns});
+  };
+  const bool gated = site.id == SiteId::kUp && shape.gated();
+  add(gated ? "mlp.gate_up" : site.name, 0, site.rows);
+  const std::vector<std::string> parts =
+      site.id == SiteId::kQkv
+          ? std::vector<std::string>{"attention.query", "attention.key", "attention.value"}
+      : gated ? std::vector<std::string>{"mlp.gate", "mlp.up"}
+              : std::vector<std::string>{};
+  std::int64_t first = 0;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    add(parts[i], first, site.matrix_rows[i]);
+    first += site.matrix_rows[i];
+  }
+}
+
+bool is_matrix(const Site& site) {
+  return site.weight == Site::Weight::kMatrix || site.weight == Site::Weight::kMatrixToResidual;
+}
+
+std::int64_t widest_norm(const ModelShape& shape) {
+  std::int64_t widest = shape.width;
+  for (const Site& site : block_sites(shape)) {
+    if (site.weight == Site::Weight::kNorm) widest = std::max(widest, site.rows);
+  }
+  return widest;
+}
+
+}  // namespace
+
+std::vector<AdapterTarget> possible_targets(const ModelShape& shape) {
+  std::vector<AdapterTarget> targets;
+  for (const Site& site : block_sites(shape)) {
+    if (is_matrix(site)) add_targets(shape, site, targets);
+  }
+  return targets;
+}
+
+std::vector<AdapterTarget> adapter_targets(const ModelShape& shape) {
+  std::vector<AdapterTarget> targets;
+  if (!shape.adapter.active()) return targets;
+  for (AdapterTarget& target : possible_targets(shape)) {
+    if (contains(shape.adapter.targets, target.name)) targets.push_back(std::move(target));
+  }
+  return targets;
+}
+
+std::string_view module_of(std::string_view parameter) {
+  if (parameter.starts_with(kBlock))
+    parameter.remove_prefix(parameter.find('.', kBlock.size()) + 1);
+  return parameter.substr(0, parameter.rfind('.'));
+}
+
+std::vector<std::string> possible_modules(const ModelShape& shape) {
+  std::vector<std::string> modules;
+  for (const UnitSpec& unit : parameter_table(shape)) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      const std::string_view module = module_of(parameter.name);
+      if (!is_adapter(parameter.name) && !contains(modules, module)) modules.emplace_back(module);
+    }
+  }
+  return modules;
+}
+
+bool is_adapter(std::string_view parameter) {
+  return parameter.ends_with(".lora_a") || parameter.ends_with(".lora_b");
+}
+
+bool is_trained(const ModelShape& shape, std::string_view parameter) {
+  if (!shape.adapter.active()) return true;
+  return is_adapter(parameter) || contains(shape.adapter.trained_modules, module_of(parameter));
+}
+
+std::optional<float> uniform_bound(const ParameterSpec& parameter) {
+  if (!parameter.name.ends_with(".lora_a")) return std::nullopt;
+  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(parameter.shape[1])));
+}
+
+bool trains_embedding(const ModelShape& shape) {
+  if (!shape.adapter.active()) return true;
+  const std::vector<std::string>& modules = shape.adapter.trained_modules;
+  return contains(modules, "embedding.token") || contains(modules, "embedding.position");
+}
+
+BackwardReach backward_reach(const ModelShape& shape, std::int64_t block) {
+  BackwardReach reach;
+  if (block > 0 || trains_embedding(shape)) return reach;
+  const std::vector<AdapterTarget> targets = adapter_targets(shape);
+  const auto trains = [&](SiteId id) {
+    for (const Site& site : block_sites(shape)) {
+      if (site.id == id && contains(shape.adapter.trained_modules, site.name)) return true;
+    }
+    return std::ranges::any_of(targets, [id](const auto& target) { return target.site == id; });
+  };
+  const bool norm1 = trains(SiteId::kNorm1);
+  reach.input = norm1;
+  reach.attention = shape.parallel() || norm1 || trains(SiteId::kQkv) ||
+                    trains(SiteId::kQueryNorm) || trains(SiteId::kKeyNorm) ||
+                    trains(SiteId::kAttentionOutput) || trains(SiteId::kAttentionNorm) ||
+                    trains(SiteId::kNorm2);
+  return reach;
+}
+
+AdapterProducts::AdapterProducts(const ModelShape& shape, const Acquire& acquire)
+    : targets_(adapter_targets(shape)),
+      rank_(shape.adapter.rank),
+      scale_(static_cast<float>(shape.adapter.scale)),
+      probability_(shape.adapter.dropout) {
+  if (!shape.adapter.active()) return;
+  std::int64_t rows = 0, inputs = 0;
+  for (const Site& site : block_sites(shape)) {
+    for (const AdapterTarget& target : targets_) {
+      if (target.site == site.id) site_rows_.push_back(site.rows);
+    }
+  }
+  for (const AdapterTarget& target : targets_) {
+    rows = std::max(rows, target.rows);
+    inputs = std::max(inputs, target.inputs);
+  }
+  const auto scratch = [&](const char* name, std::int64_t numel, Phases phases) {
+    return acquire({name, Category::kActivations, shape.dtype, numel, phases});
+  };
+  constexpr Phases kInBlocks = kForward | kBackward | kEvaluation;
+  h_TR_ = scratch("adapter.h", shape.tokens() * rank_, kInBlocks);
+  d_h_TR_ = scratch("adapter.d_h", shape.tokens() * rank_, kBackward);
+  z_TC_ = scratch("adapter.z", shape.tokens() * rows, kInBlocks);
+  if (probability_ > 0.0) {
+    dropped_TI_ = scratch("adapter.dropped", shape.tokens() * inputs, kInBlocks);
+  }
+  discarded_ = acquire({"adapter.discarded", Category::kWorkspace, DType::kF32, widest_norm(shape),
+                        kLoss | kBackward});
+}
+
+void AdapterProducts::begin(const ModelShape& shape, std::int64_t block, const Pass& pass) {
+  tokens_ = shape.tokens();
+  block_ = block;
+  first_token_ = pass.first_row * shape.seq_length;
+  address_ = {pass.seed, pass.step, 0};
+  probability_ = pass.training ? shape.adapter.dropout : 0.0;
+}
+
+kernels::Dropout AdapterProducts::dropout_of(const AdapterTensors& adapter) const {
+  kernels::Dropout dropout;
+  dropout.probability = static_cast<float>(probability_);
+  dropout.address = address_;
+  dropout.address.site = adapter_site(block_, adapter.target);
+  dropout.first_element = first_token_ * targets_[adapter.target].inputs;
+  return dropout;
+}
+
+ConstTensor AdapterProducts::dropped(Stream& stream, const AdapterTensors& adapter,
+                                     ConstTensor x) const {
+  const kernels::Dropout dropout = dropout_of(adapter);
+  if (!dropout.active()) return x;
+  const Tensor out = dropped_TI_.tensor().part(0, x.numel);
+  kernels::dropout_backward(stream, x, dropout, out);
+  return out;
+}
+
+void AdapterProducts::forward(Stream& stream, const Affine& parameters, ConstTensor x, Tensor y,
+                              Tensor workspace) const {
+  for (const AdapterTensors& adapter : parameters.adapters) {
+    const AdapterTarget& target = targets_[adapter.target];
+    const Tensor h_TR = h_TR_.tensor().part(0, tokens_ * rank_);
+    const Tensor z_TC = z_TC_.tensor().part(0, tokens_ * target.rows);
+    kernels::linear_forward(stream, {{tokens_, target.inputs, rank_},
+                                     dropped(stream, adapter, x),
+                                     adapter.a,
+                                     {},
+                                     h_TR,
+                                     workspace});
+    kernels::linear_forward(stream,
+                            {{tokens_, rank_, target.rows}, h_TR, adapter.b, {}, z_TC, workspace});
+    const kernels::Columns columns{tokens_, site_rows_[adapter.target], target.first_row,
+                                   target.rows};
+    kernels::add_to_columns(stream, columns, z_TC, scale_, y);
+  }
+}
+
+void AdapterProducts::backward(Stream& stream, const Affine& parameters, const Affine& gradients,
+                               ConstTensor x, ConstTensor dy, Tensor dx, Tensor workspace) const {
+  for (std::size_t i = 0; i < parameters.adapters.size(); ++i) {
+    const AdapterTensors& adapter = parameters.adapters[i];
+    const AdapterTensors& gradient = gradients.adapters[i];
+    const AdapterTarget& target = targets_[adapter.target];
+    const kernels::LinearShape down{tokens_, target.inputs, rank_}, up{tokens_, rank_, target.rows};
+    const Tensor h_TR = h_TR_.tensor().part(0, tokens_ * rank_);
+    const Tensor d_h_TR = d_h_TR_.tensor().part(0, tokens_ * rank_);
+    const Tensor d_z_TC = z_TC_.tensor().part(0, tokens_ * target.rows);
+    const ConstTensor read_TI = dropped(stream, adapter, x);
+    const kernels::Columns columns{tokens_, site_rows_[adapter.target], target.first_row,
+                                   target.rows};
+    kernels::take_columns(stream, columns, dy, scale_, d_z_TC);
+    kernels::linear_forward(stream, {down, read_TI, adapter.a, {}, h_TR, workspace});
+    kernels::linear_backward_weight(stream, {up, d_z_TC, h_TR, gradient.b, {}, false, workspace});
+    kernels::linear_backward_input(stream, {up, d_z_TC, adapter.b, d_h_TR, false, workspace});
+    kernels::linear_backward_weight(stream,
+                                    {down, d_h_TR, read_TI, gradient.a, {}, false, workspace});
+    if (!dx) continue;
+    const kernels::Dropout dropout = dropout_of(adapter);
+    if (!dropout.active()) {
+      kernels::linear_backward_input(stream, {down, d_h_TR, adapter.a, dx, true, workspace});
+      continue;
+    }
+    // What was dropped for this target has been used up.
+    const Tensor d_read_TI = dropped_TI_.tensor().part(0, x.numel);
+    kernels::linear_backward_input(stream, {down, d_h_TR, adapter.a, d_read_TI, false, workspace});
+    kernels::residual_add(stream, dx, d_read_TI, dropout, dx);
+  }
+}
+
+}  // namespace sherd::model

@@ -1,0 +1,118 @@
+/// Low-rank adapters beside frozen matrices: LoRA (Hu et al., arXiv:2106.09685), rsLoRA (Kalajdzievski,
+/// arXiv:2312.03732).
+///
+///   y += s B (A dropout(x)),      A [r, I], B [O, r]
+///   dz = s dy,  h = A dropout(x):    dB = dz^T h,  dh = dz B,  dA = dh^T dropout(x),
+///                                    dx += dropout mask of (dh A)
+///
+/// A target is a matrix, or some rows of one that is stacked: an adapter of `attention.query` reads what
+/// attention.qkv reads and adds to the queries alone.
+///
+///   target             rows of the site
+///   attention.qkv      all of attention.qkv: one A and B for the three
+///   attention.query, .key, .value
+///   attention.output   all
+///   mlp.gate           the gate's, of a gated mlp.up
+///   mlp.up             the up projection's
+///   mlp.gate_up        both, of a gated mlp.up: one A and B
+///   mlp.down           all
+///
+/// Parameters: block.N.TARGET.lora_a and .lora_b, behind the model's own ones. B begins at zero, A
+/// uniform in +-1/sqrt(I): Kaiming's uniform with a = sqrt(5), as PEFT begins.
+/// h isn't kept: the backward computes it again, so no mode of recompute changes what is kept.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/memory.h"
+#include "core/parameter.h"
+#include "core/stream.h"
+#include "engine/model/pass.h"
+#include "engine/model/sites.h"
+#include "kernels/dropout.h"
+
+namespace sherd::model {
+
+struct Affine;
+
+struct AdapterTarget {
+  std::string name;  ///< "attention.query"
+  SiteId site{};
+  std::int64_t first_row = 0, rows = 0;  ///< of the site's matrix
+  std::int64_t inputs = 0;               ///< its columns
+};
+
+/// Every target that a block of this shape has.
+std::vector<AdapterTarget> possible_targets(const ModelShape& shape);
+/// Those of shape.adapter, in the order of the block's sites and rows.
+std::vector<AdapterTarget> adapter_targets(const ModelShape& shape);
+
+/// Whether a parameter is an adapter's A or B.
+bool is_adapter(std::string_view parameter);
+/// Whether a parameter of the model's table is trained. Without an adapter all are; with one, the
+/// adapter's own and those of adapter.trained_modules.
+bool is_trained(const ModelShape& shape, std::string_view parameter);
+/// "block.3.mlp.up.weight" is of module "mlp.up", as "head.weight" is of "head".
+std::string_view module_of(std::string_view parameter);
+/// The modules that adapter.trained_modules may name.
+std::vector<std::string> possible_modules(const ModelShape& shape);
+
+/// +-bound of the uniform initial values of a `lora_a`; nothing for any other parameter.
+std::optional<float> uniform_bound(const ParameterSpec& parameter);
+
+/// How far down the backward of a block has to go.
+struct BackwardReach {
+  bool attention = true;  ///< its attention, or the norm before the MLP, has something to train
+  bool input = true;      ///< something below reads the gradient of the block's input
+};
+BackwardReach backward_reach(const ModelShape& shape, std::int64_t block);
+/// Whether the embedding has something to train.
+bool trains_embedding(const ModelShape& shape);
+
+/// A and B of one target, or where their gradients go.
+struct AdapterTensors {
+  std::size_t target = 0;  ///< in adapter_targets
+  Tensor a, b;
+};
+
+/// The products of all adapters of a model, on scratch that they share.
+class AdapterProducts {
+ public:
+  using Acquire = std::function<Buffer(const BufferSpec&)>;
+  /// Acquires nothing where the shape has no adapter.
+  AdapterProducts(const ModelShape& shape, const Acquire& acquire);
+
+  /// Which block and pass the next products belong to: what dropout draws.
+  void begin(const ModelShape& shape, std::int64_t block, const Pass& pass);
+  /// y, the site's output, already has the frozen product.
+  void forward(Stream& stream, const Affine& parameters, ConstTensor x, Tensor y,
+               Tensor workspace) const;
+  /// dx already has the frozen product's share; empty: nobody needs it.
+  void backward(Stream& stream, const Affine& parameters, const Affine& gradients, ConstTensor x,
+                ConstTensor dy, Tensor dx, Tensor workspace) const;
+
+  /// Where gradients of frozen norms go: their kernels always write them.
+  Tensor discarded(std::int64_t numel) const { return discarded_.tensor().part(0, numel); }
+
+ private:
+  kernels::Dropout dropout_of(const AdapterTensors& adapter) const;
+  ConstTensor dropped(Stream& stream, const AdapterTensors& adapter, ConstTensor x) const;
+
+  std::vector<AdapterTarget> targets_;
+  std::vector<std::int64_t> site_rows_;  ///< of each target's site
+  std::int64_t rank_ = 0;
+  float scale_ = 1.0f;
+  double probability_ = 0.0;
+  Buffer h_TR_, d_h_TR_, z_TC_;
+  Buffer dropped_TI_;  ///< with dropout
+  Buffer discarded_;
+  // Of `begin`.
+  std::int64_t tokens_ = 0, block_ = 0, first_token_ = 0;
+  kernels::RandomAddress address_{};
+};
+
+}  // namespace sherd::model

@@ -1,0 +1,238 @@
+// What an adapter is for: names of the model's family become ours, and must name something of this model.
+#include <algorithm>
+#include <optional>
+
+#include "engine/huggingface/adapter_map.h"
+#include "engine/model/adapter.h"
+#include "engine/recipe/model_from.h"
+#include "engine/recipe/resolution.h"
+#include "engine/recipe/suggest.h"
+
+namespace sherd::engine {
+namespace {
+
+using huggingface::Family;
+using huggingface::Module;
+using model::AdapterTarget;
+
+constexpr std::string_view kTargets = "adapter.targets";
+constexpr std::string_view kModules = "adapter.modules_to_save";
+constexpr std::string_view kRank = "adapter.rank";
+constexpr std::string_view kAll = "all-linear";
+constexpr std::string_view kBlock = "block.{}.";
+
+using Names = std::vector<std::string>;
+
+bool contains(const Names& names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+void add_once(Names& names, std::string name) {
+  if (!contains(names, name)) names.push_back(std::move(name));
+}
+
+// As much of the shape as names and sizes of matrices depend on.
+model::ModelShape shape_of(const Recipe& recipe) {
+  const Recipe::Model& m = recipe.model;
+  model::ModelShape shape;
+  shape.num_layers = 1;
+  shape.width = m.hidden_size;
+  shape.query_heads = m.num_attention_heads;
+  shape.kv_heads = m.num_kv_heads;
+  shape.head_size = m.head_width;
+  shape.ffn_width = m.ffn_hidden_size;
+  shape.vocab_size = m.vocab_size;
+  shape.max_positions = 1;
+  shape.norm_placement = m.norm_placement;
+  shape.block_form = m.block;
+  shape.qk_norm = m.qk_norm;
+  shape.positions = m.positions == PositionChoice::kLearned ? model::Positions::kLearned
+                                                            : model::Positions::kRope;
+  shape.activation =
+      is_gated(m.activation) ? kernels::ActivationKind::kSwiGlu : kernels::ActivationKind::kGelu;
+  shape.tied = m.tie_embeddings;
+  return shape;
+}
+
+// A module of the family, as far as adapters are concerned.
+struct FamilyModule {
+  std::string_view theirs;  ///< "layers.{}.self_attn.q_proj"
+  std::string ours;         ///< "attention.qkv"
+  std::string target;       ///< "attention.query"; empty: no matrix of a block
+  bool is_part = false;
+
+  std::string_view name() const { return theirs.substr(theirs.rfind('.') + 1); }
+  // As PEFT finds them: "q_proj", or more of the end.
+  bool is_called(std::string_view name) const {
+    return theirs == name || (theirs.size() > name.size() && theirs.ends_with(name) &&
+                              theirs[theirs.size() - name.size() - 1] == '.');
+  }
+};
+
+std::vector<FamilyModule> modules_of(const Family& family, const model::ModelShape& shape) {
+  std::vector<FamilyModule> modules;
+  const std::vector<AdapterTarget> targets = model::possible_targets(shape);
+  for (const std::string& ours : model::possible_modules(shape)) {
+    auto rows = huggingface::modules_of(family, std::string(kBlock) + ours);
+    if (rows.empty()) rows = huggingface::modules_of(family, ours);
+    for (const Module* row : rows) {
+      FamilyModule module{row->theirs, ours,
+                          huggingface::target_of(ours, row->part, shape.gated())};
+      module.is_part = module.target != ours && rows.size() > 1;
+      const bool is_matrix = std::ranges::any_of(
+          targets, [&](const AdapterTarget& target) { return target.name == module.target; });
+      if (!is_matrix) module.target.clear();
+      modules.push_back(std::move(module));
+    }
+  }
+  return modules;
+}
+
+// The model's names, its family's with those of ours behind them.
+class ModelNames {
+ public:
+  explicit ModelNames(const Recipe& recipe) : shape_(shape_of(recipe)) {
+    for (const AdapterTarget& target : model::possible_targets(shape_)) {
+      targets_.push_back(target.name);
+    }
+    modules_ = model::possible_modules(shape_);
+    if (const Family* family = family_of(recipe)) theirs_ = modules_of(*family, shape_);
+  }
+
+  const model::ModelShape& shape() const { return shape_; }
+
+  Names targets_called(std::string_view name) const {
+    if (contains(targets_, name)) return {std::string(name)};
+    Names found;
+    for (const FamilyModule& module : theirs_) {
+      const bool meant = name == kAll || module.is_called(name);
+      if (meant && !module.target.empty()) add_once(found, module.target);
+    }
+    if (name == kAll && found.empty()) {
+      found = targets_;
+      const bool gated = shape_.gated();
+      std::erase_if(found, [gated](const std::string& target) {
+        return target == "attention.qkv" || (gated && target == "mlp.gate_up");
+      });
+    }
+    return found;
+  }
+  Names modules_called(std::string_view name) const {
+    if (contains(modules_, name)) return {std::string(name)};
+    Names found;
+    for (const FamilyModule& module : theirs_) {
+      if (module.is_called(name) && !module.is_part) add_once(found, module.ours);
+    }
+    return found;
+  }
+
+  std::string known_targets() const {
+    Names names;
+    for (const FamilyModule& module : theirs_) {
+      if (!module.target.empty()) add_once(names, std::string(module.name()));
+    }
+    return listed(names.empty() ? targets_ : names);
+  }
+  std::string known_modules() const {
+    Names names;
+    for (const FamilyModule& module : theirs_) {
+      if (!module.is_part) add_once(names, std::string(module.name()));
+    }
+    return listed(names.empty() ? modules_ : names);
+  }
+
+ private:
+  static std::string listed(const Names& names) {
+    std::vector<std::string_view> views(names.begin(), names.end());
+    return joined(views, ", ", " and ");
+  }
+
+  model::ModelShape shape_;
+  Names targets_, modules_;
+  std::vector<FamilyModule> theirs_;
+};
+
+// Ours for what a person wrote; nothing, and a problem, where it is no name of this model.
+std::optional<Names> translated(Resolution& recipe, const ModelNames& names, bool targets) {
+  const Recipe::Adapter& adapter = recipe.values().adapter;
+  const std::string_view key = targets ? kTargets : kModules;
+  Names all;
+  for (const std::string& name : targets ? adapter.targets : adapter.modules_to_save) {
+    const Names found = targets ? names.targets_called(name) : names.modules_called(name);
+    if (found.empty()) {
+      recipe.refuse({key, "model.from"}, "{}: \"{}\" names no {} of this model; it has {}.", key,
+                    name, targets ? "matrix" : "whole module",
+                    targets ? names.known_targets() : names.known_modules());
+      return std::nullopt;
+    }
+    for (const std::string& ours : found) add_once(all, ours);
+  }
+  return all;
+}
+
+// Each matrix is trained by one adapter at most, or whole.
+bool check_overlaps(Resolution& recipe, const std::vector<AdapterTarget>& targets) {
+  const Recipe::Adapter& adapter = recipe.values().adapter;
+  for (std::size_t i = 1; i < targets.size(); ++i) {
+    const AdapterTarget &a = targets[i - 1], &b = targets[i];
+    if (a.site != b.site || b.first_row >= a.first_row + a.rows) continue;
+    recipe.refuse({kTargets}, "{}: {} and {} are adapters of the same rows; keep one.", kTargets,
+                  a.name, b.name);
+    return false;
+  }
+  for (const AdapterTarget& target : targets) {
+    const std::string site = target.site == model::SiteId::kQkv  ? "attention.qkv"
+                             : target.site == model::SiteId::kUp ? "mlp.up"
+                                                                 : target.name;
+    if (!contains(adapter.modules_to_save, site)) continue;
+    recipe.refuse({kModules, kTargets},
+                  "{} has {}, which is trained whole, and {} an adapter for {}; keep one.",
+                  kModules, site, kTargets, target.name);
+    return false;
+  }
+  return true;
+}
+
+void check_rank(Resolution& recipe, const std::vector<AdapterTarget>& targets) {
+  const std::int64_t rank = recipe.values().adapter.rank;
+  for (const AdapterTarget& target : targets) {
+    const std::int64_t most = std::min(target.rows, target.inputs);
+    if (rank <= most) continue;
+    return recipe.refuse({kRank, kTargets},
+                         "adapter.rank is {}, above the width of {} ({} x {}). Use {} or less.",
+                         rank, target.name, target.rows, target.inputs, most);
+  }
+}
+
+}  // namespace
+
+void check_adapter(Resolution& recipe) {
+  Recipe::Adapter& adapter = recipe.values().adapter;
+  if (adapter.type == AdapterChoice::kNone) return;
+  if (adapter.targets.empty()) {
+    return recipe.refuse({kTargets}, "{} is empty; name a matrix, or write [{}].", kTargets, kAll);
+  }
+  const ModelNames names(recipe.values());
+  const auto targets = translated(recipe, names, true);
+  const auto modules = translated(recipe, names, false);
+  if (!targets || !modules) return;
+  adapter.targets = *targets;
+  adapter.modules_to_save = *modules;
+  if (contains(*modules, "embedding.position") && !contains(*modules, "embedding.token")) {
+    return recipe.refuse({kModules},
+                         "{} has embedding.position without embedding.token; they are trained "
+                         "together.",
+                         kModules);
+  }
+  model::ModelShape shape = names.shape();
+  shape.adapter.rank = adapter.rank;
+  shape.adapter.targets = adapter.targets;
+  const std::vector<AdapterTarget> all = model::adapter_targets(shape);
+  if (check_overlaps(recipe, all)) check_rank(recipe, all);
+  if (recipe.values().checkpoint.init_from.empty()) {
+    recipe.refuse({"adapter.type", "model.from"},
+                  "adapter.type is lora, but there is no model that it is for. Set model.from to a "
+                  "Hugging Face folder, or checkpoint.init_from to a checkpoint.");
+  }
+}
+
+}  // namespace sherd::engine

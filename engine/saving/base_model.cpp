@@ -1,0 +1,116 @@
+#include "engine/saving/base_model.h"
+#include "engine/train/frozen_weights.h"
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/reader.h"
+#include "core/error.h"
+#include "engine/model/adapter.h"
+#include "engine/saving/initial_weights.h"
+#include "engine/saving/run_state.h"
+
+namespace sherd::engine {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kBase = "base";
+
+// Every parameter of the model without its adapters.
+std::vector<sharding::StateTensor> tensors_of_model(const TrainingOptions& options) {
+  std::vector<sharding::StateTensor> tensors;
+  for (const huggingface::NamedShape& parameter : model_weights(options).parameters) {
+    tensors.push_back({parameter.name, "param", parameter.shape, DType::kF32});
+  }
+  return tensors;
+}
+
+// The same pieces, counted in another list of tensors; those of tensors that it hasn't are left out.
+sharding::State counted_in(const std::vector<sharding::StateTensor>& tensors,
+                           const sharding::State& state) {
+  sharding::State counted{tensors, {}};
+  for (sharding::StatePiece piece : state.pieces) {
+    const std::string& name = state.tensors[static_cast<std::size_t>(piece.tensor)].name;
+    const auto found = std::ranges::find(tensors, name, &sharding::StateTensor::name);
+    if (found == tensors.end()) continue;
+    piece.tensor = static_cast<int>(found - tensors.begin());
+    counted.pieces.push_back(piece);
+  }
+  return counted;
+}
+
+}  // namespace
+
+BaseModel::BaseModel(const TrainingOptions& options, const std::string& path,
+                     checkpoint::Disk& disk)
+    : tensors_(tensors_of_model(options)) {
+  if (checkpoint::is_model_folder(disk, path)) {
+    folder_ = std::make_shared<const huggingface::FolderWeights>(
+        open_folder_weights(disk, path, options));
+    return;
+  }
+  checkpoint_ = std::make_shared<const checkpoint::Checkpoint>(disk, path);
+  require_whole_model(*checkpoint_);
+  checkpoint::check_match(*checkpoint_, tensors_, checkpoint::Match::kListedKinds);
+}
+
+void BaseModel::load(const sharding::State& wanted, Tensor reading,
+                     const sharding::CopyState& copy) const {
+  const sharding::State own = counted_in(tensors_, wanted);
+  if (folder_) {
+    folder_->load(own, reading, copy);
+  } else {
+    checkpoint::load(*checkpoint_, own, checkpoint::Match::kListedKinds, reading, copy);
+  }
+}
+
+std::string load_base_model(const BaseModel& base, const TrainingOptions& options,
+                            ShardedModel& model, Tensor reading, const sharding::CopyState& copy) {
+  model.rank().compute().synchronize();  // initial values aren't still on their way
+  base.load(weights(options, model, Pieces::kHeld), reading, copy);
+  return model.frozen().load(
+      [&](const sharding::State& wanted) { base.load(wanted, reading, {}); });
+}
+
+std::string digest_of_base(const BaseModel& base, const TrainingOptions& options) {
+  constexpr std::int64_t kChunk = 1 << 20;
+  std::vector<float> values(kChunk);
+  std::vector<char> reading(static_cast<std::size_t>(checkpoint::kBlockBytes));
+  std::uint64_t digest = 0;
+  for (const sharding::StateTensor& tensor : base.tensors()) {
+    if (model::is_trained(options.model, tensor.name)) continue;
+    for (std::int64_t first = 0; first < tensor.numel(); first += kChunk) {
+      const std::int64_t count = std::min(kChunk, tensor.numel() - first);
+      base.load({{tensor}, {{0, first, count, {values.data(), DType::kF32, count}}}},
+                {reading.data(), DType::kU8, std::ssize(reading)}, {});
+      digest += digest_of_frozen(tensor.name, first, values.data(), count);
+    }
+  }
+  return digest_text(digest);
+}
+
+void require_same_base(const checkpoint::Checkpoint& checkpoint, const std::string& digest,
+                       const std::string& path) {
+  const json base = checkpoint.manifest().global->value(kBase, json::object());
+  const std::string saved =
+      base.is_object() && base.contains("digest") && base["digest"].is_string()
+          ? base["digest"].get<std::string>()
+          : "missing";
+  if (saved == digest) return;
+  throw UsageError(
+      "{}: its adapter is for another model: the digest of {} is {}, the checkpoint's {}. Set "
+      "checkpoint.init_from to the model that it was trained on.",
+      checkpoint.path(), path, digest, saved);
+}
+
+void require_whole_model(const checkpoint::Checkpoint& checkpoint) {
+  if (!checkpoint.manifest().global->contains(kBase)) return;
+  throw UsageError(
+      "{}: holds an adapter, not a whole model; `sherd export --merge` makes one of it.",
+      checkpoint.path());
+}
+
+}  // namespace sherd::engine

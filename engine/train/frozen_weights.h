@@ -1,0 +1,71 @@
+/// The frozen parameters of a model: how they come to where they rest, and what they are called by.
+///
+/// They rest in the compute type, full or sliced (sharding/zero/unit.h). Whoever fills them writes f32
+/// into a piece of staging memory; it is converted from there, a piece at a time.
+///
+/// The digest names the values before they are rounded, whatever stage, world or type they rest in:
+///
+///   sum over all frozen parameters and their runs of 64 elements, mod 2^64, of
+///   XXH3-64(elements as f32, seed = XXH3-64(parameter's name) + number of the run)
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sharding/mesh/exchange.h"
+#include "sharding/mesh/mirrored_buffer.h"
+#include "sharding/state/state.h"
+#include "sharding/zero/unit.h"
+
+namespace sherd::engine {
+
+/// Of elements [first_element, first_element + count) of a parameter, of which the first begins a run of
+/// 64; the digest of all is the sum.
+std::uint64_t digest_of_frozen(const std::string& parameter, std::int64_t first_element,
+                               const float* values, std::int64_t count);
+std::string digest_text(std::uint64_t digest);
+
+/// What FrozenWeights acquires: nothing where all is trained.
+std::vector<BufferSpec> frozen_weight_buffers(const std::vector<sharding::UnitPlan>& units,
+                                              int world_size);
+
+class FrozenWeights {
+ public:
+  FrozenWeights(const sharding::Rank& rank, const std::vector<sharding::UnitState>& units);
+
+  bool any() const { return exchange_.has_value(); }
+  void fill_initial_values(std::uint64_t seed);
+
+  /// Fills pieces in host memory: f32 "param" tensors, all of the frozen ones.
+  using Load = std::function<void(const sharding::State& wanted)>;
+  /// Before the first step. A collective: returns the digest of all that was loaded, on every rank.
+  /// Gathered parameters are stale after it: publish the units.
+  std::string load(const Load& load);
+
+ private:
+  struct Word {
+    double low = 0.0, high = 0.0;  ///< 32 bits of a digest each
+  };
+  struct Part {
+    const sharding::UnitState* unit = nullptr;
+    const ParameterSpec* parameter = nullptr;
+    int tensor = 0;  ///< number among frozen parameters
+    std::int64_t first_element = 0, count = 0;
+    Tensor at_rest;
+    bool counts = false;  ///< in the digest, on this rank
+  };
+  void each_batch(const std::function<void(const std::vector<Part>&)>& use) const;
+  void store(const std::vector<Part>& batch);
+
+  const sharding::Rank* rank_;
+  const std::vector<sharding::UnitState>* units_;
+  sharding::MirroredBuffer staging_;
+  std::optional<sharding::Agreement<Word>> exchange_;
+
+  friend std::vector<BufferSpec> frozen_weight_buffers(const std::vector<sharding::UnitPlan>&, int);
+};
+
+}  // namespace sherd::engine

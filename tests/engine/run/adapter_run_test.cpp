@@ -1,0 +1,203 @@
+// Whole runs with an adapter: what a checkpoint holds, what it may go on from, at which worlds and stages,
+// and what becomes of it.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/interchange/safetensors_folder.h"
+#include "checkpoint/store/committed.h"
+#include "engine/inference/evaluate.h"
+#include "engine/inference/export.h"
+#include "engine/run/run.h"
+#include "tests/support/error_text.h"
+#include "tests/support/generated_text.h"
+#include "tests/support/small_run.h"
+
+namespace sherd::testing {
+namespace {
+
+class AdapterRun : public ::testing::Test {
+ protected:
+  AdapterRun() { write_data(folder_); }
+
+  // One step of all weights; another seed is another model.
+  std::string base(const std::string& name = "base", int seed = 3) const {
+    train(name, fmt::format("run: {{seed: {}}}\n", seed), 1, 1);
+    return folder_.file(name + "/checkpoints/step-0000000001");
+  }
+
+  void train(const std::string& output, const std::string& more, int max_steps, int ranks,
+             int stage = 0, std::vector<std::string> sets = {}) const {
+    engine::RecipeRequest request;
+    request.path = "adapter.yaml";
+    request.text = fmt::format(
+        "model: {{num_layers: 2, hidden_size: 32, num_attention_heads: 4, num_kv_heads: 2, "
+        "vocab_size: 256, max_seq_length: 16}}\ndata: {{path: {}}}\n"
+        "training: {{seq_length: 16, global_batch_size: 4, micro_batch_size: 1, max_steps: {}}}\n"
+        "zero_optimization: {{stage: {}, grad_sync: every_micro_step}}\n"
+        "lr_scheduler: {{decay_steps: 8}}\n{}",
+        folder_.file("data/*.txt"), max_steps, stage, more);
+    request.ranks = ranks;
+    request.sets = std::move(sets);
+    request.sets.push_back("run.output_dir=" + folder_.file(output));
+    request.sets.push_back("checkpoint.interval=4");
+    ::testing::internal::CaptureStdout();
+    try {
+      engine::train(engine::resolve_recipe(request), engine::cpu_machine());
+    } catch (...) {
+      printed_ = ::testing::internal::GetCapturedStdout();
+      throw;
+    }
+    printed_ = ::testing::internal::GetCapturedStdout();
+  }
+
+  static std::string adapter(const std::string& targets =
+                                 "[attention.query, attention.value, "
+                                 "mlp.gate_up]") {
+    return "adapter: {type: lora, rank: 3, alpha: 6, dropout: 0.1, targets: " + targets +
+           ", modules_to_save: [head, norm1]}\n";
+  }
+  static std::vector<std::string> from(const std::string& base) {
+    return {"checkpoint.init_from=" + base};
+  }
+  std::string checkpoint(const std::string& output, int step = 8) const {
+    return folder_.file(fmt::format("{}/checkpoints/step-{:010}", output, step));
+  }
+
+  test::TempFolder folder_{test::memory_folder()};
+  mutable std::string printed_;
+};
+
+TEST_F(AdapterRun, GoesOnBitForBitAtAnotherStageAndWorld) {
+  const std::string model = base();
+  train("whole", adapter(), 8, 1, 0, from(model));
+  train("parts", adapter(), 4, 1, 0, from(model));
+  train("parts", adapter(), 8, 2, 3, from(model));
+  EXPECT_NE(printed_.find("4 steps done"), std::string::npos) << printed_;
+  EXPECT_EQ(final_state(folder_, "parts"), final_state(folder_, "whole"));
+  std::vector<std::string> parts = numbers_of(folder_, "parts");
+  // The run that ended at step 4 was evaluated there.
+  ASSERT_EQ(std::erase_if(parts,
+                          [](const std::string& line) {
+                            return line.find("\"step\":4,\"val_loss\"") != std::string::npos;
+                          }),
+            1u);
+  EXPECT_EQ(parts, numbers_of(folder_, "whole"));
+}
+
+TEST_F(AdapterRun, SavesWhatIsTrainedAndTheBasesDigest) {
+  const std::string model = base();
+  train("run", adapter(), 4, 2, 2, from(model));
+  const checkpoint::Checkpoint saved(checkpoint::posix_disk(), checkpoint("run", 4));
+  for (const auto& tensor : saved.manifest().tensors) {
+    const bool is_trained = tensor.name.find(".lora_") != std::string::npos ||
+                            tensor.name == "head.weight" ||
+                            tensor.name.find(".norm1.") != std::string::npos;
+    EXPECT_TRUE(is_trained) << tensor.name;
+  }
+  // Parameter and two moments of A and B of three targets, and norm1, in 2 blocks; and the head.
+  EXPECT_EQ(saved.manifest().tensors.size(), 3u * (2 * 7 + 1));
+  const nlohmann::json base = saved.manifest().global->at("base");
+  EXPECT_EQ(base.at("path"), model);
+  EXPECT_EQ(base.at("digest").get<std::string>().size(), 16u);
+  EXPECT_NE(printed_.find("M trained"), std::string::npos) << printed_;
+}
+
+TEST_F(AdapterRun, RefusesAnotherBaseInOneLine) {
+  const std::string model = base(), other = base("other", 4);
+  train("run", adapter(), 4, 1, 0, from(model));
+  const std::string error =
+      test::error_text<UsageError>([&] { train("run", adapter(), 8, 2, 3, from(other)); });
+  EXPECT_TRUE(error.find("its adapter is for another model: the digest of " + other) !=
+              std::string::npos)
+      << error;
+  EXPECT_EQ(std::ranges::count(error, '\n'), 0);
+  // The same of a model that is only used.
+  EXPECT_NE(test::error_text<UsageError>([&] {
+              engine::evaluate_checkpoint(
+                  {checkpoint("run", 4), {"checkpoint.init_from=" + other}, 1, {}});
+            }).find("for another model"),
+            std::string::npos);
+}
+
+TEST_F(AdapterRun, RefusesToBeTheModelOfAnotherRun) {
+  const std::string model = base();
+  train("run", adapter(), 4, 1, 0, from(model));
+  for (const std::string& more : {std::string(), adapter()}) {
+    EXPECT_EQ(test::error_text<UsageError>(
+                  [&] { train("new", more, 4, 1, 0, from(checkpoint("run", 4))); }),
+              checkpoint("run", 4) +
+                  ": holds an adapter, not a whole model; `sherd export --merge` makes one of it.");
+  }
+}
+
+TEST_F(AdapterRun, RefusesToGoOnWithAnotherRankOrTargets) {
+  const std::string model = base();
+  train("run", adapter(), 4, 1, 0, from(model));
+  for (const char* set : {"adapter.rank=2", "adapter.targets=[mlp.down]", "adapter.type=none"}) {
+    std::vector<std::string> sets = from(model);
+    sets.emplace_back(set);
+    const std::string key(std::string_view(set).substr(0, std::string_view(set).find('=')));
+    EXPECT_NE(test::error_text<UsageError>([&] {
+                train("run", adapter(), 8, 1, 0, sets);
+              }).find(key + " is "),
+              std::string::npos)
+        << set;
+  }
+}
+
+double loss_of(const std::string& model, const std::string& data, int ranks, int stage) {
+  return engine::evaluate_checkpoint(
+             {model,
+              {"data.format=bytes", "data.validation_path=" + data, "training.seq_length=16",
+               fmt::format("zero_optimization.stage={}", stage)},
+              ranks,
+              {}})
+      .loss;
+}
+
+TEST_F(AdapterRun, IsEvaluatedExportedAndMergedAsOneModel) {
+  const std::string model = base();
+  train("run", adapter(), 8, 2, 3, from(model));
+  const std::string trained = checkpoint("run"), data = folder_.file("data/*.txt");
+  const double loss = loss_of(trained, data, 1, 0);
+  EXPECT_EQ(loss_of(trained, data, 2, 3), loss);
+  EXPECT_NE(loss_of(model, data, 1, 0), loss);
+  engine::ExportRequest merged{trained, folder_.file("merged"), DType::kF32};
+  merged.merge = true;
+  engine::export_checkpoint(merged);
+  EXPECT_NEAR(loss_of(folder_.file("merged"), data, 1, 0), loss, 2e-6);
+  EXPECT_FALSE(test::generated_text({trained, {}, 1, {}}, "a", {.num_tokens = 3}).empty());
+  merged.checkpoint = model;
+  merged.to = folder_.file("other");
+  EXPECT_EQ(test::error_text<UsageError>([&] { engine::export_checkpoint(merged); }),
+            model + ": holds a whole model, so there is nothing to merge");
+}
+
+TEST_F(AdapterRun, OfQueryKeyAndValueTogetherBecomesThreeOfPeftsWithTheSameA) {
+  train("run", adapter("[attention.qkv]"), 4, 1, 0, from(base()));
+  engine::export_checkpoint({checkpoint("run", 4), folder_.file("peft"), {}});
+  const auto text = nlohmann::json::parse(folder_.read("peft/adapter_config.json"));
+  EXPECT_EQ(text.at("target_modules"), nlohmann::json({"q_proj", "k_proj", "v_proj"}));
+  EXPECT_EQ(text.at("modules_to_save"), nlohmann::json({"lm_head", "input_layernorm"}));
+  const std::string file = folder_.read("peft/adapter_model.safetensors");
+  const auto length =
+      static_cast<unsigned char>(file[0]) + 256u * static_cast<unsigned char>(file[1]);
+  const auto header = nlohmann::json::parse(file.substr(8, length));
+  const auto bytes_of = [&](const std::string& module, const std::string& kind) {
+    const auto offsets =
+        header.at("base_model.model.model.layers.1.self_attn." + module + "." + kind + ".weight")
+            .at("data_offsets");
+    const std::size_t begin = offsets[0], end = offsets[1];
+    return file.substr(8 + length + begin, end - begin);
+  };
+  EXPECT_EQ(bytes_of("q_proj", "lora_A"), bytes_of("v_proj", "lora_A"));
+  EXPECT_EQ(bytes_of("q_proj", "lora_B").size(), 32u * 3 * 4);
+  EXPECT_EQ(bytes_of("k_proj", "lora_B").size(), 16u * 3 * 4);
+  EXPECT_NE(bytes_of("k_proj", "lora_B"), bytes_of("v_proj", "lora_B"));
+}
+
+}  // namespace
+}  // namespace sherd::testing
