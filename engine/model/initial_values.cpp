@@ -4,6 +4,7 @@
 
 #include "engine/model/adapter.h"
 #include "engine/model/rng_sites.h"
+#include "kernels/adapter.h"
 #include "kernels/pointwise.h"
 
 namespace sherd::model {
