@@ -57,7 +57,7 @@ ShardedModel::ShardedModel(const TrainingOptions& options, const sharding::Rank&
   has_head_ = pipeline.has_head();
   const std::optional<model::ModelPart> part = model_part(pipeline, options);
   transformer_ = std::make_unique<model::Transformer>(options.model, *rank.memory, rank.compute(),
-                                                      part ? &*part : nullptr);
+                                                      model::no_collectives(), part ? &*part : nullptr);
   pipeline_ = std::make_unique<Pipeline>(options, std::move(pipeline), *this);
   // Guarded, because gathers are under way here: if anything fails before the run begins, they must
   // have left these buffers.
