@@ -278,7 +278,7 @@ inline ValuesByName whole_gradients(const model::ModelShape& whole,
 /// every weight moves by one unit in the last place, up or down, times kRoundings. A matrix product rounds
 /// each of its terms about so much, and a model has some products behind one another.
 struct Noise {
-  static constexpr double kRoundings = 8.0;
+  static constexpr double kRoundings = 4.0;
   double losses = 0.0;
   std::map<std::string, double> gradients;
 };
