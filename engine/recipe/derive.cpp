@@ -1,4 +1,5 @@
 // Values that follow from others: names, shapes, types, and the third of the three batch keys.
+#include <cmath>
 #include <filesystem>
 #include <optional>
 
@@ -39,6 +40,13 @@ void derive_adapter(Resolution& recipe) {
                 values.adapter.type == AdapterChoice::kLora ? values.model.from : std::string());
 }
 
+// Up to the next whole step, but 0.03 of 100 is 3: the ratio is decimal, its double isn't.
+std::int64_t part_of(double ratio, std::int64_t steps) {
+  constexpr double kRounding = 1e-9;
+  return static_cast<std::int64_t>(
+      std::ceil(ratio * static_cast<double>(steps) * (1.0 - kRounding)));
+}
+
 void derive_training(Resolution& recipe) {
   Recipe& values = recipe.values();
   recipe.derive("data.validation_fraction", values.data.validation_fraction,
@@ -48,6 +56,8 @@ void derive_training(Resolution& recipe) {
                                                         : DocumentChoice::kJoined);
   recipe.derive("checkpoint.on_interrupt", values.checkpoint.on_interrupt,
                 values.checkpoint.interval > 0);
+  recipe.derive("lr_scheduler.warmup_steps", values.lr_scheduler.warmup_steps,
+                part_of(values.lr_scheduler.warmup_ratio, values.training.max_steps));
   recipe.derive("lr_scheduler.decay_steps", values.lr_scheduler.decay_steps,
                 values.training.max_steps);
   auto& degrees = values.parallelism;

@@ -185,7 +185,8 @@ const std::vector<Field> kFields = {
     {MAY_CHANGE(optimizer.adamw_lr), .fallback = value("0.0003"), .range = kFloatFromZero, .help = "Highest learning rate of what AdamW updates. Used by muon."},
 
     {MAY_CHANGE(lr_scheduler.type), .fallback = value("cosine"), .choices = {"constant", "linear", "cosine", "wsd"}, .help = "Shape after warm-up. wsd holds the rate and decays it linearly over the last fifth of decay_steps."},
-    {MAY_CHANGE(lr_scheduler.warmup_steps), .fallback = value("0"), .range = between(0, 1e12), .help = "Steps of linear warm-up; at most max_steps, and at most decay_steps where the rate decays."},
+    {MAY_CHANGE(lr_scheduler.warmup_ratio), .fallback = value("0"), .range = kFraction, .help = "Warm-up as a part of training.max_steps, up to the next whole step. Used where warmup_steps isn't set."},
+    {MAY_CHANGE(lr_scheduler.warmup_steps), .fallback = derived("warmup_ratio x training.max_steps"), .range = between(0, 1e12), .help = "Steps of linear warm-up; at most max_steps, and at most decay_steps where the rate decays."},
     {MAY_CHANGE(lr_scheduler.decay_steps), .fallback = derived("training.max_steps"), .range = between(1, 1e12), .help = "Step at which the rate has reached its lowest, counted from the start; it stays there. Unused by constant."},
     {MAY_CHANGE(lr_scheduler.min_lr_ratio), .fallback = value("0.1"), .range = between(0, 1), .help = "Lowest rate as a part of lr. Unused by constant."},
 

@@ -74,7 +74,7 @@ constexpr ForeignKey kKeys[] = {
     {"lr_decay_iters total_num_steps", "lr_scheduler.decay_steps"},
     {"lr_decay_style lr_scheduler_type schedule lr_scheduler.name decay_lr decay_type", "lr_scheduler.type"},
     {"min_lr_factor", "lr_scheduler.min_lr_ratio"},
-    {"warmup_ratio warmup_fraction", "lr_scheduler.warmup_steps", "it is counted in steps."},
+    {"warmup_fraction", "lr_scheduler.warmup_ratio"},
     {"decay_ratio", "lr_scheduler.decay_steps", "it is counted in steps."},
     {"grad_clip clip_grad clip max_grad_norm", "gradient_clipping.max_norm"},
     {"save_steps save_interval save_every checkpoint_interval", "checkpoint.interval"},

@@ -216,6 +216,7 @@ struct Recipe {
 
   struct LrScheduler {
     optim::ScheduleType type = optim::ScheduleType::kConstant;
+    double warmup_ratio = 0;  ///< of max_steps
     std::int64_t warmup_steps = 0;
     std::int64_t decay_steps = 0;
     double min_lr_ratio = 0;

@@ -95,6 +95,7 @@ class LegalRecipe {
     maybe("run.num_threads", random_.whole(0, 3));
     maybe("memory.device_memory", random_.one_of({"\"\"", "64GiB", "1TB", "9000000000B"}));
     leave("checkpoint.init_from");
+    maybe("adapter.type", "none");  // there is no model that one would be for
     maybe("checkpoint.resume", random_.one_of({"auto", "never"}));
   }
 

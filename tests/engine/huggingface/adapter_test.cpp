@@ -166,7 +166,7 @@ AdapterRun run_adapter(const Recipe& recipe, const huggingface::WeightMap& map, 
 TEST_P(AdapterFolder, HasPeftsGradientsAndLossesOverTwentySteps) {
   const json& one = adapters().at(GetParam());
   std::string digest;
-  for (const int stage : {0, 3}) {
+  for (const int stage : {0, 1, 3}) {
     const Recipe recipe = adapter_recipe(GetParam(), stage, stage == 0 ? 1 : 2);
     const auto config = huggingface::read_config(checkpoint::posix_disk(), recipe.model.from);
     const huggingface::WeightMap map =

@@ -205,6 +205,9 @@ TEST(ModelGradient, OfModulesTrainedBesideAdaptersMatchesCentralDifferences) {
     shape.adapter.trained_modules = {"embedding.token", "final_norm", "attention.output", "norm1"};
     if (!tied) shape.adapter.trained_modules.push_back("head");
     expect_gradients_match_differences(shape);
+    // The backward ends at the first block's first norm.
+    shape.adapter.trained_modules = {"norm1"};
+    expect_gradients_match_differences(shape);
   }
 }
 
@@ -229,32 +232,47 @@ TEST(AdapterMasks, HaveASiteForEachTargetOfEachBlockAndNoneOfTheModels) {
   }
 }
 
-TEST(AdapterMasks, OfTwoBlocksWithTheSameWeightsAndInputDiffer) {
-  model::ModelShape shape = with_adapters(tiny_model(false), true);
-  shape.adapter.dropout = 0.5;
+// What the adapter of the queries adds in a pass, where it reads ones and multiplies with ones.
+std::vector<float> added_by_adapter(const model::ModelShape& shape, std::int64_t block,
+                                    std::int64_t first_row) {
   HeapAllocator memory;
   const auto stream = make_cpu_compute_stream({});
   model::AdapterProducts products(
       shape, [&memory](const BufferSpec& spec) { return memory.acquire(spec); });
-  const auto numel = [&](std::int64_t width) { return static_cast<std::size_t>(width); };
   const model::AdapterTarget query = model::adapter_targets(shape)[0];
-  std::vector<float> x(numel(shape.tokens() * query.inputs), 1.0f),
-      a(numel(3 * query.inputs), 1.0f), b(numel(query.rows * 3), 1.0f), workspace(1 << 20);
+  const auto ones = [](std::int64_t numel) {
+    return std::vector<float>(static_cast<std::size_t>(numel), 1.0f);
+  };
   const auto view = [](std::vector<float>& values) {
     return Tensor{values.data(), DType::kF32, std::ssize(values)};
   };
+  std::vector<float> x = ones(shape.tokens() * query.inputs), a = ones(3 * query.inputs),
+                     b = ones(query.rows * 3), y = ones(shape.tokens() * shape.qkv_width()),
+                     workspace = ones(1 << 20);
   model::Affine parameters;
   parameters.adapters = {{0, view(a), view(b)}};
-  std::vector<std::vector<float>> outputs;
-  for (const std::int64_t block : {0, 1}) {
-    std::vector<float>& y = outputs.emplace_back(numel(shape.tokens() * shape.qkv_width()));
-    model::Pass pass;
-    pass.training = true;
-    products.begin(shape, block, pass);
-    products.forward(*stream, parameters, view(x), view(y),
-                     {workspace.data(), DType::kU8, std::ssize(workspace) * 4});
-  }
-  EXPECT_NE(outputs[0], outputs[1]);
+  model::Pass pass;
+  pass.training = true;
+  pass.first_row = first_row;
+  products.begin(shape, block, pass);
+  products.forward(*stream, parameters, view(x), view(y),
+                   {workspace.data(), DType::kU8, std::ssize(workspace) * 4});
+  return y;
+}
+
+TEST(AdapterMasks, AreOthersInAnotherBlock) {
+  const model::ModelShape shape = with_adapters(tiny_model(false), true);
+  EXPECT_NE(added_by_adapter(shape, 0, 0), added_by_adapter(shape, 1, 0));
+}
+
+TEST(AdapterMasks, OfARowDontFollowTheMicroBatchThatItIsIn) {
+  model::ModelShape shape = with_adapters(tiny_model(false), true);
+  shape.sequences = 4;
+  const std::vector<float> four = added_by_adapter(shape, 1, 6);
+  shape.sequences = 2;
+  const std::vector<float> last_two = added_by_adapter(shape, 1, 8);
+  EXPECT_EQ(std::vector<float>(four.end() - std::ssize(last_two), four.end()), last_two);
+  EXPECT_NE(std::vector<float>(four.begin(), four.begin() + std::ssize(last_two)), last_two);
 }
 
 TEST(ModelGradient, OfTheSameWeightsIsAnotherUnderAnotherStepsDropout) {

@@ -202,6 +202,18 @@ TEST(Traffic, OfEveryOptimizerIsCountedToo) {
 }
 
 // More ranks than a block has matrices, so that some own none.
+TEST(Traffic, OfFrozenParametersIsWhatTheirGathersSend) {
+  for (const bool tied : {false, true}) {
+    model::ModelShape shape = tiny_model(tied);
+    shape.adapter = {.rank = 2, .targets = {"attention.query", "mlp.down"}};
+    for (int stage = 0; stage <= 3; ++stage) {
+      expect_as_planned(tiny_training(shape),
+                        {.world_size = 3, .num_micro_steps = 2, .stage = stage});
+      shape.adapter.trained_modules = {"final_norm"};  // an edge unit with both
+    }
+  }
+}
+
 TEST(Traffic, OfMuonOnMoreRanksThanMatricesIsCountedToo) {
   engine::TrainingOptions options = tiny_training(tiny_model(true));
   options.optimizer.type = optim::OptimizerType::kMuon;

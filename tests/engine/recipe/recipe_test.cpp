@@ -38,6 +38,17 @@ TEST(Recipe, DerivesWhatFollowsFromOtherValues) {
   EXPECT_EQ(recipe.zero_optimization.grad_sync, GradSync::kBoundary);
 }
 
+TEST(Recipe, WarmUpMayBeAPartOfTheSteps) {
+  const auto steps = [](std::vector<std::string> sets) {
+    return resolve(kTinyRecipe, sets).values.lr_scheduler.warmup_steps;
+  };
+  EXPECT_EQ(steps({}), 0);
+  EXPECT_EQ(steps({"lr_scheduler.warmup_ratio=0.03"}), 3);  // of 100
+  EXPECT_EQ(steps({"lr_scheduler.warmup_ratio=0.031"}), 4);
+  EXPECT_EQ(steps({"lr_scheduler.warmup_ratio=0.03", "training.max_steps=10"}), 1);
+  EXPECT_EQ(steps({"lr_scheduler.warmup_ratio=0.03", "lr_scheduler.warmup_steps=7"}), 7);
+}
+
 TEST(Recipe, DerivedValuesFollowTheChoicesTheyDependOn) {
   EXPECT_EQ(resolve(kTinyRecipe, {"model.activation=gelu"}).values.model.ffn_hidden_size, 256);
   EXPECT_EQ(resolve(kTinyRecipe, {"model.hidden_size=4096"}).values.model.ffn_hidden_size, 10944);
