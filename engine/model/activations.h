@@ -66,16 +66,16 @@ struct Activations {
   std::int64_t chunk_tokens = 0;  ///< C
 
   Buffer branch_TD;  ///< forward: a branch before it joins; backward: gradient of a norm's output
-  Buffer d_residual_TD;           ///< gradient of the residual stream, carried from block to block
-  Buffer d_branch_TD;             ///< gradient of a branch, where it isn't d_residual_TD's
-  Buffer d_wide;                  ///< [T, max(E, U)]
-  Buffer d_narrow;                ///< [T, max(H K, F)]
+  Buffer d_residual_TD;  ///< gradient of the residual stream, carried from block to block
+  Buffer d_branch_TD;    ///< gradient of a branch, where it isn't d_residual_TD's
+  Buffer d_wide;         ///< [T, max(E, U)]
+  Buffer d_narrow;       ///< [T, max(H K, F)]
   std::vector<WaitingBuffers> waiting;  ///< slots, on a rank of a pipeline
-  std::vector<Buffer> rotary_SK;  ///< the tables that layers name
-  std::vector<Buffer> kv_cache;   ///< L, f32, where keys and values are kept
-  Buffer d_kv;                    ///< [T, 2 G K] f32, where key/value heads have copies
-  Buffer row_sums_4T;             ///< f32, where rows of queries' and keys' norms are cut
-  Buffer workspace;               ///< the largest that any kernel asks for
+  std::vector<Buffer> rotary_SK;        ///< the tables that layers name
+  std::vector<Buffer> kv_cache;         ///< L, f32, where keys and values are kept
+  Buffer d_kv;                          ///< [T, 2 G K] f32, where key/value heads have copies
+  Buffer row_sums_4T;                   ///< f32, where rows of queries' and keys' norms are cut
+  Buffer workspace;                     ///< the largest that any kernel asks for
   AdapterProducts adapters;
 
  private:

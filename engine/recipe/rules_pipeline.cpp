@@ -72,11 +72,10 @@ void check_pipeline(Resolution& recipe) {
         std::max<std::int64_t>(1, values.model.num_layers / degrees.pipeline_chunks_per_rank));
   }
   if (values.adapter.type != AdapterChoice::kNone) {
-    return recipe.refuse(
-        {kDegree, "adapter.type"},
-        "{} is {}, but adapters aren't served in pipelines yet. Use {}: 1, and "
-        "parallelism.data_parallel_shard_degree.",
-        kDegree, degrees.pipeline_parallel_degree, kDegree);
+    return recipe.refuse({kDegree, "adapter.type"},
+                         "{} is {}, but adapters aren't served in pipelines yet. Use {}: 1, and "
+                         "parallelism.data_parallel_shard_degree.",
+                         kDegree, degrees.pipeline_parallel_degree, kDegree);
   }
   if (values.model.tie_embeddings && is_v(degrees.pipeline_schedule)) {
     return recipe.refuse({kSchedule, "model.tie_embeddings"},

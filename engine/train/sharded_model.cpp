@@ -56,8 +56,9 @@ ShardedModel::ShardedModel(const TrainingOptions& options, const sharding::Rank&
   numbers_ = units_of(pipeline, options.model);
   has_head_ = pipeline.has_head();
   const std::optional<model::ModelPart> part = model_part(pipeline, options);
-  transformer_ = std::make_unique<model::Transformer>(options.model, *rank.memory, rank.compute(),
-                                                      model::no_collectives(), part ? &*part : nullptr);
+  transformer_ =
+      std::make_unique<model::Transformer>(options.model, *rank.memory, rank.compute(),
+                                           model::no_collectives(), part ? &*part : nullptr);
   pipeline_ = std::make_unique<Pipeline>(options, std::move(pipeline), *this);
   // Guarded, because gathers are under way here: if anything fails before the run begins, they must
   // have left these buffers.
@@ -82,11 +83,11 @@ void ShardedModel::section(const char* label, int unit, const std::vector<Tensor
   const bool repeats = (!pass.training || (shape.dropout == 0.0 && shape.adapter.dropout == 0.0)) &&
                        shape.recompute != model::Recompute::kFull;
   if (!repeats || !rank_.compute().keeps_sections()) return enqueue();
-  rank_.compute().section(
-      fmt::format("{} {} {} {} {} {} {} {}", label, unit, parameters[0].data,
-                  gradients.empty() ? nullptr : gradients.back().data, pass.training, shape.sequences,
-                  shape.seq_length, transformer_->residual_TD(numbers_[unit] - 1).data),
-      enqueue);
+  rank_.compute().section(fmt::format("{} {} {} {} {} {} {} {}", label, unit, parameters[0].data,
+                                      gradients.empty() ? nullptr : gradients.back().data,
+                                      pass.training, shape.sequences, shape.seq_length,
+                                      transformer_->residual_TD(numbers_[unit] - 1).data),
+                          enqueue);
 }
 
 int ShardedModel::local(int unit) const {

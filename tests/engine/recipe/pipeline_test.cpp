@@ -44,14 +44,17 @@ TEST(PipelineRules, MicroBatchesThatAScheduleCannotTakeNameTheNearest) {
 TEST(PipelineRules, LayersOfChunksAreWholeAndAllOfThem) {
   expect_refused({"pipeline_parallel_degree=2", "pipeline_layers_per_chunk=[1.5, 2.5]"},
                  "layers are whole");
-  EXPECT_NE(refusal({"pipeline_parallel_degree=2", "pipeline_layers_per_chunk=[1, 2]"}), "no error");
+  EXPECT_NE(refusal({"pipeline_parallel_degree=2", "pipeline_layers_per_chunk=[1, 2]"}),
+            "no error");
   EXPECT_NE(refusal({"pipeline_parallel_degree=2", "pipeline_layers_per_chunk=[4]"}), "no error");
-  EXPECT_EQ(refusal({"pipeline_parallel_degree=2", "pipeline_layers_per_chunk=[1, 3]"}), "no error");
+  EXPECT_EQ(refusal({"pipeline_parallel_degree=2", "pipeline_layers_per_chunk=[1, 3]"}),
+            "no error");
 }
 
 TEST(PipelineRules, WhatIsNotServedYetIsSaid) {
-  expect_refused({"pipeline_parallel_degree=2", "pipeline_schedule=zb_v", "model.tie_embeddings=true"},
-                 "Use parallelism.pipeline_schedule: zb_h1 or 1f1b.");
+  expect_refused(
+      {"pipeline_parallel_degree=2", "pipeline_schedule=zb_v", "model.tie_embeddings=true"},
+      "Use parallelism.pipeline_schedule: zb_h1 or 1f1b.");
 }
 
 }  // namespace

@@ -46,8 +46,8 @@ TEST(SlotBook, FirstRankOf1F1BKeepsOneMicroBatchPerRank) {
   for (const int ranks : {2, 3, 4}) {
     const sharding::Mesh mesh({{"pipeline", ranks}});
     const auto kept = [&](schedule::Order order, int rank) {
-      return engine::count_slots(
-                 engine::rank_pipeline(options_of(order, ranks, 8), mesh, rank), false)
+      return engine::count_slots(engine::rank_pipeline(options_of(order, ranks, 8), mesh, rank),
+                                 false)
                  .kept /
              kLayersPerChunk;
     };
