@@ -147,7 +147,8 @@ inline Computed compute(const model::ModelShape& shape, const ValuesByName& weig
     transformer.block_backward(i, model::block_parameters(shape, parameters.block(i)),
                                model::block_parameters(shape, gradients.block(i)), pass);
   }
-  transformer.embed_backward(model::embedding_parameters(shape, gradients.first()), pass);
+  transformer.embed_backward(model::embedding_parameters(shape, gradients.first()), pass,
+                             shape.tied);
   stream.synchronize();
   return {losses_of(transformer), gradients.values(), memory.acquired()};
 }
