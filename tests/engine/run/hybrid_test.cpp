@@ -1,40 +1,14 @@
 // Whole runs from a recipe: how many ranks there are, and whether some are replicas, changes no number of
 // metrics.jsonl and no bit of a checkpoint. Nor does a change of the mesh in the middle.
-#include <gtest/gtest.h>
-
 #include <filesystem>
 
 #include "checkpoint/format/manifest.h"
-#include "tests/support/small_run.h"
+#include "tests/engine/run/mesh_runs.h"
 
 namespace sherd::testing {
 namespace {
 
-struct MeshOf {
-  std::string name;
-  int shards, stage;
-  std::string more;  // keys of the block parallelism
-};
-
-class Hybrid : public ::testing::Test {
- protected:
-  void SetUp() override { write_data(folder_); }
-  static TrainingRun on(const MeshOf& mesh) {
-    return {.stage = mesh.stage,
-            .world = mesh.shards,
-            .precision = "gradient_clipping: {max_norm: 0.1}",
-            .optimizer = "adamw",
-            .accumulation = "micro_batch_size: 1",
-            .mesh = mesh.more,
-            .zero = "grad_sync: every_micro_step"};
-  }
-  void expect_equal(const std::string& a, const std::string& b) {
-    EXPECT_EQ(numbers_of(folder_, a), numbers_of(folder_, b));
-    EXPECT_EQ(final_state(folder_, a), final_state(folder_, b));
-  }
-
-  test::TempFolder folder_;
-};
+using Hybrid = MeshRuns;
 
 TEST_F(Hybrid, ReplicasHaveTheBitsOfAsManyGroupsOnAnyNumberOfRanks) {
   train_in(folder_, "one", on({"one", 1, 0, "batch_groups: 2"}));

@@ -1,41 +1,18 @@
 // Whole runs from a recipe, on ranks that have parts of the layers: no number of metrics.jsonl and no bit of
 // a checkpoint differs from one rank's, and a checkpoint goes on on any other mesh.
-#include <gtest/gtest.h>
-
 #include <filesystem>
 #include <map>
 
 #include "checkpoint/format/manifest.h"
 #include "checkpoint/store/committed.h"
-#include "tests/support/small_run.h"
+#include "tests/engine/run/mesh_runs.h"
 
 namespace sherd::testing {
 namespace {
 
-struct MeshOf {
-  std::string name;
-  int shards, stage;
-  std::string more;  // keys of the block parallelism
-};
-
-class PipelineRun : public ::testing::Test {
+class PipelineRun : public MeshRuns {
  protected:
-  void SetUp() override { write_data(folder_); }
-  static TrainingRun on(const MeshOf& mesh) {
-    return {.stage = mesh.stage,
-            .world = mesh.shards,
-            .precision = "gradient_clipping: {max_norm: 0.1}",
-            .optimizer = "lamb",
-            .accumulation = "micro_batch_size: 1",
-            .mesh = mesh.more,
-            .zero = "grad_sync: every_micro_step"};
-  }
-  void expect_equal(const std::string& a, const std::string& b) {
-    EXPECT_EQ(numbers_of(folder_, a), numbers_of(folder_, b));
-    EXPECT_EQ(final_state(folder_, a), final_state(folder_, b));
-  }
-
-  test::TempFolder folder_;
+  PipelineRun() { optimizer_ = "lamb"; }
 };
 
 const MeshOf kMeshes[] = {
@@ -68,7 +45,7 @@ TEST_F(PipelineRun, GoesOnOnAnotherMeshAsIfNothingHadHappened) {
 
 // Both ends hold the matrix; one tensor is saved, and goes on on one rank.
 TEST_F(PipelineRun, ATiedMatrixIsSavedOnce) {
-  const auto tied = [](MeshOf mesh) {
+  const auto tied = [this](const MeshOf& mesh) {
     TrainingRun run = on(mesh);
     run.model = ", tie_embeddings: true";
     return run;
