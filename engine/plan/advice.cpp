@@ -300,7 +300,10 @@ std::optional<ValueLimit> smallest_world(const ResolvedRecipe& recipe, const Dev
   for (const std::int64_t ranks : divisors(sequences)) {
     batch.ranks = ranks;
     batch.accumulation = sequences / ranks;
-    if (auto change = variants.fitting({}, batch)) return ValueLimit{ranks, std::move(*change)};
+    if (auto change = variants.fitting({}, batch)) {
+      return ValueLimit{ranks * recipe.values.parallelism.pipeline_parallel_degree,
+                        std::move(*change)};
+    }
   }
   return std::nullopt;
 }

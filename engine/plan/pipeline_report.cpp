@@ -24,8 +24,12 @@ struct Pipelined {
 };
 
 std::string layers_text(const Chunk& chunk) {
-  return fmt::format("{}{}-{}{}", chunk.embedding ? "embedding, " : "", chunk.first_block,
-                     chunk.end_block() - 1, chunk.head ? ", head" : "");
+  const int last = chunk.end_block() - 1;
+  const std::string blocks = last == chunk.first_block
+                                 ? std::to_string(last)
+                                 : fmt::format("{}-{}", chunk.first_block, last);
+  return fmt::format("{}{}{}", chunk.embedding ? "embedding, " : "", blocks,
+                     chunk.head ? ", head" : "");
 }
 
 Pipelined pipelined(const Recipe& recipe) {
