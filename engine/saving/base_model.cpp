@@ -1,5 +1,4 @@
 #include "engine/saving/base_model.h"
-#include "engine/train/frozen_weights.h"
 
 #include <algorithm>
 #include <functional>
@@ -11,6 +10,7 @@
 #include "engine/model/adapter.h"
 #include "engine/saving/initial_weights.h"
 #include "engine/saving/run_state.h"
+#include "engine/train/frozen_weights.h"
 
 namespace sherd::engine {
 namespace {
@@ -47,6 +47,13 @@ sharding::State counted_in(const std::vector<sharding::StateTensor>& tensors,
 BaseModel::BaseModel(const TrainingOptions& options, const std::string& path,
                      checkpoint::Disk& disk)
     : tensors_(tensors_of_model(options)) {
+  if (!checkpoint::exists(disk, path)) {
+    throw UsageError(
+        "the weights beside this adapter are missing: there is no {}. Say where they are with "
+        "--set "
+        "checkpoint.init_from=FOLDER.",
+        path);
+  }
   if (checkpoint::is_model_folder(disk, path)) {
     folder_ = std::make_shared<const huggingface::FolderWeights>(
         open_folder_weights(disk, path, options));

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -120,6 +122,15 @@ TEST_F(AdapterRun, RefusesAnotherBaseInOneLine) {
                   {checkpoint("run", 4), {"checkpoint.init_from=" + other}, 1, {}});
             }).find("for another model"),
             std::string::npos);
+}
+
+TEST_F(AdapterRun, SaysWhatToSetWhereTheBaseHasMoved) {
+  const std::string model = base();
+  train("run", adapter(), 4, 1, 0, from(model));
+  std::filesystem::rename(model, model + "-moved");
+  EXPECT_EQ(test::error_text<UsageError>([&] { train("run", adapter(), 8, 1, 0, from(model)); }),
+            "the weights beside this adapter are missing: there is no " + model +
+                ". Say where they are with --set checkpoint.init_from=FOLDER.");
 }
 
 TEST_F(AdapterRun, RefusesToBeTheModelOfAnotherRun) {
