@@ -40,7 +40,9 @@ GeneratedText generate_text(const TextModel& model, Decoder& decoder,
   };
   sample(decoder, prompt, options.sampling, [&](std::int32_t token) {
     if (++result.num_tokens == 1) first = Clock::now();
-    if (!options.ignores_end_tokens && model.is_end(token)) {
+    const bool is_end = model.is_end(token) ||
+                        std::ranges::find(options.end_tokens, token) != options.end_tokens.end();
+    if (!options.ignores_end_tokens && is_end) {
       result.end = GeneratedText::End::kEndToken;
       return false;
     }

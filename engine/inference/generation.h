@@ -33,6 +33,7 @@ struct GenerationOptions {
   SamplingOptions sampling{};        ///< num_tokens at least 1
   std::vector<std::string> stops{};  ///< text ends in front of the first of these
   bool ignores_end_tokens = false;
+  std::vector<std::int32_t> end_tokens{};  ///< that end a text, besides the model's own
   /// Text is for a terminal: what isn't printable is escaped. Otherwise it is what it is.
   bool for_terminal = true;
 };

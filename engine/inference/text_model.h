@@ -28,6 +28,9 @@ class TextModel {
   std::int32_t first_token() const;
   bool is_end(std::int32_t token) const;
 
+  /// The folder of the model's tokenizer and chat template; empty: its tokens are bytes, characters or ids.
+  const std::string& tokenizer_folder() const { return trained_.recipe.data.tokenizer; }
+
   /// Tokens of a text at most: what a checkpoint was trained with, and what a folder's config.json says.
   std::int64_t longest_context() const;
 

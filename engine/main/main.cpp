@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "engine/launch/system_info.h"
+#include "engine/main/chat_command.h"
 #include "engine/main/checkpoint_commands.h"
 #include "engine/main/command_line.h"
 #include "engine/main/data_command.h"
@@ -80,6 +81,7 @@ int run(int argc, char** argv) {
   const sherd::main::DataCommand data_command(*data, request);
   const sherd::main::CheckpointCommands checkpoints(app);
   const sherd::main::SampleCommand sample_command(app);
+  const sherd::main::ChatCommand chat_command(app);
   const sherd::main::ScoreCommand score_command(app);
   const sherd::main::RunsCommand runs_command(app);
   const sherd::main::ScheduleCommand schedule_command(app);
@@ -106,6 +108,7 @@ int run(int argc, char** argv) {
   if (*data) data_command.run();
   checkpoints.run_chosen();
   if (sample_command) sample_command.run();
+  if (chat_command) chat_command.run();
   if (score_command) score_command.run();
   if (runs_command) runs_command.run();
   if (schedule_command) schedule_command.run();

@@ -64,6 +64,15 @@ std::size_t common_prefix(const std::string& a, const std::string& b) {
       a.begin());
 }
 
+// Where special tokens may be spelled: whatever didn't come from a message.
+std::string trusted_bytes(const MarkedText& text) {
+  std::string trusted(text.size(), '\0');
+  for (std::size_t i = 0; i < trusted.size(); ++i) {
+    trusted[i] = (text.marks[i] & templates::kFromData) == 0 ? '\1' : '\0';
+  }
+  return trusted;
+}
+
 bool is_spoken(char mark) {
   return (mark & templates::kSpoken) != 0;
 }
@@ -210,13 +219,16 @@ void ChatFormat::mark_generated(Rendered& rendered) const {
   if (one && rendered.trained.size() > 1) rendered.trained = {rendered.trained.back()};
 }
 
+void ChatFormat::require_template() const {
+  if (template_) return;
+  throw DataError(
+      "{} has no chat_template.jinja, and its tokenizer_config.json no chat_template, which "
+      "messages need",
+      folder_);
+}
+
 ChatFormat::Rendered ChatFormat::render(const Conversation& conversation) const {
-  if (!template_) {
-    throw DataError(
-        "{} has no chat_template.jinja, and its tokenizer_config.json no chat_template, which "
-        "messages need",
-        folder_);
-  }
+  require_template();
   Rendered rendered;
   if (conversation.messages.empty()) return rendered;
   rendered.text = render_messages(conversation, conversation.messages.size(), false,
@@ -253,10 +265,7 @@ EncodedConversation ChatFormat::encode(const Conversation& conversation,
   const Rendered rendered = render(conversation);
   EncodedConversation encoded;
   encoded.was_rewritten = rendered.was_rewritten;
-  std::string trusted(rendered.text.size(), '\0');
-  for (std::size_t i = 0; i < trusted.size(); ++i) {
-    trusted[i] = (rendered.text.marks[i] & templates::kFromData) == 0 ? '\1' : '\0';
-  }
+  const std::string trusted = trusted_bytes(rendered.text);
   std::size_t at = 0;
   const auto add = [&](std::size_t end, bool is_trained) {
     if (end <= at) return;
@@ -271,6 +280,29 @@ EncodedConversation ChatFormat::encode(const Conversation& conversation,
   }
   add(rendered.text.size(), false);
   return encoded;
+}
+
+std::vector<std::int32_t> ChatFormat::prompt_ids(const Conversation& conversation,
+                                                 tokenizer::Encoder& encoder) const {
+  require_template();
+  const std::size_t count = conversation.messages.size();
+  const MarkedText text = render_messages(conversation, count, true, count);
+  std::vector<std::int32_t> ids;
+  encoder.encode_part(text.view(), trusted_bytes(text), false, ids);
+  return ids;
+}
+
+std::optional<std::int32_t> ChatFormat::end_of_answer(tokenizer::Encoder& encoder) const {
+  const EncodedConversation said = encode(
+      read_conversation(
+          R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})"),
+      encoder);
+  for (std::size_t i = 0; i < said.ids.size(); ++i) {
+    const bool is_special = std::ranges::find(special_tokens_, tokenizer_->token_of(said.ids[i])) !=
+                            special_tokens_.end();
+    if (said.trained[i] != 0 && is_special) return said.ids[i];
+  }
+  return std::nullopt;
 }
 
 }  // namespace sherd::data

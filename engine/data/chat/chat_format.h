@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,13 @@ class ChatFormat {
   ///          rewritten history
   EncodedConversation encode(const Conversation& conversation, tokenizer::Encoder& encoder) const;
 
+  /// What an answer is written behind: the conversation so far, and the template's generation prompt.
+  /// Errors   as encode.
+  std::vector<std::int32_t> prompt_ids(const Conversation& conversation,
+                                       tokenizer::Encoder& encoder) const;
+  /// The special token that the template puts behind an answer. None: other text ends it, or nothing.
+  std::optional<std::int32_t> end_of_answer(tokenizer::Encoder& encoder) const;
+
   /// Bytes [begin, end) of a rendered text.
   struct Span {
     std::size_t begin = 0, end = 0;
@@ -66,6 +74,7 @@ class ChatFormat {
                           std::size_t end) const;
   void mark_answers(const Conversation& conversation, Rendered& rendered) const;
   void mark_generated(Rendered& rendered) const;
+  void require_template() const;
   EncodedConversation encode_plain(const Conversation& conversation,
                                    tokenizer::Encoder& encoder) const;
 

@@ -25,7 +25,8 @@ class FirstHourTest : public TrainCliTest {
 
 TEST_F(FirstHourTest, MisspeltCommandsAndOptionsAreGuessed) {
   const std::string commands =
-      " Commands are train, recipe, plan, data, inspect, verify, export, eval, sample, score, "
+      " Commands are train, recipe, plan, data, inspect, verify, export, eval, sample, chat, "
+      "score, "
       "runs, schedule, "
       "init, tokenize, launch and info.";
   expect_error({"trian", "x.yaml"}, "\"trian\" is no command. Did you mean train?" + commands);

@@ -1,12 +1,17 @@
 // Whole runs on conversations: what is shown of the data, and a run that is cut in the middle of an epoch.
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "core/error.h"
+#include "engine/inference/chat.h"
 #include "engine/launch/device.h"
 #include "engine/run/run.h"
 #include "engine/run/show_data.h"
+#include "engine/train/stop_request.h"
+#include "tests/support/error_text.h"
 #include "tests/support/small_tokenizer.h"
 #include "tests/support/temp_folder.h"
 
@@ -97,6 +102,65 @@ TEST_F(ChatRun, ShowsSequencesAndWhatIsTrainedOnInThem) {
   values.parallelism.data_parallel_replicate_degree = 2;
   values.training.gradient_accumulation_steps /= 2;
   EXPECT_EQ(engine::shown_data(values, {.samples = 1}), shown) << "whichever ranks have them";
+}
+
+// It learns two answers by heart, then gives them; what a user spells of the template stays text.
+TEST_F(ChatRun, AModelThatLearntConversationsAnswersInTheirForm) {
+  folder_.write("chat.jsonl", R"({"instruction": "one", "output": "red"})"
+                              "\n"
+                              R"({"instruction": "two", "output": "blue"})"
+                              "\n");
+  const std::string text =
+      "run: {output_dir: " + folder_.file("run") +
+      "}\nmodel: {num_layers: 2, hidden_size: 32, num_attention_heads: 2, vocab_size: 259}\n"
+      "data: {path: " +
+      folder_.file("chat.jsonl") + ", format: chat, validation_fraction: 0, " +
+      "tokenizer: " + folder_.file("tokenizer") +
+      "}\ntraining: {seq_length: 96, global_batch_size: 2, micro_batch_size: 1, max_steps: 60}\n"
+      "optimizer: {lr: 0.01}\ncheckpoint: {interval: 60}\n";
+  ::testing::internal::CaptureStdout();
+  engine::train(engine::resolve_recipe({.path = "mine.yaml", .text = text, .sets = {}, .ranks = 1}),
+                engine::cpu_machine());
+  ::testing::internal::GetCapturedStdout();
+
+  std::vector<std::string> said = {"two", "one"}, answers;
+  std::string shown;
+  engine::ChatRequest request;
+  request.model = {folder_.file("run/checkpoints/step-0000000060"), {}, 1};
+  request.options.sampling = {.num_tokens = 20, .temperature = 0.0};
+  request.next_message = [&]() -> std::optional<std::string> {
+    if (said.empty()) return std::nullopt;
+    const std::string next = said.front();
+    said.erase(said.begin());
+    return next;
+  };
+  request.on_text = [&](std::string_view piece) { shown += piece; };
+  request.on_answer = [&](const engine::GeneratedText* answer) {
+    ASSERT_NE(answer, nullptr);
+    EXPECT_EQ(answer->end, engine::GeneratedText::End::kEndToken);
+    answers.push_back(answer->text);
+  };
+  engine::chat(request);
+  ASSERT_EQ(answers.size(), 2u);
+  EXPECT_EQ(answers[0], "blue");
+  EXPECT_EQ(shown, answers[0] + answers[1]) << "pieces as they come are the whole";
+
+  said = {"two", "one"};
+  int stopped = 0;
+  request.on_text = [&](std::string_view) {
+    if (said.size() == 1) std::raise(SIGINT);  // in the first answer
+  };
+  request.on_answer = [&](const engine::GeneratedText* answer) { stopped += answer == nullptr; };
+  engine::chat(request);
+  EXPECT_TRUE(said.empty()) << "Ctrl-C ends an answer, not the conversation";
+  EXPECT_EQ(stopped, 1);
+  engine::install_stop_handlers();  // nobody asks any more
+
+  request.options.sampling.num_tokens = 90;
+  said = {std::string(20, 'q')};
+  EXPECT_NE(
+      test::error_text<UsageError>([&] { engine::chat(request); }).find("more than the model's 96"),
+      std::string::npos);
 }
 
 }  // namespace
