@@ -68,6 +68,12 @@ const std::vector<Row> kTable = {
     {"build/cuda/sherd train recipes/shakespeare_char_h200.yaml --set data.path=input.txt",
      How::kRecipe, "needs a GPU"},
     {"./dev gpu-check", How::kShown, "needs a GPU"},
+    {"./dev sherd data recipes/sft_lora.yaml --set model.from=my_model", How::kShown,
+     "needs a model; tests/engine/run has such runs"},
+    {"./dev train recipes/sft_lora.yaml --set model.from=my_model --set training.seq_length=512",
+     How::kShown, "needs a model"},
+    {"./dev sherd chat runs/sft_lora", How::kShown, "needs the run above"},
+    {"./dev sherd export runs/sft_lora --to-hf my_adapter", How::kShown, "needs the run above"},
     // docs/distributed.md
     {"./dev sherd launch -n 2 -- train recipes/quickstart.yaml", How::kRun,
      "a small model, 20 steps",
