@@ -137,6 +137,10 @@ TrainedModel model_of_checkpoint(const Checkpoint& checkpoint, const TrainedMode
                         fmt::format("training.global_batch_size={}", batch)});
   }
   for (const std::string& set : request.sets) {
+    if (set.starts_with("parallelism.pipeline_")) {
+      throw UsageError("--set {}: pipelines are for training; whoever uses a model has all of it.",
+                       set);
+    }
     recipe.sets.push_back(set);
     // Separate files to validate with take the place of a share of the training text.
     if (set.starts_with("data.validation_path=")) {

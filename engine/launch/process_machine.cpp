@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "core/error.h"
 #include "engine/launch/device.h"
@@ -104,7 +105,8 @@ std::shared_ptr<const Machine> process_machine(std::shared_ptr<sharding::Process
   const auto world_size = static_cast<int>(recipe.world_size());
   const int count = processes->count();
   const std::int64_t replicas = recipe.parallelism.data_parallel_replicate_degree;
-  if (world_size % count != 0 && count % replicas != 0) {
+  const bool pipelined = recipe.parallelism.pipeline_parallel_degree > 1;
+  if (world_size % count != 0 && count % replicas != 0 && !pipelined) {
     throw UsageError(
         "mpirun started {} processes, and the recipe has {} ranks in {} replicas: each process has "
         "as "
@@ -112,11 +114,13 @@ std::shared_ptr<const Machine> process_machine(std::shared_ptr<sharding::Process
         count, world_size, replicas, replicas);
   }
   if (world_size % count != 0) {
+    const std::int64_t others = replicas * recipe.parallelism.pipeline_parallel_degree;
+    const std::int64_t fitting = count / std::gcd(std::int64_t{count}, others);
     throw UsageError(
         "mpirun started {} processes, and the recipe has {} rank{}: each process has as many ranks "
         "as "
         "the others. Write --ranks {}, or another multiple of {}.",
-        count, world_size, world_size == 1 ? "" : "s", count / replicas, count / replicas);
+        count, world_size, world_size == 1 ? "" : "s", fitting, fitting);
   }
   if (device_traits(recipe).kind != DeviceKind::kCpu) {
     throw UsageError(

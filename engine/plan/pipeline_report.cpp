@@ -35,13 +35,13 @@ std::string layers_text(const Chunk& chunk) {
 Pipelined pipelined(const Recipe& recipe) {
   const TrainingOptions options = training_options(recipe);
   Pipelined made{pipeline_plan(options, mesh_of(recipe)), {}, {}};
-  made.run = schedule::simulate(made.plan.schedule, estimated_times(made.plan, options.model));
+  made.run = schedule::simulate(*made.plan.schedule, estimated_times(made.plan, options.model));
   // Of a micro-batch in all of a rank's parts, as papers count them.
   const int per_rank = made.plan.layout().chunks_per_rank;
   const auto shares = [per_rank](std::int64_t slots) {
     return fmt::format("{:.4g}", static_cast<double>(slots) / per_rank);
   };
-  const std::vector<schedule::Peak> peaks = schedule::peaks_by_rank(made.plan.schedule);
+  const std::vector<schedule::Peak> peaks = schedule::peaks_by_rank(*made.plan.schedule);
   for (int rank = 0; rank < made.plan.layout().num_ranks; ++rank) {
     std::string layers;
     for (const int chunk : made.plan.layout().chunks_of(rank)) {
@@ -70,7 +70,7 @@ std::string pipeline_text(const Recipe& recipe) {
   const Pipelined made = pipelined(recipe);
   std::string text = fmt::format(
       "{}\n\n{}\n{:<7}{:<36}{:>12}{:>9}{:>9}\n", headline(recipe, made),
-      schedule::picture(made.plan.schedule, made.run, 80, schedule::TimeUnit::kShareOfStep),
+      schedule::picture(*made.plan.schedule, made.run, 80, schedule::TimeUnit::kShareOfStep),
       "place", "layers", "activations", "waiting", "idle");
   for (const Row& row : made.rows) {
     text += fmt::format("{:<7}{:<36}{:>12}{:>9}{:>9}\n", row.rank, row.layers, row.activations,
@@ -91,7 +91,7 @@ std::string pipeline_section(const Recipe& recipe) {
       "<table id=\"pipeline\"><tr><th>place</th><th class=\"text\">layers</th><th>activations</th>"
       "<th>waiting</th><th>idle</th></tr>\n",
       headline(recipe, made),
-      schedule::picture_svg(made.plan.schedule, made.run, schedule::TimeUnit::kShareOfStep));
+      schedule::picture_svg(*made.plan.schedule, made.run, schedule::TimeUnit::kShareOfStep));
   for (const Row& row : made.rows) {
     html += fmt::format(
         "<tr><td>{}</td><td class=\"text\">{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",

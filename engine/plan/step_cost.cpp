@@ -27,11 +27,15 @@ StepCost step_cost(const Recipe& recipe) {
   const TrainingOptions options = training_options(recipe);
   const sharding::Mesh mesh = mesh_of(recipe);
   const int ranks = mesh.world_size();
-  const sharding::Traffic traffic =
-      TrainingStep::traffic(options, mesh, 0);  // ranks are nearly alike
-  double gathered = 0.0;
-  for (const sharding::Sent& sent : traffic.sent()) {
-    if (sent.label == "parameters") gathered += static_cast<double>(sent.bytes);
+  // Of all ranks; those of one place in a pipeline are nearly alike.
+  const int places = mesh.degree(sharding::kPipelineAxis), alike = ranks / places;
+  double sent_bytes = 0.0, gathered = 0.0;
+  for (int first = 0; first < ranks; first += alike) {
+    const sharding::Traffic traffic = TrainingStep::traffic(options, mesh, first);
+    sent_bytes += static_cast<double>(traffic.total_bytes()) * alike;
+    for (const sharding::Sent& sent : traffic.sent()) {
+      if (sent.label == "parameters") gathered += static_cast<double>(sent.bytes) * alike;
+    }
   }
   const bool waits = options.placement.parameters_sharded() && options.gather.prefetch_depth == 0;
   const double tokens =
@@ -39,9 +43,8 @@ StepCost step_cost(const Recipe& recipe) {
   StepCost cost;
   cost.flops = flops_per_token(options.model) * tokens *
                kRecomputeFactors[static_cast<std::size_t>(options.model.recompute)];
-  cost.sent = static_cast<double>(traffic.total_bytes()) * ranks;
-  const double exposed =
-      kExposure * cost.sent + (waits ? (1.0 - kExposure) * gathered * ranks : 0.0);
+  cost.sent = sent_bytes;
+  const double exposed = kExposure * cost.sent + (waits ? (1.0 - kExposure) * gathered : 0.0);
   cost.total =
       cost.flops * (1.0 + kSmallBatchTokens / static_cast<double>(options.model.tokens())) +
       kFlopsPerByte * exposed;

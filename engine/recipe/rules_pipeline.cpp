@@ -21,7 +21,7 @@ bool is_v(schedule::Order order) {
 }
 
 // The schedule says itself what it can't take.
-void check_schedule_of(Resolution& recipe) {
+bool check_schedule_of(Resolution& recipe) {
   const Recipe& values = recipe.values();
   const auto& degrees = values.parallelism;
   try {
@@ -30,11 +30,13 @@ void check_schedule_of(Resolution& recipe) {
          .num_ranks = static_cast<int>(degrees.pipeline_parallel_degree),
          .chunks_per_rank = static_cast<int>(degrees.pipeline_chunks_per_rank),
          .num_micro_batches = static_cast<int>(values.training.gradient_accumulation_steps)});
+    return true;
   } catch (const UsageError& error) {
     recipe.refuse({kSchedule, kDegree, kChunks, "training.gradient_accumulation_steps"},
                   "{}: {} (A step's micro-batches are training.gradient_accumulation_steps.)",
                   kSchedule, error.what());
   }
+  return false;
 }
 
 void check_layers_of_chunks(Resolution& recipe, std::int64_t num_chunks) {
@@ -59,6 +61,7 @@ void check_pipeline(Resolution& recipe) {
   const Recipe& values = recipe.values();
   const auto& degrees = values.parallelism;
   if (degrees.pipeline_parallel_degree <= 1) return;
+  if (!check_schedule_of(recipe)) return;
   const std::int64_t num_chunks =
       degrees.pipeline_parallel_degree * degrees.pipeline_chunks_per_rank;
   if (num_chunks > values.model.num_layers) {
@@ -83,7 +86,6 @@ void check_pipeline(Resolution& recipe) {
                          "model.tie_embeddings: true. Use {}: zb_h1 or 1f1b.",
                          kSchedule, schedule::name_of(degrees.pipeline_schedule), kSchedule);
   }
-  check_schedule_of(recipe);
   check_layers_of_chunks(recipe, num_chunks);
 }
 

@@ -81,11 +81,11 @@ struct Channels::End {
   ChannelEnd what;
   std::vector<Buffer> buffers;  // the outbox, or the inboxes
   std::unique_ptr<sharding::Communicator> communicator;
-  std::unique_ptr<Stream> stream;  // destroyed first: its work uses the others
   std::unique_ptr<Event> written;
   std::array<std::unique_ptr<Event>, kInboxes> arrived, free;  // free[0]: of the outbox, too
   std::deque<int> expected;  // micro-batches that are posted and not released
   std::int64_t num_posted = 0;
+  std::unique_ptr<Stream> stream;  // destroyed first: its work uses the others
 
   int root() const {
     const bool peer_is_first = communicator->rank() == 1;
@@ -95,7 +95,7 @@ struct Channels::End {
 
 Channels::Channels(const RankPipeline& pipeline, const model::ModelShape& shape,
                    const sharding::Rank& rank)
-    : rank_(&rank) {
+    : rank_(&rank), began_(rank.make_event()) {
   for (const ChannelEnd& what : channel_ends(pipeline, rank.mesh, rank.rank)) {
     auto end = std::make_unique<End>();
     end->what = what;
@@ -170,6 +170,11 @@ void Channels::release(int boundary, Direction direction) {
   const std::int64_t number = end.num_posted - std::ssize(end.expected);
   end.expected.pop_front();
   rank_->compute().record(*end.free[static_cast<std::size_t>(number % kInboxes)]);
+}
+
+void Channels::begin() {
+  rank_->compute().record(*began_);
+  for (const auto& [key, end] : ends_) end->stream->wait(*began_);
 }
 
 void Channels::finish() {

@@ -8,8 +8,8 @@
 /// message arrives under the computation before its own. Each channel has a communicator of two ranks
 /// and a stream at each end, so no message waits for one of another channel.
 ///
-/// Errors   PeerError where the other rank stopped. A receive waits for a computation of the other rank, so
-///          run.peer_timeout must be longer than one.
+/// Errors   PeerError where the other rank stopped. A posted receive may wait for as long as a micro-batch takes
+///          through all other ranks and back, so run.peer_timeout must be longer than a step.
 #pragma once
 
 #include <array>
@@ -67,6 +67,8 @@ class Channels {
   /// The compute stream has no readers of it beyond what is enqueued.
   void release(int boundary, Direction direction);
 
+  /// A step or a pass begins: messages come behind whatever the compute stream did in their memory.
+  void begin();
   /// The compute stream waits until all messages have left.
   void finish();
 
@@ -76,6 +78,7 @@ class Channels {
   void post(End& end, int micro_batch);
 
   const sharding::Rank* rank_;
+  std::unique_ptr<Event> began_;
   std::map<std::pair<int, Direction>, std::unique_ptr<End>> ends_;
 };
 

@@ -44,12 +44,23 @@ std::string Diagnosis::non_finite_weight() {
   return {};
 }
 
+// When a backward on one rank would close the unit: micro-batch by micro-batch, from the head to the
+// embedding.
+double Diagnosis::order_of(int unit) const {
+  const auto num_units = static_cast<double>(model_.transformer().shape().num_layers + 2);
+  const int number = model_.number_of(static_cast<std::size_t>(unit));
+  const auto& tie = model_.units()[static_cast<std::size_t>(unit)].plan().tie;
+  const bool is_head = tie && !tie->is_first;
+  const double place = is_head ? 0.0 : num_units - static_cast<double>(number);
+  return static_cast<double>(model_.gradients().micro_step()) * (num_units + 1.0) + place;
+}
+
 Diagnosis::Finding Diagnosis::find_in_full(int unit, const Tensor& full) const {
   const std::vector<Tensor> views = model_.units()[unit].layout().views(full);
   for (std::size_t parameter = 0; parameter < views.size(); ++parameter) {
     const std::int64_t at = kernels::find_non_finite(model_.rank().compute(), views[parameter]);
     if (at < 0) continue;
-    return {looks_, static_cast<double>(model_.number_of(static_cast<std::size_t>(unit))),
+    return {order_of(unit), static_cast<double>(model_.number_of(static_cast<std::size_t>(unit))),
             static_cast<double>(parameter), static_cast<double>(at)};
   }
   return {};
@@ -58,7 +69,6 @@ Diagnosis::Finding Diagnosis::find_in_full(int unit, const Tensor& full) const {
 void Diagnosis::watch_gradients() {
   model_.gradients().inspect = [this](int unit, const Tensor& full) {
     if (!own_.at_origin.found()) own_.at_origin = find_in_full(unit, full);
-    looks_ += 1.0;
   };
 }
 
@@ -108,9 +118,12 @@ std::string Diagnosis::explain(std::int64_t step, double loss, double norm) {
     if (!origin || report.at_origin.order < origin->at_origin.order) origin = &report;
   }
   if (origin) {
-    text += fmt::format(" A replay of the step found it first on rank {}, in {}{}.",
-                        origin - reports.data(), name_of(origin->at_origin),
-                        origin->loss_finite == 0.0 ? " after a loss that isn't finite" : "");
+    text += fmt::format(
+        " A replay of the step found it first on rank {}, in {}{}.", origin - reports.data(),
+        name_of(origin->at_origin),
+        std::ranges::any_of(reports, [](const Report& report) { return report.loss_finite == 0.0; })
+            ? " after a loss that isn't finite"
+            : "");
   } else if (in_slice) {
     text += " In a replay of the step every rank's own gradient was finite: only their sum is not.";
   } else {

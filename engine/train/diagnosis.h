@@ -53,13 +53,13 @@ class Diagnosis {
  private:
   template <class SliceOf>
   Finding find_in_slices(const SliceOf& slice_of) const;
+  double order_of(int unit) const;
   Finding find_in_full(int unit, const Tensor& full) const;
   std::string name_of(const Finding& finding) const;
 
   ShardedModel& model_;
   Reports& reports_;
   Report own_;
-  double looks_ = 0.0;
 };
 
 }  // namespace sherd::engine

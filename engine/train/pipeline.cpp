@@ -35,6 +35,7 @@ bool one_set_for_all(const model::ModelShape& shape) {
 
 // From a micro-batch's first forward to its last input gradient on the rank.
 int most_under_way(const RankPipeline& pipeline) {
+  if (pipeline.whole()) return 1;
   std::map<int, int> left;  // of its chunks, by micro-batch
   std::size_t most = 0;
   for (const Action& action : pipeline.actions()) {
@@ -115,7 +116,14 @@ void Pipeline::train(const std::function<model::Pass(int)>& pass_of) {
   passes_.clear();
   tokens_of_.clear();
   model_.rank().memory->enter(kForward);
-  const std::vector<Action>& actions = pipeline_.actions();
+  channels_->begin();
+  has_lost_ = false;
+  for (int i = 0; pipeline_.whole() && i < options_.num_micro_steps; ++i) {
+    run({ActionKind::kForward, 0, i}, kForward);
+    run({ActionKind::kBackward, 0, i}, kForward);
+  }
+  static const std::vector<Action> kNone;
+  const std::vector<Action>& actions = pipeline_.whole() ? kNone : pipeline_.actions();
   for (std::size_t at = 0; at < actions.size(); ++at) {
     post_ahead(actions, at);
     run(actions[at], kForward);
@@ -127,6 +135,8 @@ void Pipeline::train(const std::function<model::Pass(int)>& pass_of) {
 void Pipeline::forward(const model::Pass& pass, Phase phase) {
   book_ = std::make_unique<SlotBook>(pipeline_, one_set_for_all(options_.model), false);
   passes_ = {{0, pass}};
+  model_.rank().memory->enter(phase);
+  channels_->begin();
   for (const Action& action : pass_actions(pipeline_)) run(action, phase);
   channels_->finish();
 }
@@ -234,7 +244,10 @@ void Pipeline::backward(const Action& action) {
   const SlotBook::Place& place = book_->begin(action);
   const model::Pass& pass = pass_of(action.micro_batch);
   model::Transformer& transformer = model_.transformer();
-  model_.rank().memory->enter(kLoss);  // gradients of outputs are here from then on
+  // On a rank without the head the phase of losses is the begin of the first backward. (Later, a slot of
+  // gradients that is being reduced would die in it.)
+  model_.rank().memory->enter(chunk.head || !has_lost_ ? kLoss : kBackward);
+  has_lost_ = true;
   const bool input_alone = action.kind == ActionKind::kInputGradient;
   if (!pipeline_.whole() &&
       (input_alone || standing_ != std::pair(action.chunk, action.micro_batch))) {

@@ -72,6 +72,7 @@ class Pipeline {
   std::function<model::Pass(int)> next_pass_;
   std::map<int, model::Pass> passes_;     // by micro-batch
   std::map<int, std::size_t> tokens_of_;  // by micro-batch, among tokens_
+  bool has_lost_ = false;                 // a backward of the step has begun
   std::pair<int, int> standing_{-1, -1};  // chunk and micro-batch
 };
 

@@ -12,9 +12,9 @@
 namespace sherd::engine {
 namespace {
 
-// One nanosecond for a million multiplications of a token: only their ratios matter.
+// A nanosecond for each multiplication of a token: only their ratios matter.
 schedule::Duration time_of(double multiplications) {
-  return schedule::Duration(static_cast<std::int64_t>(multiplications / 1e3));
+  return schedule::Duration(static_cast<std::int64_t>(multiplications));
 }
 
 // A forward and a backward of everything that multiplies. The embedding only looks up.
@@ -58,6 +58,26 @@ int head_unit(const model::ModelShape& shape) {
   return shape.tied ? 0 : 1 + static_cast<int>(shape.num_layers);
 }
 
+bool same(const schedule::OrderRequest& a, const schedule::OrderRequest& b) {
+  return a.order == b.order && a.num_ranks == b.num_ranks &&
+         a.chunks_per_rank == b.chunks_per_rank && a.num_micro_batches == b.num_micro_batches;
+}
+
+// A plan asks for the same one for each rank, stage and purpose: the last one is kept.
+std::shared_ptr<const schedule::Schedule> schedule_of(const schedule::OrderRequest& request) {
+  thread_local schedule::OrderRequest last_request;
+  thread_local std::shared_ptr<const schedule::Schedule> last;
+  if (last && same(request, last_request)) return last;
+  auto made = std::make_shared<const schedule::Schedule>(
+      schedule::with_messages(schedule::generate(request)));
+  if (const auto violation = schedule::first_violation(*made)) {
+    throw UsageError("the schedule {} can't be executed: {}", schedule::name_of(request.order),
+                     violation->text);
+  }
+  last_request = request;
+  return last = std::move(made);
+}
+
 }  // namespace
 
 // The head's forward and backward run together, in its chunk's backward.
@@ -84,21 +104,15 @@ PipelinePlan pipeline_plan(const TrainingOptions& options, const sharding::Mesh&
   schedule::OrderRequest request{.order = schedule::Order::kLayerParallel,
                                  .num_ranks = degree,
                                  .chunks_per_rank = 1,
-                                 .num_micro_batches = options.num_micro_steps};
+                                 .num_micro_batches = 1};
   if (degree > 1) {
+    request.num_micro_batches = options.num_micro_steps;
     request.order = asked.order;
     request.chunks_per_rank = asked.chunks_per_rank;
   }
-  PipelinePlan plan{schedule::with_messages(schedule::generate(request)), {}};
-  if (degree == 1) {
-    plan.chunks = chunks_of({static_cast<int>(options.model.num_layers)});
-    return plan;
-  }
-  plan.chunks = chunks_of(layers_per_chunk(options, plan.layout().num_chunks()));
-  if (const auto violation = schedule::first_violation(plan.schedule)) {
-    throw UsageError("the schedule {} can't be executed: {}", schedule::name_of(asked.order),
-                     violation->text);
-  }
+  PipelinePlan plan{schedule_of(request), {}, options.num_micro_steps};
+  plan.chunks = degree == 1 ? chunks_of({static_cast<int>(options.model.num_layers)})
+                            : chunks_of(layers_per_chunk(options, plan.layout().num_chunks()));
   return plan;
 }
 
@@ -142,6 +156,15 @@ bool weight_gradients_use_parameters(const model::ModelShape& shape) {
 
 std::vector<int> step_uses(const RankPipeline& pipeline, const model::ModelShape& shape) {
   std::vector<int> uses;
+  if (pipeline.whole()) {
+    for (int i = 0; i < pipeline.plan.num_micro_batches; ++i) {
+      for (const auto& more : {forward_uses(pipeline.chunks[0], shape, false),
+                               backward_uses(pipeline.chunks[0], shape)}) {
+        uses.insert(uses.end(), more.begin(), more.end());
+      }
+    }
+    return uses;
+  }
   for (const schedule::Action& action : pipeline.actions()) {
     const Chunk& chunk = pipeline.chunk(action.chunk);
     std::vector<int> more;

@@ -5,6 +5,7 @@
 /// backward of one micro-batch after the other.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "engine/schedule/schedule.h"
@@ -24,10 +25,12 @@ struct Chunk {
 };
 
 struct PipelinePlan {
-  schedule::Schedule schedule;  ///< with its messages
-  std::vector<Chunk> chunks;    ///< of all ranks, in the order of the model
+  /// With its messages. Without a pipeline, of one micro-batch: all are alike.
+  std::shared_ptr<const schedule::Schedule> schedule;
+  std::vector<Chunk> chunks;  ///< of all ranks, in the order of the model
+  int num_micro_batches = 1;
 
-  const schedule::ChunkLayout& layout() const { return schedule.layout; }
+  const schedule::ChunkLayout& layout() const { return schedule->layout; }
   /// Both ends of a tied matrix are needed, on different ranks.
   bool ends_differ() const {
     return layout().rank_of(0) != layout().rank_of(layout().last_chunk());
@@ -49,7 +52,7 @@ struct RankPipeline {
   bool has_embedding() const { return chunks.front().embedding; }
   bool has_head() const { return chunks.back().head; }
   const std::vector<schedule::Action>& actions() const {
-    return plan.schedule.ranks[static_cast<std::size_t>(place)];
+    return plan.schedule->ranks[static_cast<std::size_t>(place)];
   }
   const Chunk& chunk(int number) const { return plan.chunks[static_cast<std::size_t>(number)]; }
   /// Whether the chunk's input, or its output, goes to another rank.

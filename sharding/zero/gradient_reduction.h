@@ -54,6 +54,7 @@ class GradientReduction {
   GradientReduction(const Rank& rank, const std::vector<UnitState>& units, int num_micro_steps);
 
   void begin_micro_step(int micro_step);
+  int micro_step() const { return micro_step_; }
   /// Where the backward writes this unit's gradient, one view per parameter, empty for frozen ones. Each
   /// must be written, not added to. Opening an open unit again returns the same views, with what stands in them.
   std::vector<Tensor> open(int unit);

@@ -32,7 +32,7 @@ TEST(SlotBook, KeepsWhatTheScheduleCountsAndNoMore) {
       for (int rank = 0; rank < ranks; ++rank) {
         const engine::RankPipeline pipeline = engine::rank_pipeline(options, mesh, rank);
         const schedule::Peak peak =
-            schedule::peaks_by_rank(pipeline.plan.schedule)[static_cast<std::size_t>(rank)];
+            schedule::peaks_by_rank(*pipeline.plan.schedule)[static_cast<std::size_t>(rank)];
         const engine::SlotCounts counts = engine::count_slots(pipeline, false);
         EXPECT_EQ(counts.kept, kLayersPerChunk * peak.kept) << schedule::name_of(order) << rank;
         EXPECT_EQ(counts.waiting, kLayersPerChunk * peak.waiting) << schedule::name_of(order);
