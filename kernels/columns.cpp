@@ -1,46 +1,58 @@
 #include "kernels/columns.h"
 
-#include <algorithm>
-
-#include "kernels/cpu/blocks.h"
-#include "kernels/dispatch_float.h"
+#include "core/error.h"
+#include "kernels/cpu/columns.h"
+#include "kernels/cuda/columns.h"
 
 namespace sherd::kernels {
 namespace {
 
-void check(const Stream& stream, const Columns& columns, const Tensor& x) {
-  CHECK(x.numel == columns.rows * columns.width && columns.first >= 0 && columns.count >= 0 &&
-            columns.first + columns.count <= columns.width,
-        "columns [{}, +{}) of [{}, {}] in {} elements", columns.first, columns.count, columns.rows,
-        columns.width, x.numel);
-  CHECK(stream.device() != DeviceKind::kCuda, "columns of a matrix on a GPU");
+bool is_cuda(const Stream& stream) {
+  return stream.device() == DeviceKind::kCuda;
+}
+
+void check(const Columns& columns, const ConstTensor& matrix) {
+  CHECK(columns.first >= 0 && columns.count >= 0 && columns.first + columns.count <= columns.width,
+        "columns [{}, +{}) of {}", columns.first, columns.count, columns.width);
+  CHECK(matrix.numel == columns.rows * columns.width, "{} elements for {} rows of {}", matrix.numel,
+        columns.rows, columns.width);
+}
+
+void check(const Columns& columns, const ConstTensor& matrix, const ConstTensor& part,
+           DType part_type) {
+  check(columns, matrix);
+  CHECK(part.numel == columns.rows * columns.count && part.dtype == part_type,
+        "{} elements of {} for {} rows of {} columns", part.numel, name_of(part.dtype),
+        columns.rows, columns.count);
 }
 
 }  // namespace
 
-void store_columns(Stream& stream, const Columns& columns, ConstTensor values, Tensor x) {
-  check(stream, columns, x);
-  CHECK(values.dtype == DType::kF32 && values.numel == columns.rows * columns.count,
-        "{} values for {} columns of {} rows", values.numel, columns.count, columns.rows);
-  stream.run("store_columns", [=, &stream] {
-    dispatch_float(x.dtype, [&]<class T>(T) {
-      cpu::parallel_rows(stream.team(), columns.rows, columns.count, [&](std::int64_t t) {
-        cpu::narrow(values.as<float>() + t * columns.count,
-                    x.as<T>() + t * columns.width + columns.first, columns.count);
-      });
-    });
-  });
+void add_to_columns(Stream& stream, const Columns& columns, ConstTensor z, float scale, Tensor y) {
+  check(columns, y, z, y.dtype);
+  if (is_cuda(stream)) return cuda::add_to_columns(stream, columns, z, scale, y);
+  stream.run("add_to_columns",
+             [=, &stream] { cpu::add_to_columns(stream.team(), columns, z, scale, y); });
 }
 
-void clear_columns(Stream& stream, const Columns& columns, Tensor x) {
-  check(stream, columns, x);
-  stream.run("clear_columns", [=, &stream] {
-    dispatch_float(x.dtype, [&]<class T>(T) {
-      cpu::parallel_rows(stream.team(), columns.rows, columns.count, [&](std::int64_t t) {
-        std::fill_n(x.as<T>() + t * columns.width + columns.first, columns.count, T{});
-      });
-    });
-  });
+void take_columns(Stream& stream, const Columns& columns, ConstTensor y, float scale, Tensor z) {
+  check(columns, y, z, y.dtype);
+  if (is_cuda(stream)) return cuda::take_columns(stream, columns, y, scale, z);
+  stream.run("take_columns",
+             [=, &stream] { cpu::take_columns(stream.team(), columns, y, scale, z); });
+}
+
+void store_columns(Stream& stream, const Columns& columns, ConstTensor values, Tensor y) {
+  check(columns, y, values, DType::kF32);
+  CHECK(!is_cuda(stream), "store_columns on a GPU");
+  stream.run("store_columns",
+             [=, &stream] { cpu::store_columns(stream.team(), columns, values, y); });
+}
+
+void clear_columns(Stream& stream, const Columns& columns, Tensor y) {
+  check(columns, y);
+  CHECK(!is_cuda(stream), "clear_columns on a GPU");
+  stream.run("clear_columns", [=, &stream] { cpu::clear_columns(stream.team(), columns, y); });
 }
 
 }  // namespace sherd::kernels

@@ -1,23 +1,37 @@
-/// Some columns of a matrix: columns [first, first + count) of x [T, W].
+/// Some columns of a matrix: columns [first, first + count) of y [T, W]. The others stay.
 ///
-/// Types    f32, bf16 or f16; the columns that are stored are f32, rounded to x's type.
-/// Device   CPU; a cut model is refused on a GPU.
+///   add_to_columns   y[t, first + c] += scale * z[t, c]
+///   take_columns     z[t, c] = scale * y[t, first + c]
+///   store_columns    y[t, first + c] = values[t, c]
+///   clear_columns    y[t, first + c] = 0
+///
+/// Shapes   z, values [T, C], first + C at most W; T and C may be 0.
+/// Types    y and z of one type (f32, bf16, f16), computed in f32, rounded once. Stored values are f32, rounded
+///          to y's type.
+/// Bits     an element follows its own inputs alone: the same on every device, wherever it lies.
+/// Device   columns are stored and cleared on a CPU only: a model that is cut is refused on a GPU.
+/// Errors   sizes that disagree are our bug (CHECK). y and z may not overlap.
 #pragma once
 
 #include "core/stream.h"
 #include "core/tensor.h"
+#include "kernels/philox.h"
 
 namespace sherd::kernels {
 
 struct Columns {
   std::int64_t rows = 0, width = 0;   ///< T, W
-  std::int64_t first = 0, count = 0;  ///< count may be 0
+  std::int64_t first = 0, count = 0;  ///< C
+
+  /// Where element i of [T, C] is in [T, W].
+  SHERD_HOST_DEVICE std::int64_t in_matrix(std::int64_t i) const {
+    return i / count * width + first + i % count;
+  }
 };
 
-/// x[t, first + i] = values[t, i], 0 <= i < count.
-void store_columns(Stream& stream, const Columns& columns, ConstTensor values, Tensor x);
-
-/// x[t, first + i] = 0.
-void clear_columns(Stream& stream, const Columns& columns, Tensor x);
+void add_to_columns(Stream& stream, const Columns& columns, ConstTensor z, float scale, Tensor y);
+void take_columns(Stream& stream, const Columns& columns, ConstTensor y, float scale, Tensor z);
+void store_columns(Stream& stream, const Columns& columns, ConstTensor values, Tensor y);
+void clear_columns(Stream& stream, const Columns& columns, Tensor y);
 
 }  // namespace sherd::kernels

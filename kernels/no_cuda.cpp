@@ -1,6 +1,6 @@
 // The twin of kernels/cuda in a program built without CUDA: a stream on a GPU can't exist here, so
 // whoever comes is our bug or asked for a device that this program doesn't have.
-#include "kernels/cuda/adapter.h"
+#include "kernels/cuda/columns.h"
 #include "kernels/cuda/forms.h"
 #include "kernels/device.h"
 #include "kernels/libraries.h"

@@ -142,4 +142,13 @@ void fill_normal(Stream& stream, Tensor out, const RandomAddress& address,
   });
 }
 
+void fill_uniform(Stream& stream, Tensor out, const RandomAddress& address,
+                  std::int64_t first_element, float bound) {
+  CHECK(out.dtype == DType::kF32, "fill_uniform into {}", name_of(out.dtype));
+  if (is_cuda(stream)) return cuda::fill_uniform(stream, out, address, first_element, bound);
+  stream.run("fill_uniform", [=, &stream] {
+    cpu::fill_uniform(stream.team(), out, address, first_element, bound);
+  });
+}
+
 }  // namespace sherd::kernels

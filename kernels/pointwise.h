@@ -51,6 +51,14 @@ std::int64_t find_non_finite(Stream& stream, ConstTensor x);
 /// a, b being words 0, 1 of the block for even e and words 2, 3 for odd e. out is f32.
 void fill_normal(Stream& stream, Tensor out, const RandomAddress& address,
                  std::int64_t first_element, float mean, float stddev);
+/// out[i] = bound * (2 u - 1), u = (word(address, first_element + i) + 1/2) / 2^32, in f64, rounded once. out is f32.
+void fill_uniform(Stream& stream, Tensor out, const RandomAddress& address,
+                  std::int64_t first_element, float bound);
+/// u of one element's word, on host and device.
+SHERD_HOST_DEVICE inline float uniform_number(std::uint32_t word, float bound) {
+  const double u = (static_cast<double>(word) + 0.5) * (1.0 / 4294967296.0);
+  return static_cast<float>(static_cast<double>(bound) * (2.0 * u - 1.0));
+}
 /// out[i] = value.
 void fill_constant(Stream& stream, Tensor out, float value);
 

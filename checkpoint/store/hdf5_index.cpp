@@ -48,7 +48,7 @@ class Mapper {
     // A band is a tensor of fewer columns, which begins at one of the tensor's.
     std::vector<std::int64_t> shape = tensor_.shape;
     shape.back() = run.band.columns;
-    for (Box& box : boxes_of(shape, run.first_element, run.count)) {
+    for (Hyperslab& box : hyperslabs_of(shape, run.first_element, run.count)) {
       box.start.back() += run.band.first;
       select(source, {run.position + box.first_element - run.first_element}, {box.numel});
       select(space_, box.start, box.count);
@@ -107,13 +107,13 @@ void create_tensors(hid_t file, const Manifest& manifest) {
 
 }  // namespace
 
-std::vector<Box> boxes_of(const std::vector<std::int64_t>& shape, std::int64_t first,
-                          std::int64_t count) {
+std::vector<Hyperslab> hyperslabs_of(const std::vector<std::int64_t>& shape, std::int64_t first,
+                                     std::int64_t count) {
   const std::size_t rank = shape.size();
   // Elements that one step along each dimension goes over.
   std::vector<std::int64_t> stride(rank, 1);
   for (std::size_t d = rank - 1; d > 0; --d) stride[d - 1] = stride[d] * shape[d];
-  std::vector<Box> boxes;
+  std::vector<Hyperslab> boxes;
   const std::int64_t end = first + count;
   for (std::int64_t at = first; at < end;) {
     // The outermost dimension of which a whole step begins here and fits.
@@ -122,7 +122,7 @@ std::vector<Box> boxes_of(const std::vector<std::int64_t>& shape, std::int64_t f
     // As many steps as fit, up to the end of this dimension.
     const std::int64_t index = at / stride[d] % shape[d];
     const std::int64_t steps = std::min(shape[d] - index, (end - at) / stride[d]);
-    Box box;
+    Hyperslab box;
     box.first_element = at;
     box.numel = steps * stride[d];
     for (std::size_t k = 0; k < rank; ++k) {

@@ -26,13 +26,13 @@ namespace sherd::checkpoint {
 /// The bytes of index.h5; `index_bytes` and `index_checksum` of the manifest aren't read.
 std::string build_hdf5_index(const Manifest& manifest);
 
-/// A part of a tensor that is a box in its shape and consecutive row-major.
-struct Box {
+/// A part of a tensor that is a box in its shape (HDF5's word is hyperslab) and consecutive row-major.
+struct Hyperslab {
   std::vector<std::int64_t> start, count;
   std::int64_t first_element = 0, numel = 0;
 };
-/// Elements [first, first + count) of a tensor, cut into boxes, in order.
-std::vector<Box> boxes_of(const std::vector<std::int64_t>& shape, std::int64_t first,
-                          std::int64_t count);
+/// Elements [first, first + count) of a tensor, cut into such, in order.
+std::vector<Hyperslab> hyperslabs_of(const std::vector<std::int64_t>& shape, std::int64_t first,
+                                     std::int64_t count);
 
 }  // namespace sherd::checkpoint

@@ -98,7 +98,7 @@ class Builder {
     const auto boxes =
         boxes_of(family_, model_, {kind.site, {kind.site_rows, adapter_.rank}}, module, rows.shape);
     map_.theirs.push_back({theirs + ".lora_B.weight", rows.shape});
-    for (Box box : boxes) {
+    for (StridedBox box : boxes) {
       box.to -= kind.first_row * adapter_.rank;
       map_.links.push_back({b, last_theirs(), std::move(box)});
     }

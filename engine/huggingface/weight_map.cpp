@@ -130,7 +130,7 @@ class ParameterLinks {
     }
   }
 
-  void link(Box box) { map_.links.push_back({ours_, theirs_, std::move(box)}); }
+  void link(StridedBox box) { map_.links.push_back({ours_, theirs_, std::move(box)}); }
 
   const ModelWeights& model_;
   WeightMap& map_;
@@ -191,15 +191,16 @@ std::string with_number(std::string_view pattern, std::int64_t number) {
   return fmt::format("{}{}{}", pattern.substr(0, at), number, pattern.substr(at + 2));
 }
 
-std::vector<Box> boxes_of(const Family& family, const ModelWeights& model, const NamedShape& ours,
-                          const Module& module, std::vector<std::int64_t>& theirs) {
+std::vector<StridedBox> boxes_of(const Family& family, const ModelWeights& model,
+                                 const NamedShape& ours, const Module& module,
+                                 std::vector<std::int64_t>& theirs) {
   WeightMap map;
   map.ours = {ours};
   Module upright = module;
   upright.transposed = false;
   ParameterLinks(family, model, map, 0).add(upright, "");
   theirs = map.theirs[0].shape;
-  std::vector<Box> boxes;
+  std::vector<StridedBox> boxes;
   for (Link& link : map.links) boxes.push_back(std::move(link.box));
   return boxes;
 }

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/huggingface/box.h"
 #include "engine/huggingface/family.h"
+#include "engine/huggingface/strided_box.h"
 
 namespace sherd::huggingface {
 
@@ -34,7 +34,7 @@ struct ModelWeights {
 
 struct Link {
   int ours = 0, theirs = 0;
-  Box box;  ///< `to` counts in ours, `from` in theirs
+  StridedBox box;  ///< `to` counts in ours, `from` in theirs
 };
 
 struct WeightMap {
@@ -52,8 +52,9 @@ std::vector<const Module*> modules_of(const Family& family, const std::string& o
 
 /// Where a module of theirs has the rows of `ours`, a matrix with as many rows as the module's own and
 /// any columns; not turned over. Sets the shape of theirs.
-std::vector<Box> boxes_of(const Family& family, const ModelWeights& model, const NamedShape& ours,
-                          const Module& module, std::vector<std::int64_t>& theirs);
+std::vector<StridedBox> boxes_of(const Family& family, const ModelWeights& model,
+                                 const NamedShape& ours, const Module& module,
+                                 std::vector<std::int64_t>& theirs);
 
 /// "layers.{}.x" for block 3: "layers.3.x".
 std::string with_number(std::string_view pattern, std::int64_t number);

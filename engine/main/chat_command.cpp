@@ -16,17 +16,7 @@ ChatCommand::ChatCommand(CLI::App& app)
     : command_(app.add_subcommand("chat", "Talk to the model, by its own chat template")) {
   add_trained_model(*command_, path_, sets_);
   command_->add_option("--system", system_, "The conversation's first message");
-  command_->add_option("--tokens", sampling_.num_tokens, "Tokens of an answer at most (256)")
-      ->check(CLI::Range(1, 1 << 30));
-  command_->add_option("--temperature", sampling_.temperature, "0: the likeliest token (0.8)")
-      ->check(CLI::Range(0.0, 100.0));
-  command_->add_option("--top-k", sampling_.top_k, "Draw among the k likeliest; 0: all (0)")
-      ->check(CLI::Range(0, 1 << 30));
-  command_
-      ->add_option("--top-p", sampling_.top_p,
-                   "Draw among the likeliest whose probabilities reach p; 1: all (1)")
-      ->check(CLI::Range(0.0, 1.0));
-  command_->add_option("--seed", sampling_.seed, "Another seed, other answers (0)");
+  add_sampling(*command_, sampling_, "Tokens of an answer at most (256)");
 }
 
 void ChatCommand::run() const {

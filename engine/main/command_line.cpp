@@ -99,6 +99,19 @@ void add_trained_model(CLI::App& command, std::string& path, std::vector<std::st
       ->allow_extra_args(false);
 }
 
+void add_sampling(CLI::App& command, engine::SamplingOptions& sampling, const std::string& tokens) {
+  command.add_option("--tokens", sampling.num_tokens, tokens)->check(CLI::Range(1, 1 << 30));
+  command.add_option("--temperature", sampling.temperature, "0: the likeliest token (0.8)")
+      ->check(CLI::Range(0.0, 100.0));
+  command.add_option("--top-k", sampling.top_k, "Draw among the k likeliest; 0: all (0)")
+      ->check(CLI::Range(0, 1 << 30));
+  command
+      .add_option("--top-p", sampling.top_p,
+                  "Draw among the likeliest whose probabilities reach p; 1: all (1)")
+      ->check(CLI::Range(0.0, 1.0));
+  command.add_option("--seed", sampling.seed, "Another seed, another text (0)");
+}
+
 CLI::Option* add_ranks(CLI::App& command, std::optional<std::int64_t>& ranks,
                        const std::string& help) {
   const auto read = [&ranks](const std::string& text) {

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/generate/token_choice.h"
+
 namespace sherd::main {
 
 /// Errors   UsageError: the first word is no command (with the one that may be meant), or an option's
@@ -20,6 +22,10 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error, int argc,
 
 /// CKPT and --set of the commands that use a trained model.
 void add_trained_model(CLI::App& command, std::string& path, std::vector<std::string>& sets);
+
+/// --tokens, --temperature, --top-k, --top-p and --seed of the commands that draw text. `tokens` says what --tokens
+/// limits.
+void add_sampling(CLI::App& command, engine::SamplingOptions& sampling, const std::string& tokens);
 
 /// --ranks N. Errors   UsageError if the text isn't a whole number.
 CLI::Option* add_ranks(CLI::App& command, std::optional<std::int64_t>& ranks,

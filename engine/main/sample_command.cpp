@@ -63,22 +63,12 @@ SampleCommand::SampleCommand(CLI::App& app)
           "texts are printed as JSON lines; ranks share the prompts")
       ->type_name("FILE.jsonl")
       ->excludes(prompt);
-  command_->add_option("--tokens", sampling_.num_tokens, "Tokens to add at most (200)")
-      ->check(CLI::Range(1, 1 << 30));
-  command_->add_option("--temperature", sampling_.temperature, "0: the likeliest token (0.8)")
-      ->check(CLI::Range(0.0, 100.0));
-  command_->add_option("--top-k", sampling_.top_k, "Draw among the k likeliest; 0: all (0)")
-      ->check(CLI::Range(0, 1 << 30));
-  command_
-      ->add_option("--top-p", sampling_.top_p,
-                   "Draw among the likeliest whose probabilities reach p; 1: all (1)")
-      ->check(CLI::Range(0.0, 1.0));
+  add_sampling(*command_, sampling_, "Tokens to add at most (200)");
   command_->add_option("--stop", stops_, "The text ends in front of this; may be repeated")
       ->allow_extra_args(false);
   command_->add_flag("--ignore-end", ignores_end_tokens_,
                      "Go on behind a token that ends a text (eos_token_id of a folder)");
   command_->add_flag("--speed", shows_speed_, "Say on standard error how fast it was");
-  command_->add_option("--seed", sampling_.seed, "Another seed, another text (0)");
 }
 
 void SampleCommand::run() const {

@@ -8,7 +8,7 @@
 
 #include "engine/model/parameters.h"
 #include "engine/model/rng_sites.h"
-#include "kernels/adapter.h"
+#include "kernels/columns.h"
 #include "kernels/linear.h"
 #include "kernels/pointwise.h"
 

@@ -4,7 +4,6 @@
 
 #include "engine/model/adapter.h"
 #include "engine/model/rng_sites.h"
-#include "kernels/adapter.h"
 #include "kernels/pointwise.h"
 
 namespace sherd::model {

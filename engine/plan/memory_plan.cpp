@@ -4,7 +4,7 @@
 #include "engine/saving/checkpointing.h"
 #include "engine/train/evaluation.h"
 #include "engine/train/frozen_weights.h"
-#include "engine/train/pipeline.h"
+#include "engine/train/pipeline/pipeline.h"
 #include "engine/train/token_feed.h"
 #include "engine/train/training_step.h"
 #include "sharding/mesh/mirrored_buffer.h"

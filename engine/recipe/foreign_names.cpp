@@ -92,6 +92,8 @@ constexpr ForeignKey kKeys[] = {
     {"tensor_parallel_degree tensor_model_parallel_size tp_size tensor_parallel enable_async_tensor_parallel", "", "there is no tensor parallelism; ranks share state and split the batch."},
     {"pipeline_model_parallel_size pp_size pipeline_parallel_size", "parallelism.pipeline_parallel_degree"},
     {"pipeline_parallel_schedule pp_schedule", "parallelism.pipeline_schedule"},
+    {"pipeline_layers_per_rank", "parallelism.pipeline_layers_per_chunk"},
+    {"virtual_pipeline_model_parallel_size", "parallelism.pipeline_chunks_per_rank"},
     {"context_parallel_degree context_parallel_size sequence_parallel sequence_parallel_size", "", "there is no context or sequence parallelism; ranks share state and split the batch."},
     {"expert_parallel_degree expert_model_parallel_size num_experts moe", "", "there are no mixtures of experts."},
     {"wandb_project wandb_log wandb_entity enable_wandb report_to enable_tensorboard tensorboard_dir tensorboard save_tb_folder", "", "figures go to metrics.jsonl in run.output_dir, and to no service."},

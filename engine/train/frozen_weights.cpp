@@ -7,7 +7,6 @@
 
 #include "engine/model/adapter.h"
 #include "engine/model/initial_values.h"
-#include "kernels/adapter.h"
 #include "kernels/pointwise.h"
 
 namespace sherd::engine {

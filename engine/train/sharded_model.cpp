@@ -7,7 +7,7 @@
 #include "engine/model/initial_values.h"
 #include "engine/model/transformer.h"
 #include "engine/train/frozen_weights.h"
-#include "engine/train/pipeline.h"
+#include "engine/train/pipeline/pipeline.h"
 #include "engine/train/sharding_plan.h"
 #include "kernels/pointwise.h"
 
@@ -114,6 +114,10 @@ void ShardedModel::train(const std::function<model::Pass(int)>& pass_of) {
   pipeline_->train(pass_of);
 }
 
+std::chrono::nanoseconds ShardedModel::message_cpu_time() const {
+  return pipeline_->message_cpu_time();
+}
+
 void ShardedModel::forward(const model::Pass& pass, Phase phase) {
   pipeline_->forward(pass, phase);
 }
@@ -128,7 +132,7 @@ void ShardedModel::forward(const Chunk& chunk, const model::Pass& pass,
     parameters_.release(unit);
   }
   for (int block = chunk.first_block; block < chunk.end_block(); ++block) {
-    if (block + 1 == chunk.end_block()) before_output();
+    if (before_output && block + 1 == chunk.end_block()) before_output();
     const int unit = block_unit(block);
     const auto views = parameters_.get(unit);
     TraceSpan span(rank_.compute(), "forward " + units_[unit].name());

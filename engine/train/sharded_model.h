@@ -2,6 +2,7 @@
 /// the transformer that computes on full units while they are there.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -65,13 +66,17 @@ class ShardedModel {
   Tensor logits(std::int64_t first, std::int64_t count);
   std::int64_t most_logits() const;
 
-  /// A chunk's part of a pass: its embedding and blocks. `before_output` is called before the last block.
+  /// A chunk's part of a pass: its embedding and blocks. `before_output`, if given, is called before the last
+  /// block.
   void forward(const Chunk& chunk, const model::Pass& pass,
-               const std::function<void()>& before_output);
+               const std::function<void()>& before_output = {});
   /// Head and loss, the blocks, and the embedding; each unit's gradient is closed when it is whole.
   /// `input_alone`: the blocks' weight gradients come later, in `weight_gradients`.
   void backward(const Chunk& chunk, const model::Pass& pass, bool input_alone = false);
   void weight_gradients(const Chunk& chunk);
+
+  /// Processor time that messages of a pipeline have taken, in total.
+  std::chrono::nanoseconds message_cpu_time() const;
 
   /// Adds the last pass's losses of the first `num_tokens` tokens, in f64, to a sum on the device;
   /// `first`: the sum begins with them.

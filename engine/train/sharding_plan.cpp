@@ -4,7 +4,7 @@
 
 #include "engine/model/adapter.h"
 #include "engine/model/parameters.h"
-#include "engine/train/pipeline_plan.h"
+#include "engine/train/pipeline/pipeline_plan.h"
 
 namespace sherd::engine {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/train/pipeline.h"
+#include "engine/train/pipeline/pipeline.h"
 #include "engine/train/sharding_plan.h"
 #include "engine/train/training_step.h"
 

@@ -101,7 +101,8 @@ TrainingStep::RankStats TrainingStep::own_stats(StopRequest asked) {
   if (!rank_.contributes_tokens()) stats.loss_sum = {};
   // Read when the step's work is done: a GPU knows only then how long it waited.
   const auto waited = rank_.compute().waited();
-  const auto cpu = rank_.gather().cpu_time() + rank_.reduce().cpu_time();
+  const auto cpu =
+      rank_.gather().cpu_time() + rank_.reduce().cpu_time() + model_.message_cpu_time();
   using Milliseconds = std::chrono::duration<double, std::milli>;
   stats.exposed_comm_ms = Milliseconds(waited - waited_before_).count();
   stats.comm_cpu_ms = Milliseconds(cpu - cpu_before_).count();

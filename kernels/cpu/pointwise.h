@@ -24,9 +24,11 @@ void dropout_backward(ThreadTeam& team, ConstTensor dy, const Dropout& dropout, 
 /// In kernels/cpu/measure.cpp, as the next.
 void sum_of_squares(ThreadTeam& team, ConstTensor x, Tensor out);
 std::int64_t find_non_finite(ThreadTeam& team, ConstTensor x);
-/// In kernels/cpu/fill_normal.cpp.
+/// In kernels/cpu/random_fill.cpp, as the next.
 void fill_normal(ThreadTeam& team, Tensor out, const RandomAddress& address,
                  std::int64_t first_element, float mean, float stddev);
+void fill_uniform(ThreadTeam& team, Tensor out, const RandomAddress& address,
+                  std::int64_t first_element, float bound);
 
 /// out = residual + scale * dropout(branch) for one block; `offset` is its place in the tensor.
 template <class T>

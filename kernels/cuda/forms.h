@@ -33,6 +33,8 @@ std::int64_t find_non_finite(Stream& stream, const ConstTensor& x);
 /// CPU's in its last bit where f64 falls next to a tie.
 void fill_normal(Stream& stream, const Tensor& out, const RandomAddress& address,
                  std::int64_t first_element, float mean, float stddev);
+void fill_uniform(Stream& stream, const Tensor& out, const RandomAddress& address,
+                  std::int64_t first_element, float bound);
 /// out[i] = ((in_0[i] + in_1[i]) + ...), at most kMaxSumInputs device buffers, for communicators.
 inline constexpr int kMaxSumInputs = 64;
 void sum_in_order(Stream& stream, const ConstTensor* inputs, int num_inputs, const Tensor& out,

@@ -72,7 +72,7 @@ __global__ void search_non_finite(const T* x, std::int64_t numel, std::int64_t* 
   if (threadIdx.x == 0) lowest_of_block[blockIdx.x] = lowest;
 }
 
-// Box & Muller, as kernels/cpu/fill_normal.cpp.
+// Box & Muller, as kernels/cpu/random_fill.cpp.
 __global__ void normal_numbers(float* y, std::int64_t numel, RandomAddress address,
                                std::int64_t first_element, float mean, float stddev) {
   constexpr double kScale = 1.0 / 4294967296.0;

@@ -83,4 +83,10 @@ void sum_in_order(Stream& stream, const ConstTensor* inputs, int num_inputs, con
   });
 }
 
+void fill_uniform(Stream& stream, const Tensor& out, const RandomAddress& address,
+                  std::int64_t first_element, float bound) {
+  launch_flat<1>(stream, "fill_uniform", out.numel, false,
+                 device_common::FillUniform{address, first_element, bound, out.as<float>()});
+}
+
 }  // namespace sherd::kernels::cuda

@@ -3,6 +3,7 @@
 
 #include "kernels/device_common/dropout.h"
 #include "kernels/device_common/number.h"
+#include "kernels/pointwise.h"
 
 namespace sherd::kernels::device_common {
 
@@ -144,5 +145,20 @@ SHERD_HOST_DEVICE std::int64_t first_non_finite(const T* x, std::int64_t numel, 
   }
   return numel;
 }
+
+struct FillUniform {
+  RandomAddress address;
+  std::int64_t first_element;
+  float bound;
+  float* out;
+
+  template <int N>
+  SHERD_HOST_DEVICE void apply(std::int64_t first) const {
+    for (std::int64_t i = first; i < first + N; ++i) {
+      const auto element = static_cast<std::uint64_t>(first_element + i);
+      out[i] = uniform_number(random_word(address, element), bound);
+    }
+  }
+};
 
 }  // namespace sherd::kernels::device_common

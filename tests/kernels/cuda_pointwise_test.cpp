@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "kernels/activation.h"
-#include "kernels/adapter.h"
+#include "kernels/columns.h"
 #include "kernels/pointwise.h"
 #include "kernels/rotary.h"
 #include "tests/support/exact_sums.h"

@@ -70,5 +70,30 @@ TEST(FillNormal, EveryPartOfTheAddressMatters) {
   }
 }
 
+TEST(UniformNumbers, FollowTheirElementsAddressAndFillTheInterval) {
+  const RandomAddress address{77, 0xffffffffu, 5};
+  constexpr std::int64_t kFirst = 12345, kNumel = 20001;
+  constexpr float kBound = 0.25f;
+  const Outputs out = test::on_any_number_of_threads([&](Stream& stream) {
+    OwnedTensor y(DType::kF32, kNumel);
+    fill_uniform(stream, y, address, kFirst, kBound);
+    return Outputs{y};
+  });
+  const Values values = out[0].values();
+  double sum = 0.0, squares = 0.0;
+  for (std::int64_t i = 0; i < kNumel; ++i) {
+    const double value = values[static_cast<std::size_t>(i)];
+    const double word = oracle::random_word(address, static_cast<std::uint64_t>(kFirst + i));
+    EXPECT_EQ(value, static_cast<float>(kBound * (2.0 * ((word + 0.5) / 4294967296.0) - 1.0)));
+    EXPECT_LE(std::abs(value), kBound);
+    sum += value;
+    squares += value * value;
+  }
+  // Mean 0 and variance bound^2 / 3, within five standard errors.
+  const double variance = kBound * kBound / 3.0;
+  EXPECT_LT(std::abs(sum / kNumel), 5.0 * std::sqrt(variance / kNumel));
+  EXPECT_NEAR(squares / kNumel, variance, 5.0 * variance * std::sqrt(0.8 / kNumel));
+}
+
 }  // namespace
 }  // namespace sherd::kernels

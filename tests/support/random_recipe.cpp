@@ -4,14 +4,11 @@
 
 #include <algorithm>
 
-#include "tests/support/small_tokenizer.h"
-
 namespace sherd::testing {
 namespace {
 
 // What chars finds in chars.txt: this many different characters, two of them beyond ASCII.
 constexpr std::int64_t kCharacters = 12;
-constexpr std::int64_t kLargestId = 96;       // in ids.bin
 constexpr std::int64_t kTokenizerSize = 259;  // small_tokenizer.h
 
 std::string quoted(const std::string& text) {
@@ -312,50 +309,6 @@ Settings broken_rule(const Settings& legal, Random& random) {
 }
 
 }  // namespace
-
-std::string recipe_text(const Settings& settings) {
-  std::string text, block;
-  for (const auto& [key, value] : settings) {
-    const std::string of_key = key.substr(0, key.find('.'));
-    if (of_key != block) text += of_key + ":\n";
-    block = of_key;
-    text += fmt::format("  {}: {}\n", key.substr(key.find('.') + 1), value);
-  }
-  return text;
-}
-
-void write_recipe_data(const test::TempFolder& folder) {
-  std::string bytes, characters, ids;
-  const char* words[] = {"the ", "quick ", "brown ", "fox ", "jumps\n"};
-  const char* letters[] = {"h", "é", "ß", "e", "l", "o", " ", "w", "r", "d", "!", "\n"};
-  for (unsigned i = 0; i < 700; ++i) {
-    bytes += words[(i * i + i / 3) % 5];
-    characters += letters[(i * i + i / 5) % 12];
-    characters += letters[i % 12];
-    ids += static_cast<char>((i * i + i / 7) % (kLargestId + 1));
-    ids += '\0';
-  }
-  for (const char* ending : {".txt", ".validation.txt"}) {
-    folder.write(std::string("bytes") + ending, bytes + ending);
-    folder.write(std::string("chars") + ending, characters);
-    folder.write(std::string("bin") + ending, ids + std::string(ending[1] == 'v' ? 2 : 4, '\0'));
-  }
-  folder.write("tokenizer/tokenizer.json", test::small_tokenizer().dump());
-  folder.write("chat_tokenizer/tokenizer.json", test::small_tokenizer().dump());
-  folder.write("chat_tokenizer/chat_template.jinja",
-               "{% for m in messages %}{{ m.content }}<|end|>{% endfor %}");
-  for (const char* ending : {".jsonl", ".validation.jsonl"}) {
-    std::string lines;
-    for (std::size_t i = 0; i < 60; ++i) {
-      const nlohmann::json line = {{"instruction", bytes.substr(i, i % 7)},
-                                   {"output", bytes.substr(i, 2 + i % 11)}};
-      lines += line.dump() + "\n";
-    }
-    folder.write(std::string("chat") + ending, lines);
-  }
-  folder.write("texts/a.txt", bytes.substr(0, 1500));
-  folder.write("texts/below/b.txt", bytes.substr(700));
-}
 
 Settings legal_recipe(const test::TempFolder& folder, const std::string& output, Random& random) {
   return LegalRecipe(folder, random).make(output);

@@ -4,6 +4,7 @@
 /// rules between keys or the size of a test ask for it, by what stands in random_recipe.cpp.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -19,6 +20,7 @@ using Settings = std::map<std::string, std::string, std::less<>>;
 std::string recipe_text(const Settings& settings);
 
 /// The texts that random recipes name: a few KiB, in every format.
+inline constexpr std::int64_t kLargestId = 96;  ///< in ids.bin
 void write_recipe_data(const test::TempFolder& folder);
 
 /// `folder` has the texts; output goes to `folder`/`output`.

@@ -120,9 +120,9 @@ TEST(Boxes, CoverAnyRangeInOrderWithFewBoxes) {
     const std::int64_t first = static_cast<std::int64_t>(random()) % numel;
     const std::int64_t count = 1 + static_cast<std::int64_t>(random()) % (numel - first);
     std::vector<std::int64_t> elements;  // that the boxes hold, each box row-major
-    const std::vector<Box> boxes = boxes_of(shape, first, count);
+    const std::vector<Hyperslab> boxes = hyperslabs_of(shape, first, count);
     EXPECT_LE(boxes.size(), 2 * shape.size() - 1);
-    for (const Box& box : boxes) {
+    for (const Hyperslab& box : boxes) {
       std::vector<std::int64_t> index = box.start;
       const std::size_t begin = elements.size();
       for (bool more = true; more;) {

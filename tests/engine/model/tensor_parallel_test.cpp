@@ -7,11 +7,7 @@
 // several ranks hold; 24 nothing exchanged, and nobody noticed; 28 copies counted several times in a norm;
 // 35 gradients of targets on other ranks; 36 a loss that depends on the number of ranks.
 
-#include <stdexcept>
-
 #include "tests/engine/model/cut_case.h"
-#include "tests/support/model_forms.h"
-#include "tests/support/training_harness.h"
 
 namespace sherd::testing {
 namespace {
@@ -20,41 +16,6 @@ using model::ModelShape;
 
 // Eight query heads and a feed-forward width that 8 divides; a model width and a vocabulary that nothing
 // does, so that sums over ranks have elements left over and the last rank has fewer tokens.
-ModelShape cuttable(ModelShape shape, std::int64_t kv_heads) {
-  if (shape.head_size == 0) shape.head_size = 6;
-  shape.width = 23;
-  shape.query_heads = 8;
-  shape.kv_heads = kv_heads;
-  shape.ffn_width = 40;
-  shape.vocab_size = 43;
-  shape.num_layers = 2;
-  return shape;
-}
-
-std::vector<ModelForm> cuttable_forms() {
-  std::vector<ModelForm> forms{{"gpt2", cuttable(tiny_model(true), 8)},
-                               {"llama", cuttable(tiny_model(false), 4)},
-                               {"fewer_kv_heads_than_ranks", cuttable(tiny_model(false), 2)},
-                               {"one_kv_head", cuttable(tiny_model(false), 1)}};
-  for (const ModelForm& form : model_forms()) {
-    forms.push_back({form.name, cuttable(form.shape, 2)});
-  }
-  ModelShape centred = cuttable(tiny_model(true), 2);
-  centred.qk_norm = model::QkNorm::kProjection;
-  forms.push_back({"layernorms_of_projections", centred});
-  centred.qk_norm = model::QkNorm::kHead;
-  centred.norm_placement = model::NormPlacement::kSandwich;
-  forms.push_back({"layernorms_of_heads", centred});
-  return forms;
-}
-
-ModelShape form_of(const std::string& name) {
-  for (const ModelForm& form : cuttable_forms()) {
-    if (form.name == name) return form.shape;
-  }
-  throw std::out_of_range(name);
-}
-
 struct Expected {
   explicit Expected(const ModelShape& shape)
       : shape(shape),
@@ -160,7 +121,7 @@ TEST(TensorParallel, CopiesOfAWeightHaveTheSameBitsOfItsGradient) {
 TEST(TensorParallel, AfterThreeStepsCopiesHaveTheSameBitsAndAllWeightsAreTheWholeModels) {
   constexpr int kRanks = 4;
   for (const char* name : {"gpt2", "fewer_kv_heads_than_ranks", "post"}) {
-    const ModelShape whole = form_of(name);
+    const ModelShape whole = cuttable_form(name);
     const MicroBatch batch = micro_batch_of(whole);
     const auto descend = [](ValuesByName& weights, const ValuesByName& gradients) {
       for (auto& [parameter, values] : weights) {
@@ -204,7 +165,7 @@ TEST(TensorParallel, AllRanksHaveTheSameBitsOfEveryTokensLoss) {
 
 TEST(TensorParallel, EvaluationHasTheBitsOfTrainingsLosses) {
   for (const char* name : {"gpt2", "one_kv_head", "sandwich"}) {
-    const ModelShape whole = form_of(name);
+    const ModelShape whole = cuttable_form(name);
     const ValuesByName weights = weights_of(whole);
     MicroBatch batch = micro_batch_of(whole);
     batch.pass.training = false;
@@ -246,7 +207,7 @@ TEST(TensorParallel, AnyVocabularyGivesTheSameLossWhereverTargetsLie) {
 // B.4 #7. A mask from elsewhere moves nearly every gradient by much of its size.
 TEST(TensorParallel, DropoutOfHalfOfEverythingDropsTheSameElements) {
   for (const char* name : {"gpt2", "fewer_kv_heads_than_ranks", "parallel"}) {
-    ModelShape shape = form_of(name);
+    ModelShape shape = cuttable_form(name);
     shape.dropout = 0.5;
     const Expected expected(shape);
     expected.expect_close(compute_cut(shape, 4, expected.weights, expected.batch), name);
@@ -295,7 +256,7 @@ TEST(TensorParallel, SeparateDocumentsStaySeparate) {
                                 kPositions[] = {0, 1, 2, 3, 4, 0, 1, 2, 0,
                                                 0, 1, 2, 3, 4, 5, 6, 7, 8};
   for (const char* name : {"gpt2", "fewer_kv_heads_than_ranks", "sandwich"}) {
-    Expected expected(form_of(name));
+    Expected expected(cuttable_form(name));
     expected.batch.pass.documents = {{kStarts, DType::kI32, std::ssize(kStarts)},
                                      {kLengths, DType::kI32, std::ssize(kLengths)},
                                      {kPositions, DType::kI32, std::ssize(kPositions)}};
@@ -346,133 +307,6 @@ TEST(TensorParallel, EveryElementOfEveryParameterCountsOnceInNorms) {
       }
     }
   }
-}
-
-/// Notes what passes.
-class Noting final : public model::Collectives {
- public:
-  using Kind = model::Exchange::Kind;
-  explicit Noting(model::Collectives& inner) : inner_(inner) {}
-  void sum(const char* what, const Tensor& x) override {
-    note(Kind::kSum, what, x);
-    inner_.sum(what, x);
-  }
-  void sum_copies(const char* what, const Tensor& x) override {
-    note(Kind::kSumCopies, what, x);
-    inner_.sum_copies(what, x);
-  }
-  void gather(const char* what, const Tensor& x) override {
-    note(Kind::kGather, what, x);
-    inner_.gather(what, x);
-  }
-  /// Calls by kind, name, type and size.
-  std::map<std::tuple<Kind, std::string, DType, std::int64_t>, std::int64_t> calls;
-
- private:
-  void note(Kind kind, const char* what, const Tensor& x) {
-    ++calls[{kind, what, x.dtype, x.numel}];
-  }
-  model::Collectives& inner_;
-};
-
-// B.4 #24: a cut that exchanges nothing, or too often.
-TEST(TensorParallel, ABlockIsTwoSumsForwardAndTwoBackward) {
-  const ModelShape whole = cuttable(tiny_model(false), 4);
-  const ValuesByName weights = weights_of(whole);
-  const MicroBatch batch = micro_batch_of(whole);
-  run_tensor_ranks(whole, 4, [&](const ModelShape& part, Stream& stream, model::Collectives& page) {
-    Noting noting(page);
-    compute(part, held_of(weights, model::tensor_cut(whole, 4, part.part.rank)), batch, stream,
-            noting);
-    const int L = static_cast<int>(whole.num_layers);
-    std::map<std::string, int> calls;
-    for (const auto& [call, count] : noting.calls)
-      calls[std::get<1>(call)] += static_cast<int>(count);
-    const std::map<std::string, int> expected{
-        {"embedding", 1},      {"branch", 2 * L},       {"gradient of what a branch read", 2 * L},
-        {"largest logits", 1}, {"sums of the loss", 1}, {"gradient of the head's input", 1}};
-    EXPECT_EQ(calls, expected);
-  });
-}
-
-TEST(TensorParallel, EveryFormExchangesWhatIsListedBeforehand) {
-  std::vector<ModelForm> forms = cuttable_forms();
-  forms.push_back({"three chunks of logits", cuttable(tiny_model(false), 4)});
-  forms.back().shape.sequences = 15;  // 135 tokens, 64 at a time
-  forms.back().shape.logits_chunk_elements = 1;
-  for (const ModelForm& form : forms) {
-    for (const auto recompute :
-         {model::Recompute::kNone, model::Recompute::kSelective, model::Recompute::kFull}) {
-      ModelShape whole = form.shape;
-      whole.recompute = recompute;
-      const ValuesByName weights = weights_of(whole);
-      const MicroBatch batch = micro_batch_of(whole);
-      run_tensor_ranks(whole, 4, [&](const ModelShape& part, Stream& stream, auto& page) {
-        const ValuesByName own = held_of(weights, model::tensor_cut(whole, 4, part.part.rank));
-        for (const auto pass : {model::PassKind::kTraining, model::PassKind::kEvaluation}) {
-          Noting noting(page);
-          if (pass == model::PassKind::kTraining) {
-            compute(part, own, batch, stream, noting);
-          } else {
-            evaluate(part, own, batch, stream, noting);
-          }
-          decltype(noting.calls) expected;
-          for (const auto& [kind, what, dtype, numel, calls] :
-               model::exchanges(part, DeviceKind::kCpu, DType::kF32, pass)) {
-            expected[{kind, what, dtype, numel}] += calls;
-          }
-          EXPECT_EQ(noting.calls, expected) << form.name;
-        }
-      });
-    }
-  }
-}
-
-// By hand: 18 tokens of width 23 on 4 ranks, 414 elements of which an all-reduce takes 412 and the 2 that are
-// left over go as 4. A rank sends 2 * 3 quarters of both.
-TEST(TensorParallel, TrafficIsThatOfTheExchanges) {
-  const ModelShape part = model::tensor_part(cuttable(tiny_model(false), 1), 4, 0);
-  const auto traffic = engine::tensor_traffic(
-      part.part, model::exchanges(part, DeviceKind::kCpu, DType::kF32, model::PassKind::kTraining));
-  const auto sent = [&](const std::string& label) {
-    for (const sharding::Sent& line : traffic.sent()) {
-      if (line.label == label) return std::pair(line.calls, line.bytes);
-    }
-    return std::pair(std::int64_t{0}, std::int64_t{0});
-  };
-  EXPECT_EQ(sent("embedding"), std::pair(std::int64_t{2}, std::int64_t{6 * (103 + 1) * 4}));
-  EXPECT_EQ(sent("branch"), std::pair(std::int64_t{8}, std::int64_t{4 * 6 * (103 + 1) * 4}));
-  // Keys and values, 2 heads of width 6, of 18 tokens: 216 elements for each of two layers.
-  EXPECT_EQ(sent("gradients of keys and values"),
-            std::pair(std::int64_t{2}, std::int64_t{2 * 6 * 54 * 4}));
-  // 18 numbers from each rank to the 3 others.
-  EXPECT_EQ(sent("largest logits"), std::pair(std::int64_t{1}, std::int64_t{3 * 18 * 4}));
-}
-
-// B.4 #16.
-TEST(TensorParallel, ADegreeThatCantBeIsRefusedWithTheNearestOneThatCan) {
-  ModelShape shape = cuttable(tiny_model(false), 2);
-  const auto refusal = [&](int degree) -> std::string {
-    try {
-      model::tensor_part(shape, degree, 0);
-    } catch (const UsageError& error) {
-      return error.what();
-    }
-    return "none";
-  };
-  EXPECT_EQ(refusal(8), "none");
-  EXPECT_EQ(refusal(3),
-            "3 tensor ranks can't share a model of 8 query heads, 2 key/value heads, feed-forward "
-            "width 40 and 43 tokens: the number must divide heads and width, divide the key/value "
-            "heads or be a multiple of them, and leave each rank tokens. 2 would do.");
-  EXPECT_TRUE(refusal(16).ends_with("8 would do."));
-  shape.vocab_size = 10;  // rows of 2 each for 5 of 8 ranks
-  EXPECT_TRUE(refusal(8).ends_with("4 would do."));
-  shape.ffn_width = 42;
-  EXPECT_TRUE(refusal(4).ends_with("2 would do."));
-  shape.kv_heads = 8;
-  shape.query_heads = 8;
-  EXPECT_EQ(refusal(2), "none");
 }
 
 }  // namespace

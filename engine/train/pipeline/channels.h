@@ -13,12 +13,13 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "engine/train/pipeline_plan.h"
+#include "engine/train/pipeline/pipeline_plan.h"
 #include "sharding/comm/traffic.h"
 #include "sharding/mesh/rank.h"
 
@@ -71,6 +72,9 @@ class Channels {
   void begin();
   /// The compute stream waits until all messages have left.
   void finish();
+
+  /// Processor time of the streams' threads, in total.
+  std::chrono::nanoseconds cpu_time() const;
 
  private:
   struct End;

@@ -1,4 +1,4 @@
-#include "engine/huggingface/box.h"
+#include "engine/huggingface/strided_box.h"
 
 #include <algorithm>
 #include <span>
@@ -89,21 +89,21 @@ void clipped(std::int64_t to, std::int64_t from, Axes axes, std::int64_t begin, 
 
 }  // namespace
 
-std::int64_t Box::numel() const {
+std::int64_t StridedBox::numel() const {
   std::int64_t numel = 1;
   for (const Axis& axis : axes) numel *= axis.count;
   return numel;
 }
 
-Box Box::inverse() const {
-  Box inverse{from, to, axes};
+StridedBox StridedBox::inverse() const {
+  StridedBox inverse{from, to, axes};
   for (Axis& axis : inverse.axes) std::swap(axis.to_stride, axis.from_stride);
   std::stable_sort(inverse.axes.begin(), inverse.axes.end(),
                    [](const Axis& a, const Axis& b) { return a.to_stride > b.to_stride; });
   return inverse;
 }
 
-void for_each_run(const Box& box, std::int64_t begin, std::int64_t end, std::int64_t longest,
+void for_each_run(const StridedBox& box, std::int64_t begin, std::int64_t end, std::int64_t longest,
                   const Use& use) {
   CHECK(longest >= 1, "runs of {} elements", longest);
   if (begin < end && box.numel() > 0) clipped(box.to, box.from, box.axes, begin, end, longest, use);

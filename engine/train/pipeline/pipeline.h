@@ -1,6 +1,5 @@
 /// A rank's part of a step, action by action: the list that engine/schedule made, on the chunks that this
-/// rank has. A world without a pipeline has the simplest list: forward and backward of one micro-batch after
-/// the other.
+/// rank has. Without a pipeline: forward and backward of one micro-batch after the other, of the whole model.
 ///
 /// Units are gathered and reduced one by one under an action, as they are without a pipeline
 /// (sharding/zero), which hides more than gathering and reducing whole chunks between actions would. So the
@@ -10,14 +9,15 @@
 /// following ones.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
 #include <vector>
 
 #include "engine/model/pass.h"
-#include "engine/train/channels.h"
-#include "engine/train/slot_book.h"
+#include "engine/train/pipeline/channels.h"
+#include "engine/train/pipeline/slot_book.h"
 
 namespace sherd::engine {
 
@@ -48,8 +48,13 @@ class Pipeline {
   /// What the rank with the head computed last, [count] of the compute type, on every rank of the pipeline.
   Tensor from_head(const Tensor& of_head, std::int64_t count);
 
+  /// Processor time of the channels' threads, in total.
+  std::chrono::nanoseconds message_cpu_time() const { return channels_->cpu_time(); }
+
  private:
   using Action = schedule::Action;
+  void train_whole(const std::function<model::Pass(int)>& pass_of);
+  void train_part(const std::function<model::Pass(int)>& pass_of);
   void run(const Action& action, Phase phase);
   void forward(const Action& action, Phase phase);
   void backward(const Action& action);

@@ -1,4 +1,4 @@
-#include "engine/train/channels.h"
+#include "engine/train/pipeline/channels.h"
 
 #include <fmt/format.h>
 
@@ -181,6 +181,12 @@ void Channels::finish() {
   for (const auto& [key, end] : ends_) {
     if (end->what.sends) rank_->compute().wait(*end->free[0]);
   }
+}
+
+std::chrono::nanoseconds Channels::cpu_time() const {
+  std::chrono::nanoseconds time{0};
+  for (const auto& [key, end] : ends_) time += end->stream->cpu_time();
+  return time;
 }
 
 }  // namespace sherd::engine

@@ -6,7 +6,7 @@
 /// rank needs as many as are in use at a time, whatever its chunks' sizes. They are handed out in
 /// the order of the rank's actions, the lowest first: the plan counts what the run will take.
 ///
-///   chunk's last output   goes to   an outbox (engine/train/channels.h), where the next chunk is another
+///   chunk's last output   goes to   an outbox (engine/train/pipeline/channels.h), where the next chunk is another
 ///                                    rank's; the slot before the next chunk's first block, where it is this
 ///                                    rank's; a slot of its own behind the last block of the model
 #pragma once
@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "engine/model/part.h"
-#include "engine/train/pipeline_plan.h"
+#include "engine/train/pipeline/pipeline_plan.h"
 
 namespace sherd::engine {
 

@@ -2,6 +2,7 @@
 #include <numbers>
 
 #include "kernels/cpu/pointwise.h"
+#include "kernels/pointwise.h"
 
 namespace sherd::kernels::cpu {
 namespace {
@@ -30,6 +31,16 @@ void fill_normal(ThreadTeam& team, Tensor out, const RandomAddress& address,
         y[first + done + i] = static_cast<float>(mean + static_cast<double>(stddev) * z);
       }
     }
+  });
+}
+
+void fill_uniform(ThreadTeam& team, Tensor out, const RandomAddress& address,
+                  std::int64_t first_element, float bound) {
+  auto* y = out.as<float>();
+  parallel_blocks(team, out.numel, [&](std::int64_t first, int count) {
+    WordScratch scratch;
+    const std::uint32_t* word = random_words(address, first_element + first, count, scratch);
+    for (int i = 0; i < count; ++i) y[first + i] = uniform_number(word[i], bound);
   });
 }
 

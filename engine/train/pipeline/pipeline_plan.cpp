@@ -1,4 +1,4 @@
-#include "engine/train/pipeline_plan.h"
+#include "engine/train/pipeline/pipeline_plan.h"
 #include "engine/schedule/generate.h"
 
 #include <algorithm>

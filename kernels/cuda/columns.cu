@@ -1,7 +1,7 @@
-#include "kernels/cuda/adapter.h"
+#include "kernels/cuda/columns.h"
 
 #include "kernels/cuda/launch.cuh"
-#include "kernels/device_common/adapter.h"
+#include "kernels/device_common/columns.h"
 
 namespace sherd::kernels::cuda {
 
@@ -19,12 +19,6 @@ void take_columns(Stream& stream, const Columns& columns, const ConstTensor& y, 
     launch_flat<1>(stream, "take_columns", z.numel, false,
                    device_common::TakeColumns<T>{columns, y.as<T>(), scale, z.as<T>()});
   });
-}
-
-void fill_uniform(Stream& stream, const Tensor& out, const RandomAddress& address,
-                  std::int64_t first_element, float bound) {
-  launch_flat<1>(stream, "fill_uniform", out.numel, false,
-                 device_common::FillUniform{address, first_element, bound, out.as<float>()});
 }
 
 }  // namespace sherd::kernels::cuda

@@ -1,4 +1,4 @@
-#include "engine/train/pipeline.h"
+#include "engine/train/pipeline/pipeline.h"
 
 #include <fmt/format.h>
 
@@ -111,6 +111,25 @@ Pipeline::Pipeline(const TrainingOptions& options, RankPipeline pipeline, Sharde
 Pipeline::~Pipeline() = default;
 
 void Pipeline::train(const std::function<model::Pass(int)>& pass_of) {
+  pipeline_.whole() ? train_whole(pass_of) : train_part(pass_of);
+  model_.gradients().finish();
+}
+
+// All blocks have a place of their own, and nothing is sent.
+void Pipeline::train_whole(const std::function<model::Pass(int)>& pass_of) {
+  const Chunk& chunk = pipeline_.chunks.front();
+  for (int micro_batch = 0; micro_batch < options_.num_micro_steps; ++micro_batch) {
+    const model::Pass pass = pass_of(micro_batch);
+    model_.rank().memory->enter(kForward);
+    model_.forward(chunk, pass);
+    model_.rank().memory->enter(kLoss);
+    model_.gradients().begin_micro_step(micro_batch);
+    model_.backward(chunk, pass);
+    model_.add_losses(options_.model.tokens(), micro_batch == 0);
+  }
+}
+
+void Pipeline::train_part(const std::function<model::Pass(int)>& pass_of) {
   book_ = std::make_unique<SlotBook>(pipeline_, one_set_for_all(options_.model), true);
   next_pass_ = pass_of;
   passes_.clear();
@@ -118,21 +137,19 @@ void Pipeline::train(const std::function<model::Pass(int)>& pass_of) {
   model_.rank().memory->enter(kForward);
   channels_->begin();
   has_lost_ = false;
-  for (int i = 0; pipeline_.whole() && i < options_.num_micro_steps; ++i) {
-    run({ActionKind::kForward, 0, i}, kForward);
-    run({ActionKind::kBackward, 0, i}, kForward);
-  }
-  static const std::vector<Action> kNone;
-  const std::vector<Action>& actions = pipeline_.whole() ? kNone : pipeline_.actions();
+  const std::vector<Action>& actions = pipeline_.actions();
   for (std::size_t at = 0; at < actions.size(); ++at) {
     post_ahead(actions, at);
     run(actions[at], kForward);
   }
   channels_->finish();
-  model_.gradients().finish();
 }
 
 void Pipeline::forward(const model::Pass& pass, Phase phase) {
+  if (pipeline_.whole()) {
+    model_.rank().memory->enter(phase);
+    return model_.forward(pipeline_.chunks.front(), pass);
+  }
   book_ = std::make_unique<SlotBook>(pipeline_, one_set_for_all(options_.model), false);
   passes_ = {{0, pass}};
   model_.rank().memory->enter(phase);
@@ -154,6 +171,7 @@ void Pipeline::post_ahead(const std::vector<Action>& actions, std::size_t at) {
 }
 
 void Pipeline::run(const Action& action, Phase phase) {
+  TraceSpan span(model_.rank().compute(), schedule::text_of(action));
   switch (action.kind) {
     case ActionKind::kForward:
       return forward(action, phase);
@@ -220,10 +238,8 @@ void Pipeline::forward(const Action& action, Phase phase) {
   const Chunk& chunk = pipeline_.chunk(action.chunk);
   const SlotBook::Place& place = book_->begin(action);
   const model::Pass& pass = pass_of(action.micro_batch);
-  if (!pipeline_.whole()) {
-    stand(chunk, place);
-    standing_ = {action.chunk, action.micro_batch};
-  }
+  stand(chunk, place);
+  standing_ = {action.chunk, action.micro_batch};
   model::Transformer& transformer = model_.transformer();
   if (pipeline_.receives(chunk)) {
     const int boundary = chunk.number - 1;
@@ -249,8 +265,7 @@ void Pipeline::backward(const Action& action) {
   model_.rank().memory->enter(chunk.head || !has_lost_ ? kLoss : kBackward);
   has_lost_ = true;
   const bool input_alone = action.kind == ActionKind::kInputGradient;
-  if (!pipeline_.whole() &&
-      (input_alone || standing_ != std::pair(action.chunk, action.micro_batch))) {
+  if (input_alone || standing_ != std::pair(action.chunk, action.micro_batch)) {
     stand(chunk, place);
     standing_ = {action.chunk, action.micro_batch};
   }

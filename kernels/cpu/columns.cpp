@@ -1,9 +1,9 @@
-#include "kernels/cpu/adapter.h"
+#include "kernels/cpu/columns.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/cpu/blocks.h"
-#include "kernels/cpu/random.h"
 #include "kernels/dispatch_float.h"
 
 namespace sherd::kernels::cpu {
@@ -48,13 +48,20 @@ void take_columns(ThreadTeam& team, const Columns& columns, ConstTensor y, float
   });
 }
 
-void fill_uniform(ThreadTeam& team, Tensor out, const RandomAddress& address,
-                  std::int64_t first_element, float bound) {
-  auto* y = out.as<float>();
-  parallel_blocks(team, out.numel, [&](std::int64_t first, int count) {
-    WordScratch scratch;
-    const std::uint32_t* word = random_words(address, first_element + first, count, scratch);
-    for (int i = 0; i < count; ++i) y[first + i] = uniform_number(word[i], bound);
+void store_columns(ThreadTeam& team, const Columns& columns, ConstTensor values, Tensor y) {
+  dispatch_float(y.dtype, [&]<class T>(T) {
+    parallel_rows(team, columns.rows, columns.count, [&](std::int64_t t) {
+      narrow(values.as<float>() + t * columns.count, y.as<T>() + t * columns.width + columns.first,
+             columns.count);
+    });
+  });
+}
+
+void clear_columns(ThreadTeam& team, const Columns& columns, Tensor y) {
+  dispatch_float(y.dtype, [&]<class T>(T) {
+    parallel_rows(team, columns.rows, columns.count, [&](std::int64_t t) {
+      std::fill_n(y.as<T>() + t * columns.width + columns.first, columns.count, T{});
+    });
   });
 }
 

@@ -1,5 +1,5 @@
 // Boxes: every element once, whatever range is asked for.
-#include "engine/huggingface/box.h"
+#include "engine/huggingface/strided_box.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@ namespace {
 using Pairs = std::map<std::int64_t, std::int64_t>;  // to -> from
 
 // By the definition: all indices of the axes, one after the other.
-Pairs all_elements(const Box& box) {
+Pairs all_elements(const StridedBox& box) {
   Pairs pairs;
   for (std::int64_t number = 0; number < box.numel(); ++number) {
     std::int64_t rest = number, to = box.to, from = box.from;
@@ -27,7 +27,8 @@ Pairs all_elements(const Box& box) {
   return pairs;
 }
 
-Pairs elements_of_runs(const Box& box, std::int64_t begin, std::int64_t end, std::int64_t longest) {
+Pairs elements_of_runs(const StridedBox& box, std::int64_t begin, std::int64_t end,
+                       std::int64_t longest) {
   Pairs pairs;
   for_each_run(box, begin, end, longest, [&](const huggingface::Run& run) {
     EXPECT_GE(run.count, 1);
@@ -39,7 +40,7 @@ Pairs elements_of_runs(const Box& box, std::int64_t begin, std::int64_t end, std
   return pairs;
 }
 
-const std::vector<Box> kBoxes = {
+const std::vector<StridedBox> kBoxes = {
     {5, 2, {{17, 1, 1}}},                         // rows, one after the other
     {0, 0, {{6, 7, 1}, {7, 1, 6}}},               // a transposed matrix
     {10, 3, {{6, 7, 2}, {1, 1, 1}, {5, 1, 12}}},  // with gaps
@@ -49,8 +50,8 @@ const std::vector<Box> kBoxes = {
     {0, 0, {{0, 4, 1}, {4, 1, 1}}},
 };
 
-TEST(Box, GivesEveryElementOfARangeOnceAndNoOther) {
-  for (const Box& box : kBoxes) {
+TEST(StridedBox, GivesEveryElementOfARangeOnceAndNoOther) {
+  for (const StridedBox& box : kBoxes) {
     const Pairs all = all_elements(box);
     for (std::int64_t begin = 0; begin < 70; ++begin) {
       for (std::int64_t end = begin; end < 70; ++end) {
@@ -65,16 +66,16 @@ TEST(Box, GivesEveryElementOfARangeOnceAndNoOther) {
   }
 }
 
-TEST(Box, TurnedOverTwiceIsItself) {
-  for (const Box& box : kBoxes) {
+TEST(StridedBox, TurnedOverTwiceIsItself) {
+  for (const StridedBox& box : kBoxes) {
     Pairs turned;
     for (const auto& [to, from] : all_elements(box)) turned.emplace(from, to);
     EXPECT_EQ(elements_of_runs(box.inverse(), 0, 1000, 1000), turned);
   }
 }
 
-TEST(Box, ReadsATransposedMatrixInAsManyRunsAsItHasRows) {
-  const Box box{0, 0, {{60, 70, 1}, {70, 1, 60}}};
+TEST(StridedBox, ReadsATransposedMatrixInAsManyRunsAsItHasRows) {
+  const StridedBox box{0, 0, {{60, 70, 1}, {70, 1, 60}}};
   int runs = 0;
   for_each_run(box, 0, 4200, 1000, [&](const huggingface::Run& run) {
     EXPECT_EQ(run.count, 60);

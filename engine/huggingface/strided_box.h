@@ -20,13 +20,13 @@ struct Axis {
 
 /// Axes from the outermost to the innermost of `to`: to_stride falls, and the elements of an index
 /// stand before those of the next. One axis has from_stride 1.
-struct Box {
+struct StridedBox {
   std::int64_t to = 0, from = 0;
   std::vector<Axis> axes;
 
   std::int64_t numel() const;
   /// The same block with the tensors' parts exchanged.
-  Box inverse() const;
+  StridedBox inverse() const;
 };
 
 /// Elements of a box that are neighbours in `from`.
@@ -39,13 +39,13 @@ struct Run {
 
 /// Calls `use` for runs that together are the box's elements with `to` in [begin, end), each once, in
 /// as few runs as their order allows; none is longer than `longest`.
-void for_each_run(const Box& box, std::int64_t begin, std::int64_t end, std::int64_t longest,
+void for_each_run(const StridedBox& box, std::int64_t begin, std::int64_t end, std::int64_t longest,
                   const std::function<void(const Run&)>& use);
 
 /// A tensor that some elements come from.
 struct Source {
   int tensor = 0;  ///< the caller's number of it
-  Box box;
+  StridedBox box;
 };
 /// Fetches neighbours: elements [from, from + count) of a source's tensor.
 using ReadElements =

@@ -1,9 +1,9 @@
-/// Elements of kernels/adapter.h, one at a time.
+/// Elements of kernels/columns.h, one at a time.
 #pragma once
 
 #include <cmath>
 
-#include "kernels/adapter.h"
+#include "kernels/columns.h"
 #include "kernels/device_common/number.h"
 
 namespace sherd::kernels::device_common {
@@ -18,7 +18,7 @@ struct AddToColumns {
   template <int N>
   SHERD_HOST_DEVICE void apply(std::int64_t first) const {
     for (std::int64_t i = first; i < first + N; ++i) {
-      T& sum = y[i / columns.count * columns.width + columns.first + i % columns.count];
+      T& sum = y[columns.in_matrix(i)];
       sum = narrow<T>(fmaf(scale, widen(z[i]), widen(sum)));
     }
   }
@@ -34,23 +34,7 @@ struct TakeColumns {
   template <int N>
   SHERD_HOST_DEVICE void apply(std::int64_t first) const {
     for (std::int64_t i = first; i < first + N; ++i) {
-      z[i] = narrow<T>(
-          scale * widen(y[i / columns.count * columns.width + columns.first + i % columns.count]));
-    }
-  }
-};
-
-struct FillUniform {
-  RandomAddress address;
-  std::int64_t first_element;
-  float bound;
-  float* out;
-
-  template <int N>
-  SHERD_HOST_DEVICE void apply(std::int64_t first) const {
-    for (std::int64_t i = first; i < first + N; ++i) {
-      const auto element = static_cast<std::uint64_t>(first_element + i);
-      out[i] = uniform_number(random_word(address, element), bound);
+      z[i] = narrow<T>(scale * widen(y[columns.in_matrix(i)]));
     }
   }
 };

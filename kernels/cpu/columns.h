@@ -1,14 +1,14 @@
-/// CPU form of kernels/adapter.h; the equations and rules are there.
+/// CPU form of kernels/columns.h; the equations and rules are there.
 #pragma once
 
 #include "core/thread_team.h"
-#include "kernels/adapter.h"
+#include "kernels/columns.h"
 
 namespace sherd::kernels::cpu {
 
 void add_to_columns(ThreadTeam& team, const Columns& columns, ConstTensor z, float scale, Tensor y);
 void take_columns(ThreadTeam& team, const Columns& columns, ConstTensor y, float scale, Tensor z);
-void fill_uniform(ThreadTeam& team, Tensor out, const RandomAddress& address,
-                  std::int64_t first_element, float bound);
+void store_columns(ThreadTeam& team, const Columns& columns, ConstTensor values, Tensor y);
+void clear_columns(ThreadTeam& team, const Columns& columns, Tensor y);
 
 }  // namespace sherd::kernels::cpu
