@@ -4,8 +4,11 @@
 #include <cstdint>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "core/box.h"
 
 namespace sherd {
 
@@ -15,9 +18,30 @@ struct InitialValue {
   float stddev = 0.0f;
 };
 
+enum class Cut { kNone, kRows, kColumns };
+
+/// A box of a parameter on one rank.
+struct HeldBox {
+  Box box;
+  /// Of the ranks that hold copies, the one that counts it in norms and writes it to checkpoints.
+  bool counts = true;
+};
+
+/// One rank's part of a parameter that is cut over ranks (engine/model/tensor_cut.h).
+struct ParameterCut {
+  std::string name;
+  Cut cut = Cut::kNone;
+  std::vector<std::int64_t> shape;          ///< of the whole
+  std::vector<std::int64_t> matrix_rows{};  ///< of the whole, as in ParameterSpec
+  std::vector<HeldBox> held{};              ///< in the order in which the rank's parameter has them
+
+  std::int64_t columns() const { return shape.size() > 1 ? shape[1] : 1; }
+  std::vector<Box> boxes() const;
+};
+
 struct ParameterSpec {
   std::string name;
-  std::vector<std::int64_t> shape;  ///< row-major
+  std::vector<std::int64_t> shape;  ///< row-major; of what a rank has, where it is cut
   InitialValue initial;
   /// Position in the model's parameter table: the random address of its initial values, so that
   /// they depend neither on units nor on ranks.
@@ -25,6 +49,18 @@ struct ParameterSpec {
   /// Rows of the matrices that are stacked in this one (query, key and value, say); empty: it is
   /// one. What works on matrices as such (Muon) takes them apart.
   std::vector<std::int64_t> matrix_rows{};
+  /// Where ranks have parts of it; without, this is the whole.
+  std::optional<ParameterCut> cut{};
+
+  /// The box in which element `element` of this rank's part lies, of whole parameters the only one.
+  struct Place {
+    Box box;
+    bool counts = true;
+    std::int64_t first = 0;  ///< element of the part with which the box begins
+  };
+  Place place_of(std::int64_t element) const;
+  /// Which element of the whole it is, row-major.
+  std::int64_t element_of_whole(std::int64_t element) const;
 
   std::int64_t numel() const {
     return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());

@@ -25,10 +25,13 @@ struct UpdateSegment {
   float weight_decay = 0.0f;
   std::uint32_t parameter = 0;     ///< index in the model's table
   std::int64_t first_element = 0;  ///< of the segment, in its parameter
+  /// From an element's number in its parameter to the one by which random bits are drawn: its number in
+  /// the whole tensor, where the parameter is a part of one.
+  std::int64_t random_shift = 0;
 };
 
 /// How a bf16 moment is rounded: to nearest, or up or down in proportion by 16 random bits
-/// addressed by (address, site 4 * parameter + kind, element of the parameter); `kind` tells
+/// addressed by (address, site 4 * parameter + kind, element of the parameter + random_shift); `kind` tells
 /// moments apart.
 struct MomentRounding {
   bool stochastic = false;

@@ -8,19 +8,20 @@
 namespace sherd::optim {
 namespace {
 
-Tensor part_of_unit(const Tensor& sums, std::size_t unit) {
-  return sums.part(static_cast<std::int64_t>(unit) * ExactSum::kNumbers, ExactSum::kNumbers);
+Tensor sum_number(const Tensor& sums, std::int64_t number) {
+  return sums.part(number * ExactSum::kNumbers, ExactSum::kNumbers);
 }
 
 }  // namespace
 
 NormBuffers gradient_norm_buffers(const std::vector<sharding::UnitPlan>& units) {
-  std::int64_t largest = 0;
+  std::int64_t largest = 0, num_ranges = 0;
   for (const sharding::UnitPlan& unit : units) {
     largest = std::max(largest, unit.layout.slice_numel());
+    num_ranges += std::max<std::int64_t>(1, std::ssize(sharding::counted_ranges(unit)));
   }
-  return {{"gradient_norm.sums", Category::kWorkspace, DType::kF64,
-           ExactSum::kNumbers * static_cast<std::int64_t>(units.size()), kUpdate, true},
+  return {{"gradient_norm.sums", Category::kWorkspace, DType::kF64, ExactSum::kNumbers * num_ranges,
+           kUpdate, true},
           {"gradient_norm.workspace", Category::kWorkspace, DType::kF64,
            kernels::sum_of_squares_workspace_bytes(largest) / 8, kUpdate}};
 }
@@ -35,18 +36,20 @@ GradientNorm::GradientNorm(const sharding::Rank& rank,
 
 ExactSum GradientNorm::local_sum_of_squares() {
   Stream& stream = rank_->compute();
-  for (std::size_t i = 0; i < units_->size(); ++i) {
-    const sharding::UnitState& unit = (*units_)[i];
-    if (!unit.trains()) continue;
-    kernels::sum_of_squares(stream, unit.gradient(unit.own_slice()),
-                            part_of_unit(sums_.device(), i), workspace_.tensor());
+  std::int64_t num_sums = 0;
+  for (const sharding::UnitState& unit : *units_) {
+    if (!unit.trains() || !unit.contributes_slice()) continue;
+    const Tensor gradient = unit.gradient(unit.own_slice());
+    for (const auto& [first, count] : unit.counted_ranges()) {
+      kernels::sum_of_squares(stream, gradient.part(first, count),
+                              sum_number(sums_.device(), num_sums++), workspace_.tensor());
+    }
   }
-  sums_.to_host(stream);
+  if (num_sums > 0) sums_.to_host(stream, 0, num_sums * ExactSum::kNumbers);
   stream.synchronize();
   ExactSum sum;
-  for (std::size_t i = 0; i < units_->size(); ++i) {
-    if (!(*units_)[i].trains() || !(*units_)[i].contributes_slice()) continue;
-    sum.add(std::span(part_of_unit(sums_.host(), i).as<double>(), ExactSum::kNumbers));
+  for (std::int64_t i = 0; i < num_sums; ++i) {
+    sum.add(std::span(sum_number(sums_.host(), i).as<double>(), ExactSum::kNumbers));
   }
   return sum;
 }

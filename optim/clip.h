@@ -3,7 +3,8 @@
 ///   norm  = sqrt(sum over all ranks' slices of g^2)           (an exact sum, core/exact_sum.h)
 ///   scale = norm > max_norm ? max_norm / norm : 1          (max_norm 0: always 1)
 ///
-/// Each rank adds the squares of its own slices, and of ranks that hold copies of a slice one counts. The
+/// Each rank adds the squares of its own slices, and of ranks that hold copies, of a slice or of a part of a
+/// parameter, one counts. The
 /// sum is exact, so how the world is cut into slices changes no bit of it; a GPU adds its own slices in
 /// f64 first. Padding is zero and adds nothing.
 #pragma once
@@ -16,7 +17,7 @@
 
 namespace sherd::optim {
 
-/// An exact sum per unit, and the workspace of the largest slice.
+/// An exact sum for each range of a unit that counts, and the workspace of the largest slice.
 struct NormBuffers {
   BufferSpec sums, workspace;
 };
@@ -33,7 +34,7 @@ class GradientNorm {
  private:
   const sharding::Rank* rank_;
   const std::vector<sharding::UnitState>* units_;
-  sharding::MirroredBuffer sums_;  // ExactSum::kNumbers f64 per unit
+  sharding::MirroredBuffer sums_;  // ExactSum::kNumbers f64 per range
   Buffer workspace_;
 };
 

@@ -20,7 +20,7 @@ class Elementwise final : public Optimizer {
   Elementwise(const OptimizerOptions& options, const sharding::Rank& rank,
               const std::vector<sharding::UnitState>& units)
       : options_(options),
-        slices_(updated_slices(units, options.decay)),
+        slices_(updated_slices(units, options)),
         kinds_(kinds_of(options)),
         first_(units.size()),
         second_(units.size()) {

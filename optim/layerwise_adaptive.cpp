@@ -15,7 +15,9 @@ class TrustRatios final : public LayerwiseAdaptive {
  public:
   TrustRatios(const OptimizerOptions& options, const sharding::Rank& rank,
               const std::vector<sharding::UnitState>& units)
-      : options_(options), slices_(updated_slices(units, options.decay)), norms_(rank, units) {
+      : options_(options),
+        slices_(updated_slices(units, options)),
+        norms_(rank, units, options.moment_type) {
     first_ = acquire_moments(rank, units, kinds_of(options)[0], options.moment_type);
     second_.resize(units.size());
     if (lamb()) second_ = acquire_moments(rank, units, kinds_of(options)[1], options.moment_type);
@@ -137,7 +139,7 @@ OptimizerDescriptor layerwise_adaptive_descriptor(OptimizerType type) {
                              const ParameterSpec&) { return kinds_of(options); },
           .buffers =
               [](const OptimizerOptions& options, const sharding::ShardingPlan& plan, int) {
-                const TensorNormBuffers norms = tensor_norm_buffers(plan);
+                const TensorNormBuffers norms = tensor_norm_buffers(plan, options.moment_type);
                 std::vector<BufferSpec> buffers = {norms.sums, norms.exchange};
                 for (BufferSpec& moments :
                      moment_buffers(plan, kinds_of(options), options.moment_type)) {

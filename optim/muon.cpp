@@ -6,21 +6,24 @@
 #include <optional>
 
 #include "kernels/orthogonalise.h"
+#include "optim/matrix_parts.h"
 #include "sharding/comm/communicator.h"
 
 namespace sherd::optim {
 
 namespace {
 
-/// One logical matrix of a unit's flat buffer.
+/// One logical matrix of a unit's flat buffer, or this rank's part of it.
 struct OwnedMatrix {
   std::int64_t offset = 0;  ///< in the flat buffer
-  std::int64_t rows = 0, columns = 0;
-  int owner = 0;
+  MatrixPart part;
+  int owner = 0;  ///< among the owners of slices
+  int tensor_owner = 0;
 
-  std::int64_t numel() const { return rows * columns; }
+  std::int64_t numel() const { return part.numel(); }
   double cost() const {
-    return static_cast<double>(numel()) * static_cast<double>(std::min(rows, columns));
+    return static_cast<double>(part.whole_numel()) *
+           static_cast<double>(std::min(part.whole_rows, part.whole_columns));
   }
 };
 
@@ -29,19 +32,18 @@ std::vector<OwnedMatrix> matrices_of(const sharding::UnitPlan& unit) {
   for (std::size_t i = 0; i < unit.spec.parameters.size(); ++i) {
     const ParameterSpec& parameter = unit.spec.parameters[i];
     if (!is_muons(unit.spec, parameter)) continue;
-    std::vector<std::int64_t> all_rows = parameter.matrix_rows;
-    if (all_rows.empty()) all_rows = {parameter.shape[0]};
     std::int64_t offset = unit.layout.offset(static_cast<int>(i));
-    for (const std::int64_t rows : all_rows) {
-      matrices.push_back({offset, rows, parameter.shape[1], 0});
-      offset += rows * parameter.shape[1];
+    for (const MatrixPart& part : matrix_parts(parameter)) {
+      matrices.push_back({offset, part});
+      offset += part.numel();
     }
   }
   return matrices;
 }
 
 // Within a unit, since units are updated one after another. The same on every rank.
-void choose_owners(std::vector<OwnedMatrix>& matrices, int group_size) {
+void choose_owners(std::vector<OwnedMatrix>& matrices, int num_slices, int tensor_degree) {
+  const int group_size = num_slices * tensor_degree;
   std::vector<std::size_t> order(matrices.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
@@ -53,7 +55,9 @@ void choose_owners(std::vector<OwnedMatrix>& matrices, int group_size) {
   for (const std::size_t index : order) {
     const auto least = std::min_element(load.begin(), load.end());
     *least += matrices[index].cost();
-    matrices[index].owner = static_cast<int>(least - load.begin());
+    const auto owner = static_cast<int>(least - load.begin());
+    matrices[index].owner = owner / tensor_degree;
+    matrices[index].tensor_owner = owner % tensor_degree;
   }
 }
 
@@ -101,6 +105,7 @@ std::vector<std::int64_t> second_moment_numels(const sharding::UnitPlan& unit) {
 struct MuonBuffers {
   std::vector<std::optional<BufferSpec>> momentum, exp_avg_sq;  // by unit
   std::optional<BufferSpec> update, workspace;
+  std::vector<MatrixPart> matrices;  // of all units
 };
 
 MuonBuffers buffers_of(const OptimizerOptions& options, const sharding::ShardingPlan& plan,
@@ -120,8 +125,9 @@ MuonBuffers buffers_of(const OptimizerOptions& options, const sharding::Sharding
     }
     for (const OwnedMatrix& matrix : matrices_of(unit)) {
       largest_unit = std::max(largest_unit, unit.layout.numel());
-      workspace =
-          std::max(workspace, kernels::orthogonalise_workspace_numel(matrix.rows, matrix.columns));
+      workspace = std::max(workspace, kernels::orthogonalise_workspace_numel(
+                                          matrix.part.whole_rows, matrix.part.whole_columns));
+      buffers.matrices.push_back(matrix.part);
     }
   }
   if (largest_unit > 0) {
@@ -151,7 +157,8 @@ class Muon final : public Optimizer {
         done_(rank.make_event()) {
     const MuonBuffers buffers =
         buffers_of(options, {rank.mesh, sharding::plans_of(units)}, rank.rank);
-    auto slices = updated_slices(units, options.decay);
+    auto slices = updated_slices(units, options);
+    parts_.emplace(rank, buffers.matrices);
     for (std::size_t unit = 0; unit < units.size(); ++unit) {
       moments_.emplace_back();
       exp_avg_sq_.emplace_back();
@@ -160,7 +167,7 @@ class Muon final : public Optimizer {
         exp_avg_sq_.back() = rank.memory->acquire(*buffers.exp_avg_sq[unit]);
       }
       matrices_.push_back(matrices_of(units[unit].plan()));
-      choose_owners(matrices_.back(), units[unit].layout().num_slices());
+      choose_owners(matrices_.back(), units[unit].layout().num_slices(), parts_->degree());
       communicators_.push_back(
           &rank.groups->get(units[unit].placement().slices, sharding::Purpose::kReduce));
       slices_.emplace_back();
@@ -203,23 +210,28 @@ class Muon final : public Optimizer {
     MuonSlice result{slice, {}, slice, {}, {}};
     result.matrices.segments.clear();
     result.rest.segments.clear();
-    const std::vector<ParameterSpec>& parameters = unit.spec().parameters;
     for (const kernels::UpdateSegment& segment : slice.segments) {
-      const ParameterSpec& parameter =
-          *std::ranges::lower_bound(parameters, segment.parameter, {}, &ParameterSpec::index);
+      const ParameterSpec& parameter = parameter_at(unit.spec(), segment.parameter);
       if (is_muons(unit.spec(), parameter)) {
         result.matrices.segments.push_back(segment);
         result.ratios.push_back(ratio_of(parameter, segment.first_element));
       } else {
-        result.rest.segments.push_back(segment);
         result.rest_alone.push_back(segment);
         result.rest_alone.back().first = 0;
-        // Only a piece's last segment is not a multiple of 64.
+        // Segments of a piece follow one another; only the piece is padded.
+        if (!result.rest.segments.empty() && !goes_on(result.rest.segments.back(), segment)) {
+          rest_position = padded(rest_position);
+        }
+        result.rest.segments.push_back(segment);
         result.rest_positions.push_back(rest_position);
-        rest_position += padded(segment.count);
+        rest_position += segment.count;
       }
     }
+    rest_position = padded(rest_position);
     return result;
+  }
+  static bool goes_on(const kernels::UpdateSegment& one, const kernels::UpdateSegment& next) {
+    return one.parameter == next.parameter && one.first + one.count == next.first;
   }
 
   Tensor second_moment(std::size_t unit, const MuonSlice& slice, std::size_t segment) const {
@@ -228,16 +240,15 @@ class Muon final : public Optimizer {
   }
 
   static float ratio_of(const ParameterSpec& parameter, std::int64_t element) {
-    const std::int64_t columns = parameter.shape[1];
-    std::int64_t rows = parameter.shape[0];
+    MatrixPart matrix;
     std::int64_t end = 0;
-    for (const std::int64_t stacked : parameter.matrix_rows) {
-      rows = stacked;
-      end += stacked * columns;
+    for (const MatrixPart& part : matrix_parts(parameter)) {
+      matrix = part;
+      end += part.numel();
       if (element < end) break;
     }
-    return static_cast<float>(
-        std::sqrt(std::max(1.0, static_cast<double>(rows) / static_cast<double>(columns))));
+    return static_cast<float>(std::sqrt(std::max(
+        1.0, static_cast<double>(matrix.whole_rows) / static_cast<double>(matrix.whole_columns))));
   }
 
   kernels::MuonUpdate muon_args(int unit, const MuonSlice& slice, const UpdateStep& step) const {
@@ -259,11 +270,7 @@ class Muon final : public Optimizer {
         communicators_[unit]->all_gather(reduce, state.name(), full);
       });
     }
-    for (const OwnedMatrix& matrix : matrices_[unit]) {
-      if (matrix.owner != state.own_slice()) continue;
-      kernels::orthogonalise(stream, full.part(matrix.offset, matrix.numel()), matrix.rows,
-                             matrix.columns, workspace_.tensor());
-    }
+    orthogonalise(stream, state, matrices_[unit], full);
     if (state.layout().num_slices() > 1) {
       exchange(stream, [&](Stream& reduce) {
         for (const OwnedMatrix& matrix : matrices_[unit]) {
@@ -274,6 +281,48 @@ class Muon final : public Optimizer {
     }
     for (const MuonSlice& slice : slices_[unit]) {
       kernels::muon_apply(stream, muon_args(unit, slice, step), slice.ratios);
+    }
+  }
+
+  // This rank's matrices, or those of its tensor ranks: these form one for each of them, compute side by
+  // side, and hand back.
+  void orthogonalise(Stream& stream, const sharding::UnitState& state,
+                     const std::vector<OwnedMatrix>& matrices, const Tensor& full) {
+    const int degree = parts_->degree();
+    std::vector<std::vector<const OwnedMatrix*>> of_rank(static_cast<std::size_t>(degree));
+    for (const OwnedMatrix& matrix : matrices) {
+      if (matrix.owner != state.own_slice()) continue;
+      of_rank[static_cast<std::size_t>(matrix.tensor_owner)].push_back(&matrix);
+    }
+    const auto compute = [&](const MatrixPart& part, const Tensor& whole) {
+      kernels::orthogonalise(stream, whole, part.whole_rows, part.whole_columns,
+                             workspace_.tensor());
+    };
+    const auto part_of = [&](const OwnedMatrix& matrix) {
+      return full.part(matrix.offset, matrix.numel());
+    };
+    if (degree == 1) {
+      for (const OwnedMatrix* matrix : of_rank[0]) compute(matrix->part, part_of(*matrix));
+      return;
+    }
+    const std::size_t rounds =
+        std::ranges::max(of_rank, {}, [](const auto& own) { return own.size(); }).size();
+    for (std::size_t round = 0; round < rounds; ++round) {
+      const auto each = [&](const auto& use) {
+        for (int rank = 0; rank < degree; ++rank) {
+          const auto& own = of_rank[static_cast<std::size_t>(rank)];
+          if (round < own.size()) use(*own[round], rank);
+        }
+      };
+      each([&](const OwnedMatrix& matrix, int owner) {
+        parts_->form(state.name(), matrix.part, part_of(matrix), owner);
+      });
+      each([&](const OwnedMatrix& matrix, int owner) {
+        if (owner == parts_->tensor_rank()) compute(matrix.part, parts_->whole(matrix.part));
+      });
+      each([&](const OwnedMatrix& matrix, int owner) {
+        parts_->hand_back(state.name(), matrix.part, part_of(matrix), owner);
+      });
     }
   }
 
@@ -320,6 +369,7 @@ class Muon final : public Optimizer {
   std::vector<Buffer> exp_avg_sq_;  // AdamW's second moment of the rest
   Buffer update_;                   // u, full, of one unit at a time
   Buffer workspace_;
+  std::optional<MatrixParts> parts_;
   std::unique_ptr<Event> ready_, done_;
 };
 
@@ -334,24 +384,33 @@ std::vector<BufferSpec> muon_buffers(const OptimizerOptions& options,
   }
   if (buffers.update) all.push_back(std::move(*buffers.update));
   if (buffers.workspace) all.push_back(std::move(*buffers.workspace));
+  for (BufferSpec& buffer :
+       MatrixParts::buffers(buffers.matrices, plan.mesh.degree(sharding::kTensorAxis))) {
+    all.push_back(std::move(buffer));
+  }
   return all;
 }
 
 sharding::Traffic muon_traffic(const OptimizerOptions&, const sharding::ShardingPlan& plan,
                                int rank) {
   sharding::Traffic traffic;
+  const int degree = plan.mesh.degree(sharding::kTensorAxis);
+  const int tensor_rank = plan.mesh.coordinate(rank, sharding::kTensorAxis);
   for (const sharding::UnitPlan& unit : plan.units) {
     std::vector<OwnedMatrix> matrices = matrices_of(unit);
     if (matrices.empty()) continue;
     const int group_size = unit.layout.num_slices();
     const int own = plan.mesh.index_in_group(rank, unit.placement.slices);
-    choose_owners(matrices, group_size);
+    choose_owners(matrices, group_size, degree);
     if (unit.placement.optimizer_sharded()) {
       traffic.add("muon updates", sharding::Collective::kAllGather, DType::kF32,
                   unit.layout.numel(), group_size);
     }
-    if (group_size == 1) continue;
     for (const OwnedMatrix& matrix : matrices) {
+      if (matrix.owner == own && degree > 1) {
+        MatrixParts::add_traffic(matrix.part, degree, matrix.tensor_owner == tensor_rank, traffic);
+      }
+      if (group_size == 1) continue;
       if (matrix.owner == own) {
         traffic.add("muon matrices", sharding::Collective::kBroadcast, DType::kF32, matrix.numel(),
                     group_size);

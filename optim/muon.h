@@ -10,6 +10,7 @@
 ///   3. each matrix is orthogonalised by one rank, its owner; owners are chosen once so that the
 ///      work is spread: the heaviest matrix goes to the rank with the least to do
 ///   4. each owner broadcasts its matrices; every rank applies its slices
+/// Where tensor ranks have parts of each matrix, these take their turns as owners, too: optim/matrix_parts.h.
 /// The result is the single rank's bit for bit: each matrix is computed once, from the same bits,
 /// by the same products. Sent per rank: about one unit gathered, and one broadcast. Query, key and
 /// value are matrices of their own, gate and up too.

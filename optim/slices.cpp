@@ -9,8 +9,19 @@ namespace {
 
 constexpr std::int64_t kLongestSegment = 65536;
 
-// Where in a parameter its next logical matrix begins, after element `element`.
-std::int64_t end_of_matrix(const ParameterSpec& parameter, std::int64_t element) {
+bool is_cut_by_columns(const ParameterSpec& parameter) {
+  return parameter.cut && parameter.cut->cut == Cut::kColumns;
+}
+
+// How far elements from `element` on belong together: to the end of its logical matrix or box, or of its
+// row there.
+std::int64_t end_of_run(const ParameterSpec& parameter, std::int64_t element, bool drawn) {
+  if (parameter.cut) {
+    const ParameterSpec::Place place = parameter.place_of(element);
+    if (!drawn || !is_cut_by_columns(parameter)) return place.first + place.box.numel();
+    const std::int64_t columns = place.box.num_columns;
+    return place.first + ((element - place.first) / columns + 1) * columns;
+  }
   if (parameter.matrix_rows.empty()) return parameter.numel();
   const std::int64_t width = parameter.numel() / parameter.shape[0];
   std::int64_t end = 0;
@@ -21,14 +32,16 @@ std::int64_t end_of_matrix(const ParameterSpec& parameter, std::int64_t element)
   return end;
 }
 
+// `drawn`: random bits are.
 void add_segments(const sharding::Piece& piece, const ParameterSpec& parameter, float weight_decay,
-                  std::vector<kernels::UpdateSegment>& segments) {
+                  bool drawn, std::vector<kernels::UpdateSegment>& segments) {
   std::int64_t done = 0;
   while (done < piece.count) {
     const std::int64_t element = piece.first_element + done;
     const std::int64_t count = std::min(
-        {piece.count - done, kLongestSegment, end_of_matrix(parameter, element) - element});
-    segments.push_back({piece.position + done, count, weight_decay, parameter.index, element});
+        {piece.count - done, kLongestSegment, end_of_run(parameter, element, drawn) - element});
+    segments.push_back({piece.position + done, count, weight_decay, parameter.index, element,
+                        parameter.element_of_whole(element) - element});
     done += count;
   }
 }
@@ -44,7 +57,7 @@ float WeightDecay::rate_of(const ParameterSpec& parameter) const {
 }
 
 std::vector<std::vector<UpdatedSlice>> updated_slices(const std::vector<sharding::UnitState>& units,
-                                                      const WeightDecay& decay) {
+                                                      const OptimizerOptions& options) {
   std::vector<std::vector<UpdatedSlice>> slices;
   for (const sharding::UnitState& unit : units) {
     std::vector<UpdatedSlice>& of_unit = slices.emplace_back();
@@ -56,7 +69,8 @@ std::vector<std::vector<UpdatedSlice>> updated_slices(const std::vector<sharding
                          {}};
       for (const sharding::Piece& piece : unit.layout().pieces(slice_index)) {
         const ParameterSpec& parameter = unit.spec().parameters[piece.parameter];
-        add_segments(piece, parameter, decay.rate_of(parameter), slice.segments);
+        add_segments(piece, parameter, options.decay.rate_of(parameter),
+                     options.moment_type.stochastic, slice.segments);
       }
       of_unit.push_back(std::move(slice));
     }
@@ -116,12 +130,25 @@ void add_moment_pieces(const UpdatedSlice& slice, const std::string& kind, const
   }
 }
 
-std::int64_t most_segments(const sharding::UnitPlan& unit) {
-  std::int64_t num_matrices = 0;
+std::int64_t most_segments(const sharding::UnitPlan& unit, const MomentType& moments) {
+  std::int64_t num_runs = 0;
   for (const ParameterSpec& parameter : unit.spec.parameters) {
-    num_matrices += std::max<std::int64_t>(1, std::ssize(parameter.matrix_rows));
+    if (moments.stochastic && is_cut_by_columns(parameter)) {
+      num_runs += parameter.shape[0];
+    } else if (parameter.cut) {
+      num_runs += std::ssize(parameter.cut->held);
+    } else {
+      num_runs += std::max<std::int64_t>(1, std::ssize(parameter.matrix_rows));
+    }
   }
-  return unit.layout.slice_numel() / kLongestSegment + num_matrices;
+  return unit.layout.slice_numel() / kLongestSegment + num_runs;
+}
+
+const ParameterSpec& parameter_at(const UnitSpec& unit, std::uint32_t index) {
+  const auto found = std::ranges::lower_bound(unit.parameters, index, {}, &ParameterSpec::index);
+  CHECK(found != unit.parameters.end() && found->index == index, "{} has no parameter {}",
+        unit.name, index);
+  return *found;
 }
 
 kernels::UpdateCommon common_of(const UpdatedSlice& slice, const UpdateStep& step,

@@ -9,8 +9,9 @@
 
 namespace sherd::optim {
 
-/// One slice: where its parameters and gradient are, and its segments, each inside one parameter
-/// (and one of its matrices) and short enough that threads can share a slice.
+/// One slice: where its parameters and gradient are, and its segments, each inside one parameter (of one that
+/// is cut over ranks: inside one of its boxes, else one of its matrices) and short enough that threads can share a
+/// slice. Where random bits are drawn, each is consecutive in the whole tensor, too.
 struct UpdatedSlice {
   int slice_index = 0;
   Tensor parameter;  ///< f32
@@ -26,7 +27,7 @@ struct UpdatedSlice {
 
 /// By unit: the slices that this rank updates.
 std::vector<std::vector<UpdatedSlice>> updated_slices(const std::vector<sharding::UnitState>& units,
-                                                      const WeightDecay& decay);
+                                                      const OptimizerOptions& options);
 
 /// A buffer as large as the unit's slices that this rank updates, for one kind of moment.
 BufferSpec moment_buffer(const sharding::UnitPlan& unit, const std::string& kind,
@@ -46,7 +47,9 @@ void add_moment_piece(MomentPiece piece, std::vector<MomentPiece>& pieces);
 void add_moment_pieces(const UpdatedSlice& slice, const std::string& kind, const Tensor& moments,
                        std::vector<MomentPiece>& pieces);
 /// No rank's slice of the unit has more segments.
-std::int64_t most_segments(const sharding::UnitPlan& unit);
+std::int64_t most_segments(const sharding::UnitPlan& unit, const MomentType& moments);
+/// The parameter of the unit that has this index in the model's table.
+const ParameterSpec& parameter_at(const UnitSpec& unit, std::uint32_t index);
 
 /// What every update kernel is told; the slice must outlive the call.
 kernels::UpdateCommon common_of(const UpdatedSlice& slice, const UpdateStep& step,

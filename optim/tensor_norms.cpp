@@ -33,9 +33,12 @@ std::span<const double> numbers_at(const double* sums, std::size_t index) {
 
 }  // namespace
 
-TensorNormBuffers tensor_norm_buffers(const sharding::ShardingPlan& plan) {
+TensorNormBuffers tensor_norm_buffers(const sharding::ShardingPlan& plan,
+                                      const MomentType& moments) {
   std::int64_t most = 1;
-  for (const sharding::UnitPlan& unit : plan.units) most = std::max(most, most_segments(unit));
+  for (const sharding::UnitPlan& unit : plan.units) {
+    most = std::max(most, most_segments(unit, moments));
+  }
   return {{"tensor_norms.sums", Category::kWorkspace, DType::kF64, 2 * most * ExactSum::kNumbers,
            kUpdate, true},
           sharding::exchange_buffer("tensor_norms", numbers_of(count_parameters(plan.units)),
@@ -47,10 +50,11 @@ sharding::Traffic tensor_norm_traffic(const sharding::ShardingPlan& plan) {
                                     plan.mesh.degree(axes_of(plan.mesh)));
 }
 
-TensorNorms::TensorNorms(const sharding::Rank& rank, const std::vector<sharding::UnitState>& units)
+TensorNorms::TensorNorms(const sharding::Rank& rank, const std::vector<sharding::UnitState>& units,
+                         const MomentType& moments)
     : units_(&units),
       num_parameters_(count_parameters(sharding::plans_of(units))),
-      sums_(rank, tensor_norm_buffers({rank.mesh, sharding::plans_of(units)}).sums),
+      sums_(rank, tensor_norm_buffers({rank.mesh, sharding::plans_of(units)}, moments).sums),
       exchange_(rank, "tensor_norms", numbers_of(num_parameters_), axes_of(rank.mesh)),
       mine_(static_cast<std::size_t>(num_parameters_)),
       all_(mine_.size()),
@@ -71,7 +75,10 @@ std::vector<TensorNorms::Pair> TensorNorms::all(
       stream.synchronize();
       const double* sums = sums_.host().as<double>();
       for (std::size_t i = 0; i < num_segments; ++i) {
-        SumPair& pair = mine_[slice.segments[i].parameter];
+        const kernels::UpdateSegment& segment = slice.segments[i];
+        const ParameterSpec& parameter = parameter_at(state.spec(), segment.parameter);
+        if (!parameter.place_of(segment.first_element).counts) continue;
+        SumPair& pair = mine_[segment.parameter];
         pair.first.add(numbers_at(sums, i));
         pair.second.add(numbers_at(sums, num_segments + i));
       }

@@ -1,7 +1,7 @@
 /// Norms of whole tensors, although every rank holds only slices of them.
 ///
 /// Each rank adds the squares of its own slice for every tensor; one exchange of all tensors' partials
-/// follows; of ranks that hold copies of a slice one counts. The sums are exact (core/exact_sum.h; on a
+/// follows; of ranks that hold copies, of a slice or of a part of a tensor, one counts. The sums are exact (core/exact_sum.h; on a
 /// GPU they are not), so how the world is cut into slices changes no bit of them. A tensor that straddles
 /// ranks gets one norm, not one per rank, and never one per flat buffer.
 #pragma once
@@ -19,13 +19,15 @@ namespace sherd::optim {
 struct TensorNormBuffers {
   BufferSpec sums, exchange;
 };
-TensorNormBuffers tensor_norm_buffers(const sharding::ShardingPlan& plan);
+TensorNormBuffers tensor_norm_buffers(const sharding::ShardingPlan& plan,
+                                      const MomentType& moments);
 
 sharding::Traffic tensor_norm_traffic(const sharding::ShardingPlan& plan);
 
 class TensorNorms {
  public:
-  TensorNorms(const sharding::Rank& rank, const std::vector<sharding::UnitState>& units);
+  TensorNorms(const sharding::Rank& rank, const std::vector<sharding::UnitState>& units,
+              const MomentType& moments);
 
   struct Pair {
     double first = 0.0, second = 0.0;

@@ -46,7 +46,7 @@ Decoder::~Decoder() {
 }
 
 std::int64_t Decoder::vocab_size() const {
-  return model_.transformer().shape().vocab_size;
+  return model_.vocab_size();
 }
 
 void Decoder::logits(std::span<const std::int32_t> tokens, std::int64_t first, const Each& each) {

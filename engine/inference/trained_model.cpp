@@ -125,8 +125,9 @@ TrainedModel model_of_checkpoint(const Checkpoint& checkpoint, const TrainedMode
   recipe.sets = {"memory.device_memory=", "memory.on_exceed=abort", "model.from="};
   const Recipe written = resolve_recipe(recipe).values;
   const Recipe::Training& training = written.training;
-  recipe.sets.emplace_back(
-      "parallelism.pipeline_parallel_degree=1");  // whoever uses a model has all of it
+  // Whoever uses a model has all of it.
+  recipe.sets.emplace_back("parallelism.pipeline_parallel_degree=1");
+  recipe.sets.emplace_back("parallelism.tensor_parallel_degree=1");
   if (request.ranks) {
     // No step is taken, so the batch of one follows from the number of ranks.
     recipe.ranks = request.ranks;
@@ -137,9 +138,11 @@ TrainedModel model_of_checkpoint(const Checkpoint& checkpoint, const TrainedMode
                         fmt::format("training.global_batch_size={}", batch)});
   }
   for (const std::string& set : request.sets) {
-    if (set.starts_with("parallelism.pipeline_")) {
-      throw UsageError("--set {}: pipelines are for training; whoever uses a model has all of it.",
-                       set);
+    if (set.starts_with("parallelism.pipeline_") || set.starts_with("parallelism.tensor_")) {
+      throw UsageError(
+          "--set {}: pipelines and tensor ranks are for training; whoever uses a model has all of "
+          "it.",
+          set);
     }
     recipe.sets.push_back(set);
     // Separate files to validate with take the place of a share of the training text.

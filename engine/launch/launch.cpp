@@ -46,9 +46,12 @@ std::unique_ptr<sharding::Rank> make_rank(const LaunchOptions& options, int r,
   rank->memory =
       options.plan ? machine.make_memory(options.plan(r)) : std::make_unique<HeapAllocator>();
   if (separate_memory) rank->host_memory = machine.make_host_memory(options.host_plan(r));
-  if (const std::int64_t bytes = machine.traits().staging_bytes; bytes > 0) {
-    rank->staging = rank->memory->acquire(sharding::staging_buffer(bytes));
-    rank->groups->stage_reductions_in(rank->staging.tensor());
+  constexpr sharding::Purpose kStaged[] = {sharding::Purpose::kReduce, sharding::Purpose::kTensor};
+  for (const BufferSpec& buffer :
+       sharding::staging_buffers(options.mesh, machine.traits().staging_bytes)) {
+    const sharding::Purpose purpose = kStaged[rank->staging.size()];
+    rank->staging.push_back(rank->memory->acquire(buffer));
+    rank->groups->stage_in(rank->staging.back().tensor(), purpose);
   }
   const int threads = options.compute_threads();
   const bool own_cores =

@@ -105,8 +105,7 @@ std::shared_ptr<const Machine> process_machine(std::shared_ptr<sharding::Process
   const auto world_size = static_cast<int>(recipe.world_size());
   const int count = processes->count();
   const std::int64_t replicas = recipe.parallelism.data_parallel_replicate_degree;
-  const bool pipelined = recipe.parallelism.pipeline_parallel_degree > 1;
-  if (world_size % count != 0 && count % replicas != 0 && !pipelined) {
+  if (world_size % count != 0 && count % replicas != 0 && recipe.model_ranks() == 1) {
     throw UsageError(
         "mpirun started {} processes, and the recipe has {} ranks in {} replicas: each process has "
         "as "
@@ -114,7 +113,7 @@ std::shared_ptr<const Machine> process_machine(std::shared_ptr<sharding::Process
         count, world_size, replicas, replicas);
   }
   if (world_size % count != 0) {
-    const std::int64_t others = replicas * recipe.parallelism.pipeline_parallel_degree;
+    const std::int64_t others = replicas * recipe.model_ranks();
     const std::int64_t fitting = count / std::gcd(std::int64_t{count}, others);
     throw UsageError(
         "mpirun started {} processes, and the recipe has {} rank{}: each process has as many ranks "

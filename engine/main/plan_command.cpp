@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "engine/plan/paper_convention.h"
+#include "engine/plan/parameter_table.h"
 #include "engine/plan/report.h"
 #include "engine/report/byte_size.h"
 
@@ -33,6 +34,8 @@ PlanCommand::PlanCommand(CLI::App& command, const engine::RecipeRequest& request
   command.add_flag("--json", json_, "One JSON object instead of tables");
   command.add_option("--html", html_, "Also write one page with the same figures, drawn")
       ->type_name("FILE");
+  command.add_flag("--parameters", parameters_,
+                   "Instead: one row per parameter: its cut, its sums, who counts it in norms");
   command.add_flag("--paper-convention", paper_convention_,
                    "Instead: the states alone, counted as in the ZeRO paper's table 1");
 }
@@ -41,6 +44,13 @@ void PlanCommand::run() const {
   engine::RecipeRequest request = request_;
   request.reads_data = false;
   const engine::ResolvedRecipe recipe = engine::resolve_recipe(request);
+  if (parameters_) {
+    if (json_ || !html_.empty() || device_memory_ || paper_convention_) {
+      throw UsageError("--parameters goes without other options: it is one table.");
+    }
+    fmt::print("{}", engine::parameter_rows(recipe.values));
+    return;
+  }
   if (paper_convention_) {
     if (json_ || !html_.empty() || device_memory_) {
       throw UsageError(

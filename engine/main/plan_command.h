@@ -19,7 +19,7 @@ class PlanCommand {
   const engine::RecipeRequest& request_;
   std::optional<std::string> device_memory_;
   std::string html_;
-  bool json_ = false, paper_convention_ = false;
+  bool json_ = false, parameters_ = false, paper_convention_ = false;
 };
 
 }  // namespace sherd::main

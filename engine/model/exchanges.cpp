@@ -21,14 +21,9 @@ class List {
   std::vector<Exchange> list_;
 };
 
-// Blocks that the backward computes again: all but the last, whose activations are still there.
-std::int64_t blocks_again(const ModelShape& part, PassKind pass) {
-  return pass == PassKind::kTraining && part.recompute == Recompute::kFull ? part.num_layers - 1
-                                                                           : 0;
-}
-
-void add_blocks(const ModelShape& part, DType gradients, PassKind pass, List& list) {
-  const std::int64_t L = part.num_layers, T = part.tokens(), again = blocks_again(part, pass);
+void add_blocks(const ModelShape& part, DType gradients, PassKind pass, const PassCounts& counts,
+                List& list) {
+  const std::int64_t L = counts.blocks, T = part.tokens(), again = counts.blocks_again;
   const bool trains = pass == PassKind::kTraining;
   // What is computed again ends before the block's output, which nobody reads then.
   const int sums_again = (part.parallel() ? 0 : 1) + (part.norm_behind() ? 1 : 0);
@@ -53,28 +48,40 @@ void add_blocks(const ModelShape& part, DType gradients, PassKind pass, List& li
   }
 }
 
-void add_head(const ModelShape& part, DeviceKind device, PassKind pass, List& list) {
+void add_head(const ModelShape& part, DeviceKind device, PassKind pass, std::int64_t heads,
+              List& list) {
   const std::int64_t T = part.tokens(), chunk = logits_chunk_tokens(part, device);
   for (const auto& [tokens, calls] : {std::pair(chunk, T / chunk), {T % chunk, T % chunk > 0}}) {
-    list.add(Kind::kGather, "largest logits", DType::kF32, part.part.degree * tokens, calls);
-    list.add(Kind::kSum, "sums of the loss", DType::kF32, 2 * tokens, calls);
+    list.add(Kind::kGather, "largest logits", DType::kF32, part.part.degree * tokens,
+             heads * calls);
+    list.add(Kind::kSum, "sums of the loss", DType::kF32, 2 * tokens, heads * calls);
   }
   if (pass == PassKind::kTraining) {
-    list.add(Kind::kSum, "gradient of the head's input", part.dtype, T * part.width, 1);
+    list.add(Kind::kSum, "gradient of the head's input", part.dtype, T * part.width, heads);
   }
 }
 
 }  // namespace
 
+PassCounts one_pass(const ModelShape& shape, PassKind pass) {
+  const bool makes_again = pass == PassKind::kTraining && shape.recompute == Recompute::kFull;
+  return {1, 1, shape.num_layers, makes_again ? shape.num_layers - 1 : 0};
+}
+
 std::vector<Exchange> exchanges(const ModelShape& part, DeviceKind device, DType gradients,
-                                PassKind pass) {
+                                PassKind pass, const PassCounts& counts) {
   List list;
   if (part.part.is_cut()) {
-    list.add(Kind::kSum, "embedding", part.dtype, part.tokens() * part.width, 1);
-    add_blocks(part, gradients, pass, list);
-    add_head(part, device, pass, list);
+    list.add(Kind::kSum, "embedding", part.dtype, part.tokens() * part.width, counts.embeddings);
+    add_blocks(part, gradients, pass, counts, list);
+    if (counts.heads > 0) add_head(part, device, pass, counts.heads, list);
   }
   return list.take();
+}
+
+std::vector<Exchange> exchanges(const ModelShape& part, DeviceKind device, DType gradients,
+                                PassKind pass) {
+  return exchanges(part, device, gradients, pass, one_pass(part, pass));
 }
 
 }  // namespace sherd::model

@@ -24,8 +24,20 @@ struct Exchange {
 
 enum class PassKind { kEvaluation, kTraining };
 
-/// Of one pass over one micro-batch of `part`; nothing where it is whole. `gradients`: the type of weight
-/// gradients.
+/// How often each part of a model is passed, each time with one micro-batch.
+struct PassCounts {
+  std::int64_t embeddings = 0, heads = 0;
+  std::int64_t blocks = 0;        ///< forwards that are asked for
+  std::int64_t blocks_again = 0;  ///< and those that the backward makes again, with full recompute
+};
+/// One pass of a whole model. The backward makes all blocks again but the last one, whose activations are still
+/// there.
+PassCounts one_pass(const ModelShape& shape, PassKind pass);
+
+/// Of so many passes of `part`; nothing where it is whole. `gradients`: the type of weight gradients.
+std::vector<Exchange> exchanges(const ModelShape& part, DeviceKind device, DType gradients,
+                                PassKind pass, const PassCounts& counts);
+/// Of one pass over one micro-batch.
 std::vector<Exchange> exchanges(const ModelShape& part, DeviceKind device, DType gradients,
                                 PassKind pass);
 

@@ -57,7 +57,7 @@ std::vector<std::int64_t> stacked_rows(const UnitSpec& unit, std::size_t p) {
 ParameterCut cut_of(const UnitSpec& whole_unit, const UnitSpec& own_unit, std::size_t p,
                     const TensorPart& part) {
   const ParameterSpec &whole = whole_unit.parameters[p], &own = own_unit.parameters[p];
-  ParameterCut cut{.name = whole.name, .shape = whole.shape, .held = {}};
+  ParameterCut cut{.name = whole.name, .shape = whole.shape, .matrix_rows = whole.matrix_rows};
   const std::int64_t columns = cut.columns(), own_columns = own.numel() / own.shape[0];
   const Share by_column(columns, own_columns, part.degree, part.rank);
   if (own_columns < columns) cut.cut = Cut::kColumns;
@@ -79,12 +79,6 @@ ParameterCut cut_of(const UnitSpec& whole_unit, const UnitSpec& own_unit, std::s
 }
 
 }  // namespace
-
-std::vector<Box> ParameterCut::boxes() const {
-  std::vector<Box> boxes;
-  for (const HeldBox& one : held) boxes.push_back(one.box);
-  return boxes;
-}
 
 ModelShape tensor_part(const ModelShape& whole, int degree, int rank) {
   CHECK(degree >= 1 && rank >= 0 && rank < degree && !whole.part.is_cut(), "tensor rank {} of {}",

@@ -32,26 +32,6 @@ namespace sherd::model {
 /// The shape of what rank `rank` of `degree` holds; the whole where degree is 1.
 ModelShape tensor_part(const ModelShape& whole, int degree, int rank);
 
-enum class Cut { kNone, kRows, kColumns };
-
-/// A box of a parameter on one rank.
-struct HeldBox {
-  Box box;
-  /// Of the ranks that hold copies, the one that counts it in norms and writes it to checkpoints.
-  bool counts = true;
-};
-
-/// One rank's part of one parameter.
-struct ParameterCut {
-  std::string name;
-  Cut cut = Cut::kNone;
-  std::vector<std::int64_t> shape;  ///< of the whole
-  std::vector<HeldBox> held;        ///< in the order in which the rank's parameter has them
-
-  std::int64_t columns() const { return shape.size() > 1 ? shape[1] : 1; }
-  std::vector<Box> boxes() const;
-};
-
 /// For each unit of parameter_table(tensor_part(whole, degree, rank)), its parameters.
 std::vector<std::vector<ParameterCut>> tensor_cut(const ModelShape& whole, int degree, int rank);
 

@@ -92,7 +92,7 @@ class Transformer {
   /// The last pass's loss of every token, f32 [T], in device memory.
   const Tensor& losses() const { return activations_.losses_T.tensor(); }
   /// Logits of the last pass's tokens [first, first + count), into the logits buffer, of which they are
-  /// returned: [count, V]. For text that is generated or scored.
+  /// returned: [count, V], V being this rank's part of the vocabulary. For text that is generated or scored.
   Tensor logits(const HeadParameters& parameters, std::int64_t first, std::int64_t count);
   std::int64_t most_logits() const { return activations_.chunk_tokens; }  ///< in one call
 

@@ -301,8 +301,7 @@ std::optional<ValueLimit> smallest_world(const ResolvedRecipe& recipe, const Dev
     batch.ranks = ranks;
     batch.accumulation = sequences / ranks;
     if (auto change = variants.fitting({}, batch)) {
-      return ValueLimit{ranks * recipe.values.parallelism.pipeline_parallel_degree,
-                        std::move(*change)};
+      return ValueLimit{ranks * recipe.values.model_ranks(), std::move(*change)};
     }
   }
   return std::nullopt;

@@ -5,6 +5,7 @@
 #include "engine/train/evaluation.h"
 #include "engine/train/frozen_weights.h"
 #include "engine/train/pipeline/pipeline.h"
+#include "engine/train/tensor_collectives.h"
 #include "engine/train/token_feed.h"
 #include "engine/train/training_step.h"
 #include "sharding/mesh/mirrored_buffer.h"
@@ -45,13 +46,15 @@ std::vector<BufferSpec> model_buffers(const TrainingOptions& options,
                                       .deterministic = request.deterministic};
   const RankPipeline pipeline = rank_pipeline(options, request.mesh, request.rank);
   const std::optional<model::ModelPart> part = model_part(pipeline, options);
+  const model::ModelShape shape = rank_model(options, request.mesh, request.rank);
   model::Activations(
-      options.model, device,
+      shape, device,
       [&](const BufferSpec& buffer) {
         buffers.push_back(buffer);
         return Buffer();
       },
       part ? &*part : nullptr);
+  append(buffers, tensor_buffers(shape));
   append(buffers, Pipeline::buffers(options, pipeline, request.mesh, request.rank));
   return buffers;
 }
@@ -73,7 +76,7 @@ std::vector<BufferSpec> run_buffers(const TrainingOptions& options, const Memory
   std::vector<BufferSpec> buffers = training_buffers(options, request);
   append(buffers, evaluation_buffers(options, request.mesh.world_size()));
   append(buffers, batch_buffers(options));
-  if (request.staging_bytes > 0) buffers.push_back(sharding::staging_buffer(request.staging_bytes));
+  append(buffers, sharding::staging_buffers(request.mesh, request.staging_bytes));
   append(buffers, checkpoint_buffers(options, request.saves,
                                      sharding_plan(options, request.mesh, request.rank)));
   return buffers;

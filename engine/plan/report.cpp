@@ -19,8 +19,7 @@ bool optimizer_differs(const TrainingOptions& options) {
   return optim::descriptor_of(options.optimizer.type).uneven_numels != nullptr;
 }
 bool ranks_differ(const Recipe& recipe) {
-  return recipe.parallelism.pipeline_parallel_degree > 1 ||
-         optimizer_differs(training_options(recipe));
+  return recipe.model_ranks() > 1 || optimizer_differs(training_options(recipe));
 }
 
 // Of the rank of one place in the pipeline that sends most. Where the optimizer makes ranks differ, those

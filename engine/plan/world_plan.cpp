@@ -10,10 +10,10 @@
 namespace sherd::engine {
 namespace {
 
-/// What of a rank's plan isn't the same on all ranks: its place in the pipeline, and what the optimizer
-/// holds unevenly, by kind of unit (blocks are all alike): embedding, block and head.
+/// What of a rank's plan isn't the same on all ranks: its place in the pipeline and among tensor ranks, and what
+/// the optimizer holds unevenly, by kind of unit (blocks are all alike): embedding, block and head.
 struct Peculiarity {
-  int place = 0;
+  int place = 0, tensor_rank = 0;
   std::array<std::int64_t, 3> uneven{};
   auto operator<=>(const Peculiarity&) const = default;
 };
@@ -28,18 +28,23 @@ std::vector<Peculiarity> peculiarities(const TrainingOptions& options, const sha
   std::vector<Peculiarity> ranks(static_cast<std::size_t>(mesh.world_size()), Peculiarity{});
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     ranks[rank].place = mesh.coordinate(static_cast<int>(rank), sharding::kPipelineAxis);
+    ranks[rank].tensor_rank = mesh.coordinate(static_cast<int>(rank), sharding::kTensorAxis);
   }
   if (!optim::descriptor_of(options.optimizer.type).uneven_numels) return ranks;
   TrainingOptions one_block = options;
   one_block.model.num_layers = 1;
-  const auto units = sharding_plan(one_block, without_pipeline(mesh), 0).units;
-  CHECK(units.size() <= 3, "a model of one block in {} units", units.size());
-  for (std::size_t unit = 0; unit < units.size(); ++unit) {
-    const std::vector<std::int64_t> numels =
-        optim::descriptor_of(options.optimizer.type).uneven_numels(units[unit]);
-    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-      const int slice = mesh.index_in_group(static_cast<int>(rank), units[unit].placement.slices);
-      ranks[rank].uneven[unit] = numels[static_cast<std::size_t>(slice)];
+  // Tensor is the innermost axis: its ranks are the first ones.
+  for (int tensor_rank = 0; tensor_rank < mesh.degree(sharding::kTensorAxis); ++tensor_rank) {
+    const auto units = sharding_plan(one_block, without_pipeline(mesh), tensor_rank).units;
+    CHECK(units.size() <= 3, "a model of one block in {} units", units.size());
+    for (std::size_t unit = 0; unit < units.size(); ++unit) {
+      const std::vector<std::int64_t> numels =
+          optim::descriptor_of(options.optimizer.type).uneven_numels(units[unit]);
+      for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+        if (ranks[rank].tensor_rank != tensor_rank) continue;
+        const int slice = mesh.index_in_group(static_cast<int>(rank), units[unit].placement.slices);
+        ranks[rank].uneven[unit] = numels[static_cast<std::size_t>(slice)];
+      }
     }
   }
   return ranks;
@@ -51,7 +56,8 @@ WorldPlan::WorldPlan(const TrainingOptions& options, MemoryRequest request) {
   const int world_size = request.mesh.world_size();
   const bool uneven = optim::descriptor_of(options.optimizer.type).uneven_numels &&
                       options.placement.optimizer_sharded() && world_size > 1;
-  const bool ranks_differ = uneven || request.mesh.degree(sharding::kPipelineAxis) > 1;
+  const bool ranks_differ = uneven || request.mesh.degree(sharding::kPipelineAxis) > 1 ||
+                            request.mesh.degree(sharding::kTensorAxis) > 1;
   const auto rows =
       ranks_differ ? peculiarities(options, request.mesh) : std::vector<Peculiarity>(1);
   std::map<Peculiarity, std::size_t> known;

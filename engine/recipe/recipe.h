@@ -175,6 +175,7 @@ struct Recipe {
     std::int64_t data_parallel_replicate_degree = 0;
     std::int64_t batch_groups = 0;
     std::int64_t pipeline_parallel_degree = 0;
+    std::int64_t tensor_parallel_degree = 0;
     schedule::Order pipeline_schedule = schedule::Order::k1F1B;
     std::int64_t pipeline_chunks_per_rank = 0;
     std::vector<double> pipeline_layers_per_chunk;  ///< empty: dealt by time
@@ -254,11 +255,15 @@ struct Recipe {
     bool tensorboard = true;
   } metrics;
 
-  /// Parts into which ranks divide a batch. The ranks of a pipeline share theirs.
+  /// Parts into which ranks divide a batch. Those that have parts of the model share theirs.
   std::int64_t data_degree() const {
     return parallelism.data_parallel_shard_degree * parallelism.data_parallel_replicate_degree;
   }
-  std::int64_t world_size() const { return data_degree() * parallelism.pipeline_parallel_degree; }
+  /// Ranks that have a part of the model each, together all of it.
+  std::int64_t model_ranks() const {
+    return parallelism.pipeline_parallel_degree * parallelism.tensor_parallel_degree;
+  }
+  std::int64_t world_size() const { return data_degree() * model_ranks(); }
   optim::LrSchedule lr_schedule() const {
     return {.type = lr_scheduler.type,
             .lr = optimizer.lr,

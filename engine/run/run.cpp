@@ -132,14 +132,16 @@ void require_groups_of_replicas(const Recipe& recipe, DeviceKind kind) {
       degrees.batch_groups, degrees.data_parallel_replicate_degree);
 }
 
-// Messages between GPUs have never run.
-void require_cpu_for_pipeline(const Recipe& recipe, DeviceKind kind) {
-  const std::int64_t degree = recipe.parallelism.pipeline_parallel_degree;
-  if (kind == DeviceKind::kCpu || degree == 1) return;
+// Messages and sums between GPUs inside of a model have never run.
+void require_cpu_for_parts_of_models(const Recipe& recipe, DeviceKind kind) {
+  const auto& degrees = recipe.parallelism;
+  if (kind == DeviceKind::kCpu || recipe.model_ranks() == 1) return;
+  const bool pipelined = degrees.pipeline_parallel_degree > 1;
   throw UsageError(
-      "parallelism.pipeline_parallel_degree is {}; pipelines run on CPUs only, for now: set "
-      "run.device: cpu.",
-      degree);
+      "parallelism.{}_parallel_degree is {}; {} run on CPUs only, for now: set run.device: cpu.",
+      pipelined ? "pipeline" : "tensor",
+      pipelined ? degrees.pipeline_parallel_degree : degrees.tensor_parallel_degree,
+      pipelined ? "pipelines" : "tensor ranks");
 }
 
 // What each process has measured of its ranks; all of it on process 0, the others don't wait.
@@ -189,7 +191,7 @@ void train(const ResolvedRecipe& resolved, std::shared_ptr<const Machine> machin
   const Recipe& recipe = resolved.values;
   const TrainingOptions options = training_options(recipe);
   require_groups_of_replicas(recipe, machine->traits().kind);
-  require_cpu_for_pipeline(recipe, machine->traits().kind);
+  require_cpu_for_parts_of_models(recipe, machine->traits().kind);
   const WorldPlan plan = plan_world(recipe, machine->traits());
   const RanksHere here = machine->ranks_here(static_cast<int>(recipe.world_size()));
   sharding::Processes* const processes = machine->processes();

@@ -4,8 +4,8 @@
 
 namespace sherd::engine {
 
-std::vector<CutPiece> pieces_of(const model::ParameterCut& cut, std::int64_t first,
-                                std::int64_t count, PiecesFor purpose) {
+std::vector<CutPiece> pieces_of(const ParameterCut& cut, std::int64_t first, std::int64_t count,
+                                PiecesFor purpose) {
   std::vector<CutPiece> pieces;
   std::int64_t before = 0;  // elements of the part in the boxes passed
   // A tensor of one dimension is a row to a checkpoint, and a column to a box.

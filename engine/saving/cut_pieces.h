@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "engine/model/tensor_cut.h"
+#include "core/parameter.h"
 #include "sharding/state/state.h"
 
 namespace sherd::engine {
@@ -20,7 +20,7 @@ enum class PiecesFor { kSaving, kLoading };
 
 /// Elements [first, first + count) of the part, as a slice of a flat buffer has them: a piece for each box that
 /// they lie in.
-std::vector<CutPiece> pieces_of(const model::ParameterCut& cut, std::int64_t first,
-                                std::int64_t count, PiecesFor purpose);
+std::vector<CutPiece> pieces_of(const ParameterCut& cut, std::int64_t first, std::int64_t count,
+                                PiecesFor purpose);
 
 }  // namespace sherd::engine

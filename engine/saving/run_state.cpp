@@ -5,6 +5,8 @@
 
 #include "engine/model/adapter.h"
 #include "engine/model/parameters.h"
+#include "engine/saving/cut_pieces.h"
+#include "optim/slices.h"
 
 namespace sherd::engine {
 namespace {
@@ -52,6 +54,21 @@ optim::MomentPiece saved_part(const sharding::UnitState& unit, const optim::Mome
   return saved;
 }
 
+// What a rank has of a parameter, or of a moment of it, from `first_element` on: of one that is cut, a piece for
+// each box.
+void add_pieces(const ParameterSpec& parameter, int tensor, std::int64_t first_element,
+                const Tensor& data, Pieces which, std::vector<sharding::StatePiece>& pieces) {
+  if (!parameter.cut) {
+    pieces.push_back({tensor, first_element, data.numel, data});
+    return;
+  }
+  const PiecesFor purpose = which == Pieces::kOwned ? PiecesFor::kSaving : PiecesFor::kLoading;
+  for (const CutPiece& piece : pieces_of(*parameter.cut, first_element, data.numel, purpose)) {
+    pieces.push_back({tensor, piece.first_element, piece.count,
+                      data.part(piece.in_part - first_element, piece.count), piece.band});
+  }
+}
+
 void add_weights(const ShardedModel& model, const Index& index, Pieces which,
                  std::vector<sharding::StatePiece>& pieces) {
   for (const sharding::UnitState& unit : model.units()) {
@@ -61,8 +78,8 @@ void add_weights(const ShardedModel& model, const Index& index, Pieces which,
         const sharding::Piece piece = which == Pieces::kOwned ? saved_part(unit, whole) : whole;
         if (piece.count == 0) continue;
         const ParameterSpec& parameter = unit.spec().parameters[piece.parameter];
-        pieces.push_back({index.at({parameter.index, kParam}), piece.first_element, piece.count,
-                          unit.fp32_slice(slice_index).part(piece.position, piece.count)});
+        add_pieces(parameter, index.at({parameter.index, kParam}), piece.first_element,
+                   unit.fp32_slice(slice_index).part(piece.position, piece.count), which, pieces);
       }
     }
   }
@@ -102,8 +119,9 @@ sharding::State run_state(const TrainingOptions& options, const ShardedModel& mo
       moment = saved_part(unit, moment);
       if (moment.data.numel == 0) continue;
     }
-    state.pieces.push_back({index.at({moment.parameter, moment.kind}), moment.first_element,
-                            moment.data.numel, moment.data});
+    add_pieces(optim::parameter_at(unit.spec(), moment.parameter),
+               index.at({moment.parameter, moment.kind}), moment.first_element, moment.data, pieces,
+               state.pieces);
   }
   return state;
 }

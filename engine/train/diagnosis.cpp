@@ -21,8 +21,10 @@ Diagnosis::Finding Diagnosis::find_in_slices(const SliceOf& slice_of) const {
       const std::int64_t at = kernels::find_non_finite(model_.rank().compute(),
                                                        slice.part(piece.position, piece.count));
       if (at < 0) continue;
-      return {0.0, static_cast<double>(model_.number_of(unit)),
-              static_cast<double>(piece.parameter), static_cast<double>(piece.first_element + at)};
+      return {
+          0.0, static_cast<double>(model_.number_of(unit)), static_cast<double>(piece.parameter),
+          static_cast<double>(
+              state.spec().parameters[piece.parameter].element_of_whole(piece.first_element + at))};
     }
   }
   return {};
@@ -61,7 +63,9 @@ Diagnosis::Finding Diagnosis::find_in_full(int unit, const Tensor& full) const {
     const std::int64_t at = kernels::find_non_finite(model_.rank().compute(), views[parameter]);
     if (at < 0) continue;
     return {order_of(unit), static_cast<double>(model_.number_of(static_cast<std::size_t>(unit))),
-            static_cast<double>(parameter), static_cast<double>(at)};
+            static_cast<double>(parameter),
+            static_cast<double>(
+                model_.units()[unit].spec().parameters[parameter].element_of_whole(at))};
   }
   return {};
 }

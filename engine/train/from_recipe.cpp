@@ -75,7 +75,8 @@ sharding::Mesh mesh_of(const Recipe& recipe) {
       {{std::string(sharding::kPipelineAxis), static_cast<int>(degrees.pipeline_parallel_degree)},
        {std::string(sharding::kReplicateAxis),
         static_cast<int>(degrees.data_parallel_replicate_degree)},
-       {std::string(sharding::kShardAxis), static_cast<int>(degrees.data_parallel_shard_degree)}});
+       {std::string(sharding::kShardAxis), static_cast<int>(degrees.data_parallel_shard_degree)},
+       {std::string(sharding::kTensorAxis), static_cast<int>(degrees.tensor_parallel_degree)}});
 }
 
 data::DataOptions data_options(const Recipe& recipe) {

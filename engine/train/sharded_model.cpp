@@ -9,6 +9,7 @@
 #include "engine/train/frozen_weights.h"
 #include "engine/train/pipeline/pipeline.h"
 #include "engine/train/sharding_plan.h"
+#include "engine/train/tensor_collectives.h"
 #include "kernels/pointwise.h"
 
 namespace sherd::engine {
@@ -28,9 +29,11 @@ void fill_initial_values(const sharding::UnitState& unit, Stream& stream, std::u
     const Tensor slice = unit.fp32_slice(slice_index);
     for (const sharding::Piece& piece : unit.layout().pieces(slice_index)) {
       const ParameterSpec& parameter = unit.spec().parameters[piece.parameter];
-      const std::vector<Box> held = model::whole_box(parameter);
-      model::fill_initial_values(stream, seed, parameter, held, held[0].num_columns,
-                                 piece.first_element, slice.part(piece.position, piece.count));
+      const std::vector<Box> held =
+          parameter.cut ? parameter.cut->boxes() : model::whole_box(parameter);
+      const std::int64_t columns = parameter.cut ? parameter.cut->columns() : held[0].num_columns;
+      model::fill_initial_values(stream, seed, parameter, held, columns, piece.first_element,
+                                 slice.part(piece.position, piece.count));
     }
   }
 }
@@ -39,6 +42,12 @@ void fill_initial_values(const sharding::UnitState& unit, Stream& stream, std::u
 
 BufferSpec loss_sum_buffer() {
   return {"loss_sum", Category::kWorkspace, DType::kF64, ExactSum::kNumbers, kAlways, true};
+}
+
+std::vector<BufferSpec> tensor_buffers(const model::ModelShape& part) {
+  if (!part.part.is_cut()) return {};
+  return {tensor_sum_tail(part.part),
+          {"tensor.logits", Category::kActivations, part.dtype, part.part.all_tokens, kEvaluation}};
 }
 
 ShardedModel::ShardedModel(const TrainingOptions& options, const sharding::Rank& rank)
@@ -56,9 +65,15 @@ ShardedModel::ShardedModel(const TrainingOptions& options, const sharding::Rank&
   numbers_ = units_of(pipeline, options.model);
   has_head_ = pipeline.has_head();
   const std::optional<model::ModelPart> part = model_part(pipeline, options);
-  transformer_ =
-      std::make_unique<model::Transformer>(options.model, *rank.memory, rank.compute(),
-                                           model::no_collectives(), part ? &*part : nullptr);
+  const model::ModelShape shape = rank_model(options, rank.mesh, rank.rank);
+  if (shape.part.is_cut()) {
+    collectives_ = std::make_unique<TensorCollectives>(shape.part, rank);
+    logits_ = rank.memory->acquire(tensor_buffers(shape)[1]);
+  }
+  transformer_ = std::make_unique<model::Transformer>(
+      shape, *rank.memory, rank.compute(),
+      collectives_ ? static_cast<model::Collectives&>(*collectives_) : model::no_collectives(),
+      part ? &*part : nullptr);
   pipeline_ = std::make_unique<Pipeline>(options, std::move(pipeline), *this);
   // Guarded, because gathers are under way here: if anything fails before the run begins, they must
   // have left these buffers.
@@ -116,6 +131,10 @@ void ShardedModel::train(const std::function<model::Pass(int)>& pass_of) {
 
 std::chrono::nanoseconds ShardedModel::message_cpu_time() const {
   return pipeline_->message_cpu_time();
+}
+
+std::chrono::nanoseconds ShardedModel::tensor_time() const {
+  return collectives_ ? collectives_->time_spent() : std::chrono::nanoseconds(0);
 }
 
 void ShardedModel::forward(const model::Pass& pass, Phase phase) {
@@ -226,12 +245,23 @@ Tensor ShardedModel::logits(std::int64_t first, std::int64_t count) {
     logits = transformer_->logits(
         model::head_parameters(options_.model, parameters_.get(head_unit())), first, count);
     parameters_.release(head_unit());
+    if (collectives_) logits = whole_logits(logits);
   }
   return pipeline_->from_head(logits, count * options_.model.vocab_size);
 }
 
+// Each tensor rank has those of its part of the vocabulary; the others' places are zero there.
+Tensor ShardedModel::whole_logits(const Tensor& own) {
+  const Tensor all = logits_.tensor();
+  kernels::fill_zero(rank_.compute(), all);
+  rank_.compute().copy(own.data, all.part(transformer_->shape().part.first_token, own.numel).data,
+                       own.bytes());
+  collectives_->sum("logits", all);
+  return all;
+}
+
 std::int64_t ShardedModel::most_logits() const {
-  return pipeline_->plan().whole() ? transformer_->most_logits() : 1;
+  return pipeline_->plan().whole() && !collectives_ ? transformer_->most_logits() : 1;
 }
 
 void ShardedModel::add_losses(std::int64_t num_tokens, bool first) {

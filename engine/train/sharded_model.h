@@ -16,16 +16,20 @@
 
 namespace sherd::model {
 class Transformer;
-}
+struct ModelShape;
+}  // namespace sherd::model
 
 namespace sherd::engine {
 
 class FrozenWeights;
 class Pipeline;
+class TensorCollectives;
 struct Chunk;
 
 /// Where losses are added up.
 BufferSpec loss_sum_buffer();
+/// What a rank acquires to compute its part of a model that is cut over tensor ranks; nothing of a whole one.
+std::vector<BufferSpec> tensor_buffers(const model::ModelShape& part);
 
 class ShardedModel {
  public:
@@ -61,10 +65,11 @@ class ShardedModel {
   void forward(const model::Pass& pass, Phase phase = kEvaluation);
   /// Head and loss without gradients. Nothing on a rank without the head.
   void evaluate_head(const model::Pass& pass);
-  /// Logits of the pass's tokens [first, first + count), at most most_logits() of them: [count, V] of
+  /// Logits of the pass's tokens [first, first + count), at most most_logits() of them: [count, V], all of V, of
   /// the compute type, in device memory, on every rank.
   Tensor logits(std::int64_t first, std::int64_t count);
   std::int64_t most_logits() const;
+  std::int64_t vocab_size() const { return options_.model.vocab_size; }
 
   /// A chunk's part of a pass: its embedding and blocks. `before_output`, if given, is called before the last
   /// block.
@@ -77,6 +82,8 @@ class ShardedModel {
 
   /// Processor time that messages of a pipeline have taken, in total.
   std::chrono::nanoseconds message_cpu_time() const;
+  /// How long the compute stream has been in exchanges between tensor ranks.
+  std::chrono::nanoseconds tensor_time() const;
 
   /// Adds the last pass's losses of the first `num_tokens` tokens, in f64, to a sum on the device;
   /// `first`: the sum begins with them.
@@ -86,6 +93,7 @@ class ShardedModel {
 
  private:
   void zero(const Tensor& gradient);
+  Tensor whole_logits(const Tensor& own);
   int local(int unit) const;
   std::vector<int> local(std::vector<int> units) const;
   void section(const char* label, int unit, const std::vector<Tensor>& parameters,
@@ -101,6 +109,8 @@ class ShardedModel {
   std::unique_ptr<FrozenWeights> frozen_;
   sharding::ParameterGather parameters_;
   sharding::GradientReduction gradients_;
+  std::unique_ptr<TensorCollectives> collectives_;  // of a model that is cut
+  Buffer logits_;
   std::unique_ptr<model::Transformer> transformer_;
   sharding::MirroredBuffer loss_sum_;
   std::unique_ptr<Pipeline> pipeline_;

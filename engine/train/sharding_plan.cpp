@@ -4,7 +4,9 @@
 
 #include "engine/model/adapter.h"
 #include "engine/model/parameters.h"
+#include "engine/model/tensor_cut.h"
 #include "engine/train/pipeline/pipeline_plan.h"
+#include "engine/train/tensor_collectives.h"
 
 namespace sherd::engine {
 namespace {
@@ -20,12 +22,28 @@ std::optional<sharding::UnitPlan::Tie> tie_of(const RankPipeline& pipeline,
       first, ranks[static_cast<std::size_t>(layout.rank_of(layout.last_chunk()))], rank == first};
 }
 
+// What the rank holds of every unit.
+std::vector<UnitSpec> rank_units(const TrainingOptions& options, const sharding::Mesh& mesh,
+                                 int rank) {
+  std::vector<UnitSpec> units = model::parameter_table(rank_model(options, mesh, rank));
+  const int degree = mesh.degree(sharding::kTensorAxis);
+  if (degree == 1) return units;
+  auto cuts =
+      model::tensor_cut(options.model, degree, mesh.coordinate(rank, sharding::kTensorAxis));
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    for (std::size_t p = 0; p < units[u].parameters.size(); ++p) {
+      units[u].parameters[p].cut = std::move(cuts[u][p]);
+    }
+  }
+  return units;
+}
+
 }  // namespace
 
 sharding::ShardingPlan sharding_plan(const TrainingOptions& options, const sharding::Mesh& mesh,
                                      int rank) {
   sharding::ShardingPlan plan{mesh, {}};
-  std::vector<UnitSpec> table = model::parameter_table(options.model);
+  std::vector<UnitSpec> table = rank_units(options, mesh, rank);
   const RankPipeline pipeline = rank_pipeline(options, mesh, rank);
   for (const int unit : units_of(pipeline, options.model)) {
     UnitSpec& spec = table[static_cast<std::size_t>(unit)];

@@ -4,6 +4,7 @@
 
 #include "engine/train/pipeline/pipeline.h"
 #include "engine/train/sharding_plan.h"
+#include "engine/train/tensor_collectives.h"
 #include "engine/train/training_step.h"
 
 namespace sherd::engine {
@@ -27,6 +28,48 @@ sharding::Traffic parameter_traffic(const TrainingOptions& options, const RankPi
   return sharding::parameter_traffic(plan.units, options.gather, uses, 1);
 }
 
+// As Pipeline::backward does: what stood last is still there for a backward of both halves.
+model::PassCounts pass_counts(const TrainingOptions& options, const RankPipeline& pipeline) {
+  model::PassCounts counts;
+  if (pipeline.whole()) {
+    counts = model::one_pass(options.model, model::PassKind::kTraining);
+    for (std::int64_t* count :
+         {&counts.embeddings, &counts.heads, &counts.blocks, &counts.blocks_again}) {
+      *count *= options.num_micro_steps;
+    }
+    return counts;
+  }
+  using schedule::ActionKind;
+  std::pair standing(-1, -1);
+  for (const schedule::Action& action : pipeline.actions()) {
+    const bool is_forward = action.kind == ActionKind::kForward;
+    const bool is_backward = schedule::makes_input_gradient(action.kind);
+    if (!is_forward && !is_backward && action.kind != ActionKind::kWeightGradient) continue;
+    const Chunk& chunk = pipeline.chunk(action.chunk);
+    const std::pair here(action.chunk, action.micro_batch);
+    if (is_forward) {
+      counts.blocks += chunk.num_blocks;
+      counts.embeddings += chunk.embedding ? 1 : 0;
+    }
+    if (is_backward) {
+      const bool still_there = standing == here && action.kind == ActionKind::kBackward;
+      if (options.model.recompute == model::Recompute::kFull) {
+        counts.blocks_again += chunk.num_blocks - (still_there ? 1 : 0);
+      }
+      counts.heads += chunk.head ? 1 : 0;
+    }
+    standing = here;
+  }
+  return counts;
+}
+
+sharding::Traffic exchange_traffic(const TrainingOptions& options, const RankPipeline& pipeline,
+                                   const model::ModelShape& part) {
+  return tensor_traffic(
+      part.part, model::exchanges(part, DeviceKind::kCpu, options.precision.reduce,
+                                  model::PassKind::kTraining, pass_counts(options, pipeline)));
+}
+
 }  // namespace
 
 sharding::Traffic TrainingStep::traffic(const TrainingOptions& options, const sharding::Mesh& mesh,
@@ -34,6 +77,7 @@ sharding::Traffic TrainingStep::traffic(const TrainingOptions& options, const sh
   const sharding::ShardingPlan plan = sharding_plan(options, mesh, rank);
   const RankPipeline pipeline = rank_pipeline(options, mesh, rank);
   sharding::Traffic traffic = parameter_traffic(options, pipeline, plan);
+  traffic.add(exchange_traffic(options, pipeline, rank_model(options, mesh, rank)));
   traffic.add(sharding::gradient_traffic(plan.units, options.num_micro_steps));
   traffic.add(optim::descriptor_of(options.optimizer.type).traffic(options.optimizer, plan, rank));
   traffic.add(Pipeline::traffic(options, pipeline, mesh, rank));

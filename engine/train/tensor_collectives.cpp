@@ -1,8 +1,39 @@
 #include "engine/train/tensor_collectives.h"
 
+#include "core/trace.h"
+#include "engine/model/tensor_cut.h"
+#include "engine/train/training_options.h"
 #include "kernels/pointwise.h"
 
 namespace sherd::engine {
+namespace {
+
+// The ranks that hold the same key/value heads, which are neighbours; null where none do.
+std::unique_ptr<sharding::Communicator> holders_of_copies(const model::TensorPart& part,
+                                                          const sharding::Rank& rank) {
+  if (part.kv_copies == 1) return nullptr;
+  const std::vector<int> all = rank.mesh.group(rank.rank, {std::string(sharding::kTensorAxis)});
+  const auto first = all.begin() + part.rank - part.kv_copy;
+  return rank.groups->among({first, first + part.kv_copies}, "copies of key/value heads",
+                            sharding::Purpose::kTensor);
+}
+
+class Stopwatch {
+ public:
+  explicit Stopwatch(std::chrono::nanoseconds& total) : total_(total) {}
+  ~Stopwatch() { total_ += Clock::now() - begin_; }
+
+ private:
+  std::chrono::nanoseconds& total_;
+  Clock::time_point begin_ = Clock::now();
+};
+
+}  // namespace
+
+model::ModelShape rank_model(const TrainingOptions& options, const sharding::Mesh& mesh, int rank) {
+  return model::tensor_part(options.model, mesh.degree(sharding::kTensorAxis),
+                            mesh.coordinate(rank, sharding::kTensorAxis));
+}
 
 BufferSpec tensor_sum_tail(const model::TensorPart& part) {
   return {"tensor.sum_tail", Category::kCommunication, DType::kF32, part.degree};
@@ -46,6 +77,13 @@ TensorCollectives::TensorCollectives(const model::TensorPart& part, Allocator& m
         "a group of key/value heads' copies that isn't of {} ranks", part.kv_copies);
 }
 
+TensorCollectives::TensorCollectives(const model::TensorPart& part, const sharding::Rank& rank)
+    : compute_(rank.compute()),
+      ranks_(rank.groups->get({std::string(sharding::kTensorAxis)}, sharding::Purpose::kTensor)),
+      own_copies_(holders_of_copies(part, rank)),
+      copies_(own_copies_.get()),
+      tail_(rank.memory->acquire(tensor_sum_tail(part))) {}
+
 void TensorCollectives::sum(const char* what, const Tensor& x) {
   sum_over(ranks_, what, x);
 }
@@ -56,6 +94,7 @@ void TensorCollectives::sum_copies(const char* what, const Tensor& x) {
 }
 
 void TensorCollectives::gather(const char* what, const Tensor& x) {
+  const Stopwatch watch(spent_);
   ranks_.all_gather(compute_, what, x);
 }
 
@@ -63,6 +102,7 @@ void TensorCollectives::gather(const char* what, const Tensor& x) {
 // ranks, are added up beside.
 void TensorCollectives::sum_over(sharding::Communicator& communicator, const char* what,
                                  const Tensor& x) {
+  const Stopwatch watch(spent_);
   const std::int64_t left = x.numel % communicator.world_size(), even = x.numel - left;
   if (even > 0) communicator.all_reduce(compute_, what, x.part(0, even));
   if (left == 0) return;

@@ -1,14 +1,23 @@
 /// The exchanges of a cut model (engine/model/collectives.h), over communicators.
 #pragma once
 
+#include <chrono>
+#include <memory>
+
 #include "core/memory.h"
 #include "core/stream.h"
 #include "engine/model/collectives.h"
 #include "engine/model/exchanges.h"
 #include "sharding/comm/communicator.h"
 #include "sharding/comm/traffic.h"
+#include "sharding/mesh/rank.h"
 
 namespace sherd::engine {
+
+struct TrainingOptions;
+
+/// What rank `rank` has of the run's model: all of it, or the part that is its along the tensor axis.
+model::ModelShape rank_model(const TrainingOptions& options, const sharding::Mesh& mesh, int rank);
 
 /// Where the last elements of a sum wait, of tensors that the ranks can't share evenly.
 BufferSpec tensor_sum_tail(const model::TensorPart& part);
@@ -23,18 +32,25 @@ class TensorCollectives final : public model::Collectives {
   /// where none do. Everything runs on `compute`, on which nothing else uses them.
   TensorCollectives(const model::TensorPart& part, Allocator& memory, Stream& compute,
                     sharding::Communicator& ranks, sharding::Communicator* copies);
+  /// Of a rank of a run, with communicators of its own.
+  TensorCollectives(const model::TensorPart& part, const sharding::Rank& rank);
 
   void sum(const char* what, const Tensor& x) override;
   void sum_copies(const char* what, const Tensor& x) override;
   void gather(const char* what, const Tensor& x) override;
+
+  /// How long the compute stream has been in these calls: nothing is computed meanwhile.
+  std::chrono::nanoseconds time_spent() const { return spent_; }
 
  private:
   void sum_over(sharding::Communicator& communicator, const char* what, const Tensor& x);
 
   Stream& compute_;
   sharding::Communicator& ranks_;
+  std::unique_ptr<sharding::Communicator> own_copies_;
   sharding::Communicator* copies_;
   Buffer tail_;
+  std::chrono::nanoseconds spent_{0};
 };
 
 }  // namespace sherd::engine

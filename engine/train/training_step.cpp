@@ -100,7 +100,7 @@ TrainingStep::RankStats TrainingStep::own_stats(StopRequest asked) {
                   .stop_request = static_cast<double>(asked)};
   if (!rank_.contributes_tokens()) stats.loss_sum = {};
   // Read when the step's work is done: a GPU knows only then how long it waited.
-  const auto waited = rank_.compute().waited();
+  const auto waited = rank_.compute().waited() + model_.tensor_time();
   const auto cpu =
       rank_.gather().cpu_time() + rank_.reduce().cpu_time() + model_.message_cpu_time();
   using Milliseconds = std::chrono::duration<double, std::milli>;

@@ -98,8 +98,9 @@ class Moment {
     RandomAddress address = rounding_.address;
     address.site = 4 * segment.parameter + kind_;
     WordScratch words;
-    const std::uint32_t* word =
-        random_words(address, segment.first_element + (first - segment.first), count, words);
+    const std::uint32_t* word = random_words(
+        address, segment.first_element + segment.random_shift + (first - segment.first), count,
+        words);
     for (int i = 0; i < count; ++i) {
       const auto bits = std::bit_cast<std::uint32_t>(scratch.value[i]);
       const bool finite = (bits & 0x7f800000u) != 0x7f800000u;

@@ -41,7 +41,7 @@ inline SegmentTable make_segment_table(std::span<const UpdateSegment> segments,
     const UpdateSegment& from = segments[i];
     table.segment[i] = {from.first,
                         from.count,
-                        from.first_element,
+                        from.first_element + from.random_shift,
                         from.weight_decay,
                         ratios.empty() ? 0.0f : ratios[i],
                         from.parameter};

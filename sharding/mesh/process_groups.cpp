@@ -9,7 +9,8 @@
 namespace sherd::sharding {
 
 std::string_view name_of(Purpose purpose) {
-  return purpose == Purpose::kGather ? "gather" : "reduce";
+  constexpr std::string_view kNames[] = {"gather", "reduce", "tensor"};
+  return kNames[static_cast<std::size_t>(purpose)];
 }
 
 // Named by its axes of more than one rank and by its first rank, so that every member calls it the
@@ -28,8 +29,15 @@ Group group_of(const Mesh& mesh, int rank, const AxisSet& axes, Purpose purpose)
   return group;
 }
 
-BufferSpec staging_buffer(std::int64_t bytes) {
-  return {"communicator.staging", Category::kCommunication, DType::kU8, bytes, kAlways};
+std::vector<BufferSpec> staging_buffers(const Mesh& mesh, std::int64_t bytes) {
+  if (bytes == 0) return {};
+  std::vector<BufferSpec> buffers = {
+      {"communicator.staging", Category::kCommunication, DType::kU8, bytes, kAlways}};
+  if (mesh.degree(kTensorAxis) > 1) {
+    buffers.push_back(
+        {"communicator.tensor_staging", Category::kCommunication, DType::kU8, bytes, kAlways});
+  }
+  return buffers;
 }
 
 ProcessGroups::ProcessGroups(const Mesh& mesh, int rank, std::shared_ptr<Rendezvous> rendezvous)
@@ -40,7 +48,7 @@ ProcessGroups::ProcessGroups(const Mesh& mesh, int rank, std::shared_ptr<Rendezv
 
 Communicator& ProcessGroups::get(const AxisSet& axes, Purpose purpose) {
   Group group = group_of(mesh_, rank_, axes, purpose);
-  if (purpose == Purpose::kReduce) group.staging = staging_;
+  if (const auto at = staging_.find(purpose); at != staging_.end()) group.staging = at->second;
   std::unique_ptr<Communicator>& communicator = communicators_[group.name];
   if (!communicator) {
     communicator = recorded(rendezvous_->join(group), group.name, *recorder_);
@@ -49,17 +57,23 @@ Communicator& ProcessGroups::get(const AxisSet& axes, Purpose purpose) {
   return *communicator;
 }
 
-std::unique_ptr<Communicator> ProcessGroups::pair(int first_rank, int second_rank,
-                                                  const std::string& name) {
-  CHECK(rank_ == first_rank || rank_ == second_rank, "rank {} in a pair of {} and {}", rank_,
-        first_rank, second_rank);
-  const auto [low, high] = std::minmax(first_rank, second_rank);
-  const Group group{.name = fmt::format("{}, ranks {} and {}", name, low, high),
-                    .ranks = {low, high},
-                    .index = rank_ == low ? 0 : 1,
-                    .staging = {}};
+std::unique_ptr<Communicator> ProcessGroups::among(std::vector<int> ranks, const std::string& name,
+                                                   Purpose purpose) {
+  std::ranges::sort(ranks);
+  const auto own = std::ranges::find(ranks, rank_);
+  CHECK(own != ranks.end(), "rank {} asks for a group of others, {}", rank_, name);
+  Group group{.name = fmt::format("{}, ranks", name),
+              .ranks = ranks,
+              .index = static_cast<int>(own - ranks.begin())};
+  for (const int rank : ranks) group.name += fmt::format(" {}", rank);
+  if (const auto at = staging_.find(purpose); at != staging_.end()) group.staging = at->second;
   auto communicator = recorded(rendezvous_->join(group), group.name, *recorder_);
   return wrap_ ? wrap_(std::move(communicator)) : std::move(communicator);
+}
+
+std::unique_ptr<Communicator> ProcessGroups::pair(int first_rank, int second_rank,
+                                                  const std::string& name) {
+  return among({first_rank, second_rank}, name, Purpose::kGather);
 }
 
 void ProcessGroups::abort(const std::string& reason) {

@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "core/memory.h"
 #include "sharding/mesh/mesh.h"
@@ -24,14 +25,16 @@ class FlightRecorder;
 class Rendezvous;
 struct Group;
 
-enum class Purpose { kGather, kReduce };
+/// kTensor: what a model exchanges inside its layers, on the compute stream.
+enum class Purpose { kGather, kReduce, kTensor };
 std::string_view name_of(Purpose purpose);
 
 /// What every rank calls the group of `rank` along `axes`.
 Group group_of(const Mesh& mesh, int rank, const AxisSet& axes, Purpose purpose);
 
-/// Where a rank stages what it reduces, if its kind of communicator does (sharding/processes/mpi.h).
-BufferSpec staging_buffer(std::int64_t bytes);
+/// Where a rank stages what it reduces, if its kind of communicator does (sharding/processes/mpi.h): on the
+/// reduce stream, and where tensor ranks add, on the compute stream.
+std::vector<BufferSpec> staging_buffers(const Mesh& mesh, std::int64_t bytes);
 
 class ProcessGroups {
  public:
@@ -44,16 +47,18 @@ class ProcessGroups {
   /// All ranks of the world together.
   Communicator& world(Purpose purpose) { return get(mesh_.all_axes(), purpose); }
 
-  /// The communicator of two ranks, called `name` by both; this rank is one of them. Ranks ask for those
+  /// The communicator of some ranks, called `name` by all of them; this rank is one. Ranks ask for those
   /// that they have in common in the same order. Each call is a new one.
+  std::unique_ptr<Communicator> among(std::vector<int> ranks, const std::string& name,
+                                      Purpose purpose);
   std::unique_ptr<Communicator> pair(int first_rank, int second_rank, const std::string& name);
 
   /// Ends the world: Rendezvous::abort.
   void abort(const std::string& reason);
 
-  /// Communicators for reductions that are joined from now on may stage others' contributions there;
+  /// Communicators of this purpose that are joined from now on may stage others' contributions there;
   /// their calls are all on one stream, so they share it.
-  void stage_reductions_in(Tensor memory) { staging_ = memory; }
+  void stage_in(Tensor memory, Purpose purpose) { staging_[purpose] = memory; }
 
   /// What all of them were asked for last.
   const FlightRecorder& recorder() const { return *recorder_; }
@@ -66,7 +71,7 @@ class ProcessGroups {
   const Mesh mesh_;
   const int rank_;
   const std::shared_ptr<Rendezvous> rendezvous_;
-  Tensor staging_{};
+  std::map<Purpose, Tensor> staging_;
   Wrap wrap_;
   const std::unique_ptr<FlightRecorder> recorder_;  // outlives the communicators
   std::map<std::string, std::unique_ptr<Communicator>> communicators_;

@@ -31,7 +31,7 @@ struct Rank {
   std::unique_ptr<Allocator> memory;
   /// Host memory that the device reaches: where the device's memory isn't the host's, else null.
   std::unique_ptr<Allocator> host_memory;
-  Buffer staging;  ///< of reductions, where ranks are in several processes
+  std::vector<Buffer> staging;  ///< of reductions, where ranks are in several processes
   std::unique_ptr<ProcessGroups> groups;
 
   Stream& compute() const { return *compute_stream; }

@@ -27,6 +27,7 @@ AxisSet replica_axes(const Placement& placement) {
 AxisSet copy_axes(const Mesh& mesh, const Placement& placement) {
   AxisSet axes = mesh.other_axes(placement.slices);
   axes.erase(std::string(kPipelineAxis));
+  axes.erase(std::string(kTensorAxis));
   return axes;
 }
 

@@ -58,11 +58,13 @@ Placement placement_of(int stage, GradSync grad_sync);
 /// With the stage's usual sync: at the boundary at stages 0 and 1, in every micro-step above.
 Placement placement_of(int stage);
 
-/// Along these, ranks hold copies of a slice. Along the pipeline axis they hold other units.
+/// Along these, ranks hold copies of a slice. Along the pipeline axis they hold other units, along the tensor
+/// axis other parts of the same parameters, of which some are copies (ParameterCut).
 AxisSet copy_axes(const Mesh& mesh, const Placement& placement);
 
 /// Whether `rank` counts its slice in sums over all ranks (gradient norms): of the ranks that hold
-/// copies of the same slice, one does.
+/// copies of the same slice, one does. Of parameters that tensor ranks hold copies of, their
+/// boxes say who does.
 bool contributes_slice(const Mesh& mesh, int rank, const Placement& placement);
 
 /// The part of its slice of `slice_numel` elements that `rank` writes to a checkpoint: ranks with

@@ -49,6 +49,26 @@ std::vector<Tensor> UnitPlan::views(const Tensor& trained_full, const Tensor& fr
   return in_order;
 }
 
+std::vector<SliceRange> counted_ranges(const UnitPlan& unit) {
+  std::vector<SliceRange> ranges;
+  std::int64_t begin = 0;  // of what counts
+  const auto leave_out = [&](std::int64_t first, std::int64_t count) {
+    if (first > begin) ranges.push_back({begin, first - begin});
+    begin = first + count;
+  };
+  for (std::size_t i = 0; i < unit.spec.parameters.size(); ++i) {
+    const ParameterSpec& parameter = unit.spec.parameters[i];
+    if (!parameter.cut) continue;
+    std::int64_t position = unit.layout.offset(static_cast<int>(i));
+    for (const auto& [box, counts] : parameter.cut->held) {
+      if (!counts) leave_out(position, box.numel());
+      position += box.numel();
+    }
+  }
+  leave_out(unit.layout.numel(), 0);
+  return ranges;
+}
+
 UnitBuffers unit_buffers(const UnitPlan& unit) {
   const std::string& name = unit.spec.name;
   const bool low_precision = unit.precision.parameters != DType::kF32;
@@ -83,6 +103,12 @@ UnitState::UnitState(UnitPlan plan, const Rank& rank)
       saved_range_(sharding::saved_range(rank.mesh, rank.rank, plan_.placement,
                                          plan_.layout.slice_numel())) {
   if (is_second_end()) saved_range_ = {};
+  const std::int64_t begin = own_slice_ * layout().slice_numel();
+  for (const SliceRange& range : sharding::counted_ranges(plan_)) {
+    const std::int64_t first = std::max(range.first, begin);
+    const std::int64_t end = std::min(range.first + range.count, begin + layout().slice_numel());
+    if (first < end) counted_ranges_.push_back({first - begin, end - first});
+  }
   const int group_size = rank.mesh.degree(plan_.placement.slices);
   CHECK(plan_.layout.num_slices() == group_size, "a unit planned for {} ranks, not {}",
         plan_.layout.num_slices(), group_size);

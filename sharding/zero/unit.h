@@ -69,6 +69,10 @@ struct UnitPlan {
   }
 };
 
+/// Of the unit's flat buffer, what counts in sums over tensor ranks, ascending: everything where parameters
+/// aren't cut, padding included.
+std::vector<SliceRange> counted_ranges(const UnitPlan& unit);
+
 /// What a rank holds at rest of a unit.
 struct UnitBuffers {
   std::optional<BufferSpec> resident;         ///< stages 0-2
@@ -99,6 +103,9 @@ class UnitState {
   bool contributes_slice() const { return first_of_copies_ && !is_second_end(); }
   /// The same for sums over the ranks of one place in the pipeline.
   bool first_of_copies() const { return first_of_copies_; }
+  /// What of it counts in sums over all ranks, ascending, where `contributes_slice`: everything but copies
+  /// of what another tensor rank has.
+  const std::vector<SliceRange>& counted_ranges() const { return counted_ranges_; }
   /// What of it this rank writes to a checkpoint.
   const SliceRange& saved_range() const { return saved_range_; }
   /// The slices that this rank updates: all of them at stage 0, its own otherwise.
@@ -126,6 +133,7 @@ class UnitState {
   int own_slice_;
   bool first_of_copies_;
   SliceRange saved_range_;
+  std::vector<SliceRange> counted_ranges_;
   std::vector<int> updated_slices_;
   Buffer resident_;
   Buffer fp32_parameters_;

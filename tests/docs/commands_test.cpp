@@ -90,6 +90,9 @@ const std::vector<Row> kTable = {
      kSmall + " --set training.max_steps=20 --set run.name=quickstart_hybrid"},
     {"./dev bundle", How::kShown, "needs the CUDA Toolkit"},
     // docs/parallelism.md
+    {"./dev train --ranks 1 --set parallelism.tensor_parallel_degree=2", How::kRun,
+     "a small model, 20 steps",
+     kSmall + " --set training.max_steps=20 --set run.name=quickstart_tensor"},
     {"./dev train --ranks 1 --set parallelism.pipeline_parallel_degree=2 --set "
      "training.gradient_accumulation_steps=4",
      How::kRun, "a small model of two layers, 20 steps",

@@ -1,5 +1,7 @@
 #include "tests/support/model_forms.h"
 
+#include <stdexcept>
+
 #include "tests/support/training_harness.h"
 
 namespace sherd::testing {
@@ -75,6 +77,41 @@ std::vector<ModelForm> model_forms() {
           {"parallel", parallel()},
           {"parallel_one_norm", parallel_one_norm()},
           {"wide_heads", wide_heads()}};
+}
+
+model::ModelShape cuttable(model::ModelShape shape, std::int64_t kv_heads) {
+  if (shape.head_size == 0) shape.head_size = 6;
+  shape.width = 23;
+  shape.query_heads = 8;
+  shape.kv_heads = kv_heads;
+  shape.ffn_width = 40;
+  shape.vocab_size = 43;
+  shape.num_layers = 2;
+  return shape;
+}
+
+std::vector<ModelForm> cuttable_forms() {
+  std::vector<ModelForm> forms{{"gpt2", cuttable(tiny_model(true), 8)},
+                               {"llama", cuttable(tiny_model(false), 4)},
+                               {"fewer_kv_heads_than_ranks", cuttable(tiny_model(false), 2)},
+                               {"one_kv_head", cuttable(tiny_model(false), 1)}};
+  for (const ModelForm& form : model_forms()) {
+    forms.push_back({form.name, cuttable(form.shape, 2)});
+  }
+  model::ModelShape centred = cuttable(tiny_model(true), 2);
+  centred.qk_norm = model::QkNorm::kProjection;
+  forms.push_back({"layernorms_of_projections", centred});
+  centred.qk_norm = model::QkNorm::kHead;
+  centred.norm_placement = model::NormPlacement::kSandwich;
+  forms.push_back({"layernorms_of_heads", centred});
+  return forms;
+}
+
+model::ModelShape cuttable_form(const std::string& name) {
+  for (const ModelForm& form : cuttable_forms()) {
+    if (form.name == name) return form.shape;
+  }
+  throw std::out_of_range(name);
 }
 
 }  // namespace sherd::testing

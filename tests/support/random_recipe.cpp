@@ -32,6 +32,7 @@ class LegalRecipe {
     shape();
     batch();
     pipeline();
+    tensor_ranks();
     numbers();
     precision();
     saves();
@@ -192,6 +193,17 @@ class LegalRecipe {
     for (std::int64_t chunk = 1; chunk < degree; ++chunk) counts += "1, ";
     set("parallelism.pipeline_layers_per_chunk",
         fmt::format("[{}{}]", counts, layers - degree + 1));
+  }
+
+  /// Two tensor ranks, of a model that they can share.
+  void tensor_ranks() {
+    const std::int64_t ranks = whole(settings_, "parallelism.data_parallel_shard_degree") *
+                               whole(settings_, "parallelism.data_parallel_replicate_degree") *
+                               whole(settings_, "parallelism.pipeline_parallel_degree");
+    const bool fits = whole(settings_, "model.num_attention_heads") % 2 == 0 && ranks <= 4;
+    const bool cut = fits && random_.chance(0.5);
+    set("parallelism.tensor_parallel_degree", cut ? 2 : 1);
+    if (cut) set("model.ffn_hidden_size", 2 * random_.whole(1, 50));
   }
 
   // Small enough for three steps to stay finite.

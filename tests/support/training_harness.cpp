@@ -192,10 +192,22 @@ void collect_parameters(const engine::ShardedModel& model,
     if (!unit.trains() || !unit.contributes_slice()) continue;  // another rank writes the same
     const Tensor slice = unit.fp32_slice(unit.own_slice());
     for (const sharding::Piece& piece : unit.layout().pieces(unit.own_slice())) {
-      const std::string& name = unit.spec().parameters[piece.parameter].name;
+      const ParameterSpec& parameter = unit.spec().parameters[piece.parameter];
       const Tensor part = slice.part(piece.position, piece.count);
-      rank.compute().copy(part.data, parameters.at(name).data() + piece.first_element,
-                          part.bytes());
+      std::vector<float>& whole = parameters.at(parameter.name);
+      if (!parameter.cut) {
+        rank.compute().copy(part.data, whole.data() + piece.first_element, part.bytes());
+        continue;
+      }
+      std::vector<float> values(static_cast<std::size_t>(piece.count));
+      rank.compute().copy(part.data, values.data(), part.bytes());
+      rank.compute().synchronize();
+      for (std::int64_t i = 0; i < piece.count; ++i) {
+        const std::int64_t element = piece.first_element + i;
+        if (!parameter.place_of(element).counts) continue;  // another rank writes the same
+        whole[static_cast<std::size_t>(parameter.element_of_whole(element))] =
+            values[static_cast<std::size_t>(i)];
+      }
     }
   }
   rank.compute().synchronize();

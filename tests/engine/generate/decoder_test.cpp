@@ -24,8 +24,9 @@ engine::TrainingOptions tiny(std::int64_t cached_positions, std::int64_t pass_le
 
 // Calls `use` with a decoder of an untrained model.
 void with_decoder(const engine::TrainingOptions& options,
-                  const std::function<void(Decoder&, engine::ShardedModel&)>& use) {
-  run_ranks({}, [&](sharding::Rank& rank) {
+                  const std::function<void(Decoder&, engine::ShardedModel&)>& use,
+                  const RunShape& setup = {}) {
+  run_ranks(setup, [&](sharding::Rank& rank) {
     engine::ShardedModel model(options, rank);
     const sharding::MirroredBuffer inputs(
         rank, {"inputs", Category::kData, DType::kI32, options.model.tokens(), kAlways, true});
@@ -61,6 +62,33 @@ TEST(Decoder, GivesTheSameLogitsWithACacheAsWithout) {
     with_decoder(tiny(9, pass_length), [&](Decoder& decoder, engine::ShardedModel&) {
       EXPECT_EQ(rows_of(decoder, kText, 0), expected) << "passes of " << pass_length;
     });
+  }
+}
+
+// A vocabulary of 41 is cut into 21 and 20 tokens, or 11, 11, 11 and 8.
+TEST(Decoder, OnTensorRanksEveryRankHasTheLogitsOfTheWholeVocabulary) {
+  engine::TrainingOptions options = tiny(9, 4);
+  options.model.ffn_width = 36;
+  Rows expected;
+  with_decoder(options, [&](Decoder& decoder, engine::ShardedModel&) {
+    expected = rows_of(decoder, kText, 0);
+  });
+  for (const int tensor : {2, 4}) {
+    std::vector<Rows> rows(static_cast<std::size_t>(tensor));
+    with_decoder(options,
+                 [&](Decoder& decoder, engine::ShardedModel& model) {
+                   rows[static_cast<std::size_t>(model.rank().rank)] = rows_of(decoder, kText, 0);
+                 },
+                 {.world_size = tensor, .axes = {{"tensor", tensor}}});
+    for (const Rows& own : rows) {
+      EXPECT_EQ(own, rows[0]);
+      for (const auto& [position, logits] : expected) {
+        ASSERT_EQ(own.at(position).size(), logits.size());
+        for (std::size_t i = 0; i < logits.size(); ++i) {
+          EXPECT_NEAR(own.at(position)[i], logits[i], 1e-5) << position << ", token " << i;
+        }
+      }
+    }
   }
 }
 

@@ -175,13 +175,13 @@ inline Computed compute_whole(const model::ModelShape& shape, const ValuesByName
   return compute(shape, weights, batch, *make_cpu_compute_stream({}));
 }
 
-using UnitCuts = std::vector<std::vector<model::ParameterCut>>;
+using UnitCuts = std::vector<std::vector<ParameterCut>>;
 
 /// What a rank holds of values of the whole model.
 inline ValuesByName held_of(const ValuesByName& whole, const UnitCuts& cuts) {
   ValuesByName held;
   for (const auto& unit : cuts) {
-    for (const model::ParameterCut& cut : unit) {
+    for (const ParameterCut& cut : unit) {
       const std::vector<float>& from = whole.at(cut.name);
       std::vector<float>& to = held[cut.name];
       std::int64_t numel = 0;
@@ -197,9 +197,9 @@ inline ValuesByName held_of(const ValuesByName& whole, const UnitCuts& cuts) {
 /// Puts the boxes that a rank counts where they belong in the whole.
 inline void put_counted(const ValuesByName& held, const UnitCuts& cuts, ValuesByName& whole) {
   for (const auto& unit : cuts) {
-    for (const model::ParameterCut& cut : unit) {
+    for (const ParameterCut& cut : unit) {
       std::int64_t before = 0;
-      for (const model::HeldBox& one : cut.held) {
+      for (const HeldBox& one : cut.held) {
         const float* from = held.at(cut.name).data() + before;
         before += one.box.numel();
         if (!one.counts) continue;
@@ -318,41 +318,6 @@ inline Noise noise_of(const model::ModelShape& shape, const ValuesByName& weight
     }
   }
   return noise;
-}
-
-inline model::ModelShape cuttable(model::ModelShape shape, std::int64_t kv_heads) {
-  if (shape.head_size == 0) shape.head_size = 6;
-  shape.width = 23;
-  shape.query_heads = 8;
-  shape.kv_heads = kv_heads;
-  shape.ffn_width = 40;
-  shape.vocab_size = 43;
-  shape.num_layers = 2;
-  return shape;
-}
-
-inline std::vector<ModelForm> cuttable_forms() {
-  std::vector<ModelForm> forms{{"gpt2", cuttable(tiny_model(true), 8)},
-                               {"llama", cuttable(tiny_model(false), 4)},
-                               {"fewer_kv_heads_than_ranks", cuttable(tiny_model(false), 2)},
-                               {"one_kv_head", cuttable(tiny_model(false), 1)}};
-  for (const ModelForm& form : model_forms()) {
-    forms.push_back({form.name, cuttable(form.shape, 2)});
-  }
-  model::ModelShape centred = cuttable(tiny_model(true), 2);
-  centred.qk_norm = model::QkNorm::kProjection;
-  forms.push_back({"layernorms_of_projections", centred});
-  centred.qk_norm = model::QkNorm::kHead;
-  centred.norm_placement = model::NormPlacement::kSandwich;
-  forms.push_back({"layernorms_of_heads", centred});
-  return forms;
-}
-
-inline model::ModelShape cuttable_form(const std::string& name) {
-  for (const ModelForm& form : cuttable_forms()) {
-    if (form.name == name) return form.shape;
-  }
-  throw std::out_of_range(name);
 }
 
 }  // namespace sherd::testing

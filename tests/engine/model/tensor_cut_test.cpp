@@ -23,7 +23,7 @@ model::ModelShape shape_of(std::int64_t heads, std::int64_t kv_heads, bool gated
 }
 
 // "name cut: [rows x columns at (row, column)]...", copies that don't count in brackets.
-std::string text_of(const model::ParameterCut& cut) {
+std::string text_of(const ParameterCut& cut) {
   static constexpr const char* kCuts[] = {"whole", "rows", "columns"};
   std::string text = fmt::format("{} {}:", cut.name, kCuts[static_cast<int>(cut.cut)]);
   for (const auto& [box, counts] : cut.held) {
@@ -37,7 +37,7 @@ std::string text_of(const model::ParameterCut& cut) {
 std::string text_of(const model::ModelShape& shape, int degree, int rank) {
   std::string text;
   for (const auto& unit : model::tensor_cut(shape, degree, rank)) {
-    for (const model::ParameterCut& cut : unit) text += text_of(cut);
+    for (const ParameterCut& cut : unit) text += text_of(cut);
   }
   return text;
 }
@@ -126,7 +126,7 @@ TEST(TensorCut, ARankStartsWithTheBitsOfItsBoxesOfTheWholeParameter) {
     for (std::size_t u = 0; u < units.size(); ++u) {
       for (std::size_t p = 0; p < units[u].parameters.size(); ++p) {
         const ParameterSpec& parameter = units[u].parameters[p];
-        const model::ParameterCut& cut = cuts[u][p];
+        const ParameterCut& cut = cuts[u][p];
         const auto all =
             filled(parameter, model::whole_box(parameter), cut.columns(), 0, parameter.numel())
                 .values();

@@ -100,7 +100,7 @@ TEST(TensorParallel, CopiesOfAWeightHaveTheSameBitsOfItsGradient) {
     std::map<std::pair<std::string, std::int64_t>, float> first;  // (parameter, element)
     for (int r = 0; r < degree; ++r) {
       for (const auto& unit : model::tensor_cut(form.shape, degree, r)) {
-        for (const model::ParameterCut& cut : unit) {
+        for (const ParameterCut& cut : unit) {
           const auto& gradient = ranks[static_cast<std::size_t>(r)].gradients.at(cut.name);
           std::size_t different = 0;
           for_each_run(cut.boxes(), cut.columns(), 0, std::ssize(gradient), [&](const BoxRun& run) {
@@ -286,10 +286,10 @@ TEST(TensorParallel, EveryElementOfEveryParameterCountsOnceInNorms) {
           std::vector<int> counted(static_cast<std::size_t>(parameter.numel()));
           for (int r = 0; r < degree; ++r) {
             for (const auto& cuts : model::tensor_cut(form.shape, degree, r)) {
-              for (const model::ParameterCut& cut : cuts) {
+              for (const ParameterCut& cut : cuts) {
                 if (cut.name != parameter.name) continue;
                 EXPECT_EQ(cut.shape, parameter.shape);
-                for (const model::HeldBox& held : cut.held) {
+                for (const HeldBox& held : cut.held) {
                   if (!held.counts) continue;
                   for_each_run({held.box}, cut.columns(), 0, held.box.numel(),
                                [&](const BoxRun& run) {

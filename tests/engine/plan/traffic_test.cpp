@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "engine/model/parameters.h"
+#include "engine/schedule/order.h"
 #include "tests/support/training_harness.h"
 
 namespace sherd::testing {
@@ -129,6 +130,33 @@ TEST(Traffic, OfAPipelineHasItsMessagesAndTheTiedMatrix) {
                                   .axes = {{"pipeline", 2}, {"shard", 2}},
                                   .num_micro_steps = 4,
                                   .stage = stage});
+    }
+  }
+}
+
+// What a backward computes again sends again, too: in a pipeline, what no longer stands there.
+TEST(Traffic, OfTensorRanksHasTheirExchangesInsideLayers) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    for (const int pipeline : {1, 2}) {
+      for (const auto recompute : {model::Recompute::kNone, model::Recompute::kFull}) {
+        model::ModelShape shape = tiny_model(stage % 2 == 0);
+        shape.num_layers = 4;
+        shape.ffn_width = 36;
+        shape.qk_norm = stage == 1 ? model::QkNorm::kHead : model::QkNorm::kNone;
+        shape.recompute = recompute;
+        shape.dtype = stage == 2 ? DType::kBF16 : DType::kF32;
+        engine::TrainingOptions options = tiny_training(shape);
+        options.precision.parameters = shape.dtype;
+        options.pipeline.order = stage == 3 ? schedule::Order::kZbH1 : schedule::Order::k1F1B;
+        options.optimizer.type =
+            stage == 1 ? optim::OptimizerType::kMuon : optim::OptimizerType::kLamb;
+        const int tensor = stage == 3 ? 4 : 2;
+        expect_as_planned(options,
+                          {.world_size = pipeline * 2 * tensor,
+                           .axes = {{"pipeline", pipeline}, {"shard", 2}, {"tensor", tensor}},
+                           .num_micro_steps = 3,
+                           .stage = stage});
+      }
     }
   }
 }

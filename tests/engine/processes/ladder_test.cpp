@@ -99,6 +99,23 @@ TEST_F(Ladder, APipelineOfProcessesHasTheBitsOfOneRank) {
   EXPECT_EQ(final_state(folder_, "processes"), final_state(folder_, "one"));
 }
 
+// A tensor rank in each process, and two of four tensor ranks in each: they share one key/value head between
+// processes, or inside of one.
+TEST_F(Ladder, TensorRanksInProcessesHaveTheBitsOfThreads) {
+  for (const auto& [degree, ranks_per_process] : {std::pair(2, 1), std::pair(4, 2)}) {
+    TrainingRun run = run_of({{1, 1}, 1});
+    run.mesh = fmt::format("tensor_parallel_degree: {}", degree);
+    const std::string threads = fmt::format("threads{}", degree);
+    const std::string processes = fmt::format("processes{}", degree);
+    train_in(folder_, threads, run);
+    const auto outcome = train_in_processes(folder_, processes, run, {2, ranks_per_process},
+                                            {"--set", "parallelism.data_parallel_shard_degree=1"});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_EQ(numbers_of(folder_, processes), numbers_of(folder_, threads));
+    EXPECT_EQ(final_state(folder_, processes), final_state(folder_, threads));
+  }
+}
+
 class Resume : public ProcessesTest {
  protected:
   // As if it had been killed after the checkpoint in the middle.

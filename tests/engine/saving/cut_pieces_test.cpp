@@ -7,6 +7,7 @@
 
 #include "checkpoint/reader.h"
 #include "engine/model/parameters.h"
+#include "engine/model/tensor_cut.h"
 #include "tests/checkpoint/support/saved_checkpoint.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/training_harness.h"
@@ -47,7 +48,7 @@ class CutState {
     int tensor = 0;
     for (int kind = 0; kind < 2; ++kind) {
       for (const auto& unit : cuts) {
-        for (const model::ParameterCut& cut : unit) {
+        for (const ParameterCut& cut : unit) {
           std::int64_t numel = 0;
           for (const Box& box : cut.boxes()) numel += box.numel();
           const std::int64_t first = numel * slice / slices;
@@ -139,7 +140,7 @@ TEST(CutCheckpoints, OfEveryCutAreLoadedOnEveryOther) {
 TEST(CutCheckpoints, OfAMatrixThatIsCutByColumnsHaveAPieceForEachSliceNotForEachRow) {
   const ModelShape shape = shape_of(false);
   const auto cuts = model::tensor_cut(shape, 4, 1);
-  for (const model::ParameterCut& cut : cuts[1]) {
+  for (const ParameterCut& cut : cuts[1]) {
     if (!cut.name.ends_with("mlp.down.weight")) continue;
     const auto pieces = engine::pieces_of(cut, 100, 50, PiecesFor::kSaving);
     ASSERT_EQ(pieces.size(), 1u);

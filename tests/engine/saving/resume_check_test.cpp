@@ -154,6 +154,8 @@ const std::map<std::string, Change> kChanges = {
        "parallelism.batch_groups", "zero_optimization.grad_sync"}}},
     {"parallelism.pipeline_parallel_degree",
      {{"parallelism.pipeline_parallel_degree=2"}, {}, {"parallelism.pipeline_parallel_degree"}}},
+    {"parallelism.tensor_parallel_degree",
+     {{"parallelism.tensor_parallel_degree=2"}, {}, {"parallelism.tensor_parallel_degree"}}},
     {"parallelism.data_parallel_shard_degree",
      {{"parallelism.data_parallel_shard_degree=2"},
       {},

@@ -1,0 +1,102 @@
+#include "engine/plan/parameter_table.h"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "engine/train/from_recipe.h"
+#include "engine/train/sharding_plan.h"
+
+namespace sherd::engine {
+namespace {
+
+using sharding::AxisSet;
+using sharding::Mesh;
+
+// In the mesh's order, those of more than one rank.
+std::string axes_text(const Mesh& mesh, const AxisSet& axes) {
+  std::string text;
+  for (const sharding::MeshAxis& axis : mesh.axes()) {
+    if (axis.degree == 1 || !axes.contains(axis.name)) continue;
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", axis.name);
+  }
+  return text.empty() ? "-" : text;
+}
+
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  std::string text;
+  for (const std::int64_t size : shape) {
+    text += fmt::format("{}{}", text.empty() ? "" : " x ", size);
+  }
+  return text;
+}
+
+// Of all blocks, the first one speaks.
+std::string name_in_all_blocks(const std::string& name) {
+  constexpr std::string_view kFirst = "block.0.";
+  return name.starts_with(kFirst) ? "block.*." + name.substr(kFirst.size()) : name;
+}
+
+std::string cut_text(const ParameterSpec& parameter) {
+  constexpr const char* kNames[] = {"none", "rows", "columns"};
+  return parameter.cut ? kNames[static_cast<std::size_t>(parameter.cut->cut)] : "none";
+}
+
+bool counts_all(const ParameterSpec& parameter) {
+  for (const HeldBox& held : parameter.cut->held) {
+    if (!held.counts) return false;
+  }
+  return true;
+}
+
+// Which tensor ranks count a parameter in norms and save it.
+std::string counted_by(const std::vector<sharding::ShardingPlan>& of_rank, std::size_t unit,
+                       std::size_t parameter) {
+  const auto spec = [&](std::size_t rank) -> const ParameterSpec& {
+    return of_rank[rank].units[unit].spec.parameters[parameter];
+  };
+  if (of_rank.size() == 1) return "-";
+  if (spec(0).cut->cut == Cut::kNone) return "tensor rank 0";
+  for (std::size_t rank = 1; rank < of_rank.size(); ++rank) {
+    if (!counts_all(spec(rank))) return "the first holder of each box";
+  }
+  return "each its part";
+}
+
+}  // namespace
+
+std::string parameter_rows(const Recipe& recipe) {
+  const TrainingOptions options = training_options(recipe);
+  const Mesh mesh = mesh_of(recipe);
+  std::vector<sharding::MeshAxis> axes = mesh.axes();
+  std::erase_if(axes, [](const auto& axis) { return axis.name == sharding::kPipelineAxis; });
+  const Mesh one_place(axes);
+  // Tensor is the innermost axis: its ranks are the first ones.
+  std::vector<sharding::ShardingPlan> of_rank;
+  for (int rank = 0; rank < mesh.degree(sharding::kTensorAxis); ++rank) {
+    of_rank.push_back(sharding_plan(options, one_place, rank));
+  }
+  const bool both_ends = options.model.tied && mesh.degree(sharding::kPipelineAxis) > 1;
+  std::string text = fmt::format("{:<36}{:<16}{:<9}{:<26}{:<14}{}\n", "parameter", "shape", "cut",
+                                 "gradient summed over", "state over", "counted and saved by");
+  const std::vector<sharding::UnitPlan>& units = of_rank[0].units;
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    const sharding::Placement& placement = units[u].placement;
+    AxisSet summed = placement.slices;
+    summed.merge(sharding::replica_axes(placement));
+    for (std::size_t p = 0; p < units[u].spec.parameters.size(); ++p) {
+      const ParameterSpec& parameter = units[u].spec.parameters[p];
+      if (parameter.name.starts_with("block.") && !parameter.name.starts_with("block.0.")) continue;
+      const std::string over = axes_text(mesh, summed);
+      const bool at_ends = both_ends && u == 0;
+      text += fmt::format("{:<36}{:<16}{:<9}{:<26}{:<14}{}\n", name_in_all_blocks(parameter.name),
+                          shape_text(parameter.cut ? parameter.cut->shape : parameter.shape),
+                          cut_text(parameter),
+                          at_ends ? (over == "-" ? "both ends" : over + ", both ends") : over,
+                          axes_text(mesh, placement.optimizer), counted_by(of_rank, u, p));
+    }
+  }
+  return text;
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,184 @@
+// Runs whose matrices are cut over tensor ranks: near the run of one rank, and bit for bit equal to one
+// another however their state is sharded; memory as planned.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/support/model_forms.h"
+#include "tests/support/training_harness.h"
+
+namespace sherd::testing {
+namespace {
+
+struct Case {
+  int tensor = 2, shards = 1, replicas = 1, pipeline = 1;
+  int stage = 0, micro_steps = 1;
+};
+
+std::string name_of(const Case& each) {
+  return fmt::format("tensor {} shard {} replicate {} pipeline {} stage {} micro-steps {}",
+                     each.tensor, each.shards, each.replicas, each.pipeline, each.stage,
+                     each.micro_steps);
+}
+
+// Sizes that 2 and 4 ranks can share; the vocabulary, 41, not evenly. On 4 ranks two hold copies of each of the 2
+// key/value heads.
+engine::TrainingOptions options_of(bool tied = false,
+                                   optim::OptimizerType type = optim::OptimizerType::kAdamW) {
+  model::ModelShape shape = tiny_model(tied);
+  shape.ffn_width = 36;
+  engine::TrainingOptions options = tiny_training(shape, 0.5f);  // clips
+  options.optimizer.type = type;
+  options.optimizer.momentum = 0.9f;
+  if (type == optim::OptimizerType::kSgd) options.lr_schedule.lr = 0.05;
+  return options;
+}
+
+RunShape setup_of(const Case& each) {
+  return {.world_size = each.tensor * each.shards * each.replicas * each.pipeline,
+          .axes = {{"pipeline", each.pipeline},
+                   {"replicate", each.replicas},
+                   {"shard", each.shards},
+                   {"tensor", each.tensor}},
+          .num_micro_steps = each.micro_steps,
+          .stage = each.stage,
+          .delay_seed = 17};
+}
+
+Outcome run(const engine::TrainingOptions& options, const Case& each, int num_steps = 3) {
+  return train(options, setup_of(each), num_steps);
+}
+
+// The same batch on tensor ranks alone.
+Outcome unsharded(const engine::TrainingOptions& options, const Case& each, int num_steps = 3) {
+  RunShape setup = setup_of(
+      {.tensor = each.tensor, .micro_steps = each.micro_steps * each.shards * each.replicas});
+  setup.batch_groups = each.replicas;
+  return train(options, setup, num_steps);
+}
+
+// After a step that moves nothing.
+Outcome start_of(engine::TrainingOptions options, const Case& each) {
+  options.lr_schedule.lr = 0.0;
+  return run(options, each, 1);
+}
+
+double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double squares = 0.0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    squares += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
+  }
+  return std::sqrt(squares);
+}
+
+// Each tensor is where one rank's is, but for a part `tolerance` of the way that it has gone from the start, and
+// the rounding of its own values.
+void expect_near(const engine::TrainingOptions& options, const Outcome& cut, const Outcome& one,
+                 double tolerance, const std::string& label) {
+  const Outcome start = start_of(options, {.tensor = 1});
+  for (std::size_t step = 0; step < one.losses.size(); ++step) {
+    EXPECT_NEAR(cut.losses[step], one.losses[step], tolerance * one.losses[step]) << label;
+    EXPECT_NEAR(cut.grad_norms[step], one.grad_norms[step], tolerance * one.grad_norms[step])
+        << label;
+  }
+  for (const auto& [name, values] : one.parameters) {
+    const double way = distance(values, start.parameters.at(name));
+    const double rounding = 1e-7 * distance(values, std::vector<float>(values.size()));
+    EXPECT_LE(distance(cut.parameters.at(name), values), tolerance * way + rounding)
+        << name << ", " << label;
+  }
+}
+
+TEST(Tensor, RunsStartWithTheWeightsOfOneRank) {
+  for (const bool tied : {false, true}) {
+    const engine::TrainingOptions options = options_of(tied);
+    const auto one = start_of(options, {.tensor = 1}).parameters;
+    for (const Case& each :
+         {Case{.tensor = 2, .stage = 2}, Case{.tensor = 4, .shards = 2, .stage = 3}}) {
+      EXPECT_EQ(start_of(options, each).parameters, one) << name_of(each);
+    }
+  }
+}
+
+// SGD: a weight moves in proportion to its gradient, so no rounding is blown up.
+TEST(Tensor, RunsStayNearOneRank) {
+  for (const bool tied : {false, true}) {
+    const engine::TrainingOptions options = options_of(tied, optim::OptimizerType::kSgd);
+    const Outcome one = run(options, {.tensor = 1, .micro_steps = 2});
+    for (const int tensor : {2, 4}) {
+      const Case each{.tensor = tensor, .micro_steps = 2};
+      expect_near(options, run(options, each), one, 1e-5, name_of(each));
+    }
+  }
+}
+
+TEST(Tensor, StagesShardsReplicasAndPipelinesKeepTheBits) {
+  const engine::TrainingOptions options = options_of();
+  for (const Case& each :
+       {Case{.tensor = 2, .shards = 2, .stage = 0},
+        Case{.tensor = 2, .shards = 2, .stage = 1, .micro_steps = 2},
+        Case{.tensor = 4, .shards = 2, .stage = 2}, Case{.tensor = 2, .shards = 3, .stage = 3},
+        Case{.tensor = 2, .shards = 2, .replicas = 2, .stage = 3},
+        Case{.tensor = 2, .pipeline = 3, .stage = 1, .micro_steps = 4},
+        Case{.tensor = 2, .shards = 2, .pipeline = 2, .stage = 3, .micro_steps = 3},
+        Case{.tensor = 4, .shards = 1, .pipeline = 2, .stage = 2, .micro_steps = 2}}) {
+    EXPECT_EQ(difference(run(options, each), unsharded(options, each)), "") << name_of(each);
+  }
+}
+
+class TensorForms : public ::testing::TestWithParam<ModelForm> {};
+INSTANTIATE_TEST_SUITE_P(Forms, TensorForms, ::testing::ValuesIn(cuttable_forms()),
+                         [](const auto& info) { return info.param.name; });
+
+// Every form of a model, recomputed in every way, in f32 and bf16: what is sharded has the bits of what isn't,
+// and all ways of recomputing have the same.
+TEST_P(TensorForms, KeepTheBitsHoweverTheyAreShardedAndRecomputed) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    engine::TrainingOptions options = options_of(false);
+    options.model = GetParam().shape;
+    options.model.dtype = dtype;
+    options.precision.parameters = dtype;
+    options.optimizer.moment_type = {DType::kBF16, true, 5};
+    const int tensor = dtype == DType::kF32 ? 4 : 2;
+    const Outcome expected = unsharded(options, {.tensor = tensor, .shards = 2}, 2);
+    int stage = tensor;
+    for (const auto recompute :
+         {model::Recompute::kNone, model::Recompute::kSelective, model::Recompute::kFull}) {
+      options.model.recompute = recompute;
+      const Case each{.tensor = tensor, .shards = 2, .stage = stage++ % 4};
+      EXPECT_EQ(difference(run(options, each, 2), expected), "") << name_of(each);
+    }
+  }
+}
+
+TEST(Tensor, OptimizersThatNeedWholeTensorsAreRight) {
+  struct Row {
+    optim::OptimizerType type;
+    double tolerance;
+  };
+  for (const Row& row :
+       {Row{optim::OptimizerType::kLamb, 1e-2}, Row{optim::OptimizerType::kLars, 1e-5},
+        Row{optim::OptimizerType::kMuon, 1e-2}}) {
+    for (const bool tied : {false, true}) {
+      engine::TrainingOptions options = options_of(tied, row.type);
+      // Without rotary positions the key's bias moves no loss: its gradient is rounding alone, which an
+      // optimizer that divides by its size blows up.
+      options.model.biases.qkv = false;
+      const Outcome one = run(options, {.tensor = 1, .micro_steps = 2});
+      for (const Case& each :
+           {Case{.tensor = 2, .micro_steps = 2}, Case{.tensor = 4, .micro_steps = 2},
+            Case{.tensor = 2, .shards = 2, .stage = 3},
+            Case{.tensor = 4, .shards = 2, .stage = 0}}) {
+        const Outcome cut = run(options, each);
+        const std::string label =
+            fmt::format("{}, optimizer {}", name_of(each), static_cast<int>(row.type));
+        expect_near(options, cut, one, row.tolerance, label);
+        EXPECT_EQ(difference(cut, unsharded(options, each)), "") << label;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sherd::testing
