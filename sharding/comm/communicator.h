@@ -57,6 +57,12 @@ class Communicator {
   /// full has W * S elements. Types as reduce_scatter. Cost 2 (W - 1) * S.
   virtual void all_reduce(Stream& stream, const std::string& label, Tensor full) = 0;
 
+  /// Deals out what each rank has: rank r's slice of every rank's `full` goes to rank r.
+  ///   out[r * S + i] = full_r[rank * S + i],   0 <= r < W, 0 <= i < S
+  /// full and out have W * S elements each and don't overlap; full is left unmodified. Any type.
+  /// Cost (W - 1) * S.
+  virtual void all_to_all(Stream& stream, const std::string& label, Tensor full, Tensor out) = 0;
+
   /// Gives every rank what `root` holds. Any type. Cost: root sends numel to each other rank.
   virtual void broadcast(Stream& stream, const std::string& label, Tensor data, int root) = 0;
 

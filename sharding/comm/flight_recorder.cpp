@@ -37,6 +37,10 @@ class RecordedCommunicator final : public Communicator {
   void all_reduce(Stream& stream, const std::string& label, Tensor full) override {
     record(stream, "all_reduce", label, full, [&] { inner_->all_reduce(stream, label, full); });
   }
+  void all_to_all(Stream& stream, const std::string& label, Tensor full, Tensor out) override {
+    record(stream, "all_to_all", label, full,
+           [&] { inner_->all_to_all(stream, label, full, out); });
+  }
   void broadcast(Stream& stream, const std::string& label, Tensor data, int root) override {
     record(stream, "broadcast", label, data, [&] { inner_->broadcast(stream, label, data, root); });
   }

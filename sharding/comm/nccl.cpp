@@ -75,6 +75,26 @@ class NcclCommunicator final : public Communicator {
     });
   }
 
+  // Bytes: any type. One group of sends and receives is one kernel.
+  void all_to_all(Stream& stream, const std::string& label, Tensor full, Tensor out) override {
+    check_all_to_all(*this, full, out, label);
+    run(stream, {"all_to_all", label, full}, [&](ncclComm_t communicator) {
+      ncclResult_t result = ncclGroupStart();
+      for (int peer = 0; peer < world_size(); ++peer) {
+        const Tensor theirs = slice_of(*this, full, peer), mine = slice_of(*this, out, peer);
+        const auto bytes = static_cast<std::size_t>(mine.bytes());
+        if (result == ncclSuccess) {
+          result = ncclSend(theirs.data, bytes, ncclUint8, peer, communicator, handle_of(stream));
+        }
+        if (result == ncclSuccess) {
+          result = ncclRecv(mine.data, bytes, ncclUint8, peer, communicator, handle_of(stream));
+        }
+      }
+      const ncclResult_t ended = ncclGroupEnd();
+      return result == ncclSuccess ? ended : result;
+    });
+  }
+
   void broadcast(Stream& stream, const std::string& label, Tensor data, int root) override {
     check_root(*this, root);
     run(stream, {"broadcast", label, data, root}, [&](ncclComm_t communicator) {

@@ -69,6 +69,16 @@ class SharedDeviceCommunicator final : public Communicator {
     close(stream, attempt);
   }
 
+  void all_to_all(Stream& stream, const std::string& label, Tensor full, Tensor out) override {
+    check_all_to_all(*this, full, out, label);
+    collect(stream, {"all_to_all", label, full}, [&] {
+      for (int offset = 0; offset < world_size(); ++offset) {
+        const int peer = (rank_ + offset) % world_size();
+        copy(stream, slice(place_->brought_by(peer).data, rank_), slice(out, peer));
+      }
+    });
+  }
+
   void broadcast(Stream& stream, const std::string& label, Tensor data, int root) override {
     check_root(*this, root);
     collect(stream, {"broadcast", label, data, root}, [&] {

@@ -20,6 +20,13 @@ inline void check_reduce_scatter(const Communicator& communicator, const Tensor&
         "reduce_scatter of {}: {} elements into {}", label, full.numel, out.numel);
 }
 
+inline void check_all_to_all(const Communicator& communicator, const Tensor& full,
+                             const Tensor& out, const std::string& label) {
+  check_divides(communicator, full, label);
+  CHECK(out.numel == full.numel && out.dtype == full.dtype && out.data != full.data,
+        "all_to_all of {}: {} elements into {}", label, full.numel, out.numel);
+}
+
 /// What ranks must agree on, in messages: "block.7, added to the accumulated sum, of ranks 2 to 3".
 inline std::string reduction_label(const std::string& label, const Addends& addends) {
   std::string text = label;

@@ -48,6 +48,18 @@ class ThreadCommunicator final : public Communicator {
     });
   }
 
+  void all_to_all(Stream& stream, const std::string& label, Tensor full, Tensor out) override {
+    check_all_to_all(*this, full, out, label);
+    stream.run("all_to_all " + label, [this, label, full, out] {
+      place_->bring(rank_, {"all_to_all", label, full});
+      for (int offset = 0; offset < world_size(); ++offset) {
+        const int peer = (rank_ + offset) % world_size();  // each rank starts elsewhere
+        copy(slice(place_->brought_by(peer).data, rank_), slice(out, peer));
+      }
+      place_->meet_again(rank_);
+    });
+  }
+
   void broadcast(Stream& stream, const std::string& label, Tensor data, int root) override {
     check_root(*this, root);
     stream.run("broadcast " + label, [this, label, data, root] {

@@ -28,6 +28,8 @@ std::string_view name_of(Collective collective) {
       return "all_reduce";
     case Collective::kBroadcast:
       return "broadcast";
+    case Collective::kAllToAll:
+      return "all_to_all";
   }
   return "?";
 }
@@ -39,6 +41,7 @@ void Traffic::add(const std::string& label, Collective collective, DType dtype,
   switch (collective) {
     case Collective::kAllGather:
     case Collective::kReduceScatter:
+    case Collective::kAllToAll:
       numel = (group_size - 1) * slice;
       break;
     case Collective::kAllReduce:

@@ -6,6 +6,7 @@
 ///   all_gather       (W - 1) * S
 ///   reduce_scatter   (W - 1) * S
 ///   all_reduce       2 (W - 1) * S
+///   all_to_all       (W - 1) * S
 ///   broadcast        (W - 1) * F from the root, nothing from the others
 ///
 /// Errors   UsageError if bytes overflow 64 bits.
@@ -20,7 +21,7 @@
 
 namespace sherd::sharding {
 
-enum class Collective { kAllGather, kReduceScatter, kAllReduce, kBroadcast };
+enum class Collective { kAllGather, kReduceScatter, kAllReduce, kBroadcast, kAllToAll };
 std::string_view name_of(Collective collective);
 
 /// All calls of one kind, for one purpose.

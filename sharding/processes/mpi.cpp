@@ -21,8 +21,8 @@ namespace {
 constexpr std::int64_t kStaging = std::int64_t{8} << 20, kShortestPiece = 64 << 10;
 constexpr int kMostRanksPerProcess = 256;
 
-constexpr std::array<const char*, 5> kCollectives = {"all_gather", "reduce_scatter", "all_reduce",
-                                                     "broadcast", "barrier"};
+constexpr std::array<const char*, 6> kCollectives = {"all_gather", "reduce_scatter", "all_reduce",
+                                                     "broadcast",  "barrier",        "all_to_all"};
 
 // What a rank tells the others of its call.
 struct Announcement {
@@ -93,6 +93,25 @@ class MpiCommunicator final : public Communicator {
       // Nobody else is sent this rank's slice of this rank's buffer, so it can take the sum.
       sum_slices(call, slice_of(*this, call.data, rank_), {});
       gather_slices(call);
+    });
+  }
+
+  void all_to_all(Stream& stream, const std::string& label, Tensor full, Tensor out) override {
+    check_all_to_all(*this, full, out, label);
+    run(stream, 5, {"all_to_all", label, full}, [this, out](const Contribution& call) {
+      const Tensor own = slice_of(*this, call.data, rank_);
+      std::memcpy(slice_of(*this, out, rank_).data, own.data,
+                  static_cast<std::size_t>(own.bytes()));
+      MpiTransfers transfers(*world_, routes_);
+      for_others([&](int peer) {
+        const Tensor theirs = slice_of(*this, out, peer);
+        transfers.receive(peer, theirs.data, theirs.bytes());
+      });
+      for_others([&](int peer) {
+        const Tensor theirs = slice_of(*this, call.data, peer);
+        transfers.send(peer, theirs.data, theirs.bytes());
+      });
+      finish(transfers, call);
     });
   }
 

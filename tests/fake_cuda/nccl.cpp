@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 
 #include "core/dtype.h"
 #include "tests/fake_cuda/scheduler.h"
@@ -22,7 +23,7 @@ namespace {
 using fake_cuda::Scheduler;
 using Lock = std::unique_lock<std::mutex>;
 
-enum class Kind { kAllGather, kReduceScatter, kAllReduce, kBroadcast };
+enum class Kind { kAllGather, kReduceScatter, kAllReduce, kBroadcast, kAllToAll };
 
 struct Part {
   const char* send = nullptr;
@@ -141,6 +142,11 @@ void execute(const Collective& c) {
       case Kind::kAllReduce:
         results[r] = sum_of(c, 0, 0);
         break;
+      case Kind::kAllToAll:
+        for (const Part& part : c.parts) {
+          results[r].insert(results[r].end(), part.send + r * bytes, part.send + (r + 1) * bytes);
+        }
+        break;
       case Kind::kBroadcast: {
         const char* from = c.parts[static_cast<std::size_t>(c.root)].send;
         results[r].assign(from, from + bytes);
@@ -220,6 +226,29 @@ ncclResult_t enqueue(ncclComm_t handle, cudaStream_t stream, const Collective& d
       lock, stream,
       {"collective", [] {}, std::move(operands),
        [communicator, number, stream] { return is_through(*communicator, number, stream); }});
+  return ncclSuccess;
+}
+
+// A group of sends and receives that a thread is about to end.
+struct PointCall {
+  std::size_t count = 0;
+  ncclDataType_t type{};
+  int peer = 0;
+  ncclComm_t communicator = nullptr;
+  cudaStream_t stream = nullptr;
+};
+struct Exchange {
+  std::vector<const char*> sends, receives;  // by peer
+  PointCall call;
+};
+thread_local std::optional<Exchange> grouped;
+
+ncclResult_t add_to_group(std::vector<const char*> Exchange::*which, const void* data,
+                          const PointCall& call) {
+  if (!grouped) misuse("a send or receive outside of a group");
+  if (call.peer != static_cast<int>(((*grouped).*which).size())) misuse("peers out of order");
+  ((*grouped).*which).push_back(static_cast<const char*>(data));
+  grouped->call = call;
   return ncclSuccess;
 }
 
@@ -338,6 +367,41 @@ ncclResult_t ncclBroadcast(const void* send, void* receive, std::size_t count, n
   return enqueue(communicator, stream, {Kind::kBroadcast, count, type, root},
                  {static_cast<const char*>(send), static_cast<char*>(receive)},
                  {{send, count * size_of(type), false}, {receive, count * size_of(type), true}});
+}
+// Sends and receives come in groups only, each with every member and as many bytes: a group is one collective.
+ncclResult_t ncclGroupStart() {
+  if (grouped) misuse("a group within a group");
+  grouped.emplace();
+  return ncclSuccess;
+}
+ncclResult_t ncclSend(const void* data, std::size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t communicator, cudaStream_t stream) {
+  return add_to_group(&Exchange::sends, data, {count, type, peer, communicator, stream});
+}
+ncclResult_t ncclRecv(void* data, std::size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t communicator, cudaStream_t stream) {
+  return add_to_group(&Exchange::receives, data, {count, type, peer, communicator, stream});
+}
+ncclResult_t ncclGroupEnd() {
+  if (!grouped) misuse("the end of no group");
+  const Exchange exchange = *grouped;
+  grouped.reset();
+  const auto world = static_cast<std::size_t>(exchange.call.communicator->group->size);
+  if (exchange.sends.size() != world || exchange.receives.size() != world) {
+    misuse("a group without all members");
+  }
+  const std::size_t bytes = exchange.call.count * size_of(exchange.call.type);
+  for (std::size_t peer = 1; peer < world; ++peer) {
+    if (exchange.sends[peer] != exchange.sends[0] + peer * bytes ||
+        exchange.receives[peer] != exchange.receives[0] + peer * bytes) {
+      misuse("a group whose parts don't follow one another");
+    }
+  }
+  char* const receive = const_cast<char*>(exchange.receives[0]);
+  return enqueue(exchange.call.communicator, exchange.call.stream,
+                 {Kind::kAllToAll, exchange.call.count, exchange.call.type},
+                 {exchange.sends[0], receive},
+                 {{exchange.sends[0], bytes * world, false}, {receive, bytes * world, true}});
 }
 const char* ncclGetErrorString(ncclResult_t result) {
   return result == ncclRemoteError ? "remote process exited or there was a network error" : "error";

@@ -43,6 +43,10 @@ class Counting final : public sharding::Communicator {
     count("all_reduce", full.dtype, 2 * (full.bytes() - full.bytes() / world_size()));
     inner_->all_reduce(stream, label, full);
   }
+  void all_to_all(Stream& stream, const std::string& label, Tensor full, Tensor out) override {
+    count("all_to_all", full.dtype, full.bytes() - full.bytes() / world_size());
+    inner_->all_to_all(stream, label, full, out);
+  }
   void broadcast(Stream& stream, const std::string& label, Tensor data, int root) override {
     count("broadcast", data.dtype, root == rank() ? data.bytes() * (world_size() - 1) : 0);
     inner_->broadcast(stream, label, data, root);

@@ -85,7 +85,7 @@ TEST(RecipeSuggestions, SayWhatOfOtherEnginesThereIsnt) {
         << error;
   };
   starts("zero_optimization.offload_optimizer", "state isn't offloaded");
-  starts("parallelism.tensor_parallel_degree", "there is no tensor parallelism");
+  starts("parallelism.expert_parallel_degree", "there are no mixtures of experts");
   starts("wandb_project", "figures go to metrics.jsonl");
   starts("training.compile", "there is nothing to compile");
   EXPECT_EQ(error_of(tiny_with("wandb:\n  project: x\n")),

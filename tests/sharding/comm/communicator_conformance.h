@@ -239,6 +239,25 @@ TEST_P(CommunicatorConformance, AllReduceGivesEveryRankTheWholeSum) {
   });
 }
 
+TEST_P(CommunicatorConformance, AllToAllGivesEveryRankItsSliceOfAll) {
+  run([&](Member& member) {
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF64, DType::kI32}) {
+      for (const std::int64_t count : kSliceCounts) {
+        const Values mine = contribution(member.rank(), world() * count, dtype);
+        const test::OwnedTensor full(dtype, mine), out(dtype, world() * count);
+        member.communicator.all_to_all(member.stream, "x", full.tensor(), out.tensor());
+        member.stream.synchronize();
+        Values expected(static_cast<std::size_t>(world() * count));
+        for (int r = 0; r < world(); ++r) {
+          put(expected, r, part(contribution(r, world() * count, dtype), member.rank(), count));
+        }
+        EXPECT_TRUE(holds(out, expected)) << name_of(dtype) << " x " << count;
+        EXPECT_TRUE(holds(full, mine));
+      }
+    }
+  });
+}
+
 TEST_P(CommunicatorConformance, BroadcastGivesEveryRankWhatTheRootHolds) {
   run([&](Member& member) {
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kF64, DType::kI32}) {
@@ -320,7 +339,7 @@ inline std::function<void()> CommunicatorConformance::enqueue_some_collective(Me
   const auto full = std::make_shared<test::OwnedTensor>(dtype, mine);
   const std::string label = "number " + std::to_string(number);
   Values expected = mine;
-  switch (number % 5) {
+  switch (number % 6) {
     case 0:
       member.communicator.all_reduce(member.stream, label, full->tensor());
       expected = sum(world() * count, dtype, seed);
@@ -340,8 +359,20 @@ inline std::function<void()> CommunicatorConformance::enqueue_some_collective(Me
       member.communicator.broadcast(member.stream, label, full->tensor(), root);
       expected = contribution(root, world() * count, dtype, seed);
       break;
-    default:
+    case 4:
       member.communicator.barrier(member.stream, label);
+      break;
+    default: {
+      const auto out = std::make_shared<test::OwnedTensor>(dtype, world() * count);
+      member.communicator.all_to_all(member.stream, label, full->tensor(), out->tensor());
+      for (int r = 0; r < world(); ++r) {
+        put(expected, r, part(contribution(r, world() * count, dtype, seed), rank, count));
+      }
+      return [=] {
+        EXPECT_TRUE(holds(*out, expected)) << label;
+        EXPECT_TRUE(holds(*full, mine)) << label;
+      };
+    }
   }
   return [=] { EXPECT_TRUE(holds(*full, expected)) << label; };
 }

@@ -30,6 +30,9 @@ class CountingCommunicator final : public Communicator {
   void all_reduce(Stream& stream, const std::string& label, Tensor full) override {
     inner_->all_reduce(stream, label, full);
   }
+  void all_to_all(Stream& stream, const std::string& label, Tensor full, Tensor out) override {
+    inner_->all_to_all(stream, label, full, out);
+  }
   void broadcast(Stream& stream, const std::string& label, Tensor data, int root) override {
     inner_->broadcast(stream, label, data, root);
   }
