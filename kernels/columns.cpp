@@ -55,4 +55,13 @@ void clear_columns(Stream& stream, const Columns& columns, Tensor y) {
   stream.run("clear_columns", [=, &stream] { cpu::clear_columns(stream.team(), columns, y); });
 }
 
+void move_columns(Stream& stream, const Columns& from, ConstTensor x, const Columns& to, Tensor y) {
+  check(from, x);
+  check(to, y);
+  CHECK(from.rows == to.rows && from.count == to.count && x.dtype == y.dtype && !is_cuda(stream),
+        "move_columns: {} rows of {} columns to {} of {}", from.rows, from.count, to.rows,
+        to.count);
+  stream.run("move_columns", [=, &stream] { cpu::move_columns(stream.team(), from, x, to, y); });
+}
+
 }  // namespace sherd::kernels

@@ -4,12 +4,13 @@
 ///   take_columns     z[t, c] = scale * y[t, first + c]
 ///   store_columns    y[t, first + c] = values[t, c]
 ///   clear_columns    y[t, first + c] = 0
+///   move_columns     y[t, first + c] = x[t, first' + c]      the same bits, of any type
 ///
 /// Shapes   z, values [T, C], first + C at most W; T and C may be 0.
 /// Types    y and z of one type (f32, bf16, f16), computed in f32, rounded once. Stored values are f32, rounded
 ///          to y's type.
 /// Bits     an element follows its own inputs alone: the same on every device, wherever it lies.
-/// Device   columns are stored and cleared on a CPU only: a model that is cut is refused on a GPU.
+/// Device   columns are stored, cleared and moved on a CPU only: a model that is cut is refused on a GPU.
 /// Errors   sizes that disagree are our bug (CHECK). y and z may not overlap.
 #pragma once
 
@@ -33,5 +34,7 @@ void add_to_columns(Stream& stream, const Columns& columns, ConstTensor z, float
 void take_columns(Stream& stream, const Columns& columns, ConstTensor y, float scale, Tensor z);
 void store_columns(Stream& stream, const Columns& columns, ConstTensor values, Tensor y);
 void clear_columns(Stream& stream, const Columns& columns, Tensor y);
+/// As many columns `from` x as there are `to` y.
+void move_columns(Stream& stream, const Columns& from, ConstTensor x, const Columns& to, Tensor y);
 
 }  // namespace sherd::kernels

@@ -128,6 +128,7 @@ TrainedModel model_of_checkpoint(const Checkpoint& checkpoint, const TrainedMode
   // Whoever uses a model has all of it.
   recipe.sets.emplace_back("parallelism.pipeline_parallel_degree=1");
   recipe.sets.emplace_back("parallelism.tensor_parallel_degree=1");
+  recipe.sets.emplace_back("parallelism.context_parallel_degree=1");
   if (request.ranks) {
     // No step is taken, so the batch of one follows from the number of ranks.
     recipe.ranks = request.ranks;
@@ -138,10 +139,11 @@ TrainedModel model_of_checkpoint(const Checkpoint& checkpoint, const TrainedMode
                         fmt::format("training.global_batch_size={}", batch)});
   }
   for (const std::string& set : request.sets) {
-    if (set.starts_with("parallelism.pipeline_") || set.starts_with("parallelism.tensor_")) {
+    for (const char* axis : {"pipeline_", "tensor_", "context_"}) {
+      if (!set.starts_with(std::string("parallelism.") + axis)) continue;
       throw UsageError(
-          "--set {}: pipelines and tensor ranks are for training; whoever uses a model has all of "
-          "it.",
+          "--set {}: pipelines, tensor and context ranks are for training; whoever uses a model "
+          "has all of it.",
           set);
     }
     recipe.sets.push_back(set);

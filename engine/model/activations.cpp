@@ -218,6 +218,13 @@ void Activations::acquire_scratch(const ModelShape& shape, const Acquire& acquir
     row_sums_4T =
         acquire({"qk_row_sums", Category::kActivations, DType::kF32, 4 * tokens, kInBlocks});
   }
+  if (shape.context.is_cut()) {
+    deal_send = scratch("deal.send", shape.qkv_width(), kInBlocks);
+    deal_received = scratch("deal.received", shape.qkv_width(), kInBlocks);
+    deal_qkv = scratch("deal.qkv", shape.qkv_width(), kInBlocks);
+    deal_out = scratch("deal.out", shape.heads_width(), kInBlocks);
+    deal_d_out = scratch("deal.d_out", shape.heads_width(), kBackward);
+  }
   for (std::size_t i = 0; i < shape.num_rotary_tables(); ++i) {
     rotary_SK.push_back(
         acquire({i == 0 ? "rotary" : fmt::format("rotary.{}", i), Category::kWorkspace, DType::kF32,

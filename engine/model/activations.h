@@ -75,7 +75,10 @@ struct Activations {
   std::vector<Buffer> kv_cache;         ///< L, f32, where keys and values are kept
   Buffer d_kv;                          ///< [T, 2 G K] f32, where key/value heads have copies
   Buffer row_sums_4T;                   ///< f32, where rows of queries' and keys' norms are cut
-  Buffer workspace;                     ///< the largest that any kernel asks for
+  /// Of a part of every sequence: what goes to the other ranks and comes from them, and what attention reads and
+  /// writes of all positions, [B S, width / C] or before that [T, width].
+  Buffer deal_send, deal_received, deal_qkv, deal_out, deal_d_out;
+  Buffer workspace;  ///< the largest that any kernel asks for
   AdapterProducts adapters;
 
  private:

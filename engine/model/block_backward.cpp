@@ -263,16 +263,28 @@ void Transformer::attention_backward(std::int64_t block, const BlockParameters& 
   project_backward(parameters[SiteId::kAttentionOutput], gradients[SiteId::kAttentionOutput],
                    {attended_TD, d_out_TD, heads_width, shape_.width, d_attended_TD},
                    &WaitingBuffers::d_attention_output);
+  const bool dealt = shape_.context.is_cut();
+  Tensor out = attended_TD, d_out = d_attended_TD, d_qkv = d_qkv_TE;
+  if (dealt) {
+    out = rows(activations_.deal_out, shape_.tokens(), heads_width);
+    d_out = rows(activations_.deal_d_out, shape_.tokens(), heads_width);
+    d_qkv = rows(activations_.deal_qkv, shape_.tokens(), shape_.qkv_width());
+    to_heads("what heads attended to, again", HeadRows::kQueries, attended_TD, out);
+    to_heads("gradient of what heads attended to", HeadRows::kQueries, d_attended_TD, d_out);
+  }
   kernels::attention_backward(compute_, {.shape = shape_.attention(block),
                                          .qkv = kept[SiteId::kQkv].output,
-                                         .out = attended_TD,
+                                         .out = out,
                                          .lse = kept[SiteId::kAttention].statistic,
-                                         .dout = d_attended_TD,
+                                         .dout = d_out,
                                          .dropout = attention_dropout(pass, attention_site(block)),
-                                         .dqkv = d_qkv_TE,
+                                         .dqkv = d_qkv,
                                          .workspace = activations_.workspace,
                                          .documents = pass.documents,
                                          .dkv = d_kv_TN});
+  if (dealt) {
+    to_positions("gradients of queries, keys and values", HeadRows::kQkv, d_qkv, d_qkv_TE);
+  }
   if (d_kv_TN) add_up_key_values(d_qkv_TE);
   rotate(block, d_qkv_TE, true, pass);
   qk_norm_backward(kept, parameters, gradients, d_qkv_TE);

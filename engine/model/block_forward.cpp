@@ -47,8 +47,9 @@ void Transformer::rotate(std::int64_t block, const Tensor& qkv_TE, bool inverse,
   kernels::rotary(
       compute_,
       {shape_.sequences, shape_.seq_length, shape_.query_heads, shape_.kv_heads, head_width,
-       table_SK.part(pass.first_position * head_width, shape_.seq_length * head_width), qkv_TE,
-       inverse, pass.documents.positions});
+       table_SK.part((pass.first_position + shape_.first_position()) * head_width,
+                     shape_.seq_length * head_width),
+       qkv_TE, inverse, pass.documents.positions});
 }
 
 void Transformer::block_forward(std::int64_t block, const BlockParameters& parameters,
@@ -96,7 +97,10 @@ void Transformer::fill_block(std::int64_t block, const BlockParameters& paramete
 void Transformer::fill_attention(std::int64_t block, const BlockParameters& parameters,
                                  const Pass& pass) {
   const BlockTensors kept = kept_of(block);
-  const Tensor& qkv_TE = kept[SiteId::kQkv].output;
+  const bool dealt = shape_.context.is_cut();
+  const std::int64_t tokens = shape_.tokens();
+  const Tensor& kept_qkv = kept[SiteId::kQkv].output;
+  const Tensor qkv_TE = dealt ? rows(activations_.deal_qkv, tokens, shape_.qkv_width()) : kept_qkv;
   if (shape_.norm_before()) {
     normalise(parameters[SiteId::kNorm1], kept.x_TD, kept[SiteId::kNorm1],
               kept[SiteId::kNorm1].output);
@@ -117,6 +121,7 @@ void Transformer::fill_attention(std::int64_t block, const BlockParameters& para
                                         .row_squares = whole.squares});
   }
   rotate(block, qkv_TE, false, pass);
+  if (dealt) to_heads("queries, keys and values", HeadRows::kQkv, qkv_TE, kept_qkv);
   if (shape_.cached_positions > 0) {
     return kernels::cached_attention(
         compute_, {.shape = shape_.cached_attention(block),
@@ -127,13 +132,17 @@ void Transformer::fill_attention(std::int64_t block, const BlockParameters& para
                    .out = kept[SiteId::kAttention].output,
                    .workspace = activations_.workspace});
   }
+  const Tensor& attended_TD = kept[SiteId::kAttention].output;
+  const Tensor out =
+      dealt ? rows(activations_.deal_out, tokens, shape_.heads_width()) : attended_TD;
   kernels::attention_forward(compute_, {.shape = shape_.attention(block),
-                                        .qkv = qkv_TE,
+                                        .qkv = kept_qkv,
                                         .dropout = attention_dropout(pass, attention_site(block)),
-                                        .out = kept[SiteId::kAttention].output,
+                                        .out = out,
                                         .lse = kept[SiteId::kAttention].statistic,
                                         .workspace = activations_.workspace,
                                         .documents = pass.documents});
+  if (dealt) to_positions("what heads attended to", HeadRows::kQueries, out, attended_TD);
 }
 
 // The attention branch as it joins the residual stream.

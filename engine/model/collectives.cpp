@@ -1,5 +1,7 @@
 #include "engine/model/collectives.h"
 
+#include "core/error.h"
+
 namespace sherd::model {
 namespace {
 
@@ -8,6 +10,9 @@ class NoCollectives final : public Collectives {
   void sum(const char*, const Tensor&) override {}
   void sum_copies(const char*, const Tensor&) override {}
   void gather(const char*, const Tensor&) override {}
+  void all_to_all(const char* what, const Tensor&, const Tensor&) override {
+    CHECK(false, "{} of a whole model", what);
+  }
 };
 
 }  // namespace

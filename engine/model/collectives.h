@@ -10,13 +10,18 @@
 ///   norms of projections               sum of squares      sum of what a row's gradient needs
 ///   head and loss                      gather, sum         sum of its input's gradient
 ///
+/// and with the ranks that have other positions of the same sequences (engine/model/sequence_cut.h):
+///
+///   attention                          2 all_to_all        3 all_to_all
+///
 /// All gradients that leave the model are therefore those of the whole model: of the boxes that a rank
 /// holds. Nothing is left to be summed over tensor ranks afterwards.
 ///
 /// Order    calls are enqueued on the compute stream. All ranks make the same calls in the same order.
 ///          Sums are in rank order, and every rank gets the same bits.
 /// Cost     of b sequences: 4 sums of [tokens, width] per block (forward and backward, 2 each), 1 for the
-///          embedding, 1 for the head, 2 + R numbers per token for the loss. With degree 1 nothing.
+///          embedding, 1 for the head, 2 + R numbers per token for the loss. With degree 1 nothing. Over context
+///          ranks, per block the rows of query, key and value twice, and those of queries three times.
 /// Errors   PeerError as the communicators behind it.
 #pragma once
 
@@ -35,6 +40,8 @@ class Collectives {
   virtual void sum_copies(const char* what, const Tensor& x) = 0;
   /// x [R, n]: row r of every rank is what rank r has there.
   virtual void gather(const char* what, const Tensor& x) = 0;
+  /// Over context ranks: row r of `to` [C, n] is this rank's row of rank r's `from`. They don't overlap.
+  virtual void all_to_all(const char* what, const Tensor& from, const Tensor& to) = 0;
 };
 
 /// Of a model that is whole: does nothing.

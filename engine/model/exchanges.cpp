@@ -48,6 +48,19 @@ void add_blocks(const ModelShape& part, DType gradients, PassKind pass, const Pa
   }
 }
 
+void add_attention(const ModelShape& part, PassKind pass, const PassCounts& counts, List& list) {
+  const std::int64_t T = part.tokens(), forwards = counts.blocks + counts.blocks_again;
+  const auto add = [&](const char* what, std::int64_t width, std::int64_t calls) {
+    list.add(Kind::kAllToAll, what, part.dtype, T * width, calls);
+  };
+  add("queries, keys and values", part.qkv_width(), forwards);
+  add("what heads attended to", part.heads_width(), forwards);
+  if (pass != PassKind::kTraining) return;
+  add("what heads attended to, again", part.heads_width(), counts.blocks);
+  add("gradient of what heads attended to", part.heads_width(), counts.blocks);
+  add("gradients of queries, keys and values", part.qkv_width(), counts.blocks);
+}
+
 void add_head(const ModelShape& part, DeviceKind device, PassKind pass, std::int64_t heads,
               List& list) {
   const std::int64_t T = part.tokens(), chunk = logits_chunk_tokens(part, device);
@@ -76,6 +89,7 @@ std::vector<Exchange> exchanges(const ModelShape& part, DeviceKind device, DType
     add_blocks(part, gradients, pass, counts, list);
     if (counts.heads > 0) add_head(part, device, pass, counts.heads, list);
   }
+  if (part.context.is_cut()) add_attention(part, pass, counts, list);
   return list.take();
 }
 

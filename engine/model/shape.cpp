@@ -9,16 +9,22 @@
 namespace sherd::model {
 
 kernels::AttentionShape ModelShape::attention(std::int64_t block) const {
+  const std::int64_t own_heads = query_heads / context.degree;
+  const bool some_heads = part.is_cut() || context.is_cut();
   return {.sequences = sequences,
-          .positions = seq_length,
-          .query_heads = query_heads,
-          .kv_heads = kv_heads,
+          .positions = whole_seq_length(),
+          .query_heads = own_heads,
+          .kv_heads = kv_heads / context.degree,
           .head_width = head_width(),
           .scale = static_cast<float>(attention_scale),
           .window = layer(block).window,
           .softcap = static_cast<float>(attention_softcap),
-          .first_query_head = part.first_query_head,
-          .all_query_heads = part.all_query_heads};
+          .first_query_head = part.first_query_head + context.rank * own_heads,
+          .all_query_heads = some_heads ? all_query_heads() : 0};
+}
+
+std::int64_t ModelShape::all_query_heads() const {
+  return part.is_cut() ? part.all_query_heads : query_heads;
 }
 
 kernels::AttentionShape ModelShape::cached_attention(std::int64_t block) const {

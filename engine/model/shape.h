@@ -88,6 +88,13 @@ struct TensorPart {
   bool adds_biases_of_sums() const { return rank == 0; }
 };
 
+/// Which positions of every sequence a context rank has (engine/model/sequence_cut.h).
+struct ContextPart {
+  int degree = 1, rank = 0;
+
+  bool is_cut() const { return degree > 1; }
+};
+
 /// Where matrices are cut over tensor ranks, the heads, feed-forward width and vocabulary are `part`'s.
 struct ModelShape {
   std::int64_t num_layers = 0;     ///< L
@@ -119,7 +126,7 @@ struct ModelShape {
   double logits_scale = 1.0, logits_softcap = 0.0;
 
   std::int64_t sequences = 1;   ///< B, of one micro-batch
-  std::int64_t seq_length = 1;  ///< S
+  std::int64_t seq_length = 1;  ///< S; of a context rank, its part of each
   /// Where text is generated: positions for which keys and values are kept (kernels/kv_cache.h), of
   /// one sequence, in passes of at most seq_length of them. 0: none are kept.
   std::int64_t cached_positions = 0;
@@ -131,8 +138,11 @@ struct ModelShape {
   /// times as many: each chunk reads and writes the head's whole weight gradient.
   std::int64_t logits_chunk_elements = 32 << 20;
   TensorPart part{};
+  ContextPart context{};
 
   std::int64_t tokens() const { return sequences * seq_length; }
+  std::int64_t whole_seq_length() const { return seq_length * context.degree; }
+  std::int64_t first_position() const { return seq_length * context.rank; }
   std::int64_t head_width() const { return head_size > 0 ? head_size : width / query_heads; }
   std::int64_t heads_width() const { return query_heads * head_width(); }
   std::int64_t kv_gradient_width() const { return 2 * kv_heads * head_width(); }
@@ -150,6 +160,7 @@ struct ModelShape {
   bool shares_kv_heads() const { return part.kv_copies > 1; }
   /// Rows that queries and keys are normalised by lie on several ranks.
   bool cuts_normalised_rows() const { return part.is_cut() && qk_norm == QkNorm::kProjection; }
+  std::int64_t all_query_heads() const;
   std::int64_t whole_vocab_size() const { return part.is_cut() ? part.all_tokens : vocab_size; }
   bool parallel() const { return block_form != BlockForm::kSequential; }
   bool norm_before() const { return norm_placement != NormPlacement::kPost; }
@@ -161,7 +172,7 @@ struct ModelShape {
 
   /// Rows of a rotary table.
   std::int64_t table_positions() const {
-    return cached_positions > seq_length ? cached_positions : seq_length;
+    return cached_positions > seq_length ? cached_positions : whole_seq_length();
   }
   std::size_t num_rotary_tables() const {
     return positions == Positions::kRope ? rotary.size() : 0;

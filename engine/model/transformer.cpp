@@ -9,6 +9,7 @@
 #include "engine/model/rng_sites.h"
 #include "kernels/linear.h"
 #include "kernels/norm.h"
+#include "kernels/pointwise.h"
 #include "kernels/rotary.h"
 #include "kernels/token.h"
 
@@ -27,8 +28,9 @@ Transformer::Transformer(const ModelShape& shape, Allocator& memory, Stream& com
       residuals_(static_cast<std::size_t>(shape.num_layers) + 1),
       kept_(static_cast<std::size_t>(shape.num_layers)),
       waiting_(static_cast<std::size_t>(shape.num_layers)) {
-  if (shape.part.is_cut() && compute.device() == DeviceKind::kCuda) {
-    throw UsageError("a model can't be cut over tensor ranks on GPUs yet; use CPUs or other axes.");
+  if ((shape.part.is_cut() || shape.context.is_cut()) && compute.device() == DeviceKind::kCuda) {
+    throw UsageError(
+        "a model can't be cut over tensor or context ranks on GPUs yet; use CPUs or other axes.");
   }
   if (!part) {
     std::iota(residuals_.begin(), residuals_.end(), 0);
@@ -61,22 +63,22 @@ kernels::Dropout Transformer::dropout(const Pass& pass, std::uint32_t site) cons
   if (!pass.training) return dropout;
   dropout.probability = static_cast<float>(shape_.dropout);
   dropout.address = {pass.seed, pass.step, site};
-  dropout.first_element = pass.first_row * shape_.seq_length * shape_.width;
+  dropout.first_element =
+      (pass.first_row * shape_.whole_seq_length() + shape_.first_position()) * shape_.width;
   return dropout;
 }
 
 kernels::Dropout Transformer::attention_dropout(const Pass& pass, std::uint32_t site) const {
   kernels::Dropout dropout = this->dropout(pass, site);
-  const std::int64_t heads =
-      shape_.part.is_cut() ? shape_.part.all_query_heads : shape_.query_heads;
-  dropout.first_element = pass.first_row * heads * shape_.seq_length * shape_.seq_length;
+  const std::int64_t positions = shape_.whole_seq_length();
+  dropout.first_element = pass.first_row * shape_.all_query_heads() * positions * positions;
   return dropout;
 }
 
 void Transformer::embed(const EmbeddingParameters& parameters, const Pass& pass) {
   Tensor position_weight = parameters.position_weight;
   if (position_weight) {
-    const std::int64_t before = pass.first_position * shape_.width;
+    const std::int64_t before = (pass.first_position + shape_.first_position()) * shape_.width;
     position_weight = position_weight.part(before, position_weight.numel - before);
   }
   const Tensor x_TD = residual_TD(0);
@@ -97,16 +99,23 @@ void Transformer::embed(const EmbeddingParameters& parameters, const Pass& pass)
 
 void Transformer::embed_backward(const EmbeddingParameters& gradients, const Pass& pass,
                                  bool add_to_head) {
+  Tensor d_position_weight = gradients.position_weight;
+  const std::int64_t before = shape_.first_position();  // positions that other ranks have
+  if (d_position_weight && before > 0) {
+    kernels::fill_zero(compute_, d_position_weight.part(0, before * shape_.width));
+    d_position_weight = d_position_weight.part(before * shape_.width,
+                                               d_position_weight.numel - before * shape_.width);
+  }
   kernels::embedding_backward(compute_, {.sequences = shape_.sequences,
                                          .positions = shape_.seq_length,
                                          .width = shape_.width,
                                          .vocab_size = shape_.vocab_size,
-                                         .position_rows = shape_.max_positions,
+                                         .position_rows = shape_.max_positions - before,
                                          .tokens = pass.inputs,
                                          .dy = activations_.d_residual_TD,
                                          .dropout = dropout(pass, embedding_site()),
                                          .d_token_weight = gradients.token_weight,
-                                         .d_position_weight = gradients.position_weight,
+                                         .d_position_weight = d_position_weight,
                                          .add_to_token_gradient = add_to_head,
                                          .workspace = activations_.workspace,
                                          .scale = static_cast<float>(shape_.embedding_scale),

@@ -33,8 +33,9 @@
 #include "kernels/dropout.h"
 
 namespace sherd::kernels {
+struct Columns;
 struct QkNormBackward;
-}
+}  // namespace sherd::kernels
 
 namespace sherd::model {
 
@@ -169,6 +170,13 @@ class Transformer {
   void leave_own_share(const Tensor& d_qkv_TE);
   void add_up_row_gradients(const kernels::QkNormBackward& args);
   void add_up_norms_of_heads(const BlockParameters& gradients);
+  // What one does that has a part of every sequence (sequence_cut.cpp): its positions of all heads become all
+  // positions of its heads, and back.
+  enum class HeadRows { kQkv, kQueries };
+  std::vector<kernels::Columns> columns_of(HeadRows rows, int rank) const;
+  void reorder_sequences(const Tensor& from, const Tensor& to, bool by_rank);
+  void to_heads(const char* what, HeadRows rows, const ConstTensor& own, const Tensor& all);
+  void to_positions(const char* what, HeadRows rows, const Tensor& all, const Tensor& own);
 
   Tensor branch_TD() const { return rows(activations_.branch_TD, shape_.tokens(), shape_.width); }
   Tensor d_branch_TD() const;

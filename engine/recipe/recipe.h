@@ -176,6 +176,7 @@ struct Recipe {
     std::int64_t batch_groups = 0;
     std::int64_t pipeline_parallel_degree = 0;
     std::int64_t tensor_parallel_degree = 0;
+    std::int64_t context_parallel_degree = 0;
     schedule::Order pipeline_schedule = schedule::Order::k1F1B;
     std::int64_t pipeline_chunks_per_rank = 0;
     std::vector<double> pipeline_layers_per_chunk;  ///< empty: dealt by time
@@ -259,9 +260,10 @@ struct Recipe {
   std::int64_t data_degree() const {
     return parallelism.data_parallel_shard_degree * parallelism.data_parallel_replicate_degree;
   }
-  /// Ranks that have a part of the model each, together all of it.
+  /// Ranks that compute one part of the batch together: parts of the model, or of its sequences.
   std::int64_t model_ranks() const {
-    return parallelism.pipeline_parallel_degree * parallelism.tensor_parallel_degree;
+    return parallelism.pipeline_parallel_degree * parallelism.tensor_parallel_degree *
+           parallelism.context_parallel_degree;
   }
   std::int64_t world_size() const { return data_degree() * model_ranks(); }
   optim::LrSchedule lr_schedule() const {

@@ -92,6 +92,7 @@ void check_layers(Resolution& recipe);
 void check_training(Resolution& recipe);
 void check_pipeline(Resolution& recipe);
 void check_tensor_ranks(Resolution& recipe);
+void check_context_ranks(Resolution& recipe);
 /// And the names of adapter.targets and modules_to_save become our own.
 void check_adapter(Resolution& recipe);
 void check_precision(Resolution& recipe);

@@ -1,7 +1,8 @@
-// Whether the model's matrices can be cut over tensor ranks.
+// Whether the model's matrices can be cut over tensor ranks, and its sequences over context ranks.
 #include <string_view>
 
 #include "core/error.h"
+#include "engine/model/sequence_cut.h"
 #include "engine/model/tensor_cut.h"
 #include "engine/recipe/resolution.h"
 
@@ -9,10 +10,10 @@ namespace sherd::engine {
 namespace {
 
 constexpr std::string_view kDegree = "parallelism.tensor_parallel_degree";
+constexpr std::string_view kContext = "parallelism.context_parallel_degree";
 
-// The cut says itself what it can't do.
-void check_sizes(Resolution& recipe, int degree) {
-  const Recipe::Model& sizes = recipe.values().model;
+model::ModelShape sizes_of(const Recipe& recipe) {
+  const Recipe::Model& sizes = recipe.model;
   model::ModelShape shape;
   shape.width = sizes.hidden_size;
   shape.query_heads = sizes.num_attention_heads;
@@ -20,13 +21,35 @@ void check_sizes(Resolution& recipe, int degree) {
   shape.head_size = sizes.head_width;
   shape.ffn_width = sizes.ffn_hidden_size;
   shape.vocab_size = sizes.vocab_size;
+  shape.seq_length = recipe.training.seq_length;
+  return shape;
+}
+
+// The cut says itself what it can't do.
+void check_sizes(Resolution& recipe, int degree) {
   try {
-    model::tensor_part(shape, degree, 0);
+    model::tensor_part(sizes_of(recipe.values()), degree, 0);
   } catch (const UsageError& error) {
     recipe.refuse({kDegree, "model.num_attention_heads", "model.num_kv_heads",
                    "model.ffn_hidden_size", "model.vocab_size"},
                   "{}: {}", kDegree, error.what());
   }
+}
+
+// What this form of it doesn't serve.
+std::string not_served(const Recipe& recipe) {
+  if (recipe.adapter.type != AdapterChoice::kNone) return "adapters: leave out the adapter";
+  if (recipe.data.documents == DocumentChoice::kSeparate) {
+    return "documents apart: use data.documents: joined";
+  }
+  if (recipe.model.dropout > 0.0 && recipe.training.micro_batch_size > 1) {
+    return "dropout in micro-batches of several rows: use training.micro_batch_size: 1, or "
+           "model.dropout: 0";
+  }
+  if (recipe.training.sample_tokens > 0) {
+    return "texts at the end of a run: use training.sample_tokens: 0, and `sherd sample` later";
+  }
+  return {};
 }
 
 }  // namespace
@@ -42,6 +65,23 @@ void check_tensor_ranks(Resolution& recipe) {
                          kDegree, degree, kDegree);
   }
   check_sizes(recipe, static_cast<int>(degree));
+}
+
+void check_context_ranks(Resolution& recipe) {
+  const Recipe& values = recipe.values();
+  const auto degree = static_cast<int>(values.parallelism.context_parallel_degree);
+  if (degree <= 1) return;
+  if (const std::string what = not_served(values); !what.empty()) {
+    return recipe.refuse({kContext}, "{} is {}, which doesn't serve {}.", kContext, degree, what);
+  }
+  const auto tensor = static_cast<int>(values.parallelism.tensor_parallel_degree);
+  try {
+    model::context_part(model::tensor_part(sizes_of(values), tensor, 0), degree, 0);
+  } catch (const UsageError& error) {
+    recipe.refuse(
+        {kContext, "training.seq_length", "model.num_attention_heads", "model.num_kv_heads"},
+        "{}: {}", kContext, error.what());
+  }
 }
 
 }  // namespace sherd::engine

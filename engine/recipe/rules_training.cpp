@@ -167,6 +167,7 @@ void check_training(Resolution& recipe) {
   check_batch_groups(recipe);
   check_pipeline(recipe);
   check_tensor_ranks(recipe);
+  check_context_ranks(recipe);
   check_schedule(recipe);
   check_rates_of_both_updates(recipe);
   check_checkpoints(recipe);

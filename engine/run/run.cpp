@@ -136,12 +136,15 @@ void require_groups_of_replicas(const Recipe& recipe, DeviceKind kind) {
 void require_cpu_for_parts_of_models(const Recipe& recipe, DeviceKind kind) {
   const auto& degrees = recipe.parallelism;
   if (kind == DeviceKind::kCpu || recipe.model_ranks() == 1) return;
-  const bool pipelined = degrees.pipeline_parallel_degree > 1;
-  throw UsageError(
-      "parallelism.{}_parallel_degree is {}; {} run on CPUs only, for now: set run.device: cpu.",
-      pipelined ? "pipeline" : "tensor",
-      pipelined ? degrees.pipeline_parallel_degree : degrees.tensor_parallel_degree,
-      pipelined ? "pipelines" : "tensor ranks");
+  const auto refuse = [](const char* axis, std::int64_t degree, const char* what) {
+    if (degree == 1) return;
+    throw UsageError(
+        "parallelism.{}_parallel_degree is {}; {} run on CPUs only, for now: set run.device: cpu.",
+        axis, degree, what);
+  };
+  refuse("pipeline", degrees.pipeline_parallel_degree, "pipelines");
+  refuse("tensor", degrees.tensor_parallel_degree, "tensor ranks");
+  refuse("context", degrees.context_parallel_degree, "context ranks");
 }
 
 // What each process has measured of its ranks; all of it on process 0, the others don't wait.

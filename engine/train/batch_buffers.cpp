@@ -1,5 +1,8 @@
 #include "engine/train/batch_buffers.h"
 
+#include <algorithm>
+
+#include "core/error.h"
 #include "kernels/token.h"
 
 namespace sherd::engine {
@@ -30,6 +33,33 @@ std::vector<BufferSpec> batch_buffers(const std::string& name, const TrainingOpt
   std::vector<BufferSpec> specs = {spec(".inputs", tokens), spec(".targets", tokens)};
   if (options.separate_documents) specs.push_back(spec(".documents", documents_numel(tokens)));
   return specs;
+}
+
+OwnPositions::OwnPositions(const TrainingOptions& options, const sharding::Rank& rank)
+    : sequences_(options.model.sequences),
+      seq_length_(options.model.seq_length),
+      degree_(rank.mesh.degree(sharding::kContextAxis)),
+      rank_(rank.mesh.coordinate(rank.rank, sharding::kContextAxis)) {}
+
+void OwnPositions::move_to_front(const data::Batch& batch) const {
+  if (degree_ == 1) return;
+  CHECK(!batch.starts, "documents apart on context ranks");
+  const std::int64_t own = seq_length_ / degree_;
+  for (const Tensor& tokens : {batch.inputs, batch.targets}) {
+    auto* ids = tokens.as<std::int32_t>();
+    for (std::int64_t row = 0; row < sequences_; ++row) {
+      const auto* from = ids + row * seq_length_ + rank_ * own;
+      std::copy(from, from + own, ids + row * own);  // never behind where it is read
+    }
+  }
+}
+
+TokenBatch OwnPositions::of(TokenBatch batch) const {
+  if (degree_ == 1) return batch;
+  const std::int64_t own = sequences_ * seq_length_ / degree_;
+  batch.inputs = batch.inputs.part(0, own);
+  batch.targets = batch.targets.part(0, own);
+  return batch;
 }
 
 BatchBuffers::BatchBuffers(const sharding::Rank& rank, const std::vector<BufferSpec>& specs)

@@ -16,6 +16,21 @@ namespace sherd::engine {
 std::vector<BufferSpec> batch_buffers(const std::string& name, const TrainingOptions& options,
                                       Phases phases);
 
+/// Which tokens of each row a rank computes: all, or along the context axis its part of them.
+class OwnPositions {
+ public:
+  OwnPositions() = default;
+  OwnPositions(const TrainingOptions& options, const sharding::Rank& rank);
+
+  /// A batch that was filled with whole rows begins with this rank's tokens of each, in host memory.
+  void move_to_front(const data::Batch& batch) const;
+  /// Those alone.
+  TokenBatch of(TokenBatch batch) const;
+
+ private:
+  std::int64_t sequences_ = 1, seq_length_ = 0, degree_ = 1, rank_ = 0;
+};
+
 class BatchBuffers {
  public:
   BatchBuffers() = default;

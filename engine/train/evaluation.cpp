@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/model/transformer.h"
+
 namespace sherd::engine {
 
 namespace {
@@ -40,23 +42,28 @@ StopRequest Evaluation::agreed_stop() {
 template <class Fill>
 Evaluation::Mean Evaluation::mean_loss(std::int64_t num_passes, const Fill& fill,
                                        StopRequest& stop) {
-  const std::int64_t seq_length = options_.model.seq_length;
+  const OwnPositions positions(options_, model_.rank());
+  const std::int64_t seq_length = model_.transformer().shape().seq_length;
   model_.rank().memory->enter(kEvaluation);
   EvaluationShare own;
+  // Context ranks have the losses of their parts of the same rows.
+  const sharding::Rank& rank = model_.rank();
+  const bool counts_rows = rank.mesh.coordinate(rank.rank, sharding::kContextAxis) == 0;
   for (std::int64_t pass_index = 0; pass_index < num_passes; ++pass_index) {
     stop = agreed_stop();
     if (stop != StopRequest::kNone) return {};
     const Filled filled = fill(pass_index);
+    positions.move_to_front(batch_.host());
     batch_.to_device(model_.rank().compute());
     // A rank without rows left still takes part in the gathers.
-    const TokenBatch batch = batch_.device();
+    const TokenBatch batch = positions.of(batch_.device());
     const model::Pass pass{
         .inputs = batch.inputs, .targets = batch.targets, .documents = batch.documents};
     model_.parameters().plan(model_.evaluation_uses());
     model_.forward(pass);
     model_.evaluate_head(pass);
     model_.add_losses(filled.rows * seq_length, pass_index == 0);
-    own.num_tokens += static_cast<double>(filled.targets);
+    if (counts_rows) own.num_tokens += static_cast<double>(filled.targets);
   }
   if (num_passes > 0) own.loss_sum = model_.loss_sum().numbers();
   if (!model_.rank().contributes_tokens() || !model_.has_head()) own = {};

@@ -76,6 +76,7 @@ sharding::Mesh mesh_of(const Recipe& recipe) {
        {std::string(sharding::kReplicateAxis),
         static_cast<int>(degrees.data_parallel_replicate_degree)},
        {std::string(sharding::kShardAxis), static_cast<int>(degrees.data_parallel_shard_degree)},
+       {std::string(sharding::kContextAxis), static_cast<int>(degrees.context_parallel_degree)},
        {std::string(sharding::kTensorAxis), static_cast<int>(degrees.tensor_parallel_degree)}});
 }
 

@@ -7,9 +7,9 @@
 #include "engine/model/initial_values.h"
 #include "engine/model/transformer.h"
 #include "engine/train/frozen_weights.h"
+#include "engine/train/model_collectives.h"
 #include "engine/train/pipeline/pipeline.h"
 #include "engine/train/sharding_plan.h"
-#include "engine/train/tensor_collectives.h"
 #include "kernels/pointwise.h"
 
 namespace sherd::engine {
@@ -66,10 +66,10 @@ ShardedModel::ShardedModel(const TrainingOptions& options, const sharding::Rank&
   has_head_ = pipeline.has_head();
   const std::optional<model::ModelPart> part = model_part(pipeline, options);
   const model::ModelShape shape = rank_model(options, rank.mesh, rank.rank);
-  if (shape.part.is_cut()) {
-    collectives_ = std::make_unique<TensorCollectives>(shape.part, rank);
-    logits_ = rank.memory->acquire(tensor_buffers(shape)[1]);
+  if (shape.part.is_cut() || shape.context.is_cut()) {
+    collectives_ = std::make_unique<ModelCollectives>(shape, rank);
   }
+  if (shape.part.is_cut()) logits_ = rank.memory->acquire(tensor_buffers(shape)[1]);
   transformer_ = std::make_unique<model::Transformer>(
       shape, *rank.memory, rank.compute(),
       collectives_ ? static_cast<model::Collectives&>(*collectives_) : model::no_collectives(),
@@ -245,7 +245,7 @@ Tensor ShardedModel::logits(std::int64_t first, std::int64_t count) {
     logits = transformer_->logits(
         model::head_parameters(options_.model, parameters_.get(head_unit())), first, count);
     parameters_.release(head_unit());
-    if (collectives_) logits = whole_logits(logits);
+    if (logits_) logits = whole_logits(logits);
   }
   return pipeline_->from_head(logits, count * options_.model.vocab_size);
 }
@@ -261,7 +261,7 @@ Tensor ShardedModel::whole_logits(const Tensor& own) {
 }
 
 std::int64_t ShardedModel::most_logits() const {
-  return pipeline_->plan().whole() && !collectives_ ? transformer_->most_logits() : 1;
+  return pipeline_->plan().whole() && !logits_ ? transformer_->most_logits() : 1;
 }
 
 void ShardedModel::add_losses(std::int64_t num_tokens, bool first) {

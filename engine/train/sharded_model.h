@@ -23,7 +23,7 @@ namespace sherd::engine {
 
 class FrozenWeights;
 class Pipeline;
-class TensorCollectives;
+class ModelCollectives;
 struct Chunk;
 
 /// Where losses are added up.
@@ -109,7 +109,7 @@ class ShardedModel {
   std::unique_ptr<FrozenWeights> frozen_;
   sharding::ParameterGather parameters_;
   sharding::GradientReduction gradients_;
-  std::unique_ptr<TensorCollectives> collectives_;  // of a model that is cut
+  std::unique_ptr<ModelCollectives> collectives_;  // of a model that is cut
   Buffer logits_;
   std::unique_ptr<model::Transformer> transformer_;
   sharding::MirroredBuffer loss_sum_;

@@ -5,8 +5,8 @@
 #include "engine/model/adapter.h"
 #include "engine/model/parameters.h"
 #include "engine/model/tensor_cut.h"
+#include "engine/train/model_collectives.h"
 #include "engine/train/pipeline/pipeline_plan.h"
-#include "engine/train/tensor_collectives.h"
 
 namespace sherd::engine {
 namespace {

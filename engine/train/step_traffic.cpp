@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "engine/train/model_collectives.h"
 #include "engine/train/pipeline/pipeline.h"
 #include "engine/train/sharding_plan.h"
-#include "engine/train/tensor_collectives.h"
 #include "engine/train/training_step.h"
 
 namespace sherd::engine {
@@ -63,11 +63,11 @@ model::PassCounts pass_counts(const TrainingOptions& options, const RankPipeline
   return counts;
 }
 
-sharding::Traffic exchange_traffic(const TrainingOptions& options, const RankPipeline& pipeline,
-                                   const model::ModelShape& part) {
-  return tensor_traffic(
-      part.part, model::exchanges(part, DeviceKind::kCpu, options.precision.reduce,
-                                  model::PassKind::kTraining, pass_counts(options, pipeline)));
+sharding::Traffic traffic_inside(const TrainingOptions& options, const RankPipeline& pipeline,
+                                 const model::ModelShape& part) {
+  return exchange_traffic(
+      part, model::exchanges(part, DeviceKind::kCpu, options.precision.reduce,
+                             model::PassKind::kTraining, pass_counts(options, pipeline)));
 }
 
 }  // namespace
@@ -77,7 +77,7 @@ sharding::Traffic TrainingStep::traffic(const TrainingOptions& options, const sh
   const sharding::ShardingPlan plan = sharding_plan(options, mesh, rank);
   const RankPipeline pipeline = rank_pipeline(options, mesh, rank);
   sharding::Traffic traffic = parameter_traffic(options, pipeline, plan);
-  traffic.add(exchange_traffic(options, pipeline, rank_model(options, mesh, rank)));
+  traffic.add(traffic_inside(options, pipeline, rank_model(options, mesh, rank)));
   traffic.add(sharding::gradient_traffic(plan.units, options.num_micro_steps));
   traffic.add(optim::descriptor_of(options.optimizer.type).traffic(options.optimizer, plan, rank));
   traffic.add(Pipeline::traffic(options, pipeline, mesh, rank));

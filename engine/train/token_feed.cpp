@@ -17,7 +17,12 @@ TokenFeed::TokenFeed(const TrainingOptions& options, const sharding::Rank& rank,
              .num_micro_steps = options.num_micro_steps,
              .world = rank.data_degree(),
              .num_replicas = rank.mesh.degree(sharding::kReplicateAxis)},
-      fill_(std::move(fill)) {
+      positions_(options, rank),
+      fill_([positions = positions_, fill = std::move(fill)](
+                std::int64_t step, std::int64_t micro_step, const data::Batch& batch) {
+        fill(step, micro_step, batch);
+        positions.move_to_front(batch);
+      }) {
   for (std::size_t i = 0; i < places_.size(); ++i) {
     places_[i] = {{rank, batch_buffers(fmt::format("batch.{}", i), options, kAlways)},
                   rank.make_event(),
@@ -33,7 +38,7 @@ void TokenFeed::start(std::int64_t step) {
 }
 
 TokenBatch TokenFeed::next(std::int64_t step, std::int64_t micro_step) {
-  TokenBatch batch = tokens(step, micro_step);
+  TokenBatch batch = positions_.of(tokens(step, micro_step));
   batch.first_row = shape_.first_row(micro_step, rank_.data_index());
   return batch;
 }

@@ -49,6 +49,7 @@ class TokenFeed {
   const sharding::Rank& rank_;
   const std::int64_t num_micro_steps_;
   const data::BatchShape shape_;
+  const OwnPositions positions_;
   const data::FillBatch fill_;
   std::array<Place, 2> places_;
   std::optional<data::BatchPrefetcher> prefetcher_;

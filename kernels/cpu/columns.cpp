@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "kernels/cpu/blocks.h"
 #include "kernels/dispatch_float.h"
@@ -62,6 +63,18 @@ void clear_columns(ThreadTeam& team, const Columns& columns, Tensor y) {
     parallel_rows(team, columns.rows, columns.count, [&](std::int64_t t) {
       std::fill_n(y.as<T>() + t * columns.width + columns.first, columns.count, T{});
     });
+  });
+}
+
+void move_columns(ThreadTeam& team, const Columns& from, ConstTensor x, const Columns& to,
+                  Tensor y) {
+  const std::size_t element = size_of(y.dtype);
+  const auto* source = static_cast<const char*>(x.data);
+  auto* target = static_cast<char*>(y.data);
+  parallel_rows(team, from.rows, from.count, [&](std::int64_t t) {
+    std::memcpy(target + static_cast<std::size_t>(t * to.width + to.first) * element,
+                source + static_cast<std::size_t>(t * from.width + from.first) * element,
+                static_cast<std::size_t>(from.count) * element);
   });
 }
 

@@ -11,4 +11,7 @@ void take_columns(ThreadTeam& team, const Columns& columns, ConstTensor y, float
 void store_columns(ThreadTeam& team, const Columns& columns, ConstTensor values, Tensor y);
 void clear_columns(ThreadTeam& team, const Columns& columns, Tensor y);
 
+void move_columns(ThreadTeam& team, const Columns& from, ConstTensor x, const Columns& to,
+                  Tensor y);
+
 }  // namespace sherd::kernels::cpu

@@ -34,6 +34,9 @@ struct Row {
 const std::string kSmall =
     " --set model.num_layers=1 --set model.hidden_size=32 --set training.seq_length=32"
     " --set data.path=my/texts --set training.sample_tokens=8";
+const std::string kSmallSilent =
+    " --set model.num_layers=1 --set model.hidden_size=32 --set training.seq_length=32"
+    " --set data.path=my/texts";
 const std::string kOfTwoLayers =
     " --set model.num_layers=2 --set model.hidden_size=32 --set training.seq_length=32"
     " --set data.path=my/texts --set training.sample_tokens=8";
@@ -93,6 +96,10 @@ const std::vector<Row> kTable = {
     {"./dev train --ranks 1 --set parallelism.tensor_parallel_degree=2", How::kRun,
      "a small model, 20 steps",
      kSmall + " --set training.max_steps=20 --set run.name=quickstart_tensor"},
+    {"./dev train --ranks 1 --set parallelism.context_parallel_degree=2 --set "
+     "training.sample_tokens=0",
+     How::kRun, "a small model, 20 steps",
+     kSmallSilent + " --set training.max_steps=20 --set run.name=quickstart_context"},
     {"./dev train --ranks 1 --set parallelism.pipeline_parallel_degree=2 --set "
      "training.gradient_accumulation_steps=4",
      How::kRun, "a small model of two layers, 20 steps",

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "optim/slices.h"
 #include "tests/support/model_forms.h"
 #include "tests/support/training_harness.h"
 
@@ -150,6 +151,30 @@ TEST_P(TensorForms, KeepTheBitsHoweverTheyAreShardedAndRecomputed) {
       EXPECT_EQ(difference(run(options, each, 2), expected), "") << name_of(each);
     }
   }
+}
+
+// Of moments that are rounded at random: the number of an element in the whole tensor, however it is cut.
+TEST(Tensor, RoundingIsDrawnByTheElementOfTheWholeTensor) {
+  engine::TrainingOptions options = options_of();
+  options.optimizer.moment_type = {DType::kBF16, true, 5};
+  const RunShape setup = setup_of({.tensor = 4, .shards = 3, .stage = 1});
+  options = applied(options, setup);
+  run_ranks(setup, [&](sharding::Rank& rank) {
+    engine::ShardedModel model(options, rank);
+    rank.compute().synchronize();
+    const auto slices = optim::updated_slices(model.units(), options.optimizer);
+    for (std::size_t unit = 0; unit < slices.size(); ++unit) {
+      for (const kernels::UpdateSegment& segment : slices[unit][0].segments) {
+        const ParameterSpec& parameter =
+            optim::parameter_at(model.units()[unit].spec(), segment.parameter);
+        for_each_run(parameter.cut->boxes(), parameter.cut->columns(), segment.first_element,
+                     segment.count, [&](const BoxRun& run) {
+                       EXPECT_EQ(run.in_part + segment.random_shift, run.in_tensor)
+                           << parameter.name << " on rank " << rank.rank;
+                     });
+      }
+    }
+  });
 }
 
 TEST(Tensor, OptimizersThatNeedWholeTensorsAreRight) {

@@ -44,6 +44,7 @@ TEST_F(OnFakeMachine, ARunFitsIntoTheGpusOfItsRanksAndTouchesNoOther) {
   recipe.parallelism.data_parallel_replicate_degree = 1;
   recipe.parallelism.pipeline_parallel_degree = 1;
   recipe.parallelism.tensor_parallel_degree = 1;
+  recipe.parallelism.context_parallel_degree = 1;
   EXPECT_EQ(engine::device_limit(recipe).bytes,
             static_cast<std::int64_t>(50 * kGiB) - engine::library_reserve_bytes(2, false));
   EXPECT_EQ(fake_cuda::contexts(), (std::set{0, 1}));

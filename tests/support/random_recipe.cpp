@@ -32,10 +32,10 @@ class LegalRecipe {
     shape();
     batch();
     pipeline();
-    tensor_ranks();
     numbers();
     precision();
     saves();
+    parts_of_models();
     return std::move(settings_);
   }
 
@@ -195,15 +195,28 @@ class LegalRecipe {
         fmt::format("[{}{}]", counts, layers - degree + 1));
   }
 
-  /// Two tensor ranks, of a model that they can share.
-  void tensor_ranks() {
+  /// Two tensor ranks, or two context ranks, of a model that they can share.
+  void parts_of_models() {
+    const auto number = [&](const char* key, std::int64_t otherwise) {
+      const auto found = settings_.find(std::string(key));
+      return found == settings_.end() ? otherwise : std::stoll(found->second);
+    };
     const std::int64_t ranks = whole(settings_, "parallelism.data_parallel_shard_degree") *
                                whole(settings_, "parallelism.data_parallel_replicate_degree") *
                                whole(settings_, "parallelism.pipeline_parallel_degree");
-    const bool fits = whole(settings_, "model.num_attention_heads") % 2 == 0 && ranks <= 4;
-    const bool cut = fits && random_.chance(0.5);
+    const std::int64_t heads = whole(settings_, "model.num_attention_heads");
+    const bool even = heads % 2 == 0 && ranks <= 4;
+    const bool cut = even && random_.chance(0.4);
     set("parallelism.tensor_parallel_degree", cut ? 2 : 1);
     if (cut) set("model.ffn_hidden_size", 2 * random_.whole(1, 50));
+    const bool has_dropout =
+        settings_.contains("model.dropout") && settings_["model.dropout"] != "0";
+    const bool context = !cut && even && number("model.num_kv_heads", heads) % 2 == 0 &&
+                         length_ % 2 == 0 && number("training.sample_tokens", 0) == 0 &&
+                         settings_["data.documents"] != "separate" &&
+                         settings_["data.format"] != "chat" &&
+                         (!has_dropout || whole(settings_, "training.micro_batch_size") == 1);
+    set("parallelism.context_parallel_degree", context && random_.chance(0.6) ? 2 : 1);
   }
 
   // Small enough for three steps to stay finite.
@@ -363,8 +376,10 @@ Settings elsewhere(const Settings& settings, Random& random) {
   for (const char* key : {"parallel_degree", "schedule", "chunks_per_rank", "layers_per_chunk"}) {
     changed.erase(std::string("parallelism.pipeline_") + key);
   }
-  changed["training.micro_batch_size"] =
-      std::to_string(random.chance(0.5) ? std::int64_t{1} : batch / ranks);
+  changed["training.micro_batch_size"] = std::to_string(
+      random.chance(0.5) || whole(settings, "parallelism.context_parallel_degree") > 1
+          ? std::int64_t{1}
+          : batch / ranks);
   changed.erase("training.gradient_accumulation_steps");
   changed["zero_optimization.stage"] = std::to_string(random.whole(0, 3));
   return changed;

@@ -31,7 +31,8 @@ std::string recipe_text(const test::TempFolder& folder, const std::string& outpu
       "model: {{num_layers: 2, hidden_size: 24, num_attention_heads: 4, num_kv_heads: 2, "
       "vocab_size: 128, max_seq_length: 9, dropout: 0.1{14}}}\n"
       "data: {{path: {0}/data, format: bytes, validation_path: {0}/validation.txt}}\n"
-      "training: {{seq_length: 9, global_batch_size: 12, {2}, max_steps: {3}, sample_tokens: 0}}\n"
+      "training: {{seq_length: {15}, global_batch_size: 12, {2}, max_steps: {3}, sample_tokens: "
+      "0}}\n"
       "parallelism: {{data_parallel_shard_degree: {4}{12}}}\n"
       "zero_optimization: {{stage: {5}{13}}}\n"
       "optimizer: {{type: {6}, lr: 0.01}}\n"
@@ -39,7 +40,8 @@ std::string recipe_text(const test::TempFolder& folder, const std::string& outpu
       "{9}\n{10}\n",
       folder.path(), output, run.accumulation, kSteps, run.world, run.stage, run.optimizer,
       run.interval, run.async, run.precision, run.more, run.checkpoint,
-      run.mesh.empty() ? "" : ", " + run.mesh, run.zero.empty() ? "" : ", " + run.zero, run.model);
+      run.mesh.empty() ? "" : ", " + run.mesh, run.zero.empty() ? "" : ", " + run.zero, run.model,
+      run.seq_length);
 }
 
 void train_in(const test::TempFolder& folder, const std::string& output, const TrainingRun& run) {

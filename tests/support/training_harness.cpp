@@ -169,9 +169,12 @@ engine::NextBatch tokens_for(const engine::TrainingOptions& options, const shard
   return [&options, &rank, &memory, tokens](std::int64_t step, std::int64_t micro_step) {
     fill_tokens(options.model, step, first_row(options, rank, micro_step), memory.data(),
                 memory.data() + tokens);
-    return engine::TokenBatch{.inputs = {memory.data(), DType::kI32, tokens},
-                              .targets = {memory.data() + tokens, DType::kI32, tokens},
-                              .first_row = first_row(options, rank, micro_step)};
+    const Tensor inputs{memory.data(), DType::kI32, tokens};
+    const Tensor targets{memory.data() + tokens, DType::kI32, tokens};
+    const engine::OwnPositions positions(options, rank);
+    positions.move_to_front({inputs, targets});
+    return positions.of(
+        {.inputs = inputs, .targets = targets, .first_row = first_row(options, rank, micro_step)});
   };
 }
 

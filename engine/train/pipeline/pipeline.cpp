@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "engine/model/transformer.h"
+#include "engine/train/model_collectives.h"
 #include "engine/train/sharded_model.h"
 #include "sharding/comm/communicator.h"
 
@@ -80,7 +81,7 @@ std::vector<BufferSpec> Pipeline::buffers(const TrainingOptions& options,
                                           const RankPipeline& pipeline, const sharding::Mesh& mesh,
                                           int rank) {
   std::vector<BufferSpec> buffers =
-      channel_buffers(channel_ends(pipeline, mesh, rank), options.model);
+      channel_buffers(channel_ends(pipeline, mesh, rank), rank_model(options, mesh, rank));
   if (options.placement.has_gradients) {
     for (BufferSpec& buffer : token_buffers(options, pipeline)) buffers.push_back(buffer);
   }
@@ -90,14 +91,15 @@ std::vector<BufferSpec> Pipeline::buffers(const TrainingOptions& options,
 
 sharding::Traffic Pipeline::traffic(const TrainingOptions& options, const RankPipeline& pipeline,
                                     const sharding::Mesh& mesh, int rank) {
-  return channel_traffic(channel_ends(pipeline, mesh, rank), options.model,
+  return channel_traffic(channel_ends(pipeline, mesh, rank), rank_model(options, mesh, rank),
                          options.num_micro_steps);
 }
 
 Pipeline::Pipeline(const TrainingOptions& options, RankPipeline pipeline, ShardedModel& model)
     : options_(options), pipeline_(std::move(pipeline)), model_(model) {
   const sharding::Rank& rank = model.rank();
-  channels_ = std::make_unique<Channels>(pipeline_, options.model, rank);
+  channels_ =
+      std::make_unique<Channels>(pipeline_, rank_model(options, rank.mesh, rank.rank), rank);
   if (options.placement.has_gradients) {
     for (const BufferSpec& buffer : token_buffers(options, pipeline_)) {
       tokens_.push_back(rank.memory->acquire(buffer));
@@ -125,7 +127,7 @@ void Pipeline::train_whole(const std::function<model::Pass(int)>& pass_of) {
     model_.rank().memory->enter(kLoss);
     model_.gradients().begin_micro_step(micro_batch);
     model_.backward(chunk, pass);
-    model_.add_losses(options_.model.tokens(), micro_batch == 0);
+    model_.add_losses(model_.transformer().shape().tokens(), micro_batch == 0);
   }
 }
 
@@ -278,7 +280,7 @@ void Pipeline::backward(const Action& action) {
   }
   model_.gradients().begin_micro_step(action.micro_batch);
   model_.backward(chunk, pass, input_alone);
-  if (chunk.head) model_.add_losses(options_.model.tokens(), action.micro_batch == 0);
+  if (chunk.head) model_.add_losses(model_.transformer().shape().tokens(), action.micro_batch == 0);
   if (place.gradient_out >= 0) {
     copy(transformer.residual_gradient(), transformer.residual_slot(place.gradient_out));
   } else if (pipeline_.receives(chunk)) {

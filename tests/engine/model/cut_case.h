@@ -14,7 +14,7 @@
 
 #include "engine/model/tensor_cut.h"
 #include "engine/model/transformer.h"
-#include "engine/train/tensor_collectives.h"
+#include "engine/train/model_collectives.h"
 #include "kernels/token.h"
 #include "sharding/comm/threads.h"
 #include "tests/engine/model/reference_values.h"
@@ -236,8 +236,7 @@ inline void run_tensor_ranks(
         options.rank = r;
         const auto stream = make_cpu_compute_stream(std::move(options));
         HeapAllocator memory;
-        engine::TensorCollectives collectives(shape.part, memory, *stream, *ranks,
-                                              same_heads.get());
+        engine::ModelCollectives collectives(shape.part, memory, *stream, *ranks, same_heads.get());
         body(shape, *stream, collectives);
       } catch (const std::exception& error) {
         ADD_FAILURE() << "tensor rank " << r << " of " << degree << ": " << error.what();

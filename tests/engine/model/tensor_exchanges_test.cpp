@@ -25,6 +25,10 @@ class Noting final : public model::Collectives {
     note(Kind::kGather, what, x);
     inner_.gather(what, x);
   }
+  void all_to_all(const char* what, const Tensor& from, const Tensor& to) override {
+    note(Kind::kAllToAll, what, from);
+    inner_.all_to_all(what, from, to);
+  }
   /// Calls by kind, name, type and size.
   std::map<std::tuple<Kind, std::string, DType, std::int64_t>, std::int64_t> calls;
 
@@ -92,8 +96,8 @@ TEST(TensorParallel, EveryFormExchangesWhatIsListedBeforehand) {
 // left over go as 4. A rank sends 2 * 3 quarters of both.
 TEST(TensorParallel, TrafficIsThatOfTheExchanges) {
   const ModelShape part = model::tensor_part(cuttable(tiny_model(false), 1), 4, 0);
-  const auto traffic = engine::tensor_traffic(
-      part.part, model::exchanges(part, DeviceKind::kCpu, DType::kF32, model::PassKind::kTraining));
+  const auto traffic = engine::exchange_traffic(
+      part, model::exchanges(part, DeviceKind::kCpu, DType::kF32, model::PassKind::kTraining));
   const auto sent = [&](const std::string& label) {
     for (const sharding::Sent& line : traffic.sent()) {
       if (line.label == label) return std::pair(line.calls, line.bytes);

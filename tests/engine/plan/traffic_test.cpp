@@ -165,6 +165,31 @@ TEST(Traffic, OfTensorRanksHasTheirExchangesInsideLayers) {
   }
 }
 
+TEST(Traffic, OfContextRanksHasWhatAttentionDealsOut) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    for (const int pipeline : {1, 2}) {
+      for (const auto recompute : {model::Recompute::kNone, model::Recompute::kFull}) {
+        model::ModelShape shape = tiny_model(stage % 2 == 0);
+        shape.num_layers = 4;
+        shape.ffn_width = 36;
+        shape.kv_heads = 4;
+        shape.seq_length = 8;
+        shape.dropout = 0.0;
+        shape.recompute = recompute;
+        engine::TrainingOptions options = tiny_training(shape);
+        options.pipeline.order = stage == 3 ? schedule::Order::kZbH1 : schedule::Order::k1F1B;
+        const int tensor = stage == 1 ? 2 : 1;
+        expect_as_planned(
+            options,
+            {.world_size = pipeline * 4 * tensor,
+             .axes = {{"pipeline", pipeline}, {"shard", 2}, {"context", 2}, {"tensor", tensor}},
+             .num_micro_steps = 3,
+             .stage = stage});
+      }
+    }
+  }
+}
+
 std::vector<RunShape> setups(int world_size, int stage) {
   std::vector<RunShape> all;
   for (const int micro_steps : {1, 4}) {

@@ -33,5 +33,25 @@ TEST(TensorRanksRules, OthersNameTheNearestThatWould) {
   expect_refused({"parallelism.tensor_parallel_degree=24"}, "12 would do.");
 }
 
+TEST(ContextRanksRules, NumbersThatDivideHeadsAndSequencesAreTaken) {
+  for (const char* degree : {"1", "2", "4"}) {
+    EXPECT_EQ(refusal({std::string("parallelism.context_parallel_degree=") + degree}), "no error")
+        << degree;
+  }
+  expect_refused({"parallelism.context_parallel_degree=8"}, "4 would do.");
+  expect_refused({"parallelism.context_parallel_degree=4", "training.seq_length=18"},
+                 "sequences of 18 tokens");
+  expect_refused({"parallelism.context_parallel_degree=4", "parallelism.tensor_parallel_degree=2"},
+                 "2 would do.");
+}
+
+TEST(ContextRanksRules, WhatIsNotServedIsSaidWithWhatToDo) {
+  const std::string degree = "parallelism.context_parallel_degree=2";
+  expect_refused({degree, "data.documents=separate"}, "use data.documents: joined");
+  expect_refused({degree, "model.dropout=0.1", "training.micro_batch_size=2"},
+                 "use training.micro_batch_size: 1");
+  expect_refused({degree, "training.sample_tokens=5"}, "use training.sample_tokens: 0");
+}
+
 }  // namespace
 }  // namespace sherd::engine

@@ -1,4 +1,4 @@
-// Whole runs from a recipe, on tensor ranks: sharded or not, with parts of the layers or without, no number of
+// Whole runs from a recipe, on tensor and context ranks: sharded or not, with parts of the layers or without, no number of
 // metrics.jsonl and no bit of a checkpoint differs; the numbers are near one rank's; and a checkpoint goes on on
 // any other mesh.
 #include <filesystem>
@@ -91,6 +91,37 @@ TEST_F(TensorRun, GoesOnBitForBitOnAnotherMeshWithAsManyTensorRanks) {
     forget_second_half("run");
     train_in(folder_, "run", on(mesh));
     expect_equal("run", "whole");
+  }
+}
+
+const MeshOf kContext{"context 2", 1, 2, "context_parallel_degree: 2"};
+
+class ContextRun : public TensorRun {
+ protected:
+  // Rows of 8 positions, so that two ranks have 4 each.
+  TrainingRun with_context(const MeshOf& mesh) const {
+    TrainingRun run = on(mesh);
+    run.seq_length = 8;
+    return run;
+  }
+};
+
+TEST_F(ContextRun, StaysNearOneRankEvaluationsIncluded) {
+  train_in(folder_, "one", with_context(kOne));
+  train_in(folder_, "two", with_context(kContext));
+  expect_near("two", "one");
+}
+
+TEST_F(ContextRun, GoesOnOnAnyMesh) {
+  train_in(folder_, "whole", with_context(kOne));
+  train_in(folder_, "run", with_context(kContext));
+  const MeshOf mixed{"context 2 x tensor 2", 1, 1,
+                     "context_parallel_degree: 2, tensor_parallel_degree: 2"};
+  for (const MeshOf& mesh : {kOne, mixed, kSharded, kContext}) {
+    SCOPED_TRACE(mesh.name);
+    forget_second_half("run");
+    train_in(folder_, "run", with_context(mesh));
+    expect_near("run", "whole");
   }
 }
 

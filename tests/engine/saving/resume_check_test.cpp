@@ -156,6 +156,8 @@ const std::map<std::string, Change> kChanges = {
      {{"parallelism.pipeline_parallel_degree=2"}, {}, {"parallelism.pipeline_parallel_degree"}}},
     {"parallelism.tensor_parallel_degree",
      {{"parallelism.tensor_parallel_degree=2"}, {}, {"parallelism.tensor_parallel_degree"}}},
+    {"parallelism.context_parallel_degree",
+     {{"parallelism.context_parallel_degree=2"}, {}, {"parallelism.context_parallel_degree"}}},
     {"parallelism.data_parallel_shard_degree",
      {{"parallelism.data_parallel_shard_degree=2"},
       {},

@@ -1,6 +1,7 @@
-#include "engine/train/tensor_collectives.h"
+#include "engine/train/model_collectives.h"
 
 #include "core/trace.h"
+#include "engine/model/sequence_cut.h"
 #include "engine/model/tensor_cut.h"
 #include "engine/train/training_options.h"
 #include "kernels/pointwise.h"
@@ -31,19 +32,27 @@ class Stopwatch {
 }  // namespace
 
 model::ModelShape rank_model(const TrainingOptions& options, const sharding::Mesh& mesh, int rank) {
-  return model::tensor_part(options.model, mesh.degree(sharding::kTensorAxis),
-                            mesh.coordinate(rank, sharding::kTensorAxis));
+  return model::context_part(model::tensor_part(options.model, mesh.degree(sharding::kTensorAxis),
+                                                mesh.coordinate(rank, sharding::kTensorAxis)),
+                             mesh.degree(sharding::kContextAxis),
+                             mesh.coordinate(rank, sharding::kContextAxis));
 }
 
 BufferSpec tensor_sum_tail(const model::TensorPart& part) {
   return {"tensor.sum_tail", Category::kCommunication, DType::kF32, part.degree};
 }
 
-sharding::Traffic tensor_traffic(const model::TensorPart& part,
-                                 const std::vector<model::Exchange>& exchanges) {
+sharding::Traffic exchange_traffic(const model::ModelShape& shape,
+                                   const std::vector<model::Exchange>& exchanges) {
   using Kind = model::Exchange::Kind;
+  const model::TensorPart& part = shape.part;
   sharding::Traffic traffic;
   for (const model::Exchange& one : exchanges) {
+    if (one.kind == Kind::kAllToAll) {
+      traffic.add(one.what, sharding::Collective::kAllToAll, one.dtype, one.numel,
+                  shape.context.degree, one.calls);
+      continue;
+    }
     if (one.kind == Kind::kGather) {
       traffic.add(one.what, sharding::Collective::kAllGather, one.dtype, one.numel, part.degree,
                   one.calls);
@@ -61,11 +70,11 @@ sharding::Traffic tensor_traffic(const model::TensorPart& part,
   return traffic;
 }
 
-TensorCollectives::TensorCollectives(const model::TensorPart& part, Allocator& memory,
-                                     Stream& compute, sharding::Communicator& ranks,
-                                     sharding::Communicator* copies)
+ModelCollectives::ModelCollectives(const model::TensorPart& part, Allocator& memory,
+                                   Stream& compute, sharding::Communicator& ranks,
+                                   sharding::Communicator* copies)
     : compute_(compute),
-      ranks_(ranks),
+      ranks_(&ranks),
       copies_(copies),
       tail_(memory.acquire(tensor_sum_tail(part))) {
   CHECK(ranks.rank() == part.rank && ranks.world_size() == part.degree,
@@ -77,31 +86,45 @@ TensorCollectives::TensorCollectives(const model::TensorPart& part, Allocator& m
         "a group of key/value heads' copies that isn't of {} ranks", part.kv_copies);
 }
 
-TensorCollectives::TensorCollectives(const model::TensorPart& part, const sharding::Rank& rank)
-    : compute_(rank.compute()),
-      ranks_(rank.groups->get({std::string(sharding::kTensorAxis)}, sharding::Purpose::kTensor)),
-      own_copies_(holders_of_copies(part, rank)),
-      copies_(own_copies_.get()),
-      tail_(rank.memory->acquire(tensor_sum_tail(part))) {}
-
-void TensorCollectives::sum(const char* what, const Tensor& x) {
-  sum_over(ranks_, what, x);
+ModelCollectives::ModelCollectives(const model::ModelShape& shape, const sharding::Rank& rank)
+    : compute_(rank.compute()), ranks_(nullptr), copies_(nullptr) {
+  const auto along = [&](std::string_view axis) {
+    return &rank.groups->get({std::string(axis)}, sharding::Purpose::kTensor);
+  };
+  if (shape.part.is_cut()) {
+    ranks_ = along(sharding::kTensorAxis);
+    own_copies_ = holders_of_copies(shape.part, rank);
+    copies_ = own_copies_.get();
+    tail_ = rank.memory->acquire(tensor_sum_tail(shape.part));
+  }
+  if (shape.context.is_cut()) context_ = along(sharding::kContextAxis);
 }
 
-void TensorCollectives::sum_copies(const char* what, const Tensor& x) {
+void ModelCollectives::sum(const char* what, const Tensor& x) {
+  if (ranks_ != nullptr) sum_over(*ranks_, what, x);
+}
+
+void ModelCollectives::sum_copies(const char* what, const Tensor& x) {
   CHECK(copies_ != nullptr, "{}: no copies of key/value heads", what);
   sum_over(*copies_, what, x);
 }
 
-void TensorCollectives::gather(const char* what, const Tensor& x) {
+void ModelCollectives::gather(const char* what, const Tensor& x) {
+  CHECK(ranks_ != nullptr, "{} of a model whose matrices are whole", what);
   const Stopwatch watch(spent_);
-  ranks_.all_gather(compute_, what, x);
+  ranks_->all_gather(compute_, what, x);
+}
+
+void ModelCollectives::all_to_all(const char* what, const Tensor& from, const Tensor& to) {
+  CHECK(context_ != nullptr, "{} of a model whose sequences are whole", what);
+  const Stopwatch watch(spent_);
+  context_->all_to_all(compute_, what, from, to);
 }
 
 // An all-reduce takes as many elements for each rank. Those that are left over, fewer than there are
 // ranks, are added up beside.
-void TensorCollectives::sum_over(sharding::Communicator& communicator, const char* what,
-                                 const Tensor& x) {
+void ModelCollectives::sum_over(sharding::Communicator& communicator, const char* what,
+                                const Tensor& x) {
   const Stopwatch watch(spent_);
   const std::int64_t left = x.numel % communicator.world_size(), even = x.numel - left;
   if (even > 0) communicator.all_reduce(compute_, what, x.part(0, even));

@@ -16,28 +16,30 @@ namespace sherd::engine {
 
 struct TrainingOptions;
 
-/// What rank `rank` has of the run's model: all of it, or the part that is its along the tensor axis.
+/// What rank `rank` computes of the run's model: all of it, or the part that is its along the tensor and context
+/// axes.
 model::ModelShape rank_model(const TrainingOptions& options, const sharding::Mesh& mesh, int rank);
 
 /// Where the last elements of a sum wait, of tensors that the ranks can't share evenly.
 BufferSpec tensor_sum_tail(const model::TensorPart& part);
 
-/// What a tensor rank sends in these exchanges: sums as all-reduces, of which one may be of the tail alone.
-sharding::Traffic tensor_traffic(const model::TensorPart& part,
-                                 const std::vector<model::Exchange>& exchanges);
+/// What a rank sends in these exchanges: sums as all-reduces, of which one may be of the tail alone.
+sharding::Traffic exchange_traffic(const model::ModelShape& shape,
+                                   const std::vector<model::Exchange>& exchanges);
 
-class TensorCollectives final : public model::Collectives {
+class ModelCollectives final : public model::Collectives {
  public:
   /// `ranks`: the tensor ranks in order. `copies`: those of them that hold the same key/value heads, or null
   /// where none do. Everything runs on `compute`, on which nothing else uses them.
-  TensorCollectives(const model::TensorPart& part, Allocator& memory, Stream& compute,
-                    sharding::Communicator& ranks, sharding::Communicator* copies);
+  ModelCollectives(const model::TensorPart& part, Allocator& memory, Stream& compute,
+                   sharding::Communicator& ranks, sharding::Communicator* copies);
   /// Of a rank of a run, with communicators of its own.
-  TensorCollectives(const model::TensorPart& part, const sharding::Rank& rank);
+  ModelCollectives(const model::ModelShape& shape, const sharding::Rank& rank);
 
   void sum(const char* what, const Tensor& x) override;
   void sum_copies(const char* what, const Tensor& x) override;
   void gather(const char* what, const Tensor& x) override;
+  void all_to_all(const char* what, const Tensor& from, const Tensor& to) override;
 
   /// How long the compute stream has been in these calls: nothing is computed meanwhile.
   std::chrono::nanoseconds time_spent() const { return spent_; }
@@ -46,9 +48,10 @@ class TensorCollectives final : public model::Collectives {
   void sum_over(sharding::Communicator& communicator, const char* what, const Tensor& x);
 
   Stream& compute_;
-  sharding::Communicator& ranks_;
+  sharding::Communicator* ranks_;  // null: matrices are whole
   std::unique_ptr<sharding::Communicator> own_copies_;
   sharding::Communicator* copies_;
+  sharding::Communicator* context_ = nullptr;
   Buffer tail_;
   std::chrono::nanoseconds spent_{0};
 };

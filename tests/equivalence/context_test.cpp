@@ -1,0 +1,130 @@
+// Runs whose sequences are cut over context ranks: attention and losses have the bits of one rank, weights are near
+// its, and whatever is sharded, cut or pipelined beside changes no bit; memory as planned.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/support/model_forms.h"
+#include "tests/support/training_harness.h"
+
+namespace sherd::testing {
+namespace {
+
+struct Case {
+  int context = 2, tensor = 1, shards = 1, pipeline = 1;
+  int stage = 0, micro_steps = 1;
+};
+
+std::string name_of(const Case& each) {
+  return fmt::format("context {} tensor {} shard {} pipeline {} stage {} micro-steps {}",
+                     each.context, each.tensor, each.shards, each.pipeline, each.stage,
+                     each.micro_steps);
+}
+
+// 8 query heads on 4 or 8 key/value heads, rows of 12 positions.
+engine::TrainingOptions options_of(bool tied, std::int64_t rows) {
+  model::ModelShape shape = cuttable(tiny_model(tied), tied ? 8 : 4);
+  shape.max_positions = 13;
+  shape.seq_length = 12;
+  shape.sequences = rows;
+  if (rows > 1) shape.dropout = 0.0;
+  engine::TrainingOptions options = tiny_training(shape, 0.5f);
+  options.optimizer.type = optim::OptimizerType::kSgd;
+  options.optimizer.momentum = 0.9f;
+  options.lr_schedule.lr = 0.05;
+  return options;
+}
+
+Outcome run(const engine::TrainingOptions& options, const Case& each, int num_steps = 3) {
+  return train(options,
+               {.world_size = each.context * each.tensor * each.shards * each.pipeline,
+                .axes = {{"pipeline", each.pipeline},
+                         {"shard", each.shards},
+                         {"context", each.context},
+                         {"tensor", each.tensor}},
+                .num_micro_steps = each.micro_steps,
+                .stage = each.stage,
+                .delay_seed = 23},
+               num_steps);
+}
+
+double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double squares = 0.0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    squares += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
+  }
+  return std::sqrt(squares);
+}
+
+// A learned position's gradient comes from one rank, a token's from all that have it; whole rows, with dropout
+// addressed by the place in the whole sequence, and several rows.
+TEST(Context, LossesHaveTheBitsOfOneRankAndWeightsStayNear) {
+  for (const bool tied : {false, true}) {
+    for (const std::int64_t rows : {1, 2}) {
+      const engine::TrainingOptions options = options_of(tied, rows);
+      const Outcome one = run(options, {.context = 1, .micro_steps = 2});
+      for (const int context : {2, 4}) {
+        const Case each{.context = context, .stage = context - 1, .micro_steps = 2};
+        const std::string label = fmt::format("{}, {} rows, tied {}", name_of(each), rows, tied);
+        const Outcome cut = run(options, each);
+        EXPECT_EQ(cut.losses[0], one.losses[0]) << label;
+        for (std::size_t step = 0; step < one.losses.size(); ++step) {
+          EXPECT_NEAR(cut.losses[step], one.losses[step], 1e-5 * one.losses[step]) << label;
+          EXPECT_NEAR(cut.grad_norms[step], one.grad_norms[step], 1e-5 * one.grad_norms[step])
+              << label;
+        }
+        for (const auto& [name, values] : one.parameters) {
+          const double size = distance(values, std::vector<float>(values.size()));
+          EXPECT_LE(distance(cut.parameters.at(name), values), 1e-5 * size)
+              << name << ", " << label;
+        }
+      }
+    }
+  }
+}
+
+TEST(Context, StagesShardsTensorRanksAndPipelinesKeepTheBits) {
+  engine::TrainingOptions options = options_of(false, 1);
+  options.optimizer.type = optim::OptimizerType::kAdamW;
+  for (const Case& each :
+       {Case{.stage = 1}, Case{.shards = 2, .stage = 2},
+        Case{.shards = 2, .stage = 3, .micro_steps = 2},
+        Case{.context = 4, .shards = 2, .stage = 0}, Case{.tensor = 2, .stage = 3},
+        Case{.pipeline = 2, .stage = 2, .micro_steps = 3},
+        Case{.tensor = 2, .shards = 2, .pipeline = 2, .stage = 1, .micro_steps = 2}}) {
+    const Case alone{.context = each.context,
+                     .tensor = each.tensor,
+                     .micro_steps = each.micro_steps * each.shards};
+    EXPECT_EQ(difference(run(options, each), run(options, alone)), "") << name_of(each);
+  }
+}
+
+// AdamW in bf16 with bf16 moments, every form that has as many key/value heads, recomputed in every way.
+TEST(Context, EveryFormKeepsTheBitsHoweverItIsRecomputed) {
+  for (const ModelForm& form : cuttable_forms()) {
+    engine::TrainingOptions options = options_of(false, 1);
+    options.model = form.shape;
+    options.model.seq_length = 12;
+    options.model.max_positions = 13;
+    options.model.sequences = 1;
+    options.model.kv_heads = 4;
+    options.model.dtype = DType::kBF16;
+    options.precision.parameters = DType::kBF16;
+    options.optimizer.type = optim::OptimizerType::kAdamW;
+    options.optimizer.moment_type = {DType::kBF16, true, 5};
+    const Outcome one = run(options, {.context = 1}, 1);
+    Outcome first;
+    for (const auto recompute :
+         {model::Recompute::kNone, model::Recompute::kSelective, model::Recompute::kFull}) {
+      options.model.recompute = recompute;
+      const Outcome cut = run(options, {.context = 4, .stage = 3}, 2);
+      EXPECT_EQ(cut.losses[0], one.losses[0]) << form.name;
+      if (first.losses.empty()) first = cut;
+      EXPECT_EQ(difference(cut, first), "") << form.name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sherd::testing
