@@ -197,25 +197,24 @@ class LegalRecipe {
 
   /// Two tensor ranks, or two context ranks, of a model that they can share.
   void parts_of_models() {
-    const auto number = [&](const char* key, std::int64_t otherwise) {
+    const auto value = [&](const char* key, const std::string& otherwise) {
       const auto found = settings_.find(std::string(key));
-      return found == settings_.end() ? otherwise : std::stoll(found->second);
+      return found == settings_.end() ? otherwise : found->second;
     };
     const std::int64_t ranks = whole(settings_, "parallelism.data_parallel_shard_degree") *
                                whole(settings_, "parallelism.data_parallel_replicate_degree") *
                                whole(settings_, "parallelism.pipeline_parallel_degree");
-    const std::int64_t heads = whole(settings_, "model.num_attention_heads");
-    const bool even = heads % 2 == 0 && ranks <= 4;
+    const std::string heads = value("model.num_attention_heads", "1");
+    const bool even = std::stoll(heads) % 2 == 0 && ranks <= 4;
     const bool cut = even && random_.chance(0.4);
     set("parallelism.tensor_parallel_degree", cut ? 2 : 1);
     if (cut) set("model.ffn_hidden_size", 2 * random_.whole(1, 50));
-    const bool has_dropout =
-        settings_.contains("model.dropout") && settings_["model.dropout"] != "0";
-    const bool context = !cut && even && number("model.num_kv_heads", heads) % 2 == 0 &&
-                         length_ % 2 == 0 && number("training.sample_tokens", 0) == 0 &&
-                         settings_["data.documents"] != "separate" &&
-                         settings_["data.format"] != "chat" &&
-                         (!has_dropout || whole(settings_, "training.micro_batch_size") == 1);
+    const bool rows_alone =
+        value("model.dropout", "0") == "0" || whole(settings_, "training.micro_batch_size") == 1;
+    const bool context = !cut && even && std::stoll(value("model.num_kv_heads", heads)) % 2 == 0 &&
+                         length_ % 2 == 0 && value("training.sample_tokens", "0") == "0" &&
+                         value("data.documents", "joined") == "joined" &&
+                         settings_.at("data.format") != "chat" && rows_alone;
     set("parallelism.context_parallel_degree", context && random_.chance(0.6) ? 2 : 1);
   }
 
