@@ -115,8 +115,8 @@ TEST_F(ContextRun, StaysNearOneRankEvaluationsIncluded) {
 TEST_F(ContextRun, GoesOnOnAnyMesh) {
   train_in(folder_, "whole", with_context(kOne));
   train_in(folder_, "run", with_context(kContext));
-  const MeshOf mixed{"context 2 x tensor 2", 1, 1,
-                     "context_parallel_degree: 2, tensor_parallel_degree: 2"};
+  const MeshOf mixed{"context 2 x pipeline 2", 1, 1,
+                     "context_parallel_degree: 2, pipeline_parallel_degree: 2"};
   for (const MeshOf& mesh : {kOne, mixed, kSharded, kContext}) {
     SCOPED_TRACE(mesh.name);
     forget_second_half("run");
