@@ -67,6 +67,15 @@ std::string to_json(const EvaluationMetrics& metrics) {
   return line.dump();
 }
 
+std::string to_json(const EarlyStopMetrics& metrics) {
+  Json line;
+  line["step"] = metrics.step;
+  line["stopped_early"] = true;
+  put(line, "best_val_loss", metrics.best_val_loss);
+  line["best_step"] = metrics.best_step;
+  return line.dump();
+}
+
 std::string to_json(const SaveMetrics& metrics) {
   Json line;
   line["step"] = metrics.saved;

@@ -40,7 +40,9 @@ void read_line(const std::string& text, RunSummary& run) {
   const auto step = line.find("step");
   if (step == line.end() || !step->is_number_integer()) return;
   if (const auto loss = number(line, "val_loss")) run.val_loss = loss;
+  if (line.contains("stopped_early")) run.stopped_early = true;
   if (!line.contains("tokens_per_s")) return;
+  run.stopped_early = false;  // it went on
   run.step = step->get<std::int64_t>();
   run.loss = number(line, "loss");
   run.tokens_per_s = number(line, "tokens_per_s");
@@ -79,7 +81,7 @@ RunSummary summary_of(const std::string& folder) {
   }
   if (!checkpoint::holder_of(disk, folder).empty()) {
     run.state = State::kRunning;
-  } else if (run.max_steps && run.step >= *run.max_steps) {
+  } else if (run.stopped_early || (run.max_steps && run.step >= *run.max_steps)) {
     run.state = State::kFinished;
   }
   return run;

@@ -15,12 +15,13 @@ namespace sherd::engine {
 struct RunSummary {
   enum class State {
     kRunning,   ///< a process on this machine has the folder
-    kFinished,  ///< its last step is the recipe's max_steps
+    kFinished,  ///< its last step is the recipe's max_steps, or early stopping ended it there
     kStopped,   ///< neither: stopped, ended by an error, or running on another machine
   };
   std::string folder;
   State state = State::kStopped;
   std::int64_t step = 0;  ///< steps done
+  bool stopped_early = false;
   std::optional<std::int64_t> max_steps;
   std::optional<double> loss, val_loss, tokens_per_s;  ///< the last ones
   std::optional<std::int64_t> checkpoint;              ///< of the newest: steps done

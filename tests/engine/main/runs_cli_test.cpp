@@ -40,6 +40,15 @@ TEST_F(RunsCliTest, AFinishedRunHasItsLastLinesFiguresAndItsNewestCheckpoint) {
   EXPECT_EQ(run.at("tokens_per_s"), column("runs/done", "tokens_per_s").back());
 }
 
+TEST_F(RunsCliTest, ARunThatStoppedEarlyIsFinished) {
+  ASSERT_EQ(train("runs/early", {"--set", "optimizer.lr=0", "--set", "training.eval_interval=1",
+                                 "--set", "training.early_stopping_patience=1"})
+                .exit_code,
+            0);
+  EXPECT_EQ(listed().at("early").at("step"), 2);
+  EXPECT_EQ(listed().at("early").at("state"), "finished");
+}
+
 TEST_F(RunsCliTest, ARunIsRunningWhileItsProcessLivesAndStoppedAfterwards) {
   std::string seen;
   const test::ProgramOutcome outcome =
