@@ -35,6 +35,12 @@
 
 namespace sherd::engine {
 
+/// Of the first line.
+inline constexpr const char* kMetricsVersionKey = "metrics_version";
+inline constexpr std::int64_t kMetricsVersion = 2;
+/// Errors   DataError naming file and version if it isn't known
+void require_known_metrics(bool known, const std::string& version, const std::string& path);
+
 struct StepMetrics {
   std::int64_t step = 0;  ///< steps done, this one included; so in all of them
   double loss = 0;

@@ -87,18 +87,6 @@ RunSummary summary_of(const std::string& folder) {
   return run;
 }
 
-const char* name_of(State state) {
-  switch (state) {
-    case State::kRunning:
-      return "running";
-    case State::kFinished:
-      return "finished";
-    case State::kStopped:
-      return "stopped";
-  }
-  __builtin_unreachable();
-}
-
 std::string with_unit(double value) {
   if (value >= 1e6) return fmt::format("{:.3g}M", value / 1e6);
   if (value >= 1e3) return fmt::format("{:.3g}k", value / 1e3);
@@ -119,6 +107,18 @@ std::string age_text(std::time_t then, std::time_t now) {
 }
 
 }  // namespace
+
+std::string_view name_of(State state) {
+  switch (state) {
+    case State::kRunning:
+      return "running";
+    case State::kFinished:
+      return "finished";
+    case State::kStopped:
+      return "stopped";
+  }
+  __builtin_unreachable();
+}
 
 std::vector<RunSummary> list_runs(const std::string& folder) {
   std::error_code error;

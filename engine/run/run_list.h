@@ -8,6 +8,7 @@
 #include <ctime>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace sherd::engine {
@@ -32,6 +33,9 @@ struct RunSummary {
 /// Cost     of metrics.jsonl the last 4 MiB are read; a validation loss before them isn't found.
 /// Errors   UsageError if there is no such folder.
 std::vector<RunSummary> list_runs(const std::string& folder);
+
+/// "running", "finished" or "stopped".
+std::string_view name_of(RunSummary::State state);
 
 /// At most 80 columns wide, if the folders' names are short.
 std::string runs_text(const std::vector<RunSummary>& runs, std::time_t now);
