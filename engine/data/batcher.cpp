@@ -105,15 +105,27 @@ void Batcher::clear_rows_from(std::int64_t row, const Batch& batch) const {
         "{} inputs and {} targets for {} x {} tokens", batch.inputs.numel, batch.targets.numel, row,
         shape_.seq_length);
   for (const Tensor& all : {batch.inputs, batch.targets}) {
-    std::fill_n(all.as<std::int32_t>() + tokens, all.numel - tokens, 0);
+    const std::int32_t fill = all.data == batch.targets.data ? kNoTarget : 0;
+    std::fill_n(all.as<std::int32_t>() + tokens, all.numel - tokens, fill);
   }
 }
 
-std::int64_t Batcher::num_targets(std::int64_t step) const {
+std::int64_t Batcher::num_steps() const {
   const std::int64_t rows = shape_.global_batch_size();
-  if (!train_rows_) return shape_.tokens_per_step();
+  return (shape_.num_epochs * train_.num_windows + rows - 1) / rows;
+}
+
+std::int64_t Batcher::num_samples(std::int64_t num_steps) const {
+  const std::int64_t samples = num_steps * shape_.global_batch_size();
+  return shape_.num_epochs == 0 ? samples
+                                : std::min(samples, shape_.num_epochs * train_.num_windows);
+}
+
+std::int64_t Batcher::num_targets(std::int64_t step) const {
+  const std::int64_t begin = num_samples(step), end = num_samples(step + 1);
+  if (!train_rows_) return (end - begin) * shape_.seq_length;
   std::int64_t targets = 0;
-  for (std::int64_t row = step * rows; row < (step + 1) * rows; ++row) {
+  for (std::int64_t row = begin; row < end; ++row) {
     targets += train_rows_->targets_of(row);
   }
   return targets;
@@ -157,8 +169,11 @@ void Batcher::fill(std::int64_t step, std::int64_t micro_step, int rank, const B
         rows, shape_.seq_length);
   const std::int64_t first_sample =
       step * shape_.global_batch_size() + shape_.first_row(micro_step, rank);
-  if (train_rows_) return train_rows_->write(first_sample, rows, batch);
-  for (std::int64_t row = 0; row < rows; ++row) {
+  const std::int64_t count =
+      std::clamp(num_samples(step + 1) - first_sample, std::int64_t{0}, rows);
+  if (train_rows_) return train_rows_->write(first_sample, count, batch);
+  clear_rows_from(count, batch);
+  for (std::int64_t row = 0; row < count; ++row) {
     write_row(training_place(first_sample + row), row, batch);
   }
 }

@@ -7,6 +7,8 @@
 ///             windows, the i-th at offset + i * S. The offset is drawn anew for every (seed,
 ///             epoch, part) from [0, n - 1 - w * S], so every token can be reached.
 ///   order     sample s is window permutation(seed, epoch)[s mod W] of epoch s / W, of W windows
+///   end       with num_epochs E, samples are 0 .. E * W - 1. The step that has the last of them has
+///             rows without a sample behind it, where they don't fill it: padding without targets
 ///   documents  where the dataset keeps them separate, a window is a row of packed documents
 ///             (document_rows.h), and so is its place in epochs and batches
 ///   row       row i of a micro-batch is row first_row + i of the global batch, which goes to replicas
@@ -36,6 +38,7 @@ struct BatchShape {
   int num_replicas = 1;  ///< each has a contiguous part of the batch
   std::uint64_t seed = 0;
   Packing packing = Packing::kBestFit;  ///< of separate documents
+  std::int64_t num_epochs = 0;          ///< after which there are no samples; 0: always more
 
   std::int64_t global_batch_size() const { return micro_batch_size * num_micro_steps * world; }
   std::int64_t tokens_per_step() const { return global_batch_size() * seq_length; }
@@ -55,6 +58,7 @@ class Batcher {
   const Dataset& dataset() const { return *dataset_; }
 
   /// Shapes   batch.h; the tensors of documents only where they are separate
+  /// Rows     without a sample hold some token, and no target
   /// Errors   DataError from reading (TokenFile::read)
   void fill(std::int64_t step, std::int64_t micro_step, int rank, const Batch& batch) const;
 
@@ -63,13 +67,17 @@ class Batcher {
 
   /// Windows in one epoch.
   std::int64_t num_windows() const { return train_.num_windows; }
+  /// Steps that num_epochs take, the last one perhaps with fewer samples; 0 without num_epochs.
+  std::int64_t num_steps() const;
+  /// Samples of the first `num_steps` steps.
+  std::int64_t num_samples(std::int64_t num_steps) const;
 
   /// The whole validation split in order: all whole windows from the start of each part, stride
   /// seq_length. The same for every seed. What a part has behind its last whole window, fewer than
   /// seq_length tokens, isn't evaluated.
   std::int64_t num_validation_windows() const { return validation_.num_windows; }
-  /// Windows [first_window, first_window + count) as the first rows of the batch. The others, which
-  /// nobody counts, hold some token.
+  /// Windows [first_window, first_window + count) as the first rows of the batch. The others hold
+  /// some token, and no target.
   void fill_validation(std::int64_t first_window, std::int64_t count, const Batch& batch) const;
   /// Tokens of these windows that have a target.
   std::int64_t num_validation_targets(std::int64_t first_window, std::int64_t count) const;

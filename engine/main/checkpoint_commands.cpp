@@ -18,8 +18,9 @@ namespace {
 CLI::App* add(CLI::App& app, const char* name, const char* help, std::string& path) {
   CLI::App* command = app.add_subcommand(name, help);
   command
-      ->add_option("checkpoint", path,
-                   "A checkpoint's folder, or a run's for its newest, e.g. runs/x")
+      ->add_option(
+          "checkpoint", path,
+          "A checkpoint's folder, or a run's for its newest, e.g. runs/x; runs/x/best: its best")
       ->type_name("CKPT")
       ->required();
   return command;

@@ -4,6 +4,7 @@
 
 #include "checkpoint/store/committed.h"
 #include "core/error.h"
+#include "engine/saving/saved_counters.h"
 
 namespace sherd::main {
 namespace {
@@ -31,6 +32,12 @@ std::string checkpoint_path(const std::string& path) {
   // A note for people; what it names is the newest.
   if (folder.filename() == "latest" && fs::is_regular_file(folder, error)) {
     return newest_in(folder.has_parent_path() ? folder.parent_path().string() : ".");
+  }
+  if (folder.filename() == "best" && !fs::exists(folder, error)) {
+    const fs::path run = folder.has_parent_path() ? folder.parent_path() : fs::path(".");
+    const fs::path inside = run / "checkpoints";
+    return engine::best_checkpoint(checkpoint::posix_disk(),
+                                   (fs::is_directory(inside, error) ? inside : run).string());
   }
   if (fs::is_directory(folder / "checkpoints", error)) {
     return newest_in((folder / "checkpoints").string());

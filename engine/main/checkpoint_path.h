@@ -11,9 +11,11 @@ namespace sherd::main {
 ///   runs/x/checkpoints/latest            the newest there
 ///   runs/x/checkpoints                   the same
 ///   runs/x                               the newest in its checkpoints
+///   runs/x/best                          the one there with the lowest validation loss
+///   runs/x/checkpoints/best              the same
 ///
 /// Whatever is none of them is returned as it is: opening it says what is wrong.
-/// Errors   DataError if a run's folder holds no checkpoint that opens.
+/// Errors   DataError if a run's folder holds no checkpoint that opens, or for best none with a loss.
 std::string checkpoint_path(const std::string& path);
 
 }  // namespace sherd::main

@@ -12,6 +12,7 @@
 #include "engine/main/init_command.h"
 #include "engine/main/launch_command.h"
 #include "engine/main/plan_command.h"
+#include "engine/main/report_command.h"
 #include "engine/main/runs_command.h"
 #include "engine/main/sample_command.h"
 #include "engine/main/schedule_command.h"
@@ -84,6 +85,7 @@ int run(int argc, char** argv) {
   const sherd::main::ChatCommand chat_command(app);
   const sherd::main::ScoreCommand score_command(app);
   const sherd::main::RunsCommand runs_command(app);
+  const sherd::main::ReportCommand report_command(app);
   const sherd::main::ScheduleCommand schedule_command(app);
   CLI::App* init = app.add_subcommand("init", "Write a first recipe for a folder of texts");
   const sherd::main::InitCommand init_command(*init);
@@ -111,6 +113,7 @@ int run(int argc, char** argv) {
   if (chat_command) chat_command.run();
   if (score_command) score_command.run();
   if (runs_command) runs_command.run();
+  if (report_command) report_command.run();
   if (schedule_command) schedule_command.run();
   if (*init) init_command.run();
   if (tokenize_command) tokenize_command.run();

@@ -2,28 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-
 #include "core/error.h"
+#include "engine/main/html_file.h"
 #include "engine/plan/paper_convention.h"
 #include "engine/plan/parameter_table.h"
 #include "engine/plan/report.h"
 #include "engine/report/byte_size.h"
 
 namespace sherd::main {
-
-namespace {
-
-void write_page(const std::string& path, const std::string& page) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << page;
-  file.close();
-  if (!file) throw UsageError("--html {}: can't be written: {}", path, std::strerror(errno));
-}
-
-}  // namespace
 
 PlanCommand::PlanCommand(CLI::App& command, const engine::RecipeRequest& request)
     : request_(request) {
@@ -69,7 +55,7 @@ void PlanCommand::run() const {
   }
   const auto report =
       engine::plan_report(recipe, engine::device_limit(recipe.values, device_memory));
-  if (!html_.empty()) write_page(html_, engine::plan_page(report));
+  if (!html_.empty()) write_html(html_, engine::plan_page(report));
   fmt::print("{}", json_ ? engine::plan_json(report) : engine::plan_text(report));
 }
 

@@ -39,10 +39,7 @@ class Variants {
   const Recipe& recipe() const { return recipe_.values; }
   const DeviceLimit& limit() const { return limit_; }
   BatchCut batch() const { return batch_cut_of(recipe_.values); }
-  bool is_written(const char* key) const {
-    const Origin::Kind kind = recipe_.origin(key).kind;
-    return kind != Origin::Kind::kDefault && kind != Origin::Kind::kDerived;
-  }
+  bool is_written(const char* key) const { return recipe_.origin(key).is_given(); }
 
   /// The variant, if it fits.
   std::optional<Change> fitting(const Strategy& strategy, const BatchCut& wanted) const {

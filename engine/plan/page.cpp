@@ -8,34 +8,12 @@
 #include "engine/plan/pipeline_report.h"
 #include "engine/plan/report.h"
 #include "engine/report/byte_size.h"
+#include "engine/report/page.h"
 #include "engine/report/progress.h"
 #include "engine/schedule/picture.h"
 
 namespace sherd::engine {
 namespace {
-
-std::string escaped(std::string_view text) {
-  std::string safe;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        safe += "&amp;";
-        break;
-      case '<':
-        safe += "&lt;";
-        break;
-      case '>':
-        safe += "&gt;";
-        break;
-      case '"':
-        safe += "&quot;";
-        break;
-      default:
-        safe += c;
-    }
-  }
-  return safe;
-}
 
 double percent(std::int64_t part, std::int64_t whole) {
   return whole == 0 ? 0.0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
@@ -164,15 +142,6 @@ std::string timeline_section(const PlanReport& report) {
       legend(plan.peak_by_category()));
 }
 
-// A table that may be wider than the screen: it scrolls by touch, mouse or keys, and says so where it
-// is likely to be cut off.
-std::string scrolling(const char* label, const std::string& table) {
-  return fmt::format(
-      "<p class=\"hint small soft\" aria-hidden=\"true\">more columns to the right →</p>\n"
-      "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{}\">{}</div>\n",
-      label, table);
-}
-
 std::string cell(const ByteUnit& unit, std::optional<std::int64_t> bytes) {
   if (!bytes) return "<td></td>";
   return fmt::format("<td data-bytes=\"{0}\" title=\"{0} B\">{1}</td>", *bytes, unit.text(*bytes));
@@ -258,15 +227,15 @@ std::string sent_section(const PlanReport& report) {
 
 std::string plan_page(const PlanReport& report) {
   const std::string head = plan_headline(report);
-  return fmt::format(
-      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-      "<title>{0}: memory plan</title>\n<style>{1}{10}</style>\n</head>\n<body>\n<main>\n"
-      "<h1>{0}</h1>\n<p class=\"soft\">{2}</p>\n{3}{4}{5}{6}{9}{7}{8}</main>\n</body>\n</html>\n",
-      escaped(report.recipe.run.name), kPlanPageStyle, escaped(head), verdict_section(report),
-      stages_section(report), timeline_section(report), table_section(report),
-      answers_section(report), sent_section(report), pipeline_section(report.recipe),
-      report.recipe.parallelism.pipeline_parallel_degree > 1 ? schedule::kPictureStyle : "");
+  const std::string& name = report.recipe.run.name;
+  std::string style(kPlanPageStyle);
+  if (report.recipe.parallelism.pipeline_parallel_degree > 1) style += schedule::kPictureStyle;
+  const std::string body =
+      fmt::format("<h1>{}</h1>\n<p class=\"soft\">{}</p>\n{}{}{}{}{}{}{}", escaped(name),
+                  escaped(head), verdict_section(report), stages_section(report),
+                  timeline_section(report), table_section(report), pipeline_section(report.recipe),
+                  answers_section(report), sent_section(report));
+  return page({.title = name + ": memory plan", .style = style, .body = body});
 }
 
 }  // namespace sherd::engine

@@ -1,5 +1,5 @@
-/// The looks of the plan's page: one style sheet, light and dark, without fonts or images from
-/// anywhere. Colours of categories are the variables --<name of the category>.
+/// What the plan's page looks like beyond the style of all pages (engine/report/page.h). Colours of
+/// categories are the variables --<name of the category>.
 #pragma once
 
 #include <string_view>

@@ -184,6 +184,12 @@ std::string plan_headline(const PlanReport& report) {
                      recipe.training.micro_batch_size, recipe.training.seq_length);
 }
 
+std::string epochs_text(const Recipe& recipe) {
+  if (recipe.training.max_steps > 0) return "";
+  return fmt::format("{}; how many steps that is follows from the data: sherd data\n",
+                     plural(recipe.training.num_epochs, "epoch"));
+}
+
 std::string sender_text(const PlanReport& report) {
   if (report.recipe.world_size() == 1) return "the only rank";
   if (ranks_differ(report.recipe)) return "the rank that sends most";
@@ -191,9 +197,9 @@ std::string sender_text(const PlanReport& report) {
 }
 
 std::string plan_text(const PlanReport& report) {
-  std::string text = report.recipe.run.name + ": " + plan_headline(report) + "\n\n" +
-                     memory_table(report.plan) + "\n" + pipeline_text(report.recipe) +
-                     stages_text(report) + "\n" + fits_text(report);
+  std::string text = report.recipe.run.name + ": " + plan_headline(report) + "\n" +
+                     epochs_text(report.recipe) + "\n" + memory_table(report.plan) + "\n" +
+                     pipeline_text(report.recipe) + stages_text(report) + "\n" + fits_text(report);
   text += extreme_text("largest micro-batch that fits", report.largest_micro_batch);
   text += extreme_text("smallest world that fits", report.smallest_world);
   return text + "\n" + sent_text(report);

@@ -56,10 +56,7 @@ void derive_training(Resolution& recipe) {
                                                         : DocumentChoice::kJoined);
   recipe.derive("checkpoint.on_interrupt", values.checkpoint.on_interrupt,
                 values.checkpoint.interval > 0);
-  recipe.derive("lr_scheduler.warmup_steps", values.lr_scheduler.warmup_steps,
-                part_of(values.lr_scheduler.warmup_ratio, values.training.max_steps));
-  recipe.derive("lr_scheduler.decay_steps", values.lr_scheduler.decay_steps,
-                values.training.max_steps);
+  derive_steps(recipe);
   auto& degrees = values.parallelism;
   recipe.derive(kBatchGroups, degrees.batch_groups, degrees.data_parallel_replicate_degree);
   recipe.derive("parallelism.pipeline_chunks_per_rank", degrees.pipeline_chunks_per_rank,
@@ -154,6 +151,22 @@ void derive_names(Resolution& recipe) {
   Recipe::Run& run = recipe.values().run;
   recipe.derive("run.name", run.name, std::filesystem::path(recipe.request().path).stem().string());
   recipe.derive("run.output_dir", run.output_dir, "runs/" + run.name);
+}
+
+void derive_steps(Resolution& recipe) {
+  Recipe& values = recipe.values();
+  if (values.training.max_steps == 0) {
+    for (const char* key :
+         {"training.max_steps", "lr_scheduler.warmup_steps", "lr_scheduler.decay_steps"}) {
+      recipe.leave_open(key);
+    }
+    return;
+  }
+  recipe.derive("training.max_steps", values.training.max_steps, values.training.max_steps);
+  recipe.derive("lr_scheduler.warmup_steps", values.lr_scheduler.warmup_steps,
+                part_of(values.lr_scheduler.warmup_ratio, values.training.max_steps));
+  recipe.derive("lr_scheduler.decay_steps", values.lr_scheduler.decay_steps,
+                values.training.max_steps);
 }
 
 void derive_values(Resolution& recipe) {

@@ -159,9 +159,11 @@ struct Recipe {
     std::int64_t global_batch_size = 0;
     std::int64_t micro_batch_size = 0;
     std::int64_t gradient_accumulation_steps = 0;
-    std::int64_t max_steps = 0;
-    std::int64_t eval_interval = 0;  ///< 0: only at the end
-    std::int64_t eval_batches = 0;   ///< 0: the whole validation split
+    std::int64_t max_steps = 0;                ///< 0: num_epochs of data that aren't open yet
+    std::int64_t num_epochs = 0;               ///< 0: max_steps alone says
+    std::int64_t eval_interval = 0;            ///< 0: only at the end
+    std::int64_t early_stopping_patience = 0;  ///< evaluations; 0: none stops the run
+    std::int64_t eval_batches = 0;             ///< 0: the whole validation split
     FinalEval final_eval = FinalEval::kBatches;
     TrainOnChoice train_on = TrainOnChoice::kAssistant;
     std::int64_t sample_tokens = 0;  ///< 0: no sample at the end
@@ -277,10 +279,21 @@ struct Recipe {
 
 /// Where one value came from.
 struct Origin {
-  enum class Kind { kDefault, kFile, kSet, kRanks, kDerived };
+  enum class Kind {
+    kDefault,
+    kFile,
+    kSet,
+    kRanks,
+    kDerived,
+    kNotYet,  ///< follows from the data, which aren't open
+  };
   Kind kind = Kind::kDefault;
   std::string text =
       "default";  ///< "default", "recipes/tiny.yaml:14", "--set", "--ranks", "derived"
+  /// A person's, not a rule's.
+  bool is_given() const {
+    return kind == Kind::kFile || kind == Kind::kSet || kind == Kind::kRanks;
+  }
 };
 
 /// A recipe with every value known and checked, and the origin of each.
@@ -291,6 +304,7 @@ struct ResolvedRecipe {
 
   const Origin& origin(std::string_view key) const;
   /// The whole recipe as YAML, each line with its origin as a comment. Resolves to the same values.
+  /// What isn't known before the data are open is a comment itself.
   std::string yaml() const;
 };
 
@@ -313,6 +327,11 @@ class RecipeErrors : public UsageError {
 };
 
 ResolvedRecipe resolve_recipe(const RecipeRequest& request);
+
+/// The recipe once the data are open, in which `epoch_steps` steps are training.num_epochs: max_steps
+/// and what follows from it. Nothing changes without num_epochs.
+/// Errors   RecipeErrors if max_steps is given too and differs, or a rule about steps refuses.
+ResolvedRecipe with_epoch_steps(const ResolvedRecipe& recipe, std::int64_t epoch_steps);
 
 /// `recipe` as if a person had set `keys`, to what `change` writes into their members; what follows
 /// from other values follows anew. Nothing where a range or a rule refuses the result.

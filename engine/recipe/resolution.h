@@ -44,6 +44,11 @@ class Resolution {
     resolved_.origins[row_of(key)] = {Origin::Kind::kDerived, "derived"};
   }
 
+  /// The key follows from the data: its rule comes later.
+  void leave_open(std::string_view key) {
+    if (!is_set(key)) resolved_.origins[row_of(key)] = {Origin::Kind::kNotYet, "from the data"};
+  }
+
   /// Takes a key that a person set out of the recipe, to be compared later with what it becomes.
   struct PutAside {
     std::string key, text, where;
@@ -84,12 +89,17 @@ void derive_names(Resolution& recipe);
 /// Values that follow from others. Every row has a legal value before, or none if it is derived.
 void derive_values(Resolution& recipe);
 
+/// Of these: max_steps, and the learning rate's steps, which follow from it.
+void derive_steps(Resolution& recipe);
+
 /// Rules that hold between keys; one that concerns a key alone is a range in the field table.
 void check_model(Resolution& recipe);
 /// Of these: what a block is made of, and what differs from layer to layer (rules_block.cpp).
 void check_block(Resolution& recipe);
 void check_layers(Resolution& recipe);
 void check_training(Resolution& recipe);
+/// Of these: where the learning rate changes, and which steps are traced.
+void check_steps(Resolution& recipe);
 void check_pipeline(Resolution& recipe);
 void check_tensor_ranks(Resolution& recipe);
 void check_context_ranks(Resolution& recipe);

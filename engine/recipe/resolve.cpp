@@ -13,6 +13,8 @@ namespace sherd::engine {
 namespace {
 
 constexpr std::string_view kDataPath = "data.path";
+constexpr std::string_view kMaxSteps = "training.max_steps";
+constexpr std::string_view kNumEpochs = "training.num_epochs";
 constexpr std::string_view kShardDegree = "parallelism.data_parallel_shard_degree";
 
 void assign_ranks(Resolution& recipe, std::int64_t ranks) {
@@ -69,13 +71,21 @@ void fill_defaults(Resolution& recipe) {
   }
 }
 
+// The number of steps is given as such, or as epochs.
+bool is_required(const Resolution& recipe, const Field& field) {
+  if (field.key == kMaxSteps) {
+    const bool misread = recipe.is_set(kNumEpochs) && recipe.has_problems();
+    return recipe.values().training.num_epochs == 0 && !misread;
+  }
+  if (!recipe.request().reads_data && field.key == kDataPath) return false;
+  return field.fallback.kind == Fallback::Kind::kRequired;
+}
+
 void require_all(Resolution& recipe) {
   const std::string& path = recipe.request().path;
   std::vector<const Field*> missing;
   for (const Field& field : recipe_fields()) {
-    if (!recipe.request().reads_data && field.key == kDataPath) continue;
-    if (!recipe.is_set(field.key) && field.fallback.kind == Fallback::Kind::kRequired)
-      missing.push_back(&field);
+    if (!recipe.is_set(field.key) && is_required(recipe, field)) missing.push_back(&field);
   }
   if (missing.empty()) return;
   if (missing.size() == 1) {
@@ -131,8 +141,9 @@ Resolution::Resolution(const RecipeRequest& request, const ResolvedRecipe& recip
     : Resolution(request) {
   resolved_ = recipe;
   for (std::size_t row = 0; row < is_set_.size(); ++row) {
-    const Origin::Kind kind = recipe.origins[row].kind;
-    is_set_[row] = kind != Origin::Kind::kDefault && kind != Origin::Kind::kDerived;
+    const Origin& origin = recipe.origins[row];
+    is_set_[row] = origin.is_given();
+    if (origin.is_given()) where_[row] = origin.text;
   }
 }
 
@@ -201,6 +212,25 @@ ResolvedRecipe resolve_recipe(const RecipeRequest& request) {
   fill_defaults(recipe);
   derive_and_check(recipe);
   return recipe.take();
+}
+
+ResolvedRecipe with_epoch_steps(const ResolvedRecipe& recipe, std::int64_t epoch_steps) {
+  const std::int64_t num_epochs = recipe.values.training.num_epochs;
+  if (num_epochs == 0) return recipe;
+  const RecipeRequest request{.path = recipe.values.run.name, .text = {}, .sets = {}, .ranks = {}};
+  Resolution changed(request, recipe);
+  std::int64_t& max_steps = changed.values().training.max_steps;
+  if (changed.is_set(kMaxSteps) && max_steps != epoch_steps) {
+    changed.refuse({kNumEpochs, kMaxSteps},
+                   "training.num_epochs {} is {} steps of these data, but training.max_steps is "
+                   "{}. Leave one of them out, or set num_epochs: 0.",
+                   num_epochs, epoch_steps, max_steps);
+    return changed.take();
+  }
+  max_steps = epoch_steps;
+  derive_steps(changed);
+  check_steps(changed);
+  return changed.take();
 }
 
 std::optional<ResolvedRecipe> with_changes(const ResolvedRecipe& recipe,

@@ -9,31 +9,6 @@
 namespace sherd::engine {
 namespace {
 
-void check_schedule(Resolution& recipe) {
-  const Recipe& values = recipe.values();
-  const auto& schedule = values.lr_scheduler;
-  const std::int64_t max_steps = values.training.max_steps;
-  if (schedule.warmup_steps > max_steps) {
-    recipe.refuse(
-        {"lr_scheduler.warmup_steps", "training.max_steps"},
-        "lr_scheduler.warmup_steps is {}, more than training.max_steps {}. Lower it to {} or "
-        "less.",
-        schedule.warmup_steps, max_steps, max_steps);
-  } else if (schedule.type != optim::ScheduleType::kConstant &&
-             schedule.warmup_steps > schedule.decay_steps) {
-    recipe.refuse(
-        {"lr_scheduler.warmup_steps", "lr_scheduler.decay_steps"},
-        "lr_scheduler.warmup_steps is {}, more than decay_steps {}, at which the rate is lowest.",
-        schedule.warmup_steps, schedule.decay_steps);
-  }
-  if (const auto& trace = values.metrics.trace_steps; trace && trace->last > max_steps) {
-    recipe.refuse(
-        {"metrics.trace_steps", "training.max_steps"},
-        "metrics.trace_steps is [{}, {}], but with training.max_steps {} the last step is {}.",
-        trace->first, trace->last, max_steps, max_steps);
-  }
-}
-
 // Whole micro-batches, and a reduction behind each.
 void check_batch_groups(Resolution& recipe) {
   constexpr std::string_view kGroups = "parallelism.batch_groups";
@@ -87,6 +62,24 @@ void check_rates_of_both_updates(Resolution& recipe) {
                 "optimizer.adamw_lr {} is {:.3g} times lr {}, and the ratio is kept as a 32-bit "
                 "float. Bring them closer, or use 0 for adamw_lr.",
                 optimizer.adamw_lr, ratio, optimizer.lr);
+}
+
+void check_evaluations(Resolution& recipe) {
+  const Recipe& values = recipe.values();
+  const std::int64_t patience = values.training.early_stopping_patience;
+  if (patience == 0) return;
+  if (values.training.eval_interval == 0) {
+    recipe.refuse({"training.early_stopping_patience", "training.eval_interval"},
+                  "training.early_stopping_patience is {}, but training.eval_interval is 0: "
+                  "nothing is evaluated before the end. Set eval_interval.",
+                  patience);
+  }
+  if (values.data.validation_path.empty() && values.data.validation_fraction == 0.0) {
+    recipe.refuse({"training.early_stopping_patience", "data.validation_fraction"},
+                  "training.early_stopping_patience is {}, but data.validation_fraction is 0: "
+                  "there is nothing to evaluate on. Set it, or data.validation_path.",
+                  patience);
+  }
 }
 
 void check_checkpoints(Resolution& recipe) {
@@ -163,13 +156,40 @@ void check_texts(Resolution& recipe) {
 
 }  // namespace
 
+void check_steps(Resolution& recipe) {
+  const Recipe& values = recipe.values();
+  const auto& schedule = values.lr_scheduler;
+  const std::int64_t max_steps = values.training.max_steps;
+  if (max_steps == 0) return;  // known with the data
+  if (schedule.warmup_steps > max_steps) {
+    recipe.refuse(
+        {"lr_scheduler.warmup_steps", "training.max_steps"},
+        "lr_scheduler.warmup_steps is {}, more than training.max_steps {}. Lower it to {} or "
+        "less.",
+        schedule.warmup_steps, max_steps, max_steps);
+  } else if (schedule.type != optim::ScheduleType::kConstant &&
+             schedule.warmup_steps > schedule.decay_steps) {
+    recipe.refuse(
+        {"lr_scheduler.warmup_steps", "lr_scheduler.decay_steps"},
+        "lr_scheduler.warmup_steps is {}, more than decay_steps {}, at which the rate is lowest.",
+        schedule.warmup_steps, schedule.decay_steps);
+  }
+  if (const auto& trace = values.metrics.trace_steps; trace && trace->last > max_steps) {
+    recipe.refuse(
+        {"metrics.trace_steps", "training.max_steps"},
+        "metrics.trace_steps is [{}, {}], but with training.max_steps {} the last step is {}.",
+        trace->first, trace->last, max_steps, max_steps);
+  }
+}
+
 void check_training(Resolution& recipe) {
   check_batch_groups(recipe);
   check_pipeline(recipe);
   check_tensor_ranks(recipe);
   check_context_ranks(recipe);
-  check_schedule(recipe);
+  check_steps(recipe);
   check_rates_of_both_updates(recipe);
+  check_evaluations(recipe);
   check_checkpoints(recipe);
   check_data(recipe);
   check_texts(recipe);

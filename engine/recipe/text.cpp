@@ -153,8 +153,13 @@ std::string ResolvedRecipe::yaml() const {
     const Field& field = recipe_fields()[row];
     const bool opens = row == 0 || recipe_fields()[row - 1].block() != field.block();
     if (opens) lines.push_back({fmt::format("{}:", field.block()), ""});
+    const Origin& origin = origins.at(row);
+    if (origin.kind == Origin::Kind::kNotYet) {
+      lines.push_back({fmt::format("  # {}: {}", field.name(), origin.text), ""});
+      continue;
+    }
     lines.push_back(
-        {fmt::format("  {}: {}", field.name(), format_value(field, values)), origins.at(row).text});
+        {fmt::format("  {}: {}", field.name(), format_value(field, values)), origin.text});
     if (lines.back().text.size() <= kColumns / 2)
       widest = std::max(widest, lines.back().text.size());
   }

@@ -17,11 +17,8 @@ namespace {
 using checkpoint::DiskError;
 using Json = nlohmann::ordered_json;
 
-constexpr std::int64_t kVersion = 2;
-constexpr const char* kVersionKey = "metrics_version";
-
 std::string version_line() {
-  return fmt::format("{{\"{}\":{}}}\n", kVersionKey, kVersion);
+  return fmt::format("{{\"{}\":{}}}\n", kMetricsVersionKey, kMetricsVersion);
 }
 
 void put(Json& line, const std::string& key, double value) {
@@ -31,6 +28,15 @@ void put(Json& line, const std::string& key, double value) {
 }
 
 }  // namespace
+
+void require_known_metrics(bool known, const std::string& version, const std::string& path) {
+  if (known) return;
+  throw DataError(
+      "{}: is of version {} of the metrics, and this program knows 1 and {}; go on with the "
+      "program "
+      "that wrote it, or move the file away.",
+      path, version, kMetricsVersion);
+}
 
 std::string to_json(const StepMetrics& metrics) {
   Json line;
@@ -67,6 +73,15 @@ std::string to_json(const EvaluationMetrics& metrics) {
   return line.dump();
 }
 
+std::string to_json(const EarlyStopMetrics& metrics) {
+  Json line;
+  line["step"] = metrics.step;
+  line["stopped_early"] = true;
+  put(line, "best_val_loss", metrics.best_val_loss);
+  line["best_step"] = metrics.best_step;
+  return line.dump();
+}
+
 std::string to_json(const SaveMetrics& metrics) {
   Json line;
   line["step"] = metrics.saved;
@@ -89,14 +104,15 @@ class KeptLines {
   void add(std::string_view line) {
     Json parsed = Json::parse(line, nullptr, false);
     if (!parsed.is_object()) return;
-    if (const auto found = parsed.find(kVersionKey); found != parsed.end()) read_version(*found);
+    if (const auto found = parsed.find(kMetricsVersionKey); found != parsed.end())
+      read_version(*found);
     const auto step = parsed.find("step");
     if (step == parsed.end() || !step->is_number_integer()) return;
     const std::int64_t done = step->get<std::int64_t>() + (version_ == 1 ? 1 : 0);
     if (done > num_steps_) return;
     if (evaluates_anew_ && done == num_steps_ && parsed.contains("val_loss")) return;
     if (text_.empty()) text_ = version_line();
-    if (version_ == kVersion) {
+    if (version_ == kMetricsVersion) {
       text_.append(line).push_back('\n');
     } else {
       *step = done;
@@ -107,13 +123,8 @@ class KeptLines {
 
  private:
   void read_version(const Json& version) {
-    if (version != kVersion) {
-      throw DataError(
-          "{}: is of version {} of the metrics, and this program knows 1 and {}; go on with the "
-          "program that wrote it, or move the file away.",
-          path_, version.dump(), kVersion);
-    }
-    version_ = kVersion;
+    require_known_metrics(version == kMetricsVersion, version.dump(), path_);
+    version_ = kMetricsVersion;
   }
 
   const std::string& path_;

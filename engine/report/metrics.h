@@ -7,6 +7,10 @@
 ///   {"step":12,"saved":12,"bytes":1474560,"write_mib_per_s":812.5,"stalled_ms":0.25,"save_s":0.5}
 ///   {"step":12,"val_loss":4.125,"val_loss_20_batches":4.0625,"num_tokens":111488}
 ///
+/// A run that early stopping ends has one line more:
+///
+///   {"step":12,"stopped_early":true,"best_val_loss":4.125,"best_step":8}
+///
 /// "step" is the number of steps done, as on the screen and in the names of checkpoints: the first
 /// step is 1. A file without the first line is of version 1, in which the first step was 0; a run
 /// that goes on with one writes it anew as version 2.
@@ -30,6 +34,12 @@
 #include "core/memory.h"
 
 namespace sherd::engine {
+
+/// Of the first line.
+inline constexpr const char* kMetricsVersionKey = "metrics_version";
+inline constexpr std::int64_t kMetricsVersion = 2;
+/// Errors   DataError naming file and version if it isn't known
+void require_known_metrics(bool known, const std::string& version, const std::string& path);
 
 struct StepMetrics {
   std::int64_t step = 0;  ///< steps done, this one included; so in all of them
@@ -66,10 +76,18 @@ struct SaveMetrics {
   double save_s = 0;      ///< from the save's begin to its last fsync
 };
 
+/// The validation loss didn't get any better, so the run ends before its last step.
+struct EarlyStopMetrics {
+  std::int64_t step = 0;
+  double best_val_loss = 0;
+  std::int64_t best_step = 0;
+};
+
 /// One line each, without the newline.
 std::string to_json(const StepMetrics& metrics);
 std::string to_json(const SaveMetrics& metrics);
 std::string to_json(const EvaluationMetrics& metrics);
+std::string to_json(const EarlyStopMetrics& metrics);
 
 /// What a resumed run doesn't write again stays: the lines of the first `num_steps` steps, but not
 /// the evaluation after them if it comes anew (`evaluates_anew`). All others go, a torn last line too.
@@ -100,6 +118,7 @@ class MetricsWriter {
   void write(const StepMetrics& metrics) { write_line(to_json(metrics)); }
   void write(const EvaluationMetrics& metrics) { write_line(to_json(metrics)); }
   void write(const SaveMetrics& metrics) { write_line(to_json(metrics)); }
+  void write(const EarlyStopMetrics& metrics) { write_line(to_json(metrics)); }
 
   /// A save may fill the disk and give the room back: lines that don't fit wait in memory, up to a
   /// MiB, and go out with the next one or with sync().

@@ -1,5 +1,6 @@
 #include "engine/run/rank_run.h"
 
+#include <cmath>
 #include <optional>
 
 #include "engine/generate/sample.h"
@@ -45,13 +46,17 @@ class RankRun {
     }
     const std::int64_t max_steps = recipe_.training.max_steps;
     schedule_ = schedule();
+    best_ = checkpointing_.begun_best();
     if (rank_.rank == 0) say_where_it_begins();
     if (evaluation_was_put_off()) {
       StepOutcome outcome;
       const StopRequest stop = evaluate_if_due(first_step_ - 1, outcome);
       if (stop != StopRequest::kNone) return stop_after(first_step_ - 1, stop);
+      if (stops_early(first_step_)) end_early(first_step_);
     }
-    for (std::int64_t step = first_step_; step < max_steps; ++step) {
+    steps_done_ = first_step_;
+    while (steps_done_ < max_steps && !stops_early(steps_done_)) {
+      const std::int64_t step = steps_done_;
       trace_if_asked(step);
       const auto step_begin = Clock::now();
       const StepResult result = training_step_.run(
@@ -61,9 +66,13 @@ class RankRun {
       StepOutcome outcome;
       StopRequest stop = result.stop;
       if (stop == StopRequest::kNone) stop = evaluate_if_due(step, outcome);
+      outcome.best = best_;
       outcome.save_now = stop == StopRequest::kRequeue ||
                          (stop == StopRequest::kInterrupt && recipe_.checkpoint.on_interrupt);
-      if (outcome.save_now && rank_.rank == 0) {
+      if (stops_early(step + 1)) {
+        end_early(step + 1);
+        outcome.save_now = recipe_.checkpoint.interval > 0;
+      } else if (outcome.save_now && rank_.rank == 0) {
         context_.progress.message(fmt::format(
             "{}: saving after step {}{}", asked_by(stop), step + 1,
             stop == StopRequest::kInterrupt ? "; a second Ctrl-C ends the run at once" : ""));
@@ -73,6 +82,7 @@ class RankRun {
       const bool saves = schedule_.left(step + 1).saves > schedule_.left(step + 2).saves;
       time_left_.took({.saves = saves ? 1 : 0}, Clock::now() - save_begin);
       if (stop != StopRequest::kNone) return stop_after(step, stop);
+      ++steps_done_;
     }
     checkpointing_.finish();
     if (metrics_) metrics_->sync();
@@ -119,6 +129,28 @@ class RankRun {
            context_.batcher.num_validation_windows() > 0;
   }
 
+  // The last step needs no reason to be the last.
+  bool stops_early(std::int64_t steps_done) const {
+    const std::int64_t patience = recipe_.training.early_stopping_patience;
+    return patience > 0 && best_.evaluations_since >= patience &&
+           steps_done < recipe_.training.max_steps;
+  }
+
+  std::string why_it_stops_early() const {
+    return fmt::format(
+        "the validation loss hasn't been below {:.4f}, that of step {}, in {} "
+        "evaluation{} (training.early_stopping_patience)",
+        best_.loss.value_or(std::nan("")), best_.step, best_.evaluations_since,
+        best_.evaluations_since == 1 ? "" : "s");
+  }
+
+  void end_early(std::int64_t steps_done) {
+    if (rank_.rank != 0) return;
+    metrics_->write(EarlyStopMetrics{steps_done, best_.loss.value_or(std::nan("")), best_.step});
+    context_.progress.message(
+        fmt::format("step {}: the run ends: {}", steps_done, why_it_stops_early()));
+  }
+
   // Rank 0 alone throws: an abort from another could reach it before it has written this step.
   void stop_after(std::int64_t step, StopRequest stop) {
     checkpointing_.finish();
@@ -148,6 +180,12 @@ class RankRun {
 
   void say_where_it_begins() const {
     const std::int64_t max_steps = recipe_.training.max_steps;
+    if (stops_early(first_step_)) {
+      return context_.progress.message(fmt::format(
+          "this run ended early, after step {} of {}, so nothing is trained: {}. A higher one goes "
+          "on, another run.output_dir starts anew.",
+          first_step_, max_steps, why_it_stops_early()));
+    }
     if (first_step_ < max_steps) {
       return context_.progress.update({.step = first_step_, .max_steps = max_steps});
     }
@@ -176,7 +214,7 @@ class RankRun {
     line.loss = result.loss;
     line.grad_norm = result.grad_norm;
     line.lr = result.lr;
-    line.tokens = (step + 1) * tokens_per_step;
+    line.tokens = context_.batcher.num_samples(step + 1) * recipe_.training.seq_length;
     if (context_.options.separate_documents) line.loss_tokens = result.num_targets;
     line.tokens_per_s = static_cast<double>(tokens_per_step) / seconds;
     line.exposed_comm_ms = result.exposed_comm_ms;
@@ -245,6 +283,7 @@ class RankRun {
     if (result.stop != StopRequest::kNone) return result.stop;
     time_left_.took({.passes = evaluation_.num_passes(batches)}, Clock::now() - begin);
     outcome.validation_loss = result.loss;
+    best_.add(step + 1, result.loss);
     if (rank_.rank == 0) report(step, result);
     return StopRequest::kNone;
   }
@@ -276,7 +315,7 @@ class RankRun {
                                 .seed = recipe_.run.seed});
     if (rank_.rank != 0) return;
     context_.progress.message("sample:\n" + text.text(tokens));
-    if (curves_) curves_->write_text(training.max_steps, "sample", text.text(tokens));
+    if (curves_) curves_->write_text(steps_done_, "sample", text.text(tokens));
   }
 
   const RunContext& context_;
@@ -289,7 +328,8 @@ class RankRun {
   TokenFeed feed_;
   std::optional<MetricsWriter> metrics_;
   std::optional<EventFile> curves_;
-  std::int64_t first_step_ = 0;
+  std::int64_t first_step_ = 0, steps_done_ = 0;
+  BestEvaluation best_;
 
   RunSchedule schedule_;
   TimeLeft time_left_{recipe_.training.gradient_accumulation_steps};

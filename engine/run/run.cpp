@@ -18,6 +18,7 @@
 #include "engine/report/output_folder.h"
 #include "engine/report/progress.h"
 #include "engine/run/agreement.h"
+#include "engine/run/epochs.h"
 #include "engine/run/rank_run.h"
 #include "engine/saving/initial_weights.h"
 #include "engine/saving/resume_check.h"
@@ -188,26 +189,27 @@ void train(const ResolvedRecipe& resolved, std::shared_ptr<sharding::Processes> 
   train(resolved, process_machine(std::move(processes), resolved.values));
 }
 
-void train(const ResolvedRecipe& resolved, std::shared_ptr<const Machine> machine,
+void train(const ResolvedRecipe& written, std::shared_ptr<const Machine> machine,
            checkpoint::Disk& disk) {
   outlive_lost_output();
-  const Recipe& recipe = resolved.values;
-  const TrainingOptions options = training_options(recipe);
-  require_groups_of_replicas(recipe, machine->traits().kind);
-  require_cpu_for_parts_of_models(recipe, machine->traits().kind);
-  const WorldPlan plan = plan_world(recipe, machine->traits());
-  const RanksHere here = machine->ranks_here(static_cast<int>(recipe.world_size()));
+  require_groups_of_replicas(written.values, machine->traits().kind);
+  require_cpu_for_parts_of_models(written.values, machine->traits().kind);
+  const WorldPlan plan = plan_world(written.values, machine->traits());
+  const RanksHere here = machine->ranks_here(static_cast<int>(written.values.world_size()));
   sharding::Processes* const processes = machine->processes();
   const bool first =
       here.first == 0;  // of all processes: the one that prints, and writes the files
-  DeviceLimit limit = device_limit(recipe);
+  DeviceLimit limit = device_limit(written.values);
   limit.num_ranks = here.on_host;
-  const auto too_large = check_fits(resolved, plan, limit);
-  check_first_weights(disk, recipe, options);
-  const auto dataset = data::open_dataset(data_options(recipe));
+  const auto too_large = check_fits(written, plan, limit);
+  check_first_weights(disk, written.values, training_options(written.values));
+  const auto dataset = data::open_dataset(data_options(written.values));
+  const data::Batcher batcher(dataset, batch_shape(written.values));
+  const ResolvedRecipe resolved = with_epoch_steps(written, batcher.num_steps());
+  const Recipe& recipe = resolved.values;
+  const TrainingOptions options = training_options(recipe);
   // A prompt that the vocabulary can't spell is an error now, not after the last step.
   if (recipe.training.sample_tokens > 0) dataset->text().ids(recipe.training.sample_prompt);
-  const data::Batcher batcher(dataset, batch_shape(recipe));
   require_utf8(resolved);
   if (processes) require_same(*processes, facts_of_run(recipe, dataset->fingerprint()));
   const OutputFolder output = shared_output_folder(processes, disk, recipe.run.output_dir);
@@ -238,6 +240,7 @@ void train(const ResolvedRecipe& resolved, std::shared_ptr<const Machine> machin
   if (const std::string text = unlike_folder(disk, recipe); !text.empty()) say(text);
   say(dataset->summary());
   if (const std::string text = batcher.summary(); !text.empty()) say(text);
+  if (recipe.training.num_epochs > 0) say(epochs_line(recipe, batcher));
   say(device_line(launch));
   say(memory_table(plan));
   if (too_large) say("warning: " + *too_large);

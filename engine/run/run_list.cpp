@@ -40,7 +40,9 @@ void read_line(const std::string& text, RunSummary& run) {
   const auto step = line.find("step");
   if (step == line.end() || !step->is_number_integer()) return;
   if (const auto loss = number(line, "val_loss")) run.val_loss = loss;
+  if (line.contains("stopped_early")) run.stopped_early = true;
   if (!line.contains("tokens_per_s")) return;
+  run.stopped_early = false;  // it went on
   run.step = step->get<std::int64_t>();
   run.loss = number(line, "loss");
   run.tokens_per_s = number(line, "tokens_per_s");
@@ -79,22 +81,10 @@ RunSummary summary_of(const std::string& folder) {
   }
   if (!checkpoint::holder_of(disk, folder).empty()) {
     run.state = State::kRunning;
-  } else if (run.max_steps && run.step >= *run.max_steps) {
+  } else if (run.stopped_early || (run.max_steps && run.step >= *run.max_steps)) {
     run.state = State::kFinished;
   }
   return run;
-}
-
-const char* name_of(State state) {
-  switch (state) {
-    case State::kRunning:
-      return "running";
-    case State::kFinished:
-      return "finished";
-    case State::kStopped:
-      return "stopped";
-  }
-  __builtin_unreachable();
 }
 
 std::string with_unit(double value) {
@@ -117,6 +107,18 @@ std::string age_text(std::time_t then, std::time_t now) {
 }
 
 }  // namespace
+
+std::string_view name_of(State state) {
+  switch (state) {
+    case State::kRunning:
+      return "running";
+    case State::kFinished:
+      return "finished";
+    case State::kStopped:
+      return "stopped";
+  }
+  __builtin_unreachable();
+}
 
 std::vector<RunSummary> list_runs(const std::string& folder) {
   std::error_code error;

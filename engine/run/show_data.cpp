@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/data/batcher.h"
+#include "engine/run/epochs.h"
 #include "engine/train/from_recipe.h"
 
 namespace sherd::engine {
@@ -75,6 +76,7 @@ std::string shown_data(const Recipe& recipe, const ShowData& show) {
   Writer writer(dataset->text(), show.colour);
   writer.out = dataset->summary() + "\n";
   if (const std::string summary = batcher.summary(); !summary.empty()) writer.out += summary + "\n";
+  writer.out += epochs_line(recipe, batcher) + "\n";
   const bool separate = dataset->separate_documents();
   const auto tokens = static_cast<std::size_t>(shape.seq_length);
   for (std::int64_t row = 0; row < show.samples; ++row) {

@@ -13,7 +13,7 @@ struct ShowData {
   bool colour = false;       ///< what is trained on is green; else it stands between « and »
 };
 
-/// Files, documents, how full sequences are and which share of tokens has a loss; then sequences as text,
+/// Files, documents, steps and epochs, how full sequences are and which share of tokens has a loss; then sequences as text,
 /// with their documents' lengths.
 /// Errors   DataError: as a run would end
 std::string shown_data(const Recipe& recipe, const ShowData& show);

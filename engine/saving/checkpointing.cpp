@@ -12,7 +12,6 @@
 #include "checkpoint/store/step_directory.h"
 #include "engine/saving/base_model.h"
 #include "engine/saving/initial_weights.h"
-#include "engine/saving/saved_counters.h"
 #include "kernels/isa.h"
 
 namespace sherd::engine {
@@ -223,7 +222,11 @@ bool Checkpointing::load(const std::string& path, bool weights_only, std::int64_
   if (!weights_only) note_changed_bits(checkpoint.manifest());
   checkpoint::check_match(checkpoint, wanted.tensors, match);
   TrainingStep::Counters counters;
-  if (!weights_only) counters = counters_of(checkpoint);
+  BestEvaluation best;
+  if (!weights_only) {
+    counters = counters_of(checkpoint);
+    best = best_evaluation_of(checkpoint);
+  }
   try {
     rank_.compute().synchronize();  // initial values aren't still on their way
     checkpoint::load(checkpoint, wanted, match, reading_, copy_);
@@ -246,6 +249,7 @@ bool Checkpointing::load(const std::string& path, bool weights_only, std::int64_
     training_step_.restore(counters);
     step = newest_step_ = checkpoint.manifest().step;
     begun_evaluated_ = validation_loss_of(checkpoint.manifest()).has_value();
+    begun_best_ = best;
   }
   publish();
   return true;
@@ -312,6 +316,7 @@ void Checkpointing::begin_save(std::int64_t step, const StepOutcome& outcome) {
                    {"recipe", checkpoints_.recipe},
                    {"world_size", rank_.world_size()},
                    {"isa", isa_of(rank_)},
+                   {"best_evaluation", to_json(outcome.best)},
                    {"folder", checkpoints_.folder},
                    {"vocabulary", json::array()}};
     if (model_.frozen().any()) {

@@ -19,6 +19,7 @@
 #include "engine/report/progress.h"
 #include "engine/saving/resume_check.h"
 #include "engine/saving/run_state.h"
+#include "engine/saving/saved_counters.h"
 
 namespace sherd::engine {
 
@@ -53,6 +54,7 @@ struct CheckpointWord {
 struct StepOutcome {
   bool save_now = false;                  ///< whether or not the interval has passed
   std::optional<double> validation_loss;  ///< if it was evaluated after this step
+  BestEvaluation best{};                  ///< of all evaluations until then
 };
 
 /// Where the blocks of a checkpoint are read into before the first step.
@@ -74,6 +76,8 @@ class Checkpointing {
   std::int64_t begin();
   /// Whether the validation loss at the step that begin() returned is known already.
   bool begun_evaluated() const { return begun_evaluated_; }
+  /// Of the evaluations up to that step.
+  const BestEvaluation& begun_best() const { return begun_best_; }
   /// After step `step` (from 0): goes on with a save that is under way, begins one if it is due.
   /// Errors   that of the save which the run can't do without: DataError, TrainingError for a state
   ///          that isn't finite, LockLost.
@@ -127,6 +131,7 @@ class Checkpointing {
   std::int64_t saving_step_ = 0;
   std::int64_t newest_step_ = -1;
   bool begun_evaluated_ = false;
+  BestEvaluation begun_best_;
   std::string base_digest_;   // of the frozen parameters, where there are any
   std::string changed_bits_;  // of a resume on an instruction set with other bits: what to say
   std::shared_ptr<const nlohmann::json> global_;  // of the save under way, on rank 0

@@ -1,17 +1,25 @@
 #include "engine/saving/saved_counters.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
+
+#include "checkpoint/store/step_directory.h"
 
 namespace sherd::engine {
 namespace {
 
 using nlohmann::json;
 
+constexpr const char* kBestEvaluation = "best_evaluation";
+
 class CounterReader {
  public:
-  explicit CounterReader(const checkpoint::Checkpoint& checkpoint)
+  CounterReader(const checkpoint::Checkpoint& checkpoint, std::string name)
       : file_(checkpoint.manifest_path()),
-        counters_(checkpoint.manifest().global->value("counters", json())) {}
+        name_(std::move(name)),
+        counters_(checkpoint.manifest().global->value(name_, json())) {}
+
+  bool has(const char* key) const { return counters_.is_object() && counters_.contains(key); }
 
   std::int64_t whole(const char* key, std::int64_t most) const {
     const json& value = at(key);
@@ -30,20 +38,24 @@ class CounterReader {
     if (!(scale > 0.0 && scale < kMost)) refuse(key, "expected a scale above 0 and below 2^127");
     return scale;
   }
+  double number(const char* key) const {
+    const json& value = at(key);
+    if (!value.is_number()) refuse(key, "expected a number");
+    return value.get<double>();
+  }
   const std::string& file() const { return file_; }
 
  private:
   const json& at(const char* key) const {
-    if (!counters_.is_object() || !counters_.contains(key)) {
-      throw DataError("{}: its counters lack \"{}\", so it isn't a run's.", file_, key);
-    }
+    if (!has(key))
+      throw DataError("{}: its {} lack \"{}\", so it isn't a run's.", file_, name_, key);
     return counters_.at(key);
   }
   [[noreturn]] void refuse(const char* key, const std::string& expected) const {
-    throw DataError("{}: counters.{} is {}; {}.", file_, key, counters_.at(key).dump(), expected);
+    throw DataError("{}: {}.{} is {}; {}.", file_, name_, key, counters_.at(key).dump(), expected);
   }
 
-  std::string file_;
+  std::string file_, name_;
   json counters_;
 };
 
@@ -59,7 +71,7 @@ json to_json(const TrainingStep::Counters& counters) {
 }
 
 TrainingStep::Counters counters_of(const checkpoint::Checkpoint& checkpoint) {
-  const CounterReader reader(checkpoint);
+  const CounterReader reader(checkpoint, "counters");
   const std::int64_t step = checkpoint.manifest().step;
   constexpr std::int64_t kMostCredit = 1000;  // loss_scaling.hysteresis
   const TrainingStep::Counters counters = {
@@ -72,6 +84,59 @@ TrainingStep::Counters counters_of(const checkpoint::Checkpoint& checkpoint) {
                     reader.file(), counters.num_updates, counters.scaler.total_skips, step);
   }
   return counters;
+}
+
+void BestEvaluation::add(std::int64_t steps_done, double validation_loss) {
+  if (std::isfinite(validation_loss) && (!loss || validation_loss < *loss)) {
+    *this = {validation_loss, steps_done, 0};
+  } else {
+    ++evaluations_since;
+  }
+}
+
+json to_json(const BestEvaluation& best) {
+  json saved = {{"evaluations_since", best.evaluations_since}};
+  if (best.loss) {
+    saved["loss"] = *best.loss;
+    saved["step"] = best.step;
+  }
+  return saved;
+}
+
+BestEvaluation best_evaluation_of(const checkpoint::Checkpoint& checkpoint) {
+  const checkpoint::Manifest& manifest = checkpoint.manifest();
+  BestEvaluation best;
+  if (!manifest.global->contains(kBestEvaluation)) {
+    if (const auto loss = validation_loss_of(manifest)) best.add(manifest.step, *loss);
+    return best;
+  }
+  const CounterReader reader(checkpoint, kBestEvaluation);
+  if (reader.has("loss")) {
+    best.loss = reader.number("loss");
+    best.step = reader.whole("step", manifest.step);
+  }
+  best.evaluations_since = reader.whole("evaluations_since", manifest.step);
+  return best;
+}
+
+std::string best_checkpoint(checkpoint::Disk& disk, const std::string& directory) {
+  std::string path;
+  double lowest = 0.0;
+  for (const std::int64_t step : checkpoint::committed_steps(disk, directory)) {
+    try {
+      const checkpoint::Checkpoint found(disk,
+                                         directory + "/" + checkpoint::step_directory_name(step));
+      const auto loss = validation_loss_of(found.manifest());
+      if (!loss || (!path.empty() && *loss >= lowest)) continue;
+      path = found.path();
+      lowest = *loss;
+    } catch (const DataError&) {  // not the best of those that open
+    }
+  }
+  if (!path.empty()) return path;
+  throw DataError(
+      "{}: no checkpoint says its validation loss; checkpoint.keep_best has one measured for each.",
+      directory);
 }
 
 std::optional<double> validation_loss_of(const checkpoint::Manifest& manifest) {

@@ -103,7 +103,8 @@ data::BatchShape batch_shape(const Recipe& recipe) {
           .num_replicas = static_cast<int>(recipe.parallelism.data_parallel_replicate_degree),
           .seed = recipe.run.seed,
           .packing = recipe.data.packing == PackingChoice::kBestFit ? data::Packing::kBestFit
-                                                                    : data::Packing::kNone};
+                                                                    : data::Packing::kNone,
+          .num_epochs = recipe.training.num_epochs};
 }
 
 }  // namespace sherd::engine

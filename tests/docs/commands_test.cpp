@@ -75,6 +75,7 @@ const std::vector<Row> kTable = {
      "needs a model; tests/engine/run has such runs"},
     {"./dev train recipes/sft_lora.yaml --set model.from=my_model --set training.seq_length=512",
      How::kShown, "needs a model"},
+    {"./dev sherd report runs/quickstart --html report.html", How::kRun, ""},
     {"./dev sherd chat runs/sft_lora", How::kShown, "needs the run above"},
     {"./dev sherd export runs/sft_lora --to-hf my_adapter", How::kShown, "needs the run above"},
     // docs/distributed.md

@@ -99,8 +99,8 @@ const std::vector<Layer> kLayers = {
     {"engine/main",
      {"core", "checkpoint", "checkpoint/store", "checkpoint/interchange", "engine/data",
       "engine/data/tokenize", "engine/data/tokenizer", "engine/report", "engine/recipe",
-      "engine/schedule", "engine/generate", "engine/launch", "engine/plan", "engine/run",
-      "engine/inference", "sharding/processes"}},
+      "engine/schedule", "engine/saving", "engine/generate", "engine/launch", "engine/plan",
+      "engine/run", "engine/inference", "sharding/processes"}},
 };
 
 struct Home {

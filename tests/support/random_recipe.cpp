@@ -324,6 +324,7 @@ Settings broken_rule(const Settings& legal, Random& random) {
       {{"data.format", "chat"}, {"data.documents", "joined"}},
       {{"metrics.trace_steps", "[1, 99]"}},
       {{"checkpoint.keep_best", "1"}, {"training.eval_interval", "0"}},
+      {{"training.early_stopping_patience", "1"}, {"training.eval_interval", "0"}},
       {{"checkpoint.staging_mib", "3"}},
       {{"loss_scaling.min_scale", "1e9"}, {"loss_scaling.mode", "dynamic"}},
       {{"run.output_dir", "\"\""}},

@@ -63,6 +63,42 @@ class BatcherTest : public testing::Test {
   int next_id_ = 0;
 };
 
+// Files of 41, 17 and 9 tokens give max(5 - 1, 1), 1 and 1 windows of 8: two epochs are 12 samples, three
+// steps of 5, of which the last has 2.
+TEST_F(BatcherTest, SoManyEpochsHaveEveryWindowSoOftenAndTheLastStepWhatIsLeft) {
+  for (const int tokens : {41, 17, 9}) add_file(std::to_string(tokens), tokens);
+  const auto data = open(8);
+  for (const int world : {1, 5}) {
+    BatchShape shape{.seq_length = 8, .micro_batch_size = 5 / world, .world = world, .seed = 3};
+    const Batcher endless(data, shape);
+    EXPECT_EQ(endless.num_steps(), 0);
+    EXPECT_EQ(endless.num_samples(9), 45);
+    shape.num_epochs = 2;
+    const Batcher batcher(data, shape);
+    ASSERT_EQ(batcher.num_windows(), 6);
+    ASSERT_EQ(batcher.num_steps(), 3);
+    EXPECT_EQ(batcher.num_samples(3), 12);
+    EXPECT_EQ(batcher.num_targets(1), 40);
+    EXPECT_EQ(batcher.num_targets(2), 16);
+    EXPECT_EQ(batcher.num_targets(3), 0);
+    for (std::int64_t step = 0; step < 4; ++step) {
+      std::vector<Ids> rows, targets;
+      for (int rank = 0; rank < world; ++rank) {
+        const auto tokens = static_cast<std::size_t>(shape.micro_batch_size * 8);
+        Ids inputs(tokens, -7), of_rank(tokens, -7), expected(tokens);
+        batcher.fill(step, 0, rank, {tensor_of(inputs), tensor_of(of_rank)});
+        Ids whole(tokens), whole_targets(tokens);
+        endless.fill(step, 0, rank, {tensor_of(whole), tensor_of(whole_targets)});
+        for (std::size_t i = 0; i < tokens; ++i) {
+          const auto row = step * 5 + rank * shape.micro_batch_size + static_cast<int>(i) / 8;
+          EXPECT_EQ(of_rank[i], row < 12 ? whole_targets[i] : kNoTarget) << row;
+          EXPECT_EQ(inputs[i], row < 12 ? whole[i] : 0) << row;
+        }
+      }
+    }
+  }
+}
+
 TEST_F(BatcherTest, AnEpochVisitsEveryWindowOnceAndStaysInsideFiles) {
   const std::vector<int> sizes = {101, 7, 8, 9, 15, 16, 17, 24, 1};
   for (std::size_t i = 0; i < sizes.size(); ++i) add_file(std::to_string(i), sizes[i]);

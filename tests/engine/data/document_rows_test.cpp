@@ -140,6 +140,36 @@ TEST_F(DocumentRowsTest, AnEpochHasEveryTokenOnceAndTheNextOneAnotherOrder) {
   EXPECT_EQ(epoch(0), first);
 }
 
+// A document's letter and length tell it from all others.
+TEST_F(DocumentRowsTest, SoManyEpochsHaveEveryDocumentSoOftenWithAndWithoutPacking) {
+  std::map<std::pair<std::int32_t, std::int32_t>, int> expected;
+  std::vector<int> lengths;
+  for (int i = 0; i < 26; ++i) {
+    lengths.push_back(2 + i * 7 % 11);
+    expected[{'a' + i, lengths.back()}] = 3;
+  }
+  add_texts(lengths);
+  for (const Packing packing : {Packing::kBestFit, Packing::kNone}) {
+    const Batcher batcher(
+        open(12),
+        {.seq_length = 12, .micro_batch_size = 5, .seed = 4, .packing = packing, .num_epochs = 3});
+    const std::int64_t rows = 3 * batcher.num_windows();
+    EXPECT_EQ(batcher.num_steps(), rows / 5 + (rows % 5 > 0 ? 1 : 0));
+    std::map<std::pair<std::int32_t, std::int32_t>, int> seen;
+    for (std::int64_t step = 0; step < batcher.num_steps(); ++step) {
+      OwnedBatch batch(60);
+      batcher.fill(step, 0, 0, batch.batch());
+      for (std::size_t i = 0; i < 60; ++i) {
+        const std::int32_t length = batch.lengths[i];
+        if (length > 0) ++seen[{batch.inputs[static_cast<std::size_t>(batch.starts[i])], length}];
+      }
+      EXPECT_EQ(batcher.num_targets(step),
+                60 - std::count(batch.targets.begin(), batch.targets.end(), kNoTarget));
+    }
+    EXPECT_EQ(seen, expected);
+  }
+}
+
 TEST_F(DocumentRowsTest, StepsHaveTheSameRowsOnAnyNumberOfRanks) {
   std::vector<int> lengths;
   for (int i = 0; i < 60; ++i) lengths.push_back(2 + i * 11 % 19);

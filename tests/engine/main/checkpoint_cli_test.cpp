@@ -184,6 +184,18 @@ TEST_F(CheckpointCliTest, KeepsTheLastTheRegularAndTheBest) {
   EXPECT_EQ(checkpoints("run"),
             (std::set<std::string>{"step-0000000004", fmt::format("step-{:010}", best),
                                    "step-0000000006"}));
+  for (const char* name : {"run/best", "run/checkpoints/best"}) {
+    const test::ProgramOutcome found = sherd({"eval", folder_.file(name), "--json"});
+    ASSERT_EQ(found.exit_code, 0) << found.err;
+    EXPECT_EQ(nlohmann::json::parse(found.out).at("step"), best);
+  }
+  ASSERT_EQ(train("blind", {"--set", "checkpoint.interval=2", "--set", "training.eval_interval=0",
+                            "--set", "data.validation_fraction=0"})
+                .exit_code,
+            0);
+  const test::ProgramOutcome none = sherd({"eval", folder_.file("blind/best")});
+  EXPECT_EQ(none.exit_code, 3);
+  EXPECT_NE(none.err.find("no checkpoint says its validation loss"), std::string::npos) << none.err;
   expect_refused({"--set", "checkpoint.interval=2", "--set", "training.eval_interval=3", "--set",
                   "checkpoint.keep_best=1"},
                  2, {"checkpoint.keep_best", "interval 2 isn't a multiple", "3"});

@@ -27,7 +27,7 @@ TEST_F(FirstHourTest, MisspeltCommandsAndOptionsAreGuessed) {
   const std::string commands =
       " Commands are train, recipe, plan, data, inspect, verify, export, eval, sample, chat, "
       "score, "
-      "runs, schedule, "
+      "runs, report, schedule, "
       "init, tokenize, launch and info.";
   expect_error({"trian", "x.yaml"}, "\"trian\" is no command. Did you mean train?" + commands);
   expect_error({"xyzzy"}, "\"xyzzy\" is no command." + commands);

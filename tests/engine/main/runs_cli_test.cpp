@@ -40,6 +40,15 @@ TEST_F(RunsCliTest, AFinishedRunHasItsLastLinesFiguresAndItsNewestCheckpoint) {
   EXPECT_EQ(run.at("tokens_per_s"), column("runs/done", "tokens_per_s").back());
 }
 
+TEST_F(RunsCliTest, ARunThatStoppedEarlyIsFinished) {
+  ASSERT_EQ(train("runs/early", {"--set", "optimizer.lr=0", "--set", "training.eval_interval=1",
+                                 "--set", "training.early_stopping_patience=1"})
+                .exit_code,
+            0);
+  EXPECT_EQ(listed().at("early").at("step"), 2);
+  EXPECT_EQ(listed().at("early").at("state"), "finished");
+}
+
 TEST_F(RunsCliTest, ARunIsRunningWhileItsProcessLivesAndStoppedAfterwards) {
   std::string seen;
   const test::ProgramOutcome outcome =
@@ -82,6 +91,29 @@ TEST_F(RunsCliTest, AFolderThatIsNotThereIsOneLine) {
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_NE(outcome.err.find("nowhere"), std::string::npos) << outcome.err;
   EXPECT_EQ(lines_of(outcome.err).size(), 1u) << outcome.err;
+}
+
+TEST_F(RunsCliTest, AReportIsATableAndIfAskedForAPage) {
+  ASSERT_EQ(train("runs/done").exit_code, 0);
+  const std::string page = folder_.file("page.html");
+  const auto report = [&](const std::vector<std::string>& words) {
+    std::vector<std::string> all = {"report"};
+    all.insert(all.end(), words.begin(), words.end());
+    return test::run_program(SHERD_PROGRAM, all);
+  };
+  const test::ProgramOutcome outcome = report({folder_.file("runs/done"), "--html", page});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(lines_of(outcome.out).size(), 2u) << outcome.out;
+  EXPECT_NE(outcome.out.find(fmt::format(" {:.4f} ", column("runs/done", "loss").back())),
+            std::string::npos);
+  EXPECT_TRUE(folder_.read("page.html").starts_with("<!doctype html>"));
+  const test::ProgramOutcome nowhere =
+      report({folder_.file("runs"), "--html", folder_.file("none/page.html")});
+  EXPECT_EQ(nowhere.exit_code, 2);
+  EXPECT_NE(nowhere.err.find("none/page.html: can't be written: No such file"), std::string::npos)
+      << nowhere.err;
+  EXPECT_EQ(report({folder_.file("none")}).exit_code, 2);
+  EXPECT_EQ(report({}).exit_code, 2);
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ TEST(RecipeSuggestions, PreferTheBlockThatWasWritten) {
             "training.gradient_accumulation_steps");
   EXPECT_EQ(meant("checkpoint.keep_lst"), "checkpoint.keep_last");
   EXPECT_EQ(meant("run.out_dir"), "run.output_dir");
-  EXPECT_EQ(meant("training.epochs"), "training.max_steps");
+  EXPECT_EQ(meant("training.epochs"), "training.num_epochs");
   EXPECT_EQ(meant("seed"), "run.seed");
   // A general name of another block says nothing.
   EXPECT_EQ(meant("model.name").find("run.name"), std::string::npos);
@@ -93,7 +93,7 @@ TEST(RecipeSuggestions, SayWhatOfOtherEnginesThereIsnt) {
             "run.output_dir, and to no service.");
   EXPECT_EQ(error_of_set("training.num_train_epochs=3"),
             "--set training.num_train_epochs=3: unknown key \"training.num_train_epochs\"; did you "
-            "mean \"training.max_steps\"? A run is counted in steps.");
+            "mean \"training.num_epochs\"?");
 }
 
 TEST(RecipeSuggestions, EveryForeignNameLeadsToAKeyOrASentenceAndIsNoNameOfOurs) {

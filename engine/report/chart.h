@@ -1,0 +1,51 @@
+/// Curves of several runs in one picture, as HTML: an SVG that stretches to any width, and labels
+/// beside it that keep their size.
+///
+/// A curve of many steps is drawn as at most kMostStretches of as many steps each: a line through their
+/// means, and a band from the lowest to the highest value. Where a value isn't a number, the line is
+/// interrupted.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/report/run_history.h"
+
+namespace sherd::engine {
+
+inline constexpr std::size_t kMostStretches = 150;
+
+struct ChartLine {
+  std::size_t run = 0;  ///< decides its colour
+  std::string_view name{};
+  const Curve* curve = nullptr;
+};
+struct Chart {
+  std::string_view title;
+  std::function<std::string(double)> label{};  ///< of a value on the axis
+  bool from_zero = false;                      ///< the axis begins there
+  bool bytes = false;                          ///< round numbers are those of KiB, MiB, GiB
+  std::vector<ChartLine> lines{};
+};
+
+/// A section of a page, with the names of its lines if there are several; "" without a number in any curve. Where the values are positive and the highest
+/// is more than fifty times the lowest, the axis is logarithmic, and says so.
+std::string chart_section(const Chart& chart);
+/// The style of charts, and the colours of runs.
+extern const std::string_view kChartStyle;
+/// CSS of a run's colour. Beyond the eighth run colours come again, dashed.
+std::string run_colour(std::size_t run);
+
+/// Consecutive points of a curve as one.
+struct Stretch {
+  double step = 0, mean = 0, low = 0,
+         high = 0;  ///< `step` in their middle; NaN if one has no value
+};
+std::vector<Stretch> stretches_of(const Curve& curve, std::size_t most);
+
+/// Round numbers in [low, high], at most `most`: multiples of 1, 2 or 5 times a power of ten.
+std::vector<double> ticks(double low, double high, int most);
+
+}  // namespace sherd::engine

@@ -1,0 +1,137 @@
+#include "engine/report/run_history.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/store/disk.h"
+#include "core/error.h"
+#include "engine/report/metrics.h"
+
+namespace sherd::engine {
+namespace {
+
+using nlohmann::json;
+
+struct Column {
+  const char* key;
+  Curve RunHistory::*curve;
+};
+constexpr Column kOfSteps[] = {
+    {"loss", &RunHistory::loss},
+    {"grad_norm", &RunHistory::grad_norm},
+    {"lr", &RunHistory::lr},
+    {"tokens_per_s", &RunHistory::tokens_per_s},
+    {"exposed_comm_ms", &RunHistory::exposed_comm_ms},
+};
+
+double number_of(const json& line, const char* key) {
+  const auto found = line.find(key);
+  const bool is_number = found != line.end() && found->is_number();
+  return is_number ? found->get<double>() : std::numeric_limits<double>::quiet_NaN();
+}
+
+class Reader {
+ public:
+  explicit Reader(const std::string& path) : path_(path) {}
+
+  void add(std::string_view text) {
+    const json line = json::parse(text, nullptr, false);
+    if (!line.is_object()) return;
+    if (const auto version = line.find(kMetricsVersionKey); version != line.end()) {
+      require_known_metrics(*version == kMetricsVersion, version->dump(), path_);
+      first_step_ = 1;
+    }
+    const auto found = line.find("step");
+    if (found == line.end() || !found->is_number_integer()) return;
+    const std::int64_t step = found->get<std::int64_t>() + 1 - first_step_;
+    if (line.contains("tokens_per_s")) return add_step(step, line);
+    if (line.contains("val_loss")) {
+      drop_from(history_.val_loss, step);
+      history_.val_loss.push_back({step, number_of(line, "val_loss")});
+    }
+    if (line.contains("stopped_early")) history_.early_end = step;
+  }
+  RunHistory take() { return std::move(history_); }
+
+ private:
+  void add_step(std::int64_t step, const json& line) {
+    history_.dropped_lines += drop_from(history_.loss, step);
+    drop_from(history_.val_loss, step);
+    drop_from(history_.memory, step);
+    history_.early_end.reset();  // it went on
+    for (const Column& column : kOfSteps) {
+      Curve& curve = history_.*column.curve;
+      drop_from(curve, step);
+      curve.push_back({step, number_of(line, column.key)});
+    }
+    const json peak = line.value("peak_bytes", json::object());
+    if (peak.is_object()) history_.memory.push_back({step, number_of(peak, "total")});
+    const double tokens = number_of(line, "tokens");
+    if (tokens >= 0.0 && tokens < 0x1p62) history_.tokens = static_cast<std::int64_t>(tokens);
+  }
+
+  static std::int64_t drop_from(Curve& curve, std::int64_t step) {
+    const std::int64_t before = std::ssize(curve);
+    while (!curve.empty() && curve.back().step >= step) curve.pop_back();
+    return before - std::ssize(curve);
+  }
+
+  const std::string& path_;
+  std::int64_t first_step_ = 0;  // a file without the version's line counts from 0
+  RunHistory history_;
+};
+
+std::vector<double> numbers_of(const Curve& curve) {
+  std::vector<double> numbers;
+  for (const CurvePoint& point : curve) {
+    if (std::isfinite(point.value)) numbers.push_back(point.value);
+  }
+  return numbers;
+}
+
+}  // namespace
+
+RunHistory parse_history(std::string_view text, const std::string& path) {
+  Reader reader(path);
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    reader.add(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return reader.take();
+}
+
+RunHistory read_history(const std::string& folder) {
+  checkpoint::Disk& disk = checkpoint::posix_disk();
+  const std::string path = folder + "/metrics.jsonl";
+  if (!checkpoint::exists(disk, path)) {
+    throw DataError("{}: isn't there; name a folder that a run has written to.", path);
+  }
+  return parse_history(checkpoint::read_file(disk, path, INT64_MAX), path);
+}
+
+std::optional<CurvePoint> lowest(const Curve& curve) {
+  std::optional<CurvePoint> found;
+  for (const CurvePoint& point : curve) {
+    if (std::isfinite(point.value) && (!found || point.value < found->value)) found = point;
+  }
+  return found;
+}
+
+std::optional<double> last_value(const Curve& curve) {
+  const std::vector<double> numbers = numbers_of(curve);
+  if (numbers.empty()) return {};
+  return numbers.back();
+}
+
+std::optional<double> median(const Curve& curve) {
+  std::vector<double> numbers = numbers_of(curve);
+  if (numbers.empty()) return {};
+  const auto middle = numbers.begin() + std::ssize(numbers) / 2;
+  std::nth_element(numbers.begin(), middle, numbers.end());
+  return *middle;
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,249 @@
+#include "engine/run/run_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+
+#include "checkpoint/store/disk.h"
+#include "core/error.h"
+#include "engine/recipe/stored.h"
+#include "engine/report/chart.h"
+#include "engine/report/page.h"
+#include "engine/report/progress.h"
+
+namespace sherd::engine {
+namespace {
+
+constexpr std::string_view kPageStyle = R"(
+td.run, th.run { white-space: normal; word-break: break-all; min-width: 9rem; }
+td.run i, th.run i { width: 14px; height: 4px; vertical-align: 4px; display: inline-block;
+  border-radius: 3px; margin-right: 8px; }
+td.given { white-space: normal; overflow-wrap: anywhere; }
+.scroll + .bad { margin-top: 12px; }
+)";
+
+/// What is said of each run beside its name.
+struct Figure {
+  const char* name;
+  std::string (*text)(const ReportedRun&);
+};
+
+std::string or_dash(const std::optional<double>& value, std::string (*text)(double)) {
+  return value ? text(*value) : "-";
+}
+std::string loss_text(double loss) {
+  return fmt::format("{:.4f}", loss);
+}
+std::string bytes_text(double bytes) {
+  return human_bytes(static_cast<std::int64_t>(bytes));
+}
+std::string plain(double value) {
+  return fmt::format("{:.4g}", value);
+}
+
+std::string state_text(const ReportedRun& run) {
+  return run.history.early_end ? "ended early" : std::string(name_of(run.summary.state));
+}
+std::string steps_text(const ReportedRun& run) {
+  if (!run.summary.max_steps) return fmt::format("{}", run.summary.step);
+  return fmt::format("{}/{}", run.summary.step, *run.summary.max_steps);
+}
+std::string best_text(const ReportedRun& run) {
+  const auto best = lowest(run.history.val_loss);
+  return best ? fmt::format("{:.4f} at {}", best->value, best->step) : "-";
+}
+
+const std::array kFigures = {
+    Figure{"state", state_text},
+    Figure{"step", steps_text},
+    Figure{"loss",
+           [](const ReportedRun& run) { return or_dash(last_value(run.history.loss), loss_text); }},
+    Figure{"best val loss", best_text},
+    Figure{"tok/s",
+           [](const ReportedRun& run) {
+             return or_dash(median(run.history.tokens_per_s), human_rate);
+           }},
+    Figure{"exposed",
+           [](const ReportedRun& run) {
+             return or_dash(median(run.history.exposed_comm_ms), human_milliseconds);
+           }},
+    Figure{
+        "memory",
+        [](const ReportedRun& run) { return or_dash(last_value(run.history.memory), bytes_text); }},
+};
+constexpr const char* kWhatFiguresAre =
+    "tok/s and exposed are medians of all steps; memory is the peak of rank 0";
+
+struct Picture {
+  const char* title;
+  Curve RunHistory::*curve;
+  std::string (*label)(double);
+  bool from_zero, bytes = false;
+};
+constexpr std::array kPictures = {
+    Picture{"Loss", &RunHistory::loss, plain, false},
+    Picture{"Validation loss", &RunHistory::val_loss, plain, false},
+    Picture{"Gradient norm", &RunHistory::grad_norm, plain, false},
+    Picture{"Learning rate", &RunHistory::lr, plain, true},
+    Picture{"Tokens per second", &RunHistory::tokens_per_s, human_rate, true},
+    Picture{"Exposed communication", &RunHistory::exposed_comm_ms, human_milliseconds, true},
+    Picture{"Memory of rank 0", &RunHistory::memory, bytes_text, true, true},
+};
+
+// Lines that can't be in the table: of what the files themselves say.
+std::vector<std::string> remarks(const std::vector<ReportedRun>& runs) {
+  std::vector<std::string> lines;
+  for (const ReportedRun& run : runs) {
+    const auto without = std::count_if(run.history.loss.begin(), run.history.loss.end(),
+                                       [](const CurvePoint& p) { return p.value != p.value; });
+    if (without > 0) {
+      lines.push_back(fmt::format("{}: {} step{} without a finite loss", run.summary.folder,
+                                  without, without == 1 ? "" : "s"));
+    }
+    if (run.history.dropped_lines > 0) {
+      lines.push_back(fmt::format(
+          "{}: {} step{} trained again after a restart; the last ones count", run.summary.folder,
+          run.history.dropped_lines, run.history.dropped_lines == 1 ? "" : "s"));
+    }
+  }
+  return lines;
+}
+
+std::string name_cell(const std::vector<ReportedRun>& runs, std::size_t run) {
+  return fmt::format("<td class=\"run\"><i style=\"background:{}\"></i>{}</td>", run_colour(run),
+                     escaped(runs[run].summary.folder));
+}
+
+std::string runs_section(const std::vector<ReportedRun>& runs) {
+  std::string table = "<table id=\"runs\"><tr><th>run</th>";
+  for (const Figure& figure : kFigures) table += fmt::format("<th>{}</th>", figure.name);
+  table += "</tr>\n";
+  for (std::size_t run = 0; run < runs.size(); ++run) {
+    table += "<tr>" + name_cell(runs, run);
+    for (const Figure& figure : kFigures) {
+      table += fmt::format("<td>{}</td>", escaped(figure.text(runs[run])));
+    }
+    table += "</tr>\n";
+  }
+  std::string html = fmt::format("<section>\n<h2>Runs</h2>\n<p class=\"small soft\">{}</p>\n{}",
+                                 kWhatFiguresAre, scrolling("Runs", table + "</table>"));
+  for (const std::string& line : remarks(runs)) {
+    html += fmt::format("<p class=\"small bad\">{}</p>\n", escaped(line));
+  }
+  return html + "</section>\n";
+}
+
+std::string differences_section(const std::vector<ReportedRun>& runs) {
+  const auto differences = recipe_differences(runs);
+  if (differences.empty()) return "";
+  std::string table = "<table id=\"recipes\"><tr><th>key</th>";
+  for (std::size_t run = 0; run < runs.size(); ++run) {
+    table += fmt::format("<th class=\"run\"><i style=\"background:{}\"></i>{}</th>",
+                         run_colour(run), escaped(runs[run].summary.folder));
+  }
+  table += "</tr>\n";
+  for (const RecipeDifference& difference : differences) {
+    table += fmt::format("<tr><td>{}</td>", escaped(difference.key));
+    for (const std::string& value : difference.values) {
+      table += fmt::format("<td class=\"given\">{}</td>", value.empty() ? "-" : escaped(value));
+    }
+    table += "</tr>\n";
+  }
+  return fmt::format("<section>\n<h2>What differs in their recipes</h2>\n{}</section>\n",
+                     scrolling("What differs in their recipes", table + "</table>"));
+}
+
+}  // namespace
+
+std::vector<ReportedRun> read_runs(const std::vector<std::string>& folders) {
+  std::vector<ReportedRun> runs;
+  std::set<std::string> seen;
+  for (const std::string& folder : folders) {
+    const std::vector<RunSummary> found = list_runs(folder);
+    if (found.empty()) throw UsageError("{}: no run is there, nor in a folder of it.", folder);
+    for (const RunSummary& summary : found) {
+      if (!seen.insert(summary.folder).second) continue;
+      auto& disk = checkpoint::posix_disk();
+      const std::string recipe = summary.folder + "/recipe.yaml";
+      runs.push_back({summary, read_history(summary.folder),
+                      checkpoint::exists(disk, recipe)
+                          ? checkpoint::read_file(disk, recipe, std::int64_t{1} << 20)
+                          : ""});
+    }
+  }
+  return runs;
+}
+
+std::vector<RecipeDifference> recipe_differences(const std::vector<ReportedRun>& runs) {
+  std::map<std::string, std::vector<std::string>> values;
+  for (std::size_t run = 0; run < runs.size(); ++run) {
+    for (auto& [key, value] : printed_values(runs[run].recipe)) {
+      if (key == "run.name" || key == "run.output_dir") continue;
+      std::vector<std::string>& of_key = values[key];
+      of_key.resize(runs.size());
+      of_key[run] = value;
+    }
+  }
+  std::vector<RecipeDifference> differences;
+  for (auto& [key, of_key] : values) {
+    std::set<std::string> distinct(of_key.begin(), of_key.end());
+    distinct.erase("");  // a run that doesn't say
+    if (distinct.size() > 1) differences.push_back({key, std::move(of_key)});
+  }
+  return differences;
+}
+
+std::string report_text(const std::vector<ReportedRun>& runs) {
+  std::size_t widest = 3;
+  for (const ReportedRun& run : runs) widest = std::max(widest, run.summary.folder.size());
+  std::vector<std::vector<std::string>> columns;
+  for (const Figure& figure : kFigures) {
+    columns.push_back({figure.name});
+    for (const ReportedRun& run : runs) columns.back().push_back(figure.text(run));
+  }
+  std::string text;
+  for (std::size_t row = 0; row <= runs.size(); ++row) {
+    text += fmt::format("{:<{}}", row == 0 ? "run" : runs[row - 1].summary.folder, widest);
+    for (const auto& column : columns) {
+      std::size_t width = 0;
+      for (const std::string& cell : column) width = std::max(width, cell.size());
+      text += fmt::format("  {:>{}}", column[row], width);
+    }
+    text += '\n';
+  }
+  for (const std::string& line : remarks(runs)) text += line + "\n";
+  for (const RecipeDifference& difference : recipe_differences(runs)) {
+    text += fmt::format("{}:", difference.key);
+    for (std::size_t run = 0; run < runs.size(); ++run) {
+      text += fmt::format("{} {}", run == 0 ? "" : " |",
+                          difference.values[run].empty() ? "-" : difference.values[run]);
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+std::string report_page(const std::vector<ReportedRun>& runs) {
+  std::string title =
+      runs.size() == 1 ? runs[0].summary.folder : fmt::format("{} runs", runs.size());
+  std::string body =
+      fmt::format("<h1>{}</h1>\n{}<div class=\"charts\">\n", escaped(title), runs_section(runs));
+  for (const Picture& picture : kPictures) {
+    Chart chart{.title = picture.title,
+                .label = picture.label,
+                .from_zero = picture.from_zero,
+                .bytes = picture.bytes};
+    for (std::size_t run = 0; run < runs.size(); ++run) {
+      chart.lines.push_back({run, runs[run].summary.folder, &(runs[run].history.*picture.curve)});
+    }
+    body += chart_section(chart);
+  }
+  body += "</div>\n" + differences_section(runs);
+  return page(
+      {.title = title, .style = std::string(kPageStyle) + std::string(kChartStyle), .body = body});
+}
+
+}  // namespace sherd::engine

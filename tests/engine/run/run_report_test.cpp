@@ -1,0 +1,110 @@
+// Runs side by side, from folders that are written here by hand.
+#include "engine/run/run_report.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <regex>
+
+#include "core/error.h"
+#include "tests/support/error_text.h"
+#include "tests/support/temp_folder.h"
+
+namespace sherd::testing {
+namespace {
+
+using engine::read_runs;
+using engine::ReportedRun;
+using Strings = std::vector<std::string>;
+
+class RunReport : public ::testing::Test {
+ protected:
+  RunReport() {
+    write("runs/a", 4.0, "optimizer: {lr: 0.001}\nrun: {name: a}\n");
+    write("runs/b", 3.0, "optimizer: {lr: 0.002}\nrun: {name: b}\n");
+    write("runs/<c>", 2.0, "");
+  }
+  void write(const std::string& run, double loss, const std::string& recipe) const {
+    std::string lines = "{\"metrics_version\":2}\n";
+    for (int step = 1; step <= 3; ++step) {
+      lines += fmt::format(
+          "{{\"step\":{0},\"loss\":{1},\"grad_norm\":1,\"lr\":0.001,\"tokens\":{0}00,"
+          "\"tokens_per_s\":{2},\"exposed_comm_ms\":2.5,\"peak_bytes\":{{\"total\":2097152}}}}\n",
+          step, loss - step * 0.5, 1000 * step);
+    }
+    lines += fmt::format("{{\"step\":2,\"val_loss\":{},\"num_tokens\":9}}\n", loss);
+    folder_.write(run + "/metrics.jsonl", lines);
+    if (!recipe.empty()) folder_.write(run + "/recipe.yaml", recipe);
+  }
+  std::vector<ReportedRun> runs(const Strings& names) const {
+    Strings folders;
+    for (const std::string& name : names) folders.push_back(folder_.file(name));
+    return read_runs(folders);
+  }
+
+  test::TempFolder folder_;
+};
+
+TEST_F(RunReport, ReadsRunsInTheOrderGivenEachOnceAndThoseInAFolder) {
+  const auto found = runs({"runs/b", "runs/a", "runs/b"});
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found[0].summary.folder, folder_.file("runs/b"));
+  EXPECT_EQ(runs({"runs"}).size(), 3u);
+  folder_.write("empty/x", "");
+  EXPECT_EQ(test::error_text<UsageError>([&] { runs({"empty"}); }),
+            folder_.file("empty") + ": no run is there, nor in a folder of it.");
+  folder_.write("begun/recipe.yaml", "run: {name: begun}\n");
+  EXPECT_NE(
+      test::error_text<DataError>([&] { runs({"begun"}); }).find("metrics.jsonl: isn't there"),
+      std::string::npos);
+}
+
+TEST_F(RunReport, SaysKeysInWhichRecipesDifferButNotNamesOfRuns) {
+  const auto found = runs({"runs/a", "runs/b", "runs/<c>"});
+  const auto differences = engine::recipe_differences(found);
+  ASSERT_EQ(differences.size(), 1u);
+  EXPECT_EQ(differences[0].key, "optimizer.lr");
+  EXPECT_EQ(differences[0].values, (Strings{"0.001", "0.002", ""}));
+  EXPECT_TRUE(engine::recipe_differences(runs({"runs/a", "runs/<c>"})).empty())
+      << "one that doesn't say isn't different";
+}
+
+TEST_F(RunReport, ATableHasLastLossBestValidationAndMedians) {
+  const std::string text = engine::report_text(runs({"runs/a"}));
+  EXPECT_TRUE(std::regex_search(
+      text, std::regex("stopped +3 +2\\.5000 +4\\.0000 at 2 +2\\.00k +2\\.5 ms +2\\.0 MiB\n")))
+      << text;
+  EXPECT_NE(engine::report_text(runs({"runs/a", "runs/b"})).find("optimizer.lr: 0.001 | 0.002\n"),
+            std::string::npos);
+}
+
+TEST_F(RunReport, SaysWhatHasNoNumberAndWhatWasTrainedAgain) {
+  folder_.write("odd/metrics.jsonl",
+                "{\"metrics_version\":2}\n{\"step\":1,\"loss\":2,\"tokens_per_s\":1}\n"
+                "{\"step\":1,\"loss\":null,\"tokens_per_s\":1}\n");
+  const std::string text = engine::report_text(runs({"odd"}));
+  EXPECT_NE(text.find("odd: 1 step without a finite loss\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("odd: 1 step trained again after a restart; the last ones count\n"),
+            std::string::npos);
+}
+
+TEST_F(RunReport, APageHasACurveOfEachRunAndNeedsNothingElse) {
+  const std::string page = engine::report_page(runs({"runs/a", "runs/b", "runs/<c>"}));
+  const auto count = [&](const std::string& text) {
+    int found = 0;
+    for (std::size_t at = 0; (at = page.find(text, at)) != std::string::npos; ++at) ++found;
+    return found;
+  };
+  for (const char* title : {"Loss", "Validation loss", "Gradient norm", "Learning rate",
+                            "Tokens per second", "Exposed communication", "Memory of rank 0"}) {
+    EXPECT_EQ(count(fmt::format("<h2>{}</h2>", title)), 1) << title;
+  }
+  for (const int run : {0, 1, 2}) EXPECT_EQ(count(fmt::format("data-run=\"{}\"", run)), 7);
+  for (const char* foreign : {"<script", "http", "src=", "@import", "url(", "<c>"}) {
+    EXPECT_EQ(count(foreign), 0) << foreign;
+  }
+  EXPECT_EQ(count("<td>optimizer.lr</td><td class=\"given\">0.001</td>"), 1);
+}
+
+}  // namespace
+}  // namespace sherd::testing
