@@ -134,6 +134,16 @@ TEST(Nf4, APartThatBeginsWithABlockIsDecodedAsInTheWhole) {
   }
 }
 
+TEST(Nf4, InTheMiddleOfTwoValuesTheLowerOneIsTaken) {
+  Values x(64, 0.0);
+  x[0] = 1;                          // the scale
+  x[1] = 0.07958029955625534f / 2;   // of codes 7 and 8
+  x[2] = -0.09105003625154495f / 2;  // of codes 6 and 7
+  const Values codes = encoded(x)[0].values();
+  EXPECT_EQ(codes[0], 15 * 16 + 7);
+  EXPECT_EQ(codes[1], 6 * 16 + 7);
+}
+
 TEST(Nf4, ZerosStayZeros) {
   Values x = numbers(64 * 5);
   for (std::size_t i = 64; i < 128; ++i) x[i] = 0;

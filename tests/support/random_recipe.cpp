@@ -93,6 +93,7 @@ class LegalRecipe {
     maybe("memory.device_memory", random_.one_of({"\"\"", "64GiB", "1TB", "9000000000B"}));
     leave("checkpoint.init_from");
     maybe("adapter.type", "none");  // there is no model that one would be for
+    leave("adapter.base_dtype");
     maybe("checkpoint.resume", random_.one_of({"auto", "never"}));
   }
 
@@ -303,6 +304,7 @@ Settings broken_rule(const Settings& legal, Random& random) {
       {{"training.early_stopping_patience", "1"}, {"training.eval_interval", "0"}},
       {{"checkpoint.staging_mib", "3"}},
       {{"loss_scaling.min_scale", "1e9"}, {"loss_scaling.mode", "dynamic"}},
+      {{"adapter.type", "none"}, {"adapter.base_dtype", "nf4"}},
       {{"run.output_dir", "\"\""}},
       {{"memory.device_memory", "12 apples"}},
   };
