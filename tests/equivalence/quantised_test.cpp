@@ -133,6 +133,20 @@ TEST(Quantised, FrozenMatricesOfBlocksAreThoseEncodedWholeAndAllElseIsAsItIs) {
   EXPECT_GT(num_quantised, 0);
 }
 
+// More than the 2^22 elements that are read at once, in groups of scales that lie on several ranks.
+TEST(Quantised, AMatrixThatIsReadInPartsIsEncodedAsAWhole) {
+  model::ModelShape shape = adapted_model(true);
+  shape.num_layers = 1;
+  shape.width = 256;
+  shape.ffn_width = 16'400;
+  const Gathered plain = gathered(tiny_training(shape), {});
+  const Gathered found = gathered(quantised(shape), {.world_size = 4, .stage = 3});
+  for (const char* name : {"block.0.mlp.up.weight", "block.0.mlp.down.weight"}) {
+    ASSERT_GT(plain.at(name).size(), std::size_t{1} << 22);
+    EXPECT_TRUE(found.at(name) == through_nf4(plain.at(name))) << name;
+  }
+}
+
 std::vector<std::uint8_t> bytes_at_rest(const engine::ShardedModel& model) {
   std::vector<std::uint8_t> bytes;
   for (const sharding::UnitState& unit : model.units()) {
