@@ -199,6 +199,7 @@ class LegalRecipe {
   void numbers() {
     max_steps_ = 3;
     set("training.max_steps", max_steps_);
+    leave("training.num_epochs");  // it would be another number of steps
     maybe("model.dropout", random_.one_of({"0", "0.1", "0.5", "0.9"}));
     maybe("model.rope_theta", random_.one_of({"2", "100", "1e6"}));
     maybe("model.norm_eps", random_.one_of({"1e-12", "1e-5", "0.1"}));
@@ -257,6 +258,7 @@ class LegalRecipe {
     maybe("training.eval_interval", random_.whole(0, 2));
     maybe("training.eval_batches", random_.whole(0, 2));
     leave("checkpoint.keep_best");
+    leave("training.early_stopping_patience");  // it may end before the last step
     if (random_.chance(0.2)) {
       set("training.eval_interval", 1);
       set("checkpoint.keep_best", random_.whole(1, 2));
