@@ -28,11 +28,16 @@ std::vector<BufferSpec> model_buffers(const TrainingOptions& options,
     if (at_rest.fp32_parameters) buffers.push_back(std::move(*at_rest.fp32_parameters));
     if (at_rest.gradients) buffers.push_back(std::move(*at_rest.gradients));
     if (at_rest.frozen) buffers.push_back(std::move(*at_rest.frozen));
+    if (at_rest.quantised) buffers.push_back(std::move(*at_rest.quantised));
+    if (at_rest.ranges) buffers.push_back(std::move(*at_rest.ranges));
   }
   for (sharding::GatherSlot& slot : sharding::gather_slots(plan.units, options.gather)) {
     if (slot.buffer) buffers.push_back(std::move(*slot.buffer));
     if (slot.frozen) buffers.push_back(std::move(*slot.frozen));
+    if (slot.quantised) buffers.push_back(std::move(*slot.quantised));
   }
+  if (auto bytes = sharding::quantised_gather_buffer(plan.units))
+    buffers.push_back(std::move(*bytes));
   append(buffers, frozen_weight_buffers(plan.units, plan.mesh.world_size()));
   sharding::ReductionBuffers reduction =
       sharding::reduction_buffers(plan.units, options.num_micro_steps);

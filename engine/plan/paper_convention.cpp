@@ -21,6 +21,7 @@ std::int64_t paper_state_bytes(const TrainingOptions& options, int stage, int wo
   for (const sharding::UnitPlan& unit : plan.units) {
     const sharding::UnitBuffers at_rest = sharding::unit_buffers(unit);
     if (at_rest.frozen) bytes += at_rest.frozen->bytes();
+    if (at_rest.quantised) bytes += at_rest.quantised->bytes() + at_rest.ranges->bytes();
     if (!unit.trains()) continue;
     bytes += at_rest.fp32_parameters.value().bytes() + at_rest.gradients.value().bytes();
     bytes += at_rest.resident

@@ -52,6 +52,7 @@ enum class TrainOnChoice { kAll, kAssistant, kCompletion, kLast };
 enum class UnfitChoice { kDrop, kCut, kError };
 enum class RewrittenChoice { kTrainLast, kError };
 enum class AdapterChoice { kNone, kLora };
+enum class BaseDType { kParamDType, kNf4 };
 enum class FinalEval { kBatches, kWhole };
 using optim::OptimizerType;
 using sharding::GradSync;
@@ -136,6 +137,7 @@ struct Recipe {
     std::int64_t rank = 0;
     double alpha = 0;
     bool rslora = false;
+    BaseDType base_dtype = BaseDType::kParamDType;
     double dropout = 0;
     /// Of our own names (engine/model/adapter.h), once the recipe is resolved.
     std::vector<std::string> targets, modules_to_save;

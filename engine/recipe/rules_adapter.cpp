@@ -207,7 +207,14 @@ void check_rank(Resolution& recipe, const std::vector<AdapterTarget>& targets) {
 
 void check_adapter(Resolution& recipe) {
   Recipe::Adapter& adapter = recipe.values().adapter;
-  if (adapter.type == AdapterChoice::kNone) return;
+  if (adapter.type == AdapterChoice::kNone) {
+    if (adapter.base_dtype == BaseDType::kNf4) {
+      recipe.refuse({"adapter.base_dtype", "adapter.type"},
+                    "adapter.base_dtype is nf4, but adapter.type is none, so all weights are "
+                    "trained. Set adapter.type: lora, or leave it out.");
+    }
+    return;
+  }
   if (adapter.targets.empty()) {
     return recipe.refuse({kTargets}, "{} is empty; name a matrix, or write [{}].", kTargets, kAll);
   }

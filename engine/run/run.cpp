@@ -148,6 +148,13 @@ void require_cpu_for_parts_of_models(const Recipe& recipe, DeviceKind kind) {
   refuse("context", degrees.context_parallel_degree, "context ranks");
 }
 
+// Decoding NF4 has no kernel there yet.
+void require_cpu_for_nf4(const Recipe& recipe, DeviceKind kind) {
+  if (kind == DeviceKind::kCpu || recipe.adapter.base_dtype != BaseDType::kNf4) return;
+  throw UsageError(
+      "adapter.base_dtype is nf4, which runs on CPUs only, for now: set run.device: cpu.");
+}
+
 // What each process has measured of its ranks; all of it on process 0, the others don't wait.
 std::vector<MeasuredMemory> of_all_processes(sharding::Processes* processes, const RanksHere& here,
                                              std::vector<MeasuredMemory> measured,
@@ -194,6 +201,7 @@ void train(const ResolvedRecipe& written, std::shared_ptr<const Machine> machine
   outlive_lost_output();
   require_groups_of_replicas(written.values, machine->traits().kind);
   require_cpu_for_parts_of_models(written.values, machine->traits().kind);
+  require_cpu_for_nf4(written.values, machine->traits().kind);
   const WorldPlan plan = plan_world(written.values, machine->traits());
   const RanksHere here = machine->ranks_here(static_cast<int>(written.values.world_size()));
   sharding::Processes* const processes = machine->processes();

@@ -48,6 +48,7 @@ TrainingOptions training_options(const Recipe& recipe) {
   options.gather = {static_cast<int>(zero.prefetch_depth), zero.reshard_after_forward};
   options.num_micro_steps = static_cast<int>(recipe.training.gradient_accumulation_steps);
   options.seed = recipe.run.seed;
+  options.nf4_base = recipe.adapter.base_dtype == BaseDType::kNf4;
   options.separate_documents = recipe.data.documents == DocumentChoice::kSeparate;
 
   const Recipe::Optimizer& optimizer = recipe.optimizer;

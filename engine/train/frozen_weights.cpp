@@ -7,6 +7,7 @@
 
 #include "engine/model/adapter.h"
 #include "engine/model/initial_values.h"
+#include "kernels/nf4.h"
 #include "kernels/pointwise.h"
 
 namespace sherd::engine {
@@ -17,14 +18,30 @@ constexpr std::int64_t kRun = sharding::kAlignment;
 constexpr const char* kName = "frozen";
 
 std::optional<BufferSpec> staging_buffer(const std::vector<sharding::UnitPlan>& units) {
-  std::int64_t largest = 0;  // of a slice
+  std::int64_t largest = 0;  // of what is filled at once
   for (const sharding::UnitPlan& unit : units) {
-    largest = std::max(largest, unit.frozen_layout.slice_numel());
+    largest = std::max({largest, unit.frozen_layout.slice_numel(), unit.quantised_layout.numel()});
   }
   if (largest == 0) return std::nullopt;
   return BufferSpec{
       "frozen.staging", Category::kWorkspace, DType::kF32, std::min(largest, kMostStaged), kInit,
       /*mirrored=*/true};
+}
+
+// Of scales, codes and codes of scales; none where nothing is quantised.
+std::vector<BufferSpec> encoding_buffers(const std::vector<sharding::UnitPlan>& units) {
+  std::int64_t largest = 0;
+  for (const sharding::UnitPlan& unit : units) {
+    for (const ParameterSpec& parameter : unit.quantised) {
+      largest = std::max(largest, parameter.numel());
+    }
+  }
+  if (largest == 0) return {};
+  const std::int64_t blocks = kernels::nf4_blocks(largest);
+  return {
+      {"frozen.scales", Category::kWorkspace, DType::kF32, blocks, kInit},
+      {"frozen.codes", Category::kWorkspace, DType::kU8, staging_buffer(units)->numel / 2, kInit},
+      {"frozen.scale_codes", Category::kWorkspace, DType::kU8, blocks, kInit}};
 }
 
 std::int64_t padded(std::int64_t count) {
@@ -53,7 +70,10 @@ std::vector<BufferSpec> frozen_weight_buffers(const std::vector<sharding::UnitPl
                                               int world_size) {
   const std::optional<BufferSpec> staging = staging_buffer(units);
   if (!staging) return {};
-  return {*staging, sharding::Agreement<FrozenWeights::Word>::buffer(kName, world_size)};
+  std::vector<BufferSpec> buffers = {
+      *staging, sharding::Agreement<FrozenWeights::Word>::buffer(kName, world_size)};
+  for (BufferSpec& buffer : encoding_buffers(units)) buffers.push_back(std::move(buffer));
+  return buffers;
 }
 
 FrozenWeights::FrozenWeights(const sharding::Rank& rank,
@@ -62,6 +82,11 @@ FrozenWeights::FrozenWeights(const sharding::Rank& rank,
   const auto staging = staging_buffer(sharding::plans_of(units));
   if (!staging) return;
   staging_ = {rank, *staging};
+  if (const auto encoding = encoding_buffers(sharding::plans_of(units)); !encoding.empty()) {
+    scales_ = rank.memory->acquire(encoding[0]);
+    codes_ = rank.memory->acquire(encoding[1]);
+    scale_codes_ = rank.memory->acquire(encoding[2]);
+  }
   exchange_.emplace(rank, kName);
 }
 
@@ -94,9 +119,67 @@ void FrozenWeights::each_batch(const std::function<void(const std::vector<Part>&
         }
       }
     }
-    first_tensor += static_cast<int>(frozen.size());
+    first_tensor += static_cast<int>(frozen.size() + unit.plan().quantised.size());
   }
   flush();
+}
+
+std::vector<FrozenWeights::Kept> FrozenWeights::kept_of(const Chunk& chunk) {
+  const sharding::UnitState& unit = *chunk.unit;
+  std::vector<Kept> kept;
+  for (const int slice : unit.frozen_slices()) {
+    for (sharding::Piece piece : unit.plan().quantised_layout.pieces(slice)) {
+      const std::int64_t first = std::max(piece.first_element, chunk.first);
+      const std::int64_t end =
+          std::min(piece.first_element + piece.count, chunk.first + chunk.count);
+      if (piece.parameter != chunk.parameter || first >= end) continue;
+      piece.position += first - piece.first_element;
+      piece.count = end - first;
+      kept.push_back({first - chunk.first, end - first,
+                      sharding::quantised_piece(unit.quantised_slice(slice), piece),
+                      unit.contributes_slice() && slice == unit.own_slice()});
+    }
+  }
+  return kept;
+}
+
+void FrozenWeights::each_quantised(const std::function<void(const Chunk&)>& fill) const {
+  int tensor = 0;
+  for (const sharding::UnitState& unit : *units_) {
+    tensor += static_cast<int>(unit.plan().frozen.size());
+    for (int parameter = 0; parameter < std::ssize(unit.plan().quantised); ++parameter, ++tensor) {
+      Chunk whole{&unit, parameter, tensor, 0, 0};
+      whole.count = whole.spec().numel();
+      encode(whole, fill);
+    }
+  }
+}
+
+// The scales of all chunks first, then what follows from all of them.
+void FrozenWeights::encode(const Chunk& whole,
+                           const std::function<void(const Chunk&)>& fill) const {
+  Stream& stream = rank_->compute();
+  const Tensor scales = scales_.tensor().part(0, kernels::nf4_blocks(whole.count));
+  const std::int64_t room = staging_.host().numel / kernels::kNf4Block * kernels::kNf4Block;
+  for (Chunk chunk = whole; chunk.first < whole.count; chunk.first += room) {
+    chunk.count = std::min(room, whole.count - chunk.first);
+    fill(chunk);
+    const Tensor codes = codes_.tensor().part(0, (chunk.count + 1) / 2);
+    kernels::nf4_encode(
+        stream, staging_.device().part(0, chunk.count), codes,
+        scales.part(chunk.first / kernels::kNf4Block, kernels::nf4_blocks(chunk.count)));
+    for (const Kept& kept : kept_of(chunk)) {
+      const Tensor& to = kept.at_rest.codes;
+      stream.copy(codes.part(kept.first / 2, to.numel).data, to.data, to.bytes());
+    }
+  }
+  const Tensor scale_codes = scale_codes_.tensor().part(0, scales.numel);
+  kernels::nf4_encode_scales(stream, scales, scale_codes, whole.unit->ranges(whole.parameter));
+  for (const Kept& kept : kept_of(whole)) {
+    const Tensor& to = kept.at_rest.scale_codes;
+    const std::int64_t first = kept.first / kernels::kNf4Block;
+    stream.copy(scale_codes.part(first, to.numel).data, to.data, to.bytes());
+  }
 }
 
 void FrozenWeights::fill_initial_values(std::uint64_t seed) {
@@ -113,6 +196,11 @@ void FrozenWeights::fill_initial_values(std::uint64_t seed) {
       at += padded(part.count);
     }
   });
+  each_quantised([&](const Chunk& chunk) {
+    const std::vector<Box> whole = model::whole_box(chunk.spec());
+    model::fill_initial_values(stream, seed, chunk.spec(), whole, whole[0].num_columns, chunk.first,
+                               staging_.device().part(0, chunk.count));
+  });
 }
 
 std::string FrozenWeights::load(const Load& load) {
@@ -122,6 +210,9 @@ std::string FrozenWeights::load(const Load& load) {
   std::vector<sharding::StateTensor> tensors;
   for (const sharding::UnitState& unit : *units_) {
     for (const ParameterSpec& parameter : unit.plan().frozen) {
+      tensors.push_back({parameter.name, "param", parameter.shape, DType::kF32});
+    }
+    for (const ParameterSpec& parameter : unit.plan().quantised) {
       tensors.push_back({parameter.name, "param", parameter.shape, DType::kF32});
     }
   }
@@ -142,6 +233,18 @@ std::string FrozenWeights::load(const Load& load) {
     }
     store(batch);
   });
+  each_quantised([&](const Chunk& chunk) {
+    stream.synchronize();  // the chunk before has been encoded
+    const Tensor values = staging_.host().part(0, chunk.count);
+    load({tensors, {{chunk.tensor, chunk.first, chunk.count, values}}});
+    for (const Kept& kept : kept_of(chunk)) {
+      if (!kept.counts) continue;
+      own += digest_of_frozen(chunk.spec().name, chunk.first + kept.first,
+                              values.as<float>() + kept.first, kept.count);
+    }
+    staging_.to_device(stream, 0, chunk.count);
+  });
+  stream.synchronize();
   std::uint64_t digest = 0;
   for (const Word& word : exchange_->all_gather(
            kName, {static_cast<double>(own & 0xffffffffu), static_cast<double>(own >> 32)})) {

@@ -1,7 +1,9 @@
 /// The frozen parameters of a model: how they come to where they rest, and what they are called by.
 ///
-/// They rest in the compute type, full or sliced (sharding/zero/unit.h). Whoever fills them writes f32
-/// into a piece of staging memory; it is converted from there, a piece at a time.
+/// They rest in the compute type or quantised, full or sliced (sharding/zero/unit.h). Whoever fills them
+/// writes f32 into a piece of staging memory; it is converted from there, a piece at a time. Of a quantised
+/// parameter every rank reads all, since the mean and the ranges of its scales are those of all of it, and
+/// keeps its slice: so codes are the same at every world and stage.
 ///
 /// The digest names the values before they are rounded, whatever stage, world or type they rest in:
 ///
@@ -60,9 +62,31 @@ class FrozenWeights {
   void each_batch(const std::function<void(const std::vector<Part>&)>& use) const;
   void store(const std::vector<Part>& batch);
 
+  /// Elements [first, first + count) of a quantised parameter, which stand in the staging memory.
+  struct Chunk {
+    const sharding::UnitState* unit = nullptr;
+    int parameter = 0;  ///< of the unit's quantised ones
+    int tensor = 0;     ///< number among all that are frozen
+    std::int64_t first = 0, count = 0;
+
+    const ParameterSpec& spec() const {
+      return unit->plan().quantised[static_cast<std::size_t>(parameter)];
+    }
+  };
+  /// What of a chunk this rank keeps.
+  struct Kept {
+    std::int64_t first = 0, count = 0;  ///< in the chunk
+    sharding::QuantisedPiece at_rest;
+    bool counts = false;
+  };
+  static std::vector<Kept> kept_of(const Chunk& chunk);
+  void each_quantised(const std::function<void(const Chunk&)>& fill) const;
+  void encode(const Chunk& whole, const std::function<void(const Chunk&)>& fill) const;
+
   const sharding::Rank* rank_;
   const std::vector<sharding::UnitState>* units_;
   sharding::MirroredBuffer staging_;
+  Buffer scales_, codes_, scale_codes_;  // of a quantised parameter; codes of a chunk
   std::optional<sharding::Agreement<Word>> exchange_;
 
   friend std::vector<BufferSpec> frozen_weight_buffers(const std::vector<sharding::UnitPlan>&, int);

@@ -47,14 +47,16 @@ sharding::ShardingPlan sharding_plan(const TrainingOptions& options, const shard
   const RankPipeline pipeline = rank_pipeline(options, mesh, rank);
   for (const int unit : units_of(pipeline, options.model)) {
     UnitSpec& spec = table[static_cast<std::size_t>(unit)];
-    std::vector<ParameterSpec> frozen;
+    std::vector<ParameterSpec> frozen, quantised;
     std::erase_if(spec.parameters, [&](ParameterSpec& parameter) {
       if (model::is_trained(options.model, parameter.name)) return false;
-      frozen.push_back(parameter);
+      const bool matrix_of_block =
+          spec.unit_class == UnitClass::kBlock && parameter.shape.size() == 2;
+      (options.nf4_base && matrix_of_block ? quantised : frozen).push_back(parameter);
       return true;
     });
     plan.units.emplace_back(std::move(spec), options.placement, options.precision, mesh,
-                            std::move(frozen));
+                            std::move(frozen), std::move(quantised));
     if (unit == 0 && options.model.tied) plan.units.back().tie = tie_of(pipeline, mesh, rank);
   }
   return plan;

@@ -31,6 +31,7 @@ struct TrainingOptions {
   int num_micro_steps = 1;
   std::uint64_t seed = 0;
   bool separate_documents = false;  ///< batches say where documents lie
+  bool nf4_base = false;            ///< the blocks' frozen matrices rest as NF4 (kernels/nf4.h)
 
   optim::LossScaling loss_scaling;
   optim::OptimizerOptions optimizer;

@@ -1,5 +1,6 @@
 #include "sharding/zero/parameter_gather.h"
 
+#include "kernels/nf4.h"
 #include "kernels/pointwise.h"
 #include "sharding/comm/communicator.h"
 
@@ -14,6 +15,11 @@ Traffic parameter_traffic(const std::vector<UnitPlan>& units, const GatherOption
     if (unit.has_frozen() && unit.placement.parameters_sharded()) {
       traffic.add("frozen parameters", Collective::kAllGather, unit.precision.parameters,
                   unit.frozen_layout.numel(), unit.frozen_layout.num_slices(), gathers[i]);
+    }
+    if (unit.has_quantised() && unit.placement.parameters_sharded()) {
+      const int slices = unit.quantised_layout.num_slices();
+      traffic.add("quantised parameters", Collective::kAllGather, DType::kU8,
+                  slices * unit.quantised_slice_bytes(), slices, gathers[i]);
     }
     if (!unit.placement.optimizer_sharded() || !unit.trains()) continue;
     // Where parameters are resident, every update is published once.
@@ -36,9 +42,12 @@ ParameterGather::ParameterGather(const Rank& rank, const std::vector<UnitState>&
     Slot& made = slots_.emplace_back();
     if (slot.buffer) made.buffer = rank.memory->acquire(*slot.buffer);
     if (slot.frozen) made.frozen = rank.memory->acquire(*slot.frozen);
+    if (slot.quantised) made.quantised = rank.memory->acquire(*slot.quantised);
     made.ready = rank.make_event();
     made.free = rank.make_event();
   }
+  const auto bytes = quantised_gather_buffer(plans_of(units));
+  if (bytes) quantised_ = rank.memory->acquire(*bytes);
 }
 
 void ParameterGather::plan(std::vector<int> uses) {
@@ -58,18 +67,24 @@ std::vector<Tensor> ParameterGather::get(int unit) {
   schedule_.get(unit);
   const UnitState& state = (*units_)[unit];
   const UnitPlan& plan = state.plan();
-  if (!sharded(unit)) {
-    rank_->compute().wait(*published_[unit]);
-    return plan.views(plan.trains() ? state.resident_parameters() : Tensor{},
-                      plan.has_frozen() ? state.frozen() : Tensor{});
-  }
-  prefetch();
-  const Slot& slot = slots_[schedule_.slot_of(unit)];
-  rank_->compute().wait(*slot.ready);
   const auto part = [](const Buffer& buffer, const FlatLayout& layout) {
     return layout.numel() > 0 ? buffer.tensor().part(0, layout.numel()) : Tensor{};
   };
-  return plan.views(part(slot.buffer, plan.layout), part(slot.frozen, plan.frozen_layout));
+  Tensor quantised;
+  const Slot* slot = nullptr;
+  if (plan.needs_slot()) {
+    prefetch();
+    slot = &slots_[schedule_.slot_of(unit)];
+    rank_->compute().wait(*slot->ready);
+    quantised = part(slot->quantised, plan.quantised_layout);
+  }
+  if (!sharded(unit)) {
+    rank_->compute().wait(*published_[unit]);
+    return plan.views(plan.trains() ? state.resident_parameters() : Tensor{},
+                      plan.has_frozen() ? state.frozen() : Tensor{}, quantised);
+  }
+  return plan.views(part(slot->buffer, plan.layout), part(slot->frozen, plan.frozen_layout),
+                    quantised);
 }
 
 void ParameterGather::release(int unit) {
@@ -94,13 +109,14 @@ void ParameterGather::gather_into(Slot& slot, int unit) {
   Stream& stream = rank_->gather();
   stream.wait(*slot.free);
   stream.wait(*updated_[unit]);
-  if (state.trains()) {
+  if (sharded(unit) && state.trains()) {
     const Tensor full = slot.buffer.tensor().part(0, state.layout().numel());
     const int own = state.own_slice();
     kernels::cast(stream, state.fp32_slice(own), state.layout().slice(full, own));
     communicators_[unit]->all_gather(stream, state.name(), full);
   }
-  if (state.plan().has_frozen()) gather_frozen_into(slot, unit);
+  if (sharded(unit) && state.plan().has_frozen()) gather_frozen_into(slot, unit);
+  if (state.plan().has_quantised()) decode_into(slot, unit);
   stream.record(*slot.ready);
   slot.life = slot.life_now();
 }
@@ -111,6 +127,32 @@ void ParameterGather::gather_frozen_into(const Slot& slot, int unit) {
   const Tensor full = slot.frozen.tensor().part(0, layout.numel());
   kernels::cast(rank_->gather(), state.frozen(), layout.slice(full, state.own_slice()));
   communicators_[unit]->all_gather(rank_->gather(), state.name() + ".frozen", full);
+}
+
+void ParameterGather::decode_into(const Slot& slot, int unit) {
+  const UnitState& state = (*units_)[unit];
+  const UnitPlan& plan = state.plan();
+  const std::int64_t slice_bytes = plan.quantised_slice_bytes();
+  const FlatLayout& layout = plan.quantised_layout;
+  Stream& stream = rank_->gather();
+  Tensor bytes = state.quantised();
+  if (sharded(unit)) {
+    bytes = quantised_.tensor().part(0, layout.num_slices() * slice_bytes);
+    const Tensor own = bytes.part(state.own_slice() * slice_bytes, slice_bytes);
+    stream.copy(state.quantised().data, own.data, own.bytes());
+    communicators_[unit]->all_gather(stream, state.name() + ".quantised", bytes);
+  }
+  for (int slice = 0; slice < layout.num_slices(); ++slice) {
+    const Tensor out = layout.slice(slot.quantised.tensor().part(0, layout.numel()), slice);
+    for (const Piece& piece : layout.pieces(slice)) {
+      const auto [codes, scale_codes] =
+          quantised_piece(bytes.part(slice * slice_bytes, slice_bytes), piece);
+      kernels::nf4_decode(stream,
+                          {codes, scale_codes, state.ranges(piece.parameter),
+                           piece.first_element / kernels::kNf4Block},
+                          out.part(piece.position, piece.count));
+    }
+  }
 }
 
 void ParameterGather::publish(int unit) {

@@ -18,7 +18,8 @@
 /// construction.
 ///
 /// Frozen parameters (sharding/zero/unit.h) come and go with the trained ones, in a buffer and a
-/// collective of their own; nobody publishes them.
+/// collective of their own; nobody publishes them. Quantised ones are gathered as bytes where they are
+/// sharded, and decoded into a slot at every stage.
 ///
 /// Slots: prefetch_depth + 1 for blocks (all blocks with `reshard_after_forward` off: the forward's
 /// gather then serves the backward too), one for the edges.
@@ -59,10 +60,12 @@ class ParameterGather {
 
  private:
   struct Slot {
-    Buffer buffer, frozen;
+    Buffer buffer, frozen, quantised;
     std::int64_t life = -1;  // of the buffers, when they were filled
 
-    std::int64_t life_now() const { return buffer ? buffer.life() : frozen.life(); }
+    std::int64_t life_now() const {
+      return buffer ? buffer.life() : frozen ? frozen.life() : quantised.life();
+    }
     std::unique_ptr<Event> ready, free;
   };
 
@@ -71,11 +74,13 @@ class ParameterGather {
   void prefetch();
   void gather_into(Slot& slot, int unit);
   void gather_frozen_into(const Slot& slot, int unit);
+  void decode_into(const Slot& slot, int unit);
 
   const Rank* rank_;
   const std::vector<UnitState>* units_;
   SlotSchedule schedule_;
   std::vector<Slot> slots_;
+  Buffer quantised_;                               // bytes of all slices of a unit
   std::vector<Communicator*> communicators_;       // by unit
   std::vector<std::unique_ptr<Event>> updated_;    // by unit: the slice holds its new values
   std::vector<std::unique_ptr<Event>> published_;  // by unit: so does the resident full buffer

@@ -9,17 +9,19 @@ std::vector<GatherSlot> gather_slots(const std::vector<UnitPlan>& units,
                                      const GatherOptions& options) {
   struct ClassSize {
     int num_units = 0;
-    std::int64_t largest = 0, largest_frozen = 0;
+    std::int64_t largest = 0, largest_frozen = 0, largest_quantised = 0;
     DType dtype = DType::kF32;
   };
   std::map<UnitClass, ClassSize> classes;
   for (const UnitPlan& unit : units) {
-    if (!unit.placement.parameters_sharded()) continue;
+    if (!unit.needs_slot()) continue;
     ClassSize& size = classes[unit.spec.unit_class];
     CHECK(size.num_units == 0 || size.dtype == unit.precision.parameters,
           "{} shares slots with units of another type", unit.spec.name);
     size.dtype = unit.precision.parameters;
     ++size.num_units;
+    size.largest_quantised = std::max(size.largest_quantised, unit.quantised_layout.numel());
+    if (!unit.placement.parameters_sharded()) continue;
     size.largest = std::max(size.largest, unit.layout.numel());
     size.largest_frozen = std::max(size.largest_frozen, unit.frozen_layout.numel());
   }
@@ -42,11 +44,23 @@ std::vector<GatherSlot> gather_slots(const std::vector<UnitPlan>& units,
     };
     for (int i = 0; i < num_slots; ++i) {
       const std::string name = fmt::format("gather.{}.{}", block ? "block" : "edge", i);
-      slots.push_back(
-          {unit_class, buffer(name, size.largest), buffer(name + ".frozen", size.largest_frozen)});
+      slots.push_back({unit_class, buffer(name, size.largest),
+                       buffer(name + ".frozen", size.largest_frozen),
+                       buffer(name + ".quantised", size.largest_quantised)});
     }
   }
   return slots;
+}
+
+std::optional<BufferSpec> quantised_gather_buffer(const std::vector<UnitPlan>& units) {
+  std::int64_t bytes = 0;
+  for (const UnitPlan& unit : units) {
+    if (!unit.placement.parameters_sharded()) continue;
+    bytes = std::max(bytes, unit.quantised_layout.num_slices() * unit.quantised_slice_bytes());
+  }
+  if (bytes == 0) return std::nullopt;
+  return BufferSpec{"gather.nf4", Category::kGatheredParameters, DType::kU8, bytes,
+                    kForwardToBackward | kEvaluation};
 }
 
 SlotSchedule::SlotSchedule(const std::vector<UnitPlan>& units, const GatherOptions& options)
@@ -54,7 +68,7 @@ SlotSchedule::SlotSchedule(const std::vector<UnitPlan>& units, const GatherOptio
   for (const UnitPlan& unit : units) {
     names_.push_back(unit.spec.name);
     classes_.push_back(unit.spec.unit_class);
-    gathered_.push_back(unit.placement.parameters_sharded());
+    gathered_.push_back(unit.needs_slot());
   }
   for (const GatherSlot& slot : gather_slots(units, options)) {
     slots_.push_back({slot.unit_class, -1, 0});

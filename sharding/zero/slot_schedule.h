@@ -22,14 +22,18 @@ struct GatherOptions {
   bool reshard_after_forward = true;
 };
 
-/// The pool of slots for the units whose parameters are sharded, by unit class.
+/// The pool of slots for the units that need one, by unit class. At stages 0-2 it has quantised parameters
+/// only; the others are resident.
 struct GatherSlot {
   UnitClass unit_class;
-  /// Of trained and of frozen parameters; one may be missing.
-  std::optional<BufferSpec> buffer, frozen;
+  /// Of trained, frozen and quantised parameters; some may be missing.
+  std::optional<BufferSpec> buffer, frozen, quantised;
 };
 std::vector<GatherSlot> gather_slots(const std::vector<UnitPlan>& units,
                                      const GatherOptions& options);
+/// Where the bytes of quantised parameters are gathered before they are decoded into a slot: one for all
+/// slots, since the gather stream fills them one by one. None at stages 0-2.
+std::optional<BufferSpec> quantised_gather_buffer(const std::vector<UnitPlan>& units);
 
 class SlotSchedule {
  public:
@@ -71,7 +75,7 @@ class SlotSchedule {
 
   std::vector<std::string> names_;
   std::vector<UnitClass> classes_;
-  std::vector<bool> gathered_;  // the others are resident
+  std::vector<bool> gathered_;  // or decoded; the others are resident
   std::vector<Slot> slots_;
   int prefetch_depth_;
   std::vector<int> uses_;

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "kernels/nf4.h"
 #include "kernels/pointwise.h"
 
 namespace sherd::sharding {
@@ -17,13 +18,16 @@ FlatLayout layout_of(const std::vector<ParameterSpec>& parameters, const Placeme
 }  // namespace
 
 UnitPlan::UnitPlan(UnitSpec spec_, const Placement& placement_, const Precision& precision_,
-                   const Mesh& mesh, std::vector<ParameterSpec> frozen_)
+                   const Mesh& mesh, std::vector<ParameterSpec> frozen_,
+                   std::vector<ParameterSpec> quantised_)
     : spec(std::move(spec_)),
       placement(placement_),
       precision(precision_),
       layout(spec, mesh.degree(placement.slices), mesh.degree(replica_axes(placement))),
       frozen(std::move(frozen_)),
       frozen_layout(layout_of(frozen, placement, mesh)),
+      quantised(std::move(quantised_)),
+      quantised_layout(layout_of(quantised, placement, mesh)),
       num_replicas(mesh.degree(replica_axes(placement))) {
   for (const AxisSet* kind : {&placement.parameters, &placement.gradients, &placement.optimizer}) {
     CHECK(kind->empty() || *kind == placement.slices, "{} is sharded over some of its slices' axes",
@@ -31,7 +35,8 @@ UnitPlan::UnitPlan(UnitSpec spec_, const Placement& placement_, const Precision&
   }
 }
 
-std::vector<Tensor> UnitPlan::views(const Tensor& trained_full, const Tensor& frozen_full) const {
+std::vector<Tensor> UnitPlan::views(const Tensor& trained_full, const Tensor& frozen_full,
+                                    const Tensor& quantised_full) const {
   std::vector<std::pair<std::uint32_t, Tensor>> views;
   const auto add = [&views](const std::vector<ParameterSpec>& parameters, const FlatLayout& flat,
                             const Tensor& full) {
@@ -43,6 +48,7 @@ std::vector<Tensor> UnitPlan::views(const Tensor& trained_full, const Tensor& fr
   };
   add(spec.parameters, layout, trained_full);
   add(frozen, frozen_layout, frozen_full);
+  add(quantised, quantised_layout, quantised_full);
   std::ranges::sort(views, {}, &std::pair<std::uint32_t, Tensor>::first);
   std::vector<Tensor> in_order;
   for (const auto& [index, view] : views) in_order.push_back(view);
@@ -69,6 +75,19 @@ std::vector<SliceRange> counted_ranges(const UnitPlan& unit) {
   return ranges;
 }
 
+std::int64_t UnitPlan::quantised_slice_bytes() const {
+  const std::int64_t elements = quantised_layout.slice_numel();
+  return elements / 2 + elements / kernels::kNf4Block;
+}
+
+std::int64_t UnitPlan::first_range(int parameter) const {
+  std::int64_t first = 0;
+  for (int i = 0; i < parameter; ++i) {
+    first += kernels::nf4_ranges(quantised[static_cast<std::size_t>(i)].numel());
+  }
+  return first;
+}
+
 UnitBuffers unit_buffers(const UnitPlan& unit) {
   const std::string& name = unit.spec.name;
   const bool low_precision = unit.precision.parameters != DType::kF32;
@@ -77,6 +96,13 @@ UnitBuffers unit_buffers(const UnitPlan& unit) {
     buffers.frozen = {name + ".frozen", Category::kParameters, unit.precision.parameters,
                       unit.placement.parameters_sharded() ? unit.frozen_layout.slice_numel()
                                                           : unit.frozen_layout.numel()};
+  }
+  if (unit.has_quantised()) {
+    const int slices = unit.placement.parameters_sharded() ? 1 : unit.quantised_layout.num_slices();
+    buffers.quantised = {name + ".nf4", Category::kParameters, DType::kU8,
+                         slices * unit.quantised_slice_bytes()};
+    buffers.ranges = {name + ".nf4_ranges", Category::kParameters, DType::kF32,
+                      unit.first_range(static_cast<int>(unit.quantised.size()))};
   }
   if (!unit.trains()) return buffers;
   if (!unit.placement.parameters_sharded()) {
@@ -123,6 +149,9 @@ UnitState::UnitState(UnitPlan plan, const Rank& rank)
   if (buffers.fp32_parameters) fp32_parameters_ = rank.memory->acquire(*buffers.fp32_parameters);
   if (buffers.gradients) gradients_ = rank.memory->acquire(*buffers.gradients);
   if (buffers.frozen) frozen_ = rank.memory->acquire(*buffers.frozen);
+  if (!buffers.quantised) return;
+  quantised_ = rank.memory->acquire(*buffers.quantised);
+  ranges_ = rank.memory->acquire(*buffers.ranges);
 }
 
 Tensor UnitState::fp32_slice(int slice_index) const {
@@ -153,6 +182,30 @@ Tensor UnitState::frozen_slice(int slice_index) const {
   CHECK(slice_index == own_slice_, "the holder of slice {} asked for frozen slice {} of {}",
         own_slice_, slice_index, name());
   return frozen_.tensor();
+}
+
+Tensor UnitState::quantised_slice(int slice_index) const {
+  const std::int64_t bytes = plan_.quantised_slice_bytes();
+  if (!placement().parameters_sharded()) {
+    return quantised_.tensor().part(slice_index * bytes, bytes);
+  }
+  CHECK(slice_index == own_slice_, "the holder of slice {} asked for quantised slice {} of {}",
+        own_slice_, slice_index, name());
+  return quantised_.tensor();
+}
+
+Tensor UnitState::ranges(int parameter) const {
+  const std::int64_t first = plan_.first_range(parameter);
+  return ranges_.tensor().part(first, plan_.first_range(parameter + 1) - first);
+}
+
+QuantisedPiece quantised_piece(const Tensor& slice_bytes, const Piece& piece) {
+  constexpr std::int64_t kBytesPerBlock = kernels::kNf4Block / 2 + 1;
+  const std::int64_t blocks = slice_bytes.numel / kBytesPerBlock;
+  const std::int64_t first = piece.position / kernels::kNf4Block;
+  return {
+      slice_bytes.part(piece.position / 2, (piece.count + 1) / 2),
+      slice_bytes.part(blocks * kernels::kNf4Block / 2 + first, kernels::nf4_blocks(piece.count))};
 }
 
 void UnitState::refresh_resident(Stream& stream, int slice_index) const {

@@ -18,6 +18,10 @@
 ///                     stages 0-2   stage 3
 ///   f32               4            4/N
 ///   16-bit            2            2/N
+///
+/// Some of the frozen ones may be quantised (kernels/nf4.h), again in a flat buffer of their own, at 33/64
+/// bytes a parameter: whole at stages 0-2, sliced at stage 3. They are used out of gather slots at every
+/// stage. The ranges of their scales, 4 bytes for 16,384 parameters, are whole at every stage.
 #pragma once
 
 #include <optional>
@@ -39,7 +43,7 @@ struct Precision {
 /// A unit on a mesh, before any rank holds it: all that memory and traffic follow from.
 struct UnitPlan {
   UnitPlan(UnitSpec spec, const Placement& placement, const Precision& precision, const Mesh& mesh,
-           std::vector<ParameterSpec> frozen = {});
+           std::vector<ParameterSpec> frozen = {}, std::vector<ParameterSpec> quantised = {});
 
   /// A tied matrix is used at both ends of a pipeline. Where these are on different ranks, each holds the
   /// unit, both add their gradients at the end of the step, and the first counts and saves it.
@@ -55,13 +59,25 @@ struct UnitPlan {
   FlatLayout layout;  ///< one slice for each rank of a group along placement.slices
   std::vector<ParameterSpec> frozen;
   FlatLayout frozen_layout;
+  std::vector<ParameterSpec> quantised;  ///< frozen too
+  FlatLayout quantised_layout;
   int num_replicas;  ///< ranks along `replica_axes`: a slice's gradient is summed over them
 
   bool trains() const { return !spec.parameters.empty(); }
   bool has_frozen() const { return !frozen.empty(); }
-  /// One view per parameter, trained and frozen ones in the order of the model's table. Those of a
-  /// buffer that isn't given are empty.
-  std::vector<Tensor> views(const Tensor& trained_full, const Tensor& frozen_full) const;
+  bool has_quantised() const { return !quantised.empty(); }
+  /// Whether it is used out of a slot: gathered, or decoded there.
+  bool needs_slot() const { return placement.parameters_sharded() || has_quantised(); }
+  /// One view per parameter, all in the order of the model's table. Those of a buffer that isn't given
+  /// are empty.
+  std::vector<Tensor> views(const Tensor& trained_full, const Tensor& frozen_full,
+                            const Tensor& quantised_full = {}) const;
+
+  /// Bytes of a slice of quantised parameters: its codes, then the codes of its scales.
+  std::int64_t quantised_slice_bytes() const;
+  /// Where the ranges of quantised parameter `parameter` stand among those of the unit; for one behind
+  /// the last, how many there are.
+  std::int64_t first_range(int parameter) const;
 
   /// Elements of the slices that one rank updates: all of them at stage 0, its own otherwise.
   std::int64_t updated_numel() const {
@@ -79,6 +95,7 @@ struct UnitBuffers {
   std::optional<BufferSpec> fp32_parameters;  ///< stage 3, and 16-bit compute
   std::optional<BufferSpec> gradients;
   std::optional<BufferSpec> frozen;
+  std::optional<BufferSpec> quantised, ranges;
 };
 UnitBuffers unit_buffers(const UnitPlan& unit);
 
@@ -123,6 +140,13 @@ class UnitState {
   std::vector<int> frozen_slices() const;
   Tensor frozen_slice(int slice_index) const;
 
+  /// Quantised parameters, u8: all slices one behind the other, or this rank's at stage 3. The same slices
+  /// as of frozen ones.
+  const Tensor& quantised() const { return quantised_.tensor(); }
+  Tensor quantised_slice(int slice_index) const;
+  /// Of one quantised parameter, f32; the mean first.
+  Tensor ranges(int parameter) const;
+
   /// After an update: rounds slice `slice_index` into the resident full buffer, if that is another one.
   void refresh_resident(Stream& stream, int slice_index) const;
 
@@ -139,7 +163,14 @@ class UnitState {
   Buffer fp32_parameters_;
   Buffer gradients_;
   Buffer frozen_;
+  Buffer quantised_, ranges_;
 };
+
+/// Where a piece of a quantised parameter stands in its slice's bytes.
+struct QuantisedPiece {
+  Tensor codes, scale_codes;
+};
+QuantisedPiece quantised_piece(const Tensor& slice_bytes, const Piece& piece);
 
 std::vector<UnitPlan> plans_of(const std::vector<UnitState>& units);
 

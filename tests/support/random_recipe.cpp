@@ -94,6 +94,7 @@ class LegalRecipe {
     maybe("memory.device_memory", random_.one_of({"\"\"", "64GiB", "1TB", "9000000000B"}));
     leave("checkpoint.init_from");
     maybe("adapter.type", "none");  // there is no model that one would be for
+    leave("adapter.base_dtype");
     maybe("checkpoint.resume", random_.one_of({"auto", "never"}));
   }
 
@@ -222,6 +223,7 @@ class LegalRecipe {
   void numbers() {
     max_steps_ = 3;
     set("training.max_steps", max_steps_);
+    leave("training.num_epochs");  // it would be another number of steps
     maybe("model.dropout", random_.one_of({"0", "0.1", "0.5", "0.9"}));
     maybe("model.rope_theta", random_.one_of({"2", "100", "1e6"}));
     maybe("model.norm_eps", random_.one_of({"1e-12", "1e-5", "0.1"}));
@@ -280,6 +282,7 @@ class LegalRecipe {
     maybe("training.eval_interval", random_.whole(0, 2));
     maybe("training.eval_batches", random_.whole(0, 2));
     leave("checkpoint.keep_best");
+    leave("training.early_stopping_patience");  // it may end before the last step
     if (random_.chance(0.2)) {
       set("training.eval_interval", 1);
       set("checkpoint.keep_best", random_.whole(1, 2));
@@ -327,6 +330,7 @@ Settings broken_rule(const Settings& legal, Random& random) {
       {{"training.early_stopping_patience", "1"}, {"training.eval_interval", "0"}},
       {{"checkpoint.staging_mib", "3"}},
       {{"loss_scaling.min_scale", "1e9"}, {"loss_scaling.mode", "dynamic"}},
+      {{"adapter.type", "none"}, {"adapter.base_dtype", "nf4"}},
       {{"run.output_dir", "\"\""}},
       {{"memory.device_memory", "12 apples"}},
   };

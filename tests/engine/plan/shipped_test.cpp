@@ -48,7 +48,7 @@ TEST(ShippedRecipes, AllPlanAtEveryStage) {
   for (const char* name :
        {"quickstart", "gpt2_124m", "llama_1b", "shakespeare_char_cpu", "gpt2_124m_h200",
         "llama_1b_h200", "llama_7b_8xh200", "shakespeare_char_h200", "smollm2_135m", "qwen3_0_6b",
-        "llama32_1b", "gemma3_1b", "sft_lora", "sft_full", "continue_pretraining"}) {
+        "llama32_1b", "gemma3_1b", "sft_lora", "sft_qlora", "sft_full", "continue_pretraining"}) {
     EXPECT_TRUE(names.contains(name)) << name;
   }
 }

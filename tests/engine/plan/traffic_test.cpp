@@ -267,6 +267,9 @@ TEST(Traffic, OfFrozenParametersIsWhatTheirGathersSend) {
       expect_as_planned(tiny_training(shape),
                         {.world_size = 3, .num_micro_steps = 2, .stage = stage});
       shape.adapter.trained_modules = {"final_norm"};  // an edge unit with both
+      engine::TrainingOptions quantised = tiny_training(shape);
+      quantised.nf4_base = true;
+      expect_as_planned(quantised, {.world_size = 3, .num_micro_steps = 2, .stage = stage});
     }
   }
 }

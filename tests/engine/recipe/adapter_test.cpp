@@ -121,9 +121,17 @@ TEST(AdapterKeys, RefuseInOneLine) {
 
 TEST(AdapterKeys, WhatThereIsntIsSaidInASentence) {
   EXPECT_NE(error_of_set("adapter.type=dora")
-                .find("types are none and lora; DoRA and QLoRA aren't supported"),
+                .find("types are none and lora; QLoRA is lora with adapter.base_dtype: nf4"),
             std::string::npos)
       << error_of_set("adapter.type=dora");
+  EXPECT_EQ(error_of_set("adapter.base_dtype=nf4"),
+            "--set adapter.base_dtype=nf4: adapter.base_dtype is nf4, but adapter.type is none, so "
+            "all weights are trained. Set adapter.type: lora, or leave it out.");
+  EXPECT_NE(error_of_set("adapter.load_in_4bit=true")
+                .find("did you mean \"adapter.base_dtype\"? QLoRA is adapter.type lora with "
+                      "base_dtype nf4."),
+            std::string::npos)
+      << error_of_set("adapter.load_in_4bit=true");
   EXPECT_NE(error_of_set("training.neftune_noise_alpha=5").find("NEFTune's noise isn't supported."),
             std::string::npos);
   EXPECT_NE(error_of_set("training.dpo=true").find("preferences aren't trained on"),

@@ -89,6 +89,32 @@ TEST_F(AdapterRun, GoesOnBitForBitAtAnotherStageAndWorld) {
   EXPECT_EQ(parts, numbers_of(folder_, "whole"));
 }
 
+TEST_F(AdapterRun, BesideAQuantisedBaseGoesOnBitForBitAndIsUsed) {
+  const std::string model = base();
+  std::vector<std::string> sets = from(model);
+  train("plain", adapter(), 8, 1, 0, sets);
+  sets.push_back("adapter.base_dtype=nf4");
+  train("whole", adapter(), 8, 1, 0, sets);
+  train("parts", adapter(), 4, 4, 2, sets);
+  train("parts", adapter(), 8, 2, 3, sets);
+  EXPECT_EQ(final_state(folder_, "parts"), final_state(folder_, "whole"));
+  EXPECT_NE(final_state(folder_, "plain"), final_state(folder_, "whole"));
+  const auto base_of = [&](const std::string& run) {
+    return checkpoint::Checkpoint(checkpoint::posix_disk(), checkpoint(run))
+        .manifest()
+        .global->at("base");
+  };
+  EXPECT_EQ(base_of("whole"), base_of("plain")) << "the digest is of the values before rounding";
+  const auto loss = [&](int ranks) {
+    return engine::evaluate_checkpoint({checkpoint("whole"), {}, ranks, {}}).loss;
+  };
+  EXPECT_EQ(loss(1), loss(2));
+  EXPECT_NE(test::error_text<UsageError>([&] {
+              train("whole", adapter(), 9, 1, 0, from(model));
+            }).find("adapter.base_dtype is nf4 in the checkpoint and param_dtype in the recipe"),
+            std::string::npos);
+}
+
 TEST_F(AdapterRun, SavesWhatIsTrainedAndTheBasesDigest) {
   const std::string model = base();
   train("run", adapter(), 4, 2, 2, from(model));
