@@ -12,14 +12,15 @@ namespace sherd::testing {
 namespace {
 
 struct Case {
-  int context = 2, tensor = 1, shards = 1, pipeline = 1;
+  int context = 2, tensor = 1, shards = 1, replicas = 1, pipeline = 1;
   int stage = 0, micro_steps = 1;
 };
 
 std::string name_of(const Case& each) {
-  return fmt::format("context {} tensor {} shard {} pipeline {} stage {} micro-steps {}",
-                     each.context, each.tensor, each.shards, each.pipeline, each.stage,
-                     each.micro_steps);
+  return fmt::format(
+      "context {} tensor {} shard {} replicate {} pipeline {} stage {} micro-steps {}",
+      each.context, each.tensor, each.shards, each.replicas, each.pipeline, each.stage,
+      each.micro_steps);
 }
 
 // 8 query heads on 4 or 8 key/value heads, rows of 12 positions.
@@ -36,17 +37,21 @@ engine::TrainingOptions options_of(bool tied, std::int64_t rows) {
   return options;
 }
 
-Outcome run(const engine::TrainingOptions& options, const Case& each, int num_steps = 3) {
-  return train(options,
-               {.world_size = each.context * each.tensor * each.shards * each.pipeline,
-                .axes = {{"pipeline", each.pipeline},
-                         {"shard", each.shards},
-                         {"context", each.context},
-                         {"tensor", each.tensor}},
-                .num_micro_steps = each.micro_steps,
-                .stage = each.stage,
-                .delay_seed = 23},
-               num_steps);
+Outcome run(const engine::TrainingOptions& options, const Case& each, int num_steps = 3,
+            int batch_groups = 0) {
+  return train(
+      options,
+      {.world_size = each.context * each.tensor * each.shards * each.replicas * each.pipeline,
+       .axes = {{"pipeline", each.pipeline},
+                {"replicate", each.replicas},
+                {"shard", each.shards},
+                {"context", each.context},
+                {"tensor", each.tensor}},
+       .num_micro_steps = each.micro_steps,
+       .stage = each.stage,
+       .batch_groups = batch_groups,
+       .delay_seed = 23},
+      num_steps);
 }
 
 double distance(const std::vector<float>& a, const std::vector<float>& b) {
@@ -57,7 +62,8 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
   return std::sqrt(squares);
 }
 
-// A learned position's gradient comes from one rank, a token's from all that have it; whole rows, with dropout
+// PARALLELISM.md B.4 #5, #21, #36: losses or gradients scaled by the number of context ranks; #26: fewer right digits
+// the more there are. A learned position's gradient comes from one rank, a token's from all that have it; whole rows, with dropout
 // addressed by the place in the whole sequence, and several rows.
 TEST(Context, LossesHaveTheBitsOfOneRankAndWeightsStayNear) {
   for (const bool tied : {false, true}) {
@@ -91,12 +97,14 @@ TEST(Context, StagesShardsTensorRanksAndPipelinesKeepTheBits) {
        {Case{.stage = 1}, Case{.shards = 2, .stage = 2},
         Case{.shards = 2, .stage = 3, .micro_steps = 2},
         Case{.context = 4, .shards = 2, .stage = 0}, Case{.tensor = 2, .stage = 3},
+        Case{.shards = 2, .replicas = 2, .stage = 3},
         Case{.pipeline = 2, .stage = 2, .micro_steps = 3},
         Case{.tensor = 2, .shards = 2, .pipeline = 2, .stage = 1, .micro_steps = 2}}) {
     const Case alone{.context = each.context,
                      .tensor = each.tensor,
-                     .micro_steps = each.micro_steps * each.shards};
-    EXPECT_EQ(difference(run(options, each), run(options, alone)), "") << name_of(each);
+                     .micro_steps = each.micro_steps * each.shards * each.replicas};
+    EXPECT_EQ(difference(run(options, each), run(options, alone, 3, each.replicas)), "")
+        << name_of(each);
   }
 }
 

@@ -102,7 +102,7 @@ TEST(Tensor, RunsStartWithTheWeightsOfOneRank) {
   }
 }
 
-// SGD: a weight moves in proportion to its gradient, so no rounding is blown up.
+// B.4 #23, #28: the norm, and not the loss alone, with what ranks have copies of. SGD: a weight moves in proportion to its gradient, so no rounding is blown up.
 TEST(Tensor, RunsStayNearOneRank) {
   for (const bool tied : {false, true}) {
     const engine::TrainingOptions options = options_of(tied, optim::OptimizerType::kSgd);

@@ -165,6 +165,7 @@ TEST(Traffic, OfTensorRanksHasTheirExchangesInsideLayers) {
   }
 }
 
+// PARALLELISM.md B.4 #24: an axis that is silently off sends nothing.
 TEST(Traffic, OfContextRanksHasWhatAttentionDealsOut) {
   for (int stage = 0; stage <= 3; ++stage) {
     for (const int pipeline : {1, 2}) {

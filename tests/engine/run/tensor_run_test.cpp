@@ -71,6 +71,7 @@ TEST_F(TensorRun, StaysNearOneRankEvaluationsIncluded) {
   }
 }
 
+// B.4 #8, #15, #30, #31: saved on one mesh, with an odd share of the vocabulary and dropout, loaded on another.
 // Its state is in one piece for any number of tensor ranks, none included.
 TEST_F(TensorRun, GoesOnOnAnotherMesh) {
   train_in(folder_, "whole", on(kOne));
@@ -96,6 +97,7 @@ TEST_F(TensorRun, GoesOnBitForBitOnAnotherMeshWithAsManyTensorRanks) {
 
 const MeshOf kContext{"context 2", 1, 2, "context_parallel_degree: 2"};
 
+// B.4 #8 along the sequence.
 class ContextRun : public TensorRun {
  protected:
   // Rows of 8 positions, so that two ranks have 4 each.
