@@ -71,7 +71,7 @@ TEST_F(TensorRun, StaysNearOneRankEvaluationsIncluded) {
   }
 }
 
-// B.4 #8, #15, #30, #31: saved on one mesh, with an odd share of the vocabulary and dropout, loaded on another.
+// B.4 #8, #30, #31: saved on one mesh, dropout on, loaded on another.
 // Its state is in one piece for any number of tensor ranks, none included.
 TEST_F(TensorRun, GoesOnOnAnotherMesh) {
   train_in(folder_, "whole", on(kOne));
