@@ -60,7 +60,7 @@ std::int64_t embedding_backward_workspace_bytes(std::int64_t tokens, std::int64_
 /// z = scale * logits, and with a soft cap softcap * tanh(z / softcap) (Gemma 2, arXiv:2408.00118).
 /// loss[t] = log sum_v exp(z[t,v]) - z[t, target[t]]; and, if `gradient`, logits are overwritten with
 /// their gradient: grad_scale * (softmax(z) - onehot(target)) times dz/dlogits. A target of kNoTarget
-/// has neither: the loss and the gradients of its row are zeros. (A GPU takes real targets only.)
+/// has neither: the loss and the gradients of its row are zeros.
 ///
 /// Shapes   logits [T, V]; targets [T] i32; losses [T] f32. Types: logits f32, bf16 or f16; all
 ///          sums in f32 with the row's maximum subtracted.

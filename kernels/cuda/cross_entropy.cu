@@ -3,6 +3,7 @@
 #include "kernels/cuda/forms.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/device_common/math.h"
+#include "kernels/token.h"
 
 namespace sherd::kernels::cuda {
 namespace {
@@ -26,10 +27,18 @@ __global__ void __launch_bounds__(kRowThreads)
   const std::int64_t row = blockIdx.x;
   T* x = logits + row * vocab_size;
   const std::int32_t target = targets[row];
-  if (target < 0 || target >= vocab_size) __trap();
-  const float target_logit = device_common::widen(x[target]);  // read by all before anyone writes
   const std::int64_t step = static_cast<std::int64_t>(blockDim.x) * N;
   const std::int64_t begin = static_cast<std::int64_t>(threadIdx.x) * N;
+  if (target == kNoTarget) {  // all threads of the block
+    if (threadIdx.x == 0) losses[row] = 0.0f;
+    const float zeros[N] = {};
+    for (std::int64_t v = begin; gradient && v < vocab_size; v += step) {
+      store_narrow<N>(x + v, zeros);
+    }
+    return;
+  }
+  if (target < 0 || target >= vocab_size) __trap();
+  const float target_logit = device_common::widen(x[target]);  // read by all before anyone writes
 
   // A thread's sum is kept relative to the largest it has seen (Milakov & Gimelshein 2018).
   float most = -device_common::kInfinity, sum = 0.0f;
