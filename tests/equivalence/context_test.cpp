@@ -3,8 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-
+#include "tests/equivalence/distance.h"
 #include "tests/support/model_forms.h"
 #include "tests/support/training_harness.h"
 
@@ -54,17 +53,9 @@ Outcome run(const engine::TrainingOptions& options, const Case& each, int num_st
       num_steps);
 }
 
-double distance(const std::vector<float>& a, const std::vector<float>& b) {
-  double squares = 0.0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    squares += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
-  }
-  return std::sqrt(squares);
-}
-
-// PARALLELISM.md B.4 #5, #21, #36: losses or gradients scaled by the number of context ranks; #26: fewer right digits
-// the more there are. A learned position's gradient comes from one rank, a token's from all that have it; whole rows, with dropout
-// addressed by the place in the whole sequence, and several rows.
+// PARALLELISM.md B.4 #5, #21, #36: losses or gradients scaled by the number of context ranks; #26: fewer
+// right digits the more there are. A learned position's gradient comes from one rank, a token's from all
+// that have it; dropout is addressed by the place in the whole sequence.
 TEST(Context, LossesHaveTheBitsOfOneRankAndWeightsStayNear) {
   for (const bool tied : {false, true}) {
     for (const std::int64_t rows : {1, 2}) {
@@ -81,7 +72,7 @@ TEST(Context, LossesHaveTheBitsOfOneRankAndWeightsStayNear) {
               << label;
         }
         for (const auto& [name, values] : one.parameters) {
-          const double size = distance(values, std::vector<float>(values.size()));
+          const double size = length(values);
           EXPECT_LE(distance(cut.parameters.at(name), values), 1e-5 * size)
               << name << ", " << label;
         }

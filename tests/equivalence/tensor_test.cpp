@@ -3,9 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-
 #include "optim/slices.h"
+#include "tests/equivalence/distance.h"
 #include "tests/support/model_forms.h"
 #include "tests/support/training_harness.h"
 
@@ -65,14 +64,6 @@ Outcome start_of(engine::TrainingOptions options, const Case& each) {
   return run(options, each, 1);
 }
 
-double distance(const std::vector<float>& a, const std::vector<float>& b) {
-  double squares = 0.0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    squares += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
-  }
-  return std::sqrt(squares);
-}
-
 // Each tensor is where one rank's is, but for a part `tolerance` of the way that it has gone from the start, and
 // the rounding of its own values.
 void expect_near(const engine::TrainingOptions& options, const Outcome& cut, const Outcome& one,
@@ -85,7 +76,7 @@ void expect_near(const engine::TrainingOptions& options, const Outcome& cut, con
   }
   for (const auto& [name, values] : one.parameters) {
     const double way = distance(values, start.parameters.at(name));
-    const double rounding = 1e-7 * distance(values, std::vector<float>(values.size()));
+    const double rounding = 1e-7 * length(values);
     EXPECT_LE(distance(cut.parameters.at(name), values), tolerance * way + rounding)
         << name << ", " << label;
   }
