@@ -1,0 +1,169 @@
+#include "optim/muon_plan.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/orthogonalise.h"
+
+namespace sherd::optim {
+namespace {
+
+// AdamW's second moment is kept for AdamW's parameters only, piece after piece of the updated
+// slices. Pieces begin at multiples of 64 elements, so all of a parameter's pieces together take
+// what the parameter takes.
+std::int64_t second_moment_numel(const sharding::UnitPlan& unit, int slice) {
+  std::int64_t numel = 0;
+  if (!unit.placement.optimizer_sharded()) {
+    for (const ParameterSpec& parameter : unit.spec.parameters) {
+      if (!is_muons(unit.spec, parameter)) numel += padded(parameter.numel());
+    }
+    return numel;
+  }
+  for (const sharding::Piece& piece : unit.layout.pieces(slice)) {
+    if (!is_muons(unit.spec, unit.spec.parameters[piece.parameter])) numel += padded(piece.count);
+  }
+  return numel;
+}
+
+}  // namespace
+
+bool is_muons(const UnitSpec& unit, const ParameterSpec& parameter) {
+  return unit.unit_class == UnitClass::kBlock && parameter.shape.size() == 2;
+}
+
+std::vector<OwnedMatrix> matrices_of(const sharding::UnitPlan& unit) {
+  std::vector<OwnedMatrix> matrices;
+  for (std::size_t i = 0; i < unit.spec.parameters.size(); ++i) {
+    const ParameterSpec& parameter = unit.spec.parameters[i];
+    if (!is_muons(unit.spec, parameter)) continue;
+    std::int64_t offset = unit.layout.offset(static_cast<int>(i));
+    for (const MatrixPart& part : matrix_parts(parameter)) {
+      matrices.push_back({offset, part});
+      offset += part.numel();
+    }
+  }
+  return matrices;
+}
+
+void choose_owners(std::vector<OwnedMatrix>& matrices, int num_slices, int tensor_degree) {
+  const int group_size = num_slices * tensor_degree;
+  std::vector<std::size_t> order(matrices.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return matrices[a].cost() > matrices[b].cost();
+  });
+  // No more ranks than matrices get one: while a rank has none, no other gets its second.
+  const std::size_t num_owners = std::min(matrices.size(), static_cast<std::size_t>(group_size));
+  std::vector<double> load(num_owners, 0.0);
+  for (const std::size_t index : order) {
+    const auto least = std::min_element(load.begin(), load.end());
+    *least += matrices[index].cost();
+    const auto owner = static_cast<int>(least - load.begin());
+    matrices[index].owner = owner / tensor_degree;
+    matrices[index].tensor_owner = owner % tensor_degree;
+  }
+}
+
+std::int64_t padded(std::int64_t numel) {
+  return (numel + sharding::kAlignment - 1) / sharding::kAlignment * sharding::kAlignment;
+}
+
+// The same for all slices at once.
+std::vector<std::int64_t> second_moment_numels(const sharding::UnitPlan& unit) {
+  const auto num_slices = static_cast<std::size_t>(unit.layout.num_slices());
+  if (!unit.placement.optimizer_sharded()) {
+    return std::vector<std::int64_t>(num_slices, second_moment_numel(unit, 0));
+  }
+  const std::int64_t slice = unit.layout.slice_numel();
+  std::vector<std::int64_t> numels(num_slices, 0);
+  for (std::size_t i = 0; i < unit.spec.parameters.size(); ++i) {
+    const ParameterSpec& parameter = unit.spec.parameters[i];
+    if (is_muons(unit.spec, parameter)) continue;
+    const std::int64_t begin = unit.layout.offset(static_cast<int>(i));
+    const std::int64_t end = begin + parameter.numel();
+    for (std::int64_t rank = begin / slice; rank * slice < end; ++rank) {
+      numels[rank] += padded(std::min(end, (rank + 1) * slice) - std::max(begin, rank * slice));
+    }
+  }
+  return numels;
+}
+
+MuonBuffers buffers_of(const OptimizerOptions& options, const sharding::ShardingPlan& plan,
+                       int rank) {
+  MuonBuffers buffers;
+  std::int64_t largest_unit = 0, workspace = 0;
+  for (const sharding::UnitPlan& unit : plan.units) {
+    buffers.momentum.emplace_back();
+    if (unit.trains())
+      buffers.momentum.back() = moment_buffer(unit, "momentum", options.moment_type);
+    const std::int64_t rest =
+        second_moment_numel(unit, plan.mesh.index_in_group(rank, unit.placement.slices));
+    buffers.exp_avg_sq.emplace_back();
+    if (rest > 0) {
+      buffers.exp_avg_sq.back() = {unit.spec.name + ".exp_avg_sq", Category::kOptimizer,
+                                   options.moment_type.dtype, rest};
+    }
+    for (const OwnedMatrix& matrix : matrices_of(unit)) {
+      largest_unit = std::max(largest_unit, unit.layout.numel());
+      workspace = std::max(workspace, kernels::orthogonalise_workspace_numel(
+                                          matrix.part.whole_rows, matrix.part.whole_columns));
+      buffers.matrices.push_back(matrix.part);
+    }
+  }
+  if (largest_unit > 0) {
+    buffers.update = {"muon.update", Category::kWorkspace, DType::kF32, largest_unit, kUpdate};
+    buffers.workspace = {"muon.workspace", Category::kWorkspace, DType::kF32, workspace, kUpdate};
+  }
+  return buffers;
+}
+
+std::vector<BufferSpec> muon_buffers(const OptimizerOptions& options,
+                                     const sharding::ShardingPlan& plan, int rank) {
+  MuonBuffers buffers = buffers_of(options, plan, rank);
+  std::vector<BufferSpec> all;
+  for (auto* by_unit : {&buffers.momentum, &buffers.exp_avg_sq}) {
+    for (auto& moments : *by_unit) {
+      if (moments) all.push_back(std::move(*moments));
+    }
+  }
+  if (buffers.update) all.push_back(std::move(*buffers.update));
+  if (buffers.workspace) all.push_back(std::move(*buffers.workspace));
+  for (BufferSpec& buffer :
+       MatrixParts::buffers(buffers.matrices, plan.mesh.degree(sharding::kTensorAxis))) {
+    all.push_back(std::move(buffer));
+  }
+  return all;
+}
+
+sharding::Traffic muon_traffic(const OptimizerOptions&, const sharding::ShardingPlan& plan,
+                               int rank) {
+  sharding::Traffic traffic;
+  const int degree = plan.mesh.degree(sharding::kTensorAxis);
+  const int tensor_rank = plan.mesh.coordinate(rank, sharding::kTensorAxis);
+  for (const sharding::UnitPlan& unit : plan.units) {
+    std::vector<OwnedMatrix> matrices = matrices_of(unit);
+    if (matrices.empty()) continue;
+    const int group_size = unit.layout.num_slices();
+    const int own = plan.mesh.index_in_group(rank, unit.placement.slices);
+    choose_owners(matrices, group_size, degree);
+    if (unit.placement.optimizer_sharded()) {
+      traffic.add("muon updates", sharding::Collective::kAllGather, DType::kF32,
+                  unit.layout.numel(), group_size);
+    }
+    for (const OwnedMatrix& matrix : matrices) {
+      if (matrix.owner == own && degree > 1) {
+        MatrixParts::add_traffic(matrix.part, degree, matrix.tensor_owner == tensor_rank, traffic);
+      }
+      if (group_size == 1) continue;
+      if (matrix.owner == own) {
+        traffic.add("muon matrices", sharding::Collective::kBroadcast, DType::kF32, matrix.numel(),
+                    group_size);
+      } else {
+        traffic.add_silent("muon matrices", sharding::Collective::kBroadcast, DType::kF32);
+      }
+    }
+  }
+  return traffic;
+}
+
+}  // namespace sherd::optim
