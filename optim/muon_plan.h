@@ -2,6 +2,7 @@
 /// orthogonalises which, what is acquired and what is sent.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
