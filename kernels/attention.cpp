@@ -1,5 +1,7 @@
 #include "kernels/attention.h"
 
+#include <bit>
+
 #include <algorithm>
 
 #include "core/thread_team.h"
@@ -28,6 +30,10 @@ void check_shape(const AttentionShape& shape) {
              shape.first_query_head + shape.query_heads <= shape.all_query_heads),
         "attention: heads [{}, +{}) of {}", shape.first_query_head, shape.query_heads,
         shape.all_query_heads);
+  CHECK(std::has_single_bit(static_cast<unsigned>(shape.kv_sum_groups)) &&
+            shape.query_heads / shape.kv_heads % shape.kv_sum_groups == 0,
+        "attention: {} groups of {} query heads on {} key/value heads", shape.kv_sum_groups,
+        shape.query_heads, shape.kv_heads);
   CHECK(shape.scale >= 0.0f && shape.window >= 0 && shape.softcap >= 0.0f,
         "attention: scale {}, window {}, soft cap {}", shape.scale, shape.window, shape.softcap);
 }
@@ -42,6 +48,7 @@ void check_documents(const AttentionShape& shape, const Documents& documents) {
 // A recipe that asks a GPU for more is refused before.
 void check_plain(const AttentionShape& shape, const Documents& documents) {
   CHECK(!documents, "attention: documents on a GPU");
+  CHECK(shape.kv_sum_groups == 1, "attention: sums in groups on a GPU");
   CHECK(shape.all_query_heads == 0, "attention: some of a model's heads on a GPU");
   CHECK(shape.is_plain(), "attention: scale {}, window {}, soft cap {} on a GPU", shape.scale,
         shape.window, shape.softcap);

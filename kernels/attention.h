@@ -68,6 +68,9 @@ struct AttentionShape {
   float softcap = 0.0f;          ///< 0: none
   /// Where these are some of a model's heads: the first query head's number among all. 0 of 0: they are all.
   std::int64_t first_query_head = 0, all_query_heads = 0;
+  /// dK and dV of a key/value head are balanced trees over so many groups (2^n) of its query heads, so that ranks
+  /// with a part of them have subtrees (kernels/grouped_linear.h). 1: the query heads in order. A GPU takes 1.
+  int kv_sum_groups = 1;
 
   std::int64_t tokens() const { return sequences * positions; }
   bool windowed() const { return window > 0 && window < positions; }

@@ -1,5 +1,7 @@
 #include "kernels/cut_cross_entropy.h"
 
+#include <bit>
+
 #include "kernels/cpu/cut_cross_entropy.h"
 
 namespace sherd::kernels {
@@ -18,6 +20,9 @@ void run(Stream& stream, const char* label, const CutCrossEntropy& args,
         "cut cross-entropy: {} tokens, rows [{}, +{}) of {}", args.tokens, args.rows.first,
         args.num_rows, args.rows.all);
   CHECK(args.rank >= 0 && args.rank < args.num_ranks, "rank {} of {}", args.rank, args.num_ranks);
+  CHECK(args.groups >= 1 && args.groups <= 8 && std::has_single_bit(unsigned(args.groups)) &&
+            (args.groups == 1 || args.groups * args.rows_of_a_group >= args.num_rows),
+        "{} groups of {} of {} rows", args.groups, args.rows_of_a_group, args.num_rows);
   check("logits", args.logits, args.logits.dtype, args.tokens * args.num_rows);
   check("targets", args.targets, DType::kI32, args.tokens);
   check("maxima", args.maxima, DType::kF32, args.num_ranks * args.tokens);

@@ -34,6 +34,10 @@ struct CutCrossEntropy {
   bool gradient = true;
   float grad_scale = 1.0f;
   LogitsForm form{};
+  /// With more than one, a sum is a balanced tree over groups of this rank's rows, [j N, (j + 1) N) of them each:
+  /// the same on any number of ranks that have whole groups.
+  int groups = 1;
+  std::int64_t rows_of_a_group = 0;
 };
 void logit_maxima(Stream& stream, const CutCrossEntropy& args);
 void exponential_sums(Stream& stream, const CutCrossEntropy& args);

@@ -24,6 +24,9 @@ void add(Stream& stream, ConstTensor x, Tensor accumulator);
 void sum_in_order_on_host(const ConstTensor* inputs, int num_inputs, Tensor out,
                           bool onto_out = false);
 
+/// The same inputs, 2^n of them, added as a balanced tree: ((in_0[i] + in_1[i]) + (in_2[i] + in_3[i])) + ...
+void sum_as_tree_on_host(const ConstTensor* inputs, int num_inputs, Tensor out);
+
 /// out[i] = residual[i] + scale * dropout(branch[i]); out may be residual. A GPU takes no scale yet.
 void residual_add(Stream& stream, ConstTensor residual, ConstTensor branch, const Dropout& dropout,
                   Tensor out, float scale = 1.0f);

@@ -45,6 +45,9 @@ struct QkNormShape {
   float weight_offset = 0.0f;
   /// Where these are some of a model's heads, and rows are projections: how many there are in all. 0: these.
   std::int64_t all_query_heads = 0, all_kv_heads = 0;
+  /// With more than one, what heads add up to (the weight gradients of rows of heads, the sums of parts of
+  /// projections) is a balanced tree over so many groups of these heads, the same on any number of ranks.
+  int groups = 1;
 
   bool is_cut() const { return all_query_heads > 0; }
   std::int64_t heads() const { return query_heads + kv_heads; }

@@ -17,6 +17,7 @@ namespace sherd::main {
 namespace {
 
 constexpr double kShortest = 1e-3, kLongest = 1e6;  // milliseconds
+constexpr int kMostChunks = 256 * 64;
 
 // A number between two others; CLI11's own range lets "nan" through.
 std::function<std::string(const std::string&)> between(double least, double most) {
@@ -31,6 +32,21 @@ std::function<std::string(const std::string&)> between(double least, double most
 
 schedule::Duration duration(double milliseconds) {
   return schedule::Duration(std::llround(milliseconds * 1e6));
+}
+
+// Three numbers of each chunk.
+std::vector<schedule::ChunkTimes> chunk_times(const std::vector<double>& milliseconds) {
+  if (milliseconds.size() % 3 != 0) {
+    throw UsageError("--times has {} numbers; it takes three, or three of each chunk.",
+                     milliseconds.size());
+  }
+  std::vector<schedule::ChunkTimes> times;
+  for (std::size_t i = 0; i < milliseconds.size(); i += 3) {
+    times.push_back({.forward = duration(milliseconds[i]),
+                     .input_gradient = duration(milliseconds[i + 1]),
+                     .weight_gradient = duration(milliseconds[i + 2])});
+  }
+  return times;
 }
 
 void write_trace(const std::string& path, const std::string& json) {
@@ -60,10 +76,10 @@ ScheduleCommand::ScheduleCommand(CLI::App& app)
   command_
       ->add_option("--times", times_,
                    "Milliseconds that a rank's layers take: forward, input gradients, weight "
-                   "gradients (1,1,1)")
-      ->type_name("F,I,W")
+                   "gradients (1,1,1); or these three of each chunk, in the model's order")
+      ->type_name("F,I,W[,F,I,W...]")
       ->delimiter(',')
-      ->expected(3)
+      ->expected(3, 3 * kMostChunks)
       ->check(between(kShortest, kLongest));
   command_->add_option("--message", message_, "Milliseconds that a message takes (0)")
       ->type_name("MS")
@@ -76,15 +92,18 @@ ScheduleCommand::ScheduleCommand(CLI::App& app)
 }
 
 void ScheduleCommand::run() const {
-  const schedule::Question question{.num_ranks = num_ranks_,
-                                    .num_micro_batches = num_micro_batches_,
-                                    .chunks_per_rank = chunks_per_rank_,
-                                    .of_rank_share = {.forward = duration(times_[0]),
-                                                      .input_gradient = duration(times_[1]),
-                                                      .weight_gradient = duration(times_[2])},
-                                    .message = duration(message_),
-                                    .overlap = overlap_};
+  const std::vector<schedule::ChunkTimes> times = chunk_times(times_);
+  schedule::Question question{.num_ranks = num_ranks_,
+                              .num_micro_batches = num_micro_batches_,
+                              .chunks_per_rank = chunks_per_rank_,
+                              .of_rank_share = times[0],
+                              .message = duration(message_),
+                              .overlap = overlap_};
+  if (times.size() > 1) question.of_chunks = times;
   if (schedule_.empty()) {
+    if (times.size() > 1) {
+      throw UsageError("--times of single chunks are of one schedule: name it with --schedule.");
+    }
     if (lists_ || !trace_.empty()) {
       throw UsageError("--lists and --trace are of one schedule: name it with --schedule.");
     }

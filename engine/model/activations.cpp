@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/attention.h"
+#include "kernels/grouped_linear.h"
 #include "kernels/kv_cache.h"
 #include "kernels/linear.h"
 #include "kernels/norm.h"
@@ -32,6 +33,8 @@ std::int64_t workspace_bytes(const ModelShape& shape, const kernels::ComputeDevi
   const auto cover = [&](const kernels::LinearShape& matmul) {
     bytes =
         std::max(bytes, kernels::linear_workspace_bytes(matmul, shape.dtype, DType::kF32, device));
+    if (!shape.part.has_canonical_sums()) return;
+    bytes = std::max(bytes, kernels::grouped_linear_workspace_bytes(matmul, shape.part.sum_groups));
   };
   for (const kernels::LinearShape& matmul : matmuls) cover(matmul);
   if (head) cover({logits_chunk_tokens(shape, device.kind), shape.width, shape.vocab_size});
@@ -191,7 +194,7 @@ void Activations::acquire_head(const ModelShape& shape, DeviceKind device, const
   chunk_tokens = logits_chunk_tokens(shape, device);
   logits_CV =
       acquire({"logits", Category::kLogits, shape.dtype, chunk_tokens * shape.vocab_size, kInHead});
-  if (!shape.part.is_cut()) return;
+  if (!shape.in_parts()) return;
   const auto numbers = [&](std::string name, std::int64_t per_token) {
     return acquire(
         {std::move(name), Category::kActivations, DType::kF32, chunk_tokens * per_token, kInHead});
@@ -210,6 +213,10 @@ void Activations::acquire_scratch(const ModelShape& shape, const Acquire& acquir
   if (shape.branch_gradients_differ()) d_branch_TD = scratch("d_branch", shape.width, kBackward);
   d_wide = scratch("d_wide", std::max(shape.qkv_width(), shape.up_width()), kBackward);
   d_narrow = scratch("d_narrow", std::max(shape.heads_width(), shape.ffn_width), kBackward);
+  if (shape.part.has_canonical_sums()) {
+    sum_TD = acquire({"canonical_sum", Category::kActivations, DType::kF32, tokens * shape.width,
+                      kInBlocks | kInHead});
+  }
   if (shape.shares_kv_heads()) {
     d_kv = acquire({"d_keys_and_values", Category::kActivations, DType::kF32,
                     tokens * shape.kv_gradient_width(), kBackward});

@@ -61,7 +61,7 @@ struct Activations {
   SiteBuffers final_norm_buffers;
   Buffer logits_CV;  ///< one chunk of C tokens; becomes its gradient in place
   Buffer losses_T;   ///< f32, one per token
-  /// Of a cut model, f32: the largest logits of a chunk on every rank, and sums [2, C].
+  /// Of a cut model, or one whose sums are canonical, f32: the largest logits of a chunk on every rank, and sums [2, C].
   Buffer loss_maxima_RC, loss_sums_2C;
   std::int64_t chunk_tokens = 0;  ///< C
 
@@ -73,6 +73,7 @@ struct Activations {
   std::vector<WaitingBuffers> waiting;  ///< slots, on a rank of a pipeline
   std::vector<Buffer> rotary_SK;        ///< the tables that layers name
   std::vector<Buffer> kv_cache;         ///< L, f32, where keys and values are kept
+  Buffer sum_TD;                        ///< f32, where sums are canonical: one of them
   Buffer d_kv;                          ///< [T, 2 G K] f32, where key/value heads have copies
   Buffer row_sums_4T;                   ///< f32, where rows of queries' and keys' norms are cut
   /// Of a part of every sequence: what goes to the other ranks and comes from them, and what attention reads and

@@ -24,8 +24,10 @@ void Transformer::project_backward(const Affine& parameters, const Affine& gradi
     kernels::linear_backward_weight(compute_, {matmul, args.dy, args.x, gradients.weight,
                                                gradients.bias, false, activations_.workspace});
   }
-  if (args.dy_of_copies) leave_own_share(args.dy_of_copies);
-  if (args.dx) {
+  if (args.dy_of_copies && !shape_.part.has_canonical_sums()) leave_own_share(args.dy_of_copies);
+  if (args.dx && !args.fused.empty() && shape_.part.has_canonical_sums()) {
+    sum_input_gradient(parameters.weight, args);
+  } else if (args.dx) {
     kernels::linear_backward_input(compute_, {matmul, args.dy, parameters.weight, args.dx, args.add,
                                               activations_.workspace, args.gelu_input});
   }
@@ -152,7 +154,9 @@ void Transformer::leave_branch(std::int64_t block, SiteId norm, const BlockParam
                                const BlockParameters& gradients, const kernels::Dropout* next) {
   const BlockTensors kept = kept_of(block);
   const Tensor& d_residual_TD = activations_.d_residual_TD.tensor();
-  collectives_.sum("gradient of what a branch read", branch_TD());
+  if (!shape_.part.has_canonical_sums()) {
+    collectives_.sum("gradient of what a branch read", branch_TD());
+  }
   if (!shape_.norm_before()) {
     kernels::add(compute_, branch_TD(), d_residual_TD);
     if (next != nullptr) branch_gradient(*next);
@@ -225,10 +229,10 @@ void Transformer::mlp_backward(std::int64_t block, const BlockParameters& parame
                      &WaitingBuffers::d_down);
     kernels::activation_backward(compute_, {shape_.activation_shape(), up_TU, down.dx, d_up_TU});
   }
-  project_backward(parameters[SiteId::kUp], gradients[SiteId::kUp],
-                   {mlp_input(kept), d_up_TU, shape_.width, shape_.up_width(),
-                    reach.attention ? branch_TD() : Tensor{}},
-                   &WaitingBuffers::d_up);
+  InputGradient up{mlp_input(kept), d_up_TU, shape_.width, shape_.up_width(),
+                   reach.attention ? branch_TD() : Tensor{}};
+  up.fused = up_columns();
+  project_backward(parameters[SiteId::kUp], gradients[SiteId::kUp], up, &WaitingBuffers::d_up);
 }
 
 void Transformer::compute_mlp_input_again(const BlockTensors& kept,
@@ -292,6 +296,7 @@ void Transformer::attention_backward(std::int64_t block, const BlockParameters& 
                     reach.input ? branch_TD() : Tensor{}};
   qkv.add = shape_.block_form == BlockForm::kParallelOneNorm;  // to the MLP's
   if (shape_.shares_kv_heads()) qkv.dy_of_copies = d_qkv_TE;
+  qkv.fused = qkv_columns();
   project_backward(parameters[SiteId::kQkv], gradients[SiteId::kQkv], qkv, &WaitingBuffers::d_qkv);
 }
 

@@ -165,10 +165,14 @@ void Transformer::finish_branch(const Affine& projection, const Tensor& x, std::
                                 const Affine& norm, const SiteTensors& norm_site,
                                 const Tensor& branch_TD) {
   const Tensor& projected_TD = shape_.norm_behind() ? norm_site.output : branch_TD;
-  Affine own = projection;
-  if (!shape_.part.adds_biases_of_sums()) own.bias = {};
-  project(own, x, inputs, shape_.width, projected_TD);
-  collectives_.sum("branch", projected_TD);
+  if (shape_.part.has_canonical_sums()) {
+    project_in_groups(projection, x, inputs, projected_TD);
+  } else {
+    Affine own = projection;
+    if (!shape_.part.adds_biases_of_sums()) own.bias = {};
+    project(own, x, inputs, shape_.width, projected_TD);
+    collectives_.sum("branch", projected_TD);
+  }
   if (shape_.norm_behind()) normalise(norm, projected_TD, norm_site, branch_TD);
 }
 

@@ -1,13 +1,90 @@
 // What a model that is cut over tensor ranks does beside the equations of transformer.cpp and block_*.cpp:
 // where a rank has a part only of a row, or of keys and values that others use too.
 
+#include <algorithm>
+
 #include "engine/model/transformer.h"
 #include "kernels/columns.h"
 #include "kernels/cut_cross_entropy.h"
+#include "kernels/grouped_linear.h"
 #include "kernels/pointwise.h"
 #include "kernels/qk_norm.h"
 
 namespace sherd::model {
+namespace {
+
+// Fused matrices, each of them in so many groups.
+template <class Columns>
+kernels::GroupedDepth in_groups(int groups, const std::vector<Columns>& fused) {
+  kernels::GroupedDepth depth{.groups = groups, .ranges = {}};
+  for (const auto& [first, count] : fused) depth.ranges.push_back({first, count, count / groups});
+  return depth;
+}
+
+}  // namespace
+
+// Of a key/value head of which there are copies, the share of this one: the sum over ranks has each column once.
+std::vector<Transformer::OutputColumns> Transformer::qkv_columns() const {
+  const std::int64_t queries = shape_.heads_width(), keys = shape_.kv_heads * shape_.head_width();
+  const std::int64_t own = keys / shape_.part.kv_copies, before = shape_.part.kv_copy * own;
+  return {{0, queries}, {queries + before, own}, {queries + keys + before, own}};
+}
+
+std::vector<Transformer::OutputColumns> Transformer::up_columns() const {
+  const std::int64_t F = shape_.ffn_width;
+  if (!shape_.gated()) return {{0, F}};
+  return {{0, F}, {F, F}};
+}
+
+// Canonical sums (tensor_cut.h): this rank's groups of a projection whose inputs are cut, then the other
+// ranks', then the bias.
+void Transformer::project_in_groups(const Affine& affine, const Tensor& x, std::int64_t inputs,
+                                    const Tensor& y_TD) {
+  const std::int64_t T = shape_.tokens(), D = shape_.width;
+  kernels::grouped_forward(
+      compute_, {.shape = {T, inputs, D},
+                 .depth = {shape_.part.sum_groups, {{0, inputs, inputs / shape_.part.sum_groups}}},
+                 .x = x,
+                 .w = affine.weight,
+                 .sum = sum_TD(),
+                 .workspace = activations_.workspace});
+  collectives_.sum("branch", sum_TD());
+  kernels::grouped_finish(compute_, {T, D, sum_TD(), affine.bias, y_TD});
+}
+
+// The same of the gradient of what a projection reads whose outputs are cut.
+void Transformer::sum_input_gradient(const Tensor& weight, const InputGradient& args) {
+  const std::int64_t T = shape_.tokens(), D = shape_.width;
+  kernels::grouped_backward_input(compute_, {.shape = {T, D, args.outputs},
+                                             .depth = in_groups(shape_.part.sum_groups, args.fused),
+                                             .dy = args.dy,
+                                             .w = weight,
+                                             .sum = sum_TD(),
+                                             .workspace = activations_.workspace});
+  collectives_.sum("gradient of what a branch read", sum_TD());
+  kernels::grouped_finish(compute_, {T, D, sum_TD(), {}, args.dx, args.add});
+}
+
+// Of tokens [first, first + tokens); the ranks add up all of them at once.
+void Transformer::head_input_gradient(const Tensor& weight, std::int64_t first, std::int64_t tokens,
+                                      const Tensor& d_logits_CV) {
+  const std::int64_t D = shape_.width, V = shape_.vocab_size;
+  kernels::grouped_backward_input(
+      compute_, {.shape = {tokens, D, V},
+                 .depth = {shape_.part.sum_groups, {{0, V, shape_.vocabulary_group()}}},
+                 .dy = d_logits_CV,
+                 .w = weight,
+                 .sum = sum_TD().part(first * D, tokens * D),
+                 .workspace = activations_.workspace});
+}
+
+void Transformer::add_up_head_input_gradient(const Tensor& dx_TD) {
+  if (!shape_.part.has_canonical_sums()) {
+    return collectives_.sum("gradient of the head's input", dx_TD);
+  }
+  collectives_.sum("gradient of the head's input", sum_TD());
+  kernels::grouped_finish(compute_, {shape_.tokens(), shape_.width, sum_TD(), {}, dx_TD});
+}
 
 void Transformer::cut_losses(const Pass& pass, std::int64_t first, std::int64_t tokens,
                              const Tensor& logits_CV, bool gradient) {
@@ -15,7 +92,7 @@ void Transformer::cut_losses(const Pass& pass, std::int64_t first, std::int64_t 
   const kernels::CutCrossEntropy args{
       .tokens = tokens,
       .num_rows = shape_.vocab_size,
-      .rows = shape_.vocabulary_rows(),
+      .rows = {shape_.part.first_token, shape_.whole_vocab_size()},
       .num_ranks = num_ranks,
       .rank = shape_.part.rank,
       .logits = logits_CV,
@@ -25,7 +102,9 @@ void Transformer::cut_losses(const Pass& pass, std::int64_t first, std::int64_t 
       .losses = losses().part(first, tokens),
       .gradient = gradient,
       .grad_scale = pass.gradient_scale,
-      .form = shape_.logits_form()};
+      .form = shape_.logits_form(),
+      .groups = std::max(1, shape_.part.sum_groups),
+      .rows_of_a_group = shape_.vocabulary_group()};
   kernels::logit_maxima(compute_, args);
   collectives_.gather("largest logits", args.maxima);
   kernels::exponential_sums(compute_, args);

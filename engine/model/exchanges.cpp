@@ -27,14 +27,18 @@ void add_blocks(const ModelShape& part, DType gradients, PassKind pass, const Pa
   const bool trains = pass == PassKind::kTraining;
   // What is computed again ends before the block's output, which nobody reads then.
   const int sums_again = (part.parallel() ? 0 : 1) + (part.norm_behind() ? 1 : 0);
-  list.add(Kind::kSum, "branch", part.dtype, T * part.width, 2 * L + again * sums_again);
+  const DType summed = part.part.has_canonical_sums() ? DType::kF32 : part.dtype;
+  list.add(Kind::kSum, "branch", summed, T * part.width, 2 * L + again * sums_again);
   if (part.cuts_normalised_rows()) {
     const int statistics = part.norm == kernels::NormKind::kLayerNorm ? 2 : 1;
     list.add(Kind::kSum, "norms of queries and keys", DType::kF32, 2 * T, statistics * (L + again));
   }
   if (!trains) return;
-  const int inputs = part.block_form == BlockForm::kParallelOneNorm ? 1 : 2;
-  list.add(Kind::kSum, "gradient of what a branch read", part.dtype, T * part.width, inputs * L);
+  // Canonical sums are complete before anything is added to them.
+  const bool together =
+      part.block_form == BlockForm::kParallelOneNorm && !part.part.has_canonical_sums();
+  const int inputs = together ? 1 : 2;
+  list.add(Kind::kSum, "gradient of what a branch read", summed, T * part.width, inputs * L);
   if (part.shares_kv_heads()) {
     list.add(Kind::kSumCopies, "gradients of keys and values", DType::kF32,
              T * part.kv_gradient_width(), L);
@@ -70,7 +74,8 @@ void add_head(const ModelShape& part, DeviceKind device, PassKind pass, std::int
     list.add(Kind::kSum, "sums of the loss", DType::kF32, 2 * tokens, heads * calls);
   }
   if (pass == PassKind::kTraining) {
-    list.add(Kind::kSum, "gradient of the head's input", part.dtype, T * part.width, heads);
+    const DType summed = part.part.has_canonical_sums() ? DType::kF32 : part.dtype;
+    list.add(Kind::kSum, "gradient of the head's input", summed, T * part.width, heads);
   }
 }
 

@@ -20,11 +20,16 @@ kernels::AttentionShape ModelShape::attention(std::int64_t block) const {
           .window = layer(block).window,
           .softcap = static_cast<float>(attention_softcap),
           .first_query_head = part.first_query_head + context.rank * own_heads,
-          .all_query_heads = some_heads ? all_query_heads() : 0};
+          .all_query_heads = some_heads ? all_query_heads() : 0,
+          .kv_sum_groups = part.kv_sum_groups};
 }
 
 std::int64_t ModelShape::all_query_heads() const {
   return part.is_cut() ? part.all_query_heads : query_heads;
+}
+
+std::int64_t ModelShape::all_kv_heads() const {
+  return part.is_cut() ? part.all_kv_heads : kv_heads;
 }
 
 kernels::AttentionShape ModelShape::cached_attention(std::int64_t block) const {
@@ -47,8 +52,9 @@ kernels::QkNormShape ModelShape::qk_norm_shape() const {
       .head_width = head_width(),
       .eps = static_cast<float>(norm_eps),
       .weight_offset = static_cast<float>(norm_offset),
-      .all_query_heads = cuts_normalised_rows() ? part.all_query_heads : 0,
-      .all_kv_heads = cuts_normalised_rows() ? part.all_kv_heads : 0};
+      .all_query_heads = cuts_normalised_rows() ? all_query_heads() : 0,
+      .all_kv_heads = cuts_normalised_rows() ? all_kv_heads() : 0,
+      .groups = std::max(1, part.sum_groups)};
 }
 
 kernels::ActivationShape ModelShape::activation_shape() const {

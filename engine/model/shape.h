@@ -75,6 +75,9 @@ struct AdapterShape {
   }
 };
 
+/// Groups of a canonical sum (engine/model/tensor_cut.h).
+inline constexpr int kSumGroups = 8;
+
 /// Which part of a model a tensor rank holds (engine/model/tensor_cut.h): what it must know of the whole.
 struct TensorPart {
   int degree = 1, rank = 0;
@@ -82,8 +85,13 @@ struct TensorPart {
   std::int64_t all_kv_heads = 0;
   int kv_copies = 1, kv_copy = 0;  ///< ranks that hold its key/value heads, and which of them it is
   std::int64_t all_tokens = 0, first_token = 0;  ///< of the vocabulary
+  /// Of a model whose sums are canonical (tensor_cut.h): how many of the groups of every sum over ranks it
+  /// forms, where it is whole all of them. 0: sums are in rank order.
+  int sum_groups = 0;
+  int kv_sum_groups = 1;  ///< of them, over query heads of one key/value head: kernels/attention.h
 
   bool is_cut() const { return degree > 1; }
+  bool has_canonical_sums() const { return sum_groups > 0; }
   /// The biases that are added to sums over ranks are added by this one.
   bool adds_biases_of_sums() const { return rank == 0; }
 };
@@ -158,9 +166,16 @@ struct ModelShape {
   bool norm_bias() const { return biases.norm && norm == kernels::NormKind::kLayerNorm; }
   /// A key/value head's gradient is that of its heads on several ranks.
   bool shares_kv_heads() const { return part.kv_copies > 1; }
-  /// Rows that queries and keys are normalised by lie on several ranks.
-  bool cuts_normalised_rows() const { return part.is_cut() && qk_norm == QkNorm::kProjection; }
+  /// Rows that queries and keys are normalised by lie on several ranks, or are added up as if they did.
+  bool cuts_normalised_rows() const { return in_parts() && qk_norm == QkNorm::kProjection; }
+  /// What heads, feed-forward columns or logits add up to is the sum of several ranks' parts, or taken as if it were.
+  bool in_parts() const { return part.is_cut() || part.has_canonical_sums(); }
   std::int64_t all_query_heads() const;
+  std::int64_t all_kv_heads() const;
+  /// Rows of the vocabulary in one group of a canonical sum.
+  std::int64_t vocabulary_group() const {
+    return (whole_vocab_size() + kSumGroups - 1) / kSumGroups;
+  }
   std::int64_t whole_vocab_size() const { return part.is_cut() ? part.all_tokens : vocab_size; }
   bool parallel() const { return block_form != BlockForm::kSequential; }
   bool norm_before() const { return norm_placement != NormPlacement::kPost; }

@@ -8,21 +8,45 @@
 namespace sherd::model {
 namespace {
 
-std::int64_t rows_per_rank(std::int64_t vocab_size, int degree) {
-  return (vocab_size + degree - 1) / degree;
+std::int64_t rows_per_rank(const ModelShape& whole, int degree) {
+  if (whole.part.has_canonical_sums()) return kSumGroups / degree * whole.vocabulary_group();
+  return (whole.vocab_size + degree - 1) / degree;
 }
 
 bool divides(int degree, const ModelShape& whole) {
   const std::int64_t G = whole.kv_heads;
+  if (whole.part.has_canonical_sums() && kSumGroups % degree != 0) return false;
   return whole.query_heads % degree == 0 && (G % degree == 0 || degree % G == 0) &&
          whole.ffn_width % degree == 0 &&
-         (degree - 1) * rows_per_rank(whole.vocab_size, degree) < whole.vocab_size;
+         (degree - 1) * rows_per_rank(whole, degree) < whole.vocab_size;
+}
+
+// What eight groups are made of must be in eighths.
+void check_groups(const ModelShape& whole) {
+  const std::int64_t K = whole.head_width();
+  const auto check = [](const char* what, std::int64_t width) {
+    if (width % kSumGroups == 0) return;
+    throw UsageError(
+        "canonical sums are taken in {} groups, and the width of {}, {}, can't be divided by {}; "
+        "{} would do.",
+        kSumGroups, what, width, kSumGroups, (width / kSumGroups + 1) * kSumGroups);
+  };
+  check("all query heads", whole.query_heads * K);
+  check("all key heads", whole.kv_heads * K);
+  check("the feed-forward layer", whole.ffn_width);
 }
 
 void check_degree(const ModelShape& whole, int degree) {
   if (divides(degree, whole)) return;
   int nearest = degree - 1;
   while (!divides(nearest, whole)) --nearest;
+  if (whole.part.has_canonical_sums()) {
+    throw UsageError(
+        "{} tensor ranks can't share a model of {} query heads, {} key/value heads, feed-forward "
+        "width {} and {} tokens with canonical sums: the number must be 1, 2, 4 or 8, divide heads "
+        "and width, and leave each rank tokens. {} would do.",
+        degree, whole.query_heads, whole.kv_heads, whole.ffn_width, whole.vocab_size, nearest);
+  }
   throw UsageError(
       "{} tensor ranks can't share a model of {} query heads, {} key/value heads, feed-forward "
       "width {} and {} tokens: the number must divide heads and width, divide the key/value "
@@ -80,9 +104,19 @@ ParameterCut cut_of(const UnitSpec& whole_unit, const UnitSpec& own_unit, std::s
 
 }  // namespace
 
+void sum_canonically(ModelShape& whole) {
+  whole.part.sum_groups = kSumGroups;
+  // The query heads of a key/value head, where several ranks may have them.
+  const std::int64_t heads = whole.query_heads / whole.kv_heads;
+  int groups = kSumGroups % whole.kv_heads == 0 ? kSumGroups / static_cast<int>(whole.kv_heads) : 1;
+  while (heads % groups != 0) groups /= 2;
+  whole.part.kv_sum_groups = groups;
+}
+
 ModelShape tensor_part(const ModelShape& whole, int degree, int rank) {
   CHECK(degree >= 1 && rank >= 0 && rank < degree && !whole.part.is_cut(), "tensor rank {} of {}",
         rank, degree);
+  if (whole.part.has_canonical_sums()) check_groups(whole);
   if (degree == 1) return whole;
   check_degree(whole, degree);
   ModelShape own = whole;
@@ -97,8 +131,10 @@ ModelShape tensor_part(const ModelShape& whole, int degree, int rank) {
   part.all_kv_heads = whole.kv_heads;
   part.kv_copies = static_cast<int>(degree * own.kv_heads / whole.kv_heads);
   part.kv_copy = rank % part.kv_copies;
+  part.kv_sum_groups = std::max(1, whole.part.kv_sum_groups / part.kv_copies);
   own.ffn_width = whole.ffn_width / degree;
-  const std::int64_t rows = rows_per_rank(whole.vocab_size, degree);
+  const std::int64_t rows = rows_per_rank(whole, degree);
+  part.sum_groups = whole.part.sum_groups / degree;
   part.all_tokens = whole.vocab_size;
   part.first_token = rank * rows;
   own.vocab_size = std::min(rows, whole.vocab_size - part.first_token);

@@ -32,6 +32,9 @@ Transformer::Transformer(const ModelShape& shape, Allocator& memory, Stream& com
     throw UsageError(
         "a model can't be cut over tensor or context ranks on GPUs yet; use CPUs or other axes.");
   }
+  if (shape.part.has_canonical_sums() && compute.device() == DeviceKind::kCuda) {
+    throw UsageError("sums can't be canonical on GPUs; use parallelism.sum_order: rank, or CPUs.");
+  }
   if (!part) {
     std::iota(residuals_.begin(), residuals_.end(), 0);
     if (shape.recompute != Recompute::kFull) std::iota(kept_.begin(), kept_.end(), 0);
@@ -146,7 +149,7 @@ void Transformer::head_evaluate(const HeadParameters& parameters, const Pass& pa
 
 void Transformer::chunk_losses(const Pass& pass, std::int64_t first, std::int64_t tokens,
                                const Tensor& logits_CV, bool gradient) {
-  if (shape_.part.is_cut()) return cut_losses(pass, first, tokens, logits_CV, gradient);
+  if (shape_.in_parts()) return cut_losses(pass, first, tokens, logits_CV, gradient);
   kernels::cross_entropy(compute_, {.tokens = tokens,
                                     .vocab_size = shape_.vocab_size,
                                     .logits = logits_CV,
@@ -179,11 +182,15 @@ void Transformer::head_train(const HeadParameters& parameters, const HeadParamet
                                                  .workspace = activations_.workspace});
     }
     // The chunk of norm outputs has been used up: its gradient takes its place.
-    kernels::linear_backward_input(
-        compute_, {matmul, logits_CV, parameters.weight, normed_CD, false, activations_.workspace});
+    if (shape_.part.has_canonical_sums()) {
+      head_input_gradient(parameters.weight, first, tokens, logits_CV);
+    } else {
+      kernels::linear_backward_input(compute_, {matmul, logits_CV, parameters.weight, normed_CD,
+                                                false, activations_.workspace});
+    }
   }
   const SiteTensors site = activations_.final_norm(shape_);
-  collectives_.sum("gradient of the head's input", site.output);
+  add_up_head_input_gradient(site.output);
   const Affine final_norm = norm_gradients(parameters.final_norm, gradients.final_norm);
   kernels::norm_backward(compute_, {.shape = shape_.norm_shape(),
                                     .residual = residual_TD(shape_.num_layers),

@@ -104,6 +104,9 @@ class Transformer {
   /// Losses of the tokens [first, first + tokens); with `gradient` their logits become their gradients.
   void chunk_losses(const Pass& pass, std::int64_t first, std::int64_t tokens,
                     const Tensor& logits_CV, bool gradient);
+  struct OutputColumns {
+    std::int64_t first = 0, count = 0;
+  };
   /// What a projection's backward reads and writes: gradients of its parameters, and of its input.
   struct InputGradient {
     ConstTensor x, dy;
@@ -112,6 +115,8 @@ class Transformer {
     bool add = false;  ///< to dx
     ConstTensor gelu_input{};
     Tensor dy_of_copies{};  ///< dy, where several ranks have the same of keys and values
+    /// Where the outputs are cut over ranks: the columns in dy of each fused matrix.
+    std::vector<OutputColumns> fused{};
   };
 
   void project(const Affine& affine, const Tensor& x, std::int64_t inputs, std::int64_t outputs,
@@ -162,6 +167,15 @@ class Transformer {
   // What a model that is cut over tensor ranks does beside (cut_model.cpp).
   void cut_losses(const Pass& pass, std::int64_t first, std::int64_t tokens,
                   const Tensor& logits_CV, bool gradient);
+  std::vector<OutputColumns> qkv_columns() const;
+  std::vector<OutputColumns> up_columns() const;
+  void project_in_groups(const Affine& affine, const Tensor& x, std::int64_t inputs,
+                         const Tensor& y_TD);
+  void sum_input_gradient(const Tensor& weight, const InputGradient& args);
+  void head_input_gradient(const Tensor& weight, std::int64_t first, std::int64_t tokens,
+                           const Tensor& d_logits_CV);
+  void add_up_head_input_gradient(const Tensor& dx_TD);
+  Tensor sum_TD() const { return rows(activations_.sum_TD, shape_.tokens(), shape_.width); }
   struct RowSums {
     ConstTensor sums, squares;
   };

@@ -53,6 +53,7 @@ enum class UnfitChoice { kDrop, kCut, kError };
 enum class RewrittenChoice { kTrainLast, kError };
 enum class AdapterChoice { kNone, kLora };
 enum class BaseDType { kParamDType, kNf4 };
+enum class SumOrderChoice { kRank, kCanonical };
 enum class FinalEval { kBatches, kWhole };
 using optim::OptimizerType;
 using sharding::GradSync;
@@ -181,6 +182,7 @@ struct Recipe {
     std::int64_t pipeline_parallel_degree = 0;
     std::int64_t tensor_parallel_degree = 0;
     std::int64_t context_parallel_degree = 0;
+    SumOrderChoice sum_order = SumOrderChoice::kRank;
     schedule::Order pipeline_schedule = schedule::Order::k1F1B;
     std::int64_t pipeline_chunks_per_rank = 0;
     std::vector<double> pipeline_layers_per_chunk;  ///< empty: dealt by time

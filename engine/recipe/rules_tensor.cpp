@@ -12,6 +12,12 @@ namespace {
 constexpr std::string_view kDegree = "parallelism.tensor_parallel_degree";
 constexpr std::string_view kContext = "parallelism.context_parallel_degree";
 
+constexpr std::string_view kSumOrder = "parallelism.sum_order";
+
+bool is_canonical(const Recipe& recipe) {
+  return recipe.parallelism.sum_order == SumOrderChoice::kCanonical;
+}
+
 model::ModelShape sizes_of(const Recipe& recipe) {
   const Recipe::Model& sizes = recipe.model;
   model::ModelShape shape;
@@ -22,6 +28,7 @@ model::ModelShape sizes_of(const Recipe& recipe) {
   shape.ffn_width = sizes.ffn_hidden_size;
   shape.vocab_size = sizes.vocab_size;
   shape.seq_length = recipe.training.seq_length;
+  if (is_canonical(recipe)) model::sum_canonically(shape);
   return shape;
 }
 
@@ -30,9 +37,9 @@ void check_sizes(Resolution& recipe, int degree) {
   try {
     model::tensor_part(sizes_of(recipe.values()), degree, 0);
   } catch (const UsageError& error) {
-    recipe.refuse({kDegree, "model.num_attention_heads", "model.num_kv_heads",
+    recipe.refuse({kDegree, kSumOrder, "model.num_attention_heads", "model.num_kv_heads",
                    "model.ffn_hidden_size", "model.vocab_size"},
-                  "{}: {}", kDegree, error.what());
+                  "{}: {}", degree == 1 ? kSumOrder : kDegree, error.what());
   }
 }
 
@@ -52,12 +59,30 @@ std::string not_served(const Recipe& recipe) {
   return {};
 }
 
+// What canonical sums don't serve.
+std::string not_summed(const Recipe& recipe) {
+  if (recipe.adapter.type != AdapterChoice::kNone) return "adapters: use sum_order: rank";
+  if (recipe.parallelism.context_parallel_degree > 1) {
+    return "context ranks: use parallelism.context_parallel_degree: 1, or sum_order: rank";
+  }
+  if (recipe.mixed_precision.reduce_dtype != FloatType::kF32) {
+    return "gradients of 16 bits: use mixed_precision.reduce_dtype: f32";
+  }
+  return {};
+}
+
 }  // namespace
 
 void check_tensor_ranks(Resolution& recipe) {
   const Recipe& values = recipe.values();
   const std::int64_t degree = values.parallelism.tensor_parallel_degree;
-  if (degree <= 1) return;
+  if (degree <= 1 && !is_canonical(values)) return;
+  if (is_canonical(values)) {
+    if (const std::string what = not_summed(values); !what.empty()) {
+      return recipe.refuse({kSumOrder}, "{} is canonical, which doesn't serve {}.", kSumOrder,
+                           what);
+    }
+  }
   if (values.adapter.type != AdapterChoice::kNone) {
     return recipe.refuse({kDegree, "adapter.type"},
                          "{} is {}, but adapters aren't served on tensor ranks yet. Use {}: 1, and "

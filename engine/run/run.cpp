@@ -136,7 +136,12 @@ void require_groups_of_replicas(const Recipe& recipe, DeviceKind kind) {
 // Messages and sums between GPUs inside of a model have never run.
 void require_cpu_for_parts_of_models(const Recipe& recipe, DeviceKind kind) {
   const auto& degrees = recipe.parallelism;
-  if (kind == DeviceKind::kCpu || recipe.model_ranks() == 1) return;
+  if (kind == DeviceKind::kCpu) return;
+  if (degrees.sum_order == SumOrderChoice::kCanonical) {
+    throw UsageError(
+        "parallelism.sum_order is canonical, which CPUs alone compute; use sum_order: rank, or set "
+        "run.device: cpu.");
+  }
   const auto refuse = [](const char* axis, std::int64_t degree, const char* what) {
     if (degree == 1) return;
     throw UsageError(

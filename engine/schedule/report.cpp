@@ -70,6 +70,13 @@ Answer answer(Order order, const Question& question) {
   const auto violation = first_violation(schedule);
   CHECK(!violation, "{}: {}", name_of(order), violation->text);
   StepTimes times = equal_chunks(schedule.layout, question.of_rank_share);
+  if (!question.of_chunks.empty()) {
+    if (question.of_chunks.size() != times.chunks.size()) {
+      throw UsageError("{} on {} ranks has {} chunks, and times are given for {}.", name_of(order),
+                       question.num_ranks, times.chunks.size(), question.of_chunks.size());
+    }
+    times.chunks = question.of_chunks;
+  }
   times.message = question.message;
   times.overlap = question.overlap;
   Simulation run = simulate(schedule, times);

@@ -11,8 +11,9 @@ namespace sherd::schedule {
 struct Question {
   int num_ranks = 1;
   int num_micro_batches = 1;
-  int chunks_per_rank = 0;   ///< 0: as many as the order takes at least
-  ChunkTimes of_rank_share;  ///< of a rank's layers, whatever the number of its chunks
+  int chunks_per_rank = 0;              ///< 0: as many as the order takes at least
+  ChunkTimes of_rank_share;             ///< of a rank's layers, whatever the number of its chunks
+  std::vector<ChunkTimes> of_chunks{};  ///< instead of it, in the model's order
   Duration message{};
   double overlap = 0.0;  ///< of a pair's shorter action, the share that is hidden
 };
@@ -23,7 +24,7 @@ struct Answer {
   Simulation run;
 };
 
-/// Errors   UsageError where the order can't take these numbers.
+/// Errors   UsageError where the order can't take these numbers, or has another number of chunks.
 Answer answer(Order order, const Question& question);
 
 /// Picture, a table of the ranks, and what a step takes.

@@ -19,6 +19,10 @@ std::unique_ptr<sharding::Communicator> holders_of_copies(const model::TensorPar
                             sharding::Purpose::kTensor);
 }
 
+sharding::SumOrder order_of(const model::TensorPart& part) {
+  return part.has_canonical_sums() ? sharding::SumOrder::kTree : sharding::SumOrder::kRanks;
+}
+
 class Stopwatch {
  public:
   explicit Stopwatch(std::chrono::nanoseconds& total) : total_(total) {}
@@ -74,6 +78,7 @@ ModelCollectives::ModelCollectives(const model::TensorPart& part, Allocator& mem
                                    Stream& compute, sharding::Communicator& ranks,
                                    sharding::Communicator* copies)
     : compute_(compute),
+      order_(order_of(part)),
       ranks_(&ranks),
       copies_(copies),
       tail_(memory.acquire(tensor_sum_tail(part))) {
@@ -87,7 +92,7 @@ ModelCollectives::ModelCollectives(const model::TensorPart& part, Allocator& mem
 }
 
 ModelCollectives::ModelCollectives(const model::ModelShape& shape, const sharding::Rank& rank)
-    : compute_(rank.compute()), ranks_(nullptr), copies_(nullptr) {
+    : compute_(rank.compute()), order_(order_of(shape.part)), ranks_(nullptr), copies_(nullptr) {
   const auto along = [&](std::string_view axis) {
     return &rank.groups->get({std::string(axis)}, sharding::Purpose::kTensor);
   };
@@ -127,12 +132,12 @@ void ModelCollectives::sum_over(sharding::Communicator& communicator, const char
                                 const Tensor& x) {
   const Stopwatch watch(spent_);
   const std::int64_t left = x.numel % communicator.world_size(), even = x.numel - left;
-  if (even > 0) communicator.all_reduce(compute_, what, x.part(0, even));
+  if (even > 0) communicator.all_reduce(compute_, what, x.part(0, even), order_);
   if (left == 0) return;
   const Tensor tail{tail_.tensor().data, x.dtype, communicator.world_size()};
   kernels::fill_zero(compute_, tail);
   kernels::cast(compute_, x.part(even, left), tail.part(0, left));
-  communicator.all_reduce(compute_, what, tail);
+  communicator.all_reduce(compute_, what, tail, order_);
   kernels::cast(compute_, tail.part(0, left), x.part(even, left));
 }
 

@@ -48,6 +48,7 @@ class ModelCollectives final : public model::Collectives {
   void sum_over(sharding::Communicator& communicator, const char* what, const Tensor& x);
 
   Stream& compute_;
+  sharding::SumOrder order_ = sharding::SumOrder::kRanks;
   sharding::Communicator* ranks_;  // null: matrices are whole
   std::unique_ptr<sharding::Communicator> own_copies_;
   sharding::Communicator* copies_;

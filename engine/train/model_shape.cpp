@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "engine/model/adapter.h"
+#include "engine/model/tensor_cut.h"
 #include "engine/train/training_options.h"
 #include "kernels/attention.h"
 
@@ -110,6 +111,9 @@ model::ModelShape model_shape(const Recipe& recipe) {
   shape.norm_placement = m.norm_placement;
   shape.block_form = m.block;
   shape.qk_norm = m.qk_norm;
+  if (recipe.parallelism.sum_order == SumOrderChoice::kCanonical) {
+    model::sum_canonically(shape);
+  }
   shape.positions = m.positions == PositionChoice::kLearned ? model::Positions::kLearned
                                                             : model::Positions::kRope;
   shape.activation = activation_of(m.activation);

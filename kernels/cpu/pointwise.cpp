@@ -64,6 +64,18 @@ void sum_block_in_order(const ConstTensor* inputs, int num_inputs, bool onto_out
   store_block(out + first, count, out_scratch);
 }
 
+template <class In>
+void sum_block_as_tree(const ConstTensor* inputs, int num_inputs, std::int64_t first, int count,
+                       float* total) {
+  if (num_inputs == 1) return widen(inputs[0].as<In>() + first, total, count);
+  const int half = num_inputs / 2;
+  BlockScratch upper;
+  sum_block_as_tree<In>(inputs, half, first, count, total);
+  sum_block_as_tree<In>(inputs + half, half, first, count, upper.value);
+#pragma omp simd
+  for (int i = 0; i < count; ++i) total[i] += upper.value[i];
+}
+
 }  // namespace
 
 void fill_zero(ThreadTeam& team, Tensor x) {
@@ -119,6 +131,19 @@ void sum_in_order(const ConstTensor* inputs, int num_inputs, Tensor out, bool on
         } else {
           cast_block(inputs[0].as<In>() + first, count, y + first);
         }
+      });
+    });
+  });
+}
+
+void sum_as_tree(const ConstTensor* inputs, int num_inputs, Tensor out) {
+  dispatch_float(inputs[0].dtype, [&]<class In>(In) {
+    dispatch_float(out.dtype, [&]<class Out>(Out) {
+      for_each_block(0, out.numel, [&](std::int64_t first, int count) {
+        // Not where it goes to, which may be one of the inputs.
+        BlockScratch total;
+        sum_block_as_tree<In>(inputs, num_inputs, first, count, total.value);
+        narrow(total.value, out.as<Out>() + first, count);
       });
     });
   });

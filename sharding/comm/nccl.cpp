@@ -67,8 +67,9 @@ class NcclCommunicator final : public Communicator {
     if (!directly) add_or_cast(stream, sum, out, addends.onto_out);
   }
 
-  void all_reduce(Stream& stream, const std::string& label, Tensor full) override {
+  void all_reduce(Stream& stream, const std::string& label, Tensor full, SumOrder order) override {
     check_divides(*this, full, label);
+    check_no_tree(label, order);
     run(stream, {"all_reduce", label, full}, [&](ncclComm_t communicator) {
       return ncclAllReduce(full.data, full.data, static_cast<std::size_t>(full.numel),
                            type_of(full.dtype), ncclSum, communicator, handle_of(stream));

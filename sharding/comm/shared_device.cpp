@@ -51,8 +51,9 @@ class SharedDeviceCommunicator final : public Communicator {
             [&] { sum_slice(stream, out, addends); });
   }
 
-  void all_reduce(Stream& stream, const std::string& label, Tensor full) override {
+  void all_reduce(Stream& stream, const std::string& label, Tensor full, SumOrder order) override {
     check_divides(*this, full, label);
+    check_no_tree(label, order);
     open(stream, {"all_reduce", label, full});
     Attempts attempt;
     attempt([&] {

@@ -2,6 +2,8 @@
 /// disagree on one rank are our bug (CHECK).
 #pragma once
 
+#include <bit>
+
 #include "kernels/pointwise.h"
 #include "sharding/comm/communicator.h"
 
@@ -36,6 +38,20 @@ inline std::string reduction_label(const std::string& label, const Addends& adde
                         addends.first_rank + addends.num_ranks - 1);
   }
   return text;
+}
+
+/// The same of an all_reduce, which is also where a tree is checked.
+inline std::string sum_label(const Communicator& communicator, const std::string& label,
+                             SumOrder order) {
+  if (order == SumOrder::kRanks) return label;
+  const auto ranks = static_cast<unsigned>(communicator.world_size());
+  CHECK(std::has_single_bit(ranks), "{}: a balanced tree of {} ranks", label, ranks);
+  return label + ", as a tree";
+}
+
+/// Where sums have one order only.
+inline void check_no_tree(const std::string& label, SumOrder order) {
+  CHECK(order == SumOrder::kRanks, "{}: sums as trees are the CPU's", label);
 }
 
 inline void check_root(const Communicator& communicator, int root) {

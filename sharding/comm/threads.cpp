@@ -36,12 +36,12 @@ class ThreadCommunicator final : public Communicator {
     });
   }
 
-  void all_reduce(Stream& stream, const std::string& label, Tensor full) override {
+  void all_reduce(Stream& stream, const std::string& label, Tensor full, SumOrder order) override {
     check_divides(*this, full, label);
-    stream.run("all_reduce " + label, [this, label, full] {
-      place_->bring(rank_, {"all_reduce", label, full});
+    stream.run("all_reduce " + label, [this, what = sum_label(*this, label, order), full, order] {
+      place_->bring(rank_, {"all_reduce", what, full});
       // Nobody else reads this rank's slice of this rank's buffer, so it can take the sum.
-      sum_slice(slice(full, rank_), {});
+      sum_slice(slice(full, rank_), {}, order);
       place_->meet_again(rank_);
       copy_other_slices(full);
       place_->meet_again(rank_);
@@ -86,13 +86,17 @@ class ThreadCommunicator final : public Communicator {
       copy(slice(place_->brought_by(owner).data, owner), slice(full, owner));
     }
   }
-  void sum_slice(Tensor out, const Addends& addends) {
+  void sum_slice(Tensor out, const Addends& addends, SumOrder order = SumOrder::kRanks) {
     inputs_.clear();
     for (int r = 0; r < world_size(); ++r) {
       if (addends.contains(r)) inputs_.push_back(slice(place_->brought_by(r).data, rank_));
     }
-    kernels::sum_in_order_on_host(inputs_.data(), static_cast<int>(inputs_.size()), out,
-                                  addends.onto_out);
+    const auto num_inputs = static_cast<int>(inputs_.size());
+    if (order == SumOrder::kTree) {
+      kernels::sum_as_tree_on_host(inputs_.data(), num_inputs, out);
+    } else {
+      kernels::sum_in_order_on_host(inputs_.data(), num_inputs, out, addends.onto_out);
+    }
   }
 
   std::shared_ptr<MeetingPlace> place_;

@@ -87,13 +87,14 @@ class MpiCommunicator final : public Communicator {
         [this, out, addends](const Contribution& call) { sum_slices(call, out, addends); });
   }
 
-  void all_reduce(Stream& stream, const std::string& label, Tensor full) override {
+  void all_reduce(Stream& stream, const std::string& label, Tensor full, SumOrder order) override {
     check_divides(*this, full, label);
-    run(stream, 2, {"all_reduce", label, full}, [this](const Contribution& call) {
-      // Nobody else is sent this rank's slice of this rank's buffer, so it can take the sum.
-      sum_slices(call, slice_of(*this, call.data, rank_), {});
-      gather_slices(call);
-    });
+    run(stream, 2, {"all_reduce", sum_label(*this, label, order), full},
+        [this, order](const Contribution& call) {
+          // Nobody else is sent this rank's slice of this rank's buffer, so it can take the sum.
+          sum_slices(call, slice_of(*this, call.data, rank_), {}, order);
+          gather_slices(call);
+        });
   }
 
   void all_to_all(Stream& stream, const std::string& label, Tensor full, Tensor out) override {
@@ -191,7 +192,8 @@ class MpiCommunicator final : public Communicator {
   }
 
   // Piece after piece: while one is added, the next one is under way into the other half of the staging.
-  void sum_slices(const Contribution& call, Tensor out, const Addends& addends) {
+  void sum_slices(const Contribution& call, Tensor out, const Addends& addends,
+                  SumOrder order = SumOrder::kRanks) {
     if (staging_.numel == 0 && world_size() > 1) take_staging();
     const std::int64_t element = static_cast<std::int64_t>(size_of(call.data.dtype));
     const std::int64_t others = world_size() - 1;
@@ -225,8 +227,13 @@ class MpiCommunicator final : public Communicator {
                              ? slice_of(*this, call.data, rank_).part(at, count)
                              : Tensor{staged(number, r, piece * element), call.data.dtype, count});
       }
-      kernels::sum_in_order_on_host(inputs.data(), static_cast<int>(inputs.size()),
-                                    out.part(at, count), addends.onto_out);
+      const auto num_inputs = static_cast<int>(inputs.size());
+      if (order == SumOrder::kTree) {
+        kernels::sum_as_tree_on_host(inputs.data(), num_inputs, out.part(at, count));
+      } else {
+        kernels::sum_in_order_on_host(inputs.data(), num_inputs, out.part(at, count),
+                                      addends.onto_out);
+      }
     }
   }
 

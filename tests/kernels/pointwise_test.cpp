@@ -90,6 +90,30 @@ TEST_P(Pointwise, SumInOrderAddsInF32FromTheFirstAndRoundsOnce) {
   }
 }
 
+// In f32: neighbours first, then pairs of them; also into one of the inputs.
+TEST_P(Pointwise, SumAsTreeAddsHalvesAndRoundsOnce) {
+  for (const std::int64_t numel : kSizes) {
+    Outputs inputs;
+    std::vector<std::vector<float>> sums;
+    for (std::uint64_t k = 0; k < 4; ++k) {
+      inputs.emplace_back(GetParam(), test::random_values(numel, k, k == 2 ? 300.0 : 1.0));
+      const Values values = inputs.back().values();
+      sums.emplace_back(values.begin(), values.end());
+    }
+    Values tree;
+    for (std::size_t i = 0; i < sums[0].size(); ++i) {
+      tree.push_back((sums[0][i] + sums[1][i]) + (sums[2][i] + sums[3][i]));
+    }
+    const OwnedTensor expected(GetParam(), tree);
+    const std::vector<ConstTensor> views(inputs.begin(), inputs.end());
+    OwnedTensor out(GetParam(), numel);
+    sum_as_tree_on_host(views.data(), 4, out);
+    EXPECT_TRUE(test::same_bits(out, expected));
+    sum_as_tree_on_host(views.data(), 4, inputs[2]);
+    EXPECT_TRUE(test::same_bits(inputs[2], expected)) << "into an input";
+  }
+}
+
 TEST_P(Pointwise, ResidualAddAndDropoutMatchTheOracleOnAnyNumberOfThreads) {
   for (const std::int64_t numel : kSizes) {
     for (const float probability : {0.0f, 0.25f, 0.9f}) {

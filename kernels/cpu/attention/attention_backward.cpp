@@ -2,8 +2,10 @@
 #include "kernels/cpu/attention/attention.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <utility>
+#include <vector>
 
 #include "kernels/cpu/attention/attention_heads.h"
 #include "kernels/cpu/blocks.h"
@@ -34,11 +36,17 @@ struct BackwardBuffers {
     p = scratch.take(kQueries * kTile);
     ds = scratch.take(kQueries * kTile);
     dot_S = scratch.take(S);
+    for (int groups = shape.kv_sum_groups; groups > 1; groups /= 2) {
+      dkey_above.push_back(scratch.take(S * K));
+      dvalue_above.push_back(scratch.take(S * K));
+    }
   }
   float *key_KS, *value_KS, *key_SK, *query_SK, *dout_SK;
   float *query_copy, *dout_copy, *dquery, *dkey, *dvalue;
   float *p, *ds;  // [queries, tile]
   float* dot_S;   // D of the header
+  std::vector<float*> dkey_above,
+      dvalue_above;  // of the upper halves of a tree, the smallest first
 };
 
 // D[q] = <do[q,:], o[q,:]>, with o in `out_SK`.
@@ -215,7 +223,7 @@ void finish_head(const float* gradient_SK, const Document& document, const HeadR
 // One query head: tiles of keys, and for each the queries that see them.
 template <class T>
 void backward_head(const AttentionBackward& args, const Document& document, std::int64_t h,
-                   const BackwardBuffers& buffers) {
+                   bool first_of_group, const BackwardBuffers& buffers) {
   const AttentionShape& shape = document.shape;
   const std::int64_t token = document.first_token();
   const std::int64_t S = shape.positions, K = shape.head_width;
@@ -228,7 +236,6 @@ void backward_head(const AttentionBackward& args, const Document& document, std:
   dot_rows(shape, head.dout,
            view_head(out_head(args.out.as<T>(), shape, token, h), shape, buffers.dquery),
            buffers.dot_S);
-  const bool first_of_group = h % (shape.query_heads / shape.kv_heads) == 0;
   // A window begins anywhere in a tile: which tile comes first for a query isn't known.
   if (shape.windowed()) std::fill_n(buffers.dquery, S * K, 0.0f);
   for (std::int64_t k0 = 0; k0 < S; k0 += kTile) {
@@ -244,6 +251,31 @@ void backward_head(const AttentionBackward& args, const Document& document, std:
               packed_head(args.dqkv.as<T>(), shape, token, Part::kQuery, h));
 }
 
+// Query heads [first, first + count) of one key/value head, whose dK and dV they leave in `buffers`: in order, or
+// as a tree over groups of them.
+template <class T>
+void backward_heads(const AttentionBackward& args, const Document& document, std::int64_t first,
+                    std::int64_t count, int groups, const BackwardBuffers& buffers) {
+  if (groups == 1) {
+    for (std::int64_t h = first; h < first + count; ++h) {
+      backward_head<T>(args, document, h, h == first, buffers);
+    }
+    return;
+  }
+  const std::int64_t numel = document.shape.positions * document.shape.head_width;
+  const auto level = static_cast<std::size_t>(std::bit_width(unsigned(groups)) - 2);
+  backward_heads<T>(args, document, first, count / 2, groups / 2, buffers);
+  BackwardBuffers upper = buffers;
+  upper.dkey = buffers.dkey_above[level];
+  upper.dvalue = buffers.dvalue_above[level];
+  backward_heads<T>(args, document, first + count / 2, count / 2, groups / 2, upper);
+  for (const auto& [sum, addend] :
+       {std::pair(buffers.dkey, upper.dkey), std::pair(buffers.dvalue, upper.dvalue)}) {
+#pragma omp simd
+    for (std::int64_t i = 0; i < numel; ++i) sum[i] += addend[i];
+  }
+}
+
 // Where the gradient of one head of keys or values goes unrounded: packed as in dqkv, without queries.
 HeadRows<float> unrounded_head(const Tensor& dkv, const Document& document, Part part,
                                std::int64_t g) {
@@ -254,7 +286,7 @@ HeadRows<float> unrounded_head(const Tensor& dkv, const Document& document, Part
           stride};
 }
 
-// One key/value head of one document: its query heads in order.
+// One key/value head of one document.
 template <class T>
 void backward_group(const AttentionBackward& args, const Document& document, std::int64_t g,
                     const BackwardBuffers& buffers) {
@@ -270,9 +302,7 @@ void backward_group(const AttentionBackward& args, const Document& document, std
   pack_columns_of_transpose(
       view_head(packed_head(qkv, shape, token, Part::kValue, g), shape, buffers.query_copy), K, S,
       buffers.value_KS);
-  for (std::int64_t h = g * group; h < (g + 1) * group; ++h) {
-    backward_head<T>(args, document, h, buffers);
-  }
+  backward_heads<T>(args, document, g * group, group, shape.kv_sum_groups, buffers);
   for (const auto& [part, gradient] :
        {std::pair(Part::kKey, buffers.dkey), std::pair(Part::kValue, buffers.dvalue)}) {
     if (args.dkv) {

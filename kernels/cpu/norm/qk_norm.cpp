@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "kernels/cpu/lane_sum.h"
 #include "kernels/cpu/norm/norm_rows.h"
+#include "kernels/cpu/pointwise.h"
 #include "kernels/dispatch_float.h"
 
 namespace sherd::kernels::cpu {
@@ -18,6 +20,7 @@ struct QkRow {
   std::int64_t at;   ///< its first element within the token, in qkv as in raw
   std::int64_t row;  ///< its place among the token's statistics
   bool is_query;
+  int group;  ///< of the heads, if it is one
 };
 
 NormShape row_shape(const QkNormShape& shape, bool is_query) {
@@ -28,18 +31,42 @@ NormShape row_shape(const QkNormShape& shape, bool is_query) {
 template <class Function>
 void for_each_row(const QkNormShape& shape, Function&& function) {
   if (shape.rows == QkRows::kProjections) {
-    function(QkRow{0, 0, true});
-    function(QkRow{shape.query_heads * shape.head_width, 1, false});
+    function(QkRow{0, 0, true, 0});
+    function(QkRow{shape.query_heads * shape.head_width, 1, false, 0});
     return;
   }
   for (std::int64_t head = 0; head < shape.heads(); ++head) {
-    function(QkRow{head * shape.head_width, head, head < shape.query_heads});
+    const bool is_query = head < shape.query_heads;
+    const std::int64_t number = is_query ? head : head - shape.query_heads;
+    const std::int64_t heads = is_query ? shape.query_heads : shape.kv_heads;
+    function(QkRow{head * shape.head_width, head, is_query,
+                   static_cast<int>(number * shape.groups / heads)});
   }
 }
 
+// Weight gradients of heads are added up in each group; those of a projection's columns nobody shares.
+int weight_groups(const QkNormShape& shape) {
+  return shape.rows == QkRows::kHeads ? shape.groups : 1;
+}
+
 std::int64_t sums_of_a_block(const QkNormShape& shape) {
-  return shape.query_weights() + shape.key_weights() +
+  return weight_groups(shape) * (shape.query_weights() + shape.key_weights()) +
          std::max(shape.query_weights(), shape.key_weights());
+}
+
+// What all blocks add up to, of one kind of weights at a time.
+std::int64_t sums_of_groups(const QkNormShape& shape) {
+  const int groups = weight_groups(shape);
+  return groups == 1 ? 0 : groups * std::max(shape.query_weights(), shape.key_weights());
+}
+
+// `sum_of(first, count)` over a row's columns: of all of them, or as a tree over groups.
+template <class SumOf>
+float sum_in_groups(const SumOf& sum_of, std::int64_t first, std::int64_t columns, int groups) {
+  if (groups == 1) return sum_of(first, columns);
+  const std::int64_t half = columns / 2;
+  const float lower = sum_in_groups(sum_of, first, half, groups / 2);
+  return lower + sum_in_groups(sum_of, first + half, half, groups / 2);
 }
 
 // Elements of a whole projection, of which this rank may have a part.
@@ -64,13 +91,16 @@ float sum_of_part(const QkNormSums& args, std::int64_t token, const QkRow& row) 
   const std::int64_t at = row.row * shape.tokens + token;
   const bool squares = shape.kind == NormKind::kRmsNorm || args.row_sums;
   const float mean = args.row_sums ? args.row_sums.as<float>()[at] / whole_width(shape, row) : 0.0f;
-  LaneSum sum;
-  for_each_block(0, row_shape(shape, row.is_query).width, [&](std::int64_t first, int count) {
-    BlockScratch scratch;
-    const float* x = load_block(r + first, count, scratch);
-    squares ? sum.add_squared_differences(x, mean, count) : sum.add_values(x, count);
-  });
-  return sum.total();
+  const auto sum_of = [&](std::int64_t begin, std::int64_t columns) {
+    LaneSum sum;
+    for_each_block(begin, begin + columns, [&](std::int64_t first, int count) {
+      BlockScratch scratch;
+      const float* x = load_block(r + first, count, scratch);
+      squares ? sum.add_squared_differences(x, mean, count) : sum.add_values(x, count);
+    });
+    return sum.total();
+  };
+  return sum_in_groups(sum_of, 0, row_shape(shape, row.is_query).width, shape.groups);
 }
 
 template <class T>
@@ -107,16 +137,28 @@ void differentiate_row(const QkNormBackward& args, Pass pass, std::int64_t token
   const RowStatistics statistics{centred ? args.mean.as<float>()[kept] : 0.0f,
                                  args.rstd.as<float>()[kept]};
   const T* read = dy;
-  RowMeans means = reduce_row(norm, statistics, r, read, weight, dweight, dbias);
-  if (args.shape.is_cut()) {
+  RowMeans means{statistics.mean, statistics.rstd};
+  if (!args.shape.is_cut()) {
+    means = reduce_row(norm, statistics, r, read, weight, dweight, dbias);
+  } else {
     auto* sums = args.row_sums.as<float>() + 2 * row.row * args.shape.tokens + token;
     float &sum_g = sums[0], &sum_g_xhat = sums[args.shape.tokens];
     if (pass == Pass::kSums) {
-      const auto width = static_cast<float>(norm.width);
-      sum_g = means.mean_g * width;
-      sum_g_xhat = means.mean_g_xhat * width;
+      const auto sum_of = [&](float RowMeans::*mean) {
+        return [&, mean](std::int64_t first, std::int64_t columns) {
+          NormShape part = norm;
+          part.width = columns;
+          return reduce_row(part, statistics, r + first, read + first, weight + first,
+                            dweight + first, dbias + first).*
+                     mean *
+                 static_cast<float>(columns);
+        };
+      };
+      sum_g = sum_in_groups(sum_of(&RowMeans::mean_g), 0, norm.width, args.shape.groups);
+      sum_g_xhat = sum_in_groups(sum_of(&RowMeans::mean_g_xhat), 0, norm.width, args.shape.groups);
       return;
     }
+    reduce_row(norm, statistics, r, read, weight, dweight, dbias);
     means.mean_g = sum_g / whole_width(args.shape, row);
     means.mean_g_xhat = sum_g_xhat / whole_width(args.shape, row);
   }
@@ -138,13 +180,15 @@ void differentiate(ThreadTeam& team, const QkNormBackward& args, Pass pass) {
   dispatch_float(args.dqkv.dtype, [&]<class T>(T) {
     team.parallel_for(blocks, [&](std::int64_t block, int) {
       float* d_query = workspace + block * stride;
-      float* d_key = d_query + shape.query_weights();
-      float* no_bias = d_key + shape.key_weights();
+      float* d_key = d_query + weight_groups(shape) * shape.query_weights();
+      float* no_bias = d_key + weight_groups(shape) * shape.key_weights();
       std::memset(d_query, 0, static_cast<std::size_t>(stride) * sizeof(float));
       const std::int64_t end = std::min(tokens, (block + 1) * rows);
       for (std::int64_t token = block * rows; token < end; ++token) {
         for_each_row(shape, [&](const QkRow& row) {
-          differentiate_row<T>(args, pass, token, row, row.is_query ? d_query : d_key, no_bias);
+          float* dweight = row.is_query ? d_query + row.group * shape.query_weights()
+                                        : d_key + row.group * shape.key_weights();
+          differentiate_row<T>(args, pass, token, row, dweight, no_bias);
         });
       }
     });
@@ -172,7 +216,7 @@ void qk_norm_forward(ThreadTeam& team, const QkNormForward& args) {
 }
 
 std::int64_t qk_norm_backward_workspace_bytes(const QkNormShape& most) {
-  return most_row_blocks(most.tokens) * sums_of_a_block(most) *
+  return (most_row_blocks(most.tokens) * sums_of_a_block(most) + sums_of_groups(most)) *
          static_cast<std::int64_t>(sizeof(float));
 }
 
@@ -183,10 +227,22 @@ void qk_norm_backward_sums(ThreadTeam& team, const QkNormBackward& args) {
 void qk_norm_backward(ThreadTeam& team, const QkNormBackward& args) {
   differentiate(team, args, Pass::kGradient);
   const QkNormShape& shape = args.shape;
-  const auto* workspace = static_cast<float*>(args.workspace.data);
+  auto* workspace = static_cast<float*>(args.workspace.data);
   const std::int64_t stride = sums_of_a_block(shape), blocks = num_row_blocks(shape.tokens);
-  sum_partials(team, workspace, blocks, stride, false, args.d_query_weight);
-  sum_partials(team, workspace + shape.query_weights(), blocks, stride, false, args.d_key_weight);
+  const int groups = weight_groups(shape);
+  float* of_groups = workspace + blocks * stride;
+  const auto sum_blocks = [&](float* partial, std::int64_t weights, const Tensor& gradient) {
+    if (groups == 1) return sum_partials(team, partial, blocks, stride, false, gradient);
+    std::vector<ConstTensor> sums;
+    for (int group = 0; group < groups; ++group) {
+      const Tensor sum{of_groups + group * weights, DType::kF32, weights};
+      sum_partials(team, partial + group * weights, blocks, stride, false, sum);
+      sums.push_back(sum);
+    }
+    sum_as_tree(sums.data(), groups, gradient);
+  };
+  sum_blocks(workspace, shape.query_weights(), args.d_query_weight);
+  sum_blocks(workspace + groups * shape.query_weights(), shape.key_weights(), args.d_key_weight);
 }
 
 }  // namespace sherd::kernels::cpu

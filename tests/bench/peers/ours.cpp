@@ -3,6 +3,8 @@
 //
 //   sherd_peers describe RECIPE [KEY=VALUE...]       the model as JSON, for the other side
 //   sherd_peers weights RECIPE FILE [KEY=VALUE...]   initial parameters, f32, in the table's order
+//   sherd_peers batches RECIPE FILE STEPS [KEY=VALUE...]   what the recipe's data are: i32 [steps,
+//                                                    global batch, {inputs, targets, positions}, S]
 //   sherd_peers train RECIPE TOKENS [KEY=VALUE...]   "step" on stdin takes a step, answered in JSON
 //   sherd_peers rate THREADS                         OpenBLAS's products per second, in GFLOP/s
 //   sherd_peers gpu_rate                             the GPU's, in bf16
@@ -25,6 +27,7 @@
 
 #include "core/arena.h"
 #include "core/thread_team.h"
+#include "engine/data/batcher.h"
 #include "engine/launch/device.h"
 #include "engine/launch/matmul_rate.h"
 #include "engine/launch/system_info.h"
@@ -169,6 +172,30 @@ void write_weights(const engine::Recipe& recipe, const std::string& path) {
   });
 }
 
+// Rows in the order of the global batch, by the engine's own batcher.
+void write_batches(const engine::Recipe& recipe, const std::string& path, std::int64_t steps) {
+  const auto dataset = data::open_dataset(engine::data_options(recipe));
+  data::BatchShape shape = engine::batch_shape(recipe);
+  shape.num_micro_steps = shape.global_batch_size();
+  shape.micro_batch_size = shape.world = shape.num_replicas = 1;
+  const data::Batcher batcher(dataset, shape);
+  CHECK(dataset->separate_documents(), "rows are written of separate documents alone");
+  const auto tokens = static_cast<std::size_t>(shape.seq_length);
+  std::vector<std::int32_t> row(3 * tokens), starts(tokens + 1), lengths(tokens);
+  const auto tensor = [](std::int32_t* ids, std::size_t count) {
+    return Tensor{ids, DType::kI32, static_cast<std::int64_t>(count)};
+  };
+  std::ofstream file(path, std::ios::binary);
+  for (std::int64_t i = 0; i < steps * shape.num_micro_steps; ++i) {
+    batcher.fill(i / shape.num_micro_steps, i % shape.num_micro_steps, 0,
+                 {tensor(row.data(), tokens), tensor(row.data() + tokens, tokens),
+                  tensor(starts.data(), tokens + 1), tensor(lengths.data(), tokens),
+                  tensor(row.data() + 2 * tokens, tokens)});
+    file.write(reinterpret_cast<const char*>(row.data()),
+               static_cast<std::streamsize>(row.size() * sizeof(row[0])));
+  }
+}
+
 // One rank's batches out of the file.
 data::FillBatch batches_of(const std::vector<std::int32_t>& file, const model::ModelShape& shape,
                            const sharding::Rank& rank) {
@@ -268,7 +295,7 @@ int run(std::vector<std::string> args) {
     fmt::print("{:.2f}\n", engine::measure_matmul_rate_of_gpu(DType::kBF16, {}) * 1e-9);
     return 0;
   }
-  const std::size_t own = command == "describe" ? 2 : 3;
+  const std::size_t own = command == "describe" ? 2 : command == "batches" ? 4 : 3;
   if (args.size() < own) throw UsageError("sherd_peers: see the head of ours.cpp");
   engine::RecipeRequest request;
   request.path = args[1];
@@ -278,6 +305,8 @@ int run(std::vector<std::string> args) {
     describe(resolved.values);
   } else if (command == "weights") {
     write_weights(resolved.values, args[2]);
+  } else if (command == "batches") {
+    write_batches(resolved.values, args[2], std::stoll(args[3]));
   } else {
     train(resolved.values, args[2]);
   }

@@ -25,6 +25,14 @@ TEST(ScheduleCli, SaysHowLongAStepTakesAndRanksAreIdle) {
       << outcome.out;
 }
 
+// One rank at a time: eight times the sum of all chunks.
+TEST(ScheduleCli, TakesTimesOfEachChunk) {
+  const test::ProgramOutcome outcome =
+      schedule({"--schedule", "layer_parallel", "--times", "1,1,1,2,1,1,3,1,1,4,1,1"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("a step takes 144 ms; "), std::string::npos) << outcome.out;
+}
+
 TEST(ScheduleCli, ComparesAllAndSaysWhyOneIsNotThere) {
   const test::ProgramOutcome outcome =
       test::run_program(SHERD_PROGRAM, {"schedule", "--pipeline", "4", "--micro-batches", "6"});
@@ -56,6 +64,11 @@ struct Refusal {
 
 TEST(ScheduleCli, RefusesWhatCannotBeInOneLine) {
   const Refusal refusals[] = {
+      {{"--schedule", "1f1b", "--times", "1,1,1,2,2,2"},
+       "1f1b on 4 ranks has 4 chunks, and times are given for 2."},
+      {{"--schedule", "1f1b", "--times", "1,1,1,2"},
+       "--times has 4 numbers; it takes three, or three of each chunk."},
+      {{"--times", "1,1,1,2,2,2"}, "name it with --schedule"},
       {{"--schedule", "2f2b"}, "there is no pipeline schedule \"2f2b\""},
       {{"--schedule", "zb_v", "--chunks-per-rank", "3"}, "zb_v takes 2 chunks per rank, not 3"},
       {{"--lists"}, "--lists and --trace are of one schedule: name it with --schedule."},

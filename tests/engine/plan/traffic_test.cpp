@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "engine/model/parameters.h"
+#include "engine/model/tensor_cut.h"
 #include "engine/schedule/order.h"
 #include "tests/support/training_harness.h"
 
@@ -39,9 +40,10 @@ class Counting final : public sharding::Communicator {
           addends.contains(rank()) ? full.bytes() / world_size() * (world_size() - 1) : 0);
     inner_->reduce_scatter(stream, label, full, out, addends);
   }
-  void all_reduce(Stream& stream, const std::string& label, Tensor full) override {
+  void all_reduce(Stream& stream, const std::string& label, Tensor full,
+                  sharding::SumOrder order) override {
     count("all_reduce", full.dtype, 2 * (full.bytes() - full.bytes() / world_size()));
-    inner_->all_reduce(stream, label, full);
+    inner_->all_reduce(stream, label, full, order);
   }
   void all_to_all(Stream& stream, const std::string& label, Tensor full, Tensor out) override {
     count("all_to_all", full.dtype, full.bytes() - full.bytes() / world_size());
@@ -145,7 +147,9 @@ TEST(Traffic, OfTensorRanksHasTheirExchangesInsideLayers) {
       for (const auto recompute : {model::Recompute::kNone, model::Recompute::kFull}) {
         model::ModelShape shape = tiny_model(stage % 2 == 0);
         shape.num_layers = 4;
-        shape.ffn_width = 36;
+        shape.ffn_width = 40;
+        shape.head_size = 8;
+        if ((stage + pipeline) % 2 == 0) model::sum_canonically(shape);
         shape.qk_norm = stage == 1 ? model::QkNorm::kHead : model::QkNorm::kNone;
         shape.recompute = recompute;
         shape.dtype = stage == 2 ? DType::kBF16 : DType::kF32;

@@ -33,6 +33,25 @@ TEST(TensorRanksRules, OthersNameTheNearestThatWould) {
   expect_refused({"parallelism.tensor_parallel_degree=24"}, "12 would do.");
 }
 
+TEST(CanonicalSumRules, EightGroupsLimitWhatSharesThem) {
+  const std::string canonical = "parallelism.sum_order=canonical";
+  for (const char* degree : {"1", "2", "4"}) {
+    EXPECT_EQ(refusal({canonical, std::string("parallelism.tensor_parallel_degree=") + degree}),
+              "no error")
+        << degree;
+  }
+  expect_refused({canonical, "parallelism.tensor_parallel_degree=12"},
+                 "must be 1, 2, 4 or 8, divide heads and width");
+  expect_refused({canonical, "parallelism.tensor_parallel_degree=8"}, "4 would do.");
+  expect_refused({canonical, "model.ffn_hidden_size=100"},
+                 "the width of the feed-forward layer, 100, can't be divided by 8; 104 would do.");
+  expect_refused({canonical, "parallelism.context_parallel_degree=2"},
+                 "use parallelism.context_parallel_degree: 1, or sum_order: rank");
+  expect_refused(
+      {canonical, "mixed_precision.param_dtype=bf16", "mixed_precision.reduce_dtype=bf16"},
+      "use mixed_precision.reduce_dtype: f32");
+}
+
 TEST(ContextRanksRules, NumbersThatDivideHeadsAndSequencesAreTaken) {
   for (const char* degree : {"1", "2", "4"}) {
     EXPECT_EQ(refusal({std::string("parallelism.context_parallel_degree=") + degree}), "no error")

@@ -165,6 +165,7 @@ const std::map<std::string, Change> kChanges = {
      {{"parallelism.pipeline_parallel_degree=2"}, {}, {"parallelism.pipeline_parallel_degree"}}},
     {"parallelism.tensor_parallel_degree",
      {{"parallelism.tensor_parallel_degree=2"}, {}, {"parallelism.tensor_parallel_degree"}}},
+    {"parallelism.sum_order", {{"parallelism.sum_order=canonical"}, {}, {"parallelism.sum_order"}}},
     {"parallelism.context_parallel_degree",
      {{"parallelism.context_parallel_degree=2"}, {}, {"parallelism.context_parallel_degree"}}},
     {"parallelism.data_parallel_shard_degree",

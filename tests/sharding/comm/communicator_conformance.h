@@ -286,49 +286,6 @@ TEST_P(CommunicatorConformance, BarrierHoldsEveryRankUntilTheLastHasCome) {
   });
 }
 
-// Elements where the order of additions decides the result: 1e8 + 1 - 1e8 is 0 in f32, any order
-// that adds the large ones first gives 1.
-TEST_P(CommunicatorConformance, SumsAreTakenInRankOrder) {
-  if (!GetParam().adds_in_rank_order) GTEST_SKIP() << "this kind adds in an order of its own";
-  constexpr float kPattern[] = {1e8f, 1.0f, -1e8f};
-  const std::int64_t numel = 12 * world();
-  const auto value = [&](int rank, std::int64_t i) { return kPattern[(rank + i) % 3]; };
-  run([&](Member& member) {
-    Values mine, expected;
-    for (std::int64_t i = 0; i < numel; ++i) {
-      mine.push_back(value(member.rank(), i));
-      float total = value(0, i);
-      for (int r = 1; r < world(); ++r) total += value(r, i);
-      expected.push_back(total);
-    }
-    if (world() == 3) {
-      EXPECT_EQ(expected[0], 0.0);
-    }
-    const test::OwnedTensor all(DType::kF32, mine), scattered(DType::kF32, mine);
-    member.communicator.all_reduce(member.stream, "all", all.tensor());
-    member.communicator.reduce_scatter(member.stream, "scattered", scattered.tensor(),
-                                       scattered.tensor().part(member.rank() * 12, 12));
-    member.stream.synchronize();
-    EXPECT_TRUE(holds(all, expected));
-    put(mine, member.rank(), part(expected, member.rank(), 12));
-    EXPECT_TRUE(holds(scattered, mine));
-  });
-}
-
-// 256 + 1 is 256 in bf16 (neighbours lie 2 apart): rounding after every addition would lose all
-// ones.
-TEST_P(CommunicatorConformance, SumsOfBF16AreRoundedOnce) {
-  if (!GetParam().adds_in_rank_order) GTEST_SKIP() << "this kind rounds after every addition";
-  run([&](Member& member) {
-    const test::OwnedTensor full(
-        DType::kBF16, Values(static_cast<std::size_t>(world()), member.rank() == 0 ? 256.0 : 1.0));
-    member.communicator.all_reduce(member.stream, "x", full.tensor());
-    member.stream.synchronize();
-    const double expected = test::rounded(DType::kBF16, 256.0 + (world() - 1));
-    EXPECT_TRUE(holds(full, Values(static_cast<std::size_t>(world()), expected)));
-  });
-}
-
 inline std::function<void()> CommunicatorConformance::enqueue_some_collective(Member& member,
                                                                               int number) const {
   const std::int64_t count = 1 + (number * 37) % 150;
@@ -400,3 +357,5 @@ TEST_P(CommunicatorConformance, DelaysOnTheStreamsChangeNothing) {
 }
 
 }  // namespace sherd::sharding
+
+#include "tests/sharding/comm/communicator_sums.h"

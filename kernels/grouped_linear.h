@@ -1,0 +1,65 @@
+/// Matmuls whose depth is summed in groups, as a balanced tree: for models whose sums are the same however
+/// many tensor ranks share them (docs/precision.md, "canonical").
+///
+///   forward          sum[t,o] = tree over j of s_j,    s_j = sum over i in group j of x[t,i] w[o,i]
+///   backward_input   sum[t,i] = tree over j of s_j,    s_j = sum over o in group j of dy[t,o] w[o,i]
+///   tree of g groups:  (tree of the first g / 2) + (tree of the others)
+///   finish           y = sum + bias,  or  y = y + sum
+///
+/// A rank that holds the first half of the depth, in half as many groups, has the tree's left part, and the
+/// rank with the second half its right one: added, they are what one rank with all groups computes.
+///
+/// Shapes    as kernels/linear.h; sum [T, O] or [T, I] f32
+/// Types     x, w, dy of one type (f32, bf16, f16). Each group is a product of its own with an f32 result
+///           (kernels/cpu/matmul/matmul.h says its bits), to which its further ranges are added one after the
+///           other. A group without elements is 0. `finish` rounds once.
+/// Workspace `grouped_linear_workspace_bytes`; fewer tokens never need more.
+/// Device    CPU.
+#pragma once
+
+#include <vector>
+
+#include "kernels/linear.h"
+
+namespace sherd::kernels {
+
+/// One of the matrices that are laid side by side in the depth.
+struct DepthRange {
+  std::int64_t first = 0, count = 0;
+  std::int64_t of_a_group = 0;  ///< elements; the last groups may have fewer, or none
+};
+
+/// Group j has of every range the elements [j of_a_group, (j + 1) of_a_group) that there are.
+struct GroupedDepth {
+  int groups = 1;  ///< 2^n
+  std::vector<DepthRange> ranges;
+};
+
+struct GroupedForward {
+  LinearShape shape;
+  GroupedDepth depth;  ///< of I
+  ConstTensor x, w;
+  Tensor sum, workspace;
+};
+void grouped_forward(Stream& stream, const GroupedForward& args);
+
+struct GroupedBackwardInput {
+  LinearShape shape;
+  GroupedDepth depth;  ///< of O
+  ConstTensor dy, w;
+  Tensor sum, workspace;
+};
+void grouped_backward_input(Stream& stream, const GroupedBackwardInput& args);
+
+struct GroupedFinish {
+  std::int64_t tokens = 0, width = 0;
+  ConstTensor sum, bias;  ///< bias may be empty
+  Tensor y;
+  bool add = false;  ///< to y; not with a bias
+};
+void grouped_finish(Stream& stream, const GroupedFinish& args);
+
+/// Enough for both, where T, I and O are at most these, in at most so many groups.
+std::int64_t grouped_linear_workspace_bytes(const LinearShape& most, int groups);
+
+}  // namespace sherd::kernels

@@ -1,0 +1,128 @@
+// Canonical sums (engine/model/tensor_cut.h): runs on any number of tensor ranks have the bits of the run on one,
+// whatever else is sharded beside.
+
+#include <gtest/gtest.h>
+
+#include "engine/model/tensor_cut.h"
+#include "tests/equivalence/distance.h"
+#include "tests/support/model_forms.h"
+#include "tests/support/training_harness.h"
+
+namespace sherd::testing {
+namespace {
+
+struct Case {
+  int tensor = 2, shards = 1, replicas = 1, pipeline = 1;
+  int stage = 0, micro_steps = 1;
+};
+
+std::string name_of(const Case& each) {
+  return fmt::format("tensor {} shard {} replicate {} pipeline {} stage {} micro-steps {}",
+                     each.tensor, each.shards, each.replicas, each.pipeline, each.stage,
+                     each.micro_steps);
+}
+
+// With dropout; with clipping that acts; heads of 8 columns, so that one head of keys has eight groups.
+engine::TrainingOptions options_of(model::ModelShape shape, DType dtype = DType::kF32,
+                                   optim::OptimizerType type = optim::OptimizerType::kAdamW) {
+  shape.head_size = 8;
+  model::sum_canonically(shape);
+  engine::TrainingOptions options = tiny_training(shape, 0.5f);
+  options.model.dtype = dtype;
+  options.precision.parameters = dtype;
+  options.optimizer.type = type;
+  options.optimizer.momentum = 0.9f;
+  return options;
+}
+
+Outcome run(const engine::TrainingOptions& options, const Case& each, int num_steps = 3) {
+  return train(options,
+               {.world_size = each.tensor * each.shards * each.replicas * each.pipeline,
+                .axes = {{"pipeline", each.pipeline},
+                         {"replicate", each.replicas},
+                         {"shard", each.shards},
+                         {"tensor", each.tensor}},
+                .num_micro_steps = each.micro_steps,
+                .stage = each.stage,
+                .delay_seed = 17},
+               num_steps);
+}
+
+// The same batch on one rank.
+Outcome one_rank(const engine::TrainingOptions& options, const Case& each, int num_steps = 3) {
+  return train(options,
+               {.world_size = 1,
+                .num_micro_steps = each.micro_steps * each.shards * each.replicas,
+                .batch_groups = each.replicas},
+               num_steps);
+}
+
+void expect_equal(const engine::TrainingOptions& options, const Case& each, int num_steps = 3) {
+  EXPECT_EQ(difference(run(options, each, num_steps), one_rank(options, each, num_steps)), "")
+      << name_of(each);
+}
+
+TEST(Canonical, EveryMeshHasTheBitsOfOneRank) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const engine::TrainingOptions options = options_of(cuttable_form("llama"), dtype);
+    for (const Case& each :
+         {Case{.tensor = 2}, Case{.tensor = 4, .shards = 2, .stage = 1},
+          Case{.tensor = 8, .stage = 3}, Case{.tensor = 2, .shards = 3, .stage = 2},
+          Case{.tensor = 4, .shards = 2, .stage = 3, .micro_steps = 2},
+          Case{.tensor = 2, .shards = 2, .replicas = 2, .stage = 3},
+          Case{.tensor = 4, .pipeline = 2, .stage = 0, .micro_steps = 3}}) {
+      expect_equal(options, each);
+    }
+  }
+}
+
+TEST(Canonical, SixteenRanksHaveTheBitsOfOne) {
+  expect_equal(options_of(cuttable_form("gpt2")), {.tensor = 8, .shards = 2, .stage = 3}, 2);
+}
+
+class CanonicalForms : public ::testing::TestWithParam<ModelForm> {};
+INSTANTIATE_TEST_SUITE_P(Forms, CanonicalForms, ::testing::ValuesIn(cuttable_forms()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(CanonicalForms, HaveTheBitsOfOneRankHoweverTheyAreRecomputed) {
+  int tensor = 2;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    engine::TrainingOptions options = options_of(GetParam().shape, dtype);
+    for (const auto recompute :
+         {model::Recompute::kNone, model::Recompute::kSelective, model::Recompute::kFull}) {
+      options.model.recompute = recompute;
+      expect_equal(options, {.tensor = tensor, .stage = tensor % 3}, 2);
+      tensor = tensor == 8 ? 2 : 2 * tensor;
+    }
+  }
+}
+
+TEST(Canonical, OptimizersThatNeedWholeTensorsHaveTheBitsOfOneRank) {
+  for (const auto type :
+       {optim::OptimizerType::kLamb, optim::OptimizerType::kLars, optim::OptimizerType::kMuon}) {
+    const engine::TrainingOptions options =
+        options_of(cuttable_form("fewer_kv_heads_than_ranks"), DType::kF32, type);
+    expect_equal(options, {.tensor = 4, .shards = 2, .stage = 3});
+    expect_equal(options, {.tensor = 2, .stage = 0, .micro_steps = 2});
+  }
+}
+
+// Another order of the same sums: near, and not the same.
+TEST(Canonical, SumsAreThoseOfTheModel) {
+  engine::TrainingOptions options =
+      options_of(cuttable_form("gpt2"), DType::kF32, optim::OptimizerType::kSgd);
+  const Outcome canonical = one_rank(options, {});
+  options.model.part = {};
+  const Outcome plain = one_rank(options, {});
+  EXPECT_NE(canonical.parameters, plain.parameters);
+  for (std::size_t step = 0; step < plain.losses.size(); ++step) {
+    EXPECT_NEAR(canonical.losses[step], plain.losses[step], 1e-5);
+    EXPECT_NEAR(canonical.grad_norms[step], plain.grad_norms[step], 1e-5 * plain.grad_norms[step]);
+  }
+  for (const auto& [name, values] : plain.parameters) {
+    EXPECT_LE(distance(canonical.parameters.at(name), values), 1e-5 * length(values)) << name;
+  }
+}
+
+}  // namespace
+}  // namespace sherd::testing

@@ -1,0 +1,82 @@
+/// The order in which communicators add, and how often they round: a part of communicator_conformance.h.
+#pragma once
+
+#include <bit>
+
+#include "tests/sharding/comm/communicator_conformance.h"
+
+namespace sherd::sharding {
+
+// Elements where the order of additions decides the result: 1e8 + 1 - 1e8 is 0 in f32, any order
+// that adds the large ones first gives 1.
+TEST_P(CommunicatorConformance, SumsAreTakenInRankOrder) {
+  if (!GetParam().adds_in_rank_order) GTEST_SKIP() << "this kind adds in an order of its own";
+  constexpr float kPattern[] = {1e8f, 1.0f, -1e8f};
+  const std::int64_t numel = 12 * world();
+  const auto value = [&](int rank, std::int64_t i) { return kPattern[(rank + i) % 3]; };
+  run([&](Member& member) {
+    Values mine, expected;
+    for (std::int64_t i = 0; i < numel; ++i) {
+      mine.push_back(value(member.rank(), i));
+      float total = value(0, i);
+      for (int r = 1; r < world(); ++r) total += value(r, i);
+      expected.push_back(total);
+    }
+    if (world() == 3) {
+      EXPECT_EQ(expected[0], 0.0);
+    }
+    const test::OwnedTensor all(DType::kF32, mine), scattered(DType::kF32, mine);
+    member.communicator.all_reduce(member.stream, "all", all.tensor());
+    member.communicator.reduce_scatter(member.stream, "scattered", scattered.tensor(),
+                                       scattered.tensor().part(member.rank() * 12, 12));
+    member.stream.synchronize();
+    EXPECT_TRUE(holds(all, expected));
+    put(mine, member.rank(), part(expected, member.rank(), 12));
+    EXPECT_TRUE(holds(scattered, mine));
+  });
+}
+
+// ((1e8 + 1) - 1e8) + 1 is 1 in f32, and (1e8 + 1) + (-1e8 + 1) is 0.
+TEST_P(CommunicatorConformance, SumsAreTreesIfAskedFor) {
+  if (!GetParam().adds_in_rank_order) GTEST_SKIP() << "this kind has no trees";
+  if (!std::has_single_bit(static_cast<unsigned>(world()))) return;
+  constexpr float kPattern[] = {1e8f, 1.0f, -1e8f, 1.0f};
+  const std::int64_t numel = 12 * world();
+  const auto value = [&](int rank, std::int64_t i) { return kPattern[(rank + i) % 4]; };
+  run([&](Member& member) {
+    if (member.stream.device() != DeviceKind::kCpu) return;  // GPUs have no trees
+    Values mine, expected;
+    for (std::int64_t i = 0; i < numel; ++i) {
+      mine.push_back(value(member.rank(), i));
+      std::vector<float> sums;
+      for (int r = 0; r < world(); ++r) sums.push_back(value(r, i));
+      for (; sums.size() > 1; sums.resize(sums.size() / 2)) {
+        for (std::size_t k = 0; k < sums.size() / 2; ++k) sums[k] = sums[2 * k] + sums[2 * k + 1];
+      }
+      expected.push_back(sums[0]);
+    }
+    if (world() == 4) {
+      EXPECT_EQ(expected[0], 0.0);
+    }
+    const test::OwnedTensor full(DType::kF32, mine);
+    member.communicator.all_reduce(member.stream, "x", full.tensor(), SumOrder::kTree);
+    member.stream.synchronize();
+    EXPECT_TRUE(holds(full, expected));
+  });
+}
+
+// 256 + 1 is 256 in bf16 (neighbours lie 2 apart): rounding after every addition would lose all
+// ones.
+TEST_P(CommunicatorConformance, SumsOfBF16AreRoundedOnce) {
+  if (!GetParam().adds_in_rank_order) GTEST_SKIP() << "this kind rounds after every addition";
+  run([&](Member& member) {
+    const test::OwnedTensor full(
+        DType::kBF16, Values(static_cast<std::size_t>(world()), member.rank() == 0 ? 256.0 : 1.0));
+    member.communicator.all_reduce(member.stream, "x", full.tensor());
+    member.stream.synchronize();
+    const double expected = test::rounded(DType::kBF16, 256.0 + (world() - 1));
+    EXPECT_TRUE(holds(full, Values(static_cast<std::size_t>(world()), expected)));
+  });
+}
+
+}  // namespace sherd::sharding
