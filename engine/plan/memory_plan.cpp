@@ -45,6 +45,9 @@ std::vector<BufferSpec> model_buffers(const TrainingOptions& options,
   for (auto& group : reduction.groups) {
     if (group) buffers.push_back(std::move(*group));
   }
+  for (auto* buffer : {&reduction.head_end, &reduction.head_end_group}) {
+    if (*buffer) buffers.push_back(std::move(**buffer));
+  }
   buffers.push_back(loss_sum_buffer());
   const kernels::ComputeDevice device{.kind = request.device,
                                       .num_threads = request.num_threads,

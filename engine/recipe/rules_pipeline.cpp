@@ -16,10 +16,6 @@ constexpr std::string_view kSchedule = "parallelism.pipeline_schedule";
 constexpr std::string_view kChunks = "parallelism.pipeline_chunks_per_rank";
 constexpr std::string_view kLayers = "parallelism.pipeline_layers_per_chunk";
 
-bool is_v(schedule::Order order) {
-  return order == schedule::Order::kZbV || order == schedule::Order::kDualPipeV;
-}
-
 // The schedule says itself what it can't take.
 bool check_schedule_of(Resolution& recipe) {
   const Recipe& values = recipe.values();
@@ -79,12 +75,6 @@ void check_pipeline(Resolution& recipe) {
                          "{} is {}, but adapters aren't served in pipelines yet. Use {}: 1, and "
                          "parallelism.data_parallel_shard_degree.",
                          kDegree, degrees.pipeline_parallel_degree, kDegree);
-  }
-  if (values.model.tie_embeddings && is_v(degrees.pipeline_schedule)) {
-    return recipe.refuse({kSchedule, "model.tie_embeddings"},
-                         "{} {} has both ends of the model on one rank, which isn't served yet for "
-                         "model.tie_embeddings: true. Use {}: zb_h1 or 1f1b.",
-                         kSchedule, schedule::name_of(degrees.pipeline_schedule), kSchedule);
   }
   check_layers_of_chunks(recipe, num_chunks);
 }

@@ -165,17 +165,18 @@ void ShardedModel::forward(const Chunk& chunk, const model::Pass& pass,
 void ShardedModel::backward(const Chunk& chunk, const model::Pass& pass, bool input_alone) {
   const model::ModelShape& shape = options_.model;
   // A matrix whose both ends are in this chunk stays open: the embedding's share is still to come.
-  const bool joined = tied_ && chunk.embedding && chunk.head;
+  const bool joined = tied_ && chunk.embedding && chunk.head && !ends_apart();
+  const auto end = ends_apart() ? sharding::UnitEnd::kHead : sharding::UnitEnd::kUnit;
   if (chunk.head) {
     const int unit = head_unit();
     const auto views = parameters_.get(unit);
-    const auto gradients = gradients_.open(unit);
+    const auto gradients = gradients_.open(unit, end);
     if (tied_ && !joined) zero(model::embedding_parameters(shape, gradients).position_weight);
     TraceSpan span(rank_.compute(), "head and loss");
     transformer_->head_train(model::head_parameters(shape, views),
                              model::head_parameters(shape, gradients), pass);
     parameters_.release(unit);
-    if (!joined) gradients_.close(unit);
+    if (!joined) gradients_.close(unit, end);
   }
   rank_.memory->enter(kBackward);
   for (int block = chunk.end_block() - 1; block >= chunk.first_block; --block) {
@@ -209,6 +210,10 @@ void ShardedModel::backward(const Chunk& chunk, const model::Pass& pass, bool in
     transformer_->embed_backward(model::embedding_parameters(shape, gradients), pass, joined);
   }
   gradients_.close(unit);
+}
+
+bool ShardedModel::ends_apart() const {
+  return tied_ && has_head_ && units_[static_cast<std::size_t>(head_unit())].plan().ends_apart;
 }
 
 void ShardedModel::weight_gradients(const Chunk& chunk) {

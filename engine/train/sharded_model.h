@@ -50,6 +50,8 @@ class ShardedModel {
   int number_of(std::size_t unit) const { return numbers_[unit]; }
   /// Places in `units` of what this rank has (CHECK).
   int block_unit(int block) const { return local(1 + block); }
+  /// The gradients of a tied matrix's two uses, both here, are summed apart.
+  bool ends_apart() const;
   int head_unit() const { return local(tied_ ? 0 : 1 + num_blocks_); }
 
   /// What a step uses, and an evaluation's pass, in order: places in `units`.

@@ -22,6 +22,12 @@ std::optional<sharding::UnitPlan::Tie> tie_of(const RankPipeline& pipeline,
       first, ranks[static_cast<std::size_t>(layout.rank_of(layout.last_chunk()))], rank == first};
 }
 
+// In a pipeline whose both ends are here; and with canonical sums wherever they are, as if they were on two ranks.
+bool sums_ends_apart(const RankPipeline& pipeline, const model::ModelShape& model) {
+  if (pipeline.plan.ends_differ() || !pipeline.has_embedding()) return false;
+  return !pipeline.whole() || model.part.has_canonical_sums();
+}
+
 // What the rank holds of every unit.
 std::vector<UnitSpec> rank_units(const TrainingOptions& options, const sharding::Mesh& mesh,
                                  int rank) {
@@ -57,7 +63,10 @@ sharding::ShardingPlan sharding_plan(const TrainingOptions& options, const shard
     });
     plan.units.emplace_back(std::move(spec), options.placement, options.precision, mesh,
                             std::move(frozen), std::move(quantised));
-    if (unit == 0 && options.model.tied) plan.units.back().tie = tie_of(pipeline, mesh, rank);
+    if (unit == 0 && options.model.tied) {
+      plan.units.back().tie = tie_of(pipeline, mesh, rank);
+      plan.units.back().ends_apart = sums_ends_apart(pipeline, options.model);
+    }
   }
   return plan;
 }

@@ -86,13 +86,28 @@ ReductionBuffers reduction_buffers(const std::vector<UnitPlan>& units, int num_m
                              unit.precision.accumulate, unit.layout.slice_numel(),
                              phases_of(at_boundary(unit), kLoss | kBackward)};
   }
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    const UnitPlan& unit = units[i];
+    if (!unit.ends_apart || !unit.placement.has_gradients) continue;
+    const auto of_head = [&](BufferSpec buffer, const char* what) {
+      buffer.name = unit.spec.name + what;
+      return buffer;
+    };
+    buffers.head_end = of_head(*unit_buffers(unit).gradients, ".head_gradients");
+    if (buffers.groups[i]) {
+      buffers.head_end_group = of_head(*buffers.groups[i], ".head_group_gradients");
+    }
+  }
   return buffers;
 }
 
 // At the boundary the accumulator is reduced, which then has the type of reductions.
-Traffic gradient_traffic(const std::vector<UnitPlan>& units, int num_micro_steps) {
+Traffic gradient_traffic(const std::vector<UnitPlan>& all_units, int num_micro_steps) {
+  std::vector<const UnitPlan*> ends;
+  for (const UnitPlan& unit : all_units) ends.insert(ends.end(), unit.ends_apart ? 2 : 1, &unit);
   Traffic traffic;
-  for (const UnitPlan& unit : units) {
+  for (const UnitPlan* end : ends) {
+    const UnitPlan& unit = *end;
     if (!unit.trains()) continue;
     const std::int64_t numel = unit.layout.numel();
     const int ranks = unit.layout.num_slices();
@@ -131,31 +146,16 @@ Traffic gradient_traffic(const std::vector<UnitPlan>& units, int num_micro_steps
 
 GradientReduction::GradientReduction(const Rank& rank, const std::vector<UnitState>& units,
                                      int num_micro_steps)
-    : rank_(&rank),
-      units_(&units),
-      num_micro_steps_(num_micro_steps),
-      open_slot_(units.size(), kClosed),
-      reduced_(rank.make_event()) {
-  for (const UnitState& unit : units) {
-    CHECK(same_type(unit.plan()) || !at_boundary(unit.plan()),
-          "gradients accumulated in {} can't be reduced in {} at the boundary",
-          name_of(unit.precision().accumulate), name_of(unit.precision().reduce));
-    written_.push_back(rank.make_event());
-    const int groups = unit.placement().batch_groups;
-    CHECK(groups == unit.plan().num_replicas ||
-              (unit.plan().num_replicas == 1 && !at_boundary(unit.plan()) &&
-               num_micro_steps * unit.layout().num_slices() % groups == 0),
-          "{} groups of a batch of {} x {} micro-batches on {} replicas", groups, num_micro_steps,
-          unit.layout().num_slices(), unit.plan().num_replicas);
-    communicators_.push_back(&rank.groups->get(unit.placement().slices, Purpose::kReduce));
-    replicas_.push_back(unit.plan().num_replicas == 1
-                            ? nullptr
-                            : &rank.groups->get(replica_axes(unit.placement()), Purpose::kReduce));
-    const std::optional<UnitPlan::Tie>& tie = unit.plan().tie;
-    ends_.push_back(
-        tie ? rank.groups->pair(tie->first_rank, tie->last_rank, "both ends of " + unit.name())
-            : nullptr);
+    : rank_(&rank), units_(&units), num_micro_steps_(num_micro_steps), reduced_(rank.make_event()) {
+  for (std::size_t unit = 0; unit < units.size(); ++unit) {
+    if (units[unit].plan().ends_apart) apart_ = static_cast<int>(unit);
+    set_up(static_cast<int>(unit), rank);
+    const std::optional<UnitPlan::Tie>& tie = units[unit].plan().tie;
+    ends_.push_back(tie ? rank.groups->pair(tie->first_rank, tie->last_rank,
+                                            "both ends of " + units[unit].name())
+                        : nullptr);
   }
+  if (apart_ >= 0) set_up(static_cast<int>(units.size()), rank);
   const ReductionBuffers buffers = reduction_buffers(plans_of(units), num_micro_steps);
   for (const ReductionBuffers::Slot& slot : buffers.slots) {
     slots_.push_back({slot.unit_class, rank.memory->acquire(slot.buffer), -1, -1, false,
@@ -164,6 +164,51 @@ GradientReduction::GradientReduction(const Rank& rank, const std::vector<UnitSta
   for (const std::optional<BufferSpec>& group : buffers.groups) {
     groups_.push_back(group ? rank.memory->acquire(*group) : Buffer());
   }
+  if (buffers.head_end) head_end_ = rank.memory->acquire(*buffers.head_end);
+  groups_.push_back(buffers.head_end_group ? rank.memory->acquire(*buffers.head_end_group)
+                                           : Buffer());
+}
+
+void GradientReduction::set_up(int at, const Rank& rank) {
+  const UnitState& unit = state_at(at);
+  CHECK(same_type(unit.plan()) || !at_boundary(unit.plan()),
+        "gradients accumulated in {} can't be reduced in {} at the boundary",
+        name_of(unit.precision().accumulate), name_of(unit.precision().reduce));
+  open_slot_.push_back(kClosed);
+  written_.push_back(rank.make_event());
+  const int groups = unit.placement().batch_groups;
+  CHECK(groups == unit.plan().num_replicas ||
+            (unit.plan().num_replicas == 1 && !at_boundary(unit.plan()) &&
+             num_micro_steps_ * unit.layout().num_slices() % groups == 0),
+        "{} groups of a batch of {} x {} micro-batches on {} replicas", groups, num_micro_steps_,
+        unit.layout().num_slices(), unit.plan().num_replicas);
+  communicators_.push_back(&rank.groups->get(unit.placement().slices, Purpose::kReduce));
+  replicas_.push_back(unit.plan().num_replicas == 1
+                          ? nullptr
+                          : &rank.groups->get(replica_axes(unit.placement()), Purpose::kReduce));
+}
+
+int GradientReduction::place_of(int unit, UnitEnd end) const {
+  if (end == UnitEnd::kUnit) return unit;
+  CHECK(unit == apart_, "{} has one end", (*units_)[unit].name());
+  return static_cast<int>(units_->size());
+}
+
+Tensor GradientReduction::gradients_at(int at) const {
+  return at == unit_at(at) ? state_at(at).gradients() : head_end_.tensor();
+}
+
+Tensor GradientReduction::own_gradient_at(int at) const {
+  const UnitState& state = state_at(at);
+  if (at == unit_at(at)) return state.gradient(state.own_slice());
+  return state.placement().gradients_sharded()
+             ? head_end_.tensor()
+             : state.layout().slice(head_end_.tensor(), state.own_slice());
+}
+
+// Slices, or at stage 0 all of them.
+Tensor GradientReduction::updated_at(int at) const {
+  return state_at(at).placement().optimizer_sharded() ? own_gradient_at(at) : gradients_at(at);
 }
 
 bool GradientReduction::into_accumulator(const UnitState& unit) const {
@@ -172,14 +217,15 @@ bool GradientReduction::into_accumulator(const UnitState& unit) const {
 }
 
 void GradientReduction::begin_micro_step(int micro_step) {
-  for (std::size_t unit = 0; unit < open_slot_.size(); ++unit) {
-    CHECK(open_slot_[unit] == kClosed, "the gradient of {} was left open", (*units_)[unit].name());
+  for (std::size_t at = 0; at < open_slot_.size(); ++at) {
+    CHECK(open_slot_[at] == kClosed, "the gradient of {} was left open",
+          state_at(static_cast<int>(at)).name());
   }
   micro_step_ = micro_step;
 }
 
-GradientReduction::Slot& GradientReduction::slot_for(int unit) {
-  const UnitClass unit_class = (*units_)[unit].spec().unit_class;
+GradientReduction::Slot& GradientReduction::slot_for(int at) {
+  const UnitClass unit_class = state_at(at).spec().unit_class;
   std::vector<std::size_t> candidates;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i].unit_class == unit_class) candidates.push_back(i);
@@ -187,20 +233,21 @@ GradientReduction::Slot& GradientReduction::slot_for(int unit) {
   const std::size_t turn =
       unit_class == UnitClass::kBlock ? next_block_slot_++ % candidates.size() : 0;
   Slot& slot = slots_[candidates[turn]];
-  CHECK(!slot.open, "the gradient slot for {} is still open", (*units_)[unit].name());
+  CHECK(!slot.open, "the gradient slot for {} is still open", state_at(at).name());
   return slot;
 }
 
-std::vector<Tensor> GradientReduction::open(int unit) {
-  const UnitState& state = (*units_)[unit];
+std::vector<Tensor> GradientReduction::open(int unit, UnitEnd end) {
+  const int at = place_of(unit, end);
+  const UnitState& state = state_at(at);
   if (!state.trains()) return state.plan().views({}, {});
-  if (open_slot_[unit] == kAccumulator) return state.plan().views(state.gradients(), {});
-  if (open_slot_[unit] == kClosed) {
+  if (open_slot_[at] == kAccumulator) return state.plan().views(gradients_at(at), {});
+  if (open_slot_[at] == kClosed) {
     if (into_accumulator(state)) {
-      open_slot_[unit] = kAccumulator;
-      return state.plan().views(state.gradients(), {});
+      open_slot_[at] = kAccumulator;
+      return state.plan().views(gradients_at(at), {});
     }
-    Slot& slot = slot_for(unit);
+    Slot& slot = slot_for(at);
     rank_->compute().wait(*slot.free);
     if (slot.unit != unit || slot.life != slot.buffer.life()) {
       zero_padding(state, slot.buffer.tensor().part(0, state.layout().numel()));
@@ -208,9 +255,9 @@ std::vector<Tensor> GradientReduction::open(int unit) {
     slot.unit = unit;
     slot.life = slot.buffer.life();
     slot.open = true;
-    open_slot_[unit] = static_cast<int>(&slot - slots_.data());
+    open_slot_[at] = static_cast<int>(&slot - slots_.data());
   }
-  const Slot& slot = slots_[open_slot_[unit]];
+  const Slot& slot = slots_[open_slot_[at]];
   return state.plan().views(slot.buffer.tensor().part(0, state.layout().numel()), {});
 }
 
@@ -227,48 +274,49 @@ void GradientReduction::zero_padding(const UnitState& unit, const Tensor& full) 
   zero_until(full.numel);
 }
 
-void GradientReduction::close(int unit) {
-  const UnitState& state = (*units_)[unit];
+void GradientReduction::close(int unit, UnitEnd end) {
+  const int at = place_of(unit, end);
+  const UnitState& state = state_at(at);
   if (!state.trains()) return;
-  CHECK(open_slot_[unit] != kClosed, "close of {} without an open", state.name());
-  const int index = open_slot_[unit];
-  open_slot_[unit] = kClosed;
+  CHECK(open_slot_[at] != kClosed, "close of {} without an open", state.name());
+  const int index = open_slot_[at];
+  open_slot_[at] = kClosed;
   const Tensor full = index == kAccumulator
-                          ? state.gradients()
+                          ? gradients_at(at)
                           : slots_[index].buffer.tensor().part(0, state.layout().numel());
   if (inspect) inspect(unit, full);
 
   if (index != kAccumulator) {
     Slot& slot = slots_[index];
     slot.open = false;
-    if (!at_boundary(state.plan())) return reduce_slot(unit, slot);
-    kernels::add(rank_->compute(), full, state.gradients());
+    if (!at_boundary(state.plan())) return reduce_slot(at, slot);
+    kernels::add(rank_->compute(), full, gradients_at(at));
   }
   if (!at_boundary(state.plan()) || last()) {
-    rank_->compute().record(*written_[unit]);
-    rank_->reduce().wait(*written_[unit]);
-    reduce_in_place(unit);
+    rank_->compute().record(*written_[at]);
+    rank_->reduce().wait(*written_[at]);
+    reduce_in_place(at);
   }
 }
 
 // The ranks' micro-batches of this micro-step, group by group of the batch; with one group, all together.
-void GradientReduction::reduce_slot(int unit, Slot& slot) {
-  const UnitState& state = (*units_)[unit];
+void GradientReduction::reduce_slot(int at, Slot& slot) {
+  const UnitState& state = state_at(at);
   Stream& stream = rank_->reduce();
   const Tensor full = slot.buffer.tensor().part(0, state.layout().numel());
-  const Tensor sum = state.gradient(state.own_slice());
+  const Tensor sum = own_gradient_at(at);
   rank_->compute().record(*slot.written);
   stream.wait(*slot.written);
   if (!in_groups(state.plan())) {
-    communicators_[unit]->reduce_scatter(stream, state.name(), full, sum, {.onto_out = !first()});
+    communicators_[at]->reduce_scatter(stream, state.name(), full, sum, {.onto_out = !first()});
   } else {
     const int ranks = state.layout().num_slices();
     const int group_size = num_micro_steps_ * ranks / state.placement().batch_groups;
     for (int rank = 0; rank < ranks;) {
       const int number = micro_step_ * ranks + rank;  // of the first micro-batch, in the step
       const int here = std::min(ranks - rank, group_size - number % group_size);
-      const Tensor group = number < group_size ? sum : groups_[unit].tensor();
-      communicators_[unit]->reduce_scatter(
+      const Tensor group = number < group_size ? sum : groups_[at].tensor();
+      communicators_[at]->reduce_scatter(
           stream, state.name(), full, group,
           {.onto_out = number % group_size != 0, .first_rank = rank, .num_ranks = here});
       if (number >= group_size && (number + here) % group_size == 0) {
@@ -278,44 +326,44 @@ void GradientReduction::reduce_slot(int unit, Slot& slot) {
     }
   }
   stream.record(*slot.free);
-  if (last()) finish_unit(unit);
+  if (last()) finish_unit(at);
 }
 
-void GradientReduction::reduce_in_place(int unit) {
-  const UnitState& state = (*units_)[unit];
+void GradientReduction::reduce_in_place(int at) {
+  const UnitState& state = state_at(at);
   if (all_at_once(state.plan(), num_micro_steps_)) {
-    return communicators_[unit]->all_reduce(rank_->reduce(), state.name(), state.gradients());
+    return communicators_[at]->all_reduce(rank_->reduce(), state.name(), gradients_at(at));
   }
-  communicators_[unit]->reduce_scatter(rank_->reduce(), state.name(), state.gradients(),
-                                       state.gradient(state.own_slice()));
-  if (last()) finish_unit(unit);
+  communicators_[at]->reduce_scatter(rank_->reduce(), state.name(), gradients_at(at),
+                                     own_gradient_at(at));
+  if (last()) finish_unit(at);
 }
 
 // This rank's slice has the sum over its ZeRO group. The replicas have the rest of the batch; and stage 0
 // needs every slice, the others their own.
-void GradientReduction::finish_unit(int unit) {
-  const UnitState& state = (*units_)[unit];
+void GradientReduction::finish_unit(int at) {
+  const UnitState& state = state_at(at);
   Stream& stream = rank_->reduce();
-  if (replicas_[unit]) {
-    replicas_[unit]->all_reduce(stream, state.name(), state.gradient(state.own_slice()));
-  }
+  if (replicas_[at]) replicas_[at]->all_reduce(stream, state.name(), own_gradient_at(at));
   if (!state.placement().optimizer_sharded()) {
-    communicators_[unit]->all_gather(stream, state.name(), state.gradients());
+    communicators_[at]->all_gather(stream, state.name(), gradients_at(at));
   }
 }
 
-// Slices, or at stage 0 all of them.
 void GradientReduction::add_both_ends(int unit) {
-  const UnitState& state = (*units_)[unit];
-  const Tensor sum =
-      state.placement().optimizer_sharded() ? state.gradient(state.own_slice()) : state.gradients();
-  ends_[unit]->all_reduce(rank_->reduce(), state.name(), sum);
+  ends_[unit]->all_reduce(rank_->reduce(), (*units_)[unit].name(), updated_at(unit));
+}
+
+void GradientReduction::add_head_end() {
+  const int head = place_of(apart_, UnitEnd::kHead);
+  kernels::add(rank_->reduce(), updated_at(head), updated_at(apart_));
 }
 
 void GradientReduction::finish() {
   for (std::size_t unit = 0; unit < ends_.size(); ++unit) {
     if (ends_[unit]) add_both_ends(static_cast<int>(unit));
   }
+  if (apart_ >= 0) add_head_end();
   rank_->reduce().record(*reduced_);
   rank_->compute().wait(*reduced_);
 }

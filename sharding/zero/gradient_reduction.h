@@ -12,6 +12,7 @@
 ///   hybrid sharding                 before it, an all_reduce of the slice over the replicas
 ///   a matrix tied across a          in `finish`, an all_reduce between both ends: what stands there
 ///     pipeline's ends                 waits for the last unit of the other end, so nothing may stand behind it
+///   both ends here, but apart       each end goes its way as a unit of its own; in `finish` they are added
 ///
 /// The reduction of every micro-step is added to the accumulated sum: acc + g_0 + g_1 + ..., in rank
 /// order. Micro-batch (micro_step * ranks + rank) of the step is so added in the place that it has on a
@@ -42,12 +43,17 @@ struct ReductionBuffers {
     BufferSpec buffer;
   };
   std::vector<Slot> slots;
-  std::vector<std::optional<BufferSpec>> groups;
+  std::vector<std::optional<BufferSpec>> groups;  ///< of a unit with ends apart, its own end's
+  /// Of the unit whose ends are apart, if there is one: the head's accumulator, and the sum of its groups.
+  std::optional<BufferSpec> head_end, head_end_group;
 };
 ReductionBuffers reduction_buffers(const std::vector<UnitPlan>& units, int num_micro_steps);
 
 /// What a step sends for gradients.
 Traffic gradient_traffic(const std::vector<UnitPlan>& units, int num_micro_steps);
+
+/// Which use of a tied matrix a gradient is of, where both are summed apart (UnitPlan::ends_apart); else kUnit.
+enum class UnitEnd { kUnit, kHead };
 
 class GradientReduction {
  public:
@@ -57,9 +63,9 @@ class GradientReduction {
   int micro_step() const { return micro_step_; }
   /// Where the backward writes this unit's gradient, one view per parameter, empty for frozen ones. Each
   /// must be written, not added to. Opening an open unit again returns the same views, with what stands in them.
-  std::vector<Tensor> open(int unit);
+  std::vector<Tensor> open(int unit, UnitEnd end = UnitEnd::kUnit);
   /// The compute stream has written the gradient: accumulate, and reduce when it is time.
-  void close(int unit);
+  void close(int unit, UnitEnd end = UnitEnd::kUnit);
   /// After the last micro-step: the compute stream waits until every slice has its gradient.
   void finish();
 
@@ -79,25 +85,39 @@ class GradientReduction {
   bool first() const { return micro_step_ == 0; }
   bool last() const { return micro_step_ + 1 == num_micro_steps_; }
   bool into_accumulator(const UnitState& unit) const;
-  Slot& slot_for(int unit);
+  Slot& slot_for(int at);
   void zero_padding(const UnitState& unit, const Tensor& full);
-  void reduce_slot(int unit, Slot& slot);
-  void reduce_in_place(int unit);
-  void finish_unit(int unit);
+  void reduce_slot(int at, Slot& slot);
+  void reduce_in_place(int at);
+  void finish_unit(int at);
   void add_both_ends(int unit);
+  void add_head_end();
+  void set_up(int at, const Rank& rank);
+  /// Where a unit's end stands in what follows by place: the unit's number, or behind all units.
+  int place_of(int unit, UnitEnd end) const;
+  const UnitState& state_at(int at) const { return (*units_)[unit_at(at)]; }
+  int unit_at(int at) const { return at < static_cast<int>(units_->size()) ? at : apart_; }
+  /// The accumulator: all of what this rank has of it, and its own slice.
+  Tensor gradients_at(int at) const;
+  Tensor own_gradient_at(int at) const;
+  Tensor updated_at(int at) const;
 
   const Rank* rank_;
   const std::vector<UnitState>* units_;
   int num_micro_steps_;
   int micro_step_ = 0;
   std::vector<Slot> slots_;
-  std::vector<Communicator*> communicators_, replicas_;  // by unit
-  std::vector<std::shared_ptr<Communicator>> ends_;      // by unit; null: it has no second end
+  int apart_ = -1;   // the unit whose ends are apart; none
+  Buffer head_end_;  // its head's accumulator
+  // By place: of each unit, then of that head's end.
+  std::vector<Communicator*> communicators_, replicas_;
+  std::vector<std::shared_ptr<Communicator>> ends_;  // by unit; null: it has no second end
   std::size_t next_block_slot_ = 0;
-  std::vector<int> open_slot_;  // by unit: index of the slot, kAccumulator, or kClosed
+  std::vector<int> open_slot_;  // by place: index of the slot, kAccumulator, or kClosed
   std::vector<Buffer>
-      groups_;  // by unit: the sum of the group of the batch under way, behind the first
-  std::vector<std::unique_ptr<Event>> written_;  // by unit: the full accumulator is ready to reduce
+      groups_;  // by place: the sum of the group of the batch under way, behind the first
+  std::vector<std::unique_ptr<Event>>
+      written_;  // by place: the full accumulator is ready to reduce
   std::unique_ptr<Event> reduced_;
 };
 

@@ -52,6 +52,9 @@ struct UnitPlan {
     bool is_first = true;               ///< this rank
   };
   std::optional<Tie> tie{};
+  /// This rank has both ends of a tied matrix, and adds up the gradients of each apart, in an accumulator beside
+  /// the unit's own. They are added at the end of the step: the sum that two ranks of a pipeline form.
+  bool ends_apart = false;
 
   UnitSpec spec;  ///< with the trained parameters
   Placement placement;

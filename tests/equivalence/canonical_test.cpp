@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/model/tensor_cut.h"
+#include "engine/schedule/generate.h"
 #include "tests/equivalence/distance.h"
 #include "tests/support/model_forms.h"
 #include "tests/support/training_harness.h"
@@ -14,6 +15,7 @@ namespace {
 struct Case {
   int tensor = 2, shards = 1, replicas = 1, pipeline = 1;
   int stage = 0, micro_steps = 1;
+  schedule::Order order = schedule::Order::k1F1B;
 };
 
 std::string name_of(const Case& each) {
@@ -35,7 +37,9 @@ engine::TrainingOptions options_of(model::ModelShape shape, DType dtype = DType:
   return options;
 }
 
-Outcome run(const engine::TrainingOptions& options, const Case& each, int num_steps = 3) {
+Outcome run(engine::TrainingOptions options, const Case& each, int num_steps = 3) {
+  options.pipeline.order = each.order;
+  options.pipeline.chunks_per_rank = schedule::default_chunks_per_rank(each.order);
   return train(options,
                {.world_size = each.tensor * each.shards * each.replicas * each.pipeline,
                 .axes = {{"pipeline", each.pipeline},
@@ -72,6 +76,51 @@ TEST(Canonical, EveryMeshHasTheBitsOfOneRank) {
           Case{.tensor = 2, .shards = 2, .replicas = 2, .stage = 3},
           Case{.tensor = 4, .pipeline = 2, .stage = 0, .micro_steps = 3}}) {
       expect_equal(options, each);
+    }
+  }
+}
+
+TEST(Canonical, PipelinesBesideTensorRanksAndShardsHaveTheBitsOfOneRank) {
+  using schedule::Order;
+  model::ModelShape shape = cuttable_form("llama");
+  shape.num_layers = 4;
+  const engine::TrainingOptions options = options_of(shape);
+  int stage = 0;
+  for (const Order order :
+       {Order::kLayerParallel, Order::kGPipe, Order::k1F1B, Order::kInterleaved1F1B, Order::kZbH1,
+        Order::kZbV, Order::kDualPipeV}) {
+    expect_equal(
+        options,
+        {.shards = 2, .pipeline = 2, .stage = stage++ % 4, .micro_steps = 4, .order = order}, 2);
+  }
+}
+
+// A tied matrix at both ends has two sums of gradients on one rank, too, which are added once.
+TEST(Canonical, TiedEndsHaveTheBitsOfOneRank) {
+  using schedule::Order;
+  model::ModelShape shape = cuttable_form("gpt2");
+  shape.num_layers = 4;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const engine::TrainingOptions options = options_of(shape, dtype);
+    for (const Case& each :
+         {Case{.tensor = 1, .shards = 2, .stage = 0, .micro_steps = 2},
+          Case{.tensor = 1, .replicas = 2, .stage = 1, .micro_steps = 2},
+          Case{.tensor = 1, .pipeline = 2, .stage = 0, .micro_steps = 3},
+          Case{.tensor = 2, .shards = 2, .pipeline = 2, .stage = 3, .micro_steps = 2},
+          Case{.tensor = 1, .pipeline = 2, .stage = 1, .micro_steps = 4, .order = Order::kZbV},
+          Case{.tensor = 2,
+          .shards = 2,
+          .pipeline = 2,
+          .stage = 2,
+          .micro_steps = 4,
+          .order = Order::kDualPipeV},
+          Case{.tensor = 1,
+          .replicas = 2,
+          .pipeline = 2,
+          .stage = 3,
+          .micro_steps = 4,
+          .order = Order::kZbV}}) {
+      expect_equal(options, each, 2);
     }
   }
 }

@@ -187,5 +187,19 @@ TEST(Pipeline, ATiedMatrixAtBothEndsStaysNearTheSingleRank) {
   }
 }
 
+// On one rank or on two, the ends add up their gradients apart, and once per step.
+TEST(Pipeline, TiedEndsHaveTheSameBitsOnOneRankAsOnTwo) {
+  const engine::TrainingOptions options = options_of(true);
+  for (int stage = 0; stage <= 3; ++stage) {
+    Case each{.ranks = 2, .micro_batches = 4, .stage = stage, .shards = stage == 2 ? 2 : 1};
+    const Outcome on_two = train(cut(options, each), setup_of(each), 3);
+    for (const Order order : {Order::kZbV, Order::kDualPipeV}) {
+      each.order = order;
+      EXPECT_EQ(difference(train(cut(options, each), setup_of(each), 3), on_two), "")
+          << schedule::name_of(order) << ", stage " << stage;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace sherd::testing
