@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "checkpoint/reader.h"
+#include "engine/huggingface/model_files.h"
 #include "engine/model/adapter.h"
 #include "engine/saving/base_model.h"
 #include "engine/saving/checkpointing.h"
@@ -165,6 +166,11 @@ huggingface::FolderToWrite adapter_folder(const TrainedModel& trained,
   folder.map = std::move(adapter.weights);
   folder.files["adapter_config.json"] = std::move(adapter.config);
   folder.read_back = true;
+  if (trained.options.adds_tokens) {
+    for (const auto& [name, text] : model.files) {
+      if (huggingface::is_tokenizer_file(name)) folder.files[name] = text;
+    }
+  }
   return folder;
 }
 
