@@ -116,6 +116,7 @@ TEST_F(RandomFailuresSlow, AreFoundAndNamedAndLeaveNobodyBehind) {
     ++count;
     longest = std::max(longest, took);
     fmt::print("failure {}: {}: {:.1f} s\n", number, failure.text(), took.count());
+    std::fflush(stdout);
   }
   for (const auto& [what, seen] : found) {
     fmt::print("{}: {} times, the run ended within {:.1f} s\n", what, seen.first,
