@@ -78,11 +78,12 @@ int run_mpirun(std::vector<std::string> words) {
 // A process has died or hung: what may not happen again. Wrong recipes, full disks and losses that aren't
 // finite would.
 bool is_retryable(int code) {
-  constexpr int kPeer = 4;  // CONTRIBUTING.md: exit codes
+  constexpr int kPeer = 4;           // CONTRIBUTING.md: exit codes
+  constexpr int kLostMachine = 205;  // mpirun's, where its helper on another machine has gone
   for (const int signal : {SIGABRT, SIGBUS, SIGKILL, SIGSEGV}) {
     if (code == 128 + signal) return true;
   }
-  return code == kPeer;
+  return code == kPeer || code == kLostMachine;
 }
 
 }  // namespace
@@ -208,7 +209,7 @@ int LaunchCommand::run() const {
       }
     }
     const std::string where =
-        min_processes_ > 0 ? fmt::format(" in {} processes", world.num_processes) : "";
+        min_processes_ > 0 ? fmt::format(" with -n {}", world.num_processes) : "";
     fmt::print(stderr, "sherd: the run ended with code {}; starting it again ({} of {}){}.\n", code,
                start + 1, num_restarts_, where);
   }

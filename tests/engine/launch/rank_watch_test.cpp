@@ -26,7 +26,7 @@ TEST(RankWatch, NamesTheRankThatLoopsOnceItsPeersHaveGivenUp) {
   LaunchOptions launch;
   launch.mesh = sharding::Mesh::sharded(3);
   launch.threads_per_rank = 1;
-  launch.peer_timeout = milliseconds(50);
+  launch.peer_timeout = std::chrono::seconds(2);
   std::atomic<bool> released{false};
   std::vector<int> named;
   std::string failure;
@@ -47,7 +47,7 @@ TEST(RankWatch, NamesTheRankThatLoopsOnceItsPeersHaveGivenUp) {
                 }),
       PeerError);
   EXPECT_EQ(named, std::vector<int>{1});
-  EXPECT_NE(failure.find("waited 0.05 s for rank 1 in barrier of step."), std::string::npos)
+  EXPECT_NE(failure.find(" waited 2 s for rank 1 in barrier of step."), std::string::npos)
       << failure;
 }
 

@@ -49,14 +49,14 @@ class Restarts : public ProcessesTest {
 };
 
 TEST_F(Restarts, LeaveOutAMachineThatDoesntAnswer) {
-  write_mpirun(137, "node2");
+  write_mpirun(205, "node2");  // what mpirun returns then
   const auto outcome = launch(
       {"-n", "6", "--hosts", "node1:2,node2:2,node3:2", "--restarts", "2", "--min-processes", "3"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(worlds(), (std::vector<std::string>{"6 node1:2,node2:2,node3:2", "4 node1:2,node3:2"}));
   EXPECT_EQ(outcome.err,
             "sherd: node2 doesn't answer, and is left out.\n"
-            "sherd: the run ended with code 137; starting it again (1 of 2) in 4 processes.\n");
+            "sherd: the run ended with code 205; starting it again (1 of 2) with -n 4.\n");
 }
 
 TEST_F(Restarts, EndWhereTooFewProcessesAreLeft) {
