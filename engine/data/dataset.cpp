@@ -69,7 +69,9 @@ std::string_view name_of(Format format) {
 
 std::unique_ptr<const TokenText> make_token_text(const DataOptions& options) {
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
-  if (needs_tokenizer(options)) tokenizer = open_tokenizer(options.tokenizer, options.vocab_size);
+  if (needs_tokenizer(options)) {
+    tokenizer = open_tokenizer(options.tokenizer, options.special_tokens, options.vocab_size);
+  }
   return text_of(options, std::move(tokenizer));
 }
 
@@ -113,7 +115,7 @@ class DatasetBuilder {
           vocabulary_of(mapped_, options_.path, options_.vocab_size, options_.vocabulary);
     }
     if (needs_tokenizer(options_)) {
-      tokenizer_ = open_tokenizer(options_.tokenizer, options_.vocab_size);
+      tokenizer_ = open_tokenizer(options_.tokenizer, options_.special_tokens, options_.vocab_size);
     }
     if (options_.format == Format::kText) add_encoded_files();
     if (options_.format == Format::kChat) add_chat_files();

@@ -47,9 +47,10 @@ struct DataOptions {
   std::string validation_path{};     ///< empty: split by fraction
   double validation_fraction = 0.1;  ///< in [0, 1); read only without a validation_path
   std::int64_t vocab_size = 256;
-  std::int64_t seq_length = 1;   ///< what is shorter than a sequence is joined
-  std::string tokenizer{};       ///< a folder; for text, and for bin to show ids as text
-  std::int64_t token_bytes = 0;  ///< of bin; 0: as the file says
+  std::int64_t seq_length = 1;  ///< what is shorter than a sequence is joined
+  std::string tokenizer{};      ///< a folder; for text, and for bin to show ids as text
+  std::vector<std::string> special_tokens{};  ///< that are added to the tokenizer's
+  std::int64_t token_bytes = 0;               ///< of bin; 0: as the file says
   bool separate_documents = false;
   ChatOptions chat{};
 

@@ -105,11 +105,6 @@ class Builder {
   }
 
   void add_module(const std::string& name) {
-    if (name == "embedding.token" && adapter_.tied) {
-      throw UsageError(
-          "the trained embedding is the head too, and PEFT would store it for one of the two; "
-          "export with --merge");
-    }
     const WeightMap whole = weight_map(family_, model_, true);
     for (const Link& link : whole.links) {
       const NamedShape& ours = whole.ours[static_cast<std::size_t>(link.ours)];
@@ -124,6 +119,18 @@ class Builder {
     auto rows = modules_of(family_, std::string(kBlock) + name);
     if (rows.empty()) rows = modules_of(family_, name);
     modules_.insert(modules_.end(), rows.begin(), rows.end());
+    if (name == "embedding.token" && adapter_.tied) add_tied_head();
+  }
+
+  // The embedding, which was added last, once more under the head's name.
+  void add_tied_head() {
+    const auto rows = modules_of(family_, "head");
+    const Link embedding = map_.links.back();
+    NamedShape theirs = map_.theirs[static_cast<std::size_t>(embedding.theirs)];
+    theirs.name = name_of(*rows.at(0), 0) + ".weight";
+    map_.theirs.push_back(std::move(theirs));
+    map_.links.push_back({embedding.ours, last_theirs(), embedding.box});
+    modules_.push_back(rows[0]);
   }
 
   // "block.3.norm1.weight" is of module "norm1".

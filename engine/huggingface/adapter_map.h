@@ -9,8 +9,8 @@
 /// family's order of rotary pairs. B is never transposed, whatever the family does with matrices.
 ///
 /// An adapter of all three of query, key and value becomes three where the family stores three matrices,
-/// each with the same A. One of a part can't be stored where the family has one matrix: that is refused,
-/// as is a trained embedding that is the head too (PEFT would train a copy for one of the two).
+/// each with the same A. One of a part can't be stored where the family has one matrix: that is refused.
+/// A trained embedding that is the head too is stored for both: PEFT gives each a copy of its own.
 #pragma once
 
 #include <string>

@@ -30,6 +30,8 @@ struct ModelWeights {
   std::vector<NamedShape> parameters;  ///< ours, in the model's order
   std::int64_t query_heads = 0, kv_heads = 0, head_width = 0;
   std::int64_t rotary_width = 0;  ///< of a head's elements, those that are turned
+  /// Embedding and head may have rows that a folder lacks, of tokens that the run has added.
+  bool adds_tokens = false;
 };
 
 struct Link {

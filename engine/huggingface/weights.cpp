@@ -20,7 +20,7 @@ using checkpoint::shape_text;
 
 constexpr std::int64_t kChunk =
     1 << 18;  ///< elements that are read, converted and copied at a time
-constexpr std::string_view kEmbedding = "embedding.token.weight";
+constexpr std::string_view kEmbedding = "embedding.token.weight", kHead = "head.weight";
 
 // Files of a model without its head have no prefix.
 bool has_prefix(const SafetensorsFolder& folder, const Family& family) {
@@ -33,7 +33,7 @@ int add_tied_head(const SafetensorsFolder& folder, const Family& family, WeightM
   const auto is = [](std::string_view name) {
     return [name](const NamedShape& shape) { return shape.name == name; };
   };
-  if (std::any_of(map.ours.begin(), map.ours.end(), is("head.weight"))) return -1;
+  if (std::any_of(map.ours.begin(), map.ours.end(), is(kHead))) return -1;
   const auto embedding = std::find_if(map.ours.begin(), map.ours.end(), is(kEmbedding));
   for (const auto modules : family.modules) {
     for (const Module& module : modules) {
@@ -98,6 +98,24 @@ class ChunkReader {
         folder_.path(), name);
   }
 
+  /// Of all rows of a matrix of `numel` elements.
+  std::vector<float> mean_row(const std::vector<Source>& sources, std::int64_t numel,
+                              std::int64_t columns) {
+    std::vector<double> sums(static_cast<std::size_t>(columns));
+    for (std::int64_t first = 0; first < numel; first += kChunk) {
+      const std::int64_t count = std::min(kChunk, numel - first);
+      const float* values = fill(sources, first, count);
+      for (std::int64_t i = 0; i < count; ++i) {
+        sums[static_cast<std::size_t>((first + i) % columns)] += static_cast<double>(values[i]);
+      }
+    }
+    std::vector<float> mean;
+    for (const double sum : sums) {
+      mean.push_back(static_cast<float>(sum / static_cast<double>(numel / columns)));
+    }
+    return mean;
+  }
+
   std::int64_t bytes_read() const { return reader_.bytes_read(); }
 
  private:
@@ -113,9 +131,24 @@ class ChunkReader {
 FolderWeights::FolderWeights(checkpoint::Disk& disk, const std::string& folder,
                              const ModelWeights& model)
     : disk_(disk), folder_(disk, folder), family_(read_config(disk, folder).family) {
-  map_ = weight_map(*family_, model, has_prefix(folder_, *family_));
+  map_ = weight_map(*family_, as_stored(model), has_prefix(folder_, *family_));
   tied_head_ = add_tied_head(folder_, *family_, map_);
   check_folder();
+}
+
+// With as many rows of the vocabulary as the folder has.
+ModelWeights FolderWeights::as_stored(ModelWeights model) const {
+  if (!model.adds_tokens) return model;
+  const WeightMap grown = weight_map(*family_, model, has_prefix(folder_, *family_));
+  for (const Link& link : grown.links) {
+    NamedShape& ours = model.parameters[static_cast<std::size_t>(link.ours)];
+    if (ours.name != kEmbedding && ours.name != kHead) continue;
+    const SafetensorsTensor* tensor =
+        folder_.find(grown.theirs[static_cast<std::size_t>(link.theirs)].name);
+    if (!tensor || tensor->shape.size() != 2 || tensor->shape[0] < 1) continue;
+    ours.shape[0] = std::min(ours.shape[0], tensor->shape[0]);
+  }
+  return model;
 }
 
 void FolderWeights::check_folder() const {
@@ -159,6 +192,7 @@ FolderWeights::Statistics FolderWeights::load(const sharding::State& wanted, Ten
     sources[static_cast<std::size_t>(link.ours)].push_back({link.theirs, link.box});
   }
   ChunkReader chunks(disk_, folder_, map_, buffer);
+  std::map<std::size_t, std::vector<float>> means;
   for (const sharding::StatePiece& piece : wanted.pieces) {
     const sharding::StateTensor& tensor = wanted.tensors[static_cast<std::size_t>(piece.tensor)];
     CHECK(tensor.dtype == DType::kF32, "{} {} from a folder", name_of(tensor.dtype), tensor.name);
@@ -170,8 +204,19 @@ FolderWeights::Statistics FolderWeights::load(const sharding::State& wanted, Ten
       const std::int64_t first = sharding::element_of_tensor(tensor, band, element);
       count = std::min(kChunk, piece.count - at);
       if (!band.is_whole()) count = std::min(count, band.columns - element % band.columns);
-      const float* chunk = chunks.fill(sources[number], first, count);
-      if (tied_head_ >= 0 && tensor.name == kEmbedding) {
+      const NamedShape& stored = map_.ours[number];
+      const float* chunk = nullptr;
+      if (first < stored.numel()) {
+        count = std::min(count, stored.numel() - first);
+        chunk = chunks.fill(sources[number], first, count);
+      } else {
+        const std::int64_t columns = stored.shape[1], column = first % columns;
+        std::vector<float>& mean = means[number];
+        if (mean.empty()) mean = chunks.mean_row(sources[number], stored.numel(), columns);
+        count = std::min(count, columns - column);
+        chunk = mean.data() + column;
+      }
+      if (tied_head_ >= 0 && tensor.name == kEmbedding && first < stored.numel()) {
         chunks.compare(map_.theirs[static_cast<std::size_t>(tied_head_)].name, first, count);
       }
       const std::int64_t bytes = count * static_cast<std::int64_t>(sizeof(float));

@@ -5,6 +5,9 @@
 /// f16; nothing else in the folder but buffers that old files hold.
 /// A tied model's head may be stored beside the embedding: then its bytes are read too, and must be
 /// equal.
+///
+/// Rows of tokens that the run has added, which the folder lacks, are the mean of those that it has: added
+/// up in f64 in their order, rounded once to f32. Each rank that owns a part of them reads the tensor.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +39,7 @@ class FolderWeights {
                   const sharding::CopyState& copy = {}) const;
 
  private:
+  ModelWeights as_stored(ModelWeights model) const;
   void check_folder() const;
 
   checkpoint::Disk& disk_;

@@ -8,12 +8,14 @@
 #include <memory>
 
 #include "checkpoint/reader.h"
+#include "engine/huggingface/model_files.h"
 #include "engine/model/adapter.h"
 #include "engine/saving/base_model.h"
 #include "engine/saving/checkpointing.h"
 #include "engine/saving/initial_weights.h"
 #include "engine/saving/run_state.h"
 #include "engine/train/model_shape.h"
+#include "kernels/nf4.h"
 
 namespace sherd::engine {
 namespace {
@@ -26,6 +28,25 @@ std::vector<char> reading_buffer() {
 }
 Tensor view_of(std::vector<char>& buffer) {
   return {buffer.data(), DType::kU8, std::ssize(buffer)};
+}
+
+// Values as they are once they have been NF4.
+void pass_through_nf4(std::vector<float>& values) {
+  const std::int64_t numel = std::ssize(values), blocks = kernels::nf4_blocks(numel);
+  HeapAllocator memory;
+  const auto buffer = [&](const char* name, DType dtype, std::int64_t count) {
+    return memory.acquire({name, Category::kWorkspace, dtype, count});
+  };
+  const Buffer codes = buffer("codes", DType::kU8, (numel + 1) / 2);
+  const Buffer scales = buffer("scales", DType::kF32, blocks);
+  const Buffer scale_codes = buffer("scale_codes", DType::kU8, blocks);
+  const Buffer ranges = buffer("ranges", DType::kF32, kernels::nf4_ranges(numel));
+  const Tensor tensor{values.data(), DType::kF32, numel};
+  const auto stream = make_cpu_compute_stream({});
+  kernels::nf4_encode(*stream, tensor, codes.tensor(), scales.tensor());
+  kernels::nf4_encode_scales(*stream, scales.tensor(), scale_codes.tensor(), ranges.tensor());
+  kernels::nf4_decode(*stream, {codes.tensor(), scale_codes.tensor(), ranges.tensor(), 0}, tensor);
+  stream->synchronize();
 }
 
 // All that the checkpoint holds of parameters, which is what was trained.
@@ -71,6 +92,7 @@ class MergedModel {
         dtype_(dtype),
         rank_(trained.options.model.adapter.rank),
         scale_(trained.options.model.adapter.scale),
+        nf4_base_(trained.options.nf4_base),
         trained_(trained_values(trained)),
         base_(trained.options, trained.recipe.checkpoint.init_from) {
     const std::string& path = trained.recipe.checkpoint.init_from;
@@ -92,15 +114,33 @@ class MergedModel {
       std::copy_n(found->second.begin() + first, count, to);
       return;
     }
-    base_.load({{{ours.name, "param", ours.shape, DType::kF32}},
-                {{0, first, count, {to, DType::kF32, count}}}},
-               view_of(reading_), {});
+    if (nf4_base_ && ours.name.starts_with("block.") && ours.shape.size() == 2) {
+      std::copy_n(through_nf4(ours).begin() + first, count, to);
+    } else {
+      load(ours, first, count, to);
+    }
     const auto parts = parts_.find(ours.name);
     if (parts == parts_.end()) return;
     for (const MergedPart& part : parts->second) add(part, ours.shape[1], first, count, to);
   }
 
  private:
+  void load(const NamedShape& ours, std::int64_t first, std::int64_t count, float* to) {
+    base_.load({{{ours.name, "param", ours.shape, DType::kF32}},
+                {{0, first, count, {to, DType::kF32, count}}}},
+               view_of(reading_), {});
+  }
+
+  // A frozen matrix of a block (engine/train/sharding_plan.cpp), which the adapter was trained beside.
+  const std::vector<float>& through_nf4(const NamedShape& ours) {
+    if (quantised_name_ == ours.name) return quantised_;
+    quantised_.resize(static_cast<std::size_t>(ours.numel()));
+    load(ours, 0, ours.numel(), quantised_.data());
+    pass_through_nf4(quantised_);
+    quantised_name_ = ours.name;
+    return quantised_;
+  }
+
   void add(const MergedPart& part, std::int64_t columns, std::int64_t first, std::int64_t count,
            float* to) const {
     const std::int64_t begin = std::max(first, part.first_row * columns);
@@ -121,10 +161,13 @@ class MergedModel {
   DType dtype_;
   std::int64_t rank_;
   double scale_;
+  bool nf4_base_;
   Values trained_;
   BaseModel base_;
   std::vector<char> reading_ = reading_buffer();
   std::map<std::string, std::vector<MergedPart>> parts_;
+  std::string quantised_name_;
+  std::vector<float> quantised_;
 };
 
 }  // namespace
@@ -165,6 +208,11 @@ huggingface::FolderToWrite adapter_folder(const TrainedModel& trained,
   folder.map = std::move(adapter.weights);
   folder.files["adapter_config.json"] = std::move(adapter.config);
   folder.read_back = true;
+  if (trained.options.adds_tokens) {
+    for (const auto& [name, text] : model.files) {
+      if (huggingface::is_tokenizer_file(name)) folder.files[name] = text;
+    }
+  }
   return folder;
 }
 

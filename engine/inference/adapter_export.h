@@ -1,10 +1,13 @@
 /// What a checkpoint of an adapter becomes for others: PEFT's two files, or the merged model.
 ///
-///   adapter_config.json, adapter_model.safetensors     names and rows: engine/huggingface/adapter_map.h
+///   adapter_config.json, adapter_model.safetensors     names and rows: engine/huggingface/adapter_map.h;
+///           where the run has added tokens, the tokenizer's files with them too
 ///   merged: W + s B A of each target, formed in f64 from f32 values and rounded once, to the type of
-///           the file; everything else as the base or the checkpoint has it
+///           the file; everything else as the base or the checkpoint has it. Where the base was NF4, W is
+///           what its codes say: the model that was trained and evaluated
 ///
-/// Memory   the adapter and the modules trained beside it, whole; of the base a chunk at a time.
+/// Memory   the adapter and the modules trained beside it, whole; of the base a chunk at a time, with NF4
+///          a matrix.
 #pragma once
 
 #include "engine/huggingface/adapter_map.h"

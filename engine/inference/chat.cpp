@@ -19,7 +19,7 @@ std::shared_ptr<const tokenizer::Tokenizer> tokenizer_of(const TextModel& model)
     throw DataError(
         "this model has no tokenizer, so no chat template; `sherd sample` continues texts.");
   }
-  return tokenizer::Tokenizer::open(model.tokenizer_folder());
+  return tokenizer::Tokenizer::open(model.tokenizer_folder(), model.added_tokens());
 }
 
 class Chat {

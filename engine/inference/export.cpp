@@ -3,6 +3,7 @@
 #include "checkpoint/interchange/safetensors.h"
 #include "engine/huggingface/config_writer.h"
 #include "engine/huggingface/model_files.h"
+#include "engine/huggingface/special_tokens.h"
 #include "engine/inference/adapter_export.h"
 #include "engine/inference/trained_model.h"
 #include "engine/recipe/model_from.h"
@@ -72,13 +73,18 @@ ExportSummary export_checkpoint(const ExportRequest& request) {
   folder.shard_bytes = request.shard_bytes;
   folder.model = model_weights(trained.options);
   std::string config;
+  const std::vector<std::string>& tokens = trained.recipe.model.add_special_tokens;
   if (has_kept) {
-    const ModelConfig from = huggingface::read_config(disk, kept);
+    const std::string path = kept + "/" + kConfigName;
+    std::string text = checkpoint::read_followed(disk, path, kMaxFileBytes);
+    if (!tokens.empty()) {
+      text = huggingface::with_vocab_size(text, path, trained.recipe.model.vocab_size);
+    }
+    const ModelConfig from = huggingface::parse_config(text, path);
     const std::string difference = first_difference(from, trained.recipe);
-    if (!difference.empty()) throw UsageError("{}: {}", from.path, difference);
+    if (!difference.empty()) throw UsageError("{}: {}", path, difference);
     folder.dtype = request.dtype.value_or(from.dtype.value_or(DType::kF32));
-    config = huggingface::updated_config(checkpoint::read_followed(disk, from.path, kMaxFileBytes),
-                                         from.path, folder.dtype);
+    config = huggingface::updated_config(text, path, folder.dtype);
     add_files(folder.files, kept);
   } else {
     folder.dtype = request.dtype.value_or(DType::kF32);
@@ -88,6 +94,7 @@ ExportSummary export_checkpoint(const ExportRequest& request) {
       add_files(folder.files, tokenizer);
     }
   }
+  huggingface::add_special_tokens(tokens, folder.files);
   const ModelConfig written = huggingface::parse_config(config, request.to + "/" + kConfigName);
   if (const std::string difference = first_difference(written, trained.recipe);
       !difference.empty()) {

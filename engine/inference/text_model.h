@@ -30,6 +30,10 @@ class TextModel {
 
   /// The folder of the model's tokenizer and chat template; empty: its tokens are bytes, characters or ids.
   const std::string& tokenizer_folder() const { return trained_.recipe.data.tokenizer; }
+  /// Those that its run has added to them.
+  const std::vector<std::string>& added_tokens() const {
+    return trained_.recipe.model.add_special_tokens;
+  }
 
   /// Tokens of a text at most: what a checkpoint was trained with, and what a folder's config.json says.
   std::int64_t longest_context() const;

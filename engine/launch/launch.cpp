@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/thread.h"
+#include "engine/launch/rank_watch.h"
 #include "engine/launch/system_info.h"
 #include "sharding/comm/flight_recorder.h"
 #include "sharding/comm/single.h"
@@ -99,20 +100,29 @@ void run_ranks(const LaunchOptions& options, const std::function<void(sharding::
                               : options.machine->make_rendezvous(options.peer_timeout);
   const RanksHere here = options.machine->ranks_here(options.world_size());
   FirstError first_error;
+  RankWatch watch({.on_stuck = options.on_stuck,
+                   .stop_asked = options.stop_asked,
+                   .on_calls = options.on_calls});
   const auto run_rank = [&](int r) {
     std::unique_ptr<sharding::Rank> rank;
     try {
       rank = make_rank(options, r, rendezvous);
-      rank->report_failure = [&](std::exception_ptr error) { first_error.set(std::move(error)); };
+      rank->report_failure = [&](const std::exception_ptr& error) {
+        watch.failed(error);
+        first_error.set(error);
+      };
+      watch.began(r, rank->groups->recorder());
       body(*rank);
     } catch (const std::exception& error) {
+      watch.failed(std::current_exception());
       first_error.set(std::current_exception());
-      if (rank && options.on_peer_error && dynamic_cast<const PeerError*>(&error) != nullptr) {
-        options.on_peer_error(r, rank->groups->recorder().text());
+      if (rank && options.on_calls && dynamic_cast<const PeerError*>(&error) != nullptr) {
+        options.on_calls(r, rank->groups->recorder().text());
       }
       // What happened outside of Rank::guard (no memory for the rank, say) stops the others too.
       rendezvous->abort(reason_of_stop(r, error.what()));
     }
+    watch.ended(r);
   };
   std::vector<std::thread> threads;
   threads.reserve(static_cast<std::size_t>(here.count));

@@ -31,9 +31,14 @@ struct LaunchOptions {
   /// The same for host memory that the rank's device reaches, where its memory isn't the host's.
   PlanOfRank host_plan;
   std::chrono::milliseconds peer_timeout = sharding::kDefaultPeerTimeout;
-  /// Called on the thread of a rank that has ended because of another one, with what its communicators were
-  /// asked for last (sharding/comm/flight_recorder.h). It mustn't throw.
-  std::function<void(int rank, const std::string& calls)> on_peer_error;
+  /// Called with what a rank's communicators were asked for last (sharding/comm/flight_recorder.h): where it has
+  /// ended because of another one, and where it goes on for a while after `stop_asked`. It mustn't throw.
+  std::function<void(int rank, const std::string& calls)> on_calls;
+  /// Whether a signal asks the run to end; any thread may ask.
+  std::function<bool()> stop_asked;
+  /// Called where ranks of this process don't end though another has failed (engine/launch/rank_watch.h).
+  /// `run_ranks` can't return then, so this should end the process. Empty: they are waited for.
+  std::function<void(const std::vector<int>& ranks, std::exception_ptr failure)> on_stuck;
 
   int compute_threads() const;
 };

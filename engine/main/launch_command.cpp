@@ -5,11 +5,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <sstream>
 
 #include "core/error.h"
 #include "sharding/processes/mpi.h"
@@ -75,11 +78,12 @@ int run_mpirun(std::vector<std::string> words) {
 // A process has died or hung: what may not happen again. Wrong recipes, full disks and losses that aren't
 // finite would.
 bool is_retryable(int code) {
-  constexpr int kPeer = 4;  // CONTRIBUTING.md: exit codes
+  constexpr int kPeer = 4;           // CONTRIBUTING.md: exit codes
+  constexpr int kLostMachine = 205;  // mpirun's, where its helper on another machine has gone
   for (const int signal : {SIGABRT, SIGBUS, SIGKILL, SIGSEGV}) {
     if (code == 128 + signal) return true;
   }
-  return code == kPeer;
+  return code == kPeer || code == kLostMachine;
 }
 
 }  // namespace
@@ -98,13 +102,66 @@ LaunchCommand::LaunchCommand(CLI::App& app)
                    "died or hung")
       ->type_name("N")
       ->check(CLI::Range(0, 1'000'000));
+  command_
+      ->add_option("--min-processes", min_processes_,
+                   "With --hosts and --restarts: start again without machines that don't answer, "
+                   "with at least so many processes")
+      ->type_name("N")
+      ->check(CLI::Range(1, 65536));
   command_->add_option("command", words_, "After --: the command, such as train RECIPE")
       ->type_name("COMMAND")
       ->required();
 }
 
-std::vector<std::string> LaunchCommand::mpirun_arguments() const {
-  std::vector<std::string> words = {"mpirun", "-n", std::to_string(num_processes_)};
+LaunchCommand::World LaunchCommand::first_world() const {
+  World world{num_processes_, {}};
+  std::istringstream list(hosts_);
+  for (std::string host; std::getline(list, host, ',');) {
+    const std::size_t colon = host.find(':');
+    const std::string name = host.substr(0, colon);
+    int slots = 1;
+    if (colon != std::string::npos) {
+      const char *begin = host.data() + colon + 1, *end = host.data() + host.size();
+      const auto [last, error] = std::from_chars(begin, end, slots);
+      if (error != std::errc() || last != end || slots < 1) slots = 0;
+    }
+    if (name.empty() || slots == 0) {
+      throw UsageError(
+          "--hosts has \"{}\"; expected machines and processes on each: node1:4,node2:4.", host);
+    }
+    world.hosts.push_back({name, slots});
+  }
+  if (min_processes_ > 0 && (world.hosts.empty() || num_restarts_ == 0)) {
+    throw UsageError(
+        "--min-processes is for restarts on other machines; add --hosts and --restarts.");
+  }
+  if (min_processes_ > num_processes_) {
+    throw UsageError("--min-processes is {}, above the {} processes to start with (-n).",
+                     min_processes_, num_processes_);
+  }
+  return world;
+}
+
+// Asked by mpirun itself, so in the way in which it would start a process there.
+LaunchCommand::World LaunchCommand::without_lost_hosts(const World& world) const {
+  World left;
+  for (const Host& host : world.hosts) {
+    std::vector<std::string> words = {"mpirun", "--timeout", "15", "--quiet"};
+    if (::geteuid() == 0) words.emplace_back("--allow-run-as-root");
+    words.insert(words.end(), {"--host", host.name, "-n", "1", "true"});
+    if (run_mpirun(std::move(words)) == 0) {
+      left.hosts.push_back(host);
+      left.num_processes += host.slots;
+    } else {
+      fmt::print(stderr, "sherd: {} doesn't answer, and is left out.\n", host.name);
+    }
+  }
+  left.num_processes = std::min(left.num_processes, world.num_processes);
+  return left;
+}
+
+std::vector<std::string> LaunchCommand::mpirun_arguments(const World& world) const {
+  std::vector<std::string> words = {"mpirun", "-n", std::to_string(world.num_processes)};
   // Processes share a machine's cores themselves, and a machine may have fewer than processes.
   for (const char* word : {"--oversubscribe", "--bind-to", "none", "--quiet"})
     words.emplace_back(word);
@@ -119,7 +176,13 @@ std::vector<std::string> LaunchCommand::mpirun_arguments() const {
   // mpirun passes on only its own variables to other machines.
   if (std::getenv("SHERD_ISA") != nullptr) words.insert(words.end(), {"-x", "SHERD_ISA"});
   if (::geteuid() == 0) words.emplace_back("--allow-run-as-root");
-  if (!hosts_.empty()) words.insert(words.end(), {"--host", hosts_});
+  if (!world.hosts.empty()) {
+    std::string list;
+    for (const Host& host : world.hosts) {
+      list += fmt::format("{}{}:{}", list.empty() ? "" : ",", host.name, host.slots);
+    }
+    words.insert(words.end(), {"--host", list});
+  }
   words.push_back(own_path());
   words.insert(words.end(), words_.begin(), words_.end());
   return words;
@@ -131,13 +194,24 @@ int LaunchCommand::run() const {
         "sherd launch needs MPI, and this program was built without it: build the cpu preset where "
         "libopenmpi-dev and openmpi-bin are installed, or use --ranks for threads of one process.");
   }
+  World world = first_world();
   for (const int signal : {SIGTERM, SIGUSR1, SIGHUP}) install(signal, pass_on);
   install(SIGINT, note_interrupt);
   for (int start = 0;; ++start) {
-    const int code = run_mpirun(mpirun_arguments());
+    const int code = run_mpirun(mpirun_arguments(world));
     if (start >= num_restarts_ || asked_to_stop || !is_retryable(code)) return code;
-    fmt::print(stderr, "sherd: the run ended with code {}; starting it again ({} of {}).\n", code,
-               start + 1, num_restarts_);
+    if (min_processes_ > 0) {
+      world = without_lost_hosts(world);
+      if (asked_to_stop) return code;
+      if (world.num_processes < min_processes_) {
+        throw PeerError("processes left: {}; --min-processes asks for {}.", world.num_processes,
+                        min_processes_);
+      }
+    }
+    const std::string where =
+        min_processes_ > 0 ? fmt::format(" with -n {}", world.num_processes) : "";
+    fmt::print(stderr, "sherd: the run ended with code {}; starting it again ({} of {}){}.\n", code,
+               start + 1, num_restarts_, where);
   }
 }
 

@@ -13,14 +13,26 @@ class LaunchCommand {
   explicit operator bool() const { return command_->parsed(); }
   /// Waits for mpirun and returns its exit code. SIGTERM, SIGUSR1 and SIGHUP reach every process as
   /// SIGUSR1, so that a run saves and ends (engine/train/stop_request.h).
+  /// A restart leaves out machines that don't answer, as far as --min-processes allows.
   /// Errors   UsageError: there is no mpirun, or no command.
   int run() const;
 
  private:
-  std::vector<std::string> mpirun_arguments() const;
+  struct Host {
+    std::string name;
+    int slots = 1;
+  };
+  struct World {
+    int num_processes = 0;
+    std::vector<Host> hosts;  ///< empty: this machine
+  };
+  World first_world() const;
+  /// The machines of `world` that answer, with their processes.
+  World without_lost_hosts(const World& world) const;
+  std::vector<std::string> mpirun_arguments(const World& world) const;
 
   CLI::App* command_;
-  int num_processes_ = 0, num_restarts_ = 0;
+  int num_processes_ = 0, num_restarts_ = 0, min_processes_ = 0;
   std::string hosts_;
   std::vector<std::string> words_;
 };

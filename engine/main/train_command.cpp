@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <thread>
 
@@ -126,11 +127,21 @@ int leave(sharding::Processes& processes, ProcessEnd end, const std::string& lab
   return end.exit_code != 0 ? end.exit_code : kPeer;
 }
 
+// A thread that computes or waits for ever can't be ended, so the process ends as it is: for its files that is a
+// crash like any other.
+[[noreturn]] void end_without(const std::string& ranks, const std::exception_ptr& error) {
+  const Failure failure = failure_of(error);
+  print(joined(failure.lines), "");
+  print(fmt::format("{} didn't come to an end within 5 s of that, and is left as it is.", ranks),
+        "");
+  std::_Exit(failure.exit_code);
+}
+
 }  // namespace
 
 int train(const engine::RecipeRequest& request) {
   if (sharding::num_processes_started() <= 1) {
-    engine::train(engine::resolve_recipe(request));
+    engine::train(engine::resolve_recipe(request), end_without);
     return 0;
   }
   const std::shared_ptr<sharding::Processes> processes = sharding::join_mpi(kToConnect);

@@ -30,6 +30,8 @@ constexpr ForeignKey kKeys[] = {
     {"lora_rank lora_r adapter.r", "adapter.rank"},
     {"lora_alpha", "adapter.alpha"},
     {"lora_dropout", "adapter.dropout"},
+    {"add_tokens new_tokens additional_special_tokens extra_special_tokens resize_vocab new_special_tokens", "model.add_special_tokens"},
+    {"trainable_token_indices", "adapter.modules_to_save", "embedding and head are trained whole, not single rows of them."},
     {"use_rslora", "adapter.rslora"},
         {"target_modules lora_target lora_target_modules", "adapter.targets"},
     {"quantization_config load_in_4bit qlora bnb_4bit_quant_type quantization_bit", "adapter.base_dtype", "QLoRA is adapter.type lora with base_dtype nf4."},

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "engine/huggingface/model_files.h"
+#include "engine/huggingface/special_tokens.h"
 #include "engine/recipe/fields.h"
 #include "engine/recipe/stored.h"
 #include "engine/recipe/values.h"
@@ -14,9 +15,11 @@ namespace {
 constexpr std::string_view kFrom = "model.from";
 constexpr std::string_view kLength = "model.max_seq_length";
 constexpr std::string_view kTokenizer = "data.tokenizer";
+constexpr std::string_view kVocabulary = "model.vocab_size";
+constexpr std::string_view kAdded = "model.add_special_tokens";
 // Keys that don't say which model it is.
-constexpr auto kRunsOwn = std::to_array<std::string_view>(
-    {"model.from", "model.dropout", "model.max_seq_length", "model.init_std"});
+constexpr auto kRunsOwn =
+    std::to_array<std::string_view>({kFrom, kAdded, "model.dropout", kLength, "model.init_std"});
 
 bool is_models(std::string_view key) {
   return key.starts_with("model.") &&
@@ -57,6 +60,28 @@ void assign_values(Resolution& recipe, const huggingface::ModelConfig& config) {
   }
 }
 
+// Rows for tokens that the folder's tokenizer lacks.
+void add_tokens(Resolution& recipe, const huggingface::ModelConfig& config) {
+  const Recipe& values = recipe.values();
+  const auto& tokens = values.model.add_special_tokens;
+  if (tokens.empty() || values.data.tokenizer.empty()) return;
+  const std::int64_t rows = values.model.vocab_size, num_tokens = std::ssize(tokens);
+  const std::int64_t num_ids =
+      huggingface::num_ids_with(checkpoint::posix_disk(), values.data.tokenizer, tokens);
+  const std::int64_t num_there = std::min(num_tokens, rows - (num_ids - num_tokens));
+  if (num_there > 0) {
+    recipe.note(fmt::format(
+        "the model has more rows than its tokenizer tokens: {} of the {} that are added take such "
+        "rows as they are",
+        num_there, num_tokens));
+  }
+  if (num_ids > rows) {
+    const huggingface::ConfigValue value{std::string(kVocabulary), std::to_string(num_ids),
+                                         fmt::format("vocab_size with {}", kAdded)};
+    recipe.assign(assignment_of(value, config.path));
+  }
+}
+
 }  // namespace
 
 bool take_model_from(Resolution& recipe) {
@@ -92,6 +117,7 @@ bool take_model_from(Resolution& recipe) {
                    std::string(kFrom)});
   }
   if (has_tokenizer && data.tokenizer == from) data.tokenizer = folder;
+  add_tokens(recipe, config);
   return true;
 }
 

@@ -131,6 +131,7 @@ struct Recipe {
     std::vector<double> rope_short_factors, rope_long_factors;
     double window_rope_theta = 0;
     bool window_rope_scaling = false;
+    std::vector<std::string> add_special_tokens;
   } model;
 
   struct Adapter {

@@ -18,6 +18,7 @@ using model::AdapterTarget;
 constexpr std::string_view kTargets = "adapter.targets";
 constexpr std::string_view kModules = "adapter.modules_to_save";
 constexpr std::string_view kRank = "adapter.rank";
+constexpr std::string_view kAddedTokens = "model.add_special_tokens";
 constexpr std::string_view kAll = "all-linear";
 constexpr std::string_view kBlock = "block.{}.";
 
@@ -99,6 +100,12 @@ class ModelNames {
   }
 
   const model::ModelShape& shape() const { return shape_; }
+
+  // The family's name, or ours.
+  std::string name_of_module(const std::string& ours) const {
+    const auto found = std::ranges::find(theirs_, ours, &FamilyModule::ours);
+    return found == theirs_.end() ? ours : std::string(found->name());
+  }
 
   Names targets_called(std::string_view name) const {
     if (contains(targets_, name)) return {std::string(name)};
@@ -203,6 +210,24 @@ void check_rank(Resolution& recipe, const std::vector<AdapterTarget>& targets) {
   }
 }
 
+// Rows that tokens have added are worth nothing until they are trained.
+void check_added_tokens(Resolution& recipe, const ModelNames& names) {
+  if (recipe.values().model.add_special_tokens.empty()) return;
+  std::string missing, all;
+  for (const char* module : {"embedding.token", "head"}) {
+    if (names.shape().tied && module == std::string_view("head")) continue;
+    const std::string name = names.name_of_module(module);
+    all += (all.empty() ? "" : ", ") + name;
+    if (contains(recipe.values().adapter.modules_to_save, module)) continue;
+    missing += (missing.empty() ? "" : " and ") + name;
+  }
+  if (missing.empty()) return;
+  recipe.refuse({kModules, kAddedTokens},
+                "{} adds rows to {}, which {} doesn't have, so they would never be trained. Set "
+                "{}: [{}].",
+                kAddedTokens, missing, kModules, kModules, all);
+}
+
 }  // namespace
 
 void check_adapter(Resolution& recipe) {
@@ -230,6 +255,7 @@ void check_adapter(Resolution& recipe) {
                          "together.",
                          kModules);
   }
+  check_added_tokens(recipe, names);
   model::ModelShape shape = names.shape();
   shape.adapter.rank = adapter.rank;
   shape.adapter.targets = adapter.targets;

@@ -1,4 +1,5 @@
 // Rules about steps, data, checkpoints, and texts that may not be empty.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -129,6 +130,25 @@ void check_data(Resolution& recipe) {
   }
 }
 
+void check_added_tokens(Resolution& recipe) {
+  constexpr std::string_view kKey = "model.add_special_tokens";
+  const Recipe& values = recipe.values();
+  const auto& tokens = values.model.add_special_tokens;
+  if (tokens.empty()) return;
+  if (values.data.tokenizer.empty()) {
+    recipe.refuse({kKey, "data.tokenizer"},
+                  "{} needs data.tokenizer, the tokenizer that they are added to.", kKey);
+  }
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (!tokens[i].empty() && std::find(tokens.begin() + static_cast<std::ptrdiff_t>(i) + 1,
+                                        tokens.end(), tokens[i]) == tokens.end()) {
+      continue;
+    }
+    return recipe.refuse({kKey}, "{} has {}.", kKey,
+                         tokens[i].empty() ? "an empty token" : '"' + tokens[i] + "\" twice");
+  }
+}
+
 void check_texts(Resolution& recipe) {
   const Recipe& values = recipe.values();
   struct Text {
@@ -192,6 +212,7 @@ void check_training(Resolution& recipe) {
   check_evaluations(recipe);
   check_checkpoints(recipe);
   check_data(recipe);
+  check_added_tokens(recipe);
   check_texts(recipe);
 }
 

@@ -160,6 +160,17 @@ void require_cpu_for_nf4(const Recipe& recipe, DeviceKind kind) {
       "adapter.base_dtype is nf4, which runs on CPUs only, for now: set run.device: cpu.");
 }
 
+// What a rank's communicators were asked for last.
+std::string calls_file(int rank) {
+  return fmt::format("collectives_rank_{}.txt", rank);
+}
+
+std::string names_of(const std::vector<int>& ranks) {
+  std::string names;
+  for (const int r : ranks) names += fmt::format("{}rank {}", names.empty() ? "" : ", ", r);
+  return names;
+}
+
 // What each process has measured of its ranks; all of it on process 0, the others don't wait.
 std::vector<MeasuredMemory> of_all_processes(sharding::Processes* processes, const RanksHere& here,
                                              std::vector<MeasuredMemory> measured,
@@ -193,8 +204,8 @@ std::vector<MeasuredMemory> of_all_processes(sharding::Processes* processes, con
 
 }  // namespace
 
-void train(const ResolvedRecipe& resolved) {
-  train(resolved, choose_machine(resolved.values));
+void train(const ResolvedRecipe& resolved, const OnStuck& on_stuck) {
+  train(resolved, choose_machine(resolved.values), checkpoint::posix_disk(), on_stuck);
 }
 
 void train(const ResolvedRecipe& resolved, std::shared_ptr<sharding::Processes> processes) {
@@ -202,7 +213,7 @@ void train(const ResolvedRecipe& resolved, std::shared_ptr<sharding::Processes> 
 }
 
 void train(const ResolvedRecipe& written, std::shared_ptr<const Machine> machine,
-           checkpoint::Disk& disk) {
+           checkpoint::Disk& disk, const OnStuck& on_stuck) {
   outlive_lost_output();
   require_groups_of_replicas(written.values, machine->traits().kind);
   require_cpu_for_parts_of_models(written.values, machine->traits().kind);
@@ -236,9 +247,15 @@ void train(const ResolvedRecipe& written, std::shared_ptr<const Machine> machine
   launch.trace = &trace;
   launch.plan = [&](int r) { return plan.of(r); };
   launch.host_plan = [&](int r) { return plan.host_of(r); };
-  launch.on_peer_error = [&](int r, const std::string& calls) {
+  launch.stop_asked = [] { return stop_request() == StopRequest::kRequeue; };
+  if (on_stuck) {
+    launch.on_stuck = [&](const std::vector<int>& ranks, const std::exception_ptr& failure) {
+      on_stuck(names_of(ranks), failure);
+    };
+  }
+  launch.on_calls = [&](int r, const std::string& calls) {
     try {
-      output.replace_own(fmt::format("collectives_rank_{}.txt", r), calls);
+      output.replace_own(calls_file(r), calls);
     } catch (const std::exception&) {  // what has gone wrong is said by whom it happened to
     }
   };
@@ -271,10 +288,18 @@ void train(const ResolvedRecipe& written, std::shared_ptr<const Machine> machine
   install_stop_handlers(asks ? std::optional(std::chrono::seconds(recipe.checkpoint.stop_deadline))
                              : std::nullopt);
   std::vector<MeasuredMemory> measured(static_cast<std::size_t>(launch.world_size()));
-  run_ranks(launch, [&](sharding::Rank& rank) {
-    run_rank(context, rank);
-    measured[rank.rank] = measured_memory(rank);
-  });
+  try {
+    run_ranks(launch, [&](sharding::Rank& rank) {
+      run_rank(context, rank);
+      measured[rank.rank] = measured_memory(rank);
+    });
+  } catch (const Requeue&) {
+    // It only took longer than a moment: nobody stood still.
+    for (int i = 0; i < here.count; ++i) {
+      checkpoint::remove_file(disk, output.file(calls_file(here.first + i)));
+    }
+    throw;
+  }
   std::int64_t resident_bytes = peak_resident_bytes();
   measured = of_all_processes(processes, here, std::move(measured), resident_bytes);
   if (!first) return;

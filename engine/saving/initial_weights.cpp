@@ -16,6 +16,7 @@ huggingface::ModelWeights model_weights(const TrainingOptions& options) {
       weights.parameters.push_back({parameter.name, parameter.shape});
     }
   }
+  weights.adds_tokens = options.adds_tokens;
   weights.query_heads = shape.query_heads;
   weights.kv_heads = shape.kv_heads;
   weights.head_width = shape.head_width();

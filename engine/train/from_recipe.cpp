@@ -49,6 +49,7 @@ TrainingOptions training_options(const Recipe& recipe) {
   options.num_micro_steps = static_cast<int>(recipe.training.gradient_accumulation_steps);
   options.seed = recipe.run.seed;
   options.nf4_base = recipe.adapter.base_dtype == BaseDType::kNf4;
+  options.adds_tokens = !recipe.model.add_special_tokens.empty();
   options.separate_documents = recipe.data.documents == DocumentChoice::kSeparate;
 
   const Recipe::Optimizer& optimizer = recipe.optimizer;
@@ -89,6 +90,7 @@ data::DataOptions data_options(const Recipe& recipe) {
           .vocab_size = recipe.model.vocab_size,
           .seq_length = recipe.training.seq_length,
           .tokenizer = recipe.data.tokenizer,
+          .special_tokens = recipe.model.add_special_tokens,
           .token_bytes = recipe.data.token_bytes,
           .separate_documents = recipe.data.documents == DocumentChoice::kSeparate,
           .chat = {static_cast<data::TrainOn>(recipe.training.train_on),

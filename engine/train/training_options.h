@@ -32,6 +32,7 @@ struct TrainingOptions {
   std::uint64_t seed = 0;
   bool separate_documents = false;  ///< batches say where documents lie
   bool nf4_base = false;            ///< the blocks' frozen matrices rest as NF4 (kernels/nf4.h)
+  bool adds_tokens = false;         ///< to the vocabulary of the folder that the model comes from
 
   optim::LossScaling loss_scaling;
   optim::OptimizerOptions optimizer;

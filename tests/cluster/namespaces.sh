@@ -8,6 +8,7 @@
 #                                    turn: tokens/s, and bytes that left a node in a step, counted at its link
 #   failures                         processes on other nodes killed, stopped and cut off: who is named, with
 #                                    which code, and whether anybody is left
+#   restarts                         the last node dies behind step 3: does the run go on without it?
 #
 # ROUNDS=N: of compare (3). Everything is removed at the end. SHERD names the program (build/cpu/sherd).
 set -euo pipefail
@@ -22,7 +23,7 @@ while [ $# -gt 0 ]; do
     *) break ;;
   esac
 done
-[ $# -gt 0 ] || { sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2; }
 [ "$(id -u)" -eq 0 ] || { echo "namespaces: needs root, for network namespaces" >&2; exit 2; }
 for tool in ip tc unshare mpirun; do
   command -v "$tool" >/dev/null || { echo "namespaces: there is no $tool" >&2; exit 2; }
@@ -168,10 +169,33 @@ failures() {
   done
 }
 
+# The same ranks, on the machines that are left.
+restarts() {
+  local folder=$work/restarts hosts='' node code=0 started
+  recipe "$folder"
+  for node in $(seq "$nodes"); do hosts+=,$net$node:1; done
+  "$sherd" launch -n "$nodes" --hosts "${hosts#,}" --restarts 1 --min-processes 1 -- \
+    train "$folder/recipe.yaml" --set training.max_steps=40 --set checkpoint.interval=2 \
+    --set checkpoint.resume=auto >"$folder/out" 2>"$folder/err" &
+  local launched=$!
+  until grep -qs '^step 3/' "$folder/out"; do
+    sleep 0.1
+    kill -0 "$launched" 2>/dev/null || { cat "$folder/err"; return 1; }
+  done
+  started=$(date +%s)
+  ip netns pids "$name-$nodes" | xargs kill -9
+  sleep 1  # its kernel says that they have gone; of a link that is cut mpirun learns nothing
+  ip link set "$name.$nodes" down
+  wait "$launched" || code=$?
+  echo "code $code, $(($(date +%s) - started)) s after node$nodes had died"
+  sed 's/^/    /' "$folder/err"
+  grep -E '^resumed from|^step 40/' "$folder/out" | sed 's/^/    /'
+}
+
 command=$1
 shift
 case $command in
   run) launch "$@" ;;
-  compare | failures) "$command" ;;
+  compare | failures | restarts) "$command" ;;
   *) echo "namespaces: there is no command $command" >&2; exit 2 ;;
 esac

@@ -4,12 +4,18 @@
 
 #include <algorithm>
 
+#include "checkpoint/format/manifest.h"
+#include "engine/model/adapter.h"
+#include "engine/train/model_shape.h"
+
 namespace sherd::testing {
 namespace {
 
 // What chars finds in chars.txt: this many different characters, two of them beyond ASCII.
 constexpr std::int64_t kCharacters = 12;
 constexpr std::int64_t kTokenizerSize = 259;  // small_tokenizer.h
+
+using model::SiteId;
 
 std::string quoted(const std::string& text) {
   return '"' + text + '"';
@@ -27,6 +33,7 @@ class LegalRecipe {
     for (const engine::Field& field : engine::recipe_fields()) {
       if (random_.chance(0.5)) set(field.key, legal_value(field, random_));
     }
+    has_adapter_ = random_.chance(0.3);
     text();
     names(output);
     shape();
@@ -36,6 +43,7 @@ class LegalRecipe {
     precision();
     saves();
     parts_of_models();
+    if (has_adapter_) adapter();
     return std::move(settings_);
   }
 
@@ -68,6 +76,12 @@ class LegalRecipe {
     leave("data.tokenizer");
     if (format == "text") set("data.tokenizer", quoted(folder_.file("tokenizer")));
     if (format == "chat") set("data.tokenizer", quoted(folder_.file("chat_tokenizer")));
+    leave("model.add_special_tokens");
+    const bool encodes = format == "text" || format == "chat";
+    if (encodes && random_.chance(0.3)) {
+      set("model.vocab_size", random_.whole(kTokenizerSize + 2, 300));
+      set("model.add_special_tokens", "[<|new|>, \"→\"]");
+    }
     leave("data.token_bytes");
     if (format == "bin") maybe("data.token_bytes", 2);  // of raw files, as these are
     leave("data.validation_path");
@@ -93,7 +107,7 @@ class LegalRecipe {
     maybe("run.num_threads", random_.whole(0, 3));
     maybe("memory.device_memory", random_.one_of({"\"\"", "64GiB", "1TB", "9000000000B"}));
     leave("checkpoint.init_from");
-    maybe("adapter.type", "none");  // there is no model that one would be for
+    maybe("adapter.type", "none");
     leave("adapter.base_dtype");
     maybe("checkpoint.resume", random_.one_of({"auto", "never"}));
   }
@@ -184,7 +198,8 @@ class LegalRecipe {
       leave(std::string("parallelism.") + key);
     }
     const std::int64_t layers = whole(settings_, "model.num_layers");
-    const std::int64_t degree = random_.chance(0.6) ? 1 : random_.whole(1, layers);
+    const bool whole_models = has_adapter_ || random_.chance(0.6);
+    const std::int64_t degree = whole_models ? 1 : random_.whole(1, layers);
     set("parallelism.pipeline_parallel_degree", degree);
     if (degree == 1) return;
     set("parallelism.pipeline_schedule",
@@ -206,7 +221,7 @@ class LegalRecipe {
                                whole(settings_, "parallelism.data_parallel_replicate_degree") *
                                whole(settings_, "parallelism.pipeline_parallel_degree");
     const std::string heads = value("model.num_attention_heads", "1");
-    const bool even = std::stoll(heads) % 2 == 0 && ranks <= 4;
+    const bool even = std::stoll(heads) % 2 == 0 && ranks <= 4 && !has_adapter_;
     const bool cut = even && random_.chance(0.4);
     set("parallelism.tensor_parallel_degree", cut ? 2 : 1);
     if (cut) set("model.ffn_hidden_size", 2 * random_.whole(1, 50));
@@ -217,6 +232,55 @@ class LegalRecipe {
                          value("data.documents", "joined") == "joined" &&
                          settings_.at("data.format") != "chat" && rows_alone;
     set("parallelism.context_parallel_degree", context && random_.chance(0.6) ? 2 : 1);
+  }
+
+  /// Some of the model's matrices, none of their rows twice; and modules beside them.
+  void adapter() {
+    const model::ModelShape model = shape_of_model();
+    std::vector<model::AdapterTarget> targets;
+    std::vector<std::string> names, modules;
+    const bool adds_tokens = settings_.contains("model.add_special_tokens");
+    for (model::AdapterTarget& target : model::possible_targets(model)) {
+      const bool overlaps = std::ranges::any_of(targets, [&](const auto& other) {
+        return other.site == target.site && other.first_row < target.first_row + target.rows &&
+               target.first_row < other.first_row + other.rows;
+      });
+      if (!overlaps && random_.chance(0.4)) targets.push_back(std::move(target));
+    }
+    if (targets.empty()) targets = {model::possible_targets(model).back()};
+    std::int64_t most = 8;
+    for (const model::AdapterTarget& target : targets) {
+      most = std::min({most, target.rows, target.inputs});
+      names.push_back(target.name);
+    }
+    for (std::string& module : model::possible_modules(model)) {
+      const bool is_target = std::ranges::any_of(targets, [&](const auto& target) {
+        return target.name == module ||
+               (module == "attention.qkv" && target.site == SiteId::kQkv) ||
+               (module == "mlp.up" && target.site == SiteId::kUp);
+      });
+      // Positions are trained with the tokens; rows of new tokens must be.
+      const bool has_new_rows = adds_tokens && (module == "embedding.token" || module == "head");
+      const bool may_be = !is_target && module != "embedding.position";
+      if (has_new_rows || (may_be && random_.chance(0.2))) {
+        modules.push_back(std::move(module));
+      }
+    }
+    set("checkpoint.init_from", quoted(base_checkpoint(folder_)));
+    set("adapter.type", "lora");
+    set("adapter.rank", random_.whole(1, most));
+    maybe("adapter.alpha", random_.one_of({"0.5", "1", "16"}));
+    maybe("adapter.dropout", random_.one_of({"0", "0.1", "0.5"}));
+    maybe("adapter.base_dtype", random_.one_of({"param_dtype", "nf4"}));
+    set("adapter.targets", fmt::format("[{}]", fmt::join(names, ", ")));
+    set("adapter.modules_to_save", fmt::format("[{}]", fmt::join(modules, ", ")));
+  }
+
+  model::ModelShape shape_of_model() const {
+    engine::RecipeRequest request;
+    request.path = "random.yaml";
+    request.text = recipe_text(settings_);
+    return engine::model_shape(engine::resolve_recipe(request).values);
   }
 
   // Small enough for three steps to stay finite.
@@ -294,6 +358,7 @@ class LegalRecipe {
   Random& random_;
   Settings settings_;
   std::int64_t length_ = 0, max_steps_ = 0;
+  bool has_adapter_ = false;
 };
 
 /// Settings that no legal recipe has beside its others.
@@ -323,6 +388,8 @@ Settings broken_rule(const Settings& legal, Random& random) {
        {"mixed_precision.stochastic_rounding", "true"}},
       {{"data.validation_fraction", "0.5"}, {"data.validation_path", "some.txt"}},
       {{"data.token_bytes", "3"}},
+      {{"model.add_special_tokens", "[a1, b1, a1]"}},
+      {{"model.add_special_tokens", "[a1]"}, {"data.format", "bytes"}, {"data.tokenizer", "\"\""}},
       {{"data.format", "text"}, {"data.tokenizer", "\"\""}},
       {{"data.format", "chat"}, {"data.documents", "joined"}},
       {{"metrics.trace_steps", "[1, 99]"}},
@@ -331,6 +398,18 @@ Settings broken_rule(const Settings& legal, Random& random) {
       {{"checkpoint.staging_mib", "3"}},
       {{"loss_scaling.min_scale", "1e9"}, {"loss_scaling.mode", "dynamic"}},
       {{"adapter.type", "none"}, {"adapter.base_dtype", "nf4"}},
+      {{"adapter.type", "lora"}, {"checkpoint.init_from", "\"\""}},
+      {{"adapter.type", "lora"}, {"adapter.targets", "[]"}},
+      {{"adapter.type", "lora"}, {"adapter.targets", "[embedding.token]"}},
+      {{"adapter.type", "lora"}, {"adapter.targets", "[attention.qkv, attention.key]"}},
+      {{"adapter.type", "lora"},
+       {"adapter.targets", "[mlp.down]"},
+       {"adapter.modules_to_save", "[mlp.down]"}},
+      {{"adapter.type", "lora"}, {"adapter.modules_to_save", "[attention.query]"}},
+      {{"adapter.type", "lora"}, {"adapter.modules_to_save", "[embedding.position]"}},
+      {{"adapter.type", "lora"}, {"adapter.targets", "[mlp.down]"}, {"adapter.rank", "65536"}},
+      {{"adapter.type", "lora"}, {"parallelism.tensor_parallel_degree", "2"}},
+      {{"adapter.type", "lora"}, {"parallelism.context_parallel_degree", "2"}},
       {{"run.output_dir", "\"\""}},
       {{"memory.device_memory", "12 apples"}},
   };
@@ -341,6 +420,24 @@ Settings broken_rule(const Settings& legal, Random& random) {
 
 Settings legal_recipe(const test::TempFolder& folder, const std::string& output, Random& random) {
   return LegalRecipe(folder, random).make(output);
+}
+
+std::string base_checkpoint(const test::TempFolder& folder) {
+  return folder.file("base/checkpoints/" + checkpoint::step_directory_name(1));
+}
+
+std::optional<Settings> base_recipe(const Settings& settings, const test::TempFolder& folder) {
+  if (!settings.contains("checkpoint.init_from")) return std::nullopt;
+  Settings base = {{"run.output_dir", quoted(folder.file("base"))},
+                   {"run.device", "cpu"},
+                   {"training.global_batch_size", "1"},
+                   {"training.max_steps", "1"},
+                   {"checkpoint.interval", "1"}};
+  for (const auto& [key, value] : settings) {
+    const bool is_models = key.starts_with("model.") || key.starts_with("data.");
+    if (is_models || key == "training.seq_length" || key == "training.train_on") base[key] = value;
+  }
+  return base;
 }
 
 Mistake with_mistake(const Settings& legal, Random& random) {

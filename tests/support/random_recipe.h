@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,11 @@ void write_recipe_data(const test::TempFolder& folder);
 
 /// `folder` has the texts; output goes to `folder`/`output`.
 Settings legal_recipe(const test::TempFolder& folder, const std::string& output, Random& random);
+
+/// A step of the model that a recipe's adapter is for; nothing where it has no adapter. Its checkpoint
+/// is what the recipe's checkpoint.init_from names.
+std::optional<Settings> base_recipe(const Settings& settings, const test::TempFolder& folder);
+std::string base_checkpoint(const test::TempFolder& folder);
 
 /// One thing that makes a legal recipe illegal.
 struct Mistake {

@@ -25,9 +25,10 @@ std::unique_ptr<const TokenFile> encode_file(const MappedFile& file, tokenizer::
 
 }  // namespace
 
-std::shared_ptr<const tokenizer::Tokenizer> open_tokenizer(const std::string& folder,
-                                                           std::int64_t vocab_size) {
-  auto tokenizer = tokenizer::Tokenizer::open(folder);
+std::shared_ptr<const tokenizer::Tokenizer> open_tokenizer(
+    const std::string& folder, const std::vector<std::string>& special_tokens,
+    std::int64_t vocab_size) {
+  auto tokenizer = tokenizer::Tokenizer::open(folder, special_tokens);
   if (tokenizer->vocab_size() > vocab_size) {
     throw DataError(
         "{}: the tokenizer has {} ids, but model.vocab_size is {}; raise it to {} or more.", folder,

@@ -12,9 +12,11 @@
 
 namespace sherd::data {
 
-/// Errors   DataError: no tokenizer there, or it has ids that a model of `vocab_size` lacks.
-std::shared_ptr<const tokenizer::Tokenizer> open_tokenizer(const std::string& folder,
-                                                           std::int64_t vocab_size);
+/// Errors   DataError: no tokenizer there, or with `special_tokens` it has ids that a model of
+///          `vocab_size` lacks.
+std::shared_ptr<const tokenizer::Tokenizer> open_tokenizer(
+    const std::string& folder, const std::vector<std::string>& special_tokens,
+    std::int64_t vocab_size);
 
 /// Each file as one document, special tokens as text; on all cores.
 /// Errors   DataError: a file that isn't UTF-8, named.

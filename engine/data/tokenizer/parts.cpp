@@ -20,7 +20,7 @@ class PartsParser {
  public:
   explicit PartsParser(const JsonNode& file) : file_(file), parts_(std::make_unique<Parts>()) {}
 
-  std::unique_ptr<Parts> parse() {
+  std::unique_ptr<Parts> parse(const std::vector<std::string>& special_tokens) {
     file_.only({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
                 "post_processor", "decoder", "model"});
     for (const char* key : {"truncation", "padding"}) {
@@ -39,6 +39,7 @@ class PartsParser {
     if (file_.has("decoder")) parts_->decoder = parse_decoder(file_["decoder"]);
     parse_model(file_["model"], pre_tokenizer.byte_level);
     if (file_.has("added_tokens")) add_tokens(file_["added_tokens"]);
+    for (const std::string& token : special_tokens) add_special(token);
     index_texts();
     if (file_.has("post_processor")) add_before_document(file_["post_processor"]);
     make_finders();
@@ -172,6 +173,20 @@ class PartsParser {
     }
   }
 
+  /// One that the file hasn't.
+  void add_special(const std::string& content) {
+    if (content.empty() || content.size() > kMaxAddedToken) {
+      throw DataError("{}: a token to add has {} bytes; 1 to {} are taken.", file_.place(),
+                      content.size(), kMaxAddedToken);
+    }
+    if (parts_->vocabulary.contains(content) || added_.contains(content)) {
+      throw DataError("{}: \"{}\", a token to add, is one of its tokens already.", file_.place(),
+                      content.substr(0, 64));
+    }
+    added_[content] = next_id(content);
+    parts_->added_tokens.push_back({.content = content, .id = added_[content], .special = true});
+  }
+
   /// The id that the library gives a token that it adds: its own if the model has it, else the next
   /// behind all others.
   std::int32_t next_id(const std::string& content) {
@@ -245,7 +260,8 @@ class PartsParser {
 
 }  // namespace
 
-std::unique_ptr<Parts> parse_tokenizer(std::string_view text, std::string_view where) {
+std::unique_ptr<Parts> parse_tokenizer(std::string_view text, std::string_view where,
+                                       const std::vector<std::string>& special_tokens) {
   nlohmann::json json;
   try {
     json = nlohmann::json::parse(text);
@@ -254,7 +270,7 @@ std::unique_ptr<Parts> parse_tokenizer(std::string_view text, std::string_view w
     throw DataError("{}: isn't JSON ({}).", where, message.substr(0, 200));
   }
   const JsonNode file(json, std::string(where));
-  return PartsParser(file).parse();
+  return PartsParser(file).parse(special_tokens);
 }
 
 }  // namespace sherd::tokenizer

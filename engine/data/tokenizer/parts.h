@@ -39,6 +39,7 @@ struct Parts {
 };
 
 /// Errors   DataError: see tokenizer.h
-std::unique_ptr<Parts> parse_tokenizer(std::string_view json, std::string_view where);
+std::unique_ptr<Parts> parse_tokenizer(std::string_view json, std::string_view where,
+                                       const std::vector<std::string>& special_tokens = {});
 
 }  // namespace sherd::tokenizer

@@ -67,8 +67,9 @@ std::size_t valid_prefix(std::string_view text) {
 Tokenizer::Tokenizer(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 Tokenizer::~Tokenizer() = default;
 
-std::shared_ptr<const Tokenizer> Tokenizer::parse(std::string_view json, std::string_view where) {
-  std::unique_ptr<Parts> parts = parse_tokenizer(json, where);
+std::shared_ptr<const Tokenizer> Tokenizer::parse(std::string_view json, std::string_view where,
+                                                  const std::vector<std::string>& special_tokens) {
+  std::unique_ptr<Parts> parts = parse_tokenizer(json, where, special_tokens);
   const XXH128_hash_t hash = XXH3_128bits(json.data(), json.size());
   XXH128_canonical_t bytes;
   XXH128_canonicalFromHash(&bytes, hash);
@@ -76,7 +77,8 @@ std::shared_ptr<const Tokenizer> Tokenizer::parse(std::string_view json, std::st
   return std::shared_ptr<const Tokenizer>(new Tokenizer(std::move(parts)));
 }
 
-std::shared_ptr<const Tokenizer> Tokenizer::open(const std::string& folder) {
+std::shared_ptr<const Tokenizer> Tokenizer::open(const std::string& folder,
+                                                 const std::vector<std::string>& special_tokens) {
   const std::string path = (fs::path(folder) / "tokenizer.json").native();
   std::error_code error;
   if (!fs::exists(path, error)) {
@@ -90,7 +92,7 @@ std::shared_ptr<const Tokenizer> Tokenizer::open(const std::string& folder) {
                     folder);
   }
   const data::MappedFile file(path);
-  auto tokenizer = std::const_pointer_cast<Tokenizer>(parse(text_of(file), path));
+  auto tokenizer = std::const_pointer_cast<Tokenizer>(parse(text_of(file), path, special_tokens));
   const std::string config_path = (fs::path(folder) / "tokenizer_config.json").native();
   if (!fs::exists(config_path, error)) return tokenizer;
   const data::MappedFile config_file(config_path);

@@ -37,10 +37,14 @@ struct Parts;
 class Tokenizer {
  public:
   /// `folder` has tokenizer.json and maybe tokenizer_config.json, which names the beginning and end.
+  /// `special_tokens` are added as the library adds them: behind all others, found in text as it is.
   /// Errors   DataError, one line with the file and the part that is wrong or refused.
-  static std::shared_ptr<const Tokenizer> open(const std::string& folder);
+  static std::shared_ptr<const Tokenizer> open(const std::string& folder,
+                                               const std::vector<std::string>& special_tokens = {});
   /// From the text of a tokenizer.json; `where` names it in messages.
-  static std::shared_ptr<const Tokenizer> parse(std::string_view json, std::string_view where);
+  static std::shared_ptr<const Tokenizer> parse(
+      std::string_view json, std::string_view where,
+      const std::vector<std::string>& special_tokens = {});
   ~Tokenizer();
 
   /// One more than the largest id.
@@ -64,7 +68,7 @@ class Tokenizer {
   /// The spellings of special tokens.
   std::vector<std::string> special_tokens() const;
 
-  /// XXH3-128 of tokenizer.json.
+  /// XXH3-128 of tokenizer.json; it says nothing of tokens that were added.
   const std::array<std::uint8_t, 16>& digest() const;
   /// What the file asks for and we leave out, a sentence each.
   const std::vector<std::string>& notes() const;

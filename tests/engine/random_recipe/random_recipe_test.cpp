@@ -1,6 +1,6 @@
 // Random recipes through everything that a recipe goes through. A legal one plans, trains with
 // planned = measured memory, saves, goes on at another stage and world, evaluates and samples, in
-// each precision; the bits are the same where they are promised. An illegal one is refused in one
+// each precision, whole or as an adapter; the bits are the same where they are promised. An illegal one is refused in one
 // line. What aborts shows its number as the last line of the output: run it alone with
 // SHERD_RECIPES=NUMBER..NUMBER+1.
 #include <fmt/core.h>
@@ -44,19 +44,22 @@ class Trial {
     fmt::print("recipe {}\n", number);
     std::fflush(stdout);
     Random random(static_cast<std::uint64_t>(number));
-    for (const char* output : {"first", "stage", "world"}) fs::remove_all(folder_.file(output));
+    for (const char* output : {"base", "first", "stage", "world"}) {
+      fs::remove_all(folder_.file(output));
+    }
     const Settings settings = legal_recipe(folder_, "first", random);
     SCOPED_TRACE(fmt::format("recipe {}:\n{}", number, recipe_text(settings)));
     for (int i = 0; i < 20; ++i) expect_refused(with_mistake(settings, random));
     expect_same_when_printed(recipe_text(settings));
     if (random.chance(0.05)) expect_planned(recipe_text(settings));
-    if (!trains(settings, "first")) return;
+    if (!has_base(settings) || !trains(settings, "first")) return;
     go_on(settings, random);
     use_checkpoint(random);
   }
 
   int num_trained() const { return num_trained_; }
   int num_resumed() const { return num_resumed_; }
+  int num_adapters() const { return num_adapters_; }
 
  private:
   void expect_refused(const Mistake& mistake) {
@@ -98,6 +101,15 @@ class Trial {
     EXPECT_TRUE(report.fits());
     EXPECT_NE(engine::plan_text(report), "");
     EXPECT_FALSE(nlohmann::json::parse(engine::plan_json(report)).empty());
+  }
+
+  // What an adapter is for is there.
+  bool has_base(const Settings& settings) {
+    const std::optional<Settings> base = base_recipe(settings, folder_);
+    if (!base) return true;
+    SCOPED_TRACE("its base:\n" + recipe_text(*base));
+    ++num_adapters_;
+    return trains(*base, "base");
   }
 
   // Whether it came to its end. Only overflows, which loss scaling expects, may end it before.
@@ -202,7 +214,7 @@ class Trial {
   }
 
   test::TempFolder folder_;
-  int num_trained_ = 0, num_resumed_ = 0;
+  int num_trained_ = 0, num_resumed_ = 0, num_adapters_ = 0;
 };
 
 void try_recipes(int first, int end) {
@@ -218,6 +230,7 @@ void try_recipes(int first, int end) {
   if (end - first < 100) return;
   EXPECT_GE(trial.num_trained(), (end - first) * 3 / 2);
   EXPECT_GE(trial.num_resumed(), (end - first) / 2);
+  EXPECT_GE(trial.num_adapters(), (end - first) / 5);
 }
 
 // Under the address sanitizer each costs ten times as much.

@@ -72,6 +72,16 @@ class AdapterRun : public ::testing::Test {
   mutable std::string printed_;
 };
 
+double loss_of(const std::string& model, const std::string& data, int ranks, int stage) {
+  return engine::evaluate_checkpoint(
+             {model,
+              {"data.format=bytes", "data.validation_path=" + data, "training.seq_length=16",
+               fmt::format("zero_optimization.stage={}", stage)},
+              ranks,
+              {}})
+      .loss;
+}
+
 TEST_F(AdapterRun, GoesOnBitForBitAtAnotherStageAndWorld) {
   const std::string model = base();
   train("whole", adapter(), 8, 1, 0, from(model));
@@ -109,6 +119,13 @@ TEST_F(AdapterRun, BesideAQuantisedBaseGoesOnBitForBitAndIsUsed) {
     return engine::evaluate_checkpoint({checkpoint("whole"), {}, ranks, {}}).loss;
   };
   EXPECT_EQ(loss(1), loss(2));
+  // Merged, it is the model that was trained: the base as its codes say.
+  engine::ExportRequest merged{checkpoint("whole"), folder_.file("merged"), DType::kF32};
+  merged.merge = true;
+  engine::export_checkpoint(merged);
+  const std::string data = folder_.file("data/*.txt");
+  EXPECT_NEAR(loss_of(folder_.file("merged"), data, 1, 0), loss_of(checkpoint("whole"), data, 1, 0),
+              2e-6);
   EXPECT_NE(test::error_text<UsageError>([&] {
               train("whole", adapter(), 9, 1, 0, from(model));
             }).find("adapter.base_dtype is nf4 in the checkpoint and param_dtype in the recipe"),
@@ -183,16 +200,6 @@ TEST_F(AdapterRun, RefusesToGoOnWithAnotherRankOrTargets) {
               std::string::npos)
         << set;
   }
-}
-
-double loss_of(const std::string& model, const std::string& data, int ranks, int stage) {
-  return engine::evaluate_checkpoint(
-             {model,
-              {"data.format=bytes", "data.validation_path=" + data, "training.seq_length=16",
-               fmt::format("zero_optimization.stage={}", stage)},
-              ranks,
-              {}})
-      .loss;
 }
 
 TEST_F(AdapterRun, IsEvaluatedExportedAndMergedAsOneModel) {

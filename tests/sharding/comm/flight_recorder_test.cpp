@@ -41,7 +41,7 @@ TEST(FlightRecorder, SaysWhereAWorldStandsStill) {
   launch.peer_timeout = std::chrono::milliseconds(200);
   std::mutex mutex;
   std::map<int, std::string> texts;
-  launch.on_peer_error = [&](int rank, const std::string& calls) {
+  launch.on_calls = [&](int rank, const std::string& calls) {
     std::lock_guard lock(mutex);
     texts[rank] = calls;
   };
