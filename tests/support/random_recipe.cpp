@@ -231,7 +231,17 @@ class LegalRecipe {
                          length_ % 2 == 0 && value("training.sample_tokens", "0") == "0" &&
                          value("data.documents", "joined") == "joined" &&
                          settings_.at("data.format") != "chat" && rows_alone;
-    set("parallelism.context_parallel_degree", context && random_.chance(0.6) ? 2 : 1);
+    const bool in_sequences = context && random_.chance(0.6);
+    set("parallelism.context_parallel_degree", in_sequences ? 2 : 1);
+    const std::int64_t num_heads = std::stoll(heads);
+    const std::int64_t width = std::stoll(value(
+        "model.head_width", std::to_string(whole(settings_, "model.hidden_size") / num_heads)));
+    const bool in_eighths = num_heads * width % 8 == 0 &&
+                            std::stoll(value("model.num_kv_heads", heads)) * width % 8 == 0;
+    const bool canonical = in_eighths && !in_sequences && !has_adapter_ && random_.chance(0.6) &&
+                           settings_.at("mixed_precision.reduce_dtype") == "f32";
+    set("parallelism.sum_order", canonical ? "canonical" : "rank");
+    if (canonical) set("model.ffn_hidden_size", 8 * random_.whole(1, 12));
   }
 
   /// Some of the model's matrices, none of their rows twice; and modules beside them.
