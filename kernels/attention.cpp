@@ -31,6 +31,7 @@ void check_shape(const AttentionShape& shape) {
         "attention: heads [{}, +{}) of {}", shape.first_query_head, shape.query_heads,
         shape.all_query_heads);
   CHECK(std::has_single_bit(static_cast<unsigned>(shape.kv_sum_groups)) &&
+            shape.kv_sum_groups <= 8 &&
             shape.query_heads / shape.kv_heads % shape.kv_sum_groups == 0,
         "attention: {} groups of {} query heads on {} key/value heads", shape.kv_sum_groups,
         shape.query_heads, shape.kv_heads);

@@ -20,7 +20,8 @@ void run(Stream& stream, const char* label, const CutCrossEntropy& args,
         "cut cross-entropy: {} tokens, rows [{}, +{}) of {}", args.tokens, args.rows.first,
         args.num_rows, args.rows.all);
   CHECK(args.rank >= 0 && args.rank < args.num_ranks, "rank {} of {}", args.rank, args.num_ranks);
-  CHECK(args.groups >= 1 && args.groups <= 8 && std::has_single_bit(unsigned(args.groups)) &&
+  CHECK(args.groups >= 1 && args.groups <= kMostSumGroups &&
+            std::has_single_bit(unsigned(args.groups)) &&
             (args.groups == 1 || args.groups * args.rows_of_a_group >= args.num_rows),
         "{} groups of {} of {} rows", args.groups, args.rows_of_a_group, args.num_rows);
   check("logits", args.logits, args.logits.dtype, args.tokens * args.num_rows);

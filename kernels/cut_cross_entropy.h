@@ -24,6 +24,8 @@
 
 namespace sherd::kernels {
 
+inline constexpr int kMostSumGroups = 8;
+
 struct CutCrossEntropy {
   std::int64_t tokens = 0, num_rows = 0;  ///< T, V
   VocabularyRows rows{};

@@ -58,8 +58,9 @@ void grouped_finish(Stream& stream, const GroupedFinish& args) {
   stream.run("grouped_finish", [&stream, args] { cpu::add_bias(stream.team(), args); });
 }
 
-std::int64_t grouped_linear_workspace_bytes(const LinearShape& most, int groups) {
-  return cpu::grouped_linear_workspace_bytes(most, groups);
+std::int64_t grouped_linear_workspace_bytes(std::int64_t tokens, std::int64_t width,
+                                            std::int64_t depth, int groups) {
+  return cpu::grouped_linear_workspace_bytes(tokens, width, depth, groups);
 }
 
 }  // namespace sherd::kernels

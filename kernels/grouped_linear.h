@@ -59,7 +59,8 @@ struct GroupedFinish {
 };
 void grouped_finish(Stream& stream, const GroupedFinish& args);
 
-/// Enough for both, where T, I and O are at most these, in at most so many groups.
-std::int64_t grouped_linear_workspace_bytes(const LinearShape& most, int groups);
+/// Enough for sums of at most so many tokens and columns, over a depth of at most so much, in at most so many groups.
+std::int64_t grouped_linear_workspace_bytes(std::int64_t tokens, std::int64_t width,
+                                            std::int64_t depth, int groups);
 
 }  // namespace sherd::kernels

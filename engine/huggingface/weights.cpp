@@ -130,23 +130,25 @@ class ChunkReader {
 
 FolderWeights::FolderWeights(checkpoint::Disk& disk, const std::string& folder,
                              const ModelWeights& model)
-    : disk_(disk), folder_(disk, folder), family_(read_config(disk, folder).family) {
-  map_ = weight_map(*family_, as_stored(model), has_prefix(folder_, *family_));
+    : disk_(disk), folder_(disk, folder) {
+  const ModelConfig config = read_config(disk, folder);
+  family_ = config.family;
+  map_ = weight_map(*family_, as_stored(model, config), has_prefix(folder_, *family_));
   tied_head_ = add_tied_head(folder_, *family_, map_);
   check_folder();
 }
 
-// With as many rows of the vocabulary as the folder has.
-ModelWeights FolderWeights::as_stored(ModelWeights model) const {
+// With as many rows of the vocabulary as the folder's own model has.
+ModelWeights FolderWeights::as_stored(ModelWeights model, const ModelConfig& config) const {
   if (!model.adds_tokens) return model;
-  const WeightMap grown = weight_map(*family_, model, has_prefix(folder_, *family_));
-  for (const Link& link : grown.links) {
-    NamedShape& ours = model.parameters[static_cast<std::size_t>(link.ours)];
-    if (ours.name != kEmbedding && ours.name != kHead) continue;
-    const SafetensorsTensor* tensor =
-        folder_.find(grown.theirs[static_cast<std::size_t>(link.theirs)].name);
-    if (!tensor || tensor->shape.size() != 2 || tensor->shape[0] < 1) continue;
-    ours.shape[0] = std::min(ours.shape[0], tensor->shape[0]);
+  const auto vocabulary =
+      std::ranges::find(config.values, std::string("model.vocab_size"), &ConfigValue::key);
+  CHECK(vocabulary != config.values.end(), "{} without a vocabulary", config.path);
+  const std::int64_t rows = std::stoll(vocabulary->value);
+  for (NamedShape& ours : model.parameters) {
+    if (ours.name == kEmbedding || ours.name == kHead) {
+      ours.shape[0] = std::min(ours.shape[0], rows);
+    }
   }
   return model;
 }

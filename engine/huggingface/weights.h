@@ -39,7 +39,7 @@ class FolderWeights {
                   const sharding::CopyState& copy = {}) const;
 
  private:
-  ModelWeights as_stored(ModelWeights model) const;
+  ModelWeights as_stored(ModelWeights model, const ModelConfig& config) const;
   void check_folder() const;
 
   checkpoint::Disk& disk_;

@@ -47,9 +47,13 @@ void RankWatch::ended(int rank) {
 }
 
 void RankWatch::failed(const std::exception_ptr& error) {
-  if (is_asked_for(error)) return;
   std::lock_guard lock(mutex_);
-  if (failed_) return;
+  if (failed_ || ends_as_asked_) return;
+  // Failures of others, which miss it, come of that.
+  if (is_asked_for(error)) {
+    ends_as_asked_ = true;
+    return;
+  }
   failure_ = error;
   failed_ = Clock::now();
 }

@@ -56,6 +56,7 @@ class RankWatch {
   std::map<int, const sharding::FlightRecorder*> ranks_;  ///< that are there
   std::exception_ptr failure_;
   std::optional<Clock::time_point> failed_, stop_seen_;
+  bool ends_as_asked_ = false;
   bool over_ = false;
   std::thread thread_;  // last: it starts when everything else is there
 };

@@ -135,6 +135,14 @@ LaunchCommand::World LaunchCommand::first_world() const {
     throw UsageError(
         "--min-processes is for restarts on other machines; add --hosts and --restarts.");
   }
+  int slots = 0;
+  for (const Host& host : world.hosts) slots += host.slots;
+  if (min_processes_ > 0 && slots < num_processes_) {
+    throw UsageError(
+        "--hosts has room for {} processes, and -n is {}. To know what machines that are left can "
+        "take, --min-processes needs room for all: node1:4,node2:4.",
+        slots, num_processes_);
+  }
   if (min_processes_ > num_processes_) {
     throw UsageError("--min-processes is {}, above the {} processes to start with (-n).",
                      min_processes_, num_processes_);
@@ -149,13 +157,17 @@ LaunchCommand::World LaunchCommand::without_lost_hosts(const World& world) const
     std::vector<std::string> words = {"mpirun", "--timeout", "15", "--quiet"};
     if (::geteuid() == 0) words.emplace_back("--allow-run-as-root");
     words.insert(words.end(), {"--host", host.name, "-n", "1", "true"});
-    if (run_mpirun(std::move(words)) == 0) {
+    const int code = run_mpirun(std::move(words));
+    if (asked_to_stop) return world;
+    if (code == 0) {
       left.hosts.push_back(host);
       left.num_processes += host.slots;
     } else {
       fmt::print(stderr, "sherd: {} doesn't answer, and is left out.\n", host.name);
     }
   }
+  // With more processes than slots, too, as long as all machines are there.
+  if (left.hosts.size() == world.hosts.size()) return world;
   left.num_processes = std::min(left.num_processes, world.num_processes);
   return left;
 }

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "engine/launch/rank_watch.h"
 #include "engine/main/failure.h"
 #include "engine/main/standard_streams.h"
 #include "engine/run/run.h"
@@ -132,7 +133,8 @@ int leave(sharding::Processes& processes, ProcessEnd end, const std::string& lab
 [[noreturn]] void end_without(const std::string& ranks, const std::exception_ptr& error) {
   const Failure failure = failure_of(error);
   print(joined(failure.lines), "");
-  print(fmt::format("{} didn't come to an end within 5 s of that, and is left as it is.", ranks),
+  print(fmt::format("{} didn't come to an end within {} s of that, and is left as it is.", ranks,
+                    engine::RankWatch::kForOthers.count() / 1000),
         "");
   std::_Exit(failure.exit_code);
 }
@@ -152,7 +154,7 @@ int train(const engine::RecipeRequest& request) {
   });
   ProcessEnd end;
   try {
-    engine::train(recipe_for(request, processes->count()), processes);
+    engine::train(recipe_for(request, processes->count()), processes, end_without);
   } catch (...) {
     const Failure failure = failure_of(std::current_exception());
     end = {failure.exit_code, joined(failure.lines),

@@ -34,7 +34,10 @@ std::int64_t workspace_bytes(const ModelShape& shape, const kernels::ComputeDevi
     bytes =
         std::max(bytes, kernels::linear_workspace_bytes(matmul, shape.dtype, DType::kF32, device));
     if (!shape.part.has_canonical_sums()) return;
-    bytes = std::max(bytes, kernels::grouped_linear_workspace_bytes(matmul, shape.part.sum_groups));
+    // Of these, sums have the model's width, and the other side is the depth.
+    const std::int64_t depth = matmul.inputs == shape.width ? matmul.outputs : matmul.inputs;
+    bytes = std::max(bytes, kernels::grouped_linear_workspace_bytes(matmul.tokens, shape.width,
+                                                                    depth, shape.part.sum_groups));
   };
   for (const kernels::LinearShape& matmul : matmuls) cover(matmul);
   if (head) cover({logits_chunk_tokens(shape, device.kind), shape.width, shape.vocab_size});

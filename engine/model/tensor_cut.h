@@ -19,7 +19,7 @@
 /// Canonical sums (sum_canonically): the same bits on 1, 2, 4 or 8 ranks. Every sum over
 /// heads, feed-forward width or vocabulary is a balanced tree over eight groups, of which each rank has neighbours;
 /// group j has the j-th eighth of each fused matrix, or tokens [j G, (j + 1) G), G = ceil(V / 8). Ranks have whole
-/// groups. f32 until the tree is complete.
+/// groups. f32 until the tree is complete (the embedding's sum has one term that isn't 0).
 ///
 /// Errors   UsageError with the nearest degree that works, where heads, feed-forward width or vocabulary
 ///          can't be cut so.

@@ -33,7 +33,9 @@ Transformer::Transformer(const ModelShape& shape, Allocator& memory, Stream& com
         "a model can't be cut over tensor or context ranks on GPUs yet; use CPUs or other axes.");
   }
   if (shape.part.has_canonical_sums() && compute.device() == DeviceKind::kCuda) {
-    throw UsageError("sums can't be canonical on GPUs; use parallelism.sum_order: rank, or CPUs.");
+    throw UsageError(
+        "sums can't be canonical on GPUs: set parallelism.sum_order to rank (--set "
+        "parallelism.sum_order=rank), or run.device to cpu.");
   }
   if (!part) {
     std::iota(residuals_.begin(), residuals_.end(), 0);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 
 #include "engine/huggingface/model_files.h"
 #include "engine/huggingface/special_tokens.h"
@@ -61,10 +62,21 @@ void assign_values(Resolution& recipe, const huggingface::ModelConfig& config) {
 }
 
 // Rows for tokens that the folder's tokenizer lacks.
-void add_tokens(Resolution& recipe, const huggingface::ModelConfig& config) {
+void add_tokens(Resolution& recipe, const std::string& folder,
+                const huggingface::ModelConfig& config) {
   const Recipe& values = recipe.values();
   const auto& tokens = values.model.add_special_tokens;
   if (tokens.empty() || values.data.tokenizer.empty()) return;
+  std::error_code error;
+  if (recipe.is_set(kTokenizer) &&
+      !std::filesystem::equivalent(values.data.tokenizer, folder, error)) {
+    recipe.refuse(
+        {kAdded, "data.tokenizer"},
+        "{} adds to the tokenizer of model.from, which exports carry, and data.tokenizer is "
+        "another one. Leave out data.tokenizer.",
+        kAdded);
+    return;
+  }
   const std::int64_t rows = values.model.vocab_size, num_tokens = std::ssize(tokens);
   const std::int64_t num_ids =
       huggingface::num_ids_with(checkpoint::posix_disk(), values.data.tokenizer, tokens);
@@ -117,7 +129,7 @@ bool take_model_from(Resolution& recipe) {
                    std::string(kFrom)});
   }
   if (has_tokenizer && data.tokenizer == from) data.tokenizer = folder;
-  add_tokens(recipe, config);
+  add_tokens(recipe, folder, config);
   return true;
 }
 

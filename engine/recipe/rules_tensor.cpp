@@ -32,14 +32,16 @@ model::ModelShape sizes_of(const Recipe& recipe) {
   return shape;
 }
 
-// The cut says itself what it can't do.
-void check_sizes(Resolution& recipe, int degree) {
+// The cut says itself what it can't do; `asks` is the key that wants it.
+bool check_sizes(Resolution& recipe, std::string_view asks, int degree) {
   try {
     model::tensor_part(sizes_of(recipe.values()), degree, 0);
+    return true;
   } catch (const UsageError& error) {
-    recipe.refuse({kDegree, kSumOrder, "model.num_attention_heads", "model.num_kv_heads",
-                   "model.ffn_hidden_size", "model.vocab_size"},
-                  "{}: {}", degree == 1 ? kSumOrder : kDegree, error.what());
+    recipe.refuse({asks, "model.num_attention_heads", "model.num_kv_heads", "model.ffn_hidden_size",
+                   "model.vocab_size"},
+                  "{}: {}", asks, error.what());
+    return false;
   }
 }
 
@@ -89,7 +91,8 @@ void check_tensor_ranks(Resolution& recipe) {
                          "parallelism.data_parallel_shard_degree.",
                          kDegree, degree, kDegree);
   }
-  check_sizes(recipe, static_cast<int>(degree));
+  if (is_canonical(values) && !check_sizes(recipe, kSumOrder, 1)) return;
+  check_sizes(recipe, kDegree, static_cast<int>(degree));
 }
 
 void check_context_ranks(Resolution& recipe) {

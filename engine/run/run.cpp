@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <mutex>
+#include <set>
 #include <sstream>
 
 #include "checkpoint/store/step_directory.h"
@@ -208,8 +210,10 @@ void train(const ResolvedRecipe& resolved, const OnStuck& on_stuck) {
   train(resolved, choose_machine(resolved.values), checkpoint::posix_disk(), on_stuck);
 }
 
-void train(const ResolvedRecipe& resolved, std::shared_ptr<sharding::Processes> processes) {
-  train(resolved, process_machine(std::move(processes), resolved.values));
+void train(const ResolvedRecipe& resolved, std::shared_ptr<sharding::Processes> processes,
+           const OnStuck& on_stuck) {
+  train(resolved, process_machine(std::move(processes), resolved.values), checkpoint::posix_disk(),
+        on_stuck);
 }
 
 void train(const ResolvedRecipe& written, std::shared_ptr<const Machine> machine,
@@ -253,9 +257,14 @@ void train(const ResolvedRecipe& written, std::shared_ptr<const Machine> machine
       on_stuck(names_of(ranks), failure);
     };
   }
+  // Called by the ranks' threads and by the one that looks after them.
+  std::mutex files_of_calls;
+  std::set<int> ranks_with_calls;
   launch.on_calls = [&](int r, const std::string& calls) {
+    std::lock_guard lock(files_of_calls);
     try {
       output.replace_own(calls_file(r), calls);
+      ranks_with_calls.insert(r);
     } catch (const std::exception&) {  // what has gone wrong is said by whom it happened to
     }
   };
@@ -287,6 +296,10 @@ void train(const ResolvedRecipe& written, std::shared_ptr<const Machine> machine
   const bool asks = recipe.checkpoint.saves() || processes;
   install_stop_handlers(asks ? std::optional(std::chrono::seconds(recipe.checkpoint.stop_deadline))
                              : std::nullopt);
+  // A run that comes to its end only took longer than a moment: nobody stood still.
+  const auto forget_calls = [&] {
+    for (const int r : ranks_with_calls) checkpoint::remove_file(disk, output.file(calls_file(r)));
+  };
   std::vector<MeasuredMemory> measured(static_cast<std::size_t>(launch.world_size()));
   try {
     run_ranks(launch, [&](sharding::Rank& rank) {
@@ -294,12 +307,10 @@ void train(const ResolvedRecipe& written, std::shared_ptr<const Machine> machine
       measured[rank.rank] = measured_memory(rank);
     });
   } catch (const Requeue&) {
-    // It only took longer than a moment: nobody stood still.
-    for (int i = 0; i < here.count; ++i) {
-      checkpoint::remove_file(disk, output.file(calls_file(here.first + i)));
-    }
+    forget_calls();
     throw;
   }
+  forget_calls();
   std::int64_t resident_bytes = peak_resident_bytes();
   measured = of_all_processes(processes, here, std::move(measured), resident_bytes);
   if (!first) return;

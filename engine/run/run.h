@@ -18,7 +18,8 @@ using OnStuck = std::function<void(const std::string& ranks, const std::exceptio
 /// promised, throws a sherd::Error otherwise. Output that nobody reads any more is dropped.
 void train(const ResolvedRecipe& recipe, const OnStuck& on_stuck = {});
 /// In each of several processes, with its share of the ranks. Process 0 prints and writes the files.
-void train(const ResolvedRecipe& recipe, std::shared_ptr<sharding::Processes> processes);
+void train(const ResolvedRecipe& recipe, std::shared_ptr<sharding::Processes> processes,
+           const OnStuck& on_stuck = {});
 /// On `device` instead of what the recipe names, and on `disk` all that it writes; for tests.
 void train(const ResolvedRecipe& recipe, std::shared_ptr<const Machine> machine,
            checkpoint::Disk& disk = checkpoint::posix_disk(), const OnStuck& on_stuck = {});

@@ -48,21 +48,23 @@ std::string Diagnosis::non_finite_weight() {
 
 // When a backward on one rank would close the unit: micro-batch by micro-batch, from the head to the
 // embedding.
-double Diagnosis::order_of(int unit) const {
+double Diagnosis::order_of(int unit, sharding::UnitEnd end) const {
   const auto num_units = static_cast<double>(model_.transformer().shape().num_layers + 2);
   const int number = model_.number_of(static_cast<std::size_t>(unit));
   const auto& tie = model_.units()[static_cast<std::size_t>(unit)].plan().tie;
-  const bool is_head = tie && !tie->is_first;
+  const bool is_head = end == sharding::UnitEnd::kHead || (tie && !tie->is_first);
   const double place = is_head ? 0.0 : num_units - static_cast<double>(number);
   return static_cast<double>(model_.gradients().micro_step()) * (num_units + 1.0) + place;
 }
 
-Diagnosis::Finding Diagnosis::find_in_full(int unit, const Tensor& full) const {
+Diagnosis::Finding Diagnosis::find_in_full(int unit, sharding::UnitEnd end,
+                                           const Tensor& full) const {
   const std::vector<Tensor> views = model_.units()[unit].layout().views(full);
   for (std::size_t parameter = 0; parameter < views.size(); ++parameter) {
     const std::int64_t at = kernels::find_non_finite(model_.rank().compute(), views[parameter]);
     if (at < 0) continue;
-    return {order_of(unit), static_cast<double>(model_.number_of(static_cast<std::size_t>(unit))),
+    return {order_of(unit, end),
+            static_cast<double>(model_.number_of(static_cast<std::size_t>(unit))),
             static_cast<double>(parameter),
             static_cast<double>(
                 model_.units()[unit].spec().parameters[parameter].element_of_whole(at))};
@@ -71,8 +73,8 @@ Diagnosis::Finding Diagnosis::find_in_full(int unit, const Tensor& full) const {
 }
 
 void Diagnosis::watch_gradients() {
-  model_.gradients().inspect = [this](int unit, const Tensor& full) {
-    if (!own_.at_origin.found()) own_.at_origin = find_in_full(unit, full);
+  model_.gradients().inspect = [this](int unit, sharding::UnitEnd end, const Tensor& full) {
+    if (!own_.at_origin.found()) own_.at_origin = find_in_full(unit, end, full);
   };
 }
 

@@ -53,8 +53,8 @@ class Diagnosis {
  private:
   template <class SliceOf>
   Finding find_in_slices(const SliceOf& slice_of) const;
-  double order_of(int unit) const;
-  Finding find_in_full(int unit, const Tensor& full) const;
+  double order_of(int unit, sharding::UnitEnd end) const;
+  Finding find_in_full(int unit, sharding::UnitEnd end, const Tensor& full) const;
   std::string name_of(const Finding& finding) const;
 
   ShardedModel& model_;

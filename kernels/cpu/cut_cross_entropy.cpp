@@ -58,10 +58,8 @@ float sum_of_exponentials(const T* logits, std::int64_t rows, const Form& form, 
   return static_cast<float>(sum);
 }
 
-constexpr int kMostGroups = 8;
-
 // Neighbours are added, then neighbouring sums. Overwrites them.
-float sum_as_tree(float* numbers, int count) {
+float sum_of_groups(float* numbers, int count) {
   for (; count > 1; count /= 2) {
     for (int i = 0; i < count / 2; ++i) numbers[i] = numbers[2 * i] + numbers[2 * i + 1];
   }
@@ -110,14 +108,14 @@ void exponential_sums(ThreadTeam& team, const CutCrossEntropy& args) {
     sums_T[t] = targets_above_T[t] = 0.0f;
     if (targets_T[t] == kNoTarget) return;
     const float maximum = maximum_of(args, t);
-    float of_groups[kMostGroups];
+    float of_groups[kMostSumGroups];
     for (int group = 0; group < args.groups; ++group) {
       const std::int64_t size = args.groups == 1 ? args.num_rows : args.rows_of_a_group;
       const std::int64_t first = std::min(group * size, args.num_rows);
       const std::int64_t end = std::min(first + size, args.num_rows);
       of_groups[group] = sum_of_exponentials(logits_V + first, end - first, form, maximum);
     }
-    sums_T[t] = sum_as_tree(of_groups, args.groups);
+    sums_T[t] = sum_of_groups(of_groups, args.groups);
     const std::int64_t row = row_of_token(args.rows, args.num_rows, targets_T[t]);
     if (row >= 0) targets_above_T[t] = form.shape(static_cast<float>(logits_V[row])) - maximum;
   });

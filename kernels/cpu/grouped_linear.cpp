@@ -153,13 +153,12 @@ void add_bias(ThreadTeam& team, const GroupedFinish& args) {
   });
 }
 
-std::int64_t grouped_linear_workspace_bytes(const LinearShape& most, int groups) {
-  const std::int64_t rows = std::min(most.tokens, kRows);
-  const std::int64_t width = std::max(most.inputs, most.outputs);
+std::int64_t grouped_linear_workspace_bytes(std::int64_t tokens, std::int64_t width,
+                                            std::int64_t depth, int groups) {
+  const std::int64_t rows = std::min(tokens, kRows);
   const std::int64_t levels =
       num_levels(groups) * level_numel(rows, width) * static_cast<std::int64_t>(sizeof(float));
-  return levels + std::max(matmul_workspace_bytes(rows, most.outputs, most.inputs, DType::kF32),
-                           matmul_workspace_bytes(rows, most.inputs, most.outputs, DType::kF32));
+  return levels + matmul_workspace_bytes(rows, width, depth, DType::kF32);
 }
 
 }  // namespace sherd::kernels::cpu

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <bit>
+#include <vector>
 
 #include "kernels/pointwise.h"
 #include "sharding/comm/communicator.h"
@@ -56,6 +57,17 @@ inline void check_no_tree(const std::string& label, SumOrder order) {
 
 inline void check_root(const Communicator& communicator, int root) {
   CHECK(root >= 0 && root < communicator.world_size(), "broadcast from rank {}", root);
+}
+
+/// Adds what ranks have brought, on the calling thread. A tree is of all of them, onto nothing.
+inline void add_up_on_host(const std::vector<ConstTensor>& inputs, const Tensor& out,
+                           const Addends& addends, SumOrder order) {
+  const auto num_inputs = static_cast<int>(inputs.size());
+  if (order == SumOrder::kRanks) {
+    return kernels::sum_in_order_on_host(inputs.data(), num_inputs, out, addends.onto_out);
+  }
+  CHECK(!addends.onto_out && addends.num_ranks == 0, "a tree of some ranks, or onto a sum");
+  kernels::sum_as_tree_on_host(inputs.data(), num_inputs, out);
 }
 
 /// What a sum in another type than out's becomes: one addition more, or a rounding.

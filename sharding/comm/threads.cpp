@@ -91,12 +91,7 @@ class ThreadCommunicator final : public Communicator {
     for (int r = 0; r < world_size(); ++r) {
       if (addends.contains(r)) inputs_.push_back(slice(place_->brought_by(r).data, rank_));
     }
-    const auto num_inputs = static_cast<int>(inputs_.size());
-    if (order == SumOrder::kTree) {
-      kernels::sum_as_tree_on_host(inputs_.data(), num_inputs, out);
-    } else {
-      kernels::sum_in_order_on_host(inputs_.data(), num_inputs, out, addends.onto_out);
-    }
+    add_up_on_host(inputs_, out, addends, order);
   }
 
   std::shared_ptr<MeetingPlace> place_;

@@ -227,13 +227,7 @@ class MpiCommunicator final : public Communicator {
                              ? slice_of(*this, call.data, rank_).part(at, count)
                              : Tensor{staged(number, r, piece * element), call.data.dtype, count});
       }
-      const auto num_inputs = static_cast<int>(inputs.size());
-      if (order == SumOrder::kTree) {
-        kernels::sum_as_tree_on_host(inputs.data(), num_inputs, out.part(at, count));
-      } else {
-        kernels::sum_in_order_on_host(inputs.data(), num_inputs, out.part(at, count),
-                                      addends.onto_out);
-      }
+      add_up_on_host(inputs, out.part(at, count), addends, order);
     }
   }
 

@@ -284,7 +284,7 @@ void GradientReduction::close(int unit, UnitEnd end) {
   const Tensor full = index == kAccumulator
                           ? gradients_at(at)
                           : slots_[index].buffer.tensor().part(0, state.layout().numel());
-  if (inspect) inspect(unit, full);
+  if (inspect) inspect(unit, end, full);
 
   if (index != kAccumulator) {
     Slot& slot = slots_[index];

@@ -70,7 +70,7 @@ class GradientReduction {
   void finish();
 
   /// Called in `close` with the unit's own, not yet reduced gradient (engine/train/diagnosis.h).
-  std::function<void(int unit, const Tensor& full)> inspect;
+  std::function<void(int unit, UnitEnd end, const Tensor& full)> inspect;
 
  private:
   struct Slot {
@@ -85,6 +85,7 @@ class GradientReduction {
   bool first() const { return micro_step_ == 0; }
   bool last() const { return micro_step_ + 1 == num_micro_steps_; }
   bool into_accumulator(const UnitState& unit) const;
+  /// `at`, a place: a unit's number; or, behind all units, the head's end of the one whose ends are apart.
   Slot& slot_for(int at);
   void zero_padding(const UnitState& unit, const Tensor& full);
   void reduce_slot(int at, Slot& slot);
@@ -93,7 +94,6 @@ class GradientReduction {
   void add_both_ends(int unit);
   void add_head_end();
   void set_up(int at, const Rank& rank);
-  /// Where a unit's end stands in what follows by place: the unit's number, or behind all units.
   int place_of(int unit, UnitEnd end) const;
   const UnitState& state_at(int at) const { return (*units_)[unit_at(at)]; }
   int unit_at(int at) const { return at < static_cast<int>(units_->size()) ? at : apart_; }

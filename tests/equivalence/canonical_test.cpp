@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "engine/model/tensor_cut.h"
 #include "engine/schedule/generate.h"
 #include "tests/equivalence/distance.h"
@@ -153,6 +155,27 @@ TEST(Canonical, OptimizersThatNeedWholeTensorsHaveTheBitsOfOneRank) {
         options_of(cuttable_form("fewer_kv_heads_than_ranks"), DType::kF32, type);
     expect_equal(options, {.tensor = 4, .shards = 2, .stage = 3});
     expect_equal(options, {.tensor = 2, .stage = 0, .micro_steps = 2});
+  }
+}
+
+TEST(CanonicalSlow, EveryDegreeBesideEveryStageHasTheBitsOfOneRank) {
+  for (const char* form : {"llama", "gpt2"}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const engine::TrainingOptions options = options_of(cuttable_form(form), dtype);
+      std::map<int, Outcome> expected;  // by micro-batches
+      for (const int micro_batches : {2, 4}) {
+        expected.emplace(micro_batches, one_rank(options, {.micro_steps = micro_batches}, 10));
+      }
+      for (const int tensor : {1, 2, 4, 8}) {
+        for (const int shards : {1, 2}) {
+          for (int stage = 0; stage <= 3; ++stage) {
+            const Case each{.tensor = tensor, .shards = shards, .stage = stage, .micro_steps = 2};
+            EXPECT_EQ(difference(run(options, each, 10), expected.at(2 * shards)), "")
+                << name_of(each) << ", " << form << ", " << name_of(dtype);
+          }
+        }
+      }
+    }
   }
 }
 

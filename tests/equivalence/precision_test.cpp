@@ -176,7 +176,7 @@ OverflowRun train_with_overflow(const RunShape& shape, int culprit) {
     const engine::NextBatch next_batch = tokens_for(options, rank, memory);
     rank.guard([&] {
       for (int step = 0; step < 4; ++step) {
-        model.gradients().inspect = [&](int unit, const Tensor& full) {
+        model.gradients().inspect = [&](int unit, sharding::UnitEnd, const Tensor& full) {
           if (step == 1 && rank.rank == culprit && unit == model.block_unit(1)) {
             full.as<float>()[3] = INFINITY;
           }

@@ -2,10 +2,10 @@
 #include "kernels/cpu/attention/attention.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <utility>
-#include <vector>
 
 #include "kernels/cpu/attention/attention_heads.h"
 #include "kernels/cpu/blocks.h"
@@ -18,6 +18,7 @@ namespace {
 
 constexpr std::int64_t kTile = 192;             // keys at a time
 constexpr std::int64_t kQueries = kPanelDepth;  // and queries
+constexpr std::size_t kMostLevels = 3;          // of a tree over query heads
 static_assert(kStrip % kTileRowsMultiple == 0 && kTile % kStrip == 0 && kTile <= kQueries);
 static_assert(kTile % kMaxTileColumns == 0);
 
@@ -36,17 +37,18 @@ struct BackwardBuffers {
     p = scratch.take(kQueries * kTile);
     ds = scratch.take(kQueries * kTile);
     dot_S = scratch.take(S);
-    for (int groups = shape.kv_sum_groups; groups > 1; groups /= 2) {
-      dkey_above.push_back(scratch.take(S * K));
-      dvalue_above.push_back(scratch.take(S * K));
+    std::size_t level = 0;
+    for (int groups = shape.kv_sum_groups; groups > 1; groups /= 2, ++level) {
+      dkey_above[level] = scratch.take(S * K);
+      dvalue_above[level] = scratch.take(S * K);
     }
   }
   float *key_KS, *value_KS, *key_SK, *query_SK, *dout_SK;
   float *query_copy, *dout_copy, *dquery, *dkey, *dvalue;
   float *p, *ds;  // [queries, tile]
   float* dot_S;   // D of the header
-  std::vector<float*> dkey_above,
-      dvalue_above;  // of the upper halves of a tree, the smallest first
+  // Of the upper halves of a tree, the smallest first.
+  std::array<float*, kMostLevels> dkey_above{}, dvalue_above{};
 };
 
 // D[q] = <do[q,:], o[q,:]>, with o in `out_SK`.

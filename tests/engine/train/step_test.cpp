@@ -140,7 +140,7 @@ Outcome train_on(const engine::TrainingOptions& options, const RunShape& shape,
       for (int step = 0; step < std::ssize(batches); ++step) {
         const int batch = batches[static_cast<std::size_t>(step)];
         const bool breaks = batch < 0 && rank.rank == rank.world_size() - 1;
-        model.gradients().inspect = [&, breaks](int unit, const Tensor& full) {
+        model.gradients().inspect = [&, breaks](int unit, sharding::UnitEnd, const Tensor& full) {
           if (breaks && unit == model.block_unit(1)) full.as<float>()[3] = INFINITY;
         };
         const engine::StepResult result = training_step.run(

@@ -245,7 +245,7 @@ TEST(GradientReduction, ShowsEachUnitsOwnGradientBeforeItIsReduced) {
           test::make_units(test::small_units(kBlocks, false), placement_of(stage), rank);
       GradientReduction gradients(rank, units, 1);
       std::vector<int> seen;
-      gradients.inspect = [&](int unit, const Tensor& full) {
+      gradients.inspect = [&](int unit, UnitEnd, const Tensor& full) {
         seen.push_back(unit);
         const Tensor view = units[unit].layout().views(full)[0];
         EXPECT_EQ(view.as<float>()[0],
