@@ -271,11 +271,12 @@ void backward_heads(const AttentionBackward& args, const Document& document, std
   upper.dkey = buffers.dkey_above[level];
   upper.dvalue = buffers.dvalue_above[level];
   backward_heads<T>(args, document, first + count / 2, count / 2, groups / 2, upper);
-  for (const auto& [sum, addend] :
-       {std::pair(buffers.dkey, upper.dkey), std::pair(buffers.dvalue, upper.dvalue)}) {
+  const auto add_upper = [numel](float* sum, const float* addend) {
 #pragma omp simd
     for (std::int64_t i = 0; i < numel; ++i) sum[i] += addend[i];
-  }
+  };
+  add_upper(buffers.dkey, upper.dkey);
+  add_upper(buffers.dvalue, upper.dvalue);
 }
 
 // Where the gradient of one head of keys or values goes unrounded: packed as in dqkv, without queries.
