@@ -1,23 +1,16 @@
 #include "kernels/attention.h"
 
+#include <algorithm>
 #include <bit>
 
-#include <algorithm>
-
 #include "core/thread_team.h"
+#include "kernels/check_tensor.h"
 #include "kernels/cpu/attention/attention.h"
 #include "kernels/cuda/forms.h"
 #include "kernels/device_common/attention.h"
 
 namespace sherd::kernels {
 namespace {
-
-void check_tensor(std::string_view label, const ConstTensor& tensor, DType dtype,
-                  std::int64_t numel) {
-  CHECK(tensor && tensor.dtype == dtype && tensor.numel == numel,
-        "attention: {} is {} [{}], expected {} [{}]", label, name_of(tensor.dtype), tensor.numel,
-        name_of(dtype), numel);
-}
 
 void check_shape(const AttentionShape& shape) {
   CHECK(shape.sequences >= 1 && shape.positions >= 1 && shape.head_width >= 1,
@@ -41,9 +34,11 @@ void check_shape(const AttentionShape& shape) {
 
 void check_documents(const AttentionShape& shape, const Documents& documents) {
   if (!documents) return;
-  check_tensor("starts of documents", documents.starts, DType::kI32, documents.count() + 1);
-  check_tensor("lengths of documents", documents.lengths, DType::kI32, documents.count());
-  check_tensor("positions", documents.positions, DType::kI32, shape.tokens());
+  check_tensor("attention: starts of documents", documents.starts, DType::kI32,
+               documents.count() + 1);
+  check_tensor("attention: lengths of documents", documents.lengths, DType::kI32,
+               documents.count());
+  check_tensor("attention: positions", documents.positions, DType::kI32, shape.tokens());
 }
 
 // A recipe that asks a GPU for more is refused before.
@@ -61,9 +56,10 @@ void attention_forward(Stream& stream, const AttentionForward& args) {
   const AttentionShape& shape = args.shape;
   check_shape(shape);
   const DType dtype = args.qkv.dtype;
-  check_tensor("qkv", args.qkv, dtype, shape.tokens() * shape.packed_width());
-  check_tensor("out", args.out, dtype, shape.tokens() * shape.query_heads * shape.head_width);
-  check_tensor("lse", args.lse, DType::kF32, shape.tokens() * shape.query_heads);
+  check_tensor("attention: qkv", args.qkv, dtype, shape.tokens() * shape.packed_width());
+  check_tensor("attention: out", args.out, dtype,
+               shape.tokens() * shape.query_heads * shape.head_width);
+  check_tensor("attention: lse", args.lse, DType::kF32, shape.tokens() * shape.query_heads);
   check_documents(shape, args.documents);
   if (stream.device() == DeviceKind::kCuda) {
     check_plain(shape, args.documents);
@@ -77,13 +73,13 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
   check_shape(shape);
   const DType dtype = args.qkv.dtype;
   const std::int64_t out_numel = shape.tokens() * shape.query_heads * shape.head_width;
-  check_tensor("qkv", args.qkv, dtype, shape.tokens() * shape.packed_width());
-  check_tensor("out", args.out, dtype, out_numel);
-  check_tensor("dout", args.dout, dtype, out_numel);
-  check_tensor("lse", args.lse, DType::kF32, shape.tokens() * shape.query_heads);
-  check_tensor("dqkv", args.dqkv, dtype, shape.tokens() * shape.packed_width());
+  check_tensor("attention: qkv", args.qkv, dtype, shape.tokens() * shape.packed_width());
+  check_tensor("attention: out", args.out, dtype, out_numel);
+  check_tensor("attention: dout", args.dout, dtype, out_numel);
+  check_tensor("attention: lse", args.lse, DType::kF32, shape.tokens() * shape.query_heads);
+  check_tensor("attention: dqkv", args.dqkv, dtype, shape.tokens() * shape.packed_width());
   if (args.dkv) {
-    check_tensor("dkv", args.dkv, DType::kF32,
+    check_tensor("attention: dkv", args.dkv, DType::kF32,
                  shape.tokens() * 2 * shape.kv_heads * shape.head_width);
   }
   check_documents(shape, args.documents);

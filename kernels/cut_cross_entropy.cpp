@@ -2,16 +2,11 @@
 
 #include <bit>
 
+#include "kernels/check_tensor.h"
 #include "kernels/cpu/cut_cross_entropy.h"
 
 namespace sherd::kernels {
 namespace {
-
-void check(const char* label, ConstTensor tensor, DType dtype, std::int64_t numel) {
-  CHECK(tensor && tensor.dtype == dtype && tensor.numel == numel,
-        "cut cross-entropy: {} is {} [{}], expected {} [{}]", label, name_of(tensor.dtype),
-        tensor.numel, name_of(dtype), numel);
-}
 
 void run(Stream& stream, const char* label, const CutCrossEntropy& args,
          void (*kernel)(ThreadTeam&, const CutCrossEntropy&)) {
@@ -24,11 +19,12 @@ void run(Stream& stream, const char* label, const CutCrossEntropy& args,
             std::has_single_bit(unsigned(args.groups)) &&
             (args.groups == 1 || args.groups * args.rows_of_a_group >= args.num_rows),
         "{} groups of {} of {} rows", args.groups, args.rows_of_a_group, args.num_rows);
-  check("logits", args.logits, args.logits.dtype, args.tokens * args.num_rows);
-  check("targets", args.targets, DType::kI32, args.tokens);
-  check("maxima", args.maxima, DType::kF32, args.num_ranks * args.tokens);
-  check("sums", args.sums, DType::kF32, 2 * args.tokens);
-  check("losses", args.losses, DType::kF32, args.tokens);
+  check_tensor("cut cross-entropy: logits", args.logits, args.logits.dtype,
+               args.tokens * args.num_rows);
+  check_tensor("cut cross-entropy: targets", args.targets, DType::kI32, args.tokens);
+  check_tensor("cut cross-entropy: maxima", args.maxima, DType::kF32, args.num_ranks * args.tokens);
+  check_tensor("cut cross-entropy: sums", args.sums, DType::kF32, 2 * args.tokens);
+  check_tensor("cut cross-entropy: losses", args.losses, DType::kF32, args.tokens);
   CHECK(stream.device() != DeviceKind::kCuda, "a cut vocabulary on a GPU");
   stream.run(label, [=, &stream] { kernel(stream.team(), args); });
 }

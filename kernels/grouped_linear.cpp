@@ -3,17 +3,12 @@
 #include <bit>
 
 #include "core/thread_team.h"
+#include "kernels/check_tensor.h"
 #include "kernels/cpu/grouped_linear.h"
 #include "kernels/pointwise.h"
 
 namespace sherd::kernels {
 namespace {
-
-void check(const char* label, ConstTensor tensor, DType dtype, std::int64_t numel) {
-  CHECK(tensor && tensor.dtype == dtype && tensor.numel == numel,
-        "grouped linear: {} is {} [{}], expected {} [{}]", label, name_of(tensor.dtype),
-        tensor.numel, name_of(dtype), numel);
-}
 
 void check_depth(const Stream& stream, const GroupedDepth& depth, std::int64_t elements) {
   CHECK(stream.device() != DeviceKind::kCuda, "a depth in groups on a GPU");
@@ -32,29 +27,29 @@ void check_depth(const Stream& stream, const GroupedDepth& depth, std::int64_t e
 void grouped_forward(Stream& stream, const GroupedForward& args) {
   const auto [T, I, O] = args.shape;
   check_depth(stream, args.depth, I);
-  check("x", args.x, args.x.dtype, T * I);
-  check("w", args.w, args.x.dtype, O * I);
-  check("sum", args.sum, DType::kF32, T * O);
+  check_tensor("grouped linear: x", args.x, args.x.dtype, T * I);
+  check_tensor("grouped linear: w", args.w, args.x.dtype, O * I);
+  check_tensor("grouped linear: sum", args.sum, DType::kF32, T * O);
   stream.run("grouped_forward", [&stream, args] { cpu::grouped_forward(stream.team(), args); });
 }
 
 void grouped_backward_input(Stream& stream, const GroupedBackwardInput& args) {
   const auto [T, I, O] = args.shape;
   check_depth(stream, args.depth, O);
-  check("dy", args.dy, args.dy.dtype, T * O);
-  check("w", args.w, args.dy.dtype, O * I);
-  check("sum", args.sum, DType::kF32, T * I);
+  check_tensor("grouped linear: dy", args.dy, args.dy.dtype, T * O);
+  check_tensor("grouped linear: w", args.w, args.dy.dtype, O * I);
+  check_tensor("grouped linear: sum", args.sum, DType::kF32, T * I);
   stream.run("grouped_backward_input",
              [&stream, args] { cpu::grouped_backward_input(stream.team(), args); });
 }
 
 void grouped_finish(Stream& stream, const GroupedFinish& args) {
-  check("sum", args.sum, DType::kF32, args.tokens * args.width);
-  check("y", args.y, args.y.dtype, args.tokens * args.width);
+  check_tensor("grouped linear: sum", args.sum, DType::kF32, args.tokens * args.width);
+  check_tensor("grouped linear: y", args.y, args.y.dtype, args.tokens * args.width);
   CHECK(!args.bias || !args.add, "grouped linear: a bias is added to a gradient");
   if (args.add) return add(stream, args.sum, args.y);
   if (!args.bias) return cast(stream, args.sum, args.y);
-  check("bias", args.bias, args.y.dtype, args.width);
+  check_tensor("grouped linear: bias", args.bias, args.y.dtype, args.width);
   stream.run("grouped_finish", [&stream, args] { cpu::add_bias(stream.team(), args); });
 }
 

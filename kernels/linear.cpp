@@ -2,20 +2,13 @@
 
 #include "core/thread_team.h"
 #include "kernels/activation.h"
+#include "kernels/check_tensor.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cuda/forms.h"
 #include "kernels/device_common/matmul_key.h"
 
 namespace sherd::kernels {
 namespace {
-
-// `what` is a tensor of the kernel's own type with exactly `numel` elements.
-void check_tensor(std::string_view label, const ConstTensor& tensor, DType dtype,
-                  std::int64_t numel) {
-  CHECK(tensor && tensor.dtype == dtype && tensor.numel == numel,
-        "linear: {} is {} [{}], expected {} [{}]", label, name_of(tensor.dtype), tensor.numel,
-        name_of(dtype), numel);
-}
 
 void check_shape(const LinearShape& shape) {
   CHECK(shape.tokens >= 1 && shape.inputs >= 1 && shape.outputs >= 1,
@@ -47,11 +40,11 @@ ActivationShape gelu_of(std::int64_t tokens, std::int64_t width) {
 void linear_forward(Stream& stream, const LinearForward& args) {
   const auto [T, I, O] = args.shape;
   check_shape(args.shape);
-  check_tensor("x", args.x, args.x.dtype, T * I);
-  check_tensor("w", args.w, args.x.dtype, O * I);
-  check_tensor("y", args.y, args.x.dtype, T * O);
-  if (args.bias) check_tensor("bias", args.bias, args.x.dtype, O);
-  if (args.gelu_input) check_tensor("gelu_input", args.gelu_input, args.x.dtype, T * O);
+  check_tensor("linear: x", args.x, args.x.dtype, T * I);
+  check_tensor("linear: w", args.w, args.x.dtype, O * I);
+  check_tensor("linear: y", args.y, args.x.dtype, T * O);
+  if (args.bias) check_tensor("linear: bias", args.bias, args.x.dtype, O);
+  if (args.gelu_input) check_tensor("linear: gelu_input", args.gelu_input, args.x.dtype, T * O);
   if (args.gelu_input && !fuses_gelu(stream, args)) {
     linear_forward(stream,
                    {args.shape, args.x, args.w, args.bias, args.gelu_input, args.workspace});
@@ -64,10 +57,10 @@ void linear_forward(Stream& stream, const LinearForward& args) {
 void linear_backward_input(Stream& stream, const LinearBackwardInput& args) {
   const auto [T, I, O] = args.shape;
   check_shape(args.shape);
-  check_tensor("dy", args.dy, args.dy.dtype, T * O);
-  check_tensor("w", args.w, args.dy.dtype, O * I);
-  check_tensor("dx", args.dx, args.dy.dtype, T * I);
-  if (args.gelu_input) check_tensor("gelu_input", args.gelu_input, args.dy.dtype, T * I);
+  check_tensor("linear: dy", args.dy, args.dy.dtype, T * O);
+  check_tensor("linear: w", args.w, args.dy.dtype, O * I);
+  check_tensor("linear: dx", args.dx, args.dy.dtype, T * I);
+  if (args.gelu_input) check_tensor("linear: gelu_input", args.gelu_input, args.dy.dtype, T * I);
   CHECK(!args.gelu_input || !args.add_to_output, "linear: a gradient behind GELU is added to");
   if (args.gelu_input && !fuses_gelu(stream, args)) {
     linear_backward_input(stream, {args.shape, args.dy, args.w, args.dx, false, args.workspace});
@@ -81,10 +74,10 @@ void linear_backward_input(Stream& stream, const LinearBackwardInput& args) {
 void linear_backward_weight(Stream& stream, const LinearBackwardWeight& args) {
   const auto [T, I, O] = args.shape;
   check_shape(args.shape);
-  check_tensor("dy", args.dy, args.dy.dtype, T * O);
-  check_tensor("x", args.x, args.dy.dtype, T * I);
-  check_tensor("dw", args.dw, args.dw.dtype, O * I);
-  if (args.dbias) check_tensor("dbias", args.dbias, args.dw.dtype, O);
+  check_tensor("linear: dy", args.dy, args.dy.dtype, T * O);
+  check_tensor("linear: x", args.x, args.dy.dtype, T * I);
+  check_tensor("linear: dw", args.dw, args.dw.dtype, O * I);
+  if (args.dbias) check_tensor("linear: dbias", args.dbias, args.dw.dtype, O);
   if (stream.device() == DeviceKind::kCuda) return cuda::linear_backward_weight(stream, args);
   stream.run("linear_backward_weight",
              [&stream, args] { cpu::linear_backward_weight(stream.team(), args); });

@@ -1,18 +1,13 @@
 #include "kernels/token.h"
 
 #include "core/thread_team.h"
+#include "kernels/check_tensor.h"
 #include "kernels/cpu/token.h"
 #include "kernels/cuda/forms.h"
 #include "kernels/device_common/token.h"
 
 namespace sherd::kernels {
 namespace {
-
-void check_tensor(std::string_view label, const ConstTensor& tensor, DType dtype,
-                  std::int64_t numel) {
-  CHECK(tensor && tensor.dtype == dtype && tensor.numel == numel, "{} is {} [{}], expected {} [{}]",
-        label, name_of(tensor.dtype), tensor.numel, name_of(dtype), numel);
-}
 
 void check_rows(const VocabularyRows& rows, std::int64_t num_rows) {
   CHECK(rows.all == 0 || (rows.first >= 0 && rows.first + num_rows <= rows.all),

@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <set>
 
 #include "checkpoint/reader.h"
 #include "engine/huggingface/model_files.h"
@@ -15,6 +16,7 @@
 #include "engine/saving/initial_weights.h"
 #include "engine/saving/run_state.h"
 #include "engine/train/model_shape.h"
+#include "engine/train/sharding_plan.h"
 #include "kernels/nf4.h"
 
 namespace sherd::engine {
@@ -92,9 +94,12 @@ class MergedModel {
         dtype_(dtype),
         rank_(trained.options.model.adapter.rank),
         scale_(trained.options.model.adapter.scale),
-        nf4_base_(trained.options.nf4_base),
         trained_(trained_values(trained)),
         base_(trained.options, trained.recipe.checkpoint.init_from) {
+    for (const NamedShape& ours : parameters_) {
+      if (rests_in_four_bits(trained.options, ours.name, ours.shape))
+        in_four_bits_.insert(ours.name);
+    }
     const std::string& path = trained.recipe.checkpoint.init_from;
     require_same_base(*trained.checkpoint, digest_of_base(base_, trained.options), path);
     const model::ModelShape& shape = trained.options.model;
@@ -114,7 +119,7 @@ class MergedModel {
       std::copy_n(found->second.begin() + first, count, to);
       return;
     }
-    if (nf4_base_ && ours.name.starts_with("block.") && ours.shape.size() == 2) {
+    if (in_four_bits_.contains(ours.name)) {
       std::copy_n(through_nf4(ours).begin() + first, count, to);
     } else {
       load(ours, first, count, to);
@@ -131,7 +136,7 @@ class MergedModel {
                view_of(reading_), {});
   }
 
-  // A frozen matrix of a block (engine/train/sharding_plan.cpp), which the adapter was trained beside.
+  // What the adapter was trained beside.
   const std::vector<float>& through_nf4(const NamedShape& ours) {
     if (quantised_name_ == ours.name) return quantised_;
     quantised_.resize(static_cast<std::size_t>(ours.numel()));
@@ -161,11 +166,11 @@ class MergedModel {
   DType dtype_;
   std::int64_t rank_;
   double scale_;
-  bool nf4_base_;
   Values trained_;
   BaseModel base_;
   std::vector<char> reading_ = reading_buffer();
   std::map<std::string, std::vector<MergedPart>> parts_;
+  std::set<std::string> in_four_bits_;
   std::string quantised_name_;
   std::vector<float> quantised_;
 };

@@ -32,7 +32,8 @@ struct LaunchOptions {
   PlanOfRank host_plan;
   std::chrono::milliseconds peer_timeout = sharding::kDefaultPeerTimeout;
   /// Called with what a rank's communicators were asked for last (sharding/comm/flight_recorder.h): where it has
-  /// ended because of another one, and where it goes on for a while after `stop_asked`. It mustn't throw.
+  /// ended because of another one, and where it goes on for a while after `stop_asked`. Any thread may call it, two
+  /// at once. It mustn't throw.
   std::function<void(int rank, const std::string& calls)> on_calls;
   /// Whether a signal asks the run to end; any thread may ask.
   std::function<bool()> stop_asked;

@@ -25,7 +25,7 @@ void Transformer::project_backward(const Affine& parameters, const Affine& gradi
                                                gradients.bias, false, activations_.workspace});
   }
   if (args.dy_of_copies && !shape_.part.has_canonical_sums()) leave_own_share(args.dy_of_copies);
-  if (args.dx && !args.fused.empty() && shape_.part.has_canonical_sums()) {
+  if (args.dx && !args.fused.empty()) {
     sum_input_gradient(parameters.weight, args);
   } else if (args.dx) {
     kernels::linear_backward_input(compute_, {matmul, args.dy, parameters.weight, args.dx, args.add,
@@ -231,7 +231,7 @@ void Transformer::mlp_backward(std::int64_t block, const BlockParameters& parame
   }
   InputGradient up{mlp_input(kept), d_up_TU, shape_.width, shape_.up_width(),
                    reach.attention ? branch_TD() : Tensor{}};
-  up.fused = up_columns();
+  if (shape_.part.has_canonical_sums()) up.fused = up_columns();
   project_backward(parameters[SiteId::kUp], gradients[SiteId::kUp], up, &WaitingBuffers::d_up);
 }
 
@@ -296,7 +296,7 @@ void Transformer::attention_backward(std::int64_t block, const BlockParameters& 
                     reach.input ? branch_TD() : Tensor{}};
   qkv.add = shape_.block_form == BlockForm::kParallelOneNorm;  // to the MLP's
   if (shape_.shares_kv_heads()) qkv.dy_of_copies = d_qkv_TE;
-  qkv.fused = qkv_columns();
+  if (shape_.part.has_canonical_sums()) qkv.fused = qkv_columns();
   project_backward(parameters[SiteId::kQkv], gradients[SiteId::kQkv], qkv, &WaitingBuffers::d_qkv);
 }
 

@@ -21,8 +21,9 @@
 ///          Sums are in rank order, or canonical ones as a balanced tree, and every rank gets the same bits.
 /// Cost     of b sequences: 4 sums of [tokens, width] per block (forward and backward, 2 each), 1 for the
 ///          embedding, 1 for the head, 2 + R numbers per token for the loss. A block whose branches read one norm
-///          needs 3; canonical sums are always 4, and f32 but for the embedding's, which is exact in any type. With degree 1 nothing. Over context
-///          ranks, per block the rows of query, key and value twice, and those of queries three times.
+///          needs 3. Canonical sums are always 4, and f32 but for the embedding's, which is exact in any type. With
+///          degree 1 nothing. Over context ranks, per block the rows of query, key and value twice, and those of
+///          queries three times.
 /// Errors   PeerError as the communicators behind it.
 #pragma once
 

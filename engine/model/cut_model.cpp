@@ -1,9 +1,10 @@
 // What a model that is cut over tensor ranks does beside the equations of transformer.cpp and block_*.cpp:
 // where a rank has a part only of a row, or of keys and values that others use too.
 
+#include "engine/model/transformer.h"
+
 #include <algorithm>
 
-#include "engine/model/transformer.h"
 #include "kernels/columns.h"
 #include "kernels/cut_cross_entropy.h"
 #include "kernels/grouped_linear.h"

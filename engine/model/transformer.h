@@ -115,7 +115,7 @@ class Transformer {
     bool add = false;  ///< to dx
     ConstTensor gelu_input{};
     Tensor dy_of_copies{};  ///< dy, where several ranks have the same of keys and values
-    /// Where the outputs are cut over ranks: the columns in dy of each fused matrix.
+    /// Canonical sums, where the outputs are cut over ranks: the columns in dy of each fused matrix.
     std::vector<OutputColumns> fused{};
   };
 

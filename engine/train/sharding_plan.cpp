@@ -46,6 +46,12 @@ std::vector<UnitSpec> rank_units(const TrainingOptions& options, const sharding:
 
 }  // namespace
 
+bool rests_in_four_bits(const TrainingOptions& options, std::string_view name,
+                        const std::vector<std::int64_t>& shape) {
+  return options.nf4_base && !model::is_trained(options.model, name) &&
+         name.starts_with("block.") && shape.size() == 2;
+}
+
 sharding::ShardingPlan sharding_plan(const TrainingOptions& options, const sharding::Mesh& mesh,
                                      int rank) {
   sharding::ShardingPlan plan{mesh, {}};
@@ -56,9 +62,8 @@ sharding::ShardingPlan sharding_plan(const TrainingOptions& options, const shard
     std::vector<ParameterSpec> frozen, quantised;
     std::erase_if(spec.parameters, [&](ParameterSpec& parameter) {
       if (model::is_trained(options.model, parameter.name)) return false;
-      const bool matrix_of_block =
-          spec.unit_class == UnitClass::kBlock && parameter.shape.size() == 2;
-      (options.nf4_base && matrix_of_block ? quantised : frozen).push_back(parameter);
+      (rests_in_four_bits(options, parameter.name, parameter.shape) ? quantised : frozen)
+          .push_back(parameter);
       return true;
     });
     plan.units.emplace_back(std::move(spec), options.placement, options.precision, mesh,

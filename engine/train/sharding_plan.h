@@ -2,12 +2,18 @@
 /// holds them. Memory, traffic and the training step follow from it.
 #pragma once
 
+#include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "engine/train/training_options.h"
 #include "sharding/zero/unit.h"
 
 namespace sherd::engine {
+
+/// Whether a parameter of the model's table is kept as NF4: a frozen matrix of a block, if the recipe asks for it.
+bool rests_in_four_bits(const TrainingOptions& options, std::string_view name,
+                        const std::vector<std::int64_t>& shape);
 
 sharding::ShardingPlan sharding_plan(const TrainingOptions& options, const sharding::Mesh& mesh,
                                      int rank);

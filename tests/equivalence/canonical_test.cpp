@@ -6,25 +6,14 @@
 #include <map>
 
 #include "engine/model/tensor_cut.h"
-#include "engine/schedule/generate.h"
 #include "tests/equivalence/distance.h"
+#include "tests/equivalence/mesh_case.h"
 #include "tests/support/model_forms.h"
-#include "tests/support/training_harness.h"
 
 namespace sherd::testing {
 namespace {
 
-struct Case {
-  int tensor = 2, shards = 1, replicas = 1, pipeline = 1;
-  int stage = 0, micro_steps = 1;
-  schedule::Order order = schedule::Order::k1F1B;
-};
-
-std::string name_of(const Case& each) {
-  return fmt::format("tensor {} shard {} replicate {} pipeline {} stage {} micro-steps {}",
-                     each.tensor, each.shards, each.replicas, each.pipeline, each.stage,
-                     each.micro_steps);
-}
+using Case = MeshCase;
 
 // With dropout; with clipping that acts; heads of 8 columns, so that one head of keys has eight groups.
 engine::TrainingOptions options_of(model::ModelShape shape, DType dtype = DType::kF32,
@@ -39,32 +28,8 @@ engine::TrainingOptions options_of(model::ModelShape shape, DType dtype = DType:
   return options;
 }
 
-Outcome run(engine::TrainingOptions options, const Case& each, int num_steps = 3) {
-  options.pipeline.order = each.order;
-  options.pipeline.chunks_per_rank = schedule::default_chunks_per_rank(each.order);
-  return train(options,
-               {.world_size = each.tensor * each.shards * each.replicas * each.pipeline,
-                .axes = {{"pipeline", each.pipeline},
-                         {"replicate", each.replicas},
-                         {"shard", each.shards},
-                         {"tensor", each.tensor}},
-                .num_micro_steps = each.micro_steps,
-                .stage = each.stage,
-                .delay_seed = 17},
-               num_steps);
-}
-
-// The same batch on one rank.
-Outcome one_rank(const engine::TrainingOptions& options, const Case& each, int num_steps = 3) {
-  return train(options,
-               {.world_size = 1,
-                .num_micro_steps = each.micro_steps * each.shards * each.replicas,
-                .batch_groups = each.replicas},
-               num_steps);
-}
-
 void expect_equal(const engine::TrainingOptions& options, const Case& each, int num_steps = 3) {
-  EXPECT_EQ(difference(run(options, each, num_steps), one_rank(options, each, num_steps)), "")
+  EXPECT_EQ(difference(run(options, each, num_steps), same_batch(options, each, {}, num_steps)), "")
       << name_of(each);
 }
 
@@ -91,9 +56,14 @@ TEST(Canonical, PipelinesBesideTensorRanksAndShardsHaveTheBitsOfOneRank) {
   for (const Order order :
        {Order::kLayerParallel, Order::kGPipe, Order::k1F1B, Order::kInterleaved1F1B, Order::kZbH1,
         Order::kZbV, Order::kDualPipeV}) {
-    expect_equal(
-        options,
-        {.shards = 2, .pipeline = 2, .stage = stage++ % 4, .micro_steps = 4, .order = order}, 2);
+    expect_equal(options,
+                 {.tensor = 2,
+                  .shards = 2,
+                  .pipeline = 2,
+                  .stage = stage++ % 4,
+                  .micro_steps = 4,
+                  .order = order},
+                 2);
   }
 }
 
@@ -105,23 +75,18 @@ TEST(Canonical, TiedEndsHaveTheBitsOfOneRank) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const engine::TrainingOptions options = options_of(shape, dtype);
     for (const Case& each :
-         {Case{.tensor = 1, .shards = 2, .stage = 0, .micro_steps = 2},
-          Case{.tensor = 1, .replicas = 2, .stage = 1, .micro_steps = 2},
-          Case{.tensor = 1, .pipeline = 2, .stage = 0, .micro_steps = 3},
+         {Case{.shards = 2, .stage = 0, .micro_steps = 2},
+          Case{.replicas = 2, .stage = 1, .micro_steps = 2},
+          Case{.pipeline = 2, .stage = 0, .micro_steps = 3},
           Case{.tensor = 2, .shards = 2, .pipeline = 2, .stage = 3, .micro_steps = 2},
-          Case{.tensor = 1, .pipeline = 2, .stage = 1, .micro_steps = 4, .order = Order::kZbV},
+          Case{.pipeline = 2, .stage = 1, .micro_steps = 4, .order = Order::kZbV},
           Case{.tensor = 2,
           .shards = 2,
           .pipeline = 2,
           .stage = 2,
           .micro_steps = 4,
           .order = Order::kDualPipeV},
-          Case{.tensor = 1,
-          .replicas = 2,
-          .pipeline = 2,
-          .stage = 3,
-          .micro_steps = 4,
-          .order = Order::kZbV}}) {
+          Case{.replicas = 2, .pipeline = 2, .stage = 3, .micro_steps = 4, .order = Order::kZbV}}) {
       expect_equal(options, each, 2);
     }
   }
@@ -164,7 +129,7 @@ TEST(CanonicalSlow, EveryDegreeBesideEveryStageHasTheBitsOfOneRank) {
       const engine::TrainingOptions options = options_of(cuttable_form(form), dtype);
       std::map<int, Outcome> expected;  // by micro-batches
       for (const int micro_batches : {2, 4}) {
-        expected.emplace(micro_batches, one_rank(options, {.micro_steps = micro_batches}, 10));
+        expected.emplace(micro_batches, run(options, {.micro_steps = micro_batches}, 10));
       }
       for (const int tensor : {1, 2, 4, 8}) {
         for (const int shards : {1, 2}) {
@@ -183,9 +148,9 @@ TEST(CanonicalSlow, EveryDegreeBesideEveryStageHasTheBitsOfOneRank) {
 TEST(Canonical, SumsAreThoseOfTheModel) {
   engine::TrainingOptions options =
       options_of(cuttable_form("gpt2"), DType::kF32, optim::OptimizerType::kSgd);
-  const Outcome canonical = one_rank(options, {});
+  const Outcome canonical = run(options, {});
   options.model.part = {};
-  const Outcome plain = one_rank(options, {});
+  const Outcome plain = run(options, {});
   EXPECT_NE(canonical.parameters, plain.parameters);
   for (std::size_t step = 0; step < plain.losses.size(); ++step) {
     EXPECT_NEAR(canonical.losses[step], plain.losses[step], 1e-5);

@@ -4,23 +4,13 @@
 #include <gtest/gtest.h>
 
 #include "tests/equivalence/distance.h"
+#include "tests/equivalence/mesh_case.h"
 #include "tests/support/model_forms.h"
-#include "tests/support/training_harness.h"
 
 namespace sherd::testing {
 namespace {
 
-struct Case {
-  int context = 2, tensor = 1, shards = 1, replicas = 1, pipeline = 1;
-  int stage = 0, micro_steps = 1;
-};
-
-std::string name_of(const Case& each) {
-  return fmt::format(
-      "context {} tensor {} shard {} replicate {} pipeline {} stage {} micro-steps {}",
-      each.context, each.tensor, each.shards, each.replicas, each.pipeline, each.stage,
-      each.micro_steps);
-}
+using Case = MeshCase;
 
 // 8 query heads on 4 or 8 key/value heads, rows of 12 positions.
 engine::TrainingOptions options_of(bool tied, std::int64_t rows) {
@@ -34,23 +24,6 @@ engine::TrainingOptions options_of(bool tied, std::int64_t rows) {
   options.optimizer.momentum = 0.9f;
   options.lr_schedule.lr = 0.05;
   return options;
-}
-
-Outcome run(const engine::TrainingOptions& options, const Case& each, int num_steps = 3,
-            int batch_groups = 0) {
-  return train(
-      options,
-      {.world_size = each.context * each.tensor * each.shards * each.replicas * each.pipeline,
-       .axes = {{"pipeline", each.pipeline},
-                {"replicate", each.replicas},
-                {"shard", each.shards},
-                {"context", each.context},
-                {"tensor", each.tensor}},
-       .num_micro_steps = each.micro_steps,
-       .stage = each.stage,
-       .batch_groups = batch_groups,
-       .delay_seed = 23},
-      num_steps);
 }
 
 // PARALLELISM.md B.4 #5, #21, #36: losses or gradients scaled by the number of context ranks; #26: fewer
@@ -85,16 +58,15 @@ TEST(Context, StagesShardsTensorRanksAndPipelinesKeepTheBits) {
   engine::TrainingOptions options = options_of(false, 1);
   options.optimizer.type = optim::OptimizerType::kAdamW;
   for (const Case& each :
-       {Case{.stage = 1}, Case{.shards = 2, .stage = 2},
-        Case{.shards = 2, .stage = 3, .micro_steps = 2},
-        Case{.context = 4, .shards = 2, .stage = 0}, Case{.tensor = 2, .stage = 3},
-        Case{.shards = 2, .replicas = 2, .stage = 3},
-        Case{.pipeline = 2, .stage = 2, .micro_steps = 3},
-        Case{.tensor = 2, .shards = 2, .pipeline = 2, .stage = 1, .micro_steps = 2}}) {
-    const Case alone{.context = each.context,
-                     .tensor = each.tensor,
-                     .micro_steps = each.micro_steps * each.shards * each.replicas};
-    EXPECT_EQ(difference(run(options, each), run(options, alone, 3, each.replicas)), "")
+       {Case{.context = 2, .stage = 1}, Case{.context = 2, .shards = 2, .stage = 2},
+        Case{.context = 2, .shards = 2, .stage = 3, .micro_steps = 2},
+        Case{.context = 4, .shards = 2, .stage = 0}, Case{.context = 2, .tensor = 2, .stage = 3},
+        Case{.context = 2, .shards = 2, .replicas = 2, .stage = 3},
+        Case{.context = 2, .pipeline = 2, .stage = 2, .micro_steps = 3},
+        Case{
+            .context = 2, .tensor = 2, .shards = 2, .pipeline = 2, .stage = 1, .micro_steps = 2}}) {
+    const Case alone{.context = each.context, .tensor = each.tensor};
+    EXPECT_EQ(difference(run(options, each), same_batch(options, each, alone)), "")
         << name_of(each);
   }
 }

@@ -5,22 +5,13 @@
 
 #include "optim/slices.h"
 #include "tests/equivalence/distance.h"
+#include "tests/equivalence/mesh_case.h"
 #include "tests/support/model_forms.h"
-#include "tests/support/training_harness.h"
 
 namespace sherd::testing {
 namespace {
 
-struct Case {
-  int tensor = 2, shards = 1, replicas = 1, pipeline = 1;
-  int stage = 0, micro_steps = 1;
-};
-
-std::string name_of(const Case& each) {
-  return fmt::format("tensor {} shard {} replicate {} pipeline {} stage {} micro-steps {}",
-                     each.tensor, each.shards, each.replicas, each.pipeline, each.stage,
-                     each.micro_steps);
-}
+using Case = MeshCase;
 
 // Sizes that 2 and 4 ranks can share; the vocabulary, 41, not evenly. On 4 ranks two hold copies of each of the 2
 // key/value heads.
@@ -35,27 +26,9 @@ engine::TrainingOptions options_of(bool tied = false,
   return options;
 }
 
-RunShape setup_of(const Case& each) {
-  return {.world_size = each.tensor * each.shards * each.replicas * each.pipeline,
-          .axes = {{"pipeline", each.pipeline},
-                   {"replicate", each.replicas},
-                   {"shard", each.shards},
-                   {"tensor", each.tensor}},
-          .num_micro_steps = each.micro_steps,
-          .stage = each.stage,
-          .delay_seed = 17};
-}
-
-Outcome run(const engine::TrainingOptions& options, const Case& each, int num_steps = 3) {
-  return train(options, setup_of(each), num_steps);
-}
-
 // The same batch on tensor ranks alone.
 Outcome unsharded(const engine::TrainingOptions& options, const Case& each, int num_steps = 3) {
-  RunShape setup = setup_of(
-      {.tensor = each.tensor, .micro_steps = each.micro_steps * each.shards * each.replicas});
-  setup.batch_groups = each.replicas;
-  return train(options, setup, num_steps);
+  return same_batch(options, each, {.tensor = each.tensor}, num_steps);
 }
 
 // After a step that moves nothing.

@@ -71,7 +71,11 @@ inline CommunicatorKind on_gpus(std::string name, int world_size, std::vector<in
     EXPECT_EQ(fake_cuda::left_behind(), "");
     EXPECT_EQ(fake_cuda::races(), std::vector<std::string>());
   };
-  return {name + "Seed" + std::to_string(seed) + "World", world_size, adds_in_rank_order, run};
+  return {.name = name + "Seed" + std::to_string(seed) + "World",
+          .world_size = world_size,
+          .adds_in_rank_order = adds_in_rank_order,
+          .run = run,
+          .has_trees = false};
 }
 
 }  // namespace sherd::sharding

@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tests/support/random_value.h"
@@ -17,6 +18,10 @@ namespace sherd::testing {
 
 /// Values by key, as YAML.
 using Settings = std::map<std::string, std::string, std::less<>>;
+/// The value of a key that is there and has a whole number.
+inline std::int64_t whole(const Settings& settings, std::string_view key) {
+  return std::stoll(settings.find(key)->second);
+}
 /// Blocks of keys, as a person writes them.
 std::string recipe_text(const Settings& settings);
 

@@ -11,11 +11,15 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import statistics
 import subprocess
 import sys
 
 import numpy
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from turns import Side  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
@@ -52,7 +56,7 @@ def settings(folder, chats, dtype):
 def ours(folder, chats, dtype, steps, stage):
     """Seconds of each step but the first, all losses, the greatest resident memory of the process."""
     run = OUT / "run"
-    subprocess.run(["rm", "-rf", run], check=True)
+    shutil.rmtree(run, ignore_errors=True)
     command = [BUILT / "sherd", "train", HERE / "recipe.yaml"]
     sets = settings(folder, chats, dtype) + [f"zero_optimization.stage={stage}", f"training.max_steps={steps + 1}",
                                              f"run.output_dir={run}"]
@@ -69,25 +73,10 @@ def ours(folder, chats, dtype, steps, stage):
     return [tokens / line["tokens_per_s"] for line in lines[1:]], [line["loss"] for line in lines], usage.ru_maxrss * 1024
 
 
-class Theirs:
-    def __init__(self, folder, rows, mode, dtype, world):
-        self.log = OUT / f"theirs_{mode}_{world}.log"
-        command = [sys.executable, HERE / "theirs.py", folder, rows, SEQ_LENGTH, STEP_ROWS, mode, dtype, world,
-                   len(os.sched_getaffinity(0)) // world]
-        self.process = subprocess.Popen([str(c) for c in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=open(self.log, "w"), text=True)
-
-    def step(self):
-        self.process.stdin.write("step\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        if not line:
-            sys.exit(f"PEFT's side stopped:\n{self.log.read_text()[-2000:]}")
-        return json.loads(line)
-
-    def end(self):
-        self.process.stdin.close()
-        self.process.wait()
+def theirs_side(folder, rows, mode, dtype, world):
+    command = [sys.executable, HERE / "theirs.py", folder, rows, SEQ_LENGTH, STEP_ROWS, mode, dtype, world,
+               len(os.sched_getaffinity(0)) // world]
+    return Side(command, OUT / f"theirs_{mode}_{world}.log")
 
 
 def main():
@@ -112,7 +101,7 @@ def main():
     tokens = SEQ_LENGTH * STEP_ROWS
     for dtype in args.dtypes.split(","):
         for form in args.forms.split(","):
-            theirs = Theirs(folder, rows, form[:-1], dtype, int(form[-1]))
+            theirs = theirs_side(folder, rows, form[:-1], dtype, int(form[-1]))
             seen = [theirs.step()]
             times, ratios = {"ours": [], "theirs": []}, []
             for _ in range(args.turns):

@@ -6,11 +6,8 @@ ROWS: i32 [rows, {inputs, targets, positions}, SEQ_LENGTH] of packed documents, 
 MODE: eager or compile. DTYPE: f32, or bf16: a base in bf16, adapters in f32 under autocast, as PEFT has them.
 "step" on stdin takes a step, the answer is JSON. Ranks are processes with DDP over gloo; rank 0 starts them.
 """
-import json
-import os
-import subprocess
+import pathlib
 import sys
-import time
 
 import numpy
 import peft
@@ -18,31 +15,19 @@ import torch
 import torch.nn.functional as F
 import transformers
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from torch_ranks import Ranks, status_bytes  # noqa: E402
+
 ALL_LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-
-
-def status_bytes(key):
-    for line in open("/proc/self/status"):
-        if line.startswith(key + ":"):
-            return int(line.split()[1]) * 1024
-    return 0
 
 
 def main():
     folder, rows_path, seq_length, step_rows, mode, dtype, world, threads = sys.argv[1:9]
-    seq_length, step_rows, world = int(seq_length), int(step_rows), int(world)
-    rank = int(os.environ.get("RANK", "0"))
+    seq_length, step_rows = int(seq_length), int(step_rows)
     torch.set_num_threads(int(threads))
     torch.manual_seed(1)
-    others = []
-    if world > 1:
-        env = dict(os.environ, MASTER_ADDR="127.0.0.1", WORLD_SIZE=str(world))
-        env.setdefault("MASTER_PORT", str(20000 + os.getpid() % 20000))
-        os.environ.update(env, RANK=str(rank))
-        if rank == 0:
-            others = [subprocess.Popen([sys.executable, *sys.argv], env=dict(env, RANK=str(r)), text=True,
-                                       stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) for r in range(1, world)]
-        torch.distributed.init_process_group("gloo")
+    ranks = Ranks(int(world))
+    world, rank = ranks.world, ranks.rank
     libraries = status_bytes("VmRSS")
     base = transformers.AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.bfloat16 if dtype == "bf16" else torch.float32, attn_implementation="sdpa")
@@ -75,44 +60,15 @@ def main():
                     (wrapped.no_sync() if world > 1 and not last else torch.enable_grad()):
                 logits = wrapped(input_ids=inputs[None], position_ids=positions[None], attention_mask=mask[None, None],
                                  use_cache=False).logits[0]
-                # What has no target costs nothing here either: its logits are left out of the loss.
                 loss = F.cross_entropy(logits.float(), wanted, ignore_index=-1, reduction="sum") * world / targets
                 loss.backward()
             total += loss.item() / world
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        loss = torch.tensor(total)
-        if world > 1:
-            torch.distributed.all_reduce(loss)
-        return loss.item()
+        return {"loss": ranks.sum(total)}
 
-    step = 0
-    for line in sys.stdin:
-        if line.strip() != "step":
-            break
-        for other in others:
-            other.stdin.write(line)
-            other.stdin.flush()
-        begin = time.perf_counter()
-        loss = take_step(step)
-        seconds = time.perf_counter() - begin
-        step += 1
-        own = [libraries, status_bytes("VmHWM")]
-        if world > 1:
-            of_all = [None] * world
-            torch.distributed.all_gather_object(of_all, own)
-            own = [sum(values) for values in zip(*of_all)]
-        if step == 1:
-            # What compiling took isn't counted against the peak.
-            open("/proc/self/clear_refs", "w").write("5")
-        if rank == 0:
-            print(json.dumps({"loss": loss, "seconds": seconds, "libraries": own[0], "peak": own[1]}), flush=True)
-    for other in others:
-        other.stdin.close()
-        other.wait()
-    if world > 1:
-        torch.distributed.destroy_process_group()
+    ranks.serve(take_step, libraries, lambda: status_bytes("VmHWM"), forgets_first_peak=True)
 
 
 main()

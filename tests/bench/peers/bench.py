@@ -15,6 +15,9 @@ import sys
 
 import numpy
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from turns import Side  # noqa: E402
+
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 OUT = ROOT / "build" / "peers"
@@ -25,27 +28,6 @@ GPU_MODELS = {"gpt2_124m": 16, "llama_05b": 16, "llama_15b": 4}  # both sides of
 GPU = False
 WARM_UP = 2
 CASES = [(1, 0, "plain"), (2, 0, "ddp"), (2, 3, "fsdp2")]  # world, our stage, their wrapper
-
-
-class Side:
-    """A process that takes a step when told to."""
-
-    def __init__(self, command, log):
-        self.log = log
-        self.process = subprocess.Popen([str(c) for c in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=open(log, "w"), text=True, cwd=ROOT)
-
-    def step(self):
-        self.process.stdin.write("step\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        if not line:
-            sys.exit(f"a side stopped; its words:\n{self.log.read_text()[-2000:]}")
-        return json.loads(line)
-
-    def end(self):
-        self.process.stdin.close()
-        self.process.wait()
 
 
 def output_of(*command):
@@ -86,9 +68,9 @@ def measure(name, world, stage, wrapper, mode, pairs, threads):
     model, rows, command = prepare(name, world, stage, pairs, threads)
     shape, weights, tokens = (OUT / f"{name}.{what}" for what in ("json", "weights", "tokens"))
     their_mode = mode if wrapper == "plain" else f"{mode}+{wrapper}"
-    ours = Side(command, OUT / "ours.log")
+    ours = Side(command, OUT / "ours.log", cwd=ROOT)
     theirs = Side([sys.executable, HERE / "theirs.py", shape, weights, tokens, their_mode, world, threads // world],
-                  OUT / "theirs.log")
+                  OUT / "theirs.log", cwd=ROOT)
     turns = []
     for turn in range(WARM_UP + pairs):
         rate = float(output_of(OURS, "gpu_rate") if GPU else output_of(OURS, "rate", threads)) * 1e9
@@ -113,7 +95,7 @@ def measure_stages(name, pairs, threads):
     sides, turns = {}, []
     for stage in (0, 3):
         _, _, command = prepare(name, 2, stage, pairs, threads)
-        sides[stage] = Side(command, OUT / f"stage{stage}.log")
+        sides[stage] = Side(command, OUT / f"stage{stage}.log", cwd=ROOT)
     for turn in range(WARM_UP + pairs):
         turns.append({stage: side.step() for stage, side in sides.items()})
         print(f"  {name} stages turn {turn - WARM_UP + 1}/{pairs}: stage 0 {turns[-1][0]['seconds']:.3f} s, stage 3"

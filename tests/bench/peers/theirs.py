@@ -7,22 +7,16 @@ answer is JSON. Fused kernels where PyTorch has them: scaled_dot_product_attenti
 rms_norm, fused AdamW. Ranks are processes over gloo; rank 0 starts the others and passes turns on.
 """
 import json
-import os
-import subprocess
+import pathlib
 import sys
-import time
 
 import numpy
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-
-def status_bytes(key):
-    for line in open("/proc/self/status"):
-        if line.startswith(key + ":"):
-            return int(line.split()[1]) * 1024
-    return 0
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from torch_ranks import Ranks, status_bytes  # noqa: E402
 
 
 class Norm(nn.Module):
@@ -149,18 +143,9 @@ def wrap(model, mode, world):
 def main():
     model_path, weights, tokens_path, mode, world, threads = sys.argv[1:7]
     m = json.load(open(model_path))
-    world, rank = int(world), int(os.environ.get("RANK", "0"))
     torch.set_num_threads(int(threads))
-    others = []
-    if world > 1:
-        env = dict(os.environ, MASTER_ADDR="127.0.0.1", WORLD_SIZE=str(world))
-        env.setdefault("MASTER_PORT", str(20000 + os.getpid() % 20000))
-        os.environ.update(env, RANK=str(rank))
-        if rank == 0:
-            others = [subprocess.Popen([sys.executable, *sys.argv], env=dict(env, RANK=str(r)), text=True,
-                                       stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-                      for r in range(1, world)]
-        torch.distributed.init_process_group("gloo")
+    ranks = Ranks(int(world))
+    world, rank = ranks.world, ranks.rank
 
     libraries = status_bytes("VmRSS")
     on_gpu = m["device"] == "cuda"
@@ -188,37 +173,10 @@ def main():
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-        loss = loss.detach()
-        if world > 1:
-            torch.distributed.all_reduce(loss)
-            loss /= world
-        return loss.item(), norm.item()
+        return {"loss": ranks.sum(loss.detach()) / world, "grad_norm": norm.item()}
 
-    step = 0
-    for line in sys.stdin:
-        if line.strip() != "step":
-            break
-        for other in others:
-            other.stdin.write(line)
-            other.stdin.flush()
-        begin, processor = time.perf_counter(), time.process_time()
-        loss, norm = take_step(step)
-        seconds = time.perf_counter() - begin
-        step += 1
-        own = [0, torch.cuda.max_memory_allocated()] if on_gpu else [libraries, status_bytes("VmHWM")]
-        own += [time.process_time() - processor]
-        if world > 1:
-            of_all = [None] * world
-            torch.distributed.all_gather_object(of_all, own)
-            own = [sum(values) for values in zip(*of_all)]
-        if rank == 0:
-            print(json.dumps({"loss": loss, "grad_norm": norm, "seconds": seconds,
-                              "libraries": own[0], "peak": own[1], "processor_seconds": own[2]}), flush=True)
-    for other in others:
-        other.stdin.close()
-        other.wait()
-    if world > 1:
-        torch.distributed.destroy_process_group()
+    ranks.serve(take_step, 0 if on_gpu else libraries,
+                torch.cuda.max_memory_allocated if on_gpu else lambda: status_bytes("VmHWM"))
 
 
 main()

@@ -91,6 +91,9 @@ TEST_F(Restarts, RefuseOptionsThatDontGoTogether) {
             "--restarts.\n");
   EXPECT_EQ(refusal({"--min-processes", "5", "--restarts", "1", "--hosts", "a:4"}),
             "sherd: --min-processes is 5, above the 4 processes to start with (-n).\n");
+  EXPECT_EQ(refusal({"--min-processes", "2", "--restarts", "1", "--hosts", "a,b"}),
+            "sherd: --hosts has room for 2 processes, and -n is 4. To know what machines that are "
+            "left can take, --min-processes needs room for all: node1:4,node2:4.\n");
   EXPECT_EQ(refusal({"--hosts", "a:4,b:x"}),
             "sherd: --hosts has \"b:x\"; expected machines and processes on each: "
             "node1:4,node2:4.\n");

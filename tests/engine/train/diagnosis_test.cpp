@@ -169,16 +169,17 @@ TEST(NonFiniteStep, UnderLossScalingWeightsThatArentFiniteAreNamedAndNotSkipped)
   }
 }
 
-// The message of step 0 of three ranks at stage 3, all of which must say the same, after `change`.
-std::string message_with(const std::function<void(ValuesByName&)>& change) {
-  const RunShape setup{.world_size = 3, .stage = 3};
-  const engine::TrainingOptions options = applied(tiny_training(model_without_dropout()), setup);
+// The message of step 0, which all ranks must say alike, after `change`.
+std::string message_with(const std::function<void(ValuesByName&)>& change,
+                         const engine::TrainingOptions& training, const RunShape& setup) {
+  const engine::TrainingOptions options = applied(training, setup);
   ValuesByName values = empty_parameters(options.model);
   run_ranks({}, [&](sharding::Rank& rank) {
     collect_parameters(engine::ShardedModel(tiny_training(options.model), rank), values);
   });
   change(values);
-  std::vector<std::string> messages(3);
+  const auto num_ranks = static_cast<std::size_t>(setup.world_size);
+  std::vector<std::string> messages(num_ranks);
   run_ranks(setup, [&](sharding::Rank& rank) {
     engine::ShardedModel model(options, rank);
     engine::TrainingStep training_step(options, model);
@@ -189,8 +190,32 @@ std::string message_with(const std::function<void(ValuesByName&)>& change) {
           [&] { training_step.run(0, tokens_for(options, rank, memory)); });
     });
   });
-  EXPECT_EQ(messages, std::vector<std::string>(3, messages[0]));
+  EXPECT_EQ(messages, std::vector<std::string>(num_ranks, messages[0]));
   return messages[0];
+}
+
+// On three ranks at stage 3.
+std::string message_with(const std::function<void(ValuesByName&)>& change) {
+  return message_with(change, tiny_training(model_without_dropout()),
+                      {.world_size = 3, .stage = 3});
+}
+
+// The head's gradient is that of the embedding's unit, too, and comes before the blocks'.
+TEST(NonFiniteStep, NamesTheHeadWhereATiedMatrixHasBothEndsOnOneRank) {
+  model::ModelShape shape = tiny_model(true);
+  shape.dropout = 0.0;
+  shape.num_layers = 4;
+  engine::TrainingOptions options = tiny_training(shape);
+  options.pipeline.order = schedule::Order::kZbV;
+  options.pipeline.chunks_per_rank = 2;
+  const std::string message = message_with(
+      [](ValuesByName& values) {
+        for (float& weight : values.at("final_norm.weight")) weight = kNaN;
+      },
+      options, {.world_size = 2, .axes = {{"pipeline", 2}}, .num_micro_steps = 4});
+  EXPECT_NE(message.find("found it first on rank 0, in tensor \"embedding.token.weight\" "),
+            std::string::npos)
+      << message;
 }
 
 TEST(NonFiniteStep, OnEveryRankNamesTheFirst) {

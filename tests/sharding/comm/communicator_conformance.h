@@ -46,11 +46,12 @@ struct GroupOptions {
 struct CommunicatorKind {
   std::string name;
   int world_size = 1;
-  bool adds_in_rank_order = true;
+  bool adds_in_rank_order = true;  ///< and rounds once
   /// Runs the body on every rank of one new group; returns when all have ended.
   std::function<void(const GroupOptions&, const std::function<void(Member&)>&)> run;
   /// Ranks that are threads of this process; 0: all.
   int num_ranks_here = 0;
+  bool has_trees = true;    ///< of 2^n ranks
   bool has_kernels = true;  ///< else only what needs no kernel of ours works
   /// Calls with that many counters, zero at first, which all ranks of the next `run` share. None where
   /// ranks are threads of one process.

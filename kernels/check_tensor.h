@@ -1,0 +1,18 @@
+/// What kernels' device-independent functions say of the tensors that they are given.
+#pragma once
+
+#include <string_view>
+
+#include "core/error.h"
+#include "core/tensor.h"
+
+namespace sherd::kernels {
+
+/// It is there, and has this type and exactly so many elements; else it is our bug (CHECK).
+inline void check_tensor(std::string_view label, const ConstTensor& tensor, DType dtype,
+                         std::int64_t numel) {
+  CHECK(tensor && tensor.dtype == dtype && tensor.numel == numel, "{} is {} [{}], expected {} [{}]",
+        label, name_of(tensor.dtype), tensor.numel, name_of(dtype), numel);
+}
+
+}  // namespace sherd::kernels

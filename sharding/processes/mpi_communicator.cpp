@@ -1,0 +1,295 @@
+#include "sharding/processes/mpi_communicator.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "core/error.h"
+#include "kernels/pointwise.h"
+#include "sharding/comm/meeting_place.h"
+#include "sharding/comm/slices.h"
+#include "sharding/processes/mpi.h"
+#include "sharding/processes/mpi_transfers.h"
+
+namespace sherd::sharding {
+namespace {
+
+constexpr std::int64_t kStaging = std::int64_t{8} << 20, kShortestPiece = 64 << 10;
+
+constexpr std::array<const char*, 6> kCollectives = {"all_gather", "reduce_scatter", "all_reduce",
+                                                     "broadcast",  "barrier",        "all_to_all"};
+
+// What a rank tells the others of its call.
+struct Announcement {
+  std::int64_t numel = 0;
+  std::uint64_t label_hash = 0;  // of all of it
+  std::int32_t collective = 0, dtype = 0, root = 0, label_length = 0;
+  char label[224] = {};
+
+  Announcement() = default;
+  Announcement(int number, const Contribution& call)
+      : numel(call.data.numel),
+        label_hash(std::hash<std::string>{}(call.label)),
+        collective(number),
+        dtype(static_cast<std::int32_t>(call.data.dtype)),
+        root(call.root),
+        label_length(static_cast<std::int32_t>(std::min(call.label.size(), sizeof label))) {
+    std::memcpy(label, call.label.data(), static_cast<std::size_t>(label_length));
+  }
+  bool agrees(const Announcement& other) const {
+    return std::memcmp(this, &other, sizeof *this) == 0;
+  }
+  Contribution contribution() const {
+    return {kCollectives.at(static_cast<std::size_t>(collective)),
+            std::string(label, static_cast<std::size_t>(label_length)),
+            Tensor{nullptr, static_cast<DType>(dtype), numel}, root};
+  }
+};
+static_assert(sizeof(Announcement) == 256);
+
+// The group, the sender and the receiver within their processes. 14 + 8 + 8 bits.
+int tag_of(std::uint32_t group, int sender, int receiver) {
+  return static_cast<int>(group << 16 | static_cast<std::uint32_t>(sender) << 8 |
+                          static_cast<std::uint32_t>(receiver));
+}
+
+class MpiCommunicator final : public Communicator {
+ public:
+  MpiCommunicator(std::shared_ptr<MpiWorld> world, const Group& group, std::uint32_t group_number)
+      : world_(std::move(world)), ranks_(group.ranks), rank_(group.index), staging_(group.staging) {
+    const int here = world_->ranks_per_process();
+    for (const int other : ranks_) {
+      const int mine = group.world_rank() % here, theirs = other % here;
+      routes_.push_back({.process = other / here,
+                         .send_tag = tag_of(group_number, mine, theirs),
+                         .receive_tag = tag_of(group_number, theirs, mine)});
+    }
+  }
+
+  int rank() const override { return rank_; }
+  int world_size() const override { return static_cast<int>(ranks_.size()); }
+
+  void all_gather(Stream& stream, const std::string& label, Tensor full) override {
+    check_divides(*this, full, label);
+    run(stream, 0, {"all_gather", label, full},
+        [this](const Contribution& call) { gather_slices(call); });
+  }
+
+  void reduce_scatter(Stream& stream, const std::string& label, Tensor full, Tensor out,
+                      const Addends& addends) override {
+    check_reduce_scatter(*this, full, out, label);
+    run(stream, 1, {"reduce_scatter", reduction_label(label, addends), full},
+        [this, out, addends](const Contribution& call) { sum_slices(call, out, addends); });
+  }
+
+  void all_reduce(Stream& stream, const std::string& label, Tensor full, SumOrder order) override {
+    check_divides(*this, full, label);
+    run(stream, 2, {"all_reduce", sum_label(*this, label, order), full},
+        [this, order](const Contribution& call) {
+          // Nobody else is sent this rank's slice of this rank's buffer, so it can take the sum.
+          sum_slices(call, slice_of(*this, call.data, rank_), {}, order);
+          gather_slices(call);
+        });
+  }
+
+  void all_to_all(Stream& stream, const std::string& label, Tensor full, Tensor out) override {
+    check_all_to_all(*this, full, out, label);
+    run(stream, 5, {"all_to_all", label, full}, [this, out](const Contribution& call) {
+      const Tensor own = slice_of(*this, call.data, rank_);
+      std::memcpy(slice_of(*this, out, rank_).data, own.data,
+                  static_cast<std::size_t>(own.bytes()));
+      MpiTransfers transfers(*world_, routes_);
+      for_others([&](int peer) {
+        const Tensor theirs = slice_of(*this, out, peer);
+        transfers.receive(peer, theirs.data, theirs.bytes());
+      });
+      for_others([&](int peer) {
+        const Tensor theirs = slice_of(*this, call.data, peer);
+        transfers.send(peer, theirs.data, theirs.bytes());
+      });
+      finish(transfers, call);
+    });
+  }
+
+  void broadcast(Stream& stream, const std::string& label, Tensor data, int root) override {
+    check_root(*this, root);
+    run(stream, 3, {"broadcast", label, data, root}, [this](const Contribution& call) {
+      MpiTransfers transfers(*world_, routes_);
+      if (rank_ != call.root) {
+        transfers.receive(call.root, call.data.data, call.data.bytes());
+      } else {
+        for_others([&](int peer) { transfers.send(peer, call.data.data, call.data.bytes()); });
+      }
+      finish(transfers, call);
+    });
+  }
+
+  void barrier(Stream& stream, const std::string& label) override {
+    run(stream, 4, {"barrier", label}, [](const Contribution&) {});
+  }
+
+  void abort(const std::string& reason) override { world_->links().abort(reason); }
+
+ private:
+  using Body = std::function<void(const Contribution&)>;
+
+  void run(Stream& stream, int number, Contribution call, Body body) {
+    stream.run(std::string(call.collective) + " " + call.label,
+               [this, number, call = std::move(call), body = std::move(body)] {
+                 const MpiWorld::Collective collective(*world_);
+                 announce(number, call);
+                 body(call);
+               });
+  }
+
+  // Each rank begins with another peer, so that not all send to the same one.
+  template <class Call>
+  void for_others(const Call& call) const {
+    for (int offset = 1; offset < world_size(); ++offset) call((rank_ + offset) % world_size());
+  }
+
+  void finish(MpiTransfers& transfers, const Contribution& call) const {
+    transfers.wait([&](const std::vector<int>& peers) {
+      std::vector<int> missing;
+      for (const int peer : peers) missing.push_back(ranks_[static_cast<std::size_t>(peer)]);
+      return waited_text(ranks_[static_cast<std::size_t>(rank_)], world_->timeout(), missing, call);
+    });
+  }
+
+  // Returns when every rank has come to this collective, and has called the same.
+  void announce(int number, const Contribution& call) {
+    std::vector<Announcement> all(ranks_.size());
+    Announcement& mine = all[static_cast<std::size_t>(rank_)];
+    mine = Announcement(number, call);
+    MpiTransfers transfers(*world_, routes_);
+    for_others([&](int peer) {
+      transfers.receive(peer, &all[static_cast<std::size_t>(peer)], sizeof(Announcement));
+    });
+    for_others([&](int peer) { transfers.send(peer, &mine, sizeof mine); });
+    finish(transfers, call);
+    for (std::size_t other = 1; other < all.size(); ++other) {
+      if (all[other].agrees(all[0])) continue;
+      abort(disagreement_text(ranks_[0], all[0].contribution(), ranks_[other],
+                              all[other].contribution()));
+      world_->throw_if_aborted();
+    }
+  }
+
+  void gather_slices(const Contribution& call) const {
+    const Tensor mine = slice_of(*this, call.data, rank_);
+    MpiTransfers transfers(*world_, routes_);
+    for_others([&](int peer) {
+      const Tensor theirs = slice_of(*this, call.data, peer);
+      transfers.receive(peer, theirs.data, theirs.bytes());
+    });
+    for_others([&](int peer) { transfers.send(peer, mine.data, mine.bytes()); });
+    finish(transfers, call);
+  }
+
+  // Piece after piece: while one is added, the next one is under way into the other half of the staging.
+  void sum_slices(const Contribution& call, Tensor out, const Addends& addends,
+                  SumOrder order = SumOrder::kRanks) {
+    if (staging_.numel == 0 && world_size() > 1) take_staging();
+    const std::int64_t element = static_cast<std::int64_t>(size_of(call.data.dtype));
+    const std::int64_t others = world_size() - 1;
+    const std::int64_t piece =
+        others == 0 ? out.numel : staging_.bytes() / (2 * others) / 64 * 64 / element;
+    MpiTransfers first(*world_, routes_), second(*world_, routes_);
+    MpiTransfers* under_way[] = {&first, &second};
+    const auto begin = [&](std::int64_t number) {
+      const std::int64_t at = number * piece, count = std::min(piece, out.numel - at);
+      MpiTransfers& transfers = *under_way[number % 2];
+      for_others([&](int peer) {
+        if (!addends.contains(peer)) return;
+        transfers.receive(peer, staged(number, peer, piece * element), count * element);
+      });
+      for_others([&](int peer) {
+        if (!addends.contains(rank_)) return;
+        const Tensor theirs = slice_of(*this, call.data, peer).part(at, count);
+        transfers.send(peer, theirs.data, theirs.bytes());
+      });
+    };
+    const std::int64_t num_pieces = (out.numel + piece - 1) / std::max<std::int64_t>(piece, 1);
+    if (num_pieces > 0) begin(0);
+    for (std::int64_t number = 0; number < num_pieces; ++number) {
+      if (number + 1 < num_pieces) begin(number + 1);
+      finish(*under_way[number % 2], call);
+      const std::int64_t at = number * piece, count = std::min(piece, out.numel - at);
+      std::vector<ConstTensor> inputs;
+      for (int r = 0; r < world_size(); ++r) {
+        if (!addends.contains(r)) continue;
+        inputs.push_back(r == rank_
+                             ? slice_of(*this, call.data, rank_).part(at, count)
+                             : Tensor{staged(number, r, piece * element), call.data.dtype, count});
+      }
+      add_up_on_host(inputs, out.part(at, count), addends, order);
+    }
+  }
+
+  // Where piece `number` of a peer waits.
+  char* staged(std::int64_t number, int peer, std::int64_t piece_bytes) const {
+    const std::int64_t row = peer - (peer > rank_ ? 1 : 0);
+    return static_cast<char*>(staging_.data) +
+           ((number % 2) * (world_size() - 1) + row) * piece_bytes;
+  }
+
+  void take_staging() {
+    own_staging_.resize(static_cast<std::size_t>(mpi_staging_bytes(world_size())));
+    staging_ = {own_staging_.data(), DType::kU8, static_cast<std::int64_t>(own_staging_.size())};
+  }
+
+  const std::shared_ptr<MpiWorld> world_;
+  const std::vector<int> ranks_;
+  const int rank_;
+  std::vector<MpiRoute> routes_;  // to every member
+  Tensor staging_;
+  std::vector<char> own_staging_;
+};
+
+class MpiRendezvous final : public Rendezvous {
+ public:
+  MpiRendezvous(MPI_Comm comm, ControlLinks& links, int ranks_per_process,
+                std::chrono::milliseconds timeout)
+      : world_(std::make_shared<MpiWorld>(comm, links, ranks_per_process, timeout)) {
+    world_->watch_aborts();
+  }
+
+  std::unique_ptr<Communicator> join(const Group& group) override {
+    world_->throw_if_aborted();
+    return std::make_unique<MpiCommunicator>(world_, group, number_of(group));
+  }
+  void abort(const std::string& reason) override { world_->links().abort(reason); }
+
+ private:
+  // The same on every process, without a question. Two groups with a rank in common never share a
+  // number: that would be found out here.
+  std::uint32_t number_of(const Group& group) {
+    const auto number =
+        static_cast<std::uint32_t>(std::hash<std::string>{}(group.name) % (1u << 14));
+    std::lock_guard lock(mutex_);
+    const auto [at, is_new] = names_.emplace(std::pair(group.world_rank(), number), group.name);
+    CHECK(at->second == group.name, "groups \"{}\" and \"{}\" have the same number", group.name,
+          at->second);
+    return number;
+  }
+
+  const std::shared_ptr<MpiWorld> world_;
+  std::mutex mutex_;
+  std::map<std::pair<int, std::uint32_t>, std::string> names_;  // by rank and number
+};
+
+}  // namespace
+
+std::shared_ptr<Rendezvous> make_mpi_rendezvous(MPI_Comm comm, ControlLinks& links,
+                                                int ranks_per_process,
+                                                std::chrono::milliseconds timeout) {
+  return std::make_shared<MpiRendezvous>(comm, links, ranks_per_process, timeout);
+}
+
+std::int64_t mpi_staging_bytes(int group_size) {
+  return std::max(kStaging, 2 * kShortestPiece * (group_size - 1));
+}
+
+}  // namespace sherd::sharding

@@ -1,0 +1,19 @@
+/// The communicator of ranks in several processes (mpi.h says how it works), for whoever has MPI's headers.
+#pragma once
+
+#include <mpi.h>
+
+#include <chrono>
+#include <memory>
+
+#include "sharding/comm/rendezvous.h"
+#include "sharding/processes/control_links.h"
+
+namespace sherd::sharding {
+
+/// Of ranks_per_process ranks in each process of `comm`. `links` must outlive it.
+std::shared_ptr<Rendezvous> make_mpi_rendezvous(MPI_Comm comm, ControlLinks& links,
+                                                int ranks_per_process,
+                                                std::chrono::milliseconds timeout);
+
+}  // namespace sherd::sharding
