@@ -12,7 +12,6 @@
 /// Types    f32, bf16 or f16, one for all; computed in f32.
 /// Alias    dx may be x, and dx may be dy where they have one shape (each element is read before it
 ///          is written).
-/// Device   a GPU computes gelu and swiglu; the recipe refuses the others there.
 #pragma once
 
 #include "core/stream.h"

@@ -41,13 +41,10 @@ void check_documents(const AttentionShape& shape, const Documents& documents) {
   check_tensor("attention: positions", documents.positions, DType::kI32, shape.tokens());
 }
 
-// A recipe that asks a GPU for more is refused before.
-void check_plain(const AttentionShape& shape, const Documents& documents) {
-  CHECK(!documents, "attention: documents on a GPU");
+// A model that is cut is refused on a GPU before.
+void check_whole(const AttentionShape& shape) {
   CHECK(shape.kv_sum_groups == 1, "attention: sums in groups on a GPU");
   CHECK(shape.all_query_heads == 0, "attention: some of a model's heads on a GPU");
-  CHECK(shape.is_plain(), "attention: scale {}, window {}, soft cap {} on a GPU", shape.scale,
-        shape.window, shape.softcap);
 }
 
 }  // namespace
@@ -62,7 +59,7 @@ void attention_forward(Stream& stream, const AttentionForward& args) {
   check_tensor("attention: lse", args.lse, DType::kF32, shape.tokens() * shape.query_heads);
   check_documents(shape, args.documents);
   if (stream.device() == DeviceKind::kCuda) {
-    check_plain(shape, args.documents);
+    check_whole(shape);
     return cuda::attention_forward(stream, args);
   }
   stream.run("attention_forward", [&stream, args] { cpu::attention_forward(stream.team(), args); });
@@ -84,7 +81,7 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
   }
   check_documents(shape, args.documents);
   if (stream.device() == DeviceKind::kCuda) {
-    check_plain(shape, args.documents);
+    check_whole(shape);
     return cuda::attention_backward(stream, args);
   }
   stream.run("attention_backward",

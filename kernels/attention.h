@@ -35,9 +35,9 @@
 /// Workspace `attention_workspace_bytes`. CPU: proportional to threads * tile * S, never S * S.
 /// Alias     nothing.
 ///
-/// On a GPU cuDNN computes 16-bit heads whose width is a multiple of 8; our own kernels, in f32,
-/// the rest (heads up to 256 wide). Neither knows windows, soft caps, another scale or documents: the
-/// recipe refuses them there. What cuDNN doesn't promise, we don't:
+/// On a GPU cuDNN computes 16-bit heads whose width is a multiple of 8; our own kernels, in f32 and much
+/// slower, the rest (heads up to 256 wide), and all heads with a window, a soft cap or documents, whose bits
+/// follow the row there. What cuDNN doesn't promise, we don't:
 ///   Dropout   its mask is its own: a function of the seed (seed, step, site and first_element make
 ///             it) and of the place in the micro-batch. Forward and backward agree and a run
 ///             repeats its bits; the CPU's mask and another micro-batch size give other ones.
@@ -77,8 +77,6 @@ struct AttentionShape {
   float score_scale() const {
     return scale > 0.0f ? scale : 1.0f / std::sqrt(static_cast<float>(head_width));
   }
-  /// Causal attention as in Vaswani et al. 2017, which every device computes.
-  bool is_plain() const { return scale == 0.0f && !windowed() && softcap == 0.0f; }
   std::int64_t packed_width() const { return (query_heads + 2 * kv_heads) * head_width; }
 };
 

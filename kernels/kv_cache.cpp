@@ -2,12 +2,12 @@
 
 #include "core/thread_team.h"
 #include "kernels/cpu/attention/kv_cache.h"
+#include "kernels/cuda/forms.h"
 
 namespace sherd::kernels {
 
 void cached_attention(Stream& stream, const CachedAttention& args) {
   const AttentionShape& shape = args.shape;
-  CHECK(stream.device() == DeviceKind::kCpu, "a GPU has no attention with a cache");
   CHECK(shape.sequences == 1 && args.first >= 0 && args.count >= 1 &&
             args.first + args.count <= shape.positions,
         "{} sequences; positions {} to {} of {}", shape.sequences, args.first,
@@ -18,6 +18,7 @@ void cached_attention(Stream& stream, const CachedAttention& args) {
         "qkv [{}], out [{}] for {} tokens", args.qkv.numel, args.out.numel, args.count);
   CHECK(args.cache.dtype == DType::kF32 && args.cache.numel == kv_cache_numel(shape),
         "a cache of {} elements, {} expected", args.cache.numel, kv_cache_numel(shape));
+  if (stream.device() == DeviceKind::kCuda) return cuda::cached_attention(stream, args);
   stream.run("cached_attention", [&stream, args] { cpu::cached_attention(stream.team(), args); });
 }
 
@@ -27,6 +28,7 @@ std::int64_t kv_cache_numel(const AttentionShape& shape) {
 
 std::int64_t cached_attention_workspace_bytes(const AttentionShape& shape,
                                               const ComputeDevice& device) {
+  if (device.kind == DeviceKind::kCuda) return 0;
   return device.num_threads * 4 * cpu::cached_attention_scratch_floats(shape);
 }
 

@@ -1,14 +1,13 @@
 /// The keys and values of one layer and one sequence, kept while text is generated, so that each new
 /// token costs a pass over itself and not over all before it.
 ///
-/// Keys and values are written as they come out of the rotation. They are kept in f32, in the panels
-/// in which attention reads them, whatever the compute type: nothing is packed twice.
+/// Keys and values are written as they come out of the rotation. They are kept in f32 whatever the compute
+/// type, on a CPU in the panels in which attention reads them: nothing is packed twice.
 ///
 /// Shapes    cache f32 [kv_cache_numel]; qkv [T, (H + 2 G) * K] of the new tokens, out [T, H * K].
-/// Bits      what attention_forward (kernels/attention.h) gives for the same tokens in one pass, however
-///           they are cut into calls.
-/// Errors    a GPU has no such kernel yet: our bug (CHECK), for whoever generates there passes over the
-///           whole text for every token. More positions than the capacity: our bug.
+/// Bits      the same however tokens are cut into calls; on a CPU what attention_forward (kernels/attention.h)
+///           gives for them in one pass.
+/// Errors    more positions than the capacity: our bug (CHECK). UsageError on a GPU for heads above 256.
 /// Workspace `cached_attention_workspace_bytes`.
 #pragma once
 

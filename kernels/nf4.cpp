@@ -1,38 +1,105 @@
 #include "kernels/nf4.h"
 
+#include <algorithm>
+#include <array>
+
 #include "core/error.h"
 #include "kernels/cpu/nf4.h"
+#include "kernels/cuda/forms.h"
+#include "kernels/device_common/nf4.h"
 
 namespace sherd::kernels {
 namespace {
 
-void require_cpu(const Stream& stream) {
-  if (stream.device() == DeviceKind::kCpu) return;
-  throw UsageError(
-      "adapter.base_dtype is nf4, which runs on CPUs only, for now: set run.device: cpu.");
+bool is_cuda(const Stream& stream) {
+  return stream.device() == DeviceKind::kCuda;
+}
+
+// Quantiles of a normal distribution, equally many on each side of 0 (the paper's appendix E).
+constexpr std::array<float, 16> kValues = {-1.0f,
+                                           -0.6961928009986877f,
+                                           -0.5250730514526367f,
+                                           -0.39491748809814453f,
+                                           -0.28444138169288635f,
+                                           -0.18477343022823334f,
+                                           -0.09105003625154495f,
+                                           0.0f,
+                                           0.07958029955625534f,
+                                           0.16093020141124725f,
+                                           0.24611230194568634f,
+                                           0.33791524171829224f,
+                                           0.44070982933044434f,
+                                           0.5626170039176941f,
+                                           0.7229568362236023f,
+                                           1.0f};
+
+// In f32, as bitsandbytes makes them: the last bits count where a scale is between two values.
+std::array<float, 256> make_dynamic_values() {
+  std::array<float, 256> values;
+  std::size_t count = 0;
+  for (int exponent = 0; exponent <= 6; ++exponent) {
+    const int parts = 1 << exponent;
+    const double power = std::pow(10.0, exponent - 6);
+    const float step = (1.0f - 0.1f) / static_cast<float>(parts);
+    const auto bound = [&](int i) {  // the second half is counted from the end
+      return i < (parts + 1) / 2 ? std::fma(step, static_cast<float>(i), 0.1f)
+                                 : std::fma(-step, static_cast<float>(parts - i), 1.0f);
+    };
+    for (int i = 0; i < parts; ++i) {
+      const float middle = (bound(i) + bound(i + 1)) / 2.0f;
+      const float value = static_cast<float>(power) * middle;
+      values[count++] = value;
+      values[count++] = -value;
+    }
+  }
+  values[count++] = 0.0f;
+  values[count++] = 1.0f;
+  std::sort(values.begin(), values.end());
+  return values;
+}
+device_common::Nf4Tables make_tables() {
+  device_common::Nf4Tables tables;
+  const auto fill = [](const auto& values, float* of_codes, float* middles) {
+    std::copy(values.begin(), values.end(), of_codes);
+    for (std::size_t i = 0; i + 1 < values.size(); ++i) {
+      middles[i] = (values[i] + values[i + 1]) / 2.0f;
+    }
+  };
+  fill(kValues, tables.value, tables.middle);
+  fill(make_dynamic_values(), tables.dynamic, tables.dynamic_middle);
+  return tables;
 }
 
 }  // namespace
 
+const device_common::Nf4Tables& device_common::nf4_tables() {
+  static const Nf4Tables tables = make_tables();
+  return tables;
+}
+
+float dynamic_value(int code) {
+  return device_common::nf4_tables().dynamic[code];
+}
+
 void nf4_encode(Stream& stream, ConstTensor x, Tensor codes, Tensor scales) {
-  require_cpu(stream);
   CHECK(codes.numel == (x.numel + 1) / 2 && scales.numel == nf4_blocks(x.numel),
         "{} elements into {} bytes and {} scales", x.numel, codes.numel, scales.numel);
+  if (is_cuda(stream)) return cuda::nf4_encode(stream, x, codes, scales);
   stream.run("nf4_encode", [=, &stream] { cpu::nf4_encode(stream.team(), x, codes, scales); });
 }
 
 void nf4_encode_scales(Stream& stream, ConstTensor scales, Tensor codes, Tensor ranges) {
-  require_cpu(stream);
   CHECK(codes.numel == scales.numel && ranges.numel == nf4_ranges(scales.numel * kNf4Block),
         "{} scales into {} codes and {} ranges", scales.numel, codes.numel, ranges.numel);
+  if (is_cuda(stream)) return cuda::nf4_encode_scales(stream, scales, codes, ranges);
   stream.run("nf4_encode_scales", [=] { cpu::nf4_encode_scales(scales, codes, ranges); });
 }
 
 void nf4_decode(Stream& stream, const Nf4Part& part, Tensor out) {
-  require_cpu(stream);
   CHECK(part.codes.numel == (out.numel + 1) / 2 && part.scale_codes.numel == nf4_blocks(out.numel),
         "{} bytes and {} scales into {} elements", part.codes.numel, part.scale_codes.numel,
         out.numel);
+  if (is_cuda(stream)) return cuda::nf4_decode(stream, part, out);
   stream.run("nf4_decode", [=, &stream] { cpu::nf4_decode(stream.team(), part, out); });
 }
 

@@ -18,7 +18,7 @@
 /// give its scale as anything: the value of code 7 is 0.
 ///
 /// Layout   two codes a byte, the first of them in its high bits; `ranges` begins with the mean.
-/// Devices  CPUs. Errors   UsageError on a GPU.
+/// Bits     the same on CPUs and GPUs.
 #pragma once
 
 #include "core/stream.h"

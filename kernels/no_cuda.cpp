@@ -19,10 +19,11 @@ void cast(Stream&, const ConstTensor&, const Tensor&) {
 void add(Stream&, const ConstTensor&, const Tensor&) {
   no_cuda_kernel("add");
 }
-void residual_add(Stream&, const ConstTensor&, const ConstTensor&, const Dropout&, const Tensor&) {
+void residual_add(Stream&, const ConstTensor&, const ConstTensor&, const Dropout&, float,
+                  const Tensor&) {
   no_cuda_kernel("residual_add");
 }
-void dropout_backward(Stream&, const ConstTensor&, const Dropout&, const Tensor&) {
+void dropout_backward(Stream&, const ConstTensor&, const Dropout&, float, const Tensor&) {
   no_cuda_kernel("dropout_backward");
 }
 void sum_of_squares(Stream&, const ConstTensor&, const Tensor&, const Tensor&) {
@@ -64,7 +65,13 @@ void norm_forward(Stream&, const NormForward&) {
 void norm_backward(Stream&, const NormBackward&) {
   no_cuda_kernel("norm_backward");
 }
-void rotary_table(Stream&, const Tensor&, std::int64_t, std::int64_t, double) {
+void qk_norm_forward(Stream&, const QkNormForward&) {
+  no_cuda_kernel("qk_norm_forward");
+}
+void qk_norm_backward(Stream&, const QkNormBackward&) {
+  no_cuda_kernel("qk_norm_backward");
+}
+void rotary_table(Stream&, const Tensor&, std::int64_t, const std::vector<double>&, double) {
   no_cuda_kernel("rotary_table");
 }
 void rotary(Stream&, const Rotary&) {
@@ -78,6 +85,9 @@ void embedding_backward(Stream&, const EmbeddingBackward&) {
 }
 void cross_entropy(Stream&, const CrossEntropy&) {
   no_cuda_kernel("cross_entropy");
+}
+void shape_logits(Stream&, const LogitsForm&, const Tensor&) {
+  no_cuda_kernel("shape_logits");
 }
 void linear_forward(Stream&, const LinearForward&) {
   no_cuda_kernel("linear_forward");
@@ -93,6 +103,18 @@ void attention_forward(Stream&, const AttentionForward&) {
 }
 void attention_backward(Stream&, const AttentionBackward&) {
   no_cuda_kernel("attention_backward");
+}
+void nf4_encode(Stream&, const ConstTensor&, const Tensor&, const Tensor&) {
+  no_cuda_kernel("nf4_encode");
+}
+void nf4_encode_scales(Stream&, const ConstTensor&, const Tensor&, const Tensor&) {
+  no_cuda_kernel("nf4_encode_scales");
+}
+void nf4_decode(Stream&, const Nf4Part&, const Tensor&) {
+  no_cuda_kernel("nf4_decode");
+}
+void cached_attention(Stream&, const CachedAttention&) {
+  no_cuda_kernel("cached_attention");
 }
 void orthogonalise(Stream&, const Tensor&, std::int64_t, std::int64_t, const Tensor&) {
   no_cuda_kernel("orthogonalise");

@@ -17,13 +17,6 @@ void check_if_given(ConstTensor tensor, DType dtype, std::int64_t numel) {
   if (tensor) check(tensor, dtype, numel);
 }
 
-// A recipe that asks a GPU for more is refused before.
-void check_plain(const NormShape& shape, float branch_scale) {
-  CHECK(shape.weight_offset == 0.0f && branch_scale == 1.0f,
-        "a norm with weight offset {} and branch scale {} on a GPU", shape.weight_offset,
-        branch_scale);
-}
-
 }  // namespace
 
 void norm_forward(Stream& stream, const NormForward& args) {
@@ -39,10 +32,7 @@ void norm_forward(Stream& stream, const NormForward& args) {
   check(args.rstd, DType::kF32, tokens);
   CHECK(!args.branch || args.residual_out, "a branch, but no place for the sum");
   CHECK(args.mean || args.shape.kind == NormKind::kRmsNorm, "layernorm without mean");
-  if (stream.device() == DeviceKind::kCuda) {
-    check_plain(args.shape, args.branch_scale);
-    return cuda::norm_forward(stream, args);
-  }
+  if (stream.device() == DeviceKind::kCuda) return cuda::norm_forward(stream, args);
   stream.run("norm_forward", [=, &stream] { cpu::norm_forward(stream.team(), args); });
 }
 
@@ -63,10 +53,7 @@ void norm_backward(Stream& stream, const NormBackward& args) {
   const std::int64_t needed = norm_backward_workspace_bytes(args.shape, compute_device(stream));
   CHECK(args.workspace.bytes() >= needed, "a workspace of {} bytes where {} are needed",
         args.workspace.bytes(), needed);
-  if (stream.device() == DeviceKind::kCuda) {
-    check_plain(args.shape, args.branch_scale);
-    return cuda::norm_backward(stream, args);
-  }
+  if (stream.device() == DeviceKind::kCuda) return cuda::norm_backward(stream, args);
   stream.run("norm_backward", [=, &stream] { cpu::norm_backward(stream.team(), args); });
 }
 

@@ -24,7 +24,6 @@
 ///           not alias anything. y may not alias an input.
 /// Bits      sums run over fixed lanes and row blocks; the number of threads changes nothing.
 /// Workspace `norm_backward_workspace_bytes` (partial sums of dweight and dbias).
-/// Device    a GPU has no offset and no branch scale yet; the recipe refuses them there.
 #pragma once
 
 #include "core/stream.h"

@@ -78,10 +78,7 @@ void residual_add(Stream& stream, ConstTensor residual, ConstTensor branch, cons
                   Tensor out, float scale) {
   check_alike(residual, out);
   check_alike(branch, out);
-  if (is_cuda(stream)) {
-    CHECK(scale == 1.0f, "a branch scale of {} on a GPU", scale);
-    return cuda::residual_add(stream, residual, branch, dropout, out);
-  }
+  if (is_cuda(stream)) return cuda::residual_add(stream, residual, branch, dropout, scale, out);
   stream.run("residual_add", [=, &stream] {
     cpu::residual_add(stream.team(), residual, branch, dropout, scale, out);
   });
@@ -90,10 +87,7 @@ void residual_add(Stream& stream, ConstTensor residual, ConstTensor branch, cons
 void dropout_backward(Stream& stream, ConstTensor dy, const Dropout& dropout, Tensor dx,
                       float scale) {
   check_alike(dy, dx);
-  if (is_cuda(stream)) {
-    CHECK(scale == 1.0f, "a branch scale of {} on a GPU", scale);
-    return cuda::dropout_backward(stream, dy, dropout, dx);
-  }
+  if (is_cuda(stream)) return cuda::dropout_backward(stream, dy, dropout, scale, dx);
   stream.run("dropout_backward",
              [=, &stream] { cpu::dropout_backward(stream.team(), dy, dropout, scale, dx); });
 }

@@ -27,11 +27,11 @@ void sum_in_order_on_host(const ConstTensor* inputs, int num_inputs, Tensor out,
 /// The same inputs, 2^n of them, added as a balanced tree: ((in_0[i] + in_1[i]) + (in_2[i] + in_3[i])) + ...
 void sum_as_tree_on_host(const ConstTensor* inputs, int num_inputs, Tensor out);
 
-/// out[i] = residual[i] + scale * dropout(branch[i]); out may be residual. A GPU takes no scale yet.
+/// out[i] = residual[i] + scale * dropout(branch[i]); out may be residual.
 void residual_add(Stream& stream, ConstTensor residual, ConstTensor branch, const Dropout& dropout,
                   Tensor out, float scale = 1.0f);
 
-/// dx[i] = scale * dropout mask * dy[i]; dx may be dy. A GPU takes no scale yet.
+/// dx[i] = scale * dropout mask * dy[i]; dx may be dy.
 void dropout_backward(Stream& stream, ConstTensor dy, const Dropout& dropout, Tensor dx,
                       float scale = 1.0f);
 

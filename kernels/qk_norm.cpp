@@ -2,6 +2,8 @@
 
 #include "core/error.h"
 #include "kernels/cpu/norm/qk_norm.h"
+#include "kernels/cuda/forms.h"
+#include "kernels/device_common/norm_blocks.h"
 
 namespace sherd::kernels {
 namespace {
@@ -29,8 +31,14 @@ void check_cut(const QkNormShape& shape) {
         shape.all_query_heads, shape.all_kv_heads);
 }
 
-void check_device(const Stream& stream) {
-  CHECK(stream.device() != DeviceKind::kCuda, "a norm of queries and keys on a GPU");
+bool is_cuda(const Stream& stream) {
+  return stream.device() == DeviceKind::kCuda;
+}
+
+// A model that is cut is refused there before.
+void check_device(const Stream& stream, const QkNormShape& shape) {
+  CHECK(!is_cuda(stream) || (!shape.is_cut() && shape.groups == 1),
+        "a norm of parts of queries and keys, or with sums in {} groups, on a GPU", shape.groups);
 }
 
 }  // namespace
@@ -40,7 +48,7 @@ void qk_norm_sums(Stream& stream, const QkNormSums& args) {
   check(args.qkv, args.qkv.dtype, args.shape.tokens * args.shape.packed_width());
   check(args.sums, DType::kF32, 2 * args.shape.tokens);
   if (args.row_sums) check(args.row_sums, DType::kF32, 2 * args.shape.tokens);
-  check_device(stream);
+  check_device(stream, args.shape);
   stream.run("qk_norm_sums", [=, &stream] { cpu::qk_norm_sums(stream.team(), args); });
 }
 
@@ -56,7 +64,8 @@ void qk_norm_forward(Stream& stream, const QkNormForward& args) {
   check(args.query_weight, dtype, shape.query_weights());
   check(args.key_weight, dtype, shape.key_weights());
   check_kept(shape, dtype, args.raw, args.mean, args.rstd);
-  check_device(stream);
+  check_device(stream, args.shape);
+  if (is_cuda(stream)) return cuda::qk_norm_forward(stream, args);
   stream.run("qk_norm_forward", [=, &stream] { cpu::qk_norm_forward(stream.team(), args); });
 }
 
@@ -75,10 +84,10 @@ void check_backward(Stream& stream, const QkNormBackward& args) {
             args.d_key_weight.numel == shape.key_weights(),
         "{} and {} elements of weight gradients", args.d_query_weight.numel,
         args.d_key_weight.numel);
-  CHECK(args.workspace.bytes() >= qk_norm_backward_workspace_bytes(shape),
-        "a workspace of {} bytes where {} are needed", args.workspace.bytes(),
-        qk_norm_backward_workspace_bytes(shape));
-  check_device(stream);
+  const std::int64_t needed = qk_norm_backward_workspace_bytes(shape, compute_device(stream));
+  CHECK(args.workspace.bytes() >= needed, "a workspace of {} bytes where {} are needed",
+        args.workspace.bytes(), needed);
+  check_device(stream, args.shape);
 }
 
 }  // namespace
@@ -92,10 +101,16 @@ void qk_norm_backward_sums(Stream& stream, const QkNormBackward& args) {
 
 void qk_norm_backward(Stream& stream, const QkNormBackward& args) {
   check_backward(stream, args);
+  if (is_cuda(stream)) return cuda::qk_norm_backward(stream, args);
   stream.run("qk_norm_backward", [=, &stream] { cpu::qk_norm_backward(stream.team(), args); });
 }
 
-std::int64_t qk_norm_backward_workspace_bytes(const QkNormShape& most) {
+std::int64_t qk_norm_backward_workspace_bytes(const QkNormShape& most,
+                                              const ComputeDevice& device) {
+  if (device.kind == DeviceKind::kCuda) {
+    return device_common::qk_norm_sums_bytes(most.tokens,
+                                             most.query_weights() + most.key_weights());
+  }
   return cpu::qk_norm_backward_workspace_bytes(most);
 }
 

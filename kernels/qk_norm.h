@@ -25,7 +25,7 @@
 ///               layernorm   qk_norm_sums (r), sum over ranks, qk_norm_sums (squared differences from the
 ///                           mean), sum over ranks, qk_norm_forward
 ///               backward    qk_norm_backward_sums, sum over ranks, qk_norm_backward
-/// Device    CPU; the recipe refuses it on a GPU.
+/// Device    a GPU takes rows that are whole, and one group.
 #pragma once
 
 #include "core/stream.h"
@@ -93,6 +93,6 @@ struct QkNormBackward {
 void qk_norm_backward_sums(Stream& stream, const QkNormBackward& args);
 void qk_norm_backward(Stream& stream, const QkNormBackward& args);
 /// Enough at every shape of at most this many tokens.
-std::int64_t qk_norm_backward_workspace_bytes(const QkNormShape& most);
+std::int64_t qk_norm_backward_workspace_bytes(const QkNormShape& most, const ComputeDevice& device);
 
 }  // namespace sherd::kernels

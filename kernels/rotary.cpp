@@ -1,5 +1,7 @@
 #include "kernels/rotary.h"
 
+#include <utility>
+
 #include "core/error.h"
 #include "kernels/cpu/rotary.h"
 #include "kernels/cuda/forms.h"
@@ -11,15 +13,14 @@ void rotary_table(Stream& stream, Tensor table, std::int64_t positions, std::int
   CHECK(head_width >= 2 && head_width % 2 == 0, "head width {}", head_width);
   CHECK(table.dtype == DType::kF32 && table.numel == positions * head_width,
         "a table of {} {} for [{}, {}]", table.numel, name_of(table.dtype), positions, head_width);
-  if (stream.device() == DeviceKind::kCuda) {
-    CHECK(frequencies.is_plain(), "scaled or partial rotary frequencies on a GPU");
-    return cuda::rotary_table(stream, table, positions, head_width, frequencies.theta);
-  }
   const double factor = rotary_factor(frequencies);
-  stream.run("rotary_table",
-             [=, of_pairs = frequencies_of_pairs(frequencies, head_width, positions), &stream] {
-               cpu::rotary_table(stream.team(), table, positions, of_pairs, factor);
-             });
+  std::vector<double> of_pairs = frequencies_of_pairs(frequencies, head_width, positions);
+  if (stream.device() == DeviceKind::kCuda) {
+    return cuda::rotary_table(stream, table, positions, of_pairs, factor);
+  }
+  stream.run("rotary_table", [=, of_pairs = std::move(of_pairs), &stream] {
+    cpu::rotary_table(stream.team(), table, positions, of_pairs, factor);
+  });
 }
 
 void rotary(Stream& stream, const Rotary& args) {
@@ -34,10 +35,7 @@ void rotary(Stream& stream, const Rotary& args) {
   CHECK(!args.token_positions || args.token_positions.numel == args.sequences * args.positions,
         "{} positions for {} x {} tokens", args.token_positions.numel, args.sequences,
         args.positions);
-  if (stream.device() == DeviceKind::kCuda) {
-    CHECK(!args.token_positions, "rotary: positions of documents on a GPU");
-    return cuda::rotary(stream, args);
-  }
+  if (stream.device() == DeviceKind::kCuda) return cuda::rotary(stream, args);
   stream.run("rotary", [=, &stream] { cpu::rotary(stream.team(), args); });
 }
 

@@ -20,8 +20,8 @@
 
 namespace sherd::kernels {
 
-/// Fills `table` [positions, head_width] in double precision, rounded once. A GPU knows frequencies
-/// without scaling, of whole heads; the recipe refuses others there.
+/// Fills `table` [positions, head_width] in double precision, rounded once.
+/// Errors   UsageError on a GPU for heads above 256 wide, which it doesn't compute.
 void rotary_table(Stream& stream, Tensor table, std::int64_t positions, std::int64_t head_width,
                   const RotaryFrequencies& frequencies);
 
@@ -31,7 +31,7 @@ struct Rotary {
   ConstTensor table;
   Tensor qkv;
   bool inverse = false;
-  ConstTensor token_positions{};  ///< i32 [B * S], below S; empty: row mod S. A GPU takes none.
+  ConstTensor token_positions{};  ///< i32 [B * S], below S; empty: row mod S
 };
 void rotary(Stream& stream, const Rotary& args);
 

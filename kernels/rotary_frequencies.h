@@ -41,8 +41,6 @@ struct RotaryFrequencies {
   std::vector<double> short_factors{}, long_factors{};   ///< longrope, r / 2 each
 
   bool operator==(const RotaryFrequencies&) const = default;
-  /// theta alone, for whole heads: what every device computes.
-  bool is_plain() const { return fraction == 1.0 && scaling == RotaryScaling::kNone; }
 };
 
 /// r, the rotated part of a head of this width.

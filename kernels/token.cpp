@@ -30,8 +30,7 @@ void embedding_forward(Stream& stream, const EmbeddingForward& args) {
         args.position_weight.numel, args.positions, args.width);
   check_rows(args.rows, args.vocab_size);
   if (stream.device() == DeviceKind::kCuda) {
-    CHECK(args.scale == 1.0f && !args.documents && args.rows.all == 0,
-          "an embedding scale of {}, documents, or a cut vocabulary, on a GPU", args.scale);
+    CHECK(args.rows.all == 0, "a cut vocabulary on a GPU");
     return cuda::embedding_forward(stream, args);
   }
   stream.run("embedding_forward", [&stream, args] { cpu::embedding_forward(stream.team(), args); });
@@ -53,8 +52,7 @@ void embedding_backward(Stream& stream, const EmbeddingBackward& args) {
   }
   check_rows(args.rows, args.vocab_size);
   if (stream.device() == DeviceKind::kCuda) {
-    CHECK(args.scale == 1.0f && !args.documents && args.rows.all == 0,
-          "an embedding scale of {}, documents, or a cut vocabulary, on a GPU", args.scale);
+    CHECK(args.rows.all == 0, "a cut vocabulary on a GPU");
     return cuda::embedding_backward(stream, args);
   }
   stream.run("embedding_backward",
@@ -74,16 +72,13 @@ void cross_entropy(Stream& stream, const CrossEntropy& args) {
                args.tokens * args.vocab_size);
   check_tensor("cross_entropy: targets", args.targets, DType::kI32, args.tokens);
   check_tensor("cross_entropy: losses", args.losses, DType::kF32, args.tokens);
-  if (stream.device() == DeviceKind::kCuda) {
-    CHECK(args.form.is_neutral(), "scaled or capped logits on a GPU");
-    return cuda::cross_entropy(stream, args);
-  }
+  if (stream.device() == DeviceKind::kCuda) return cuda::cross_entropy(stream, args);
   stream.run("cross_entropy", [&stream, args] { cpu::cross_entropy(stream.team(), args); });
 }
 
 void shape_logits(Stream& stream, const LogitsForm& form, Tensor logits) {
   if (form.is_neutral()) return;
-  CHECK(stream.device() != DeviceKind::kCuda, "scaled or capped logits on a GPU");
+  if (stream.device() == DeviceKind::kCuda) return cuda::shape_logits(stream, form, logits);
   stream.run("shape_logits", [=, &stream] { cpu::shape_logits(stream.team(), form, logits); });
 }
 

@@ -28,8 +28,8 @@ struct EmbeddingForward {
   ConstTensor tokens, token_weight, position_weight;
   Dropout dropout;
   Tensor y;
-  float scale = 1.0f;     ///< of tokens; a GPU takes 1 only
-  Documents documents{};  ///< a GPU takes none
+  float scale = 1.0f;  ///< of tokens
+  Documents documents{};
   VocabularyRows rows{};  ///< of token_weight; a GPU takes all
 };
 void embedding_forward(Stream& stream, const EmbeddingForward& args);
@@ -64,7 +64,7 @@ std::int64_t embedding_backward_workspace_bytes(std::int64_t tokens, std::int64_
 ///
 /// Shapes   logits [T, V]; targets [T] i32; losses [T] f32. Types: logits f32, bf16 or f16; all
 ///          sums in f32 with the row's maximum subtracted.
-/// What stands between the head's matmul and the softmax; a GPU takes neutral ones only.
+/// What stands between the head's matmul and the softmax.
 struct LogitsForm {
   float scale = 1.0f;
   float softcap = 0.0f;  ///< 0: none

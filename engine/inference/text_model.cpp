@@ -76,8 +76,6 @@ void TextModel::run(std::int64_t positions, const Use& use,
 void TextModel::fit_shape(std::int64_t positions) {
   model::ModelShape& shape = trained_.options.model;
   shape.sequences = 1;
-  shape.seq_length = positions;
-  if (machine_->traits().kind != DeviceKind::kCpu) return;
   shape.cached_positions = positions;
   shape.seq_length = std::min(positions, kTokensAtATime);
   shape.logits_chunk_elements = 0;  // as few at a time as there are

@@ -1,7 +1,6 @@
 /// A trained model that text goes into and comes out of, one text at a time on each rank.
 ///
-/// On a CPU a cache of keys and values (kernels/kv_cache.h) makes each token cost a pass over itself;
-/// on a GPU, which has no such kernel yet, a pass over all before it.
+/// A cache of keys and values (kernels/kv_cache.h) makes each token cost a pass over itself.
 #pragma once
 
 #include <functional>

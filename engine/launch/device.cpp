@@ -1,6 +1,5 @@
 #include "engine/launch/device.h"
 
-#include "engine/recipe/cuda_keys.h"
 #include "engine/train/from_recipe.h"
 
 namespace sherd::engine {
@@ -14,17 +13,14 @@ DeviceTraits device_traits(const Recipe& recipe) {
 
 std::shared_ptr<const Machine> choose_machine(const Recipe& recipe) {
   if (device_traits(recipe).kind == DeviceKind::kCpu) return cpu_machine();
-  if (const auto key = key_without_cuda(recipe); !key.empty()) {
-    throw UsageError(
-        "run.device: this machine has a GPU, but what {} asks for has no CUDA kernel yet. Use "
-        "run.device: cpu.",
-        key);
-  }
-  return cuda_machine(static_cast<int>(recipe.world_size()),
-                      {.share_device = recipe.run.share_device,
-                       .stream = {.allow_tf32 = recipe.mixed_precision.allow_tf32,
-                                  .deterministic = recipe.run.deterministic,
-                                  .graphs = recipe.run.cuda_graphs}});
+  return cuda_machine(static_cast<int>(recipe.world_size()), cuda_options(recipe));
+}
+
+CudaMachineOptions cuda_options(const Recipe& recipe) {
+  return {.share_device = recipe.run.share_device,
+          .stream = {.allow_tf32 = recipe.mixed_precision.allow_tf32,
+                     .deterministic = recipe.run.deterministic,
+                     .graphs = recipe.run.cuda_graphs}};
 }
 
 int compute_threads(const Recipe& recipe) {

@@ -13,6 +13,9 @@ namespace sherd::engine {
 /// use. Doesn't ask whether what is named exists: plans are made on machines without it.
 DeviceTraits device_traits(const Recipe& recipe);
 
+/// How it wants GPUs to be used.
+CudaMachineOptions cuda_options(const Recipe& recipe);
+
 /// Errors   as cpu_machine and cuda_machine.
 std::shared_ptr<const Machine> choose_machine(const Recipe& recipe);
 

@@ -7,19 +7,26 @@
 #include "kernels/libraries.h"
 #include "sharding/comm/nccl.h"
 #include "sharding/comm/shared_device.h"
+#include "sharding/processes/gpus_of_processes.h"
 
 namespace sherd::engine {
 namespace {
 
-class CudaMachine final : public Machine {
+// What can be used, with as many GPUs as asked.
+CudaSystem usable_system(int num_devices) {
+  require_cuda_devices(num_devices);
+  CudaSystem system = cuda_system();
+  for (const LoadedLibrary& library : kernels::loaded_libraries()) {
+    const std::string problem = library_problem(library, system.runtime_version);
+    if (!problem.empty()) throw UsageError("{}", problem);
+  }
+  return system;
+}
+
+class CudaMachine : public Machine {
  public:
   CudaMachine(int world_size, const CudaMachineOptions& options) : options_(options) {
-    require_cuda_devices(options.share_device ? 1 : world_size);
-    const CudaSystem system = cuda_system();
-    for (const LoadedLibrary& library : kernels::loaded_libraries()) {
-      const std::string problem = library_problem(library, system.runtime_version);
-      if (!problem.empty()) throw UsageError("{}", problem);
-    }
+    const CudaSystem system = usable_system(options.share_device ? 1 : world_size);
     name_ = system.devices[0].name;
     const auto num_devices = static_cast<int>(system.devices.size());
     for (int r = 0; r < world_size; ++r) {
@@ -29,8 +36,8 @@ class CudaMachine final : public Machine {
 
   DeviceTraits traits() const override { return {DeviceKind::kCuda, true}; }
 
-  void bind_rank(int r) const override { use_cuda_device(device_of(r)); }
-  std::unique_ptr<Stream> make_stream(StreamOptions options) const override {
+  void bind_rank(int r) const final { use_cuda_device(device_of(r)); }
+  std::unique_ptr<Stream> make_stream(StreamOptions options) const final {
     CudaStreamOptions cuda = options_.stream;
     cuda.device = device_of(options.rank);
     return make_cuda_stream(std::move(options), cuda);
@@ -58,18 +65,65 @@ class CudaMachine final : public Machine {
     return count * dense_peak(name_, dtype, options_.stream.allow_tf32);
   }
 
- private:
-  int device_of(int r) const { return devices_[static_cast<std::size_t>(r)]; }
+ protected:
+  CudaMachine(const CudaMachineOptions& options, std::string name)
+      : options_(options), name_(std::move(name)) {}
 
-  CudaMachineOptions options_;
-  std::vector<int> devices_;
+  virtual int device_of(int r) const { return devices_[static_cast<std::size_t>(r)]; }
+
+  const CudaMachineOptions options_;
+  std::vector<int> devices_;  // of each rank
   std::string name_;
+};
+
+// Rank r is process r.
+class CudaProcessMachine final : public CudaMachine {
+ public:
+  CudaProcessMachine(std::shared_ptr<sharding::Processes> processes, int device, std::string name,
+                     const CudaMachineOptions& options)
+      : CudaMachine(options, std::move(name)), processes_(std::move(processes)), device_(device) {}
+
+  RanksHere ranks_here(int) const override {
+    return {processes_->index(), 1, processes_->num_on_this_host()};
+  }
+  sharding::Processes* processes() const override { return processes_.get(); }
+
+  std::shared_ptr<sharding::Rendezvous> make_rendezvous(
+      std::chrono::milliseconds peer_timeout) const override {
+    processes_->links().set_timeout(peer_timeout);
+    return sharding::make_nccl_rendezvous(processes_->links(), device_, peer_timeout);
+  }
+
+  std::string description(int, int) const override {
+    return fmt::format("in {} processes with a GPU each: {}", processes_->count(), name_);
+  }
+  double stated_peak(DType dtype) const override {
+    return processes_->count() * dense_peak(name_, dtype, options_.stream.allow_tf32);
+  }
+
+ private:
+  int device_of(int) const override { return device_; }
+
+  const std::shared_ptr<sharding::Processes> processes_;
+  const int device_;
 };
 
 }  // namespace
 
 std::shared_ptr<const Machine> cuda_machine(int world_size, const CudaMachineOptions& options) {
   return std::make_shared<CudaMachine>(world_size, options);
+}
+
+std::shared_ptr<const Machine> cuda_machine_of_process(
+    std::shared_ptr<sharding::Processes> processes, const CudaMachineOptions& options) {
+  if (options.share_device) {
+    throw UsageError("--share-device puts ranks of one process on one GPU; start one process.");
+  }
+  const int device = processes->index_on_this_host();
+  const CudaSystem system = usable_system(device + 1);
+  std::string name = system.devices[static_cast<std::size_t>(device)].name;
+  return std::make_shared<CudaProcessMachine>(std::move(processes), device, std::move(name),
+                                              options);
 }
 
 int device_of_rank(int rank, int world_size, int num_devices, bool share_device) {

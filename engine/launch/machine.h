@@ -69,6 +69,11 @@ struct CudaMachineOptions {
 /// Errors   UsageError: no GPU that can be used, or fewer than ranks.
 std::shared_ptr<const Machine> cuda_machine(int world_size, const CudaMachineOptions& options);
 
+/// One of several processes, with one rank: on the GPU with the process's number on its machine.
+/// Errors   UsageError: fewer GPUs than that, or ranks that share one.
+std::shared_ptr<const Machine> cuda_machine_of_process(
+    std::shared_ptr<sharding::Processes> processes, const CudaMachineOptions& options);
+
 /// The GPU of rank `rank`: its own, or, if shared, the first. UsageError if there are more
 /// ranks than GPUs and they aren't to be shared.
 int device_of_rank(int rank, int world_size, int num_devices, bool share_device);

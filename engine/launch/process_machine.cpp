@@ -48,10 +48,26 @@ int cores_of_host(sharding::Processes& processes) {
   return std::max(1, usable < count(own) ? usable : count(together));
 }
 
+std::vector<int> machines_of_gathers(const sharding::Processes& processes, const Recipe& recipe) {
+  std::vector<int> machines = processes.machines();
+  switch (recipe.parallelism.hierarchical) {
+    case HierarchicalChoice::kAuto:
+      return machines;
+    case HierarchicalChoice::kOn:
+      std::iota(machines.begin(), machines.end(), 0);
+      return machines;
+    case HierarchicalChoice::kOff:
+      return {};
+  }
+  return {};
+}
+
 class ProcessMachine final : public Machine {
  public:
-  ProcessMachine(std::shared_ptr<sharding::Processes> processes, int world_size, int threads_asked)
+  ProcessMachine(std::shared_ptr<sharding::Processes> processes, int world_size, int threads_asked,
+                 std::vector<int> machines)
       : processes_(std::move(processes)),
+        machines_(std::move(machines)),
         world_size_(world_size),
         ranks_per_process_(world_size / processes_->count()),
         cores_(cores_of_host(*processes_)) {
@@ -72,7 +88,7 @@ class ProcessMachine final : public Machine {
 
   std::shared_ptr<sharding::Rendezvous> make_rendezvous(
       std::chrono::milliseconds peer_timeout) const override {
-    return processes_->make_rendezvous(ranks_per_process_, peer_timeout);
+    return processes_->make_rendezvous(ranks_per_process_, peer_timeout, machines_);
   }
 
   std::string description(int world_size, int threads_per_rank) const override {
@@ -94,6 +110,7 @@ class ProcessMachine final : public Machine {
 
  private:
   const std::shared_ptr<sharding::Processes> processes_;
+  const std::vector<int> machines_;  // between which gathers are passed on; empty: they aren't
   const int world_size_, ranks_per_process_, cores_;
   int threads_ = 1;
 };
@@ -104,6 +121,21 @@ std::shared_ptr<const Machine> process_machine(std::shared_ptr<sharding::Process
                                                const Recipe& recipe) {
   const auto world_size = static_cast<int>(recipe.world_size());
   const int count = processes->count();
+  if (device_traits(recipe).kind == DeviceKind::kCuda) {
+    if (world_size == count) {
+      return cuda_machine_of_process(std::move(processes), cuda_options(recipe));
+    }
+    throw UsageError(
+        "{} processes were started, of which each has one GPU, and the recipe has {} rank{}. Write "
+        "--ranks {}, or start {} processes.",
+        count, world_size, world_size == 1 ? "" : "s", count, world_size);
+  }
+  if (!processes->carries_tensors()) {
+    throw UsageError(
+        "{} processes were started by the variables RANK and WORLD_SIZE, which serves GPUs alone. "
+        "Ranks on CPUs in several processes need MPI: sherd launch -n {} -- train RECIPE.",
+        count, count);
+  }
   const std::int64_t replicas = recipe.parallelism.data_parallel_replicate_degree;
   if (world_size % count != 0 && count % replicas != 0 && recipe.model_ranks() == 1) {
     throw UsageError(
@@ -121,14 +153,11 @@ std::shared_ptr<const Machine> process_machine(std::shared_ptr<sharding::Process
         "the others. Write --ranks {}, or another multiple of {}.",
         count, world_size, world_size == 1 ? "" : "s", fitting, fitting);
   }
-  if (device_traits(recipe).kind != DeviceKind::kCpu) {
-    throw UsageError(
-        "GPUs of several processes can't be used together yet: set run.device: cpu, or start one "
-        "process with --ranks.");
-  }
   kernels::isa();  // as cpu_machine
+  std::vector<int> machines = machines_of_gathers(*processes, recipe);
   return std::make_shared<ProcessMachine>(std::move(processes), world_size,
-                                          static_cast<int>(recipe.run.num_threads));
+                                          static_cast<int>(recipe.run.num_threads),
+                                          std::move(machines));
 }
 
 }  // namespace sherd::engine

@@ -14,6 +14,7 @@
 #include "engine/main/failure.h"
 #include "engine/main/standard_streams.h"
 #include "engine/run/run.h"
+#include "sharding/processes/environment.h"
 #include "sharding/processes/mpi.h"
 
 namespace sherd::main {
@@ -128,6 +129,13 @@ int leave(sharding::Processes& processes, ProcessEnd end, const std::string& lab
   return end.exit_code != 0 ? end.exit_code : kPeer;
 }
 
+// Null: this one was started alone.
+std::unique_ptr<sharding::Processes> other_processes() {
+  if (sharding::num_processes_started() > 1) return sharding::join_mpi(kToConnect);
+  const auto world = sharding::environment_world();
+  return world ? sharding::join_environment(*world, kToConnect) : nullptr;
+}
+
 // A thread that computes or waits for ever can't be ended, so the process ends as it is: for its files that is a
 // crash like any other.
 [[noreturn]] void end_without(const std::string& ranks, const std::exception_ptr& error) {
@@ -142,11 +150,11 @@ int leave(sharding::Processes& processes, ProcessEnd end, const std::string& lab
 }  // namespace
 
 int train(const engine::RecipeRequest& request) {
-  if (sharding::num_processes_started() <= 1) {
+  const std::shared_ptr<sharding::Processes> processes = other_processes();
+  if (!processes) {
     engine::train(engine::resolve_recipe(request), end_without);
     return 0;
   }
-  const std::shared_ptr<sharding::Processes> processes = sharding::join_mpi(kToConnect);
   processes->links().set_timeout(sharding::kDefaultPeerTimeout);  // some read their data for long
   const auto death_is_said = std::make_shared<std::atomic<bool>>(false);
   processes->links().on_death([death_is_said](const std::string& reason) {

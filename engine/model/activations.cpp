@@ -43,7 +43,8 @@ std::int64_t workspace_bytes(const ModelShape& shape, const kernels::ComputeDevi
   if (head) cover({logits_chunk_tokens(shape, device.kind), shape.width, shape.vocab_size});
   bytes = std::max(bytes, kernels::norm_backward_workspace_bytes(shape.norm_shape(), device));
   if (shape.qk_norm != QkNorm::kNone) {
-    bytes = std::max(bytes, kernels::qk_norm_backward_workspace_bytes(shape.qk_norm_shape()));
+    bytes =
+        std::max(bytes, kernels::qk_norm_backward_workspace_bytes(shape.qk_norm_shape(), device));
   }
   if (!embedding) return bytes;
   return std::max(bytes,

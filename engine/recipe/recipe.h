@@ -54,6 +54,7 @@ enum class RewrittenChoice { kTrainLast, kError };
 enum class AdapterChoice { kNone, kLora };
 enum class BaseDType { kParamDType, kNf4 };
 enum class SumOrderChoice { kRank, kCanonical };
+enum class HierarchicalChoice { kAuto, kOn, kOff };
 enum class FinalEval { kBatches, kWhole };
 using optim::OptimizerType;
 using sharding::GradSync;
@@ -187,6 +188,7 @@ struct Recipe {
     schedule::Order pipeline_schedule = schedule::Order::k1F1B;
     std::int64_t pipeline_chunks_per_rank = 0;
     std::vector<double> pipeline_layers_per_chunk;  ///< empty: dealt by time
+    HierarchicalChoice hierarchical = HierarchicalChoice::kAuto;
   } parallelism;
 
   struct ZeroOptimization {

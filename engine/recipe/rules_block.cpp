@@ -1,7 +1,4 @@
 // Rules about what a block is made of, and about what differs from layer to layer.
-#include <utility>
-
-#include "engine/recipe/cuda_keys.h"
 #include "engine/recipe/resolution.h"
 
 namespace sherd::engine {
@@ -84,30 +81,6 @@ void check_rotary(Resolution& recipe) {
 
 }  // namespace
 
-std::string_view key_without_cuda(const Recipe& recipe) {
-  const Model& model = recipe.model;
-  const bool rope = model.positions == PositionChoice::kRope;
-  const std::pair<bool, std::string_view> asks[] = {
-      {model.activation != ActivationChoice::kGelu && model.activation != ActivationChoice::kSwiglu,
-       "model.activation"},
-      {model.norm_offset != 0.0, "model.norm_offset"},
-      {model.qk_norm != QkNorm::kNone, "model.qk_norm"},
-      {model.attention_scale != 0.0, "model.attention_scale"},
-      {model.attention_softcap != 0.0, "model.attention_softcap"},
-      {model.logits_scale != 1.0, "model.logits_scale"},
-      {model.logits_softcap != 0.0, "model.logits_softcap"},
-      {model.embedding_scale != 1.0, "model.embedding_scale"},
-      {model.residual_scale != 1.0, "model.residual_scale"},
-      {model.window != 0, "model.window"},
-      {rope && model.rope_fraction != 1.0, "model.rope_fraction"},
-      {rope && model.rope_scaling != RotaryScaling::kNone, "model.rope_scaling"},
-      {recipe.data.documents == DocumentChoice::kSeparate, "data.documents"}};
-  for (const auto& [asked, key] : asks) {
-    if (asked) return key;
-  }
-  return {};
-}
-
 void check_block(Resolution& recipe) {
   const Model& model = recipe.values().model;
   if (model.block != BlockForm::kSequential && model.norm_placement != NormPlacement::kPre) {
@@ -120,14 +93,6 @@ void check_block(Resolution& recipe) {
     recipe.refuse({"model.norm_bias", "model.norm"},
                   "model.norm_bias is true, but rmsnorm has no bias. Use norm: layernorm, or leave "
                   "it out.");
-  }
-  const std::string_view key = key_without_cuda(recipe.values());
-  if (recipe.values().run.device == DeviceChoice::kCuda && !key.empty()) {
-    recipe.refuse(
-        {"run.device", key},
-        "run.device is cuda, but what {} asks for has no CUDA kernel yet. Use run.device: "
-        "cpu.",
-        key);
   }
 }
 

@@ -155,13 +155,6 @@ void require_cpu_for_parts_of_models(const Recipe& recipe, DeviceKind kind) {
   refuse("context", degrees.context_parallel_degree, "context ranks");
 }
 
-// Decoding NF4 has no kernel there yet.
-void require_cpu_for_nf4(const Recipe& recipe, DeviceKind kind) {
-  if (kind == DeviceKind::kCpu || recipe.adapter.base_dtype != BaseDType::kNf4) return;
-  throw UsageError(
-      "adapter.base_dtype is nf4, which runs on CPUs only, for now: set run.device: cpu.");
-}
-
 // What a rank's communicators were asked for last.
 std::string calls_file(int rank) {
   return fmt::format("collectives_rank_{}.txt", rank);
@@ -221,7 +214,6 @@ void train(const ResolvedRecipe& written, std::shared_ptr<const Machine> machine
   outlive_lost_output();
   require_groups_of_replicas(written.values, machine->traits().kind);
   require_cpu_for_parts_of_models(written.values, machine->traits().kind);
-  require_cpu_for_nf4(written.values, machine->traits().kind);
   const WorldPlan plan = plan_world(written.values, machine->traits());
   const RanksHere here = machine->ranks_here(static_cast<int>(written.values.world_size()));
   sharding::Processes* const processes = machine->processes();

@@ -89,8 +89,11 @@ void execute(Stream& stream, AttentionGraphKey key, const Dropout& dropout, Poin
   }
 }
 
-bool is_ours(const AttentionShape& shape, DType dtype) {
-  return device_common::attention_form(shape, dtype) == device_common::AttentionForm::kOwn;
+template <class Args>
+bool is_ours(const Args& args) {
+  return device_common::attention_form(args.shape, args.qkv.dtype,
+                                       static_cast<bool>(args.documents)) ==
+         device_common::AttentionForm::kOwn;
 }
 
 void* at(const ConstTensor& tensor, std::int64_t element) {
@@ -101,10 +104,9 @@ void* at(const ConstTensor& tensor, std::int64_t element) {
 }  // namespace
 
 void attention_forward(Stream& stream, const AttentionForward& args) {
-  const DType dtype = args.qkv.dtype;
-  if (is_ours(args.shape, dtype)) return attention_tiles_forward(stream, args);
+  if (is_ours(args)) return attention_tiles_forward(stream, args);
   const device_common::AttentionLayout layout(args.shape);
-  execute(stream, {args.shape, dtype, false}, args.dropout,
+  execute(stream, {args.shape, args.qkv.dtype, false}, args.dropout,
           {{kQ, at(args.qkv, 0)},
            {kK, at(args.qkv, layout.key(0, 0))},
            {kV, at(args.qkv, layout.value(0, 0))},
@@ -114,11 +116,10 @@ void attention_forward(Stream& stream, const AttentionForward& args) {
 }
 
 void attention_backward(Stream& stream, const AttentionBackward& args) {
-  const DType dtype = args.qkv.dtype;
-  if (is_ours(args.shape, dtype)) return attention_tiles_backward(stream, args);
+  if (is_ours(args)) return attention_tiles_backward(stream, args);
   const device_common::AttentionLayout layout(args.shape);
   const std::int64_t keys = layout.key(0, 0), values = layout.value(0, 0);
-  execute(stream, {args.shape, dtype, true}, args.dropout,
+  execute(stream, {args.shape, args.qkv.dtype, true}, args.dropout,
           {{kQ, at(args.qkv, 0)},
            {kK, at(args.qkv, keys)},
            {kV, at(args.qkv, values)},

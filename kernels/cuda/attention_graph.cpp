@@ -3,7 +3,6 @@
 #include "kernels/cuda/attention_graph.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace sherd::kernels::cuda {
 namespace {
@@ -54,8 +53,7 @@ Handle number(graph::Graph& graph, const char* name, AttentionUid uid) {
 
 template <class Attributes>
 void describe_common(const AttentionGraphKey& key, graph::Graph& graph, Attributes& attributes) {
-  attributes.set_causal_mask(true).set_attn_scale(
-      1.0f / std::sqrt(static_cast<float>(key.shape.head_width)));
+  attributes.set_causal_mask(true).set_attn_scale(key.shape.score_scale());
   if (key.dropout > 0.0f) {
     attributes.set_dropout(key.dropout, number(graph, "seed", kSeed),
                            number(graph, "offset", kOffset));

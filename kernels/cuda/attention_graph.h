@@ -27,7 +27,8 @@ struct AttentionGraphKey {
 
   auto tied() const {
     return std::tie(shape.sequences, shape.positions, shape.query_heads, shape.kv_heads,
-                    shape.head_width, dtype, backward, deterministic, dropout, scratch_bytes);
+                    shape.head_width, shape.scale, dtype, backward, deterministic, dropout,
+                    scratch_bytes);
   }
   bool operator<(const AttentionGraphKey& other) const { return tied() < other.tied(); }
 

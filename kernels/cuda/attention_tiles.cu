@@ -3,8 +3,6 @@
 // four of the 32 scores of a tile, then the columns c = lane, lane + 8, ... of the row's result.
 #include "kernels/cuda/attention_tiles.h"
 
-#include <cmath>
-
 #include "kernels/cuda/launch.cuh"
 #include "kernels/device_common/attention.h"
 #include "kernels/device_common/dropout.h"
@@ -17,6 +15,8 @@ using device_common::AttentionLayout;
 using device_common::AttentionTask;
 using device_common::fast_exp;
 using device_common::Mask;
+using device_common::Sight;
+using device_common::SoftCap;
 
 constexpr int kTile = device_common::kAttentionTile;
 constexpr int kLanes = 8;  // of a row
@@ -27,6 +27,8 @@ constexpr int kScorePitch = kTile + 1;
 template <class T>
 struct Arguments {
   AttentionLayout at;
+  Sight sight;
+  SoftCap soft_cap;
   Mask mask;
   float scale;
   const T *qkv, *out, *dout;
@@ -94,6 +96,25 @@ __device__ float row_sum(float value) {
   return value;
 }
 
+// The first key that each of a tile's queries sees, and the first tile of keys that any of them does.
+struct TileSight {
+  int first_key[kTile];
+
+  __device__ void look(const Sight& sight, std::int64_t positions, std::int64_t b,
+                       std::int64_t first) {
+    if (threadIdx.x < kTile) {
+      const std::int64_t q = first + threadIdx.x;
+      first_key[threadIdx.x] = static_cast<int>(q < positions ? sight.first_key(b, q) : q + 1);
+    }
+    __syncthreads();
+  }
+  __device__ std::int64_t first_tile() const {
+    int first = first_key[0];
+    for (int i = 1; i < kTile; ++i) first = first_key[i] < first ? first_key[i] : first;
+    return first / kTile * kTile;
+  }
+};
+
 extern __shared__ float shared_floats[];
 
 // The softmax is kept relative to the largest score so far (Milakov & Gimelshein 2018).
@@ -109,9 +130,12 @@ __global__ void __launch_bounds__(kThreads) forward_tile(const Arguments<T> a) {
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const AttentionTask task = at.query_task(blockIdx.x);
   const std::int64_t q0 = task.tile * kTile, q = q0 + row, g = at.group_of(task.head);
+  __shared__ TileSight seen;
+  seen.look(a.sight, at.S, task.b, q0);
+  const std::int64_t first_key = seen.first_key[row];
   load_tile(a.qkv + at.query(task.b, task.head), at.packed_row(), q0, at, query);
   float sum_out[kChunks] = {}, most = -device_common::kInfinity, sum = 0.0f;
-  for (std::int64_t k0 = 0; k0 <= q0; k0 += kTile) {
+  for (std::int64_t k0 = seen.first_tile(); k0 <= q0; k0 += kTile) {
     __syncthreads();  // whoever still reads the last tile
     load_tile(a.qkv + at.key(task.b, g), at.packed_row(), k0, at, key);
     load_tile(a.qkv + at.value(task.b, g), at.packed_row(), k0, at, value);
@@ -120,16 +144,18 @@ __global__ void __launch_bounds__(kThreads) forward_tile(const Arguments<T> a) {
     dot_rows(query + row * pitch, key + kOwnScores * lane * pitch, K, p);
     const std::int64_t first = k0 + kOwnScores * lane;
     float largest = most;
+    const auto is_seen = [&](int j) { return first_key <= first + j && first + j <= q; };
     for (int j = 0; j < kOwnScores; ++j) {
-      p[j] = first + j <= q ? p[j] * a.scale : -device_common::kInfinity;
+      p[j] = is_seen(j) ? a.soft_cap.apply(p[j] * a.scale) : -device_common::kInfinity;
       largest = p[j] > largest ? p[j] : largest;
     }
     largest = row_maximum(largest);
-    const float factor = fast_exp(most - largest);
+    // Nothing may have been seen yet: then there is nothing to be made relative to another score.
+    const float factor = most == -device_common::kInfinity ? 0.0f : fast_exp(most - largest);
     most = largest;
     float share = 0.0f;
     for (int j = 0; j < kOwnScores; ++j) {
-      p[j] = first + j <= q ? fast_exp(p[j] - largest) : 0.0f;
+      p[j] = is_seen(j) ? fast_exp(p[j] - largest) : 0.0f;
       share += p[j];
     }
     sum = fmaf(sum, factor, row_sum(share));
@@ -140,9 +166,13 @@ __global__ void __launch_bounds__(kThreads) forward_tile(const Arguments<T> a) {
     add_weighted_rows(weight + row * kScorePitch, value, K, lane, sum_out);
   }
   if (q >= at.S) return;
-  store_row(sum_out, 1.0f / sum, K, lane,
+  const bool padding = first_key > q;
+  store_row(sum_out, padding ? 0.0f : 1.0f / sum, K, lane,
             a.out_written + at.out(task.b, task.head) + q * at.out_row());
-  if (lane == 0) a.lse[at.statistic(task.b, task.head) + q] = most + device_common::fast_log(sum);
+  if (lane == 0) {
+    a.lse[at.statistic(task.b, task.head) + q] =
+        padding ? 0.0f : most + device_common::fast_log(sum);
+  }
 }
 
 // D of the header: one warp for one query of one head.
@@ -164,12 +194,14 @@ __global__ void __launch_bounds__(kThreads) dot_kernel(const Arguments<T> a) {
   if (threadIdx.x % 32 == 0) a.dot[at.statistic(token / at.S, h) + token % at.S] = sum;
 }
 
-// ds and drop(p) of one score; both exactly zero where masked.
-__device__ void differentiate(bool seen, float score, float dp, float lse, float dot, float kept,
-                              float& p, float& ds) {
-  const float probability = seen ? fast_exp(score - lse) : 0.0f;
+// ds and drop(p) of one score; both exactly zero where it isn't seen.
+__device__ void differentiate(const SoftCap& soft_cap, bool seen, float score, float dp, float lse,
+                              float dot, float kept, float& p, float& ds) {
+  const float capped = soft_cap.apply(score);
+  const float probability = seen ? fast_exp(capped - lse) : 0.0f;
   p = probability * kept;
-  ds = seen ? probability * ((kept > 0.0f ? dp * kept : 0.0f) - dot) : 0.0f;
+  const float slope = probability * ((kept > 0.0f ? dp * kept : 0.0f) - dot);
+  ds = seen ? slope * soft_cap.slope(capped) : 0.0f;
 }
 
 // One tile of keys: every query head of its group in order, and of each the tiles that see it.
@@ -189,11 +221,21 @@ __global__ void __launch_bounds__(kThreads) backward_keys(const Arguments<T> a) 
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const AttentionTask task = at.key_task(blockIdx.x, at.G);
   const std::int64_t k0 = task.tile * kTile, k = k0 + row, group = at.H / at.G;
+  __shared__ int end_of_queries[kTile];
+  if (threadIdx.x < kTile) {
+    const std::int64_t own = k0 + threadIdx.x;
+    end_of_queries[threadIdx.x] =
+        static_cast<int>(own < at.S ? a.sight.end_of_queries(task.b, own) : 0);
+  }
   load_tile(a.qkv + at.key(task.b, task.head), at.packed_row(), k0, at, key);
   load_tile(a.qkv + at.value(task.b, task.head), at.packed_row(), k0, at, value);
+  __syncthreads();
+  const std::int64_t end = end_of_queries[row];
+  int last_end = 0;
+  for (const int of_key : end_of_queries) last_end = of_key > last_end ? of_key : last_end;
   float dk[kChunks] = {}, dv[kChunks] = {};
   for (std::int64_t h = task.head * group; h < (task.head + 1) * group; ++h) {
-    for (std::int64_t q0 = k0; q0 < at.S; q0 += kTile) {
+    for (std::int64_t q0 = k0; q0 < last_end; q0 += kTile) {
       __syncthreads();
       load_tile(a.qkv + at.query(task.b, h), at.packed_row(), q0, at, query);
       load_tile(a.dout + at.out(task.b, h), at.out_row(), q0, at, dout);
@@ -210,8 +252,9 @@ __global__ void __launch_bounds__(kThreads) backward_keys(const Arguments<T> a) 
       for (int j = 0; j < kOwnScores; ++j) {
         const std::int64_t q = q0 + first + j;
         const int to = row * kScorePitch + first + j;
-        differentiate(k <= q && q < at.S, score[j] * a.scale, dp[j], lse[first + j], dot[first + j],
-                      a.mask.factor(at.element(task.b, h, q, k)), weight[to], d_score[to]);
+        differentiate(a.soft_cap, k <= q && q < end, score[j] * a.scale, dp[j], lse[first + j],
+                      dot[first + j], a.mask.factor(at.element(task.b, h, q, k)), weight[to],
+                      d_score[to]);
       }
       __syncwarp();
       add_weighted_rows(weight + row * kScorePitch, dout, K, lane, dv);
@@ -240,10 +283,13 @@ __global__ void __launch_bounds__(kThreads) backward_queries(const Arguments<T> 
   const bool inside = q < at.S;
   const std::int64_t statistic = at.statistic(task.b, task.head) + q;
   const float lse = inside ? a.lse[statistic] : 0.0f, dot = inside ? a.dot[statistic] : 0.0f;
+  __shared__ TileSight seen;
+  seen.look(a.sight, at.S, task.b, q0);
+  const std::int64_t first_key = seen.first_key[row];
   load_tile(a.qkv + at.query(task.b, task.head), at.packed_row(), q0, at, query);
   load_tile(a.dout + at.out(task.b, task.head), at.out_row(), q0, at, dout);
   float dq[kChunks] = {};
-  for (std::int64_t k0 = 0; k0 <= q0; k0 += kTile) {
+  for (std::int64_t k0 = seen.first_tile(); k0 <= q0; k0 += kTile) {
     __syncthreads();
     load_tile(a.qkv + at.key(task.b, g), at.packed_row(), k0, at, key);
     load_tile(a.qkv + at.value(task.b, g), at.packed_row(), k0, at, value);
@@ -255,7 +301,7 @@ __global__ void __launch_bounds__(kThreads) backward_queries(const Arguments<T> 
     for (int j = 0; j < kOwnScores; ++j) {
       const std::int64_t k = k0 + first + j;
       float p;
-      differentiate(inside && k <= q, score[j] * a.scale, dp[j], lse, dot,
+      differentiate(a.soft_cap, first_key <= k && k <= q, score[j] * a.scale, dp[j], lse, dot,
                     a.mask.factor(at.element(task.b, task.head, q, k)), p,
                     d_score[row * kScorePitch + first + j]);
     }
@@ -292,11 +338,14 @@ void dispatch_width(std::int64_t K, const Function& function) {
 }
 
 template <class T>
-Arguments<T> arguments_of(const AttentionShape& shape, const Dropout& dropout) {
+Arguments<T> arguments_of(const AttentionShape& shape, const Documents& documents,
+                          const Dropout& dropout) {
   Arguments<T> args{};
   args.at = AttentionLayout(shape);
+  args.sight = Sight(shape, documents);
+  args.soft_cap = SoftCap(shape.softcap);
   args.mask = Mask(dropout);
-  args.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_width));
+  args.scale = shape.score_scale();
   return args;
 }
 
@@ -309,7 +358,7 @@ __global__ void set_pair_kernel(std::int64_t* pair, std::int64_t first, std::int
 
 void attention_tiles_forward(Stream& stream, const AttentionForward& args) {
   dispatch_float(args.qkv.dtype, [&]<class T>(T) {
-    Arguments<T> a = arguments_of<T>(args.shape, args.dropout);
+    Arguments<T> a = arguments_of<T>(args.shape, args.documents, args.dropout);
     a.qkv = args.qkv.as<T>();
     a.out_written = args.out.as<T>();
     a.lse = args.lse.as<float>();
@@ -326,7 +375,7 @@ void attention_tiles_backward(Stream& stream, const AttentionBackward& args) {
   CHECK(args.workspace.bytes() >= rows * 4, "attention: a workspace of {} bytes, {} needed",
         args.workspace.bytes(), rows * 4);
   dispatch_float(args.qkv.dtype, [&]<class T>(T) {
-    Arguments<T> a = arguments_of<T>(args.shape, args.dropout);
+    Arguments<T> a = arguments_of<T>(args.shape, args.documents, args.dropout);
     a.qkv = args.qkv.as<T>();
     a.out = args.out.as<T>();
     a.dout = args.dout.as<T>();

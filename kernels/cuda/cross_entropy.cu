@@ -2,7 +2,7 @@
 // gradient in place in a second, which finds the row in the L2 cache if few blocks work at a time.
 #include "kernels/cuda/forms.h"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/device_common/math.h"
+#include "kernels/device_common/logits_form.h"
 #include "kernels/token.h"
 
 namespace sherd::kernels::cuda {
@@ -19,10 +19,10 @@ __device__ inline float exp_below(float x, float most) {
   return exp2f((x - most) * 1.44269504088896341f);
 }
 
-template <int N, class T>
+template <int N, class T, class Form>
 __global__ void __launch_bounds__(kRowThreads)
     cross_entropy_row(T* logits, const std::int32_t* targets, float* losses,
-                      std::int64_t vocab_size, bool gradient, float scale) {
+                      std::int64_t vocab_size, const Form form, bool gradient, float scale) {
   __shared__ float scratch[32];
   const std::int64_t row = blockIdx.x;
   T* x = logits + row * vocab_size;
@@ -38,7 +38,8 @@ __global__ void __launch_bounds__(kRowThreads)
     return;
   }
   if (target < 0 || target >= vocab_size) __trap();
-  const float target_logit = device_common::widen(x[target]);  // read by all before anyone writes
+  // Read by all before anyone writes.
+  const float target_logit = form.shape(device_common::widen(x[target]));
 
   // A thread's sum is kept relative to the largest it has seen (Milakov & Gimelshein 2018).
   float most = -device_common::kInfinity, sum = 0.0f;
@@ -46,6 +47,7 @@ __global__ void __launch_bounds__(kRowThreads)
   for (std::int64_t v = begin; v < vocab_size; v += step) {
     float pack[N];
     load_wide<N>(x + v, pack);
+    for (int i = 0; i < N; ++i) pack[i] = form.shape(pack[i]);
     float largest = most;
     for (int i = 0; i < N; ++i) largest = pack[i] > largest ? pack[i] : largest;
     if (largest == -device_common::kInfinity) continue;  // nothing yet but logits of no probability
@@ -67,8 +69,9 @@ __global__ void __launch_bounds__(kRowThreads)
     float pack[N];
     load_wide<N>(x + v, pack);
     for (int i = 0; i < N; ++i) {
-      const float share = factor * exp_below(pack[i], maximum);
-      pack[i] = v + i == target ? share - scale : share;
+      const float z = form.shape(pack[i]);
+      const float share = factor * exp_below(z, maximum);
+      pack[i] = (v + i == target ? share - scale : share) * form.slope(z);
     }
     store_narrow<N>(x + v, pack);
   }
@@ -80,15 +83,27 @@ void cross_entropy(Stream& stream, const CrossEntropy& args) {
   dispatch_float(args.logits.dtype, [&]<class T>(T) {
     constexpr int N = device_common::pack_of<T>();
     T* logits = args.logits.as<T>();
-    const auto launch = [&](auto kernel) {
-      kernel<<<grid_of(args.tokens), kRowThreads, 0, handle_of(stream)>>>(
-          logits, args.targets.as<std::int32_t>(), args.losses.as<float>(), args.vocab_size,
-          args.gradient, args.grad_scale);
-    };
     const bool packs = args.vocab_size % N == 0 && device_common::allow_packs(logits);
-    packs ? launch(cross_entropy_row<N, T>) : launch(cross_entropy_row<1, T>);
+    const auto with = [&]<class Form>(const Form& form) {
+      const auto launch = [&](auto kernel) {
+        kernel<<<grid_of(args.tokens), kRowThreads, 0, handle_of(stream)>>>(
+            logits, args.targets.as<std::int32_t>(), args.losses.as<float>(), args.vocab_size, form,
+            args.gradient, args.grad_scale);
+      };
+      packs ? launch(cross_entropy_row<N, T, Form>) : launch(cross_entropy_row<1, T, Form>);
+    };
+    args.form.is_neutral() ? with(device_common::PlainLogits{})
+                           : with(device_common::ShapedLogits(args.form));
   });
   check_launch("cross_entropy");
+}
+
+void shape_logits(Stream& stream, const LogitsForm& form, const Tensor& logits) {
+  dispatch_float(logits.dtype, [&]<class T>(T) {
+    const device_common::ShapeLogits<T> work{device_common::ShapedLogits(form), logits.as<T>()};
+    launch_flat<device_common::pack_of<T>()>(stream, "shape_logits", logits.numel,
+                                             device_common::allow_packs(work.x), work);
+  });
 }
 
 }  // namespace sherd::kernels::cuda

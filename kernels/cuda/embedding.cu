@@ -47,7 +47,8 @@ constexpr int kAtOnce = 8;  // rows that a thread reads before it adds them
 template <int N, class T, class G>
 __global__ void __launch_bounds__(kColumnThreads)
     sum_by_token(const device_common::EmbeddingSums<T> sums, const std::int32_t* tokens,
-                 const std::int32_t* order, std::int64_t num_tokens, bool add, G* gradient) {
+                 const std::int32_t* order, std::int64_t num_tokens, float scale, bool add,
+                 G* gradient) {
   const std::int64_t first = blockIdx.x;
   const std::int32_t token = tokens[order[first]];
   if (first > 0 && tokens[order[first - 1]] == token) return;
@@ -74,21 +75,35 @@ __global__ void __launch_bounds__(kColumnThreads)
     more = row[kAtOnce - 1] >= 0;
   }
   G* out = gradient + token * sums.width + d;
-  for (int i = 0; i < N; ++i)
-    out[i] = device_common::narrow<G>(add ? device_common::widen(out[i]) + sum[i] : sum[i]);
+  for (int i = 0; i < N; ++i) {
+    const float own = scale * sum[i];
+    out[i] = device_common::narrow<G>(add ? device_common::widen(out[i]) + own : own);
+  }
 }
+
+// Where documents are, of which those of no tokens stand behind all others; without, rows.
+struct Places {
+  const std::int32_t *starts, *lengths;
+  std::int64_t documents, sequences, positions;
+};
 
 template <int N, class T, class G>
 __global__ void __launch_bounds__(kColumnThreads)
-    sum_by_position(const device_common::EmbeddingSums<T> sums, std::int64_t sequences,
-                    std::int64_t positions, G* gradient) {
+    sum_by_position(const device_common::EmbeddingSums<T> sums, const Places places, G* gradient) {
   const std::int64_t s = blockIdx.x;
   const std::int64_t d = (static_cast<std::int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * N;
   if (d >= sums.width) return;
   float sum[N] = {};
-  if (s < positions) {
+  if (places.starts != nullptr) {
+    const std::int64_t tokens = places.sequences * places.positions;
+    for (std::int64_t i = 0; i < places.documents && places.starts[i] < tokens; ++i) {
+      if (s < places.lengths[i]) sums.template add<N>(places.starts[i] + s, d, sum);
+    }
+  } else if (s < places.positions) {
 #pragma unroll 4
-    for (std::int64_t b = 0; b < sequences; ++b) sums.template add<N>(b * positions + s, d, sum);
+    for (std::int64_t b = 0; b < places.sequences; ++b) {
+      sums.template add<N>(b * places.positions + s, d, sum);
+    }
   }
   G* out = gradient + s * sums.width + d;
   for (int i = 0; i < N; ++i) out[i] = device_common::narrow<G>(sum[i]);
@@ -106,15 +121,18 @@ void sum_gradients(Stream& stream, const EmbeddingBackward& args, const std::int
                                              args.width};
   dispatch_float(args.d_token_weight.dtype, [&]<class G>(G) {
     sum_by_token<N><<<grid_over(num_tokens, args.width, N), kColumnThreads, 0, handle_of(stream)>>>(
-        sums, args.tokens.as<std::int32_t>(), order, num_tokens, args.add_to_token_gradient,
-        args.d_token_weight.as<G>());
+        sums, args.tokens.as<std::int32_t>(), order, num_tokens, args.scale,
+        args.add_to_token_gradient, args.d_token_weight.as<G>());
   });
   check_launch("embedding_backward");
   if (!args.d_position_weight) return;
+  const Places places{args.documents.starts.as<std::int32_t>(),
+                      args.documents.lengths.as<std::int32_t>(), args.documents.count(),
+                      args.sequences, args.positions};
   dispatch_float(args.d_position_weight.dtype, [&]<class G>(G) {
     sum_by_position<N>
         <<<grid_over(args.position_rows, args.width, N), kColumnThreads, 0, handle_of(stream)>>>(
-            sums, args.sequences, args.positions, args.d_position_weight.as<G>());
+            sums, places, args.d_position_weight.as<G>());
   });
   check_launch("embedding_backward (positions)");
 }
@@ -124,14 +142,17 @@ void sum_gradients(Stream& stream, const EmbeddingBackward& args, const std::int
 void embedding_forward(Stream& stream, const EmbeddingForward& args) {
   dispatch_float(args.y.dtype, [&]<class T>(T) {
     constexpr int N = device_common::pack_of<T>();
-    const device_common::Embed<T> work{.tokens = args.tokens.as<std::int32_t>(),
-                                       .token_weight = args.token_weight.as<T>(),
-                                       .position_weight = args.position_weight.as<T>(),
-                                       .y = args.y.as<T>(),
-                                       .mask = device_common::Mask(args.dropout),
-                                       .positions = args.positions,
-                                       .width = args.width,
-                                       .vocab_size = args.vocab_size};
+    const device_common::Embed<T> work{
+        .tokens = args.tokens.as<std::int32_t>(),
+        .token_weight = args.token_weight.as<T>(),
+        .position_weight = args.position_weight.as<T>(),
+        .token_positions = args.documents.positions.as<std::int32_t>(),
+        .y = args.y.as<T>(),
+        .mask = device_common::Mask(args.dropout),
+        .positions = args.positions,
+        .width = args.width,
+        .vocab_size = args.vocab_size,
+        .scale = args.scale};
     const bool packs = args.width % N == 0 &&
                        device_common::allow_packs(work.token_weight, work.position_weight, work.y);
     launch_flat<N>(stream, "embedding_forward", args.y.numel, packs, work);

@@ -5,9 +5,12 @@
 
 #include "kernels/activation.h"
 #include "kernels/attention.h"
+#include "kernels/kv_cache.h"
 #include "kernels/linear.h"
+#include "kernels/nf4.h"
 #include "kernels/norm.h"
 #include "kernels/pointwise.h"
+#include "kernels/qk_norm.h"
 #include "kernels/rotary.h"
 #include "kernels/token.h"
 #include "kernels/update.h"
@@ -20,8 +23,8 @@ void fill_constant(Stream& stream, const Tensor& out, float value);
 void cast(Stream& stream, const ConstTensor& x, const Tensor& y);
 void add(Stream& stream, const ConstTensor& x, const Tensor& accumulator);
 void residual_add(Stream& stream, const ConstTensor& residual, const ConstTensor& branch,
-                  const Dropout& dropout, const Tensor& out);
-void dropout_backward(Stream& stream, const ConstTensor& dy, const Dropout& dropout,
+                  const Dropout& dropout, float scale, const Tensor& out);
+void dropout_backward(Stream& stream, const ConstTensor& dy, const Dropout& dropout, float scale,
                       const Tensor& dx);
 /// The CPU's bits.
 void sum_of_squares(Stream& stream, const ConstTensor& x, const Tensor& out,
@@ -50,15 +53,19 @@ void activation_backward(Stream& stream, const ActivationBackward& args);
 
 void norm_forward(Stream& stream, const NormForward& args);
 void norm_backward(Stream& stream, const NormBackward& args);
+void qk_norm_forward(Stream& stream, const QkNormForward& args);
+void qk_norm_backward(Stream& stream, const QkNormBackward& args);
 
+/// `frequencies` of the pairs of a head.
 void rotary_table(Stream& stream, const Tensor& table, std::int64_t positions,
-                  std::int64_t head_width, double theta);
+                  const std::vector<double>& frequencies, double factor);
 void rotary(Stream& stream, const Rotary& args);
 
 /// A token outside of the vocabulary traps: the data's reader has checked it.
 void embedding_forward(Stream& stream, const EmbeddingForward& args);
 void embedding_backward(Stream& stream, const EmbeddingBackward& args);
 void cross_entropy(Stream& stream, const CrossEntropy& args);
+void shape_logits(Stream& stream, const LogitsForm& form, const Tensor& logits);
 
 void linear_forward(Stream& stream, const LinearForward& args);
 void linear_backward_input(Stream& stream, const LinearBackwardInput& args);
@@ -66,6 +73,13 @@ void linear_backward_weight(Stream& stream, const LinearBackwardWeight& args);
 
 void attention_forward(Stream& stream, const AttentionForward& args);
 void attention_backward(Stream& stream, const AttentionBackward& args);
+void cached_attention(Stream& stream, const CachedAttention& args);
+
+/// The CPU's bits.
+void nf4_encode(Stream& stream, const ConstTensor& x, const Tensor& codes, const Tensor& scales);
+void nf4_encode_scales(Stream& stream, const ConstTensor& scales, const Tensor& codes,
+                       const Tensor& ranges);
+void nf4_decode(Stream& stream, const Nf4Part& part, const Tensor& out);
 
 void orthogonalise(Stream& stream, const Tensor& matrix, std::int64_t rows, std::int64_t columns,
                    const Tensor& workspace);

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/forms.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/row_blocks.h"
 #include "kernels/device_common/dropout.h"
 #include "kernels/device_common/norm_blocks.h"
 
@@ -22,7 +23,7 @@ struct ForwardRows {
   float *mean, *rstd;
   Mask mask;
   std::int64_t width;
-  float eps;
+  float eps, weight_offset, branch_scale;
   bool centred;
 };
 
@@ -45,7 +46,8 @@ __global__ void __launch_bounds__(kMostThreads) forward_row(const ForwardRows<T>
       a.mask.template apply<N>(start + d, branch);
       // What is normalised is r as stored.
       for (int i = 0; i < N; ++i)
-        x[i] = device_common::widen(device_common::narrow<T>(x[i] + branch[i]));
+        x[i] =
+            device_common::widen(device_common::narrow<T>(fmaf(a.branch_scale, branch[i], x[i])));
     }
     if (a.residual_out != nullptr) store_narrow<N>(a.residual_out + start + d, x);
     for (int i = 0; i < N; ++i) sum += a.centred ? x[i] : x[i] * x[i];
@@ -74,7 +76,7 @@ __global__ void __launch_bounds__(kMostThreads) forward_row(const ForwardRows<T>
     load_wide<N>(a.weight + d, w);
     if (a.bias != nullptr) load_wide<N>(a.bias + d, b);
     for (int i = 0; i < N; ++i) {
-      const float scaled = (x[i] - mean) * rstd * w[i];
+      const float scaled = (x[i] - mean) * rstd * (w[i] + a.weight_offset);
       x[i] = a.bias != nullptr ? scaled + b[i] : scaled;
     }
     store_narrow<N>(a.y + start + d, x);
@@ -88,6 +90,7 @@ struct BackwardRows {
   T *d_residual_in, *d_branch;
   Mask mask;
   std::int64_t width;
+  float weight_offset, branch_scale;
   bool centred;
 };
 
@@ -124,7 +127,7 @@ __global__ void __launch_bounds__(kMostThreads)
         xhat[p][i] = (xhat[p][i] - mean) * rstd;
         dweight[p][i] += g[p][i] * xhat[p][i];
         dbias[p][i] += g[p][i];
-        g[p][i] *= w[p][i];
+        g[p][i] *= w[p][i] + a.weight_offset;
         sum_g += g[p][i];
         sum_g_xhat += g[p][i] * xhat[p][i];
       }
@@ -143,6 +146,8 @@ __global__ void __launch_bounds__(kMostThreads)
 #pragma unroll
         for (int i = 0; i < N; ++i) g[p][i] = later[p][i];
         a.mask.template apply<N>(start + column[p], g[p]);
+#pragma unroll
+        for (int i = 0; i < N; ++i) g[p][i] *= a.branch_scale;
         store_narrow<N>(a.d_branch + start + column[p], g[p]);
       }
       store_narrow<N>(a.d_residual_in + start + column[p], later[p]);
@@ -175,7 +180,7 @@ __global__ void __launch_bounds__(kMostThreads) backward_wide_row(const Backward
     load_wide<N>(a.dy + start + d, dy);
     load_wide<N>(a.weight + d, w);
     for (int i = 0; i < N; ++i) {
-      const float g = dy[i] * w[i];
+      const float g = dy[i] * (w[i] + a.weight_offset);
       sum_g += g;
       sum_g_xhat += g * ((x[i] - mean) * rstd);
     }
@@ -190,7 +195,7 @@ __global__ void __launch_bounds__(kMostThreads) backward_wide_row(const Backward
     load_wide<N>(a.weight + d, w);
     for (int i = 0; i < N; ++i) {
       const float xhat = (x[i] - mean) * rstd;
-      x[i] = rstd * (dy[i] * w[i] - mean_g - xhat * mean_g_xhat);
+      x[i] = rstd * (dy[i] * (w[i] + a.weight_offset) - mean_g - xhat * mean_g_xhat);
     }
     if (a.d_residual_out != nullptr) {
       load_wide<N>(a.d_residual_out + start + d, dy);
@@ -199,6 +204,7 @@ __global__ void __launch_bounds__(kMostThreads) backward_wide_row(const Backward
     if (a.d_branch != nullptr) {
       for (int i = 0; i < N; ++i) dy[i] = x[i];
       a.mask.template apply<N>(start + d, dy);
+      for (int i = 0; i < N; ++i) dy[i] *= a.branch_scale;
       store_narrow<N>(a.d_branch + start + d, dy);
     }
     store_narrow<N>(a.d_residual_in + start + d, x);
@@ -234,40 +240,11 @@ __global__ void __launch_bounds__(kColumnThreads)
   }
 }
 
-// out = the blocks' sums, plus `out` itself if asked. A block adds 32 columns: each of its warps every
-// 32nd partial sum, in order, then one warp the warps' sums, in order.
-constexpr int kSumLanes = 32;
-
-template <class G>
-__global__ void __launch_bounds__(kSumLanes* kSumLanes)
-    add_row_blocks(const float* partial, std::int64_t blocks, std::int64_t width,
-                   bool add_to_output, G* out) {
-  __shared__ float lanes[kSumLanes][kSumLanes];
-  const unsigned column = threadIdx.x % kSumLanes, lane = threadIdx.x / kSumLanes;
-  const std::int64_t d = static_cast<std::int64_t>(blockIdx.x) * kSumLanes + column;
-  float sum = 0.0f;
-  if (d < width) {
-#pragma unroll 8
-    for (std::int64_t block = lane; block < blocks; block += kSumLanes) {
-      sum += partial[block * 2 * width + d];
-    }
-  }
-  lanes[lane][column] = sum;
-  __syncthreads();
-  if (lane != 0 || d >= width) return;
-  for (int other = 1; other < kSumLanes; ++other) sum += lanes[other][column];
-  out[d] = device_common::narrow<G>(add_to_output ? device_common::widen(out[d]) + sum : sum);
-}
-
 void finish(Stream& stream, const float* partial, const NormBackward& args, const Tensor& out) {
   const std::int64_t width = args.shape.width;
-  const unsigned grid = grid_of(device_common::ceil_div(width, kSumLanes));
-  const std::int64_t blocks = device_common::RowBlocks(args.shape.tokens, width).count();
-  dispatch_float(out.dtype, [&]<class G>(G) {
-    add_row_blocks<<<grid, kSumLanes * kSumLanes, 0, handle_of(stream)>>>(
-        partial, blocks, width, args.add_to_weight_gradients, out.as<G>());
-  });
-  check_launch("norm_backward (weights)");
+  add_row_blocks(stream, "norm_backward (weights)",
+                 {partial, device_common::RowBlocks(args.shape.tokens, width).count(), 2 * width},
+                 args.add_to_weight_gradients, out);
 }
 
 template <int N, class T>
@@ -325,6 +302,8 @@ void norm_forward(Stream& stream, const NormForward& args) {
                               .mask = Mask(args.branch_dropout),
                               .width = args.shape.width,
                               .eps = args.shape.eps,
+                              .weight_offset = args.shape.weight_offset,
+                              .branch_scale = args.branch_scale,
                               .centred = args.shape.kind == NormKind::kLayerNorm};
     const bool packs =
         rows.width % N == 0 && device_common::allow_packs(rows.residual, rows.branch, rows.weight,
@@ -352,6 +331,8 @@ void norm_backward(Stream& stream, const NormBackward& args) {
                                .d_branch = args.d_branch.as<T>(),
                                .mask = Mask(args.branch_dropout),
                                .width = args.shape.width,
+                               .weight_offset = args.shape.weight_offset,
+                               .branch_scale = args.branch_scale,
                                .centred = centred};
     const bool packs =
         rows.width % N == 0 &&

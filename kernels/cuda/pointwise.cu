@@ -47,19 +47,19 @@ void add(Stream& stream, const ConstTensor& x, const Tensor& accumulator) {
 }
 
 void residual_add(Stream& stream, const ConstTensor& residual, const ConstTensor& branch,
-                  const Dropout& dropout, const Tensor& out) {
+                  const Dropout& dropout, float scale, const Tensor& out) {
   dispatch_float(out.dtype, [&]<class T>(T) {
     const device_common::ResidualAdd<T> work{residual.as<T>(), branch.as<T>(),
-                                             device_common::Mask(dropout), out.as<T>()};
+                                             device_common::Mask(dropout), scale, out.as<T>()};
     launch_flat<pack_of<T>()>(stream, "residual_add", out.numel,
                               allow_packs(work.residual, work.branch, work.out), work);
   });
 }
 
-void dropout_backward(Stream& stream, const ConstTensor& dy, const Dropout& dropout,
+void dropout_backward(Stream& stream, const ConstTensor& dy, const Dropout& dropout, float scale,
                       const Tensor& dx) {
   dispatch_float(dx.dtype, [&]<class T>(T) {
-    const device_common::DropoutBackward<T> work{dy.as<T>(), device_common::Mask(dropout),
+    const device_common::DropoutBackward<T> work{dy.as<T>(), device_common::Mask(dropout), scale,
                                                  dx.as<T>()};
     launch_flat<pack_of<T>()>(stream, "dropout_backward", dx.numel, allow_packs(work.dy, work.dx),
                               work);

@@ -1,33 +1,49 @@
 #include "kernels/device_common/rotary.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/forms.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/device_common/attention.h"
 
 namespace sherd::kernels::cuda {
 namespace {
 
-__global__ void fill_table(float* table, std::int64_t positions, std::int64_t head_width,
-                           double theta) {
-  const std::int64_t half = head_width / 2;
+constexpr int kWidestHead = device_common::kWidestOwnHead;  // what attention is computed of
+
+// The frequencies of a head's pairs travel with the launch.
+struct Frequencies {
+  double of_pair[kWidestHead / 2];
+};
+
+__global__ void fill_table(float* table, std::int64_t positions, std::int64_t half,
+                           const Frequencies frequencies, double factor) {
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
        i < positions * half; i += step) {
     const std::int64_t position = i / half, j = i % half;
-    const double exponent = -2.0 * static_cast<double>(j) / static_cast<double>(head_width);
-    const double angle = static_cast<double>(position) * pow(theta, exponent);
-    table[position * head_width + j] = static_cast<float>(cos(angle));
-    table[position * head_width + half + j] = static_cast<float>(sin(angle));
+    const double frequency = frequencies.of_pair[j];
+    const double angle = static_cast<double>(position) * frequency;
+    const double length = frequency == 0.0 ? 1.0 : factor;  // pairs that aren't turned stay
+    table[2 * position * half + j] = static_cast<float>(length * cos(angle));
+    table[(2 * position + 1) * half + j] = static_cast<float>(length * sin(angle));
   }
 }
 
 }  // namespace
 
 void rotary_table(Stream& stream, const Tensor& table, std::int64_t positions,
-                  std::int64_t head_width, double theta) {
-  const auto blocks =
-      static_cast<unsigned>(device_common::flat_blocks(positions * head_width / 2, 1));
+                  const std::vector<double>& frequencies, double factor) {
+  const std::int64_t half = std::ssize(frequencies);
+  if (half > kWidestHead / 2) {
+    throw UsageError("attention heads of width {} aren't turned on GPUs; the widest is {}",
+                     2 * half, kWidestHead);
+  }
+  Frequencies own{};
+  std::copy(frequencies.begin(), frequencies.end(), own.of_pair);
+  const auto blocks = static_cast<unsigned>(device_common::flat_blocks(positions * half, 1));
   fill_table<<<blocks, device_common::kThreads, 0, handle_of(stream)>>>(
-      table.as<float>(), positions, head_width, theta);
+      table.as<float>(), positions, half, own, factor);
   check_launch("rotary_table");
 }
 
@@ -37,6 +53,7 @@ void rotary(Stream& stream, const Rotary& args) {
     const std::int64_t rotated = args.query_heads + args.kv_heads;
     const device_common::Rotate<T> work{args.qkv.as<T>(),
                                         args.table.as<float>(),
+                                        args.token_positions.as<std::int32_t>(),
                                         args.positions,
                                         rotated,
                                         rotated + args.kv_heads,

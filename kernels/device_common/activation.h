@@ -1,5 +1,5 @@
-/// GELU and SwiGLU, a pack at a time; the equations are in kernels/activation.h, and why they are
-/// computed like this in kernels/cpu/activation.cpp, whose bits these are.
+/// The feed-forward non-linearities, a pack at a time; the equations are in kernels/activation.h, and why
+/// they are computed like this in kernels/cpu/activation.cpp, whose bits these are.
 #pragma once
 
 #include "kernels/device_common/math.h"
@@ -29,8 +29,65 @@ SHERD_HOST_DEVICE inline float gelu_slope(float x) {
   return fmaf(x * s.slope, fmaf(3.0f * kGeluCubic, square, kGeluLinear), s.value);
 }
 
-template <class T>
-struct GeluForward {
+SHERD_HOST_DEVICE inline float normal_tail(float x) {
+  const float width = 0.28284271247461903f;  // 0.4 / sqrt(2)
+  const float t = 1.0f / fmaf(width, fabsf(x), 1.0f);
+  float p = -0.014607634395360947f;
+  p = fmaf(p, t, 0.07022376358509064f);
+  p = fmaf(p, t, -0.11776454746723175f);
+  p = fmaf(p, t, 0.06878189742565155f);
+  p = fmaf(p, t, -0.023448539897799492f);
+  p = fmaf(p, t, 0.04195869341492653f);
+  p = fmaf(p, t, 0.059503987431526184f);
+  p = fmaf(p, t, 0.0858696773648262f);
+  p = fmaf(p, t, 0.10380686074495316f);
+  p = fmaf(p, t, 0.11283793300390244f);
+  p = fmaf(p, t, 0.11283791810274124f);
+  const float square = x * x, lost = fmaf(x, x, -square);
+  const float e = fast_exp(-0.5f * square);
+  return e * t * (square < 200.0f ? fmaf(-0.5f, lost, 1.0f) : 1.0f) * p;
+}
+
+/// What an activation and its derivative are at one place.
+struct Slope {
+  float value, slope;
+};
+
+struct Gelu {
+  SHERD_HOST_DEVICE static float value(float x) { return gelu(x); }
+  SHERD_HOST_DEVICE static float slope(float x) { return gelu_slope(x); }
+  SHERD_HOST_DEVICE static Slope both(float x) { return {gelu(x), gelu_slope(x)}; }
+};
+
+struct GeluErf {
+  SHERD_HOST_DEVICE static float value(float x) {
+    const float tail = normal_tail(x);
+    return x * (x < 0.0f ? tail : 1.0f - tail);
+  }
+  SHERD_HOST_DEVICE static float slope(float x) {
+    const float density = 0.3989422804014327f;  // 1 / sqrt(2 pi)
+    const float tail = normal_tail(x), below = x < 0.0f ? tail : 1.0f - tail;
+    const float e = fast_exp(-0.5f * x * x);
+    return fmaf(e == 0.0f ? 0.0f : x * density, e, below);
+  }
+};
+
+struct Relu2 {
+  SHERD_HOST_DEVICE static float value(float x) { return x < 0.0f ? 0.0f : x * x; }
+  SHERD_HOST_DEVICE static float slope(float x) { return x < 0.0f ? 0.0f : x + x; }
+};
+
+struct Silu {
+  SHERD_HOST_DEVICE static float value(float x) { return x * fast_sigmoid(x); }
+  SHERD_HOST_DEVICE static Slope both(float x) {
+    const Gate s = gate(x);
+    return {x * s.value, fmaf(x, s.slope, s.value)};
+  }
+};
+
+/// A is one of the above.
+template <class A, class T>
+struct PlainForward {
   const T* x;
   T* y;
 
@@ -38,13 +95,13 @@ struct GeluForward {
   SHERD_HOST_DEVICE void apply(std::int64_t first) const {
     float value[N];
     load_wide<N>(x + first, value);
-    for (int i = 0; i < N; ++i) value[i] = gelu(value[i]);
+    for (int i = 0; i < N; ++i) value[i] = A::value(value[i]);
     store_narrow<N>(y + first, value);
   }
 };
 
-template <class T>
-struct GeluBackward {
+template <class A, class T>
+struct PlainBackward {
   const T *x, *dy;
   T* dx;
 
@@ -53,14 +110,14 @@ struct GeluBackward {
     float value[N], d[N];
     load_wide<N>(x + first, value);
     load_wide<N>(dy + first, d);
-    for (int i = 0; i < N; ++i) d[i] = d[i] * gelu_slope(value[i]);
+    for (int i = 0; i < N; ++i) d[i] = d[i] * A::slope(value[i]);
     store_narrow<N>(dx + first, d);
   }
 };
 
 /// Walked over y's T * F elements; a pack lies in one row, because F is a multiple of N.
-template <class T>
-struct SwigluForward {
+template <class A, class T>
+struct GatedForward {
   const T* x;
   T* y;
   std::int64_t width;
@@ -71,13 +128,13 @@ struct SwigluForward {
     float g[N], u[N];
     load_wide<N>(x + at, g);
     load_wide<N>(x + at + width, u);
-    for (int i = 0; i < N; ++i) g[i] = (g[i] * fast_sigmoid(g[i])) * u[i];
+    for (int i = 0; i < N; ++i) g[i] = A::value(g[i]) * u[i];
     store_narrow<N>(y + first, g);
   }
 };
 
-template <class T>
-struct SwigluBackward {
+template <class A, class T>
+struct GatedBackward {
   const T *x, *dy;
   T* dx;
   std::int64_t width;
@@ -90,10 +147,9 @@ struct SwigluBackward {
     load_wide<N>(x + at + width, u);
     load_wide<N>(dy + first, d);
     for (int i = 0; i < N; ++i) {
-      const Gate s = gate(g[i]);
-      const float d_gate = d[i] * u[i] * fmaf(g[i], s.slope, s.value);
-      u[i] = d[i] * (g[i] * s.value);
-      g[i] = d_gate;
+      const Slope a = A::both(g[i]);
+      g[i] = d[i] * u[i] * a.slope;
+      u[i] = d[i] * a.value;
     }
     store_narrow<N>(dx + at, g);
     store_narrow<N>(dx + at + width, u);

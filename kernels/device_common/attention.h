@@ -7,19 +7,23 @@
 #include "core/dtype.h"
 #include "core/host_device.h"
 #include "kernels/attention.h"
+#include "kernels/device_common/math.h"
 
 namespace sherd::kernels::device_common {
 
 /// cuDNN computes on tensor cores. Our own kernels (kernels/cuda/attention_tiles.cu), in f32 and an
-/// order of magnitude slower, do what it refuses: f32, heads of other widths, a single position.
+/// order of magnitude slower, do what it refuses (f32, heads of other widths, a single position), and
+/// what we don't ask it for: windows, soft caps, documents.
 enum class AttentionForm { kOwn, kCudnn };
 
 inline constexpr std::int64_t kWidestOwnHead = 256;
 
-inline AttentionForm attention_form(const AttentionShape& shape, DType dtype) {
+inline AttentionForm attention_form(const AttentionShape& shape, DType dtype,
+                                    bool has_documents = false) {
   const bool takes = size_of(dtype) == 2 && shape.head_width % 8 == 0 && shape.head_width <= 256 &&
                      shape.positions > 1;
-  return takes ? AttentionForm::kCudnn : AttentionForm::kOwn;
+  const bool asked = !shape.windowed() && shape.softcap == 0.0f && !has_documents;
+  return takes && asked ? AttentionForm::kCudnn : AttentionForm::kOwn;
 }
 
 /// The scratch begins with the two words of cuDNN's dropout.
@@ -41,8 +45,11 @@ inline std::int64_t cudnn_attention_bytes(const AttentionShape& shape, bool dete
   return heads * positions * (8 + shared + dq) + kSlack;
 }
 
-inline std::int64_t attention_workspace_bytes(const AttentionShape& shape, DType dtype,
+/// With documents and without, and of layers with the window and without: cuDNN's reserve holds what our
+/// own kernels need.
+inline std::int64_t attention_workspace_bytes(AttentionShape shape, DType dtype,
                                               bool deterministic) {
+  shape.window = 0;
   if (attention_form(shape, dtype) == AttentionForm::kCudnn) {
     return kAttentionSeedBytes + cudnn_attention_bytes(shape, deterministic);
   }
@@ -59,6 +66,74 @@ inline std::int64_t cudnn_dropout_seed(const Dropout& dropout) {
 
 /// Rows of queries or keys that one thread block of our own form does.
 inline constexpr std::int64_t kAttentionTile = 32;
+
+/// Which keys a query sees, and which queries see a key: positions of their row.
+class Sight {
+ public:
+  Sight() = default;
+  Sight(const AttentionShape& shape, const Documents& documents)
+      : starts_(documents.starts.as<std::int32_t>()),
+        lengths_(documents.lengths.as<std::int32_t>()),
+        documents_(documents.count()),
+        positions_(shape.positions),
+        window_(shape.windowed() ? shape.window : shape.positions) {}
+
+  /// Query q of row b sees the keys from here to its own; q + 1: none, in padding.
+  SHERD_HOST_DEVICE std::int64_t first_key(std::int64_t b, std::int64_t q) const {
+    const Extent own = document_of(b, q);
+    if (q >= own.end) return q + 1;
+    const std::int64_t windows_first = q - window_ + 1;
+    return windows_first > own.begin ? windows_first : own.begin;
+  }
+  /// Key k is seen by the queries from its own to before this one; k: by none, in padding.
+  SHERD_HOST_DEVICE std::int64_t end_of_queries(std::int64_t b, std::int64_t k) const {
+    const Extent own = document_of(b, k);
+    if (k >= own.end) return k;
+    return k + window_ < own.end ? k + window_ : own.end;
+  }
+
+ private:
+  struct Extent {
+    std::int64_t begin, end;
+  };
+  /// The last document that begins at or before the position, which may lie in the padding behind it.
+  SHERD_HOST_DEVICE Extent document_of(std::int64_t b, std::int64_t position) const {
+    if (starts_ == nullptr) return {0, positions_};
+    const std::int64_t row = b * positions_, token = row + position;
+    std::int64_t before = 0,
+                 behind = documents_;  // the first that begins behind it is in this range
+    while (before < behind) {
+      const std::int64_t middle = (before + behind) / 2;
+      if (starts_[middle] <= token) {
+        before = middle + 1;
+      } else {
+        behind = middle;
+      }
+    }
+    const std::int64_t begin = starts_[before - 1] - row;
+    return {begin, begin + lengths_[before - 1]};
+  }
+
+  const std::int32_t *starts_ = nullptr, *lengths_ = nullptr;
+  std::int64_t documents_ = 0, positions_ = 0, window_ = 0;
+};
+
+/// The soft cap of scores: cap tanh(s / cap). Without one scores stay as they are.
+struct SoftCap {
+  float cap = 0.0f, inverse = 0.0f;
+
+  SoftCap() = default;
+  explicit SoftCap(float of) : cap(of), inverse(of > 0.0f ? 1.0f / of : 0.0f) {}
+
+  SHERD_HOST_DEVICE float apply(float score) const {
+    return cap > 0.0f ? cap * fast_tanh(score * inverse) : score;
+  }
+  /// Of the score that `apply` made this of.
+  SHERD_HOST_DEVICE float slope(float capped) const {
+    const float tanh = capped * inverse;
+    return fmaf(-tanh, tanh, 1.0f);
+  }
+};
 
 struct AttentionTask {
   std::int64_t b, head, tile;

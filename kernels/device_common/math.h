@@ -55,6 +55,18 @@ SHERD_HOST_DEVICE inline float fast_log(float x) {
   return x < kInfinity ? y : x;
 }
 
+SHERD_HOST_DEVICE inline float fast_tanh(float x) {
+  const float a = fabsf(x), square = x * x;
+  float p = -5.70498872745e-3f;
+  p = fmaf(p, square, 2.06390887954e-2f);
+  p = fmaf(p, square, -5.37397155531e-2f);
+  p = fmaf(p, square, 1.33314422036e-1f);
+  p = fmaf(p, square, -3.33332819422e-1f);
+  const float near = fmaf(p * square, x, x);
+  const float far = 1.0f - 2.0f / (fast_exp(a + a) + 1.0f);
+  return copysignf(a < 0.625f ? near : far, x);
+}
+
 SHERD_HOST_DEVICE inline float fast_sigmoid(float x) {
   return 1.0f / (1.0f + fast_exp(-x));
 }

@@ -1,6 +1,8 @@
 /// Flat buffers, a pack at a time; the equations are in kernels/pointwise.h.
 #pragma once
 
+#include <cmath>
+
 #include "kernels/device_common/dropout.h"
 #include "kernels/device_common/number.h"
 #include "kernels/pointwise.h"
@@ -53,6 +55,7 @@ struct ResidualAdd {
   const T* residual;
   const T* branch;
   Mask mask;
+  float scale;
   T* out;
 
   template <int N>
@@ -61,7 +64,7 @@ struct ResidualAdd {
     load_wide<N>(residual + first, sum);
     load_wide<N>(branch + first, value);
     mask.apply<N>(first, value);
-    for (int i = 0; i < N; ++i) sum[i] = sum[i] + value[i];
+    for (int i = 0; i < N; ++i) sum[i] = fmaf(scale, value[i], sum[i]);
     store_narrow<N>(out + first, sum);
   }
 };
@@ -70,6 +73,7 @@ template <class T>
 struct DropoutBackward {
   const T* dy;
   Mask mask;
+  float scale;
   T* dx;
 
   template <int N>
@@ -77,6 +81,7 @@ struct DropoutBackward {
     float value[N];
     load_wide<N>(dy + first, value);
     mask.apply<N>(first, value);
+    for (int i = 0; i < N; ++i) value[i] = value[i] * scale;
     store_narrow<N>(dx + first, value);
   }
 };

@@ -11,6 +11,7 @@ template <class T>
 struct Rotate {
   T* qkv;
   const float* table;
+  const std::int32_t* token_positions;  // null: row mod positions
   std::int64_t positions, rotated_heads, all_heads, half;
   float sign;
 
@@ -21,7 +22,9 @@ struct Rotate {
     const std::int64_t j = pair % half, head = pair / half % rotated_heads;
     const std::int64_t token = pair / (half * rotated_heads);
     T* low = qkv + (token * all_heads + head) * 2 * half + j;
-    const float* cosine = table + token % positions * 2 * half + j;
+    const std::int64_t position =
+        token_positions != nullptr ? token_positions[token] : token % positions;
+    const float* cosine = table + position * 2 * half + j;
     float x[N], y[N], c[N], s[N];
     load_wide<N>(low, x);
     load_wide<N>(low + half, y);

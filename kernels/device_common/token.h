@@ -31,9 +31,11 @@ template <class T>
 struct Embed {
   const std::int32_t* tokens;
   const T *token_weight, *position_weight;
+  const std::int32_t* token_positions;  // of documents; null: row mod positions
   T* y;
   Mask mask;
   std::int64_t positions, width, vocab_size;
+  float scale;
 
   template <int N>
   SHERD_HOST_DEVICE void apply(std::int64_t first) const {
@@ -44,8 +46,10 @@ struct Embed {
 #endif
     float value[N], position[N];
     load_wide<N>(token_weight + token * width + d, value);
+    for (int i = 0; i < N; ++i) value[i] = scale * value[i];
     if (position_weight != nullptr) {
-      load_wide<N>(position_weight + t % positions * width + d, position);
+      const std::int64_t s = token_positions != nullptr ? token_positions[t] : t % positions;
+      load_wide<N>(position_weight + s * width + d, position);
       for (int i = 0; i < N; ++i) value[i] = value[i] + position[i];
     }
     mask.apply<N>(first, value);

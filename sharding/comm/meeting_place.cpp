@@ -18,8 +18,13 @@ std::string Contribution::text() const {
 
 std::string disagreement_text(int rank, const Contribution& call, int other,
                               const Contribution& others_call) {
+  return disagreement_text(rank, call.text(), other, others_call.text());
+}
+
+std::string disagreement_text(int rank, const std::string& call, int other,
+                              const std::string& others_call) {
   return fmt::format("rank {} called {} while rank {} called {}: ranks must follow one schedule",
-                     rank, call.text(), other, others_call.text());
+                     rank, call, other, others_call);
 }
 
 std::string waited_text(int rank, std::chrono::milliseconds timeout,

@@ -34,6 +34,9 @@ struct Contribution {
 /// "rank 0 called ... while rank 3 called ...".
 std::string disagreement_text(int rank, const Contribution& call, int other,
                               const Contribution& others_call);
+/// Of calls in words.
+std::string disagreement_text(int rank, const std::string& call, int other,
+                              const std::string& others_call);
 /// "rank 0 waited 30 s for rank 3 in reduce_scatter of block.7. Read rank 3's log first."
 std::string waited_text(int rank, std::chrono::milliseconds timeout,
                         const std::vector<int>& missing, const Contribution& call);

@@ -127,12 +127,13 @@ class NcclCommunicator final : public Communicator {
   const int rank_;
 };
 
-// Ranks of one process, a thread and a GPU each, and a thread that sees to their deadline.
+// The ranks of this process, a thread and a GPU each, and a thread that sees to their deadline.
 class NcclRendezvous final : public Rendezvous {
  public:
-  NcclRendezvous(std::vector<int> devices, std::chrono::milliseconds timeout)
-      : devices_(std::move(devices)),
+  NcclRendezvous(NcclRanks ranks, std::chrono::milliseconds timeout, NcclProcesses* processes)
+      : ranks_(std::move(ranks)),
         timeout_(timeout),
+        processes_(processes),
         watch_(start_thread("that watches NCCL", [this] { watch(); })) {}
   ~NcclRendezvous() override {
     {
@@ -150,8 +151,15 @@ class NcclRendezvous final : public Rendezvous {
   }
 
   void abort(const std::string& reason) override {
-    std::lock_guard lock(mutex_);
-    abort_locked(reason);
+    std::string first;
+    {
+      std::lock_guard lock(mutex_);
+      if (reason_.empty()) reason_ = reason.empty() ? "a rank stopped" : reason;
+      first = reason_;
+    }
+    // The other processes first: their communicators have to end together with these.
+    if (processes_) processes_->abort(first);
+    for (const std::shared_ptr<NcclGroup>& members : groups()) members->abort(first);
   }
 
  private:
@@ -160,32 +168,37 @@ class NcclRendezvous final : public Rendezvous {
     if (!reason_.empty()) throw PeerError("{}", reason_);
     std::shared_ptr<NcclGroup>& members = groups_[group.name];
     if (!members) {
-      std::vector<int> devices;
-      for (const int rank : group.ranks) {
-        devices.push_back(devices_.at(static_cast<std::size_t>(rank)));
-      }
-      members = std::make_shared<NcclGroup>(group.name, group.ranks, devices, timeout_);
+      members = std::make_shared<NcclGroup>(group.name, group.ranks, ranks_, timeout_, processes_);
     }
     return members;
   }
-  void abort_locked(const std::string& reason) {
-    if (reason_.empty()) reason_ = reason.empty() ? "a rank stopped" : reason;
-    for (const auto& [name, members] : groups_) members->abort(reason_);
+  std::vector<std::shared_ptr<NcclGroup>> groups() {
+    std::lock_guard lock(mutex_);
+    std::vector<std::shared_ptr<NcclGroup>> all;
+    for (const auto& [name, members] : groups_) all.push_back(members);
+    return all;
   }
+  // Without the lock: asking other processes takes some moments.
   void watch() {
     using std::chrono::milliseconds;
     const milliseconds interval = std::clamp(timeout_ / 20, milliseconds(1), milliseconds(250));
     std::unique_lock lock(mutex_);
     while (!changed_.wait_for(lock, interval, [&] { return over_; })) {
-      for (const auto& [name, members] : groups_) {
-        const std::string trouble = members->trouble();
-        if (!trouble.empty()) abort_locked(trouble);
+      const bool aborted = !reason_.empty();
+      lock.unlock();
+      for (const std::shared_ptr<NcclGroup>& members : groups()) {
+        members->answer();
+        const std::string trouble = aborted ? "" : members->trouble();
+        if (trouble.empty()) continue;
+        abort(trouble);
+        break;
       }
+      lock.lock();
     }
   }
-
-  const std::vector<int> devices_;
+  const NcclRanks ranks_;
   const std::chrono::milliseconds timeout_;
+  NcclProcesses* const processes_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool over_ = false;
@@ -224,17 +237,24 @@ LoadedLibrary nccl_library() {
 
 std::shared_ptr<Rendezvous> make_nccl_rendezvous(std::vector<int> devices,
                                                  std::chrono::milliseconds timeout) {
+  const auto world_size = static_cast<int>(devices.size());
+  return make_nccl_rendezvous({0, std::move(devices), world_size}, timeout, nullptr);
+}
+
+std::shared_ptr<Rendezvous> make_nccl_rendezvous(const NcclRanks& ranks,
+                                                 std::chrono::milliseconds timeout,
+                                                 NcclProcesses* processes) {
   constexpr int kKeepsOrder = NCCL_VERSION(2, 26, 0);
-  if (devices.size() > 1 && nccl_version() < kKeepsOrder) {
+  if (ranks.world_size > 1 && nccl_version() < kKeepsOrder) {
     throw UsageError(
         "{} ranks with a GPU each need NCCL 2.26 or newer, which keeps a rank's two communicators "
         "in "
         "order; {} was loaded. Put a newer libnccl.so.2 first into LD_LIBRARY_PATH, or use "
         "--share-device on one GPU",
-        devices.size(), nccl_library().text());
+        ranks.world_size, nccl_library().text());
   }
   set_up_nccl();
-  return std::make_shared<NcclRendezvous>(std::move(devices), timeout);
+  return std::make_shared<NcclRendezvous>(ranks, timeout, processes);
 }
 
 }  // namespace sherd::sharding

@@ -62,7 +62,7 @@ void NcclCalls::end(int member, CUstream_st* stream) {
   made.returned = true;
 }
 
-std::string NcclCalls::overdue() {
+std::optional<NcclCalls::Overdue> NcclCalls::overdue() {
   std::lock_guard lock(mutex_);
   forget_finished();
   const auto now = Clock::now();
@@ -75,10 +75,28 @@ std::string NcclCalls::overdue() {
     if (first->returned && !first->is_reached()) continue;
     if (!first->reached) first->reached = first->returned ? now : first->entered;
     if (now - *first->reached <= timeout_) continue;
-    return timeout_message(static_cast<int>(m),
-                           member.num_forgotten + (first - member.calls.begin()));
+    const std::int64_t number = member.num_forgotten + (first - member.calls.begin());
+    return Overdue{static_cast<int>(m), number, first->call, missing_in(number)};
   }
-  return "";
+  return std::nullopt;
+}
+
+NcclCalls::Standing NcclCalls::standing(int member, std::int64_t number) {
+  std::lock_guard lock(mutex_);
+  const Member& of = members_[member];
+  Standing standing{of.num_forgotten, {}};
+  for (const Call& call : of.calls) {
+    if (!has_come_to(call)) break;
+    ++standing.num_reached;
+  }
+  const Call* call = call_of(member, number);
+  if (call && has_come_to(*call)) standing.call = call->call.text();
+  return standing;
+}
+
+// Whoever still is in the call on its host has come too.
+bool NcclCalls::has_come_to(const Call& call) {
+  return !call.returned || call.is_reached();
 }
 
 const NcclCalls::Call* NcclCalls::call_of(int member, std::int64_t number) const {
@@ -97,19 +115,22 @@ std::string NcclCalls::disagreement(std::int64_t number) const {
   return "";
 }
 
-std::string NcclCalls::timeout_message(int member, std::int64_t number) const {
+std::vector<int> NcclCalls::missing_in(std::int64_t number) const {
   std::vector<int> missing;
   for (std::size_t m = 0; m < members_.size(); ++m) {
     const Call* call = call_of(static_cast<int>(m), number);
-    // Whoever still is in the call on its host has come too.
-    if (!call || (call->returned && !call->is_reached())) missing.push_back(ranks_[m]);
+    if (!call || !has_come_to(*call)) missing.push_back(ranks_[m]);
   }
-  const Contribution& call = call_of(member, number)->call;
-  if (!missing.empty()) return waited_text(ranks_[member], timeout_, missing, call);
+  return missing;
+}
+
+std::string NcclCalls::text_of(const Overdue& overdue) const {
+  const int rank = ranks_[static_cast<std::size_t>(overdue.member)];
+  if (!overdue.missing.empty()) return waited_text(rank, timeout_, overdue.missing, overdue.call);
   return fmt::format(
       "rank {} waited {} s in {}, in which all its peers are: the connection between "
       "GPUs hangs. NCCL_DEBUG=INFO says which it uses.",
-      ranks_[member], std::chrono::duration<double>(timeout_).count(), call.text());
+      rank, std::chrono::duration<double>(timeout_).count(), overdue.call.text());
 }
 
 // A call is kept until every member has made it, for the comparison.

@@ -1,5 +1,5 @@
-/// What a group's members have called through NCCL and their GPUs haven't finished: whether all called
-/// the same, and who has waited for whom for how long.
+/// What those members of a group that are threads of this process have called through NCCL and their GPUs
+/// haven't finished: whether all called the same, and who has waited for whom for how long.
 ///
 /// NCCL itself compares nothing and waits for ever. Here a call is noted with an event before and after
 /// its work. A call waits from the moment when its stream has come to it, so a long queue in front of a
@@ -9,6 +9,7 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,8 +33,24 @@ class NcclCalls {
   /// The host is through with the call that `begin` began.
   void end(int member, CUstream_st* stream);
 
-  /// The first call that has waited longer than the timeout, in a sentence; "" if none has.
-  std::string overdue();
+  /// A call that has waited longer than the timeout.
+  struct Overdue {
+    int member = 0;
+    std::int64_t number = 0;  ///< of the member's calls
+    Contribution call{};
+    std::vector<int> missing{};  ///< ranks of this process that haven't come to it
+  };
+  std::optional<Overdue> overdue();
+  /// That in a sentence, where nobody is in other processes.
+  std::string text_of(const Overdue& overdue) const;
+
+  /// Where a member stands: how many calls it has come to, and which is number `number`; "" where it hasn't come
+  /// to that, or is through with it.
+  struct Standing {
+    std::int64_t num_reached = 0;
+    std::string call{};
+  };
+  Standing standing(int member, std::int64_t number);
 
  private:
   struct Call;
@@ -41,7 +58,8 @@ class NcclCalls {
 
   const Call* call_of(int member, std::int64_t number) const;
   std::string disagreement(std::int64_t number) const;
-  std::string timeout_message(int member, std::int64_t number) const;
+  std::vector<int> missing_in(std::int64_t number) const;
+  static bool has_come_to(const Call& call);
   void forget_finished();
 
   const std::vector<int> ranks_;

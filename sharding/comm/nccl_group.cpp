@@ -2,6 +2,8 @@
 
 #include <nccl.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "core/cuda_device.h"
@@ -18,18 +20,39 @@ std::string text_of(ncclResult_t result, const std::string& call, ncclComm_t com
                      ncclGetLastError(communicator));
 }
 
+bool is_here(int rank, const NcclRanks& here) {
+  return rank >= here.first && rank < here.first + std::ssize(here.devices);
+}
+
+std::vector<int> ranks_here(const std::vector<int>& ranks, const NcclRanks& here) {
+  std::vector<int> own;
+  for (const int rank : ranks) {
+    if (is_here(rank, here)) own.push_back(rank);
+  }
+  return own;
+}
+
+constexpr std::chrono::milliseconds kToAnswer{2000};
+
 }  // namespace
 
-NcclGroup::NcclGroup(std::string name, std::vector<int> ranks, std::vector<int> devices,
-                     std::chrono::milliseconds timeout)
+NcclGroup::NcclGroup(std::string name, std::vector<int> ranks, const NcclRanks& here,
+                     std::chrono::milliseconds timeout, NcclProcesses* processes)
     : name_(std::move(name)),
+      ranks_(std::move(ranks)),
       timeout_(timeout),
-      meeting_(ranks, timeout),
-      calls_(ranks, timeout),
-      members_(ranks.size()) {
-  for (std::size_t m = 0; m < ranks.size(); ++m) {
-    members_[m].rank = ranks[m];
-    members_[m].device = devices[m];
+      processes_(processes),
+      meeting_(ranks_here(ranks_, here), timeout),
+      calls_(ranks_here(ranks_, here), timeout),
+      members_(ranks_here(ranks_, here).size()) {
+  CHECK(!members_.empty() && (processes_ || all_are_here()), "{}: {} of {} members are here", name_,
+        members_.size(), ranks_.size());
+  for (std::size_t m = 0, next = 0; m < ranks_.size(); ++m) {
+    if (!is_here(ranks_[m], here)) continue;
+    Member& member = members_[next++];
+    member.index = static_cast<int>(m);
+    member.rank = ranks_[m];
+    member.device = here.devices[static_cast<std::size_t>(ranks_[m] - here.first)];
   }
 }
 
@@ -37,24 +60,46 @@ NcclGroup::~NcclGroup() {
   for (std::thread& thread : aborting_) thread.join();
 }
 
+int NcclGroup::place_of(int index) const {
+  const auto found = std::ranges::find(members_, index, &Member::index);
+  CHECK(found != members_.end(), "{}: member {} isn't here", name_, index);
+  return static_cast<int>(found - members_.begin());
+}
+
 void NcclGroup::enter(int index) {
-  if (index == 0) {
-    ncclUniqueId id;
+  const int place = place_of(index);
+  if (place == 0) learn_id(members_[0]);
+  meeting_.bring(place, {"connecting", name_});
+  connect(members_[static_cast<std::size_t>(place)]);
+}
+
+void NcclGroup::learn_id(const Member& first) {
+  ncclUniqueId id;
+  const std::string notice = "the id of " + name_;
+  std::string bytes;
+  if (first.index == 0) {
     const std::string error = text_of(ncclGetUniqueId(&id), "ncclGetUniqueId", nullptr);
     if (!error.empty()) throw PeerError("{}", error);
-    std::lock_guard lock(mutex_);
-    id_.assign(id.internal, id.internal + sizeof id.internal);
+    bytes.assign(id.internal, sizeof id.internal);
+    if (!all_are_here()) processes_->publish(notice, bytes);
+  } else {
+    const auto published = processes_->published(notice, timeout_);
+    throw_if_aborted();
+    if (!published) {
+      throw PeerError("{}", waited_text(first.rank, timeout_, {ranks_[0]}, {"connecting", name_}));
+    }
+    bytes = *published;
+    CHECK(bytes.size() == sizeof id.internal, "an id of {} bytes", bytes.size());
   }
-  meeting_.bring(index, {"connecting", name_});
-  connect(index);
+  std::lock_guard lock(mutex_);
+  id_.assign(bytes.begin(), bytes.end());
 }
 
 // On a thread that can be left behind: nothing else ends a connection that isn't made.
-void NcclGroup::connect(int index) {
-  Member& member = members_[index];
-  std::thread thread = start_thread(
-      fmt::format("that connects rank {}", member.rank),
-      [self = shared_from_this(), &member, index] { self->make_communicator(member, index); });
+void NcclGroup::connect(Member& member) {
+  std::thread thread =
+      start_thread(fmt::format("that connects rank {}", member.rank),
+                   [self = shared_from_this(), &member] { self->make_communicator(member); });
   std::unique_lock lock(mutex_);
   const bool in_time =
       changed_.wait_for(lock, timeout_, [&] { return member.connected || !reason_.empty(); });
@@ -72,7 +117,7 @@ void NcclGroup::connect(int index) {
   if (!member.error.empty()) throw PeerError("{}", member.error);
 }
 
-void NcclGroup::make_communicator(Member& member, int index) {
+void NcclGroup::make_communicator(Member& member) {
   ncclUniqueId id;
   std::memcpy(id.internal, id_.data(), id_.size());
   ncclComm_t communicator = nullptr;
@@ -81,7 +126,7 @@ void NcclGroup::make_communicator(Member& member, int index) {
     use_cuda_device(member.device);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 1;
-    error = text_of(ncclCommInitRankConfig(&communicator, size(), id, index, &config),
+    error = text_of(ncclCommInitRankConfig(&communicator, size(), id, member.index, &config),
                     "connecting " + name_, nullptr);
   } catch (const std::exception& thrown) {
     error = thrown.what();
@@ -100,9 +145,10 @@ void NcclGroup::make_communicator(Member& member, int index) {
 
 void NcclGroup::run(int index, const Contribution& call, CUstream_st* stream,
                     const std::function<int(ncclComm*)>& enqueue) {
-  Member& member = members_[index];
+  const int place = place_of(index);
+  Member& member = members_[static_cast<std::size_t>(place)];
   throw_if_aborted();
-  const std::string wrong = calls_.begin(index, call, stream);
+  const std::string wrong = calls_.begin(place, call, stream);
   if (!wrong.empty()) abort(wrong);
   ncclResult_t result = ncclSuccess;
   std::string error;
@@ -115,7 +161,7 @@ void NcclGroup::run(int index, const Contribution& call, CUstream_st* stream,
     error = text_of(result, call.text(), communicator);
   }
   if (!error.empty()) throw PeerError("{}", error);
-  calls_.end(index, stream);
+  calls_.end(place, stream);
 }
 
 ncclComm* NcclGroup::communicator_of(const Member& member) {
@@ -134,9 +180,10 @@ std::string NcclGroup::error_of(Member& member) {
 
 void NcclGroup::check_alive(int index) {
   throw_if_aborted();
-  std::lock_guard calling(members_[index].calling);
+  Member& member = members_[static_cast<std::size_t>(place_of(index))];
+  std::lock_guard calling(member.calling);
   throw_if_aborted();
-  const std::string error = error_of(members_[index]);
+  const std::string error = error_of(member);
   if (!error.empty()) throw PeerError("{}", error);
 }
 
@@ -147,12 +194,59 @@ std::string NcclGroup::trouble() {
     std::string error = error_of(member);
     if (!error.empty()) return fmt::format("rank {}: {}", member.rank, error);
   }
-  return calls_.overdue();
+  const auto overdue = calls_.overdue();
+  if (!overdue) return "";
+  if (all_are_here() || !overdue->missing.empty()) return calls_.text_of(*overdue);
+  return trouble_elsewhere(*overdue);
+}
+
+// Under this name whoever asks publishes the number of a call, and under the other one a rank that has come to
+// it what it calls.
+std::string NcclGroup::ask_notice() const {
+  return "where members stand of " + name_;
+}
+std::string NcclGroup::standing_notice(std::int64_t number, int rank) const {
+  return fmt::format("call {} of {}: rank {}", number, name_, rank);
+}
+
+// Each other process has some moments to say where its ranks are; who says nothing hasn't come.
+std::string NcclGroup::trouble_elsewhere(const NcclCalls::Overdue& overdue) {
+  using Clock = std::chrono::steady_clock;
+  const Member& own = members_[static_cast<std::size_t>(overdue.member)];
+  processes_->publish(ask_notice(), fmt::format("{}", overdue.number));
+  const auto deadline = Clock::now() + kToAnswer;
+  std::vector<int> missing;
+  for (const int rank : ranks_) {
+    if (std::ranges::find(members_, rank, &Member::rank) != members_.end()) continue;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    const auto answer = processes_->published(standing_notice(overdue.number, rank),
+                                              std::max(left, std::chrono::milliseconds(0)));
+    if (!answer || answer->empty()) {
+      missing.push_back(rank);
+    } else if (*answer != overdue.call.text()) {
+      return disagreement_text(own.rank, overdue.call.text(), rank, *answer);
+    }
+  }
+  if (!missing.empty()) return waited_text(own.rank, timeout_, missing, overdue.call);
+  return calls_.text_of(overdue);
+}
+
+void NcclGroup::answer() {
+  if (all_are_here()) return;
+  const auto asked = processes_->published(ask_notice(), std::chrono::milliseconds(0));
+  if (!asked || *asked == answered_) return;
+  answered_ = *asked;
+  const std::int64_t number = std::atoll(asked->c_str());
+  for (std::size_t place = 0; place < members_.size(); ++place) {
+    const NcclCalls::Standing standing = calls_.standing(static_cast<int>(place), number);
+    processes_->publish(standing_notice(number, members_[place].rank),
+                        standing.num_reached > number ? standing.call : "");
+  }
 }
 
 void NcclGroup::abort(const std::string& reason) {
   std::lock_guard lock(mutex_);
-  if (!reason_.empty() || num_left_ == size()) return;
+  if (!reason_.empty() || num_left_ == std::ssize(members_)) return;
   reason_ = reason.empty() ? "a rank stopped" : reason;
   changed_.notify_all();
   meeting_.abort(reason_);
@@ -176,13 +270,13 @@ void NcclGroup::end_by_force(Member& member, ncclComm* communicator) {
 }
 
 void NcclGroup::leave(int index) noexcept {
-  Member& member = members_[index];
+  Member& member = members_[static_cast<std::size_t>(place_of(index))];
   ncclComm_t communicator = nullptr;
   {
     std::unique_lock lock(mutex_);
     ++num_left_;
     changed_.notify_all();
-    changed_.wait(lock, [&] { return num_left_ == size() || !reason_.empty(); });
+    changed_.wait(lock, [&] { return num_left_ == std::ssize(members_) || !reason_.empty(); });
     if (reason_.empty()) communicator = std::exchange(member.communicator, nullptr);
   }
   if (communicator) ncclCommDestroy(communicator);

@@ -1,12 +1,14 @@
-/// The members of one group over NCCL: ranks that are threads of this process, with a GPU each. They
-/// come, call and leave together.
+/// Those members of one group over NCCL that are threads of this process, with a GPU each. They come, call and
+/// leave together; members in other processes do the same there.
 ///
 /// Communicators are blocking, and connect to all peers when they are made (NCCL_RUNTIME_CONNECT=0).
 /// So a call only enqueues its work: it starts no thread, and the host waits for nobody in it.
 ///
+/// Id        the process of the group's first member makes it, and publishes it for the others.
 /// Deadline  whoever doesn't come to `enter` in time is named; a connection that isn't made in time is
 ///           given up; `trouble` finds collectives that have waited too long, and what NCCL's own
-///           threads have found out. Somebody asks it now and then (sharding/comm/nccl.cpp).
+///           threads have found out. Somebody asks it now and then (sharding/comm/nccl.cpp). Where members
+///           are in other processes, these are asked where they stand, and `answer` there.
 /// Abort     says the reason first, under a lock that nobody holds while waiting, and then ends each
 ///           member's communicator on a thread of its own: NCCL wants all of them ended at once. A
 ///           call that hangs inside NCCL is left through the abort itself.
@@ -22,6 +24,7 @@
 #include <vector>
 
 #include "sharding/comm/meeting_place.h"
+#include "sharding/comm/nccl.h"
 #include "sharding/comm/nccl_calls.h"
 
 struct ncclComm;
@@ -30,14 +33,15 @@ namespace sherd::sharding {
 
 class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
  public:
-  /// Member m is rank ranks[m] of the world, on devices[m].
-  NcclGroup(std::string name, std::vector<int> ranks, std::vector<int> devices,
-            std::chrono::milliseconds timeout);
+  /// Member m is rank ranks[m] of the world. At least one is `here`. `processes`: null if all are.
+  NcclGroup(std::string name, std::vector<int> ranks, const NcclRanks& here,
+            std::chrono::milliseconds timeout, NcclProcesses* processes);
   ~NcclGroup();
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
 
-  int size() const { return static_cast<int>(members_.size()); }
+  int size() const { return static_cast<int>(ranks_.size()); }
+  const std::string& name() const { return name_; }
 
   /// Blocks until all members are here and connected.
   void enter(int member);
@@ -52,18 +56,26 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
 
   /// Why the group must be aborted: a collective that has waited too long, an error of NCCL's; or "".
   std::string trouble();
+  /// Tells other processes where this one's members stand, if one asks. By the thread that asks for trouble.
+  void answer();
 
  private:
   struct Member {
-    int rank = 0, device = 0;
-    std::timed_mutex calling;          // held in NCCL's calls
-    ncclComm* communicator = nullptr;  // guarded by mutex_, used under `calling`
-    bool connected = false;            // or failed to
+    int index = 0, rank = 0, device = 0;  // index: in the group
+    std::timed_mutex calling;             // held in NCCL's calls
+    ncclComm* communicator = nullptr;     // guarded by mutex_, used under `calling`
+    bool connected = false;               // or failed to
     std::string error;
   };
 
-  void connect(int member);
-  void make_communicator(Member& member, int index);
+  bool all_are_here() const { return members_.size() == ranks_.size(); }
+  int place_of(int index) const;  // in members_
+  void learn_id(const Member& first);
+  void connect(Member& member);
+  void make_communicator(Member& member);
+  std::string trouble_elsewhere(const NcclCalls::Overdue& overdue);
+  std::string ask_notice() const;
+  std::string standing_notice(std::int64_t number, int rank) const;
   /// Null once the group is aborted or left.
   ncclComm* communicator_of(const Member& member);
   std::string error_of(Member& member);
@@ -71,16 +83,19 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
   void end_by_force(Member& member, ncclComm* communicator);
 
   const std::string name_;
+  const std::vector<int> ranks_;  // of all members
   const std::chrono::milliseconds timeout_;
+  NcclProcesses* const processes_;
   MeetingPlace meeting_;
   NcclCalls calls_;
-  std::vector<Member> members_;
-  std::mutex mutex_;  // nobody waits under it but for changed_
+  std::vector<Member> members_;  // those that are here
+  std::mutex mutex_;             // nobody waits under it but for changed_
   std::condition_variable changed_;
   std::vector<char> id_;
   int num_left_ = 0;
   std::string reason_;
   std::vector<std::thread> aborting_;
+  std::string answered_;  // of the thread that answers
 };
 
 }  // namespace sherd::sharding

@@ -9,6 +9,10 @@ LoadedLibrary nccl_library() {
   throw UsageError("{}", cuda_problem(0, 0, 0));
 }
 
+std::shared_ptr<Rendezvous> make_nccl_rendezvous(const NcclRanks&, std::chrono::milliseconds,
+                                                 NcclProcesses*) {
+  throw UsageError("{}; set run.device: cpu", cuda_problem(0, 0, 0));
+}
 std::shared_ptr<Rendezvous> make_nccl_rendezvous(std::vector<int>, std::chrono::milliseconds) {
   throw UsageError("{}; set run.device: cpu", cuda_problem(0, 0, 0));
 }

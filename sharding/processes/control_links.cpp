@@ -21,9 +21,11 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kBetweenPings{1000}, kForASend{5000};
 constexpr std::size_t kLongest = std::size_t{16} << 20;
-// The first byte of a message: a ping, a word for process 0, all words under a name, an abort, one because
-// of a death, farewell.
-constexpr char kPing = 'p', kWord = 'w', kWords = 'W', kAbort = 'a', kDeath = 'd', kFarewell = 'f';
+// The first byte of a message: a ping, a word for process 0, all words under a name, a notice, an abort, one
+// because of a death, farewell.
+constexpr char kPing = 'p', kWord = 'w', kWords = 'W', kNotice = 'n', kAbort = 'a', kDeath = 'd',
+               kFarewell = 'f';
+constexpr milliseconds kBetweenTries{200};
 
 void append(std::string& text, std::uint32_t number) {
   text.append(reinterpret_cast<const char*>(&number), sizeof number);
@@ -61,8 +63,17 @@ struct ControlLinks::Link {
 std::unique_ptr<ControlLinks> ControlLinks::listen(
     const Options& options, bool loopback,
     const std::function<void(const std::string& address)>& publish) {
-  const Door door(loopback);
+  const Door door({.loopback = loopback});
   publish(door.address());
+  return behind(options, door);
+}
+
+std::unique_ptr<ControlLinks> ControlLinks::listen_at(const Options& options, bool loopback,
+                                                      int port, const std::string& secret) {
+  return behind(options, Door({.loopback = loopback, .port = port, .secret = secret}));
+}
+
+std::unique_ptr<ControlLinks> ControlLinks::behind(const Options& options, const Door& door) {
   std::vector<Socket> sockets = door.let_in(options.num_processes, options.timeout);
   std::vector<std::unique_ptr<Link>> links;
   for (int process = 1; process < options.num_processes; ++process) {
@@ -77,6 +88,23 @@ std::unique_ptr<ControlLinks> ControlLinks::connect(const Options& options,
   std::vector<std::unique_ptr<Link>> links;
   links.push_back(std::make_unique<Link>(connect_to(address, options.process, options.timeout), 0));
   return std::unique_ptr<ControlLinks>(new ControlLinks(options, std::move(links)));
+}
+
+std::unique_ptr<ControlLinks> ControlLinks::connect_when_there(const Options& options,
+                                                               const std::string& address) {
+  const auto deadline = Clock::now() + options.timeout;
+  while (true) {
+    try {
+      Options rest = options;
+      rest.timeout = milliseconds(milliseconds_until(deadline));
+      auto links = connect(rest, address);
+      links->set_timeout(options.timeout);
+      return links;
+    } catch (const PeerError&) {
+      if (Clock::now() + kBetweenTries >= deadline) throw;
+    }
+    std::this_thread::sleep_for(kBetweenTries);
+  }
 }
 
 ControlLinks::ControlLinks(const Options& options, std::vector<std::unique_ptr<Link>> links)
@@ -182,6 +210,15 @@ void ControlLinks::handle(Link& link, char kind, std::string_view text) {
   } else if (kind == kWord) {
     std::string name;
     if (take(text, name)) hear(link.process, name, std::string(text));
+  } else if (kind == kNotice) {
+    std::string name;
+    const std::string_view whole = text;
+    if (!take(text, name)) return;
+    keep(name, text);
+    if (process_ != 0) return;
+    for (const auto& other : links_) {
+      if (other.get() != &link) send(*other, kNotice, whole);
+    }
   } else if (kind == kWords) {
     std::string name, word;
     Words words;
@@ -309,6 +346,26 @@ std::vector<std::string> ControlLinks::all_gather(const std::string& name,
   std::vector<std::string> words;
   for (const auto& one : complete_[name]) words.push_back(one.value_or(""));
   return words;
+}
+
+void ControlLinks::publish(const std::string& name, const std::string& notice) {
+  keep(name, notice);
+  std::string text;
+  put(text, name);
+  for (const auto& link : links_) send(*link, kNotice, text + notice);
+}
+
+void ControlLinks::keep(const std::string& name, std::string_view notice) {
+  std::lock_guard lock(mutex_);
+  notices_[name] = notice;
+  changed_.notify_all();
+}
+
+std::optional<std::string> ControlLinks::published(const std::string& name, milliseconds within) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, within, [&] { return notices_.contains(name) || aborted(); });
+  const auto found = notices_.find(name);
+  return found == notices_.end() ? std::nullopt : std::optional(found->second);
 }
 
 void ControlLinks::abort(const std::string& reason) {

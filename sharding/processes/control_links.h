@@ -8,8 +8,8 @@
 ///            killed is named within milliseconds. So does one that is silent for longer than the
 ///            timeout, as a stopped process or a lost machine is.
 ///   abort    the first reason stays on every process.
-///   secret   drawn by process 0, and part of the address. Whoever connects has to say it within a
-///            second, or is turned away. Nothing longer than 16 MiB is accepted.
+///   secret   drawn by process 0, and part of the address, or given. Whoever connects has to say it within
+///            a second, or is turned away. Nothing longer than 16 MiB is accepted.
 ///
 /// Errors   PeerError.
 #pragma once
@@ -29,6 +29,8 @@
 
 namespace sherd::sharding {
 
+class Door;
+
 class ControlLinks {
  public:
   struct Options {
@@ -40,8 +42,14 @@ class ControlLinks {
   static std::unique_ptr<ControlLinks> listen(
       const Options& options, bool loopback,
       const std::function<void(const std::string& address)>& publish);
+  /// On process 0, where all know the port and the secret beforehand.
+  static std::unique_ptr<ControlLinks> listen_at(const Options& options, bool loopback, int port,
+                                                 const std::string& secret);
   /// On every other process.
   static std::unique_ptr<ControlLinks> connect(const Options& options, const std::string& address);
+  /// The same, where process 0 may not be there yet: tried again until the timeout.
+  static std::unique_ptr<ControlLinks> connect_when_there(const Options& options,
+                                                          const std::string& address);
   /// Farewell, unless the process is about to be taken for dead: see `say`. Waits for nobody.
   ~ControlLinks();
 
@@ -63,6 +71,11 @@ class ControlLinks {
   /// Errors   PeerError: the world was aborted, or a process didn't say it within the timeout.
   std::vector<std::string> all_gather(const std::string& name, const std::string& word);
 
+  /// A notice for all processes, in the place of the one that was published under this name before.
+  void publish(const std::string& name, const std::string& notice);
+  /// Nothing if none has come by then, or the world was aborted before.
+  std::optional<std::string> published(const std::string& name, std::chrono::milliseconds within);
+
   /// Ends the world: the reason reaches every process. The first one stays.
   void abort(const std::string& reason);
   bool aborted() const { return aborted_.load(std::memory_order_acquire); }
@@ -81,6 +94,8 @@ class ControlLinks {
 
  private:
   struct Link;
+  static std::unique_ptr<ControlLinks> behind(const Options& options, const Door& door);
+  void keep(const std::string& name, std::string_view notice);
   ControlLinks(const Options& options, std::vector<std::unique_ptr<Link>> links);
 
   void run();
@@ -108,6 +123,7 @@ class ControlLinks {
   std::vector<std::string> names_;
   std::chrono::milliseconds timeout_;
   std::map<std::string, Words> words_, complete_;
+  std::map<std::string, std::string> notices_;
   std::vector<char> dead_;
   std::string reason_;
   std::function<void()> on_abort_;

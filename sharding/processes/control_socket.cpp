@@ -23,7 +23,7 @@ using Clock = ControlClock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kForASecret{1000}, kForAnAddress{5000};
-constexpr std::size_t kSecretLength = 32;
+constexpr std::size_t kSecretLength = 32, kLongestSecret = 1024;
 
 bool wait_for(int file, short events, Clock::time_point deadline) {
   pollfd wanted{file, events, 0};
@@ -82,12 +82,13 @@ bool same_secret(std::string_view a, std::string_view b) {
 
 // The number of the process that has connected; -1: a stranger, or one that has come already.
 int admitted(int file, std::string_view secret, const std::vector<Socket>& sockets) {
-  char bytes[kSecretLength + 4];
-  if (!read_all(file, bytes, sizeof bytes, Clock::now() + kForASecret)) return -1;
-  const std::string_view greeting(bytes, sizeof bytes);
-  if (!same_secret(greeting.substr(0, kSecretLength), secret)) return -1;
+  char bytes[kLongestSecret + 4];
+  const std::size_t length = secret.size() + 4;
+  if (!read_all(file, bytes, length, Clock::now() + kForASecret)) return -1;
+  const std::string_view greeting(bytes, length);
+  if (!same_secret(greeting.substr(0, secret.size()), secret)) return -1;
   std::uint32_t process = 0;
-  std::memcpy(&process, bytes + kSecretLength, sizeof process);
+  std::memcpy(&process, bytes + secret.size(), sizeof process);
   const bool free = process >= 1 && process < sockets.size() && !sockets[process];
   return free ? static_cast<int>(process) : -1;
 }
@@ -144,21 +145,34 @@ bool write_all(int file, std::string_view bytes, Clock::time_point deadline) {
   return true;
 }
 
-Door::Door(bool loopback) : listening_(tcp_socket(0)), secret_(drawn_secret()) {
+std::string door_address(const std::string& secret, int port,
+                         const std::vector<std::string>& hosts) {
+  std::string address = fmt::format("{} {}", secret, port);
+  for (const std::string& host : hosts) address += " " + host;
+  return address;
+}
+
+Door::Door(const Options& options)
+    : listening_(tcp_socket(0)), secret_(options.secret.empty() ? drawn_secret() : options.secret) {
+  CHECK(secret_.size() <= kLongestSecret, "a secret of {} bytes", secret_.size());
+  const bool loopback = options.loopback;
+  // The port of a run that has just ended may still be waited for.
+  const int on = 1;
+  ::setsockopt(listening_.file(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   sockaddr_in address{};
   address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(options.port));
   address.sin_addr.s_addr = htonl(loopback ? INADDR_LOOPBACK : INADDR_ANY);
   socklen_t size = sizeof address;
   auto* generic = reinterpret_cast<sockaddr*>(&address);
   if (::bind(listening_.file(), generic, size) != 0 || ::listen(listening_.file(), 4096) != 0 ||
       ::getsockname(listening_.file(), generic, &size) != 0) {
-    throw PeerError("process 0 can't listen for the others: {}", std::strerror(errno));
+    const std::string problem = std::strerror(errno);
+    throw PeerError("process 0 can't listen for the others{}: {}",
+                    options.port == 0 ? "" : fmt::format(" on port {}", options.port), problem);
   }
-  address_ = fmt::format("{} {}", secret_, ntohs(address.sin_port));
-  for (const std::string& own :
-       loopback ? std::vector<std::string>{"127.0.0.1"} : own_addresses()) {
-    address_ += " " + own;
-  }
+  address_ = door_address(secret_, ntohs(address.sin_port),
+                          loopback ? std::vector<std::string>{"127.0.0.1"} : own_addresses());
 }
 
 std::vector<Socket> Door::let_in(int num_processes, milliseconds timeout) const {

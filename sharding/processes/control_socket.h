@@ -1,5 +1,5 @@
 /// TCP sockets whose calls have a deadline, and how the processes of a world come to process 0: it
-/// listens behind a door, and lets in whoever says the secret that is part of the address.
+/// listens behind a door, and lets in whoever says the secret.
 #pragma once
 
 #include <chrono>
@@ -35,11 +35,19 @@ int milliseconds_until(ControlClock::time_point deadline);
 /// False if the other end doesn't take it in time, or is gone.
 bool write_all(int file, std::string_view bytes, ControlClock::time_point deadline);
 
+/// An address in words: the secret, the port, and the hosts where it may be reached.
+std::string door_address(const std::string& secret, int port,
+                         const std::vector<std::string>& hosts);
+
 class Door {
  public:
-  /// `loopback`: for this machine alone.
-  /// Errors   PeerError: the machine refuses.
-  explicit Door(bool loopback);
+  struct Options {
+    bool loopback = false;    ///< for this machine alone
+    int port = 0;             ///< 0: any that is free
+    std::string secret = {};  ///< "": drawn
+  };
+  /// Errors   PeerError: the machine refuses, the port is taken.
+  explicit Door(const Options& options);
   /// The secret, the port and this machine's addresses.
   const std::string& address() const { return address_; }
   /// Returns a socket to each process but 0, by number, when all have come. Whoever hasn't said the
@@ -52,7 +60,7 @@ class Door {
   std::string secret_, address_;
 };
 
-/// Comes to a door as process `process`, at the first of its addresses that answers.
+/// Comes to a door as process `process`, at the first of its hosts that answers.
 /// Errors   PeerError: none does.
 Socket connect_to(const std::string& address, int process, std::chrono::milliseconds timeout);
 

@@ -51,7 +51,8 @@ class MpiProcesses final : public Processes {
   }
 
   std::shared_ptr<Rendezvous> make_rendezvous(int ranks_per_process,
-                                              std::chrono::milliseconds timeout) override {
+                                              std::chrono::milliseconds timeout,
+                                              const std::vector<int>& machines) override {
     if (ranks_per_process > kMostRanksPerProcess) {
       throw UsageError("{} ranks in a process; {} is the most. Start more processes.",
                        ranks_per_process, kMostRanksPerProcess);
@@ -63,7 +64,7 @@ class MpiProcesses final : public Processes {
     }
     links_->set_names(std::move(names));
     links_->set_timeout(timeout);
-    return make_mpi_rendezvous(comm_, *links_, ranks_per_process, timeout);
+    return make_mpi_rendezvous(comm_, *links_, ranks_per_process, timeout, machines);
   }
 
  private:

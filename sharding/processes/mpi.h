@@ -6,7 +6,8 @@
 /// tag names the group and both ranks within their processes.
 ///
 ///   every collective  begins with each rank telling each other what it has called
-///   all_gather        each slice goes straight to every other rank
+///   all_gather        each slice goes straight to every other rank; or, if the processes' machines are given,
+///                     to the ranks of its own machine and to one rank of each other, which passes it on there
 ///   reduce_scatter    each slice goes straight to its owner in pieces; the owner adds the pieces of
 ///                     rank 0, 1, ..., W-1 in f32 and rounds once: the bits of `threads`
 ///   all_reduce        reduce_scatter, then all_gather
@@ -14,7 +15,8 @@
 ///
 /// Memory   pieces of others wait in `staging_bytes` of memory per rank (Group::staging). Others'
 ///          slices are received where they belong.
-/// Cost     the bytes of a ring. A message is 64 MiB at most.
+/// Cost     the bytes of a ring. A message is 64 MiB at most. Of a gather over M machines with m ranks each a
+///          rank sends W - m slices to other machines, or, if they are passed on there, M - 1.
 /// Wait     a rank that waits longer than the timeout without any progress names those it waited for.
 /// Abort    travels over connections of our own (sharding/processes/control_links.h), as does the news that
 ///          a process has died. A collective that is interrupted leaves when no process touches the

@@ -10,6 +10,7 @@
 #include "kernels/pointwise.h"
 #include "sharding/comm/meeting_place.h"
 #include "sharding/comm/slices.h"
+#include "sharding/processes/machine_relays.h"
 #include "sharding/processes/mpi.h"
 #include "sharding/processes/mpi_transfers.h"
 
@@ -57,8 +58,14 @@ int tag_of(std::uint32_t group, int sender, int receiver) {
 
 class MpiCommunicator final : public Communicator {
  public:
-  MpiCommunicator(std::shared_ptr<MpiWorld> world, const Group& group, std::uint32_t group_number)
-      : world_(std::move(world)), ranks_(group.ranks), rank_(group.index), staging_(group.staging) {
+  /// `machines`: of each process, or empty.
+  MpiCommunicator(std::shared_ptr<MpiWorld> world, const Group& group, std::uint32_t group_number,
+                  const std::vector<int>& machines)
+      : world_(std::move(world)),
+        ranks_(group.ranks),
+        rank_(group.index),
+        relays_(group, world_->ranks_per_process(), machines),
+        staging_(group.staging) {
     const int here = world_->ranks_per_process();
     for (const int other : ranks_) {
       const int mine = group.world_rank() % here, theirs = other % here;
@@ -179,12 +186,35 @@ class MpiCommunicator final : public Communicator {
 
   void gather_slices(const Contribution& call) const {
     const Tensor mine = slice_of(*this, call.data, rank_);
+    {
+      MpiTransfers transfers(*world_, routes_);
+      for_others([&](int peer) {
+        if (relays_.between(peer, rank_) != rank_) return;
+        const Tensor theirs = slice_of(*this, call.data, peer);
+        transfers.receive(peer, theirs.data, theirs.bytes());
+      });
+      for_others([&](int peer) {
+        if (relays_.between(rank_, peer) != peer) return;
+        transfers.send(peer, mine.data, mine.bytes());
+      });
+      finish(transfers, call);
+    }
+    if (relays_.any()) pass_on_slices(call);
+  }
+
+  // What has come from other machines, inside of this one.
+  void pass_on_slices(const Contribution& call) const {
     MpiTransfers transfers(*world_, routes_);
-    for_others([&](int peer) {
-      const Tensor theirs = slice_of(*this, call.data, peer);
-      transfers.receive(peer, theirs.data, theirs.bytes());
-    });
-    for_others([&](int peer) { transfers.send(peer, mine.data, mine.bytes()); });
+    for (int owner = 0; owner < world_size(); ++owner) {
+      const int relay = relays_.between(owner, rank_);
+      if (owner == rank_ || relays_.are_neighbours(owner, rank_)) continue;
+      const Tensor theirs = slice_of(*this, call.data, owner);
+      if (relay != rank_) transfers.receive(relay, theirs.data, theirs.bytes());
+      for_others([&](int peer) {
+        if (relay != rank_ || !relays_.are_neighbours(rank_, peer)) return;
+        transfers.send(peer, theirs.data, theirs.bytes());
+      });
+    }
     finish(transfers, call);
   }
 
@@ -243,6 +273,7 @@ class MpiCommunicator final : public Communicator {
   const std::shared_ptr<MpiWorld> world_;
   const std::vector<int> ranks_;
   const int rank_;
+  const MachineRelays relays_;
   std::vector<MpiRoute> routes_;  // to every member
   Tensor staging_;
   std::vector<char> own_staging_;
@@ -251,14 +282,15 @@ class MpiCommunicator final : public Communicator {
 class MpiRendezvous final : public Rendezvous {
  public:
   MpiRendezvous(MPI_Comm comm, ControlLinks& links, int ranks_per_process,
-                std::chrono::milliseconds timeout)
-      : world_(std::make_shared<MpiWorld>(comm, links, ranks_per_process, timeout)) {
+                std::chrono::milliseconds timeout, std::vector<int> machines)
+      : world_(std::make_shared<MpiWorld>(comm, links, ranks_per_process, timeout)),
+        machines_(std::move(machines)) {
     world_->watch_aborts();
   }
 
   std::unique_ptr<Communicator> join(const Group& group) override {
     world_->throw_if_aborted();
-    return std::make_unique<MpiCommunicator>(world_, group, number_of(group));
+    return std::make_unique<MpiCommunicator>(world_, group, number_of(group), machines_);
   }
   void abort(const std::string& reason) override { world_->links().abort(reason); }
 
@@ -276,6 +308,7 @@ class MpiRendezvous final : public Rendezvous {
   }
 
   const std::shared_ptr<MpiWorld> world_;
+  const std::vector<int> machines_;
   std::mutex mutex_;
   std::map<std::pair<int, std::uint32_t>, std::string> names_;  // by rank and number
 };
@@ -284,8 +317,10 @@ class MpiRendezvous final : public Rendezvous {
 
 std::shared_ptr<Rendezvous> make_mpi_rendezvous(MPI_Comm comm, ControlLinks& links,
                                                 int ranks_per_process,
-                                                std::chrono::milliseconds timeout) {
-  return std::make_shared<MpiRendezvous>(comm, links, ranks_per_process, timeout);
+                                                std::chrono::milliseconds timeout,
+                                                std::vector<int> machines) {
+  return std::make_shared<MpiRendezvous>(comm, links, ranks_per_process, timeout,
+                                         std::move(machines));
 }
 
 std::int64_t mpi_staging_bytes(int group_size) {

@@ -5,15 +5,18 @@
 
 #include <chrono>
 #include <memory>
+#include <vector>
 
 #include "sharding/comm/rendezvous.h"
 #include "sharding/processes/control_links.h"
 
 namespace sherd::sharding {
 
-/// Of ranks_per_process ranks in each process of `comm`. `links` must outlive it.
+/// Of ranks_per_process ranks in each process of `comm`. `links` must outlive it. `machines`: of each process, or
+/// empty (Processes::make_rendezvous).
 std::shared_ptr<Rendezvous> make_mpi_rendezvous(MPI_Comm comm, ControlLinks& links,
                                                 int ranks_per_process,
-                                                std::chrono::milliseconds timeout);
+                                                std::chrono::milliseconds timeout,
+                                                std::vector<int> machines);
 
 }  // namespace sherd::sharding

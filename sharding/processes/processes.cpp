@@ -13,6 +13,20 @@ int Processes::num_on_this_host() const {
   return static_cast<int>(std::count(hosts_.begin(), hosts_.end(), own));
 }
 
+std::vector<int> Processes::machines() const {
+  std::vector<int> numbers;
+  for (const std::string& host : hosts_) {
+    numbers.push_back(
+        static_cast<int>(std::find(hosts_.begin(), hosts_.end(), host) - hosts_.begin()));
+  }
+  return numbers;
+}
+
+int Processes::index_on_this_host() const {
+  const auto own = hosts_.begin() + index();
+  return static_cast<int>(std::count(hosts_.begin(), own, *own));
+}
+
 void Processes::learn_hosts(const std::string& own) {
   hosts_ = links_->all_gather("the names of machines", own);
   std::vector<std::string> names;

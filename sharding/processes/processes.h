@@ -1,4 +1,5 @@
-/// The processes of a world, started together by mpirun, as one of them sees them.
+/// The processes of a world, started together by mpirun (sharding/processes/mpi.h) or by whoever says so in the
+/// environment (sharding/processes/environment.h), as one of them sees them.
 ///
 /// Every process has the same number of ranks, each a thread: with k ranks per process, rank r of the
 /// world is in process r / k.
@@ -29,14 +30,22 @@ class Processes {
   int count() const { return links_->num_processes(); }
   /// The machine of each process.
   const std::vector<std::string>& hosts() const { return hosts_; }
+  /// The number of each process's machine.
+  std::vector<int> machines() const;
   /// Of this process: those on its machine, itself among them.
   int num_on_this_host() const;
+  /// Its number among those on its machine.
+  virtual int index_on_this_host() const;
   /// For what isn't tensors.
   ControlLinks& links() const { return *links_; }
 
-  /// Where the ranks of all processes meet. Once.
+  /// Whether ranks on CPUs can exchange tensors; GPUs do by NCCL in any case.
+  virtual bool carries_tensors() const { return true; }
+  /// Where the ranks of all processes meet on CPUs. Once. `machines`: of each process, where gathers are to cross
+  /// from machine to machine once (sharding/processes/mpi.h); empty: they go straight to every rank.
   virtual std::shared_ptr<Rendezvous> make_rendezvous(int ranks_per_process,
-                                                      std::chrono::milliseconds timeout) = 0;
+                                                      std::chrono::milliseconds timeout,
+                                                      const std::vector<int>& machines = {}) = 0;
 
   /// The last word of this process. Returns what every process said, in their order, as soon as all
   /// have: nothing for those that are dead, or of which nothing is heard within `patience`.

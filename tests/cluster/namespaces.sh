@@ -4,8 +4,9 @@
 # either direction (tc's words: 1gbit, 200mbit; default: no limit). Needs root, iproute2 and Open MPI.
 #
 #   run PROCESSES SHERD-WORDS...     sherd launch over all nodes, PROCESSES on each
-#   compare                          ZeRO-3 over 4 processes on 2 nodes, and hybrid sharding 2 x 2, turn by
-#                                    turn: tokens/s, and bytes that left a node in a step, counted at its link
+#   compare                          ZeRO-3 over 4 processes on 2 nodes, gathers direct and passed on, and
+#                                    hybrid sharding 2 x 2, turn by turn: tokens/s, and bytes that left a node
+#                                    in a step, counted at its link
 #   failures                         processes on other nodes killed, stopped and cut off: who is named, with
 #                                    which code, and whether anybody is left
 #   restarts                         the last node dies behind step 3: does the run go on without it?
@@ -23,7 +24,7 @@ while [ $# -gt 0 ]; do
     *) break ;;
   esac
 done
-[ $# -gt 0 ] || { sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,16s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2; }
 [ "$(id -u)" -eq 0 ] || { echo "namespaces: needs root, for network namespaces" >&2; exit 2; }
 for tool in ip tc unshare mpirun; do
   command -v "$tool" >/dev/null || { echo "namespaces: there is no $tool" >&2; exit 2; }
@@ -126,7 +127,8 @@ compare() {
     --set parallelism.data_parallel_replicate_degree=2)
   local round
   for round in $(seq "${ROUNDS:-3}"); do
-    echo "ZeRO-3, 4 ranks:         $(measured zero)"
+    echo "ZeRO-3, direct gathers:  $(measured direct --set parallelism.hierarchical=off)"
+    echo "ZeRO-3, passed on:       $(measured passed_on)"
     echo "hybrid sharding, 2 x 2:  $(measured hybrid "${hybrid[@]}")"
   done
 }

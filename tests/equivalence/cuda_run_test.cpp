@@ -14,6 +14,7 @@
 #include "engine/inference/evaluate.h"
 #include "sharding/comm/nccl.h"
 #include "tests/support/generated_text.h"
+#include "tests/support/model_forms.h"
 #include "tests/support/small_run.h"
 #include "tests/support/training_harness.h"
 
@@ -120,6 +121,37 @@ TEST_F(CudaRun, LossesFollowTheCpusForTwentySteps) {
   }
 }
 
+// Norms of heads and projections, windows, caps, scales, every activation and rotary table, in f32, whose
+// attention is our own kernels'.
+TEST_F(CudaRun, EveryFormOfABlockFollowsTheCpusLossesAndStagesAgree) {
+  for (const ModelForm& form : model_forms()) {
+    SCOPED_TRACE(form.name);
+    engine::TrainingOptions options = tiny_training(form.shape, 1.0f);
+    options.model.dropout = 0.0;
+    const Outcome cpu = train(options, {.world_size = 2, .stage = 2}, 4);
+    const Outcome gpu = train(options, on_gpu(2, 0), 4);
+    for (std::size_t step = 0; step < cpu.losses.size(); ++step) {
+      EXPECT_NEAR(gpu.losses[step], cpu.losses[step], 2e-3) << step;
+    }
+    EXPECT_EQ(difference(train(options, on_gpu(2, 3), 4), gpu), "");
+  }
+}
+
+TEST_F(CudaRun, AQuantisedBaseFollowsTheCpusLossesAndStagesAgree) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    engine::TrainingOptions options = training_in(dtype, true);
+    options.model.adapter = {.rank = 3, .scale = 1.5, .dropout = 0.0};
+    options.model.adapter.targets = {"attention.qkv", "attention.output", "mlp.down"};
+    options.nf4_base = true;
+    const Outcome cpu = train(options, {.world_size = 2, .stage = 2}, 4);
+    const Outcome gpu = train(options, on_gpu(2, 0), 4);
+    for (std::size_t step = 0; step < cpu.losses.size(); ++step) {
+      EXPECT_NEAR(gpu.losses[step], cpu.losses[step], dtype == DType::kF32 ? 2e-3 : 5e-2) << step;
+    }
+    EXPECT_EQ(difference(train(options, on_gpu(2, 3), 4), gpu), "") << name_of(dtype);
+  }
+}
+
 std::shared_ptr<const engine::Machine> shared_gpu(int world_size) {
   return engine::cuda_machine(world_size, {.share_device = true});
 }
@@ -154,6 +186,40 @@ TEST_F(CudaRun, CheckpointsOfAGpuGoOnOnTheCpuAndTheOtherWayRound) {
     const std::vector<double> losses = losses_of(folder, output);
     ASSERT_EQ(losses.size(), whole.size());
     for (std::size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], whole[i], 5e-3) << i;
+  }
+}
+
+// Files are documents; rows hold several, and padding.
+TEST_F(CudaRun, SeparateDocumentsFollowTheCpusLossesAndStagesAgree) {
+  const test::TempFolder folder;
+  for (int file = 0; file < 90; ++file) {
+    std::string text;
+    for (int i = 0; i < 2 + file * 17 % 39; ++i) {
+      text += static_cast<char>('a' + (i * i + file * i / 3) % 26);
+    }
+    folder.write("data/" + std::to_string(file), text);
+  }
+  folder.write("validation.txt", "the quick brown fox jumps over the lazy dog and runs away");
+  for (const std::string precision : {"f32", "bf16"}) {
+    TrainingRun run{.stage = 2,
+                    .world = 2,
+                    .precision = "mixed_precision: {param_dtype: " + precision + "}",
+                    .optimizer = "adamw",
+                    .accumulation = "gradient_accumulation_steps: 1",
+                    .data = ", documents: separate"};
+    train_in(folder, "cpu_" + precision, run);
+    run.machine = shared_gpu(run.world);
+    run.stage = 0;
+    train_in(folder, "gpu_" + precision, run);
+    run.stage = 3;
+    train_in(folder, "sliced_" + precision, run);
+    const std::vector<double> cpu = losses_of(folder, "cpu_" + precision);
+    const std::vector<double> gpu = losses_of(folder, "gpu_" + precision);
+    ASSERT_EQ(gpu.size(), cpu.size());
+    for (std::size_t i = 0; i < cpu.size(); ++i) {
+      EXPECT_NEAR(gpu[i], cpu[i], precision == "f32" ? 2e-3 : 5e-2) << i;
+    }
+    EXPECT_EQ(losses_of(folder, "sliced_" + precision), gpu);
   }
 }
 

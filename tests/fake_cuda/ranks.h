@@ -18,13 +18,16 @@ inline Group whole_group(int world_size, int rank, Purpose purpose = Purpose::kR
 }
 
 /// Runs `body` on every rank: a thread that is on its device, joins, works and leaves by itself.
-inline void run_on_gpus(int world_size, const std::vector<int>& devices, Rendezvous& rendezvous,
+/// `rendezvous_of(rank)`: the same for ranks of one process.
+inline void run_on_gpus(int world_size, const std::vector<int>& devices,
+                        const std::function<Rendezvous&(int rank)>& rendezvous_of,
                         const GroupOptions& options, const std::function<void(Member&)>& body) {
   std::latch all_joined(world_size);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world_size; ++rank) {
     threads.emplace_back([&, rank] {
       const int device = devices[static_cast<std::size_t>(rank)];
+      Rendezvous& rendezvous = rendezvous_of(rank);
       try {
         use_cuda_device(device);
         const auto make_stream = [&]() -> std::unique_ptr<Stream> {
@@ -53,6 +56,12 @@ inline void run_on_gpus(int world_size, const std::vector<int>& devices, Rendezv
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+inline void run_on_gpus(int world_size, const std::vector<int>& devices, Rendezvous& rendezvous,
+                        const GroupOptions& options, const std::function<void(Member&)>& body) {
+  run_on_gpus(
+      world_size, devices, [&](int) -> Rendezvous& { return rendezvous; }, options, body);
 }
 
 /// As often as the seeds: on a machine that takes the work in another order each time, and is left as

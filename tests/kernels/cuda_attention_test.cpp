@@ -5,6 +5,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/device_common/attention.h"
+#include "kernels/kv_cache.h"
 #include "tests/support/oracle_attention.h"
 #include "tests/support/oracle_philox.h"
 #include "tests/support/place.h"
@@ -20,16 +21,31 @@ using test::random_values;
 using test::Values;
 
 // Grouped heads, positions beside multiples of 32, 64 and 128, widths that cuDNN takes and others.
-const AttentionShape kShapes[] = {{1, 1, 1, 1, 1},     {2, 7, 4, 2, 5},    {1, 64, 1, 1, 16},
-                                  {2, 65, 4, 4, 8},    {1, 65, 6, 2, 64},  {1, 150, 4, 2, 24},
-                                  {1, 150, 1, 1, 33},  {2, 130, 6, 2, 7},  {2, 128, 4, 1, 128},
-                                  {1, 200, 2, 2, 128}, {1, 40, 2, 1, 160}, {1, 33, 1, 1, 256}};
+const AttentionShape kShapes[] = {
+    {1, 1, 1, 1, 1},
+    {2, 7, 4, 2, 5},
+    {1, 64, 1, 1, 16},
+    {2, 65, 4, 4, 8},
+    {1, 65, 6, 2, 64},
+    {1, 150, 4, 2, 24},
+    {1, 150, 1, 1, 33},
+    {2, 130, 6, 2, 7},
+    {2, 128, 4, 1, 128},
+    {1, 200, 2, 2, 128},
+    {1, 40, 2, 1, 160},
+    {1, 33, 1, 1, 256},
+    // Another scale; windows inside of a tile and over several; soft caps.
+    {2, 130, 4, 2, 64, 0.3f},
+    {2, 70, 4, 2, 8, 0.0f, 5},
+    {1, 200, 6, 2, 12, 0.3f, 70},
+    {1, 150, 2, 1, 16, 0.0f, 0, 1.5f},
+    {2, 99, 2, 2, 24, 0.2f, 33, 3.0f}};
 
 constexpr Dropout kDropout{0.3f, {0xfeedfacecafeull, 11, 5}, 0};
 
 std::string describe(const AttentionShape& s) {
-  return fmt::format("B {} S {} H {} G {} K {}", s.sequences, s.positions, s.query_heads,
-                     s.kv_heads, s.head_width);
+  return fmt::format("B {} S {} H {} G {} K {} scale {} window {} cap {}", s.sequences, s.positions,
+                     s.query_heads, s.kv_heads, s.head_width, s.scale, s.window, s.softcap);
 }
 
 enum Output : std::size_t { kOut, kLse, kDqkv };
@@ -191,6 +207,61 @@ TEST_P(CudaAttention, ASequenceHasTheSameBitsAloneAndAmongOthers) {
       EXPECT_TRUE(test::same_bits(single[kOut], ConstTensor(out[kOut]).part(b * m, m)));
       EXPECT_TRUE(test::same_bits(single[kDqkv], ConstTensor(out[kDqkv]).part(b * n, n)));
     }
+  }
+}
+
+// However the tokens are cut into calls, the output is the same, and a whole pass's on a CPU.
+TEST_P(CudaAttention, WithACacheIsTheCpusPassOverTheWholeText) {
+  const DType type = GetParam();
+  for (AttentionShape shape :
+       {AttentionShape{1, 90, 4, 2, 24}, AttentionShape{1, 90, 5, 1, 12},
+        AttentionShape{1, 90, 4, 2, 24, 0.3f, 37, 3.0f}, AttentionShape{1, 70, 2, 2, 160}}) {
+    SCOPED_TRACE(describe(shape));
+    const std::int64_t width = shape.query_heads * shape.head_width;
+    const OwnedTensor qkv(type, random_values(shape.tokens() * shape.packed_width(), 1, 2.0));
+    const test::Work whole = [&](Place& place) {
+      Outputs out{{type, shape.tokens() * width}};
+      OwnedTensor lse(DType::kF32, shape.tokens() * shape.query_heads);
+      const std::int64_t bytes = attention_workspace_bytes(shape, type, place.device());
+      attention_forward(place.stream(), {.shape = shape,
+                                         .qkv = place.in(qkv),
+                                         .dropout = {},
+                                         .out = place.out(out[0]),
+                                         .lse = place.out(lse),
+                                         .workspace = place.scratch(bytes)});
+      place.finish();
+      return out;
+    };
+    const auto in_calls = [&](const std::vector<std::int64_t>& counts) {
+      return test::on_gpu([&](Place& place) {
+        Outputs out{{type, shape.tokens() * width}};
+        AttentionShape room = shape;
+        room.positions += 13;
+        const Tensor scratch = place.scratch(kv_cache_numel(room) * 4);
+        const Tensor cache{scratch.data, DType::kF32, kv_cache_numel(room)};
+        const ConstTensor in = place.in(qkv);
+        const Tensor result = place.out(out[0]);
+        std::int64_t first = 0;
+        for (const std::int64_t count : counts) {
+          cached_attention(place.stream(), {.shape = room,
+                                            .first = first,
+                                            .count = count,
+                                            .qkv = in.part(first * room.packed_width(),
+                                                           count * room.packed_width()),
+                                            .cache = cache,
+                                            .out = result.part(first * width, count * width),
+                                            .workspace = {}});
+          first += count;
+        }
+        place.finish();
+        return out;
+      });
+    };
+    const Outputs at_once = in_calls({shape.positions});
+    test::Tolerance tolerance = test::rounded_once(type).times(2);
+    tolerance.absolute += 2e-6;
+    EXPECT_TRUE(test::close(at_once[0], test::on_cpu(whole)[0].values(), tolerance));
+    EXPECT_TRUE(test::same_bits(in_calls({1, 23, 2, 40, 1, shape.positions - 67}), at_once));
   }
 }
 

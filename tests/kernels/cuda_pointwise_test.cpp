@@ -5,6 +5,7 @@
 
 #include "kernels/activation.h"
 #include "kernels/columns.h"
+#include "kernels/nf4.h"
 #include "kernels/pointwise.h"
 #include "kernels/rotary.h"
 #include "tests/support/exact_sums.h"
@@ -65,13 +66,15 @@ TEST_P(CudaPointwise, FillsCastsSumsAndDropoutHaveTheCpusBits) {
     same_bits_as_cpu(
         [&](Place& place) {
           Outputs out;
-          for (int i = 0; i < 5; ++i) out.emplace_back(GetParam(), numel);
+          for (int i = 0; i < 7; ++i) out.emplace_back(GetParam(), numel);
           Stream& stream = place.stream();
           fill_zero(stream, place.out(out[0]));
           fill_constant(stream, place.out(out[1]), 0.3f);
           residual_add(stream, place.in(residual), place.in(x), kDropout, place.out(out[2]));
           residual_add(stream, place.in(residual), place.in(x), {}, place.out(out[3]));
           dropout_backward(stream, place.in(x), kDropout, place.out(out[4]));
+          residual_add(stream, place.in(residual), place.in(x), kDropout, place.out(out[5]), 0.3f);
+          dropout_backward(stream, place.in(x), kDropout, place.out(out[6]), 0.3f);
           place.finish();
           return out;
         },
@@ -156,11 +159,13 @@ TEST_P(CudaPointwise, FindsTheFirstNonFiniteElement) {
 }
 
 TEST_P(CudaPointwise, ActivationsHaveTheCpusBitsInBothDirections) {
-  for (const ActivationKind kind : {ActivationKind::kGelu, ActivationKind::kSwiGlu}) {
+  for (const ActivationKind kind :
+       {ActivationKind::kGelu, ActivationKind::kGeluErf, ActivationKind::kRelu2,
+        ActivationKind::kSwiGlu, ActivationKind::kGeGlu}) {
     for (const auto& [tokens, width] : {std::pair{1, 1}, {3, 13}, {5, 8}, {17, 200}, {301, 64}}) {
       const ActivationShape shape{kind, tokens, width};
       const std::int64_t numel = shape.tokens * shape.width;
-      const std::int64_t inputs = (kind == ActivationKind::kSwiGlu ? 2 : 1) * numel;
+      const std::int64_t inputs = (is_gated(kind) ? 2 : 1) * numel;
       const OwnedTensor x = filled(inputs, 5, 12.0), dy = filled(numel, 6);
       same_bits_as_cpu(
           [&](Place& place) {
@@ -210,6 +215,73 @@ TEST_F(CudaNumbers, TheRotaryTableIsTheDoubleTableRoundedOnce) {
     });
     EXPECT_TRUE(test::close(out[0], oracle::rotary_table(positions, width, 10000.0),
                             {0x1p-24, 0.0, 1e-12}));
+  }
+}
+
+TEST_F(CudaNumbers, TablesOfScaledAndPartialFrequenciesAreTheCpusToTheLastBit) {
+  RotaryFrequencies llama3{.theta = 5e5, .scaling = RotaryScaling::kLlama3};
+  llama3.factor = 8.0, llama3.original_length = 64;
+  RotaryFrequencies yarn{.theta = 1e4, .fraction = 0.5, .scaling = RotaryScaling::kYarn};
+  yarn.factor = 4.0, yarn.original_length = 32;
+  for (const RotaryFrequencies& frequencies : {llama3, yarn, RotaryFrequencies{.fraction = 0.25}}) {
+    const test::Work work = [&](Place& place) {
+      Outputs out{{DType::kF32, 150 * 64}};
+      rotary_table(place.stream(), place.out(out[0]), 150, 64, frequencies);
+      place.finish();
+      return out;
+    };
+    EXPECT_TRUE(
+        test::close(test::on_gpu(work)[0], test::on_cpu(work)[0].values(), {0x1p-23, 0.0, 1e-12}));
+  }
+}
+
+TEST_P(CudaPointwise, Nf4HasTheCpusCodesScalesAndValues) {
+  for (const std::int64_t numel : {1, 64, 131, 4099, 50021}) {
+    const OwnedTensor x(DType::kF32, random_values(numel, 8, 0.02));
+    const std::int64_t blocks = nf4_blocks(numel);
+    same_bits_as_cpu(
+        [&](Place& place) {
+          Outputs out{{DType::kU8, (numel + 1) / 2},
+                      {DType::kF32, blocks},
+                      {DType::kU8, blocks},
+                      {DType::kF32, nf4_ranges(numel)},
+                      {GetParam(), numel}};
+          const Tensor codes = place.out(out[0]), scales = place.out(out[1]);
+          const Tensor scale_codes = place.out(out[2]), ranges = place.out(out[3]);
+          nf4_encode(place.stream(), place.in(x), codes, scales);
+          nf4_encode_scales(place.stream(), scales, scale_codes, ranges);
+          nf4_decode(place.stream(), {codes, scale_codes, ranges, 0}, place.out(out[4]));
+          place.finish();
+          return out;
+        },
+        fmt::format("{} numbers", numel));
+  }
+}
+
+TEST_P(CudaPointwise, PartsOfATensorInNf4HaveTheirOwnGroupsRanges) {
+  constexpr std::int64_t kBlocks = 3 * kNf4Group, kNumel = kBlocks * kNf4Block;
+  const OwnedTensor x(DType::kF32, random_values(kNumel, 8, 0.02));
+  for (const std::int64_t first : {std::int64_t{0}, kNf4Group - 1, 2 * kNf4Group + 7}) {
+    const std::int64_t numel = 5 * kNf4Block + 3;
+    same_bits_as_cpu(
+        [&](Place& place) {
+          Outputs out{{DType::kU8, kNumel / 2},
+                      {DType::kF32, kBlocks},
+                      {DType::kU8, kBlocks},
+                      {DType::kF32, nf4_ranges(kNumel)},
+                      {GetParam(), numel}};
+          const Tensor codes = place.out(out[0]), scales = place.out(out[1]);
+          const Tensor scale_codes = place.out(out[2]), ranges = place.out(out[3]);
+          nf4_encode(place.stream(), place.in(x), codes, scales);
+          nf4_encode_scales(place.stream(), scales, scale_codes, ranges);
+          nf4_decode(place.stream(),
+                     {codes.part(first * kNf4Block / 2, (numel + 1) / 2),
+                      scale_codes.part(first, nf4_blocks(numel)), ranges, first},
+                     place.out(out[4]));
+          place.finish();
+          return out;
+        },
+        fmt::format("from block {}", first));
   }
 }
 

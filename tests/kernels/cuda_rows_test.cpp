@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 
 #include "kernels/norm.h"
+#include "kernels/qk_norm.h"
 #include "kernels/token.h"
 #include "tests/support/oracle_norm.h"
 #include "tests/support/oracle_philox.h"
+#include "tests/support/oracle_qk_norm.h"
 #include "tests/support/oracle_token.h"
 #include "tests/support/place.h"
 
@@ -28,6 +30,7 @@ struct NormCase {
   std::int64_t tokens, width;
   bool branch, bias;
   Dropout dropout;
+  float weight_offset = 0.0f, branch_scale = 1.0f;
 };
 
 std::vector<NormCase> norm_cases() {
@@ -45,6 +48,7 @@ std::vector<NormCase> norm_cases() {
       cases.push_back({kind, tokens, width, false, true, {}});
       cases.push_back({kind, tokens, width, true, false, {}});
       cases.push_back({kind, tokens, width, true, true, kDropout});
+      cases.push_back({kind, tokens, width, true, false, kDropout, 1.0f, 0.3f});
     }
   }
   return cases;
@@ -55,7 +59,7 @@ TEST_P(CudaRows, NormsMatchTheOracleInBothDirections) {
   for (const NormCase& c : norm_cases()) {
     SCOPED_TRACE(fmt::format("{} T {} D {} branch {}", c.kind == NormKind::kRmsNorm ? "rms" : "ln",
                              c.tokens, c.width, c.branch));
-    const NormShape shape{c.kind, c.tokens, c.width, 1e-5f};
+    const NormShape shape{c.kind, c.tokens, c.width, 1e-5f, c.weight_offset};
     const std::int64_t numel = c.tokens * c.width;
     const OwnedTensor residual(type, random_values(numel, 1, 2.0));
     const OwnedTensor branch(type, random_values(numel, 2));
@@ -79,7 +83,8 @@ TEST_P(CudaRows, NormsMatchTheOracleInBothDirections) {
                                     .residual_out = c.branch ? sum : Tensor(),
                                     .y = place.out(out[kY]),
                                     .mean = mean,
-                                    .rstd = rstd});
+                                    .rstd = rstd,
+                                    .branch_scale = c.branch_scale});
       norm_backward(
           place.stream(),
           {.shape = shape,
@@ -94,7 +99,8 @@ TEST_P(CudaRows, NormsMatchTheOracleInBothDirections) {
            .d_branch = c.branch ? place.out(out[kDBranch]) : Tensor(),
            .dweight = place.out(out[kDWeight]),
            .dbias = c.bias ? place.out(out[kDBias]) : Tensor(),
-           .workspace = place.scratch(norm_backward_workspace_bytes(shape, place.device()))});
+           .workspace = place.scratch(norm_backward_workspace_bytes(shape, place.device())),
+           .branch_scale = c.branch_scale});
       place.finish();
       return out;
     };
@@ -163,6 +169,59 @@ TEST_P(CudaRows, NormGradientsAddToWhatStandsAndTakeItsPlace) {
   EXPECT_TRUE(test::close(gpu[2], cpu[2].values(), sums));
 }
 
+TEST_P(CudaRows, NormsOfQueriesAndKeysMatchTheOracleInBothDirections) {
+  const DType type = GetParam();
+  for (const NormKind kind : {NormKind::kRmsNorm, NormKind::kLayerNorm}) {
+    for (const QkRows rows : {QkRows::kHeads, QkRows::kProjections}) {
+      for (const QkNormShape& shape : {QkNormShape{kind, rows, 1, 1, 1, 2, 1e-5f, 0.0f},
+                                       QkNormShape{kind, rows, 70, 4, 2, 24, 1e-6f, 1.0f},
+                                       QkNormShape{kind, rows, 13, 6, 3, 200, 1e-5f, 0.0f}}) {
+        SCOPED_TRACE(fmt::format("layer {} projections {} T {}", kind == NormKind::kLayerNorm,
+                                 rows == QkRows::kProjections, shape.tokens));
+        const std::int64_t numel = shape.tokens * shape.packed_width();
+        const std::int64_t statistics = shape.tokens * shape.rows_per_token();
+        const OwnedTensor qkv(type, random_values(numel, 1)), dy(type, random_values(numel, 2));
+        const OwnedTensor query(type, random_values(shape.query_weights(), 3, 1.5));
+        const OwnedTensor key(type, random_values(shape.key_weights(), 4, 1.5));
+        const test::Work work = [&](Place& place) {
+          Outputs out{qkv,
+                      {type, shape.tokens * shape.raw_width()},
+                      {DType::kF32, statistics},
+                      {DType::kF32, statistics},
+                      dy,
+                      {DType::kF32, shape.query_weights()},
+                      {DType::kF32, shape.key_weights()}};
+          const bool centred = kind == NormKind::kLayerNorm;
+          const ConstTensor q = place.in(query), k = place.in(key);
+          const Tensor raw = place.out(out[1]), rstd = place.out(out[3]);
+          const Tensor mean = centred ? place.out(out[2]) : Tensor();
+          qk_norm_forward(place.stream(), {shape, place.out(out[0]), q, k, raw, mean, rstd});
+          qk_norm_backward(
+              place.stream(),
+              {shape, raw, mean, rstd, q, k, place.out(out[4]), place.out(out[5]),
+               place.out(out[6]),
+               place.scratch(qk_norm_backward_workspace_bytes(shape, place.device()))});
+          place.finish();
+          return out;
+        };
+        const Outputs gpu = test::on_gpu(work);
+        EXPECT_TRUE(test::same_bits(gpu[1], test::on_cpu(work)[1]));
+        test::Tolerance tolerance = test::rounded_once(type);
+        tolerance.absolute += 4e-6;
+        EXPECT_TRUE(test::close(
+            gpu[0], oracle::qk_norm_forward(shape, qkv.values(), query.values(), key.values()),
+            tolerance));
+        const oracle::QkNormGradients expected = oracle::qk_norm_backward(
+            shape, qkv.values(), query.values(), key.values(), dy.values());
+        tolerance.floor += 1e-5;  // as on the CPU
+        EXPECT_TRUE(test::close(gpu[4], expected.dqkv, tolerance));
+        EXPECT_TRUE(test::close(gpu[5], expected.query_weight, {1e-5, 1e-5, 1e-5}));
+        EXPECT_TRUE(test::close(gpu[6], expected.key_weight, {1e-5, 1e-5, 1e-5}));
+      }
+    }
+  }
+}
+
 const oracle::EmbeddingShape kEmbeddings[] = {{1, 1, 1, 1, 1},
                                               {1, 7, 5, 3, 9},
                                               {3, 13, 37, 11, 0},
@@ -182,6 +241,7 @@ TEST_P(CudaRows, EmbeddingsHaveTheCpusBitsInBothDirections) {
     const OwnedTensor head(DType::kF32, random_values(table, 5));
     for (const Dropout& dropout : {Dropout{}, kDropout}) {
       for (const bool add : {false, true}) {
+        const float scale = add ? 1.0f : 6.5f;
         const test::Work work = [&](Place& place) {
           Outputs out{{type, T * s.width}, head, {DType::kF32, s.position_rows * s.width}};
           const ConstTensor ids = place.in(tokens);
@@ -196,7 +256,8 @@ TEST_P(CudaRows, EmbeddingsHaveTheCpusBitsInBothDirections) {
                .token_weight = place.in(token_weight),
                .position_weight = positions ? place.in(position_weight) : ConstTensor(),
                .dropout = dropout,
-               .y = place.out(out[0])});
+               .y = place.out(out[0]),
+               .scale = scale});
           embedding_backward(place.stream(),
                              {.sequences = s.sequences,
                               .positions = s.positions,
@@ -210,7 +271,8 @@ TEST_P(CudaRows, EmbeddingsHaveTheCpusBitsInBothDirections) {
                               .d_position_weight = positions ? place.out(out[2]) : Tensor(),
                               .add_to_token_gradient = add,
                               .workspace = place.scratch(embedding_backward_workspace_bytes(
-                                  T, s.vocab_size, place.device()))});
+                                  T, s.vocab_size, place.device())),
+                              .scale = scale});
           place.finish();
           return out;
         };
@@ -257,6 +319,42 @@ TEST_P(CudaRows, CrossEntropyMatchesTheOracle) {
       test::Tolerance tolerance = test::rounded_once(type);
       tolerance.absolute += 1e-7;
       EXPECT_TRUE(test::close(out[0], scaled, tolerance));
+    }
+  }
+}
+
+// The CPU's form of it has been compared with the double oracle; sums are in another order here.
+TEST_P(CudaRows, CrossEntropyOfScaledAndCappedLogitsIsTheCpus) {
+  const DType type = GetParam();
+  for (const LogitsForm& form :
+       {LogitsForm{0.25f, 0.0f}, LogitsForm{1.0f, 3.0f}, LogitsForm{0.5f, 30.0f}}) {
+    for (const auto& [tokens, vocab] : {std::pair{3, 7}, {5, 512}, {33, 1003}, {2, 50304}}) {
+      SCOPED_TRACE(
+          fmt::format("T {} V {} scale {} cap {}", tokens, vocab, form.scale, form.softcap));
+      std::vector<std::int32_t> ids = test::random_tokens(tokens, vocab, 1);
+      ids[1] = kNoTarget;
+      const OwnedTensor targets(ids);
+      const OwnedTensor logits(type, random_values(std::int64_t{tokens} * vocab, 2, 8.0));
+      const test::Work work = [&](Place& place) {
+        Outputs out{logits, {DType::kF32, tokens}, logits};
+        cross_entropy(place.stream(), {.tokens = tokens,
+                                       .vocab_size = vocab,
+                                       .logits = place.out(out[0]),
+                                       .targets = place.in(targets),
+                                       .losses = place.out(out[1]),
+                                       .gradient = true,
+                                       .grad_scale = 0.125f,
+                                       .form = form});
+        shape_logits(place.stream(), form, place.out(out[2]));
+        place.finish();
+        return out;
+      };
+      const Outputs gpu = test::on_gpu(work), cpu = test::on_cpu(work);
+      EXPECT_TRUE(test::close(gpu[1], cpu[1].values(), {4e-6, 4e-6, 4e-6}));
+      test::Tolerance tolerance = test::rounded_once(type).times(2);
+      tolerance.absolute += 1e-7;
+      EXPECT_TRUE(test::close(gpu[0], cpu[0].values(), tolerance));
+      EXPECT_TRUE(test::same_bits(gpu[2], cpu[2]));
     }
   }
 }

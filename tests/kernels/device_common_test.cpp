@@ -51,6 +51,9 @@ TEST(Body, ExpLogAndSigmoidHaveTheCpusBitsOverTheWholeRange) {
     ASSERT_EQ(device_common::bits_of(device_common::fast_exp(x)),
               device_common::bits_of(cpu::fast_exp(x)))
         << x;
+    ASSERT_EQ(device_common::bits_of(device_common::fast_tanh(x)),
+              device_common::bits_of(cpu::fast_tanh(x)))
+        << x;
     ASSERT_EQ(device_common::bits_of(device_common::fast_sigmoid(x)),
               device_common::bits_of(cpu::fast_sigmoid(x)))
         << x;
@@ -76,15 +79,15 @@ TYPED_TEST(BodyOf, ResidualAndDropoutGiveTheCpusBitsWhereverTheTensorStarts) {
       const Dropout dropout = dropout_at(first);
       const OwnedTensor residual = this->filled(numel, 1), branch = this->filled(numel, 2);
       OwnedTensor expected(this->kType, numel), actual(this->kType, numel);
-      residual_add(*this->stream, residual, branch, dropout, expected);
+      residual_add(*this->stream, residual, branch, dropout, expected, 0.7f);
       test::run_flat<TestFixture::N>(
           numel, device_common::ResidualAdd<T>{
                      residual.tensor().template as<T>(), branch.tensor().template as<T>(),
-                     device_common::Mask(dropout), actual.tensor().template as<T>()});
+                     device_common::Mask(dropout), 0.7f, actual.tensor().template as<T>()});
       EXPECT_TRUE(same_bits(actual, expected)) << numel << " from " << first;
-      dropout_backward(*this->stream, branch, dropout, expected);
+      dropout_backward(*this->stream, branch, dropout, expected, 0.7f);
       test::run_flat<1>(numel, device_common::DropoutBackward<T>{branch.tensor().template as<T>(),
-                                                                 device_common::Mask(dropout),
+                                                                 device_common::Mask(dropout), 0.7f,
                                                                  actual.tensor().template as<T>()});
       EXPECT_TRUE(same_bits(actual, expected)) << numel << " from " << first;
     }
@@ -176,9 +179,11 @@ TYPED_TEST(BodyOf, TheFirstNonFiniteElementIsFoundByWhicheverThreadSeesIt) {
 TYPED_TEST(BodyOf, ActivationsHaveTheCpusBits) {
   using T = TypeParam;
   const std::int64_t tokens = 7, width = 40;  // a multiple of every pack
-  for (const ActivationKind kind : {ActivationKind::kGelu, ActivationKind::kSwiGlu}) {
+  for (const ActivationKind kind :
+       {ActivationKind::kGelu, ActivationKind::kGeluErf, ActivationKind::kRelu2,
+        ActivationKind::kSwiGlu, ActivationKind::kGeGlu}) {
     const ActivationShape shape{kind, tokens, width};
-    const std::int64_t inputs = tokens * width * (kind == ActivationKind::kSwiGlu ? 2 : 1);
+    const std::int64_t inputs = tokens * width * (is_gated(kind) ? 2 : 1);
     const OwnedTensor x = this->filled(inputs, 9, 6.0), dy = this->filled(tokens * width, 10);
     OwnedTensor y(this->kType, tokens * width), actual(this->kType, tokens * width);
     OwnedTensor dx(this->kType, inputs), actual_dx(this->kType, inputs);
@@ -189,13 +194,19 @@ TYPED_TEST(BodyOf, ActivationsHaveTheCpusBits) {
     T* out = actual.tensor().template as<T>();
     T* d_in = actual_dx.tensor().template as<T>();
     constexpr int N = TestFixture::N;
-    if (kind == ActivationKind::kGelu) {
-      test::run_flat<N>(tokens * width, device_common::GeluForward<T>{in, out});
-      test::run_flat<N>(tokens * width, device_common::GeluBackward<T>{in, d_out, d_in});
-    } else {
-      test::run_flat<N>(tokens * width, device_common::SwigluForward<T>{in, out, width});
-      test::run_flat<N>(tokens * width, device_common::SwigluBackward<T>{in, d_out, d_in, width});
-    }
+    const auto plain = [&]<class A>(A) {
+      test::run_flat<N>(tokens * width, device_common::PlainForward<A, T>{in, out});
+      test::run_flat<N>(tokens * width, device_common::PlainBackward<A, T>{in, d_out, d_in});
+    };
+    const auto gated = [&]<class A>(A) {
+      test::run_flat<N>(tokens * width, device_common::GatedForward<A, T>{in, out, width});
+      test::run_flat<N>(tokens * width, device_common::GatedBackward<A, T>{in, d_out, d_in, width});
+    };
+    if (kind == ActivationKind::kGelu) plain(device_common::Gelu{});
+    if (kind == ActivationKind::kGeluErf) plain(device_common::GeluErf{});
+    if (kind == ActivationKind::kRelu2) plain(device_common::Relu2{});
+    if (kind == ActivationKind::kSwiGlu) gated(device_common::Silu{});
+    if (kind == ActivationKind::kGeGlu) gated(device_common::Gelu{});
     EXPECT_TRUE(same_bits(actual, y));
     EXPECT_TRUE(same_bits(actual_dx, dx));
   }
@@ -215,6 +226,7 @@ TYPED_TEST(BodyOf, RotaryTurnsQueryAndKeyHeadsAsTheCpuAndLeavesValuesAlone) {
     rotary(*this->stream, args);
     const device_common::Rotate<T> work{actual.tensor().template as<T>(),
                                         table.tensor().as<float>(),
+                                        nullptr,
                                         5,
                                         6,
                                         8,
@@ -235,10 +247,10 @@ TYPED_TEST(BodyOf, EmbeddingsAndTheSumsOfTheirGradientsHaveTheCpusBits) {
   OwnedTensor expected(this->kType, B * S * D), actual(this->kType, B * S * D);
   embedding_forward(*this->stream, {B, S, D, V, tokens, weight, positions, dropout, expected});
   test::run_flat<TestFixture::N>(
-      B * S * D,
-      device_common::Embed<T>{tokens.tensor().as<std::int32_t>(), weight.tensor().template as<T>(),
-                              positions.tensor().template as<T>(), actual.tensor().template as<T>(),
-                              device_common::Mask(dropout), S, D, V});
+      B * S * D, device_common::Embed<T>{
+                     tokens.tensor().as<std::int32_t>(), weight.tensor().template as<T>(),
+                     positions.tensor().template as<T>(), nullptr, actual.tensor().template as<T>(),
+                     device_common::Mask(dropout), S, D, V, 1.0f});
   EXPECT_TRUE(same_bits(actual, expected));
 
   OwnedTensor d_weight(DType::kF32, V * D), actual_d(DType::kF32, test::Values(V * D, 0.0));

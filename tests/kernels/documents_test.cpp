@@ -7,6 +7,7 @@
 #include "kernels/attention.h"
 #include "kernels/rotary.h"
 #include "kernels/token.h"
+#include "tests/support/documents.h"
 #include "tests/support/oracle_attention.h"
 #include "tests/support/oracle_philox.h"
 #include "tests/support/tensors.h"
@@ -19,53 +20,12 @@ using test::Outputs;
 using test::OwnedTensor;
 using test::Values;
 
-/// Two rows of 430 tokens: documents around the sizes of strips and tiles, padding between and at the
-/// end, and a row that begins with a document of one token.
-constexpr std::int64_t kPositions = 430;
-struct Place {
-  std::int64_t first, length;
-};
-const std::vector<Place> kPlaces = {{0, 200}, {200, 24},  {224, 1}, {225, 193},
-                                    {430, 1}, {431, 300}, {731, 25}};
+using test::OwnedDocuments;
+using Place = test::DocumentPlace;
+using test::documents_in_rows;
 
-struct OwnedDocuments {
-  OwnedTensor starts, lengths, positions;
-  operator Documents() const { return {starts, lengths, positions}; }  // NOLINT
-};
-
-/// With empty documents behind the last, as a buffer of one size has them.
-OwnedDocuments documents() {
-  constexpr std::int32_t kTokens = 2 * kPositions;
-  std::vector<std::int32_t> starts, lengths, positions(kTokens, 0);
-  for (const Place& place : kPlaces) {
-    starts.push_back(static_cast<std::int32_t>(place.first));
-    lengths.push_back(static_cast<std::int32_t>(place.length));
-    for (std::int32_t i = 0; i < place.length; ++i) {
-      positions[static_cast<std::size_t>(place.first + i)] = i;
-    }
-  }
-  for (int i = 0; i < 3; ++i) {
-    starts.push_back(kTokens);
-    lengths.push_back(0);
-  }
-  starts.push_back(kTokens);
-  return {OwnedTensor(starts), OwnedTensor(lengths), OwnedTensor(positions)};
-}
-
-/// The tokens that belong to no document.
-std::vector<std::int64_t> padding() {
-  std::vector<bool> used(2 * kPositions);
-  for (const Place& place : kPlaces) {
-    for (std::int64_t t = 0; t < place.length; ++t) {
-      used[static_cast<std::size_t>(place.first + t)] = true;
-    }
-  }
-  std::vector<std::int64_t> tokens;
-  for (std::size_t t = 0; t < used.size(); ++t) {
-    if (!used[t]) tokens.push_back(static_cast<std::int64_t>(t));
-  }
-  return tokens;
-}
+constexpr std::int64_t kPositions = test::kDocumentPositions;
+const std::vector<Place>& kPlaces = test::kDocumentPlaces;
 
 enum Output : std::size_t { kOut, kLse, kDqkv };
 
@@ -127,7 +87,7 @@ TEST_P(DocumentRows, AttentionOfEachHasTheBitsThatItHasAlone) {
                           test::random_values(shape.tokens() * shape.packed_width(), 1));
     const OwnedTensor dout(
         GetParam(), test::random_values(shape.tokens() * shape.query_heads * shape.head_width, 2));
-    const OwnedDocuments where = documents();
+    const OwnedDocuments where = documents_in_rows();
     const Outputs together = test::on_any_number_of_threads(
         [&](Stream& s) { return both_ways(s, shape, qkv, dout, where); });
     for (const Place& place : kPlaces) {
@@ -141,7 +101,7 @@ TEST_P(DocumentRows, AttentionOfEachHasTheBitsThatItHasAlone) {
       EXPECT_TRUE(test::same_bits(alone[kDqkv], tokens_of(together[kDqkv], place)));
       EXPECT_EQ(alone[kLse].values(), statistics_of(together[kLse], shape, place));
     }
-    for (const std::int64_t t : padding()) {
+    for (const std::int64_t t : test::padding_tokens()) {
       for (const Output output : {kOut, kDqkv}) {
         for (const double value : test::values_of(tokens_of(together[output], {t, 1}))) {
           EXPECT_EQ(value, 0.0);
@@ -160,7 +120,7 @@ TEST_P(DocumentRows, AttentionWithDropoutMatchesTheOracleDocumentByDocument) {
   const OwnedTensor qkv(GetParam(), test::random_values(shape.tokens() * shape.packed_width(), 1));
   const OwnedTensor dout(GetParam(), test::random_values(shape.tokens() * 32, 2));
   const Outputs together =
-      both_ways(*test::compute_stream(), shape, qkv, dout, documents(), dropout);
+      both_ways(*test::compute_stream(), shape, qkv, dout, documents_in_rows(), dropout);
   const Values mask =
       oracle::dropout_mask(dropout, shape.tokens() * shape.query_heads * kPositions);
   for (const Place& place : kPlaces) {
@@ -192,7 +152,7 @@ TEST_P(DocumentRows, AttentionWithDropoutMatchesTheOracleDocumentByDocument) {
 
 TEST_P(DocumentRows, PositionsBeginAnewWithEachDocument) {
   constexpr std::int64_t kWidth = 12, kVocab = 40;
-  const OwnedDocuments where = documents();
+  const OwnedDocuments where = documents_in_rows();
   const OwnedTensor tokens(test::random_tokens(2 * kPositions, kVocab, 5));
   const OwnedTensor weight(GetParam(), test::random_values(kVocab * kWidth, 1));
   const OwnedTensor position(GetParam(), test::random_values(kPositions * kWidth, 2));

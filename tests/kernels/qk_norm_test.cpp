@@ -51,7 +51,8 @@ Outputs both_ways(Stream& stream, const QkNormShape& shape, const OwnedTensor& q
       {DType::kF32, shape.key_weights()}};
   qk_norm_forward(stream, {shape, out[kY], query_weight, key_weight, out[kRaw],
                            centred ? Tensor(out[kMean]) : Tensor(), out[kRstd]});
-  OwnedTensor workspace = test::workspace(qk_norm_backward_workspace_bytes(shape));
+  OwnedTensor workspace =
+      test::workspace(qk_norm_backward_workspace_bytes(shape, compute_device(stream)));
   qk_norm_backward(stream,
                    {shape, out[kRaw], centred ? ConstTensor(out[kMean]) : ConstTensor(), out[kRstd],
                     query_weight, key_weight, out[kDqkv], out[kDQuery], out[kDKey], workspace});
@@ -160,7 +161,8 @@ TEST_P(QkNorm, OfRowsThatRanksHavePartsOfMatchesTheOracleOfWholeRows) {
           qk_norm_sums(*stream, {own, qkv[r], sums, out});
         });
     std::vector<QkNormBackward> backward;
-    OwnedTensor workspace = test::workspace(qk_norm_backward_workspace_bytes(own));
+    OwnedTensor workspace =
+        test::workspace(qk_norm_backward_workspace_bytes(own, compute_device(*stream)));
     for (std::size_t r = 0; r < kRanks; ++r) {
       const Tensor kept_mean = centred ? Tensor(mean[r]) : Tensor();
       qk_norm_forward(*stream,

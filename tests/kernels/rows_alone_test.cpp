@@ -135,7 +135,8 @@ TEST_P(RowsAlone, NormsOfQueriesAndKeys) {
       qk_norm_forward(stream, {shape, out[0], query_weight, key_weight, out[1], {}, out[2]});
       out.push_back(rows_of(qkv, rows, kTokens));
       OwnedTensor d_query = empty(shape.query_weights()), d_key = empty(shape.key_weights());
-      OwnedTensor workspace = test::workspace(qk_norm_backward_workspace_bytes(shape));
+      OwnedTensor workspace =
+          test::workspace(qk_norm_backward_workspace_bytes(shape, compute_device(stream)));
       qk_norm_backward(
           stream,
           {shape, out[1], {}, out[2], query_weight, key_weight, out[3], d_query, d_key, workspace});

@@ -42,12 +42,13 @@ void with_shared_counters(int count, const std::function<void(CommunicatorKind::
   processes->end({}, kPatience);
 }
 
-CommunicatorKind mpi() {
+// `machines`: of each process; empty: gathers are direct.
+CommunicatorKind mpi(const std::string& name, const std::vector<int>& machines) {
   const int here = mpi_world().ranks_per_process, world_size = mpi_world().num_processes * here;
   const auto run = [=](const GroupOptions& options, const std::function<void(Member&)>& body) {
     const auto processes = join_mpi(kPatience);
     {
-      const auto rendezvous = processes->make_rendezvous(here, options.timeout);
+      const auto rendezvous = processes->make_rendezvous(here, options.timeout, machines);
       const Communicators communicators =
           joined(*rendezvous, world_size, processes->index() * here, here);
       processes->links().all_gather("all have joined", "");
@@ -55,7 +56,7 @@ CommunicatorKind mpi() {
     }
     processes->end({}, kPatience);
   };
-  return {.name = "mpi",
+  return {.name = name,
           .world_size = world_size,
           .adds_in_rank_order = true,
           .run = run,
@@ -63,7 +64,22 @@ CommunicatorKind mpi() {
           .with_shared_counters = with_shared_counters};
 }
 
-INSTANTIATE_TEST_SUITE_P(Mpi, CommunicatorConformance, ::testing::Values(mpi()), kind_name);
+CommunicatorKind mpi() {
+  return mpi("mpi", {});
+}
+
+// As if each two processes, or of two processes each, were on a machine of their own.
+CommunicatorKind mpi_on_machines() {
+  const int count = mpi_world().num_processes;
+  std::vector<int> machines;
+  for (int process = 0; process < count; ++process) {
+    machines.push_back(count == 2 ? process : process / 2);
+  }
+  return mpi("mpiOnMachines", machines);
+}
+
+INSTANTIATE_TEST_SUITE_P(Mpi, CommunicatorConformance, ::testing::Values(mpi(), mpi_on_machines()),
+                         kind_name);
 
 // A count that 31 bits don't hold; MPI's own are ints. Needs 2 GiB for each rank.
 TEST(MpiCountsSlow, MoreThanTwoToThe31BytesArrive) {

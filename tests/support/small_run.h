@@ -26,6 +26,7 @@ struct TrainingRun {
   std::string more{};
   std::string mesh{}, zero{};  ///< more keys of the blocks parallelism and zero_optimization
   std::string model{};         ///< of the block model, with a comma before it
+  std::string data{};          ///< of the block data, with a comma before it
   int seq_length = 9;
   std::shared_ptr<const engine::Machine> machine{};  ///< none: the processor
   checkpoint::Disk* disk = &checkpoint::posix_disk();

@@ -57,6 +57,17 @@ TEST_F(LadderSlow, ProcessesHaveTheBitsOfThreadsInEveryWorldAndStage) {
   }
 }
 
+// Each process is a machine for the gathers: what comes from the other one is passed on to its second rank.
+TEST_F(Ladder, GathersThatArePassedOnHaveTheBitsOfThreads) {
+  TrainingRun run = run_of({{2, 2}, 3, true});
+  train_in(folder_, "threads", run);
+  run.mesh = "hierarchical: on";
+  const auto outcome = train_in_processes(folder_, "processes", run, {2, 2});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(numbers_of(folder_, "processes"), numbers_of(folder_, "threads"));
+  EXPECT_EQ(final_state(folder_, "processes"), final_state(folder_, "threads"));
+}
+
 // Muon's owners broadcast, which no other optimizer does.
 TEST_F(Ladder, ProcessesHaveTheBitsOfThreadsWithMuon) {
   TrainingRun run = run_of({{2, 1}, 2});

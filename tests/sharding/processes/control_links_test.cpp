@@ -196,5 +196,33 @@ TEST(ControlLinks, AnAddressWhereNobodyListensIsAnError) {
   EXPECT_EQ(text, "process 1 can't connect to process 0: 127.0.0.1: Connection refused.");
 }
 
+TEST(ControlLinks, ANoticeReachesAllProcessesAndTheLastOneStays) {
+  for (int from = 0; from < 3; ++from) {
+    run(3, [&](ControlLinks& links) {
+      EXPECT_EQ(links.published("id", milliseconds(0)), std::nullopt);
+      links.all_gather("all have looked", "");
+      if (links.process() == from) {
+        links.publish("id", "one");
+        links.publish("other", std::string("\0\1", 2));
+      }
+      EXPECT_EQ(links.published("id", kPatience), "one");
+      EXPECT_EQ(links.published("other", kPatience), std::string("\0\1", 2));
+      links.all_gather("all have read", "");
+      if (links.process() == from) links.publish("id", "two");
+      while (links.published("id", kPatience) != "two") std::this_thread::yield();
+    });
+  }
+}
+
+TEST(ControlLinks, AnAbortEndsTheWaitForANotice) {
+  run(2, [&](ControlLinks& links) {
+    if (links.process() == 1) return links.abort("disk full");
+    const auto begun = std::chrono::steady_clock::now();
+    EXPECT_EQ(links.published("never", 6 * kPatience), std::nullopt);
+    EXPECT_LT(std::chrono::steady_clock::now() - begun, 6 * kPatience);
+    EXPECT_EQ(links.reason(), "disk full");
+  });
+}
+
 }  // namespace
 }  // namespace sherd::sharding

@@ -1,0 +1,211 @@
+// T tokens, H query heads, G key/value heads, K head width. A row is a head or a projection; a block does
+// one row of one token. Sums run over its threads in an order that the row's width alone decides, sums
+// over tokens in one that T and the shape decide. A thread reads back only what it has written itself.
+#include "kernels/qk_norm.h"
+
+#include "kernels/cuda/forms.h"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/row_blocks.h"
+#include "kernels/device_common/norm_blocks.h"
+
+namespace sherd::kernels::cuda {
+namespace {
+
+using device_common::narrow;
+using device_common::widen;
+
+// Where the rows of a token lie, in elements; queries first, then keys.
+struct Rows {
+  std::int64_t tokens, query_heads, heads, width, packed, raw;  // heads: H + G; width: K
+  bool are_heads;
+
+  explicit Rows(const QkNormShape& shape)
+      : tokens(shape.tokens),
+        query_heads(shape.query_heads),
+        heads(shape.heads()),
+        width(shape.head_width),
+        packed(shape.packed_width()),
+        raw(shape.raw_width()),
+        are_heads(shape.rows == QkRows::kHeads) {}
+  __host__ __device__ std::int64_t of_a_token() const { return are_heads ? heads : 2; }
+  __device__ bool is_query(std::int64_t row) const { return row < (are_heads ? query_heads : 1); }
+  /// Row's first element within a token.
+  __device__ std::int64_t at(std::int64_t row) const {
+    return row * width * (are_heads ? 1 : query_heads);
+  }
+  __device__ std::int64_t width_of(std::int64_t row) const {
+    if (are_heads) return width;
+    return width * (is_query(row) ? query_heads : heads - query_heads);
+  }
+  std::int64_t widest() const {
+    if (are_heads) return width;
+    const std::int64_t kv_heads = heads - query_heads;
+    return width * (query_heads > kv_heads ? query_heads : kv_heads);
+  }
+};
+
+template <class T>
+struct Arguments {
+  Rows rows;
+  const T *query_weight, *key_weight;
+  T *qkv, *raw;  // of the backward: dqkv, and only read
+  float *mean, *rstd;
+  float eps, weight_offset;
+  bool centred;
+
+  __device__ const T* weight(std::int64_t row) const {
+    return rows.is_query(row) ? query_weight : key_weight;
+  }
+};
+
+constexpr int kMostThreads = 512;  // device_common::row_threads
+
+template <class T>
+__global__ void __launch_bounds__(kMostThreads) forward_row(const Arguments<T> a) {
+  __shared__ float scratch[32];
+  const std::int64_t of_a_token = a.rows.of_a_token();
+  const std::int64_t token = blockIdx.x / of_a_token, row = blockIdx.x % of_a_token;
+  T* x = a.qkv + token * a.rows.packed + a.rows.at(row);
+  T* raw = a.raw + token * a.rows.raw + a.rows.at(row);
+  const T* weight = a.weight(row);
+  const std::int64_t width = a.rows.width_of(row);
+  float sum = 0.0f;
+  for (std::int64_t d = threadIdx.x; d < width; d += blockDim.x) {
+    const float value = widen(x[d]);
+    raw[d] = x[d];
+    sum += a.centred ? value : value * value;
+  }
+  const auto count = static_cast<float>(width);
+  float mean = 0.0f, squares = block_sum(sum, scratch);
+  if (a.centred) {
+    mean = squares / count;
+    float part = 0.0f;
+    for (std::int64_t d = threadIdx.x; d < width; d += blockDim.x) {
+      const float difference = widen(x[d]) - mean;
+      part += difference * difference;
+    }
+    squares = block_sum(part, scratch);
+  }
+  const float rstd = 1.0f / sqrtf(squares / count + a.eps);
+  if (threadIdx.x == 0) {
+    if (a.mean != nullptr) a.mean[blockIdx.x] = mean;
+    a.rstd[blockIdx.x] = rstd;
+  }
+  for (std::int64_t d = threadIdx.x; d < width; d += blockDim.x) {
+    x[d] = narrow<T>((widen(x[d]) - mean) * rstd * (widen(weight[d]) + a.weight_offset));
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kMostThreads) backward_row(const Arguments<T> a) {
+  __shared__ float scratch[64];
+  const std::int64_t of_a_token = a.rows.of_a_token();
+  const std::int64_t token = blockIdx.x / of_a_token, row = blockIdx.x % of_a_token;
+  T* dy = a.qkv + token * a.rows.packed + a.rows.at(row);
+  const T* raw = a.raw + token * a.rows.raw + a.rows.at(row);
+  const T* weight = a.weight(row);
+  const std::int64_t width = a.rows.width_of(row);
+  const float mean = a.centred ? a.mean[blockIdx.x] : 0.0f, rstd = a.rstd[blockIdx.x];
+  float sum_g = 0.0f, sum_g_xhat = 0.0f;
+  for (std::int64_t d = threadIdx.x; d < width; d += blockDim.x) {
+    const float g = widen(dy[d]) * (widen(weight[d]) + a.weight_offset);
+    sum_g += g;
+    sum_g_xhat += g * ((widen(raw[d]) - mean) * rstd);
+  }
+  block_sums(sum_g, sum_g_xhat, scratch);
+  const auto count = static_cast<float>(width);
+  const float mean_g = a.centred ? sum_g / count : 0.0f, mean_g_xhat = sum_g_xhat / count;
+  for (std::int64_t d = threadIdx.x; d < width; d += blockDim.x) {
+    const float g = widen(dy[d]) * (widen(weight[d]) + a.weight_offset);
+    const float xhat = (widen(raw[d]) - mean) * rstd;
+    dy[d] = narrow<T>(rstd * (g - mean_g - xhat * mean_g_xhat));
+  }
+}
+
+// Of each block of tokens, in order, and of a token's heads in order: partial [blocks][weights], of
+// queries first. A thread has one weight.
+constexpr int kColumnThreads = 128;
+
+template <class T>
+__global__ void __launch_bounds__(kColumnThreads)
+    weight_sums(const Arguments<T> a, std::int64_t query_weights, std::int64_t weights,
+                float* partial) {
+  const std::int64_t w = static_cast<std::int64_t>(blockIdx.x) * kColumnThreads + threadIdx.x;
+  if (w >= weights) return;
+  const bool query = w < query_weights;
+  const std::int64_t column = query ? w : w - query_weights;
+  const std::int64_t of_a_token = a.rows.of_a_token();
+  const std::int64_t first_key_row = a.rows.are_heads ? a.rows.query_heads : 1;
+  const std::int64_t row_begin = query ? 0 : first_key_row;
+  const std::int64_t row_end = query ? first_key_row : of_a_token;
+  const device_common::RowBlocks blocks(a.rows.tokens, weights);
+  float sum = 0.0f;
+  for (std::int64_t t = blocks.begin(blockIdx.y); t < blocks.end(blockIdx.y); ++t) {
+    for (std::int64_t row = row_begin; row < row_end; ++row) {
+      const std::int64_t kept = t * of_a_token + row, at = a.rows.at(row) + column;
+      const float mean = a.centred ? a.mean[kept] : 0.0f;
+      const float xhat = (widen(a.raw[t * a.rows.raw + at]) - mean) * a.rstd[kept];
+      sum += widen(a.qkv[t * a.rows.packed + at]) * xhat;
+    }
+  }
+  partial[blockIdx.y * weights + w] = sum;
+}
+
+template <class T>
+Arguments<T> arguments_of(const QkNormShape& shape, ConstTensor query_weight,
+                          ConstTensor key_weight) {
+  return {.rows = Rows(shape),
+          .query_weight = query_weight.as<T>(),
+          .key_weight = key_weight.as<T>(),
+          .qkv = nullptr,
+          .raw = nullptr,
+          .mean = nullptr,
+          .rstd = nullptr,
+          .eps = shape.eps,
+          .weight_offset = shape.weight_offset,
+          .centred = shape.kind == NormKind::kLayerNorm};
+}
+
+}  // namespace
+
+void qk_norm_forward(Stream& stream, const QkNormForward& args) {
+  const QkNormShape& shape = args.shape;
+  dispatch_float(args.qkv.dtype, [&]<class T>(T) {
+    Arguments<T> a = arguments_of<T>(shape, args.query_weight, args.key_weight);
+    a.qkv = args.qkv.as<T>();
+    a.raw = args.raw.as<T>();
+    a.mean = args.mean.as<float>();
+    a.rstd = args.rstd.as<float>();
+    const unsigned grid = grid_of(shape.tokens * shape.rows_per_token());
+    forward_row<<<grid, device_common::row_threads(a.rows.widest()), 0, handle_of(stream)>>>(a);
+  });
+  check_launch("qk_norm_forward");
+}
+
+void qk_norm_backward(Stream& stream, const QkNormBackward& args) {
+  const QkNormShape& shape = args.shape;
+  const std::int64_t query_weights = shape.query_weights();
+  const std::int64_t weights = query_weights + shape.key_weights();
+  const std::int64_t blocks = device_common::RowBlocks(shape.tokens, weights).count();
+  auto* partial = static_cast<float*>(args.workspace.data);
+  dispatch_float(args.dqkv.dtype, [&]<class T>(T) {
+    Arguments<T> a = arguments_of<T>(shape, args.query_weight, args.key_weight);
+    a.qkv = args.dqkv.as<T>();
+    a.raw = const_cast<T*>(args.raw.as<T>());
+    a.mean = const_cast<float*>(args.mean.as<float>());
+    a.rstd = const_cast<float*>(args.rstd.as<float>());
+    // Before the rows' gradients take the place of what the sums read.
+    const dim3 grid(grid_of(device_common::ceil_div(weights, kColumnThreads)), grid_of(blocks));
+    weight_sums<<<grid, kColumnThreads, 0, handle_of(stream)>>>(a, query_weights, weights, partial);
+    check_launch("qk_norm_backward (blocks)");
+    const unsigned rows = grid_of(shape.tokens * shape.rows_per_token());
+    backward_row<<<rows, device_common::row_threads(a.rows.widest()), 0, handle_of(stream)>>>(a);
+  });
+  check_launch("qk_norm_backward");
+  const char* what = "qk_norm_backward (weights)";
+  add_row_blocks(stream, what, {partial, blocks, weights}, false, args.d_query_weight);
+  add_row_blocks(stream, what, {partial + query_weights, blocks, weights}, false,
+                 args.d_key_weight);
+}
+
+}  // namespace sherd::kernels::cuda

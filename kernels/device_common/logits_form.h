@@ -1,0 +1,51 @@
+/// Logits as the softmax sees them: kernels/token.h, LogitsForm; the CPU's bits
+/// (kernels/cpu/logits_form.h).
+#pragma once
+
+#include "kernels/device_common/math.h"
+#include "kernels/token.h"
+
+namespace sherd::kernels::device_common {
+
+/// As they lie.
+struct PlainLogits {
+  SHERD_HOST_DEVICE float shape(float x) const { return x; }
+  SHERD_HOST_DEVICE float slope(float) const { return 1.0f; }
+};
+
+/// Scaled and capped: computed from the logits whenever they are read.
+struct ShapedLogits {
+  float scale, cap, inverse;
+
+  explicit ShapedLogits(const LogitsForm& form)
+      : scale(form.scale),
+        cap(form.softcap),
+        inverse(form.softcap > 0.0f ? 1.0f / form.softcap : 0.0f) {}
+
+  SHERD_HOST_DEVICE float shape(float x) const {
+    const float z = scale * x;
+    return cap > 0.0f ? cap * fast_tanh(z * inverse) : z;
+  }
+  /// dz/dx at the x whose shape is z.
+  SHERD_HOST_DEVICE float slope(float z) const {
+    const float tanh = z * inverse;
+    return scale * fmaf(-tanh, tanh, 1.0f);
+  }
+};
+
+/// Walked over logits, in place.
+template <class T>
+struct ShapeLogits {
+  ShapedLogits form;
+  T* x;
+
+  template <int N>
+  SHERD_HOST_DEVICE void apply(std::int64_t first) const {
+    float value[N];
+    load_wide<N>(x + first, value);
+    for (int i = 0; i < N; ++i) value[i] = form.shape(value[i]);
+    store_narrow<N>(x + first, value);
+  }
+};
+
+}  // namespace sherd::kernels::device_common

@@ -1,0 +1,46 @@
+/// Who passes slices on inside of a machine, so that each slice crosses to a machine once: from its owner to one
+/// member of the group there, its relay. The owners of a machine are dealt out to the members of another, so that
+/// all links and all members have the same to do. Members of a group are numbered as in it.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <vector>
+
+#include "sharding/comm/rendezvous.h"
+
+namespace sherd::sharding {
+
+class MachineRelays {
+ public:
+  /// `machines`: of each process; empty: all members are neighbours.
+  MachineRelays(const Group& group, int ranks_per_process, const std::vector<int>& machines)
+      : machine_(group.ranks.size()), place_(group.ranks.size()) {
+    for (std::size_t m = 0; m < machine_.size(); ++m) {
+      const auto process = static_cast<std::size_t>(group.ranks[m] / ranks_per_process);
+      machine_[m] = machines.empty() ? 0 : machines[process];
+      std::vector<int>& here = members_[machine_[m]];
+      place_[m] = here.size();
+      here.push_back(static_cast<int>(m));
+    }
+  }
+
+  /// Whether any slice is passed on: there are several machines, one of them with several members.
+  bool any() const { return members_.size() > 1 && members_.size() < machine_.size(); }
+  bool are_neighbours(int a, int b) const { return machine_of(a) == machine_of(b); }
+  /// Who on `to`'s machine has the slice of `owner` first: `to` itself where the owner is a neighbour.
+  int between(int owner, int to) const {
+    if (are_neighbours(owner, to)) return to;
+    const std::vector<int>& there = members_.at(machine_of(to));
+    return there[place_[static_cast<std::size_t>(owner)] % there.size()];
+  }
+
+ private:
+  int machine_of(int member) const { return machine_[static_cast<std::size_t>(member)]; }
+
+  std::vector<int> machine_;                 // of each member
+  std::vector<std::size_t> place_;           // among those of its machine
+  std::map<int, std::vector<int>> members_;  // of each machine
+};
+
+}  // namespace sherd::sharding
