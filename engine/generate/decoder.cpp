@@ -83,11 +83,12 @@ std::vector<float> Decoder::last_logits(std::span<const std::int32_t> tokens) {
 }
 
 // On a GPU every length costs plans of its libraries, so lengths are rounded up: attention is
-// causal, and what stands behind the last token changes nothing before it.
-std::int64_t Decoder::pass_length(std::int64_t count) const {
+// causal, and what stands behind the last token changes nothing before it. One token alone is a length
+// of its own where there is a cache, in which there is room up to `context_`.
+std::int64_t Decoder::pass_length(std::int64_t begin, std::int64_t count) const {
   constexpr std::int64_t kStep = 64;
-  if (model_.rank().compute().device() == DeviceKind::kCpu) return count;
-  return std::min(seq_length_, (count + kStep - 1) / kStep * kStep);
+  if (model_.rank().compute().device() == DeviceKind::kCpu || (cached_ && count == 1)) return count;
+  return std::min({seq_length_, context_ - begin, (count + kStep - 1) / kStep * kStep});
 }
 
 // Embedding and blocks of tokens at the positions from `begin` on; the head is used so many times after
@@ -95,7 +96,7 @@ std::int64_t Decoder::pass_length(std::int64_t count) const {
 void Decoder::pass(std::span<const std::int32_t> tokens, std::int64_t begin,
                    std::int64_t head_uses) {
   const auto count = static_cast<std::int64_t>(tokens.size());
-  const std::int64_t passed = pass_length(count);
+  const std::int64_t passed = pass_length(begin, count);
   auto* window = inputs_.host().as<std::int32_t>();
   std::fill_n(std::copy(tokens.begin(), tokens.end(), window), passed - count, 0);
   inputs_.to_device(model_.rank().compute(), 0, passed);

@@ -38,7 +38,7 @@ class Decoder {
   std::vector<float> last_logits(std::span<const std::int32_t> tokens);
 
  private:
-  std::int64_t pass_length(std::int64_t count) const;
+  std::int64_t pass_length(std::int64_t begin, std::int64_t count) const;
   void pass(std::span<const std::int32_t> tokens, std::int64_t begin, std::int64_t head_uses);
   std::vector<float> rows_on_host(std::int64_t first, std::int64_t count);
 

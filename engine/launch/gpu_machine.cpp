@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 
 #include "core/error.h"
 #include "engine/launch/machine.h"
@@ -119,7 +120,10 @@ std::shared_ptr<const Machine> cuda_machine_of_process(
   if (options.share_device) {
     throw UsageError("--share-device puts ranks of one process on one GPU; start one process.");
   }
-  const int device = processes->index_on_this_host();
+  // Where each process is shown its own GPU alone, that is the first.
+  const bool shown_one =
+      std::getenv("CUDA_VISIBLE_DEVICES") != nullptr && cuda_system().devices.size() == 1;
+  const int device = shown_one ? 0 : processes->index_on_this_host();
   const CudaSystem system = usable_system(device + 1);
   std::string name = system.devices[static_cast<std::size_t>(device)].name;
   return std::make_shared<CudaProcessMachine>(std::move(processes), device, std::move(name),

@@ -48,6 +48,19 @@ int cores_of_host(sharding::Processes& processes) {
   return std::max(1, usable < count(own) ? usable : count(together));
 }
 
+// run.device: auto may mean another thing on another machine.
+void require_one_kind(sharding::Processes& processes, DeviceKind own) {
+  const auto kinds =
+      processes.links().all_gather("kinds of devices", own == DeviceKind::kCuda ? "a GPU" : "CPUs");
+  for (std::size_t process = 1; process < kinds.size(); ++process) {
+    if (kinds[process] == kinds[0]) continue;
+    const std::vector<std::string>& hosts = processes.hosts();
+    throw UsageError(
+        "process 0 on {} would run on {}, process {} on {} on {}: set run.device to cpu or cuda.",
+        hosts[0], kinds[0], process, hosts[process], kinds[process]);
+  }
+}
+
 std::vector<int> machines_of_gathers(const sharding::Processes& processes, const Recipe& recipe) {
   std::vector<int> machines = processes.machines();
   switch (recipe.parallelism.hierarchical) {
@@ -121,6 +134,7 @@ std::shared_ptr<const Machine> process_machine(std::shared_ptr<sharding::Process
                                                const Recipe& recipe) {
   const auto world_size = static_cast<int>(recipe.world_size());
   const int count = processes->count();
+  require_one_kind(*processes, device_traits(recipe).kind);
   if (device_traits(recipe).kind == DeviceKind::kCuda) {
     if (world_size == count) {
       return cuda_machine_of_process(std::move(processes), cuda_options(recipe));

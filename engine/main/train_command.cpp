@@ -23,7 +23,7 @@ namespace {
 using sharding::ProcessEnd;
 using std::chrono::milliseconds;
 
-constexpr std::chrono::seconds kToConnect{60}, kForLastWords{3};
+constexpr std::chrono::seconds kToConnect{60}, kToConnectMachines{300}, kForLastWords{3};
 constexpr int kPeer = 4, kRequeue = 75, kInterrupted = 130;
 
 bool is_stop(int exit_code) {
@@ -131,9 +131,13 @@ int leave(sharding::Processes& processes, ProcessEnd end, const std::string& lab
 
 // Null: this one was started alone.
 std::unique_ptr<sharding::Processes> other_processes() {
+  // Slurm's PMIx may be there beside RANK and WORLD_SIZE, which say what is meant; mpirun's own don't.
+  const bool by_mpirun = std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr;
+  if (const auto world = sharding::environment_world(); world && !by_mpirun) {
+    return sharding::join_environment(*world, kToConnectMachines);
+  }
   if (sharding::num_processes_started() > 1) return sharding::join_mpi(kToConnect);
-  const auto world = sharding::environment_world();
-  return world ? sharding::join_environment(*world, kToConnect) : nullptr;
+  return nullptr;
 }
 
 // A thread that computes or waits for ever can't be ended, so the process ends as it is: for its files that is a

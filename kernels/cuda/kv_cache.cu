@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kThreads) attend(const Cached a, const T* qkv,
   for (int w = 1; w < kWarps; ++w) largest = most_of[w] > largest ? most_of[w] : largest;
   float factor[kWarps];
   for (int w = 0; w < kWarps; ++w) {
-    factor[w] = sum_of[w] > 0.0f ? fast_exp(most_of[w] - largest) : 0.0f;
+    factor[w] = sum_of[w] == 0.0f ? 0.0f : fast_exp(most_of[w] - largest);
     total = fmaf(sum_of[w], factor[w], total);
   }
   for (std::int64_t c = threadIdx.x; c < a.K; c += kThreads) {

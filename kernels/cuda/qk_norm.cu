@@ -1,5 +1,5 @@
 // T tokens, H query heads, G key/value heads, K head width. A row is a head or a projection; a block does
-// one row of one token. Sums run over its threads in an order that the row's width alone decides, sums
+// one row of one token. Sums run over its threads in an order that the widest row's width decides, sums
 // over tokens in one that T and the shape decide. A thread reads back only what it has written itself.
 #include "kernels/qk_norm.h"
 

@@ -157,7 +157,6 @@ class NcclRendezvous final : public Rendezvous {
       if (reason_.empty()) reason_ = reason.empty() ? "a rank stopped" : reason;
       first = reason_;
     }
-    // The other processes first: their communicators have to end together with these.
     if (processes_) processes_->abort(first);
     for (const std::shared_ptr<NcclGroup>& members : groups()) members->abort(first);
   }
@@ -186,9 +185,9 @@ class NcclRendezvous final : public Rendezvous {
     while (!changed_.wait_for(lock, interval, [&] { return over_; })) {
       const bool aborted = !reason_.empty();
       lock.unlock();
+      answer_others();
       for (const std::shared_ptr<NcclGroup>& members : groups()) {
-        members->answer();
-        const std::string trouble = aborted ? "" : members->trouble();
+        const std::string trouble = aborted ? "" : members->trouble([this] { answer_others(); });
         if (trouble.empty()) continue;
         abort(trouble);
         break;
@@ -196,6 +195,10 @@ class NcclRendezvous final : public Rendezvous {
       lock.lock();
     }
   }
+  void answer_others() {
+    for (const std::shared_ptr<NcclGroup>& members : groups()) members->answer();
+  }
+
   const NcclRanks ranks_;
   const std::chrono::milliseconds timeout_;
   NcclProcesses* const processes_;

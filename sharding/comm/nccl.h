@@ -36,6 +36,8 @@ class NcclProcesses {
                                                std::chrono::milliseconds within) = 0;
   /// Ends the world on all of them.
   virtual void abort(const std::string& reason) = 0;
+  /// "" as long as nobody has ended it.
+  virtual std::string abort_reason() = 0;
 };
 
 /// Which of the world's ranks are threads of this process, and on which GPU each of them is; no GPU twice.
@@ -45,7 +47,7 @@ struct NcclRanks {
   int world_size = 0;
 };
 
-/// Joining waits for the other members. `processes`: where they are in several; must outlive it, and whoever
+/// Joining waits for the other members. Once for the processes of a world. `processes`: where they are in several; must outlive it, and whoever
 /// hears of an abort there aborts this.
 /// Errors   UsageError: more than one rank, and NCCL is older than 2.26.
 std::shared_ptr<Rendezvous> make_nccl_rendezvous(const NcclRanks& ranks,

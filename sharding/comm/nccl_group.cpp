@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 #include "core/cuda_device.h"
 #include "core/error.h"
@@ -20,19 +21,24 @@ std::string text_of(ncclResult_t result, const std::string& call, ncclComm_t com
                      ncclGetLastError(communicator));
 }
 
-bool is_here(int rank, const NcclRanks& here) {
+bool is_among(int rank, const NcclRanks& here) {
   return rank >= here.first && rank < here.first + std::ssize(here.devices);
 }
 
 std::vector<int> ranks_here(const std::vector<int>& ranks, const NcclRanks& here) {
   std::vector<int> own;
   for (const int rank : ranks) {
-    if (is_here(rank, here)) own.push_back(rank);
+    if (is_among(rank, here)) own.push_back(rank);
   }
   return own;
 }
 
-constexpr std::chrono::milliseconds kToAnswer{2000};
+constexpr std::chrono::milliseconds kToAnswer{2000}, kBetweenLooks{20};
+
+// What ranks publish of themselves, and how they say where they stand.
+constexpr const char *kHasCome = "has come", *kHasLeft = "has left",
+                     *kAsks = "asks where all stand";
+constexpr const char *kHasntCome = "not there", *kIsThrough = "through";
 
 }  // namespace
 
@@ -48,7 +54,7 @@ NcclGroup::NcclGroup(std::string name, std::vector<int> ranks, const NcclRanks& 
   CHECK(!members_.empty() && (processes_ || all_are_here()), "{}: {} of {} members are here", name_,
         members_.size(), ranks_.size());
   for (std::size_t m = 0, next = 0; m < ranks_.size(); ++m) {
-    if (!is_here(ranks_[m], here)) continue;
+    if (!is_among(ranks_[m], here)) continue;
     Member& member = members_[next++];
     member.index = static_cast<int>(m);
     member.rank = ranks_[m];
@@ -68,7 +74,9 @@ int NcclGroup::place_of(int index) const {
 
 void NcclGroup::enter(int index) {
   const int place = place_of(index);
-  if (place == 0) learn_id(members_[0]);
+  const Member& own = members_[static_cast<std::size_t>(place)];
+  if (!all_are_here()) processes_->publish(notice_of(kHasCome, own.rank), "");
+  if (place == 0) learn_id(own);
   meeting_.bring(place, {"connecting", name_});
   connect(members_[static_cast<std::size_t>(place)]);
 }
@@ -89,7 +97,9 @@ void NcclGroup::learn_id(const Member& first) {
       throw PeerError("{}", waited_text(first.rank, timeout_, {ranks_[0]}, {"connecting", name_}));
     }
     bytes = *published;
-    CHECK(bytes.size() == sizeof id.internal, "an id of {} bytes", bytes.size());
+    if (bytes.size() != sizeof id.internal) {
+      throw PeerError("rank {} has sent an id of {} bytes for {}", ranks_[0], bytes.size(), name_);
+    }
   }
   std::lock_guard lock(mutex_);
   id_.assign(bytes.begin(), bytes.end());
@@ -107,6 +117,12 @@ void NcclGroup::connect(Member& member) {
     member.connected = true;  // too late now
     thread.detach();
     if (in_time) throw PeerError("{}", reason_);
+    lock.unlock();
+    throw_if_aborted();
+    const std::vector<int> missing = missing_elsewhere(kHasCome);
+    if (!missing.empty()) {
+      throw PeerError("{}", waited_text(member.rank, timeout_, missing, {"connecting", name_}));
+    }
     throw PeerError(
         "rank {} waited {} s for NCCL to connect {}. NCCL_DEBUG=INFO says what it tries.",
         member.rank, std::chrono::duration<double>(timeout_).count(), name_);
@@ -187,7 +203,7 @@ void NcclGroup::check_alive(int index) {
   if (!error.empty()) throw PeerError("{}", error);
 }
 
-std::string NcclGroup::trouble() {
+std::string NcclGroup::trouble(const std::function<void()>& meanwhile) {
   for (Member& member : members_) {
     const std::unique_lock calling(member.calling, std::try_to_lock);
     if (!calling) continue;  // in a call, which says itself what is wrong
@@ -197,33 +213,58 @@ std::string NcclGroup::trouble() {
   const auto overdue = calls_.overdue();
   if (!overdue) return "";
   if (all_are_here() || !overdue->missing.empty()) return calls_.text_of(*overdue);
-  return trouble_elsewhere(*overdue);
+  return trouble_elsewhere(*overdue, meanwhile);
 }
 
-// Under this name whoever asks publishes the number of a call, and under the other one a rank that has come to
-// it what it calls.
-std::string NcclGroup::ask_notice() const {
-  return "where members stand of " + name_;
-}
-std::string NcclGroup::standing_notice(std::int64_t number, int rank) const {
-  return fmt::format("call {} of {}: rank {}", number, name_, rank);
+bool NcclGroup::is_here(int rank) const {
+  return std::ranges::find(members_, rank, &Member::rank) != members_.end();
 }
 
-// Each other process has some moments to say where its ranks are; who says nothing hasn't come.
-std::string NcclGroup::trouble_elsewhere(const NcclCalls::Overdue& overdue) {
-  using Clock = std::chrono::steady_clock;
-  const Member& own = members_[static_cast<std::size_t>(overdue.member)];
-  processes_->publish(ask_notice(), fmt::format("{}", overdue.number));
-  const auto deadline = Clock::now() + kToAnswer;
+// What a rank publishes for the members of the group.
+std::string NcclGroup::notice_of(const std::string& what, int rank) const {
+  return fmt::format("{}: rank {} {}", name_, rank, what);
+}
+
+std::vector<int> NcclGroup::missing_elsewhere(const std::string& notice) const {
   std::vector<int> missing;
   for (const int rank : ranks_) {
-    if (std::ranges::find(members_, rank, &Member::rank) != members_.end()) continue;
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-    const auto answer = processes_->published(standing_notice(overdue.number, rank),
-                                              std::max(left, std::chrono::milliseconds(0)));
-    if (!answer || answer->empty()) {
+    if (is_here(rank) || !processes_) continue;
+    if (!processes_->published(notice_of(notice, rank), std::chrono::milliseconds(0))) {
       missing.push_back(rank);
-    } else if (*answer != overdue.call.text()) {
+    }
+  }
+  return missing;
+}
+
+namespace {
+
+std::string stands_at(std::int64_t call) {
+  return fmt::format("says where it stands with call {}", call);
+}
+
+}  // namespace
+
+// Each other process has some moments to say where its ranks are; who says nothing hasn't come.
+std::string NcclGroup::trouble_elsewhere(const NcclCalls::Overdue& overdue,
+                                         const std::function<void()>& meanwhile) {
+  using Clock = std::chrono::steady_clock;
+  const Member& own = members_[static_cast<std::size_t>(overdue.member)];
+  const std::string notice = stands_at(overdue.number);
+  processes_->publish(notice_of(kAsks, own.rank), fmt::format("{}", overdue.number));
+  const auto deadline = Clock::now() + kToAnswer;
+  while (!missing_elsewhere(notice).empty() && Clock::now() < deadline) {
+    meanwhile();
+    std::this_thread::sleep_for(kBetweenLooks);
+  }
+  if (!processes_->abort_reason().empty()) return "";  // which is on its way to this group
+  std::vector<int> missing;
+  for (const int rank : ranks_) {
+    if (is_here(rank)) continue;
+    const auto answer =
+        processes_->published(notice_of(notice, rank), std::chrono::milliseconds(0));
+    if (!answer || *answer == kHasntCome) {
+      missing.push_back(rank);
+    } else if (*answer != kIsThrough && *answer != overdue.call.text()) {
       return disagreement_text(own.rank, overdue.call.text(), rank, *answer);
     }
   }
@@ -233,20 +274,26 @@ std::string NcclGroup::trouble_elsewhere(const NcclCalls::Overdue& overdue) {
 
 void NcclGroup::answer() {
   if (all_are_here()) return;
-  const auto asked = processes_->published(ask_notice(), std::chrono::milliseconds(0));
-  if (!asked || *asked == answered_) return;
-  answered_ = *asked;
-  const std::int64_t number = std::atoll(asked->c_str());
-  for (std::size_t place = 0; place < members_.size(); ++place) {
-    const NcclCalls::Standing standing = calls_.standing(static_cast<int>(place), number);
-    processes_->publish(standing_notice(number, members_[place].rank),
-                        standing.num_reached > number ? standing.call : "");
+  for (const int asker : ranks_) {
+    if (is_here(asker)) continue;
+    const auto asked = processes_->published(notice_of(kAsks, asker), std::chrono::milliseconds(0));
+    if (!asked || *asked == answered_[asker]) continue;
+    answered_[asker] = *asked;
+    const std::int64_t number = std::atoll(asked->c_str());
+    for (std::size_t place = 0; place < members_.size(); ++place) {
+      const NcclCalls::Standing standing = calls_.standing(static_cast<int>(place), number);
+      const std::string where = standing.num_reached <= number ? kHasntCome
+                                : standing.call.empty()        ? kIsThrough
+                                                               : standing.call;
+      processes_->publish(notice_of(stands_at(number), members_[place].rank), where);
+    }
   }
 }
 
 void NcclGroup::abort(const std::string& reason) {
+  if (processes_) processes_->abort(reason);
   std::lock_guard lock(mutex_);
-  if (!reason_.empty() || num_left_ == std::ssize(members_)) return;
+  if (!reason_.empty() || all_have_left_) return;
   reason_ = reason.empty() ? "a rank stopped" : reason;
   changed_.notify_all();
   meeting_.abort(reason_);
@@ -275,16 +322,39 @@ void NcclGroup::leave(int index) noexcept {
   {
     std::unique_lock lock(mutex_);
     ++num_left_;
+    all_have_left_ = num_left_ == size();
     changed_.notify_all();
     changed_.wait(lock, [&] { return num_left_ == std::ssize(members_) || !reason_.empty(); });
+  }
+  if (!all_are_here()) wait_until_all_leave();
+  {
+    std::lock_guard lock(mutex_);
+    all_have_left_ = all_have_left_ || reason_.empty();
     if (reason_.empty()) communicator = std::exchange(member.communicator, nullptr);
   }
   if (communicator) ncclCommDestroy(communicator);
 }
 
-void NcclGroup::throw_if_aborted() {
+void NcclGroup::wait_until_all_leave() {
+  for (const Member& member : members_) processes_->publish(notice_of(kHasLeft, member.rank), "");
+  while (reason().empty()) {
+    const std::vector<int> missing = missing_elsewhere(kHasLeft);
+    if (missing.empty()) return;
+    processes_->published(notice_of(kHasLeft, missing[0]), kBetweenLooks);
+    if (!processes_->abort_reason().empty()) std::this_thread::sleep_for(kBetweenLooks);
+  }
+}
+
+std::string NcclGroup::reason() {
   std::lock_guard lock(mutex_);
-  if (!reason_.empty()) throw PeerError("{}", reason_);
+  return reason_;
+}
+
+// Also where the news of it has come to this process and not yet to this group.
+void NcclGroup::throw_if_aborted() {
+  std::string why = reason();
+  if (why.empty() && processes_) why = processes_->abort_reason();
+  if (!why.empty()) throw PeerError("{}", why);
 }
 
 }  // namespace sherd::sharding

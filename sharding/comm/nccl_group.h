@@ -12,11 +12,13 @@
 /// Abort     says the reason first, under a lock that nobody holds while waiting, and then ends each
 ///           member's communicator on a thread of its own: NCCL wants all of them ended at once. A
 ///           call that hangs inside NCCL is left through the abort itself.
-/// Leaving   waits until all members leave, or somebody aborts; then each ends its communicator.
+/// Leaving   waits until all members leave, in other processes too, or somebody aborts; then each ends its
+///           communicator.
 #pragma once
 
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -54,9 +56,10 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
   /// The streams of this member are idle.
   void leave(int member) noexcept;
 
-  /// Why the group must be aborted: a collective that has waited too long, an error of NCCL's; or "".
-  std::string trouble();
-  /// Tells other processes where this one's members stand, if one asks. By the thread that asks for trouble.
+  /// Why the group must be aborted: a collective that has waited too long, an error of NCCL's; or "". While others
+  /// are asked where they stand `meanwhile` is called now and then.
+  std::string trouble(const std::function<void()>& meanwhile);
+  /// Tells other processes where this one's members stand, if they ask. By the thread that asks for trouble.
   void answer();
 
  private:
@@ -73,9 +76,14 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
   void learn_id(const Member& first);
   void connect(Member& member);
   void make_communicator(Member& member);
-  std::string trouble_elsewhere(const NcclCalls::Overdue& overdue);
-  std::string ask_notice() const;
-  std::string standing_notice(std::int64_t number, int rank) const;
+  std::string trouble_elsewhere(const NcclCalls::Overdue& overdue,
+                                const std::function<void()>& meanwhile);
+  bool is_here(int rank) const;
+  /// Who of the other processes' members hasn't published this.
+  std::vector<int> missing_elsewhere(const std::string& notice) const;
+  std::string notice_of(const std::string& what, int rank) const;
+  void wait_until_all_leave();
+  std::string reason();
   /// Null once the group is aborted or left.
   ncclComm* communicator_of(const Member& member);
   std::string error_of(Member& member);
@@ -92,10 +100,11 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
   std::mutex mutex_;             // nobody waits under it but for changed_
   std::condition_variable changed_;
   std::vector<char> id_;
-  int num_left_ = 0;
+  int num_left_ = 0;            // of those that are here
+  bool all_have_left_ = false;  // in other processes too
   std::string reason_;
   std::vector<std::thread> aborting_;
-  std::string answered_;  // of the thread that answers
+  std::map<int, std::string> answered_;  // of the thread that answers: each rank's last question
 };
 
 }  // namespace sherd::sharding

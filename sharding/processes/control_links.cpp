@@ -100,6 +100,8 @@ std::unique_ptr<ControlLinks> ControlLinks::connect_when_there(const Options& op
       auto links = connect(rest, address);
       links->set_timeout(options.timeout);
       return links;
+    } catch (const TurnedAway&) {
+      throw;
     } catch (const PeerError&) {
       if (Clock::now() + kBetweenTries >= deadline) throw;
     }

@@ -9,7 +9,7 @@
 ///            timeout, as a stopped process or a lost machine is.
 ///   abort    the first reason stays on every process.
 ///   secret   drawn by process 0, and part of the address, or given. Whoever connects has to say it within
-///            a second, or is turned away. Nothing longer than 16 MiB is accepted.
+///            a second, or is turned away and told so. Nothing longer than 16 MiB is accepted.
 ///
 /// Errors   PeerError.
 #pragma once

@@ -24,6 +24,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kForASecret{1000}, kForAnAddress{5000};
 constexpr std::size_t kSecretLength = 32, kLongestSecret = 1024;
+constexpr std::string_view kWelcome = "+";
 
 bool wait_for(int file, short events, Clock::time_point deadline) {
   pollfd wanted{file, events, 0};
@@ -192,6 +193,7 @@ std::vector<Socket> Door::let_in(int num_processes, milliseconds timeout) const 
     const int process = admitted(guest.file(), secret_, sockets);
     if (process < 0) continue;
     send_at_once(guest);
+    if (!write_all(guest.file(), kWelcome, Clock::now() + kForASecret)) continue;
     sockets[static_cast<std::size_t>(process)] = std::move(guest);
   }
   return sockets;
@@ -213,7 +215,13 @@ Socket connect_to(const std::string& address, int process, milliseconds timeout)
     const int failed = reach(socket, host, port, patience);
     if (failed == 0 && write_all(socket.file(), greeting, patience)) {
       send_at_once(socket);
-      return socket;
+      char welcome = 0;  // behind all others that knock
+      if (read_all(socket.file(), &welcome, 1, deadline)) return socket;
+      throw TurnedAway(
+          "process {} was turned away by whoever listens at {}:{}: the secrets differ, another "
+          "process "
+          "has the same number, or it isn't process 0 of this run.",
+          process, host, port);
     }
     problem = fmt::format("{}: {}", host, std::strerror(failed));
   }

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/error.h"
+
 namespace sherd::sharding {
 
 using ControlClock = std::chrono::steady_clock;
@@ -60,8 +62,13 @@ class Door {
   std::string secret_, address_;
 };
 
+/// Whoever listens there doesn't let this process in, and won't later.
+class TurnedAway : public PeerError {
+  using PeerError::PeerError;
+};
+
 /// Comes to a door as process `process`, at the first of its hosts that answers.
-/// Errors   PeerError: none does.
+/// Errors   PeerError: none does. TurnedAway.
 Socket connect_to(const std::string& address, int process, std::chrono::milliseconds timeout);
 
 }  // namespace sherd::sharding

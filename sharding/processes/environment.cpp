@@ -57,7 +57,9 @@ std::vector<std::string> addresses_of(const std::string& host) {
 }
 
 bool is_loopback(const std::string& host) {
-  return host == "localhost" || host.starts_with("127.");
+  in_addr address{};
+  return host == "localhost" ||
+         (::inet_pton(AF_INET, host.c_str(), &address) == 1 && host.starts_with("127."));
 }
 
 bool is_one_word(std::string_view text) {
@@ -98,7 +100,10 @@ std::optional<EnvironmentWorld> environment_world() {
   if (world.num_processes == 1) return std::nullopt;
   world.process = number("RANK", 0, world.num_processes - 1);
   world.local_process = number("LOCAL_RANK", 0, world.num_processes - 1);
-  world.port = number("MASTER_PORT", 1, 65'535);
+  world.port = number(variable("SHERD_PORT").empty() ? "MASTER_PORT" : "SHERD_PORT", 1, 65'534);
+  if (variable("SHERD_PORT").empty() && variable("TORCHELASTIC_USE_AGENT_STORE") == "True") {
+    ++world.port;
+  }
   world.host = variable("MASTER_ADDR");
   if (world.host.empty()) {
     throw UsageError(
@@ -107,7 +112,7 @@ std::optional<EnvironmentWorld> environment_world() {
   }
   world.loopback = is_loopback(world.host);
   world.secret = variable("SHERD_SECRET");
-  if (world.secret.empty() && world.loopback) world.secret = "localhost";
+  if (world.secret.empty() && world.loopback) world.secret = fmt::format("user-{}", ::getuid());
   if (!is_one_word(world.secret)) {
     throw UsageError(
         "SHERD_SECRET is {}: processes on several machines need a word of at most {} characters "

@@ -3,9 +3,12 @@
 ///
 ///   RANK, WORLD_SIZE          of the processes
 ///   LOCAL_RANK                of those on this machine
-///   MASTER_ADDR, MASTER_PORT  where process 0 listens for the others
-///   SHERD_SECRET              the same for all: whoever doesn't know it is turned away. Not needed where
-///                             MASTER_ADDR is localhost.
+///   MASTER_ADDR, MASTER_PORT  where process 0 listens for the others. torchrun itself listens there
+///                             (TORCHELASTIC_USE_AGENT_STORE=True says so): then it is the next port
+///   SHERD_PORT                another port, if set
+///   SHERD_SECRET              the same for all: whoever doesn't know it is turned away. Needn't be set where
+///                             MASTER_ADDR is localhost: then it is the user's number, which other users of
+///                             the machine can know.
 ///
 /// Each process has one rank, on a GPU of its own: NCCL carries the tensors. Ranks on CPUs need MPI
 /// (sharding/processes/mpi.h).

@@ -16,6 +16,7 @@ class Notices final : public NcclProcesses {
     return links_.published(name, within);
   }
   void abort(const std::string& reason) override { links_.abort(reason); }
+  std::string abort_reason() override { return links_.reason(); }
 
  private:
   ControlLinks& links_;

@@ -10,7 +10,7 @@
 
 namespace sherd::sharding {
 
-/// Of this process, whose rank is on `device`. `links` must outlive it, and its on_abort is taken.
+/// Of this process, whose rank is on `device`. Once for `links`, which must outlive it, and whose on_abort is taken.
 std::shared_ptr<Rendezvous> make_nccl_rendezvous(ControlLinks& links, int device,
                                                  std::chrono::milliseconds timeout);
 

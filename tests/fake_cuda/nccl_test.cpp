@@ -1,9 +1,11 @@
 // sharding/comm/nccl*.cpp as they are, over a fake NCCL (tests/fake_cuda/nccl.cpp says what it does).
 #include "sharding/comm/nccl.h"
 
+#include <mutex>
 #include <numeric>
 
 #include "sharding/comm/nccl_calls.h"
+#include "tests/fake_cuda/nccl_processes.h"
 #include "tests/fake_cuda/ranks.h"
 #include "tests/sharding/comm/communicator_failures.h"
 
@@ -31,6 +33,9 @@ std::vector<CommunicatorKind> kinds() {
   std::vector<CommunicatorKind> kinds = {nccl(1, 1)};
   for (std::uint64_t seed = 1; seed <= 4; ++seed) kinds.push_back(nccl(2, seed));
   for (const int world_size : {3, 4, 8}) kinds.push_back(nccl(world_size, 5));
+  for (const auto& [count, seed] : {std::pair{2, 1}, {2, 2}, {3, 3}, {4, 4}}) {
+    kinds.push_back(processes(count, static_cast<std::uint64_t>(seed)));
+  }
   return kinds;
 }
 INSTANTIATE_TEST_SUITE_P(Nccl, CommunicatorConformance, ::testing::ValuesIn(kinds()), kind_name);
@@ -198,6 +203,81 @@ TEST_F(Nccl, WhatNcclFindsOutByItselfStopsAllRanks) {
               std::string::npos)
         << text;
   });
+}
+
+TEST(NcclProcesses, GroupsOfSomeProcessesHaveIdsOfTheirOwn) {
+  fake_cuda::start({.num_devices = 4});
+  {
+    NcclWorld world(4, kToConnect);
+    world.run({}, [&](Member& member) {
+      const int rank = member.rank(), first = rank / 2 * 2;
+      const Group pair{.name = "pair from " + std::to_string(first),
+                       .ranks = {first, first + 1},
+                       .index = rank % 2};
+      const auto communicator = world.rendezvous(rank).join(pair);
+      const test::OwnedTensor x(DType::kF32, test::Values(64, rank + 1.0));
+      communicator->all_reduce(member.stream, "x", x.tensor());
+      member.finish(member.stream);
+      EXPECT_EQ(x.values(), test::Values(64, rank < 2 ? 3.0 : 7.0));
+    });
+  }
+  EXPECT_EQ(fake_cuda::left_behind(), "");
+}
+
+TEST(NcclProcesses, WhoeverDoesntComeToJoinIsNamed) {
+  fake_cuda::start({.num_devices = 2});
+  NcclWorld world(2, milliseconds(100));
+  use_cuda_device(1);
+  EXPECT_EQ(test::error_text<PeerError>([&] { world.rendezvous(1).join(whole_group(2, 1)); }),
+            "rank 1 waited 0.1 s for rank 0 in connecting of reduce, shard, from rank 0. Read rank "
+            "0's log first.");
+}
+
+// Both that wait ask, and answer one another meanwhile.
+TEST(NcclProcesses, OnlyTheOneThatStaysAwayIsNamed) {
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    fake_cuda::start({.num_devices = 3, .seed = seed});
+    NcclWorld world(3, milliseconds(300));
+    std::mutex mutex;
+    std::vector<std::string> told;
+    world.run({}, [&](Member& member) {
+      const test::OwnedTensor x(DType::kF32, test::Values(63, 1.0));
+      const std::string text = test::error_text<PeerError>([&] {
+        while (member.rank() == 2) member.communicator.check_alive();
+        member.communicator.all_reduce(member.stream, "x", x.tensor());
+        member.finish(member.stream);
+      });
+      test::error_text<PeerError>([&] { member.stream.synchronize(); });
+      std::lock_guard lock(mutex);
+      told.push_back(text);
+    });
+    for (const std::string& text : told) {
+      EXPECT_TRUE(::testing::internal::RE::FullMatch(
+          text, "rank [01] waited 0.3 s for rank 2 in all_reduce of x. Read rank 2's log first."))
+          << text;
+    }
+  }
+}
+
+TEST(NcclProcesses, ADeathIsHeardByAllRanksThatWait) {
+  fake_cuda::start({.num_devices = 3});
+  {
+    NcclWorld world(3, kToConnect);
+    for (int process = 0; process < 3; ++process) {
+      world.links(process).set_names({"rank 0 on a", "rank 1 on b", "rank 2 on c"});
+    }
+    world.run({}, [&](Member& member) {
+      const test::OwnedTensor x(DType::kF32, test::Values(63, 1.0));
+      if (member.rank() == 2) return world.links(2).abort("rank 2 on c: its GPU has failed.");
+      EXPECT_EQ(test::error_text<PeerError>([&] {
+                  member.communicator.all_reduce(member.stream, "x", x.tensor());
+                  member.finish(member.stream);
+                }),
+                "rank 2 on c: its GPU has failed.");
+      test::error_text<PeerError>([&] { member.stream.synchronize(); });
+    });
+  }
+  EXPECT_EQ(fake_cuda::left_behind(), "");
 }
 
 }  // namespace

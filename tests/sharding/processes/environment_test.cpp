@@ -29,8 +29,9 @@ class Variables {
   }
 
  private:
-  static constexpr const char* kNames[] = {"RANK",        "WORLD_SIZE",  "LOCAL_RANK",
-                                           "MASTER_ADDR", "MASTER_PORT", "SHERD_SECRET"};
+  static constexpr const char* kNames[] = {
+      "RANK",        "WORLD_SIZE",   "LOCAL_RANK", "MASTER_ADDR",
+      "MASTER_PORT", "SHERD_SECRET", "SHERD_PORT", "TORCHELASTIC_USE_AGENT_STORE"};
 };
 
 const std::map<std::string, std::string> kSecond = {{"RANK", "3"},
@@ -59,6 +60,35 @@ TEST(Environment, IsReadAsTorchrunSetsIt) {
   EXPECT_FALSE(world->loopback);
 }
 
+TEST(Environment, TheNextPortIsTakenWhereTorchrunListensItself) {
+  const auto port_with = [](const std::map<std::string, std::string>& values) {
+    const Variables set(values);
+    return environment_world()->port;
+  };
+  EXPECT_EQ(port_with(with(kSecond, "TORCHELASTIC_USE_AGENT_STORE", "True")), 29501);
+  EXPECT_EQ(port_with(with(kSecond, "TORCHELASTIC_USE_AGENT_STORE", "False")), 29500);
+  EXPECT_EQ(
+      port_with(with(with(kSecond, "SHERD_PORT", "400"), "TORCHELASTIC_USE_AGENT_STORE", "True")),
+      400);
+}
+
+TEST(Environment, OnLocalhostTheSecretIsTheUsers) {
+  for (const auto& [host, is_local] : {std::pair("localhost", true),
+                                       {"127.0.0.1", true},
+                                       {"127.example.com", false},
+                                       {"node1", false}}) {
+    auto values = with(kSecond, "MASTER_ADDR", host);
+    values.erase("SHERD_SECRET");
+    const Variables set(values);
+    const std::string error = test::error_text<UsageError>([&] {
+      const auto world = environment_world();
+      EXPECT_TRUE(world->loopback);
+      EXPECT_EQ(world->secret, "user-" + std::to_string(::getuid()));
+    });
+    EXPECT_EQ(error == "(no error)", is_local) << host << ": " << error;
+  }
+}
+
 TEST(Environment, WithoutItOrOfOneProcessSaysNothing) {
   EXPECT_FALSE((Variables({}), environment_world()));
   const Variables one(with(with(kSecond, "WORLD_SIZE", "1"), "RANK", "0"));
@@ -76,7 +106,7 @@ TEST(Environment, WhatCannotBeIsNamedInOneLine) {
   EXPECT_EQ(error("RANK", "4"), "the environment has RANK=4, and a number from 0 to 3" + whose);
   EXPECT_EQ(error("RANK", "1x"), "the environment has RANK=1x, and a number from 0 to 3" + whose);
   EXPECT_EQ(error("MASTER_PORT", "0"),
-            "the environment has MASTER_PORT=0, and a number from 1 to 65535" + whose);
+            "the environment has MASTER_PORT=0, and a number from 1 to 65534" + whose);
   EXPECT_EQ(error("LOCAL_RANK", ""),
             "the environment has LOCAL_RANK=nothing, and a number from 0 to 3" + whose);
   EXPECT_EQ(error("MASTER_ADDR", ""),
@@ -135,8 +165,12 @@ TEST(Environment, WhoeverSaysAnotherSecretIsntLetIn) {
               "process 0 waited 1.5 s for process 1 to connect to it.");
   });
   std::thread stranger([=] {
-    test::error_text<PeerError>(
-        [=] { join_environment(world_of(1, port, "secreT"), milliseconds(1'000)); });
+    EXPECT_EQ(
+        test::error_text<PeerError>(
+            [=] { join_environment(world_of(1, port, "secreT"), milliseconds(20'000)); }),
+        "process 1 was turned away by whoever listens at 127.0.0.1:" + std::to_string(port) +
+            ": the secrets differ, another process has the same number, or it isn't process 0 "
+            "of this run.");
   });
   first.join();
   stranger.join();
