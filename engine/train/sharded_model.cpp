@@ -88,8 +88,8 @@ ShardedModel::ShardedModel(const TrainingOptions& options, const sharding::Rank&
 
 ShardedModel::~ShardedModel() = default;
 
-// What a block's kernels depend on besides shapes that never change: where its parameters and
-// gradients stand, and the pass. Dropout draws anew at every step, and a recomputed block's
+// What a block's kernels depend on besides shapes that never change: where its parameters, gradients and
+// activations stand, and the pass. Dropout draws anew at every step, and a recomputed block's
 // backward depends on what the last forward left: those are never the same work again.
 void ShardedModel::section(const char* label, int unit, const std::vector<Tensor>& parameters,
                            const std::vector<Tensor>& gradients, const model::Pass& pass,
@@ -98,11 +98,12 @@ void ShardedModel::section(const char* label, int unit, const std::vector<Tensor
   const bool repeats = (!pass.training || (shape.dropout == 0.0 && shape.adapter.dropout == 0.0)) &&
                        shape.recompute != model::Recompute::kFull;
   if (!repeats || !rank_.compute().keeps_sections()) return enqueue();
-  rank_.compute().section(fmt::format("{} {} {} {} {} {} {} {}", label, unit, parameters[0].data,
-                                      gradients.empty() ? nullptr : gradients.back().data,
-                                      pass.training, shape.sequences, shape.seq_length,
-                                      transformer_->residual_TD(numbers_[unit] - 1).data),
-                          enqueue);
+  rank_.compute().section(
+      fmt::format("{} {} {} {} {} {} {} {} {}", label, unit, parameters[0].data,
+                  gradients.empty() ? nullptr : gradients.back().data, pass.training,
+                  shape.sequences, shape.seq_length,
+                  transformer_->residual_TD(numbers_[unit] - 1).data, pipeline_->place()),
+      enqueue);
 }
 
 int ShardedModel::local(int unit) const {

@@ -233,6 +233,10 @@ const model::Pass& Pipeline::pass_of(int micro_batch) {
 // The transformer remembers where it stands.
 void Pipeline::stand(const Chunk& chunk, const SlotBook::Place& place) {
   model_.transformer().stand({chunk.first_block, place.residuals, place.kept, place.waiting});
+  place_.clear();
+  for (const auto* slots : {&place.residuals, &place.kept}) {
+    for (const int slot : *slots) place_ += fmt::format("{} ", slot);
+  }
 }
 
 void Pipeline::forward(const Action& action, Phase phase) {

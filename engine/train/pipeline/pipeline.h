@@ -13,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "engine/model/pass.h"
@@ -36,6 +37,8 @@ class Pipeline {
                                    const sharding::Mesh& mesh, int rank);
 
   const RankPipeline& plan() const { return pipeline_; }
+  /// Which slots the chunk under way has: what its kernels read and write, where there are several micro-batches.
+  const std::string& place() const { return place_; }
 
   /// All forwards and backwards of a step. `pass_of` gives a micro-batch when it is first needed, in order,
   /// valid until the next call.
@@ -79,6 +82,7 @@ class Pipeline {
   std::map<int, std::size_t> tokens_of_;  // by micro-batch, among tokens_
   bool has_lost_ = false;                 // a backward of the step has begun
   std::pair<int, int> standing_{-1, -1};  // chunk and micro-batch
+  std::string place_;                     // of them
 };
 
 }  // namespace sherd::engine
