@@ -201,14 +201,17 @@ void ShardedModel::backward(const Chunk& chunk, const model::Pass& pass, bool in
   if (!chunk.embedding) return;
   TraceSpan span(rank_.compute(), "backward embedding");
   const int unit = local(0);
-  if (model::trains_embedding(shape)) {
+  const bool adds_to_ends = tied_ && !joined && units_[static_cast<std::size_t>(unit)].trains();
+  if (model::trains_embedding(shape) || adds_to_ends) {
     const auto gradients = gradients_.open(unit);
-    if (tied_ && !joined) {
+    if (adds_to_ends) {
       const model::Affine final_norm = model::head_parameters(shape, gradients).final_norm;
       zero(final_norm.weight);
       zero(final_norm.bias);
     }
-    transformer_->embed_backward(model::embedding_parameters(shape, gradients), pass, joined);
+    if (model::trains_embedding(shape)) {
+      transformer_->embed_backward(model::embedding_parameters(shape, gradients), pass, joined);
+    }
   }
   gradients_.close(unit);
 }
