@@ -121,13 +121,23 @@ std::vector<int> ShardedModel::training_uses() const {
   return local(step_uses(pipeline_->plan(), options_.model));
 }
 
-std::vector<int> ShardedModel::evaluation_uses() const {
-  return local(pass_uses(pipeline_->plan(), options_.model));
+std::vector<int> ShardedModel::evaluation_uses(int num_passes) const {
+  return local(pass_uses(pipeline_->plan(), options_.model, num_passes));
 }
 
 void ShardedModel::train(const std::function<model::Pass(int)>& pass_of) {
   parameters_.plan(training_uses());
   pipeline_->train(pass_of);
+}
+
+int ShardedModel::passes_at_once() const {
+  return engine::passes_at_once(pipeline_->plan());
+}
+
+void ShardedModel::evaluate(int num_passes, const std::function<model::Pass(int)>& pass_of,
+                            const std::function<void(int)>& behind_head) {
+  parameters_.plan(evaluation_uses(num_passes));
+  pipeline_->evaluate(num_passes, pass_of, behind_head);
 }
 
 std::chrono::nanoseconds ShardedModel::message_cpu_time() const {

@@ -44,8 +44,12 @@ class Pipeline {
   /// valid until the next call.
   void train(const std::function<model::Pass(int micro_batch)>& pass_of);
 
-  /// The blocks of one pass without a backward, and what comes before them. The ranks' parameters are
-  /// planned (ShardedModel::evaluation_uses).
+  /// Passes without a backward, on a pipeline's ranks one behind the other: embedding, blocks and, where it is,
+  /// head. `pass_of` as for `train`; `behind_head` follows a pass's head, in the order of the passes. The ranks'
+  /// parameters are planned (ShardedModel::evaluation_uses).
+  void evaluate(int num_passes, const std::function<model::Pass(int pass)>& pass_of,
+                const std::function<void(int pass)>& behind_head);
+  /// The blocks of one pass, and what comes before them.
   void forward(const model::Pass& pass, Phase phase);
 
   /// What the rank with the head computed last, [count] of the compute type, on every rank of the pipeline.
@@ -58,6 +62,7 @@ class Pipeline {
   using Action = schedule::Action;
   void train_whole(const std::function<model::Pass(int)>& pass_of);
   void train_part(const std::function<model::Pass(int)>& pass_of);
+  void run_passes(int num_passes, Phase phase, const std::function<void(int)>& behind_blocks);
   void run(const Action& action, Phase phase);
   void forward(const Action& action, Phase phase);
   void backward(const Action& action);
@@ -72,7 +77,8 @@ class Pipeline {
   const RankPipeline pipeline_;
   ShardedModel& model_;
   std::unique_ptr<Channels> channels_;
-  std::vector<Buffer> tokens_;  // of micro-batches under way, where there may be several
+  std::vector<Buffer> tokens_;  // of micro-batches under way
+  bool keeps_tokens_ = false;   // there: several may be under way
   Buffer logits_;
 
   // Of the step, or pass, under way.

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "engine/schedule/balance.h"
+#include "engine/schedule/forwards.h"
 #include "engine/schedule/passes.h"
 #include "engine/schedule/validate.h"
 
@@ -190,13 +191,36 @@ std::vector<int> step_uses(const RankPipeline& pipeline, const model::ModelShape
   return uses;
 }
 
-std::vector<int> pass_uses(const RankPipeline& pipeline, const model::ModelShape& shape) {
+std::vector<int> pass_uses(const RankPipeline& pipeline, const model::ModelShape& shape,
+                           int num_passes) {
   std::vector<int> uses;
-  for (const Chunk& chunk : pipeline.chunks) {
+  const auto pass = [&](const Chunk& chunk) {
     const std::vector<int> more = forward_uses(chunk, shape, true);
     uses.insert(uses.end(), more.begin(), more.end());
+  };
+  if (pipeline.whole()) {
+    for (int i = 0; i < num_passes; ++i) pass(pipeline.chunks.front());
+    return uses;
+  }
+  for (const schedule::Action& action : pass_actions(pipeline, num_passes)) {
+    if (action.kind == schedule::ActionKind::kForward) pass(pipeline.chunk(action.chunk));
   }
   return uses;
+}
+
+int passes_at_once(const RankPipeline& pipeline) {
+  constexpr int kMost = 32;  // between two looks for a request to stop
+  return pipeline.whole() ? 1 : std::min(4 * pipeline.degree(), kMost);
+}
+
+// Of one rank after the other, and of one group after the other, the same is asked for: the last one is kept.
+std::vector<schedule::Action> pass_actions(const RankPipeline& pipeline, int num_passes) {
+  thread_local schedule::Schedule last;
+  if (last.layout != pipeline.plan.layout() || last.num_micro_batches != num_passes ||
+      last.ranks.empty()) {
+    last = schedule::with_messages(schedule::forwards_only(pipeline.plan.layout(), num_passes));
+  }
+  return last.ranks[static_cast<std::size_t>(pipeline.place)];
 }
 
 }  // namespace sherd::engine
