@@ -70,12 +70,6 @@ void check_pipeline(Resolution& recipe) {
         values.model.num_layers == 1 ? "" : "s", kDegree,
         std::max<std::int64_t>(1, values.model.num_layers / degrees.pipeline_chunks_per_rank));
   }
-  if (values.adapter.type != AdapterChoice::kNone) {
-    return recipe.refuse({kDegree, "adapter.type"},
-                         "{} is {}, but adapters aren't served in pipelines yet. Use {}: 1, and "
-                         "parallelism.data_parallel_shard_degree.",
-                         kDegree, degrees.pipeline_parallel_degree, kDegree);
-  }
   check_layers_of_chunks(recipe, num_chunks);
 }
 

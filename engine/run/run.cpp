@@ -135,7 +135,7 @@ void require_groups_of_replicas(const Recipe& recipe, DeviceKind kind) {
       degrees.batch_groups, degrees.data_parallel_replicate_degree);
 }
 
-// Messages and sums between GPUs inside of a model have never run.
+// Sums between GPUs inside of a model have never run.
 void require_cpu_for_parts_of_models(const Recipe& recipe, DeviceKind kind) {
   const auto& degrees = recipe.parallelism;
   if (kind == DeviceKind::kCpu) return;
@@ -150,7 +150,6 @@ void require_cpu_for_parts_of_models(const Recipe& recipe, DeviceKind kind) {
         "parallelism.{}_parallel_degree is {}; {} run on CPUs only, for now: set run.device: cpu.",
         axis, degree, what);
   };
-  refuse("pipeline", degrees.pipeline_parallel_degree, "pipelines");
   refuse("tensor", degrees.tensor_parallel_degree, "tensor ranks");
   refuse("context", degrees.context_parallel_degree, "context ranks");
 }

@@ -156,6 +156,20 @@ Schedule with_collectives(Schedule schedule, const Collectives& collectives) {
   return schedule;
 }
 
+Schedule with_whole_backwards(Schedule schedule) {
+  for (std::vector<Action>& actions : schedule.ranks) {
+    std::erase_if(actions, [](const Action& action) {
+      CHECK(!action.overlaps_next || action.kind != ActionKind::kWeightGradient,
+            "a pair of {} and what is behind it", text_of(action));
+      return action.kind == ActionKind::kWeightGradient;
+    });
+    for (Action& action : actions) {
+      if (action.kind == ActionKind::kInputGradient) action.kind = ActionKind::kBackward;
+    }
+  }
+  return schedule;
+}
+
 Schedule with_messages(Schedule schedule) {
   for (std::vector<Action>& actions : schedule.ranks) {
     std::vector<Action> out;

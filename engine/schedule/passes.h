@@ -1,5 +1,6 @@
-/// What is added to an order of forwards and backwards until a step can execute it: collectives first,
-/// then messages, which keeps a chunk's sends before its reductions.
+/// What becomes of an order of forwards and backwards until a step can execute it: halves that aren't worth
+/// their own action are put together, then collectives and messages are added, in this order, which keeps a
+/// chunk's sends before its reductions.
 ///
 ///   const Schedule schedule = with_messages(with_collectives(generate(request), collectives));
 #pragma once
@@ -7,6 +8,10 @@
 #include "engine/schedule/schedule.h"
 
 namespace sherd::schedule {
+
+/// Backwards in one piece, where their first halves are: for models whose weight gradients take next to no
+/// time. Inputs then needn't be kept for them.
+Schedule with_whole_backwards(Schedule schedule);
 
 /// Parameters and gradients of the ranks that share a chunk's state (sharding/zero/placement.h).
 struct Collectives {

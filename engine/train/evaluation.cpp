@@ -49,21 +49,29 @@ Evaluation::Mean Evaluation::mean_loss(std::int64_t num_passes, const Fill& fill
   // Context ranks have the losses of their parts of the same rows.
   const sharding::Rank& rank = model_.rank();
   const bool counts_rows = rank.mesh.coordinate(rank.rank, sharding::kContextAxis) == 0;
-  for (std::int64_t pass_index = 0; pass_index < num_passes; ++pass_index) {
-    stop = agreed_stop();
-    if (stop != StopRequest::kNone) return {};
-    const Filled filled = fill(pass_index);
+  std::vector<std::int64_t> rows(static_cast<std::size_t>(model_.passes_at_once()));
+  std::int64_t first = 0;  // of the passes that are under way together
+  const auto pass_of = [&](int index) {
+    // Memory that the device still copies from isn't written.
+    if (index > 0 && rank.separate_memory()) rank.compute().synchronize();
+    const Filled filled = fill(first + index);
+    rows[static_cast<std::size_t>(index)] = filled.rows;
+    if (counts_rows) own.num_tokens += static_cast<double>(filled.targets);
     positions.move_to_front(batch_.host());
-    batch_.to_device(model_.rank().compute());
+    batch_.to_device(rank.compute());
     // A rank without rows left still takes part in the gathers.
     const TokenBatch batch = positions.of(batch_.device());
-    const model::Pass pass{
+    return model::Pass{
         .inputs = batch.inputs, .targets = batch.targets, .documents = batch.documents};
-    model_.parameters().plan(model_.evaluation_uses());
-    model_.forward(pass);
-    model_.evaluate_head(pass);
-    model_.add_losses(filled.rows * seq_length, pass_index == 0);
-    if (counts_rows) own.num_tokens += static_cast<double>(filled.targets);
+  };
+  const auto add_losses = [&](int index) {
+    model_.add_losses(rows[static_cast<std::size_t>(index)] * seq_length, first + index == 0);
+  };
+  for (; first < num_passes; first += model_.passes_at_once()) {
+    stop = agreed_stop();
+    if (stop != StopRequest::kNone) return {};
+    const std::int64_t count = std::min<std::int64_t>(num_passes - first, model_.passes_at_once());
+    model_.evaluate(static_cast<int>(count), pass_of, add_losses);
   }
   if (num_passes > 0) own.loss_sum = model_.loss_sum().numbers();
   if (!model_.rank().contributes_tokens() || !model_.has_head()) own = {};

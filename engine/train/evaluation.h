@@ -41,7 +41,8 @@ class Evaluation {
              std::int64_t batch_size);
 
   /// The first `num_batches` batches of the split (0: all of it). A collective: every
-  /// rank takes part and gets the same result. Before each pass the ranks agree to go on.
+  /// rank takes part and gets the same result. Before each pass the ranks agree to go on; in a
+  /// pipeline before each ShardedModel::passes_at_once.
   EvaluationResult run(std::int64_t num_batches);
 
   /// Forward passes of run(num_batches), those of the estimate beside it included.

@@ -88,8 +88,8 @@ ShardedModel::ShardedModel(const TrainingOptions& options, const sharding::Rank&
 
 ShardedModel::~ShardedModel() = default;
 
-// What a block's kernels depend on besides shapes that never change: where its parameters and
-// gradients stand, and the pass. Dropout draws anew at every step, and a recomputed block's
+// What a block's kernels depend on besides shapes that never change: where its parameters, gradients and
+// activations stand, and the pass. Dropout draws anew at every step, and a recomputed block's
 // backward depends on what the last forward left: those are never the same work again.
 void ShardedModel::section(const char* label, int unit, const std::vector<Tensor>& parameters,
                            const std::vector<Tensor>& gradients, const model::Pass& pass,
@@ -98,11 +98,12 @@ void ShardedModel::section(const char* label, int unit, const std::vector<Tensor
   const bool repeats = (!pass.training || (shape.dropout == 0.0 && shape.adapter.dropout == 0.0)) &&
                        shape.recompute != model::Recompute::kFull;
   if (!repeats || !rank_.compute().keeps_sections()) return enqueue();
-  rank_.compute().section(fmt::format("{} {} {} {} {} {} {} {}", label, unit, parameters[0].data,
-                                      gradients.empty() ? nullptr : gradients.back().data,
-                                      pass.training, shape.sequences, shape.seq_length,
-                                      transformer_->residual_TD(numbers_[unit] - 1).data),
-                          enqueue);
+  rank_.compute().section(
+      fmt::format("{} {} {} {} {} {} {} {} {}", label, unit, parameters[0].data,
+                  gradients.empty() ? nullptr : gradients.back().data, pass.training,
+                  shape.sequences, shape.seq_length,
+                  transformer_->residual_TD(numbers_[unit] - 1).data, pipeline_->place()),
+      enqueue);
 }
 
 int ShardedModel::local(int unit) const {
@@ -120,13 +121,23 @@ std::vector<int> ShardedModel::training_uses() const {
   return local(step_uses(pipeline_->plan(), options_.model));
 }
 
-std::vector<int> ShardedModel::evaluation_uses() const {
-  return local(pass_uses(pipeline_->plan(), options_.model));
+std::vector<int> ShardedModel::evaluation_uses(int num_passes) const {
+  return local(pass_uses(pipeline_->plan(), options_.model, num_passes));
 }
 
 void ShardedModel::train(const std::function<model::Pass(int)>& pass_of) {
   parameters_.plan(training_uses());
   pipeline_->train(pass_of);
+}
+
+int ShardedModel::passes_at_once() const {
+  return engine::passes_at_once(pipeline_->plan());
+}
+
+void ShardedModel::evaluate(int num_passes, const std::function<model::Pass(int)>& pass_of,
+                            const std::function<void(int)>& behind_head) {
+  parameters_.plan(evaluation_uses(num_passes));
+  pipeline_->evaluate(num_passes, pass_of, behind_head);
 }
 
 std::chrono::nanoseconds ShardedModel::message_cpu_time() const {
@@ -200,14 +211,17 @@ void ShardedModel::backward(const Chunk& chunk, const model::Pass& pass, bool in
   if (!chunk.embedding) return;
   TraceSpan span(rank_.compute(), "backward embedding");
   const int unit = local(0);
-  if (model::trains_embedding(shape)) {
+  const bool adds_to_ends = tied_ && !joined && units_[static_cast<std::size_t>(unit)].trains();
+  if (model::trains_embedding(shape) || adds_to_ends) {
     const auto gradients = gradients_.open(unit);
-    if (tied_ && !joined) {
+    if (adds_to_ends) {
       const model::Affine final_norm = model::head_parameters(shape, gradients).final_norm;
       zero(final_norm.weight);
       zero(final_norm.bias);
     }
-    transformer_->embed_backward(model::embedding_parameters(shape, gradients), pass, joined);
+    if (model::trains_embedding(shape)) {
+      transformer_->embed_backward(model::embedding_parameters(shape, gradients), pass, joined);
+    }
   }
   gradients_.close(unit);
 }

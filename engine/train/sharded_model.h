@@ -54,15 +54,19 @@ class ShardedModel {
   bool ends_apart() const;
   int head_unit() const { return local(tied_ ? 0 : 1 + num_blocks_); }
 
-  /// What a step uses, and an evaluation's pass, in order: places in `units`.
+  /// What a step uses, and an evaluation's passes, in order: places in `units`.
   std::vector<int> training_uses() const;
-  std::vector<int> evaluation_uses() const;
+  std::vector<int> evaluation_uses(int num_passes = 1) const;
 
   /// Frozen parameters, where there are any: engine/train/frozen_weights.h.
   FrozenWeights& frozen() const { return *frozen_; }
 
   /// All forwards and backwards of a step; Pipeline::train.
   void train(const std::function<model::Pass(int micro_batch)>& pass_of);
+  /// Passes without a backward, of which at most so many may be asked for together; Pipeline::evaluate.
+  int passes_at_once() const;
+  void evaluate(int num_passes, const std::function<model::Pass(int pass)>& pass_of,
+                const std::function<void(int pass)>& behind_head);
   /// Everything before the head in one pass without a backward; each unit is gathered, used and released.
   void forward(const model::Pass& pass, Phase phase = kEvaluation);
   /// Head and loss without gradients. Nothing on a rank without the head.

@@ -70,7 +70,8 @@ sharding::ShardingPlan sharding_plan(const TrainingOptions& options, const shard
                             std::move(frozen), std::move(quantised));
     if (unit == 0 && options.model.tied) {
       plan.units.back().tie = tie_of(pipeline, mesh, rank);
-      plan.units.back().ends_apart = sums_ends_apart(pipeline, options.model);
+      plan.units.back().ends_apart =
+          plan.units.back().trains() && sums_ends_apart(pipeline, options.model);
     }
   }
   return plan;

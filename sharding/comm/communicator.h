@@ -80,6 +80,10 @@ class Communicator {
   /// The stream goes on when every rank's stream has come here.
   virtual void barrier(Stream& stream, const std::string& label) = 0;
 
+  /// Whether a call returns only when every member has made its own (ranks that share a GPU). A caller who
+  /// can't wait for them, because they wait for what it does next, calls from a thread of its own.
+  virtual bool calls_meet() const { return false; }
+
   /// Throws PeerError with the reason if the group has been stopped, or a collective has failed.
   /// Where that ends what is enqueued in silence (NCCL), whoever waited for numbers asks before it
   /// uses them; elsewhere the stream carries the error.

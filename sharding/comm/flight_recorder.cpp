@@ -48,6 +48,7 @@ class RecordedCommunicator final : public Communicator {
   void barrier(Stream& stream, const std::string& label) override {
     record(stream, "barrier", label, {}, [&] { inner_->barrier(stream, label); });
   }
+  bool calls_meet() const override { return inner_->calls_meet(); }
   void check_alive() override { inner_->check_alive(); }
   void abort(const std::string& reason) override { inner_->abort(reason); }
 

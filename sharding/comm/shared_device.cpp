@@ -91,6 +91,7 @@ class SharedDeviceCommunicator final : public Communicator {
     collect(stream, {"barrier", label}, [] {});
   }
 
+  bool calls_meet() const override { return true; }
   void abort(const std::string& reason) override { place_->abort(reason); }
 
  private:

@@ -151,7 +151,8 @@ GradientReduction::GradientReduction(const Rank& rank, const std::vector<UnitSta
     if (units[unit].plan().ends_apart) apart_ = static_cast<int>(unit);
     set_up(static_cast<int>(unit), rank);
     const std::optional<UnitPlan::Tie>& tie = units[unit].plan().tie;
-    ends_.push_back(tie ? rank.groups->pair(tie->first_rank, tie->last_rank,
+    ends_.push_back(tie && units[unit].trains()
+                        ? rank.groups->pair(tie->first_rank, tie->last_rank,
                                             "both ends of " + units[unit].name())
                         : nullptr);
   }

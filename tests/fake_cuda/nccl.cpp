@@ -1,11 +1,14 @@
 // NCCL as its documentation describes it, where ranks are threads of one process:
 //
-//   - A collective's kernel begins when its stream reaches it, holds its device's place for NCCL kernels,
-//     and ends when it has begun on all members. One such place per device: without
-//     NCCL_LAUNCH_ORDER_IMPLICIT=1 two communicators can take it from one another, and hang.
+//   - A collective's kernel begins when its stream reaches it, and ends when it has begun on all members.
+//   - With NCCL_LAUNCH_ORDER_IMPLICIT=1 a device's kernels begin in the order of their calls: each when the
+//     one before has begun; with drivers before CUDA 12.3, when it has ended.
+//   - Without it, or with such a driver, a kernel holds its device's only place meanwhile: two
+//     communicators can take it from one another, and hang.
 //   - A first call waits for all members' first calls, unless NCCL_RUNTIME_CONNECT=0.
 //   - Abort and destroy return when all members have called either.
 //   - Sums in another order than the ranks', rounded at every hop.
+//   - In place, what a rank sends isn't written.
 // Calls of one communicator by two threads at once, and calls of one that is gone, end the program.
 #include <nccl.h>
 
@@ -63,7 +66,8 @@ Scheduler& scheduler() {
 
 std::map<std::string, std::shared_ptr<Group>> groups;
 std::map<ncclComm_t, std::shared_ptr<ncclComm>> communicators;
-/// Of each device: the calls of NCCL in the host's order, and which has the place for kernels.
+/// Of each device: the calls of NCCL that nobody waits behind any more left out, in the host's order, and which has
+/// the place for kernels.
 struct Call {
   ncclComm_t communicator;
   std::int64_t number;
@@ -165,8 +169,14 @@ void give_place_back(const Call& call, int device) {
 }
 
 bool may_begin(const Call& call, int device) {
-  if (is_set("NCCL_LAUNCH_ORDER_IMPLICIT", "1") && !(calls_of_device[device].front() == call)) {
-    return false;
+  constexpr int kBeginsTogether = 12030;
+  const bool ordered = is_set("NCCL_LAUNCH_ORDER_IMPLICIT", "1");
+  std::vector<Call>& calls = calls_of_device[device];
+  if (ordered && !(calls.front() == call)) return false;
+  if (ordered && scheduler().machine.driver_version >= kBeginsTogether) {
+    calls.erase(calls.begin());
+    scheduler().changed();  // the next one may begin
+    return true;
   }
   return place_of_device.emplace(device, call).second;
 }
@@ -342,10 +352,18 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* error) {
 ncclResult_t ncclAllGather(const void* send, void* receive, std::size_t count, ncclDataType_t type,
                            ncclComm_t communicator, cudaStream_t stream) {
   const auto world = static_cast<std::size_t>(communicator->group->size);
+  const auto rank = static_cast<std::size_t>(communicator->rank);
   const std::size_t bytes = count * size_of(type);
+  char* const all = static_cast<char*>(receive);
+  std::vector<fake_cuda::Access> operands = {{send, bytes, false}};
+  const auto writes = [&](std::size_t first, std::size_t end) {
+    if (first < end) operands.push_back({all + first * bytes, (end - first) * bytes, true});
+  };
+  const bool in_place = send == all + rank * bytes;
+  writes(0, in_place ? rank : world);
+  if (in_place) writes(rank + 1, world);
   return enqueue(communicator, stream, {Kind::kAllGather, count, type},
-                 {static_cast<const char*>(send), static_cast<char*>(receive)},
-                 {{send, bytes, false}, {receive, bytes * world, true}});
+                 {static_cast<const char*>(send), all}, std::move(operands));
 }
 ncclResult_t ncclReduceScatter(const void* send, void* receive, std::size_t count,
                                ncclDataType_t type, ncclRedOp_t, ncclComm_t communicator,
@@ -364,9 +382,10 @@ ncclResult_t ncclAllReduce(const void* send, void* receive, std::size_t count, n
 }
 ncclResult_t ncclBroadcast(const void* send, void* receive, std::size_t count, ncclDataType_t type,
                            int root, ncclComm_t communicator, cudaStream_t stream) {
+  const bool writes = communicator->rank != root || send != receive;
   return enqueue(communicator, stream, {Kind::kBroadcast, count, type, root},
                  {static_cast<const char*>(send), static_cast<char*>(receive)},
-                 {{send, count * size_of(type), false}, {receive, count * size_of(type), true}});
+                 {{send, count * size_of(type), false}, {receive, count * size_of(type), writes}});
 }
 // Sends and receives come in groups only, each with every member and as many bytes: a group is one collective.
 ncclResult_t ncclGroupStart() {

@@ -3,6 +3,7 @@
 
 #include <mutex>
 #include <numeric>
+#include <random>
 
 #include "sharding/comm/nccl_calls.h"
 #include "tests/fake_cuda/nccl_processes.h"
@@ -76,11 +77,12 @@ TEST_F(Nccl, AnOlderNcclThatKeepsNoOrderIsRefusedForSeveralRanks) {
   EXPECT_NO_THROW(make_nccl_rendezvous({0, 1}));
 }
 
-// Prefetched gathers and reductions are on a GPU at once. A device has place for one of NCCL's kernels
-// here, so ranks that took them in different orders would wait for one another for ever.
+// Prefetched gathers and reductions are on a GPU at once. With drivers before CUDA 12.3 a device has place for one of
+// NCCL's kernels, so ranks that took them in different orders would wait for one another for ever.
 TEST_F(Nccl, TwoCommunicatorsOfARankKeepTheOrderOfItsCalls) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
-    fake_cuda::start({.num_devices = 2, .seed = seed});
+    fake_cuda::start(
+        {.num_devices = 2, .seed = seed, .driver_version = seed % 2 == 0 ? 12020 : 13000});
     {
       const auto rendezvous = make_nccl_rendezvous({0, 1}, milliseconds(5'000));
       run_on_gpus(2, {0, 1}, *rendezvous, {}, [&](Member& member) {
@@ -94,6 +96,68 @@ TEST_F(Nccl, TwoCommunicatorsOfARankKeepTheOrderOfItsCalls) {
         stream->synchronize();
         member.finish(member.stream);
         EXPECT_EQ(x.values(), test::Values(64, 256.0));
+      });
+    }
+    EXPECT_EQ(fake_cuda::races(), std::vector<std::string>());
+    EXPECT_EQ(fake_cuda::left_behind(), "");
+  }
+}
+
+// As the ranks of a pipeline talk: a communicator for each direction, and each rank sends and receives in an order
+// of its own. A receive that waits holds up none of the sends that are called after it.
+TEST_F(Nccl, MessagesGoBothWaysWhateverTheOrderOfEachRanksCalls) {
+  constexpr int kMessages = 12, kCount = 64;
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    fake_cuda::start({.num_devices = 2, .seed = seed});
+    {
+      const auto rendezvous = make_nccl_rendezvous({0, 1}, milliseconds(5'000));
+      run_on_gpus(2, {0, 1}, *rendezvous, {}, [&](Member& member) {
+        const int rank = member.rank();
+        const auto there = rendezvous->join({"there", {0, 1}, rank});
+        const auto back = rendezvous->join({"back", {0, 1}, rank});
+        Communicator& out = rank == 0 ? *there : *back;
+        Communicator& in = rank == 0 ? *back : *there;
+        const auto sends = member.make_stream(), receives = member.make_stream();
+        const auto written = member.stream.make_event(), left = member.stream.make_event();
+        const auto read = member.stream.make_event(), arrived = member.stream.make_event();
+        const test::OwnedTensor outbox(DType::kF32, kCount), inbox(DType::kF32, kCount);
+        const auto value = [](int of_rank, int message) {
+          return static_cast<float>(100 * of_rank + message);
+        };
+        std::vector<float> got;
+        std::mt19937_64 random(seed * 2 + static_cast<std::uint64_t>(rank));
+        for (int sent = 0, received = 0; sent < kMessages || received < kMessages;) {
+          // Rank 0 is a message ahead, or two; rank 1 answers, or comes before.
+          const int lead = sent - received, ahead = 1 - rank;
+          const bool may_send = sent < kMessages && lead <= ahead;
+          const bool may_receive = received < kMessages && lead >= ahead;
+          if (may_send && (!may_receive || random() % 2 == 0)) {
+            member.stream.wait(*left);
+            member.stream.run("write", [&, sent] {
+              std::fill_n(outbox.tensor().as<float>(), kCount, value(rank, sent));
+            });
+            member.stream.record(*written);
+            sends->wait(*written);
+            out.broadcast(*sends, "message", outbox.tensor(), rank);
+            sends->record(*left);
+            ++sent;
+          } else {
+            receives->wait(*read);
+            in.broadcast(*receives, "message", inbox.tensor(), 1 - rank);
+            receives->record(*arrived);
+            member.stream.wait(*arrived);
+            member.stream.run("read",
+                              [&] { got.push_back(inbox.tensor().as<float>()[kCount - 1]); });
+            member.stream.record(*read);
+            ++received;
+          }
+        }
+        for (Stream* stream : {sends.get(), receives.get()}) stream->synchronize();
+        member.finish(member.stream);
+        for (int message = 0; message < kMessages; ++message) {
+          EXPECT_EQ(got[static_cast<std::size_t>(message)], value(1 - rank, message))
+              << "seed " << seed;
+        }
       });
     }
     EXPECT_EQ(fake_cuda::races(), std::vector<std::string>());

@@ -127,13 +127,7 @@ cudaError_t cudaFree(void* data) {
   Lock lock(scheduler().mutex);
   if (!data) return cudaSuccess;
   // As CUDA does, wait for what the device has to do.
-  std::vector<cudaStream_t> streams;
-  for (const auto& [stream, owner] : scheduler().streams) streams.push_back(stream);
-  for (const cudaStream_t stream : streams) {
-    if (scheduler().streams.contains(stream) && stream->device == scheduler().memory[data].device) {
-      scheduler().finish(lock, stream);
-    }
-  }
+  scheduler().finish_device(lock, scheduler().memory[data].device);
   free_memory(data);
   return cudaSuccess;
 }

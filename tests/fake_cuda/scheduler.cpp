@@ -45,6 +45,18 @@ void Scheduler::finish(std::unique_lock<std::mutex>& lock, cudaStream_t stream) 
   join(host, stream->known);
 }
 
+void Scheduler::finish_device(std::unique_lock<std::mutex>& lock, int device) {
+  const auto has_work = [&](const auto& entry) {
+    return entry.second->device == device && !entry.second->queue.empty();
+  };
+  while (std::any_of(streams.begin(), streams.end(), has_work)) {
+    if (!run_one(lock)) changed_.wait(lock);
+  }
+  for (const auto& [handle, stream] : streams) {
+    if (stream->device == device) join(host, stream->known);
+  }
+}
+
 bool Scheduler::run_one(std::unique_lock<std::mutex>& lock) {
   if (executing_stream) return false;
   std::vector<CUstream_st*> candidates;
@@ -54,7 +66,17 @@ bool Scheduler::run_one(std::unique_lock<std::mutex>& lock) {
   std::sort(candidates.begin(), candidates.end(),
             [](const CUstream_st* a, const CUstream_st* b) { return a->id < b->id; });
   std::shuffle(candidates.begin(), candidates.end(), random_);
-  for (CUstream_st* stream : candidates) {
+  // Whoever was asked first may wait for what another one has begun since.
+  for (std::int64_t seen = -1; seen != num_changes_;) {
+    seen = num_changes_;
+    if (run_one_of(candidates, lock)) return true;
+  }
+  return false;
+}
+
+bool Scheduler::run_one_of(const std::vector<CUstream_st*>& streams,
+                           std::unique_lock<std::mutex>& lock) {
+  for (CUstream_st* stream : streams) {
     Operation& operation = stream->queue.front().operation;
     join(stream->known, stream->queue.front().host);
     if (operation.ready && !operation.ready()) continue;

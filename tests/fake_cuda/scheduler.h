@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <vector>
 
 #include "tests/fake_cuda/machine.h"
 
@@ -63,8 +64,13 @@ class Scheduler {
   void enqueue(std::unique_lock<std::mutex>& lock, cudaStream_t stream, Operation operation);
   /// Executes, this stream's work and others', until nothing is left of this one.
   void finish(std::unique_lock<std::mutex>& lock, cudaStream_t stream);
+  /// The same of all streams of a device, of which others may be destroyed meanwhile.
+  void finish_device(std::unique_lock<std::mutex>& lock, int device);
   /// Somebody who waits for an operation's `ready` must look again.
-  void changed() { changed_.notify_all(); }
+  void changed() {
+    ++num_changes_;
+    changed_.notify_all();
+  }
   void wait(std::unique_lock<std::mutex>& lock) { changed_.wait(lock); }
   void forget_memory(const void* data);
   /// All streams are over and gone: nothing that comes can race with what they did.
@@ -92,10 +98,12 @@ class Scheduler {
     std::string name;
   };
   bool run_one(std::unique_lock<std::mutex>& lock);
+  bool run_one_of(const std::vector<CUstream_st*>& streams, std::unique_lock<std::mutex>& lock);
   void check(CUstream_st& stream, const Operation& operation);
 
   std::condition_variable changed_;
   std::mt19937_64 random_;
+  std::int64_t num_changes_ = 0;
   std::vector<Past> past_;
   friend void start(const Machine& machine);
 };

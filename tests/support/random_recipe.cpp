@@ -194,8 +194,7 @@ class LegalRecipe {
       leave(std::string("parallelism.") + key);
     }
     const std::int64_t layers = whole(settings_, "model.num_layers");
-    const bool whole_models = has_adapter_ || random_.chance(0.6);
-    const std::int64_t degree = whole_models ? 1 : random_.whole(1, layers);
+    const std::int64_t degree = random_.chance(0.6) ? 1 : random_.whole(1, layers);
     set("parallelism.pipeline_parallel_degree", degree);
     if (degree == 1) return;
     set("parallelism.pipeline_schedule",

@@ -24,10 +24,15 @@ std::uint64_t mixed(std::uint64_t value) {  // splitmix64's finaliser
   return value ^ (value >> 31);
 }
 
+bool is_gpu(const RunShape& setup) {
+  return setup.place == RunShape::Place::kGpu || setup.place == RunShape::Place::kGpus;
+}
+
 }  // namespace
 
 std::string name_of(const RunShape& setup) {
-  constexpr const char* kPlaces[] = {"", ", apart", ", apart and deferred", ", on a GPU"};
+  constexpr const char* kPlaces[] = {"", ", apart", ", apart and deferred", ", on a GPU",
+                                     ", on a GPU each"};
   return fmt::format(
       "stage {} world {} micro-steps {} {} prefetch {} {} threads {} delays {}{}{}{}", setup.stage,
       setup.world_size, setup.num_micro_steps,
@@ -235,9 +240,11 @@ void place_ranks(engine::LaunchOptions& launch, const RunShape& setup,
   request.separate_memory = setup.place != Place::kHost;
   launch.plan = [=](int r) { return engine::device_plan(buffers(r), request); };
   launch.host_plan = [=](int r) { return engine::host_plan(buffers(r), request); };
-  if (setup.place == Place::kGpu) {
+  if (is_gpu(setup)) {
     launch.machine = engine::cuda_machine(
-        setup.world_size, {.share_device = true, .stream = {.graphs = setup.cuda_graphs}});
+        setup.world_size,
+        {.share_device = setup.place == Place::kGpu, .stream = {.graphs = setup.cuda_graphs}});
+    launch.peer_timeout = std::chrono::seconds(60);
   } else if (setup.place != Place::kHost) {
     launch.machine = std::make_shared<SeparateDevice>(
         setup.late_stream.empty() ? SeparateDevice(setup.place == Place::kApartDeferred)
@@ -252,7 +259,7 @@ Outcome train(engine::TrainingOptions options, const RunShape& setup, int num_st
   engine::LaunchOptions launch = launch_options(setup);
   const bool apart = setup.place != RunShape::Place::kHost;
   place_ranks(launch, setup, [&](int r) {
-    const auto device = setup.place == RunShape::Place::kGpu ? DeviceKind::kCuda : DeviceKind::kCpu;
+    const auto device = is_gpu(setup) ? DeviceKind::kCuda : DeviceKind::kCpu;
     auto buffers = engine::training_buffers(options, {.mesh = mesh_of(setup),
                                                       .rank = r,
                                                       .num_threads = launch.compute_threads(),

@@ -27,8 +27,8 @@ struct RunShape {
   bool reshard_after_forward = true;
   int threads_per_rank = 1;
   /// kApart: a device whose memory isn't the host's (tests/support/separate_device.h); deferred,
-  /// its kernels run behind the host's back. kGpu: a GPU, which all ranks share.
-  enum class Place { kHost, kApart, kApartDeferred, kGpu } place = Place::kHost;
+  /// its kernels run behind the host's back. kGpu: a GPU, which all ranks share; kGpus: one for each.
+  enum class Place { kHost, kApart, kApartDeferred, kGpu, kGpus } place = Place::kHost;
   bool cuda_graphs = false;
   /// The stream whose work is put off as long as possible (tests/support/late_streams.h); "compute"
   /// wants kApart, since host code may touch a host's memory at once.

@@ -83,13 +83,33 @@ struct Channels::End {
   std::unique_ptr<sharding::Communicator> communicator;
   std::unique_ptr<Event> written;
   std::array<std::unique_ptr<Event>, kInboxes> arrived, free;  // free[0]: of the outbox, too
-  std::deque<int> expected;  // micro-batches that are posted and not released
+  std::array<std::unique_ptr<Event>, kInboxes> called;         // of each box, where calls meet
+  std::deque<int> wanted;       // micro-batches for which there was no room yet
+  std::deque<int> expected;     // those that are posted and not released
+  bool first_is_taken = false;  // of these: the compute stream waits for it
   std::int64_t num_posted = 0;
-  std::unique_ptr<Stream> stream;  // destroyed first: its work uses the others
+  std::unique_ptr<Stream> stream;
+  std::unique_ptr<Stream> caller;  // destroyed first: its work uses the others
 
   int root() const {
     const bool peer_is_first = communicator->rank() == 1;
     return what.sends == peer_is_first ? 1 : 0;
+  }
+  std::size_t first_inbox() const {
+    return static_cast<std::size_t>((num_posted - std::ssize(expected)) % kInboxes);
+  }
+
+  // What goes through `box`, behind `before` and with `behind` recorded after it.
+  void call(std::size_t box, int micro_batch, const Event& before, Event& behind) {
+    const auto make = [this, box, micro_batch, &before, &behind] {
+      stream->wait(before);
+      communicator->broadcast(*stream, fmt::format("{}, micro-batch {}", what.name(), micro_batch),
+                              buffers[box].tensor(), root());
+      stream->record(behind);
+    };
+    if (!caller) return make();
+    caller->run("call", make);
+    caller->record(*called[box]);
   }
 };
 
@@ -108,6 +128,15 @@ Channels::Channels(const RankPipeline& pipeline, const model::ModelShape& shape,
     end->written = rank.make_event();
     for (auto& event : end->arrived) event = rank.make_event();
     for (auto& event : end->free) event = rank.make_event();
+    if (end->communicator->calls_meet()) {
+      StreamOptions thread;
+      thread.purpose = StreamPurpose::kReduce;
+      thread.name = what.name();
+      thread.rank = rank.rank;
+      end->caller = make_cpu_worker_stream(thread);
+      for (auto& event : end->called) event = make_cpu_event();
+      if (!callers_) callers_ = make_cpu_compute_stream({});
+    }
     ends_[{what.boundary, what.direction}] = std::move(end);
   }
 }
@@ -120,8 +149,14 @@ Channels::End& Channels::end(int boundary, Direction direction) {
   return *found->second;
 }
 
+// An event says something only when the call that records it has been made.
+void Channels::wait_for_call(const End& end, std::size_t box) {
+  if (end.caller) callers_->wait(*end.called[box]);
+}
+
 Tensor Channels::outbox(int boundary, Direction direction) {
   End& end = this->end(boundary, direction);
+  wait_for_call(end, 0);
   rank_->compute().wait(*end.free[0]);
   return end.buffers[0].tensor();
 }
@@ -130,28 +165,31 @@ void Channels::send(int boundary, Direction direction, int micro_batch) {
   End& end = this->end(boundary, direction);
   CHECK(end.what.sends, "a send of {}, where it arrives", end.what.name());
   rank_->compute().record(*end.written);
-  end.stream->wait(*end.written);
-  end.communicator->broadcast(*end.stream,
-                              fmt::format("{}, micro-batch {}", end.what.name(), micro_batch),
-                              end.buffers[0].tensor(), end.root());
-  end.stream->record(*end.free[0]);
+  end.call(0, micro_batch, *end.written, *end.free[0]);
 }
 
-void Channels::post(End& end, int micro_batch) {
-  const auto inbox = static_cast<std::size_t>(end.num_posted++ % kInboxes);
-  end.expected.push_back(micro_batch);
-  end.stream->wait(*end.free[inbox]);
-  end.communicator->broadcast(*end.stream,
-                              fmt::format("{}, micro-batch {}", end.what.name(), micro_batch),
-                              end.buffers[inbox].tensor(), end.root());
-  end.stream->record(*end.arrived[inbox]);
+void Channels::post_wanted(End& end) {
+  const auto has_room = [&] {
+    return end.expected.empty() || (end.first_is_taken && std::ssize(end.expected) < kInboxes);
+  };
+  while (!end.wanted.empty() && has_room()) {
+    const auto inbox = static_cast<std::size_t>(end.num_posted++ % kInboxes);
+    const int micro_batch = end.wanted.front();
+    end.wanted.pop_front();
+    end.expected.push_back(micro_batch);
+    end.call(inbox, micro_batch, *end.free[inbox], *end.arrived[inbox]);
+  }
 }
 
 void Channels::post(int boundary, Direction direction, int micro_batch) {
   End& end = this->end(boundary, direction);
   CHECK(!end.what.sends, "a receive of {}, where it is sent", end.what.name());
-  const bool is_posted = std::ranges::find(end.expected, micro_batch) != end.expected.end();
-  if (!is_posted && std::ssize(end.expected) < kInboxes) post(end, micro_batch);
+  const auto is_in = [&](const std::deque<int>& messages) {
+    return std::ranges::find(messages, micro_batch) != messages.end();
+  };
+  if (is_in(end.expected) || is_in(end.wanted)) return;
+  end.wanted.push_back(micro_batch);
+  post_wanted(end);
 }
 
 Tensor Channels::receive(int boundary, Direction direction, int micro_batch) {
@@ -159,17 +197,20 @@ Tensor Channels::receive(int boundary, Direction direction, int micro_batch) {
   End& end = this->end(boundary, direction);
   CHECK(end.expected.front() == micro_batch, "{}: micro-batch {} comes before {}", end.what.name(),
         end.expected.front(), micro_batch);
-  const std::int64_t number = end.num_posted - std::ssize(end.expected);
-  const auto inbox = static_cast<std::size_t>(number % kInboxes);
+  const std::size_t inbox = end.first_inbox();
+  wait_for_call(end, inbox);
   rank_->compute().wait(*end.arrived[inbox]);
+  end.first_is_taken = true;
+  post_wanted(end);
   return end.buffers[inbox].tensor();
 }
 
 void Channels::release(int boundary, Direction direction) {
   End& end = this->end(boundary, direction);
-  const std::int64_t number = end.num_posted - std::ssize(end.expected);
+  rank_->compute().record(*end.free[end.first_inbox()]);
   end.expected.pop_front();
-  rank_->compute().record(*end.free[static_cast<std::size_t>(number % kInboxes)]);
+  end.first_is_taken = false;
+  post_wanted(end);
 }
 
 void Channels::begin() {
@@ -179,13 +220,18 @@ void Channels::begin() {
 
 void Channels::finish() {
   for (const auto& [key, end] : ends_) {
-    if (end->what.sends) rank_->compute().wait(*end->free[0]);
+    if (!end->what.sends) continue;
+    wait_for_call(*end, 0);
+    rank_->compute().wait(*end->free[0]);
   }
 }
 
 std::chrono::nanoseconds Channels::cpu_time() const {
   std::chrono::nanoseconds time{0};
-  for (const auto& [key, end] : ends_) time += end->stream->cpu_time();
+  for (const auto& [key, end] : ends_) {
+    time += end->stream->cpu_time();
+    if (end->caller) time += end->caller->cpu_time();
+  }
   return time;
 }
 

@@ -8,6 +8,13 @@
 /// message arrives under the computation before its own. Each channel has a communicator of two ranks
 /// and a stream at each end, so no message waits for one of another channel.
 ///
+/// Order    A channel's receive goes to its stream when the compute stream waits for the one before it, not
+///          earlier. NCCL begins a GPU's collectives in the order of their calls, over all its
+///          communicators: behind a second receive, which can't begin while the first one waits, the
+///          rank's own sends would wait for a message that may need them.
+/// Threads  where calls meet (Communicator::calls_meet), each end makes its own on a thread of its own. The
+///          rank's thread waits for such a call when it needs its event.
+///
 /// Errors   PeerError where the other rank stopped. A posted receive may wait for as long as a micro-batch takes
 ///          through all other ranks and back, so run.peer_timeout must be longer than a step.
 #pragma once
@@ -61,7 +68,7 @@ class Channels {
   /// The compute stream has written it.
   void send(int boundary, Direction direction, int micro_batch);
 
-  /// This message may come, the next one that isn't posted yet, if there is room for it.
+  /// This message may come, the next one that hasn't been posted yet, as soon as there is room for it.
   void post(int boundary, Direction direction, int micro_batch);
   /// It: the compute stream waits until it is there. Posted here, if it hasn't been.
   Tensor receive(int boundary, Direction direction, int micro_batch);
@@ -79,9 +86,11 @@ class Channels {
  private:
   struct End;
   End& end(int boundary, Direction direction);
-  void post(End& end, int micro_batch);
+  void post_wanted(End& end);
+  void wait_for_call(const End& end, std::size_t box);
 
   const sharding::Rank* rank_;
+  std::unique_ptr<Stream> callers_;  // the rank's thread, as what waits for calls on other threads
   std::unique_ptr<Event> began_;
   std::map<std::pair<int, Direction>, std::unique_ptr<End>> ends_;
 };

@@ -34,21 +34,31 @@ bool one_set_for_all(const model::ModelShape& shape) {
   return shape.recompute == model::Recompute::kFull;
 }
 
-// From a micro-batch's first forward to its last input gradient on the rank.
-int most_under_way(const RankPipeline& pipeline) {
-  if (pipeline.whole()) return 1;
+// Micro-batches whose tokens a rank needs at a time: from the first forward on it to the last input gradient, or
+// without backwards to the last forward.
+int most_under_way(const RankPipeline& pipeline, const std::vector<Action>& actions, bool trains) {
   std::map<int, int> left;  // of its chunks, by micro-batch
   std::size_t most = 0;
-  for (const Action& action : pipeline.actions()) {
-    if (action.kind == ActionKind::kForward) {
+  for (const Action& action : actions) {
+    const bool forward = action.kind == ActionKind::kForward;
+    if (forward) {
       left.try_emplace(action.micro_batch, static_cast<int>(pipeline.chunks.size()));
       most = std::max(most, left.size());
     }
-    if (schedule::makes_input_gradient(action.kind) && --left[action.micro_batch] == 0) {
-      left.erase(action.micro_batch);
-    }
+    const bool ends = trains ? schedule::makes_input_gradient(action.kind) : forward;
+    if (ends && --left[action.micro_batch] == 0) left.erase(action.micro_batch);
   }
   return static_cast<int>(most);
+}
+
+int most_under_way_of_step(const RankPipeline& pipeline) {
+  return pipeline.whole() ? 1 : most_under_way(pipeline, pipeline.actions(), true);
+}
+
+// A rank with one part of the model has done with a pass when it begins the next.
+int most_under_way_of_passes(const RankPipeline& pipeline) {
+  if (pipeline.chunks.size() == 1) return 1;
+  return most_under_way(pipeline, pass_actions(pipeline, passes_at_once(pipeline)), false);
 }
 
 // Inputs, targets, and with separate documents what says where these lie.
@@ -59,11 +69,18 @@ std::int64_t tokens_numel(const TrainingOptions& options) {
 
 std::vector<BufferSpec> token_buffers(const TrainingOptions& options,
                                       const RankPipeline& pipeline) {
-  const int count = most_under_way(pipeline);
+  // One alone stays where it is.
+  const auto copies = [](int under_way) { return under_way > 1 ? under_way : 0; };
+  const int in_steps =
+      options.placement.has_gradients ? copies(most_under_way_of_step(pipeline)) : 0;
+  const int in_passes = copies(most_under_way_of_passes(pipeline));
   std::vector<BufferSpec> buffers;
-  for (int i = 0; count > 1 && i < count; ++i) {
+  for (int i = 0; i < std::max(in_steps, in_passes); ++i) {
+    Phases phases = 0;
+    if (i < in_steps) phases |= kForwardToBackward;
+    if (i < in_passes) phases |= kEvaluation;
     buffers.push_back({fmt::format("micro_batch.{}", i), Category::kData, DType::kI32,
-                       tokens_numel(options), kForwardToBackward});
+                       tokens_numel(options), phases});
   }
   return buffers;
 }
@@ -82,9 +99,7 @@ std::vector<BufferSpec> Pipeline::buffers(const TrainingOptions& options,
                                           int rank) {
   std::vector<BufferSpec> buffers =
       channel_buffers(channel_ends(pipeline, mesh, rank), rank_model(options, mesh, rank));
-  if (options.placement.has_gradients) {
-    for (BufferSpec& buffer : token_buffers(options, pipeline)) buffers.push_back(buffer);
-  }
+  for (BufferSpec& buffer : token_buffers(options, pipeline)) buffers.push_back(buffer);
   if (auto logits = logits_buffer(options, pipeline)) buffers.push_back(std::move(*logits));
   return buffers;
 }
@@ -100,10 +115,8 @@ Pipeline::Pipeline(const TrainingOptions& options, RankPipeline pipeline, Sharde
   const sharding::Rank& rank = model.rank();
   channels_ =
       std::make_unique<Channels>(pipeline_, rank_model(options, rank.mesh, rank.rank), rank);
-  if (options.placement.has_gradients) {
-    for (const BufferSpec& buffer : token_buffers(options, pipeline_)) {
-      tokens_.push_back(rank.memory->acquire(buffer));
-    }
+  for (const BufferSpec& buffer : token_buffers(options, pipeline_)) {
+    tokens_.push_back(rank.memory->acquire(buffer));
   }
   if (const auto logits = logits_buffer(options, pipeline_)) {
     logits_ = rank.memory->acquire(*logits);
@@ -133,6 +146,7 @@ void Pipeline::train_whole(const std::function<model::Pass(int)>& pass_of) {
 
 void Pipeline::train_part(const std::function<model::Pass(int)>& pass_of) {
   book_ = std::make_unique<SlotBook>(pipeline_, one_set_for_all(options_.model), true);
+  keeps_tokens_ = most_under_way_of_step(pipeline_) > 1;
   next_pass_ = pass_of;
   passes_.clear();
   tokens_of_.clear();
@@ -152,11 +166,49 @@ void Pipeline::forward(const model::Pass& pass, Phase phase) {
     model_.rank().memory->enter(phase);
     return model_.forward(pipeline_.chunks.front(), pass);
   }
+  next_pass_ = [&](int) { return pass; };
+  run_passes(1, phase, {});
+}
+
+void Pipeline::evaluate(int num_passes, const std::function<model::Pass(int)>& pass_of,
+                        const std::function<void(int)>& behind_head) {
+  if (pipeline_.whole()) {
+    for (int i = 0; i < num_passes; ++i) {
+      const model::Pass pass = pass_of(i);
+      forward(pass, kEvaluation);
+      model_.evaluate_head(pass);
+      behind_head(i);
+    }
+    return;
+  }
+  next_pass_ = pass_of;
+  run_passes(num_passes, kEvaluation, [&](int pass) {
+    model_.evaluate_head(this->pass_of(pass));
+    behind_head(pass);
+  });
+}
+
+// `behind_blocks` is called where the head is.
+void Pipeline::run_passes(int num_passes, Phase phase,
+                          const std::function<void(int)>& behind_blocks) {
   book_ = std::make_unique<SlotBook>(pipeline_, one_set_for_all(options_.model), false);
-  passes_ = {{0, pass}};
+  keeps_tokens_ = num_passes > 1 && most_under_way_of_passes(pipeline_) > 1;
+  passes_.clear();
+  tokens_of_.clear();
   model_.rank().memory->enter(phase);
   channels_->begin();
-  for (const Action& action : pass_actions(pipeline_)) run(action, phase);
+  const std::vector<Action> actions = pass_actions(pipeline_, num_passes);
+  for (std::size_t at = 0; at < actions.size(); ++at) {
+    const Action& action = actions[at];
+    post_ahead(actions, at);
+    run(action, phase);
+    if (action.kind != ActionKind::kForward) continue;
+    if (behind_blocks && pipeline_.chunk(action.chunk).head) behind_blocks(action.micro_batch);
+    if (action.chunk == pipeline_.chunks.back().number) {
+      passes_.erase(action.micro_batch);
+      tokens_of_.erase(action.micro_batch);
+    }
+  }
   channels_->finish();
 }
 
@@ -227,12 +279,16 @@ model::Pass Pipeline::kept(const model::Pass& pass, int micro_batch) {
 const model::Pass& Pipeline::pass_of(int micro_batch) {
   if (const auto found = passes_.find(micro_batch); found != passes_.end()) return found->second;
   const model::Pass pass = next_pass_(micro_batch);
-  return passes_[micro_batch] = tokens_.empty() ? pass : kept(pass, micro_batch);
+  return passes_[micro_batch] = keeps_tokens_ ? kept(pass, micro_batch) : pass;
 }
 
 // The transformer remembers where it stands.
 void Pipeline::stand(const Chunk& chunk, const SlotBook::Place& place) {
   model_.transformer().stand({chunk.first_block, place.residuals, place.kept, place.waiting});
+  place_.clear();
+  for (const auto* slots : {&place.residuals, &place.kept}) {
+    for (const int slot : *slots) place_ += fmt::format("{} ", slot);
+  }
 }
 
 void Pipeline::forward(const Action& action, Phase phase) {

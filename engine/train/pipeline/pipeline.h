@@ -13,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "engine/model/pass.h"
@@ -36,13 +37,19 @@ class Pipeline {
                                    const sharding::Mesh& mesh, int rank);
 
   const RankPipeline& plan() const { return pipeline_; }
+  /// Which slots the chunk under way has: what its kernels read and write, where there are several micro-batches.
+  const std::string& place() const { return place_; }
 
   /// All forwards and backwards of a step. `pass_of` gives a micro-batch when it is first needed, in order,
   /// valid until the next call.
   void train(const std::function<model::Pass(int micro_batch)>& pass_of);
 
-  /// The blocks of one pass without a backward, and what comes before them. The ranks' parameters are
-  /// planned (ShardedModel::evaluation_uses).
+  /// Passes without a backward, on a pipeline's ranks one behind the other: embedding, blocks and, where it is,
+  /// head. `pass_of` as for `train`; `behind_head` follows a pass's head, in the order of the passes. The ranks'
+  /// parameters are planned (ShardedModel::evaluation_uses).
+  void evaluate(int num_passes, const std::function<model::Pass(int pass)>& pass_of,
+                const std::function<void(int pass)>& behind_head);
+  /// The blocks of one pass, and what comes before them.
   void forward(const model::Pass& pass, Phase phase);
 
   /// What the rank with the head computed last, [count] of the compute type, on every rank of the pipeline.
@@ -55,6 +62,7 @@ class Pipeline {
   using Action = schedule::Action;
   void train_whole(const std::function<model::Pass(int)>& pass_of);
   void train_part(const std::function<model::Pass(int)>& pass_of);
+  void run_passes(int num_passes, Phase phase, const std::function<void(int)>& behind_blocks);
   void run(const Action& action, Phase phase);
   void forward(const Action& action, Phase phase);
   void backward(const Action& action);
@@ -69,7 +77,8 @@ class Pipeline {
   const RankPipeline pipeline_;
   ShardedModel& model_;
   std::unique_ptr<Channels> channels_;
-  std::vector<Buffer> tokens_;  // of micro-batches under way, where there may be several
+  std::vector<Buffer> tokens_;  // of micro-batches under way
+  bool keeps_tokens_ = false;   // there: several may be under way
   Buffer logits_;
 
   // Of the step, or pass, under way.
@@ -79,6 +88,7 @@ class Pipeline {
   std::map<int, std::size_t> tokens_of_;  // by micro-batch, among tokens_
   bool has_lost_ = false;                 // a backward of the step has begun
   std::pair<int, int> standing_{-1, -1};  // chunk and micro-batch
+  std::string place_;                     // of them
 };
 
 }  // namespace sherd::engine

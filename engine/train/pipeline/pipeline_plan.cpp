@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "engine/schedule/balance.h"
+#include "engine/schedule/forwards.h"
 #include "engine/schedule/passes.h"
 #include "engine/schedule/validate.h"
 
@@ -58,21 +59,29 @@ int head_unit(const model::ModelShape& shape) {
   return shape.tied ? 0 : 1 + static_cast<int>(shape.num_layers);
 }
 
-bool same(const schedule::OrderRequest& a, const schedule::OrderRequest& b) {
+struct ScheduleRequest {
+  schedule::OrderRequest order;
+  bool whole_backwards = false;
+};
+
+bool same(const ScheduleRequest& first, const ScheduleRequest& second) {
+  const schedule::OrderRequest &a = first.order, &b = second.order;
   return a.order == b.order && a.num_ranks == b.num_ranks &&
-         a.chunks_per_rank == b.chunks_per_rank && a.num_micro_batches == b.num_micro_batches;
+         a.chunks_per_rank == b.chunks_per_rank && a.num_micro_batches == b.num_micro_batches &&
+         first.whole_backwards == second.whole_backwards;
 }
 
 // A plan asks for the same one for each rank, stage and purpose: the last one is kept.
-std::shared_ptr<const schedule::Schedule> schedule_of(const schedule::OrderRequest& request) {
-  thread_local schedule::OrderRequest last_request;
+std::shared_ptr<const schedule::Schedule> schedule_of(const ScheduleRequest& request) {
+  thread_local ScheduleRequest last_request;
   thread_local std::shared_ptr<const schedule::Schedule> last;
   if (last && same(request, last_request)) return last;
-  auto made = std::make_shared<const schedule::Schedule>(
-      schedule::with_messages(schedule::generate(request)));
+  schedule::Schedule order = schedule::generate(request.order);
+  if (request.whole_backwards) order = schedule::with_whole_backwards(std::move(order));
+  auto made = std::make_shared<const schedule::Schedule>(schedule::with_messages(std::move(order)));
   if (const auto violation = schedule::first_violation(*made)) {
-    throw UsageError("the schedule {} can't be executed: {}", schedule::name_of(request.order),
-                     violation->text);
+    throw UsageError("the schedule {} can't be executed: {}",
+                     schedule::name_of(request.order.order), violation->text);
   }
   last_request = request;
   return last = std::move(made);
@@ -80,7 +89,7 @@ std::shared_ptr<const schedule::Schedule> schedule_of(const schedule::OrderReque
 
 }  // namespace
 
-// The head's forward and backward run together, in its chunk's backward.
+// The head's forward and backward run together, in its chunk's backward. What is frozen has no weight gradient.
 schedule::StepTimes estimated_times(const PipelinePlan& plan, const model::ModelShape& shape) {
   const schedule::LayerTimes times = layer_times(shape);
   schedule::StepTimes estimated;
@@ -89,11 +98,12 @@ schedule::StepTimes estimated_times(const PipelinePlan& plan, const model::Model
     for (int block = chunk.first_block; block < chunk.end_block(); ++block) {
       blocks += times.layers[static_cast<std::size_t>(block)];
     }
-    const schedule::Duration head = chunk.head ? 3 * times.head : schedule::Duration{};
+    const int weights = shape.adapter.active() ? 0 : 1;
+    const schedule::Duration head = chunk.head ? (2 + weights) * times.head : schedule::Duration{};
     estimated.chunks.push_back({.forward = blocks,
                                 .input_gradient = blocks + head,
-                                .weight_gradient = blocks,
-                                .backward = 2 * blocks + head});
+                                .weight_gradient = weights * blocks,
+                                .backward = (1 + weights) * blocks + head});
   }
   return estimated;
 }
@@ -110,7 +120,9 @@ PipelinePlan pipeline_plan(const TrainingOptions& options, const sharding::Mesh&
     request.order = asked.order;
     request.chunks_per_rank = asked.chunks_per_rank;
   }
-  PipelinePlan plan{schedule_of(request), {}, options.num_micro_steps};
+  // Frozen matrices have no weight gradients, and adapters' own are too small to fill a gap.
+  PipelinePlan plan{
+      schedule_of({request, options.model.adapter.active()}), {}, options.num_micro_steps};
   plan.chunks = degree == 1 ? chunks_of({static_cast<int>(options.model.num_layers)})
                             : chunks_of(layers_per_chunk(options, plan.layout().num_chunks()));
   return plan;
@@ -179,13 +191,36 @@ std::vector<int> step_uses(const RankPipeline& pipeline, const model::ModelShape
   return uses;
 }
 
-std::vector<int> pass_uses(const RankPipeline& pipeline, const model::ModelShape& shape) {
+std::vector<int> pass_uses(const RankPipeline& pipeline, const model::ModelShape& shape,
+                           int num_passes) {
   std::vector<int> uses;
-  for (const Chunk& chunk : pipeline.chunks) {
+  const auto pass = [&](const Chunk& chunk) {
     const std::vector<int> more = forward_uses(chunk, shape, true);
     uses.insert(uses.end(), more.begin(), more.end());
+  };
+  if (pipeline.whole()) {
+    for (int i = 0; i < num_passes; ++i) pass(pipeline.chunks.front());
+    return uses;
+  }
+  for (const schedule::Action& action : pass_actions(pipeline, num_passes)) {
+    if (action.kind == schedule::ActionKind::kForward) pass(pipeline.chunk(action.chunk));
   }
   return uses;
+}
+
+int passes_at_once(const RankPipeline& pipeline) {
+  constexpr int kMost = 32;  // between two looks for a request to stop
+  return pipeline.whole() ? 1 : std::min(4 * pipeline.degree(), kMost);
+}
+
+// Of one rank after the other, and of one group after the other, the same is asked for: the last one is kept.
+std::vector<schedule::Action> pass_actions(const RankPipeline& pipeline, int num_passes) {
+  thread_local schedule::Schedule last;
+  if (last.layout != pipeline.plan.layout() || last.num_micro_batches != num_passes ||
+      last.ranks.empty()) {
+    last = schedule::with_messages(schedule::forwards_only(pipeline.plan.layout(), num_passes));
+  }
+  return last.ranks[static_cast<std::size_t>(pipeline.place)];
 }
 
 }  // namespace sherd::engine

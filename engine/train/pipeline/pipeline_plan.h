@@ -77,6 +77,12 @@ std::vector<int> backward_uses(const Chunk& chunk, const model::ModelShape& shap
 bool weight_gradients_use_parameters(const model::ModelShape& shape);
 /// In the whole of a step, or of an evaluation's pass, on one rank.
 std::vector<int> step_uses(const RankPipeline& pipeline, const model::ModelShape& shape);
-std::vector<int> pass_uses(const RankPipeline& pipeline, const model::ModelShape& shape);
+std::vector<int> pass_uses(const RankPipeline& pipeline, const model::ModelShape& shape,
+                           int num_passes);
+
+/// How many passes of an evaluation are under way together: enough to keep all ranks busy for most of the time.
+int passes_at_once(const RankPipeline& pipeline);
+/// The rank's list of so many passes, with its messages. Not of a whole model, which needs none.
+std::vector<schedule::Action> pass_actions(const RankPipeline& pipeline, int num_passes);
 
 }  // namespace sherd::engine

@@ -92,18 +92,6 @@ void SlotBook::give_back(const Place& place) {
   }
 }
 
-std::vector<Action> pass_actions(const RankPipeline& pipeline) {
-  std::vector<Action> actions;
-  for (const Chunk& chunk : pipeline.chunks) {
-    if (pipeline.receives(chunk)) {
-      actions.push_back({ActionKind::kReceiveActivations, chunk.number, 0});
-    }
-    actions.push_back({ActionKind::kForward, chunk.number, 0});
-    if (pipeline.sends(chunk)) actions.push_back({ActionKind::kSendActivations, chunk.number, 0});
-  }
-  return actions;
-}
-
 SlotCounts count_slots(const RankPipeline& pipeline, bool one_set_for_all) {
   SlotBook training(pipeline, one_set_for_all, true), pass(pipeline, one_set_for_all, false);
   for (const Action& action : pipeline.actions()) {
@@ -111,8 +99,10 @@ SlotCounts count_slots(const RankPipeline& pipeline, bool one_set_for_all) {
     training.begin(action);
     training.end(action);
   }
-  for (const Action& action : pass_actions(pipeline)) {
-    if (!schedule::is_compute(action.kind)) continue;
+  // Several under way need no more: what a chunk leaves for the next one of its rank is taken at once
+  // (engine/schedule/forwards.h).
+  for (const Chunk& chunk : pipeline.chunks) {
+    const Action action{ActionKind::kForward, chunk.number, 0};
     pass.begin(action);
     pass.end(action);
   }

@@ -71,7 +71,7 @@ class SlotBook {
   std::map<Key, int> gradients_handed_over_;  // the same of gradients
 };
 
-/// What the rank's list needs, and an evaluation's pass.
+/// What the rank's list needs, and an evaluation's passes.
 struct SlotCounts {
   int residuals = 0, kept = 0, waiting = 0;
 };
@@ -80,8 +80,5 @@ SlotCounts count_slots(const RankPipeline& pipeline, bool one_set_for_all);
 /// What the rank has room for; null: it has the whole model.
 std::optional<model::ModelPart> model_part(const RankPipeline& pipeline,
                                            const TrainingOptions& options);
-
-/// The rank's chunks forward, one after the other: its list of an evaluation's pass.
-std::vector<schedule::Action> pass_actions(const RankPipeline& pipeline);
 
 }  // namespace sherd::engine

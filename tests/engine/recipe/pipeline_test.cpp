@@ -51,12 +51,6 @@ TEST(PipelineRules, LayersOfChunksAreWholeAndAllOfThem) {
             "no error");
 }
 
-TEST(PipelineRules, WhatIsNotServedYetIsSaid) {
-  EXPECT_NE(refusal({"pipeline_parallel_degree=2", "adapter.type=lora"})
-                .find("adapters aren't served in pipelines yet"),
-            std::string::npos);
-}
-
 TEST(PipelineRules, TiedEndsMayBeOnOneRank) {
   EXPECT_EQ(refusal({"pipeline_parallel_degree=2", "pipeline_schedule=zb_v",
                      "model.tie_embeddings=true"}),

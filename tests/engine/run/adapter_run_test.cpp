@@ -132,6 +132,44 @@ TEST_F(AdapterRun, BesideAQuantisedBaseGoesOnBitForBitAndIsUsed) {
             std::string::npos);
 }
 
+// The digest of the base is that of one rank, too, though no rank of a pipeline has all of it.
+TEST_F(AdapterRun, GoesOnBitForBitWithItsLayersOnSeveralRanks) {
+  const std::string model = base();
+  for (const char* type : {"param_dtype", "nf4"}) {
+    std::vector<std::string> sets = from(model);
+    sets.push_back(fmt::format("adapter.base_dtype={}", type));
+    const std::string whole = fmt::format("whole {}", type), parts = fmt::format("parts {}", type);
+    train(whole, adapter(), 8, 1, 0, sets);
+    std::vector<std::string> pipelined = sets;
+    pipelined.push_back("parallelism.pipeline_parallel_degree=2");
+    train(parts, adapter(), 4, 2, 3, pipelined);
+    pipelined.push_back("parallelism.pipeline_schedule=zb_h1");
+    train(parts, adapter(), 6, 1, 1, pipelined);
+    train(parts, adapter(), 8, 2, 2, sets);
+    EXPECT_EQ(final_state(folder_, parts), final_state(folder_, whole));
+    const auto base_of = [&](const std::string& run) {
+      return checkpoint::Checkpoint(checkpoint::posix_disk(), checkpoint(run))
+          .manifest()
+          .global->at("base");
+    };
+    EXPECT_EQ(base_of(parts), base_of(whole));
+  }
+}
+
+TEST_F(AdapterRun, AFrozenMatrixAtBothEndsOfAPipelineIsOneInTheBasesDigest) {
+  std::vector<std::string> sets = {"model.tie_embeddings=true"};
+  train("base", "", 1, 1, 0, sets);
+  sets.push_back("checkpoint.init_from=" + checkpoint("base", 1));
+  const std::string text = "adapter: {type: lora, rank: 3, targets: [attention.qkv]}\n";
+  train("run", text, 4, 1, 0, sets);
+  std::vector<std::string> pipelined = sets;
+  pipelined.push_back("parallelism.pipeline_parallel_degree=2");
+  train("run", text, 6, 1, 3, pipelined);  // refused, were it another base
+  train("run", text, 8, 1, 0, sets);
+  train("whole", text, 8, 1, 0, sets);
+  EXPECT_EQ(final_state(folder_, "run"), final_state(folder_, "whole"));
+}
+
 TEST_F(AdapterRun, SavesWhatIsTrainedAndTheBasesDigest) {
   const std::string model = base();
   train("run", adapter(), 4, 2, 2, from(model));

@@ -69,8 +69,12 @@ TEST(Orders, AllThatAreMadeCanBeExecuted) {
             continue;
           }
           ++made;
-          const auto violation = first_violation(with_messages(schedule));
-          EXPECT_FALSE(violation) << name_of(order) << ": " << violation->text;
+          // One slot is enough: what a communicator of two ranks has whose receives aren't posted ahead.
+          const Rules one_slot{.channels = {.slots = 1}};
+          for (const Schedule& each : {schedule, with_whole_backwards(schedule)}) {
+            const auto violation = first_violation(with_messages(each), one_slot);
+            EXPECT_FALSE(violation) << name_of(order) << ": " << violation->text;
+          }
         }
       }
     }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/model/transformer.h"
+#include "engine/schedule/generate.h"
 #include "tests/support/model_values.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/training_harness.h"
@@ -33,9 +34,15 @@ class EvaluationTest : public ::testing::Test {
              .seed = 5}};
   }
 
+  // Ranks that share no batch.
+  static int data_ranks(const RunShape& setup) {
+    const sharding::Mesh mesh = mesh_of(setup);
+    return mesh.world_size() / mesh.degree(sharding::kPipelineAxis);
+  }
+
   engine::EvaluationResult evaluate(const RunShape& setup, std::int64_t num_batches) const {
     const engine::TrainingOptions options = applied(options_, setup);
-    const data::Batcher batches = batcher(setup.world_size);
+    const data::Batcher batches = batcher(data_ranks(setup));
     std::vector<engine::EvaluationResult> results(static_cast<std::size_t>(setup.world_size));
     run_ranks(setup, [&](sharding::Rank& rank) {
       engine::ShardedModel model(options, rank);
@@ -94,6 +101,27 @@ TEST_F(EvaluationTest, IsTheSameAtEveryWorldAndStageDespiteAPartialLastBatch) {
       EXPECT_EQ(result.num_tokens, one.num_tokens) << name_of(setup);
       EXPECT_NEAR(*result.loss_20_batches, *one.loss_20_batches, 1e-12 * one.loss)
           << name_of(setup);
+    }
+  }
+}
+
+// Nine passes over the split, and 30 of the estimate beside it: more than are under way together on two ranks.
+TEST_F(EvaluationTest, HasTheBitsOfOneRankOnRanksThatHavePartsOfTheLayers) {
+  options_.model.num_layers = 6;
+  const engine::EvaluationResult one = evaluate({}, 0);
+  for (const schedule::Order order : {schedule::Order::k1F1B, schedule::Order::kInterleaved1F1B,
+                                      schedule::Order::kZbV, schedule::Order::kDualPipeV}) {
+    options_.pipeline = {order, schedule::default_chunks_per_rank(order)};
+    for (const int ranks : {2, 3}) {
+      const RunShape setup{.world_size = ranks,
+                           .axes = {{"pipeline", ranks}},
+                           .num_micro_steps = 6,
+                           .stage = ranks,
+                           .delay_seed = 23};
+      const engine::EvaluationResult result = evaluate(setup, 0);
+      EXPECT_EQ(result.loss, one.loss) << schedule::name_of(order) << ranks;
+      EXPECT_EQ(result.num_tokens, one.num_tokens);
+      EXPECT_EQ(result.loss_20_batches, one.loss_20_batches);
     }
   }
 }
