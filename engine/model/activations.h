@@ -65,11 +65,15 @@ struct Activations {
   Buffer loss_maxima_RC, loss_sums_2C;
   std::int64_t chunk_tokens = 0;  ///< C
 
+  /// Of residual_tokens() as all of the residual stream.
   Buffer branch_TD;  ///< forward: a branch before it joins; backward: gradient of a norm's output
   Buffer d_residual_TD;  ///< gradient of the residual stream, carried from block to block
   Buffer d_branch_TD;    ///< gradient of a branch, where it isn't d_residual_TD's
-  Buffer d_wide;         ///< [T, max(E, U)]
-  Buffer d_narrow;       ///< [T, max(H K, F)]
+  /// With sequence parallelism: rows of all tokens that ranks have given one another, or this rank's addends of
+  /// sums over ranks; and of branches that read one norm, the addends of its output's gradient.
+  Buffer all_rows_TD, d_normed_TD;
+  Buffer d_wide;                        ///< [T, max(E, U)]
+  Buffer d_narrow;                      ///< [T, max(H K, F)]
   std::vector<WaitingBuffers> waiting;  ///< slots, on a rank of a pipeline
   std::vector<Buffer> rotary_SK;        ///< the tables that layers name
   std::vector<Buffer> kv_cache;         ///< L, f32, where keys and values are kept

@@ -79,9 +79,9 @@ void Transformer::head_input_gradient(const Tensor& weight, std::int64_t first, 
                  .workspace = activations_.workspace});
 }
 
-void Transformer::add_up_head_input_gradient(const Tensor& dx_TD) {
+void Transformer::add_up_head_input_gradient(const Tensor& addend_TD, const Tensor& dx_TD) {
   if (!shape_.part.has_canonical_sums()) {
-    return collectives_.sum("gradient of the head's input", dx_TD);
+    return add_up_rows("gradient of the head's input", addend_TD, dx_TD);
   }
   collectives_.sum("gradient of the head's input", sum_TD());
   kernels::grouped_finish(compute_, {shape_.tokens(), shape_.width, sum_TD(), {}, dx_TD});

@@ -39,7 +39,8 @@ kernels::AttentionShape ModelShape::cached_attention(std::int64_t block) const {
 }
 
 kernels::NormShape ModelShape::norm_shape() const {
-  return {norm, tokens(), width, static_cast<float>(norm_eps), static_cast<float>(norm_offset)};
+  return {norm, residual_tokens(), width, static_cast<float>(norm_eps),
+          static_cast<float>(norm_offset)};
 }
 
 kernels::QkNormShape ModelShape::qk_norm_shape() const {

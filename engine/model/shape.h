@@ -89,6 +89,9 @@ struct TensorPart {
   /// forms, where it is whole all of them. 0: sums are in rank order.
   int sum_groups = 0;
   int kv_sum_groups = 1;  ///< of them, over query heads of one key/value head: kernels/attention.h
+  /// Each tensor rank has the residual stream, norms and dropout of a part of the tokens
+  /// (engine/model/sequence_parallel.cpp). Of a whole model it changes nothing.
+  bool sequence_parallel = false;
 
   bool is_cut() const { return degree > 1; }
   bool has_canonical_sums() const { return sum_groups > 0; }
@@ -149,6 +152,15 @@ struct ModelShape {
   ContextPart context{};
 
   std::int64_t tokens() const { return sequences * seq_length; }
+  bool sequence_parallel() const { return part.is_cut() && part.sequence_parallel; }
+  /// Tokens whose residual stream is on this rank: neighbours, all of them without sequence parallelism. Where
+  /// ranks can't share the tokens evenly, there are rows of zeros behind the last one.
+  std::int64_t residual_tokens() const {
+    return sequence_parallel() ? (tokens() + part.degree - 1) / part.degree : tokens();
+  }
+  std::int64_t first_residual_token() const {
+    return sequence_parallel() ? part.rank * residual_tokens() : 0;
+  }
   std::int64_t whole_seq_length() const { return seq_length * context.degree; }
   std::int64_t first_position() const { return seq_length * context.rank; }
   std::int64_t head_width() const { return head_size > 0 ? head_size : width / query_heads; }

@@ -182,6 +182,7 @@ struct Recipe {
     std::int64_t batch_groups = 0;
     std::int64_t pipeline_parallel_degree = 0;
     std::int64_t tensor_parallel_degree = 0;
+    bool sequence_parallel = false;
     std::int64_t context_parallel_degree = 0;
     SumOrderChoice sum_order = SumOrderChoice::kRank;
     schedule::Order pipeline_schedule = schedule::Order::k1F1B;

@@ -57,9 +57,11 @@ sharding::Traffic exchange_traffic(const model::ModelShape& shape,
                   shape.context.degree, one.calls);
       continue;
     }
-    if (one.kind == Kind::kGather) {
-      traffic.add(one.what, sharding::Collective::kAllGather, one.dtype, one.numel, part.degree,
-                  one.calls);
+    if (one.kind == Kind::kGather || one.kind == Kind::kReduceScatter) {
+      traffic.add(one.what,
+                  one.kind == Kind::kGather ? sharding::Collective::kAllGather
+                                            : sharding::Collective::kReduceScatter,
+                  one.dtype, one.numel, part.degree, one.calls);
       continue;
     }
     const int ranks = one.kind == Kind::kSum ? part.degree : part.kv_copies;
@@ -112,6 +114,12 @@ void ModelCollectives::sum(const char* what, const Tensor& x) {
 void ModelCollectives::sum_copies(const char* what, const Tensor& x) {
   CHECK(copies_ != nullptr, "{}: no copies of key/value heads", what);
   sum_over(*copies_, what, x);
+}
+
+void ModelCollectives::reduce_scatter(const char* what, const Tensor& x, const Tensor& out) {
+  CHECK(ranks_ != nullptr, "{} of a model whose matrices are whole", what);
+  const Stopwatch watch(spent_);
+  ranks_->reduce_scatter(compute_, what, x, out);
 }
 
 void ModelCollectives::gather(const char* what, const Tensor& x) {

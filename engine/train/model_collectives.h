@@ -38,6 +38,7 @@ class ModelCollectives final : public model::Collectives {
 
   void sum(const char* what, const Tensor& x) override;
   void sum_copies(const char* what, const Tensor& x) override;
+  void reduce_scatter(const char* what, const Tensor& x, const Tensor& out) override;
   void gather(const char* what, const Tensor& x) override;
   void all_to_all(const char* what, const Tensor& from, const Tensor& to) override;
 

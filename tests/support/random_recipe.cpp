@@ -237,6 +237,8 @@ class LegalRecipe {
     const bool canonical = in_eighths && !in_sequences && !has_adapter_ && random_.chance(0.6) &&
                            settings_.at("mixed_precision.reduce_dtype") == "f32";
     set("parallelism.sum_order", canonical ? "canonical" : "rank");
+    const bool shares_tokens = cut && !canonical && random_.chance(0.5);
+    set("parallelism.sequence_parallel", shares_tokens ? "true" : "false");
     if (canonical) set("model.ffn_hidden_size", 8 * random_.whole(1, 12));
   }
 

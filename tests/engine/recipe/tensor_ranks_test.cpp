@@ -33,6 +33,24 @@ TEST(TensorRanksRules, OthersNameTheNearestThatWould) {
   expect_refused({"parallelism.tensor_parallel_degree=24"}, "12 would do.");
 }
 
+TEST(SequenceParallelRules, TensorRanksShareTheTokensOfAnyMicroBatch) {
+  const std::string shares = "parallelism.sequence_parallel=true";
+  for (const char* length : {"8", "9"}) {
+    EXPECT_EQ(refusal({shares, "parallelism.tensor_parallel_degree=4",
+                       std::string("training.seq_length=") + length}),
+              "no error")
+        << length;
+  }
+  expect_refused({shares},
+                 "Use parallelism.tensor_parallel_degree: 2, or "
+                 "parallelism.sequence_parallel: false.");
+  expect_refused({shares, "parallelism.context_parallel_degree=2"},
+                 "Use parallelism.tensor_parallel_degree: 2");
+  expect_refused(
+      {shares, "parallelism.tensor_parallel_degree=2", "parallelism.sum_order=canonical"},
+      "use parallelism.sequence_parallel: false, or sum_order: rank");
+}
+
 TEST(CanonicalSumRules, EightGroupsLimitWhatSharesThem) {
   const std::string canonical = "parallelism.sum_order=canonical";
   for (const char* degree : {"1", "2", "4"}) {

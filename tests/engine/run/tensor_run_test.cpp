@@ -95,6 +95,32 @@ TEST_F(TensorRun, GoesOnBitForBitOnAnotherMeshWithAsManyTensorRanks) {
   }
 }
 
+// Its state is that of tensor ranks, so any mesh goes on with it.
+const MeshOf kShared{"tensor 2, tokens shared", 1, 0,
+                     "tensor_parallel_degree: 2, sequence_parallel: true"};
+const MeshOf kSharedPipelined{
+    "tensor 2, tokens shared x pipeline 2 x shard 2", 2, 3,
+    "tensor_parallel_degree: 2, sequence_parallel: true, pipeline_parallel_degree: 2"};
+
+TEST_F(TensorRun, WhoseRanksShareTokensHasTheSameNumbersHoweverItsStateIsSharded) {
+  train_in(folder_, "shared", on(kShared));
+  train_in(folder_, "pipelined", on(kSharedPipelined));
+  expect_equal("pipelined", "shared");
+  train_in(folder_, "one", on(kOne));
+  expect_near("shared", "one");
+}
+
+TEST_F(TensorRun, WhoseRanksShareTokensGoesOnOnAnyMesh) {
+  train_in(folder_, "whole", on(kOne));
+  train_in(folder_, "run", on(kShared));
+  for (const MeshOf& mesh : {kOne, kSharedPipelined, kFour, kShared}) {
+    SCOPED_TRACE(mesh.name);
+    forget_second_half("run");
+    train_in(folder_, "run", on(mesh));
+    expect_near("run", "whole");
+  }
+}
+
 const MeshOf kContext{"context 2", 1, 2, "context_parallel_degree: 2"};
 
 // B.4 #8 along the sequence.
