@@ -235,7 +235,7 @@ void Activations::acquire_scratch(const ModelShape& shape, const Acquire& acquir
     sum_TD = acquire({"canonical_sum", Category::kActivations, DType::kF32, tokens * shape.width,
                       kInBlocks | kInHead});
   }
-  if (shape.shares_kv_heads()) {
+  if (shape.adds_up_keys()) {
     d_kv = acquire({"d_keys_and_values", Category::kActivations, DType::kF32,
                     tokens * shape.kv_gradient_width(), kBackward});
   }
@@ -243,7 +243,14 @@ void Activations::acquire_scratch(const ModelShape& shape, const Acquire& acquir
     row_sums_4T =
         acquire({"qk_row_sums", Category::kActivations, DType::kF32, 4 * tokens, kInBlocks});
   }
-  if (shape.context.is_cut()) {
+  if (shape.context.gathers_keys()) {
+    const std::int64_t numel =
+        shape.sequences * shape.whole_seq_length() * shape.kv_gradient_width();
+    keys_values = acquire({"keys_values", Category::kActivations, shape.dtype, numel, kInBlocks});
+    d_keys_values =
+        acquire({"d_keys_values", Category::kActivations, DType::kF32, numel, kBackward});
+  }
+  if (shape.context.deals_heads()) {
     deal_send = scratch("deal.send", shape.qkv_width(), kInBlocks);
     deal_received = scratch("deal.received", shape.qkv_width(), kInBlocks);
     deal_qkv = scratch("deal.qkv", shape.qkv_width(), kInBlocks);

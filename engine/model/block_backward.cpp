@@ -275,7 +275,7 @@ void Transformer::attention_backward(std::int64_t block, const BlockParameters& 
   project_backward(parameters[SiteId::kAttentionOutput], gradients[SiteId::kAttentionOutput],
                    {attended_TD, d_out_TD, heads_width, shape_.width, d_attended_TD},
                    &WaitingBuffers::d_attention_output);
-  const bool dealt = shape_.context.is_cut();
+  const bool dealt = shape_.context.deals_heads(), gathered = shape_.context.gathers_keys();
   Tensor out = attended_TD, d_out = d_attended_TD, d_qkv = d_qkv_TE;
   if (dealt) {
     out = rows(activations_.deal_out, shape_.tokens(), heads_width);
@@ -284,16 +284,20 @@ void Transformer::attention_backward(std::int64_t block, const BlockParameters& 
     to_heads("what heads attended to, again", HeadRows::kQueries, attended_TD, out);
     to_heads("gradient of what heads attended to", HeadRows::kQueries, d_attended_TD, d_out);
   }
-  kernels::attention_backward(compute_, {.shape = shape_.attention(block),
-                                         .qkv = kept[SiteId::kQkv].output,
-                                         .out = out,
-                                         .lse = kept[SiteId::kAttention].statistic,
-                                         .dout = d_out,
-                                         .dropout = attention_dropout(pass, attention_site(block)),
-                                         .dqkv = d_qkv,
-                                         .workspace = activations_.workspace,
-                                         .documents = pass.documents,
-                                         .dkv = d_kv_TN});
+  kernels::attention_backward(
+      compute_,
+      {.shape = shape_.attention(block),
+       .qkv = kept[SiteId::kQkv].output,
+       .out = out,
+       .lse = kept[SiteId::kAttention].statistic,
+       .dout = d_out,
+       .dropout = attention_dropout(pass, attention_site(block)),
+       .dqkv = d_qkv,
+       .workspace = activations_.workspace,
+       .documents = pass.documents,
+       .dkv = gathered ? activations_.d_keys_values.tensor() : d_kv_TN,
+       .keys_values = gather_keys_values("keys and values, again", kept[SiteId::kQkv].output)});
+  if (gathered) add_up_gathered_keys();
   if (dealt) {
     to_positions("gradients of queries, keys and values", HeadRows::kQkv, d_qkv, d_qkv_TE);
   }

@@ -97,7 +97,7 @@ void Transformer::fill_block(std::int64_t block, const BlockParameters& paramete
 void Transformer::fill_attention(std::int64_t block, const BlockParameters& parameters,
                                  const Pass& pass) {
   const BlockTensors kept = kept_of(block);
-  const bool dealt = shape_.context.is_cut();
+  const bool dealt = shape_.context.deals_heads();
   const std::int64_t tokens = shape_.tokens();
   const Tensor& kept_qkv = kept[SiteId::kQkv].output;
   const Tensor qkv_TE = dealt ? rows(activations_.deal_qkv, tokens, shape_.qkv_width()) : kept_qkv;
@@ -135,13 +135,15 @@ void Transformer::fill_attention(std::int64_t block, const BlockParameters& para
   const Tensor& attended_TD = kept[SiteId::kAttention].output;
   const Tensor out =
       dealt ? rows(activations_.deal_out, tokens, shape_.heads_width()) : attended_TD;
-  kernels::attention_forward(compute_, {.shape = shape_.attention(block),
-                                        .qkv = kept_qkv,
-                                        .dropout = attention_dropout(pass, attention_site(block)),
-                                        .out = out,
-                                        .lse = kept[SiteId::kAttention].statistic,
-                                        .workspace = activations_.workspace,
-                                        .documents = pass.documents});
+  kernels::attention_forward(compute_,
+                             {.shape = shape_.attention(block),
+                              .qkv = kept_qkv,
+                              .dropout = attention_dropout(pass, attention_site(block)),
+                              .out = out,
+                              .lse = kept[SiteId::kAttention].statistic,
+                              .workspace = activations_.workspace,
+                              .documents = pass.documents,
+                              .keys_values = gather_keys_values("keys and values", kept_qkv)});
   if (dealt) to_positions("what heads attended to", HeadRows::kQueries, out, attended_TD);
 }
 

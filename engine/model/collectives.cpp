@@ -16,6 +16,12 @@ class NoCollectives final : public Collectives {
   void all_to_all(const char* what, const Tensor&, const Tensor&) override {
     CHECK(false, "{} of a whole model", what);
   }
+  void gather_positions(const char* what, const Tensor&) override {
+    CHECK(false, "{} of a whole model", what);
+  }
+  void reduce_scatter_positions(const char* what, const Tensor&, const Tensor&) override {
+    CHECK(false, "{} of a whole model", what);
+  }
 };
 
 }  // namespace

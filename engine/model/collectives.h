@@ -19,7 +19,9 @@
 ///
 /// and with the ranks that have other positions of the same sequences (engine/model/sequence_cut.h):
 ///
-///   attention                          2 all_to_all        3 all_to_all
+///   attention, ulysses                 2 all_to_all        3 all_to_all
+///   attention, all_gather              gather_positions    gather_positions, reduce_scatter_positions
+///                                      of each sequence's keys and values
 ///
 /// All gradients that leave the model are therefore those of the whole model: of the boxes that a rank
 /// holds. Nothing is left to be summed over tensor ranks afterwards.
@@ -54,6 +56,9 @@ class Collectives {
   virtual void gather(const char* what, const Tensor& x) = 0;
   /// Over context ranks: row r of `to` [C, n] is this rank's row of rank r's `from`. They don't overlap.
   virtual void all_to_all(const char* what, const Tensor& from, const Tensor& to) = 0;
+  /// `gather` and `reduce_scatter` over context ranks.
+  virtual void gather_positions(const char* what, const Tensor& x) = 0;
+  virtual void reduce_scatter_positions(const char* what, const Tensor& x, const Tensor& out) = 0;
 };
 
 /// Of a model that is whole: does nothing.

@@ -86,6 +86,19 @@ void add_blocks(const ModelShape& part, DType gradients, PassKind pass, const Pa
   }
 }
 
+void add_gathered_keys(const ModelShape& part, PassKind pass, const PassCounts& counts,
+                       List& list) {
+  const std::int64_t numel = part.whole_seq_length() * part.kv_gradient_width();
+  const auto add = [&](Kind kind, const char* what, DType dtype, std::int64_t passes) {
+    list.add(kind, what, dtype, numel, part.sequences * passes);
+  };
+  add(Kind::kGatherPositions, "keys and values", part.dtype, counts.blocks + counts.blocks_again);
+  if (pass != PassKind::kTraining) return;
+  add(Kind::kGatherPositions, "keys and values, again", part.dtype, counts.blocks);
+  add(Kind::kReduceScatterPositions, "gradients of all keys and values", DType::kF32,
+      counts.blocks);
+}
+
 void add_attention(const ModelShape& part, PassKind pass, const PassCounts& counts, List& list) {
   const std::int64_t T = part.tokens(), forwards = counts.blocks + counts.blocks_again;
   const auto add = [&](const char* what, std::int64_t width, std::int64_t calls) {
@@ -133,7 +146,8 @@ std::vector<Exchange> exchanges(const ModelShape& part, DeviceKind device, DType
     add_blocks(part, gradients, pass, counts, list);
     if (counts.heads > 0) add_head(part, device, gradients, pass, counts.heads, list);
   }
-  if (part.context.is_cut()) add_attention(part, pass, counts, list);
+  if (part.context.deals_heads()) add_attention(part, pass, counts, list);
+  if (part.context.gathers_keys()) add_gathered_keys(part, pass, counts, list);
   return list.take();
 }
 

@@ -99,11 +99,17 @@ struct TensorPart {
   bool adds_biases_of_sums() const { return rank == 0; }
 };
 
+/// How context ranks share attention: engine/model/sequence_cut.h.
+enum class ContextMethod { kUlysses, kAllGather };
+
 /// Which positions of every sequence a context rank has (engine/model/sequence_cut.h).
 struct ContextPart {
   int degree = 1, rank = 0;
+  ContextMethod method = ContextMethod::kUlysses;
 
   bool is_cut() const { return degree > 1; }
+  bool deals_heads() const { return is_cut() && method == ContextMethod::kUlysses; }
+  bool gathers_keys() const { return is_cut() && method == ContextMethod::kAllGather; }
 };
 
 /// Where matrices are cut over tensor ranks, the heads, feed-forward width and vocabulary are `part`'s.
@@ -178,6 +184,8 @@ struct ModelShape {
   bool norm_bias() const { return biases.norm && norm == kernels::NormKind::kLayerNorm; }
   /// A key/value head's gradient is that of its heads on several ranks.
   bool shares_kv_heads() const { return part.kv_copies > 1; }
+  /// Several ranks' queries read a key: its gradient is the sum of theirs.
+  bool adds_up_keys() const { return shares_kv_heads() || context.gathers_keys(); }
   /// Rows that queries and keys are normalised by lie on several ranks, or are added up as if they did.
   bool cuts_normalised_rows() const { return in_parts() && qk_norm == QkNorm::kProjection; }
   /// What heads, feed-forward columns or logits add up to is the sum of several ranks' parts, or taken as if it were.

@@ -204,6 +204,9 @@ class Transformer {
   void reorder_sequences(const Tensor& from, const Tensor& to, bool by_rank);
   void to_heads(const char* what, HeadRows rows, const ConstTensor& own, const Tensor& all);
   void to_positions(const char* what, HeadRows rows, const Tensor& all, const Tensor& own);
+  // Or the keys and values of all positions are put together (gathered_keys.cpp), and their gradients added up.
+  ConstTensor gather_keys_values(const char* what, const ConstTensor& qkv_TE);
+  void add_up_gathered_keys();
 
   Tensor branch_TD() const {
     return rows(activations_.branch_TD, shape_.residual_tokens(), shape_.width);

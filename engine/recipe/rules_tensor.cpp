@@ -29,6 +29,7 @@ model::ModelShape sizes_of(const Recipe& recipe) {
   shape.ffn_width = sizes.ffn_hidden_size;
   shape.vocab_size = sizes.vocab_size;
   shape.seq_length = recipe.training.seq_length;
+  shape.context.method = recipe.parallelism.context_parallel_method;
   if (is_canonical(recipe)) model::sum_canonically(shape);
   return shape;
 }

@@ -1,6 +1,7 @@
 // What the ranks of a cut model exchange: as often as the equations need, as listed beforehand, and nothing where a
 // degree can't be.
 
+#include "engine/model/sequence_cut.h"
 #include "tests/engine/model/cut_case.h"
 
 namespace sherd::testing {
@@ -32,6 +33,14 @@ class Noting final : public model::Collectives {
   void all_to_all(const char* what, const Tensor& from, const Tensor& to) override {
     note(Kind::kAllToAll, what, from);
     inner_.all_to_all(what, from, to);
+  }
+  void gather_positions(const char* what, const Tensor& x) override {
+    note(Kind::kGatherPositions, what, x);
+    inner_.gather_positions(what, x);
+  }
+  void reduce_scatter_positions(const char* what, const Tensor& x, const Tensor& out) override {
+    note(Kind::kReduceScatterPositions, what, x);
+    inner_.reduce_scatter_positions(what, x, out);
   }
   /// Calls by kind, name, type and size.
   std::map<std::tuple<Kind, std::string, DType, std::int64_t>, std::int64_t> calls;
@@ -153,6 +162,26 @@ TEST(TensorParallel, TrafficIsThatOfTheExchanges) {
             std::pair(std::int64_t{2}, std::int64_t{2 * 6 * 54 * 4}));
   // 18 numbers from each rank to the 3 others.
   EXPECT_EQ(sent("largest logits"), std::pair(std::int64_t{1}, std::int64_t{3 * 18 * 4}));
+}
+
+// PARALLELISM.md A.2, by hand: keys and values of 2 heads of width 6 are 24 numbers per position. Of 12 positions 4 ranks
+// have 3 each, which go to the 3 others, for each of 2 sequences and 2 layers: in the forward, again in the
+// backward, and as gradients in f32.
+TEST(ContextParallel, KeysAndValuesAreGatheredTwiceAndTheirGradientsScatteredOnce) {
+  ModelShape whole = cuttable(tiny_model(false), 2);
+  whole.seq_length = 12;
+  whole.dtype = DType::kBF16;
+  whole.context.method = model::ContextMethod::kAllGather;
+  const ModelShape part = model::context_part(whole, 4, 1);
+  const auto traffic = engine::exchange_traffic(
+      part, model::exchanges(part, DeviceKind::kCpu, DType::kF32, model::PassKind::kTraining));
+  std::map<std::string, std::pair<std::int64_t, std::int64_t>> sent;
+  for (const sharding::Sent& line : traffic.sent()) sent[line.label] = {line.calls, line.bytes};
+  const std::map<std::string, std::pair<std::int64_t, std::int64_t>> expected{
+      {"keys and values", {4, 4 * 3 * 3 * 24 * 2}},
+      {"keys and values, again", {4, 4 * 3 * 3 * 24 * 2}},
+      {"gradients of all keys and values", {4, 4 * 3 * 3 * 24 * 4}}};
+  EXPECT_EQ(sent, expected);
 }
 
 // B.4 #16.

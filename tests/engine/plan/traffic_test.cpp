@@ -194,8 +194,13 @@ TEST(Traffic, OfTensorRanksThatShareTokensHasGathersAndReduceScatters) {
   }
 }
 
+class ContextTraffic : public ::testing::TestWithParam<model::ContextMethod> {};
+INSTANTIATE_TEST_SUITE_P(Methods, ContextTraffic,
+                         ::testing::Values(model::ContextMethod::kUlysses,
+                                           model::ContextMethod::kAllGather));
+
 // PARALLELISM.md B.4 #24: an axis that is silently off sends nothing.
-TEST(Traffic, OfContextRanksHasWhatAttentionDealsOut) {
+TEST_P(ContextTraffic, IsWhatAttentionExchanges) {
   for (int stage = 0; stage <= 3; ++stage) {
     for (const int pipeline : {1, 2}) {
       for (const auto recompute : {model::Recompute::kNone, model::Recompute::kFull}) {
@@ -203,6 +208,7 @@ TEST(Traffic, OfContextRanksHasWhatAttentionDealsOut) {
         shape.num_layers = 4;
         shape.ffn_width = 36;
         shape.kv_heads = 4;
+        shape.context.method = GetParam();
         shape.seq_length = 8;
         shape.dropout = 0.0;
         shape.recompute = recompute;

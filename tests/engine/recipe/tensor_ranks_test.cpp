@@ -75,11 +75,28 @@ TEST(ContextRanksRules, NumbersThatDivideHeadsAndSequencesAreTaken) {
     EXPECT_EQ(refusal({std::string("parallelism.context_parallel_degree=") + degree}), "no error")
         << degree;
   }
-  expect_refused({"parallelism.context_parallel_degree=8"}, "4 would do.");
+  expect_refused({"parallelism.context_parallel_degree=8"}, "4 would do;");
   expect_refused({"parallelism.context_parallel_degree=4", "training.seq_length=18"},
                  "sequences of 18 tokens");
   expect_refused({"parallelism.context_parallel_degree=4", "parallelism.tensor_parallel_degree=2"},
-                 "2 would do.");
+                 "2 would do;");
+}
+
+// 8 ranks are more than the 4 key/value heads, and 5 divide no heads.
+TEST(ContextRanksRules, GatheredKeysNeedToDivideTheSequenceAlone) {
+  const std::string gathers = "parallelism.context_parallel_method=all_gather";
+  for (const auto& [degree, length] : {std::pair("8", "16"), std::pair("5", "15")}) {
+    EXPECT_EQ(refusal({gathers, std::string("parallelism.context_parallel_degree=") + degree,
+                       std::string("training.seq_length=") + length}),
+              "no error")
+        << degree;
+  }
+  expect_refused({gathers, "parallelism.context_parallel_degree=4", "training.seq_length=18"},
+                 "sequences of 18 tokens: the number must divide that. 3 would do.");
+  expect_refused({"parallelism.context_parallel_degree=8"},
+                 "4 would do; all_gather needs to divide the tokens alone.");
+  expect_refused({gathers, "parallelism.context_parallel_degree=2", "data.documents=separate"},
+                 "use data.documents: joined");
 }
 
 TEST(ContextRanksRules, WhatIsNotServedIsSaidWithWhatToDo) {

@@ -123,6 +123,9 @@ TEST_F(TensorRun, WhoseRanksShareTokensGoesOnOnAnyMesh) {
 
 const MeshOf kContext{"context 2", 1, 2, "context_parallel_degree: 2"};
 
+const MeshOf kGathered{"context 4, keys gathered", 1, 3,
+                       "context_parallel_degree: 4, context_parallel_method: all_gather"};
+
 // B.4 #8 along the sequence.
 class ContextRun : public TensorRun {
  protected:
@@ -136,8 +139,11 @@ class ContextRun : public TensorRun {
 
 TEST_F(ContextRun, StaysNearOneRankEvaluationsIncluded) {
   train_in(folder_, "one", with_context(kOne));
-  train_in(folder_, "two", with_context(kContext));
-  expect_near("two", "one");
+  for (const MeshOf& mesh : {kContext, kGathered}) {
+    SCOPED_TRACE(mesh.name);
+    train_in(folder_, mesh.name, with_context(mesh));
+    expect_near(mesh.name, "one");
+  }
 }
 
 TEST_F(ContextRun, GoesOnOnAnyMesh) {
@@ -145,7 +151,7 @@ TEST_F(ContextRun, GoesOnOnAnyMesh) {
   train_in(folder_, "run", with_context(kContext));
   const MeshOf mixed{"context 2 x pipeline 2", 1, 1,
                      "context_parallel_degree: 2, pipeline_parallel_degree: 2"};
-  for (const MeshOf& mesh : {kOne, mixed, kSharded, kContext}) {
+  for (const MeshOf& mesh : {kOne, mixed, kGathered, kSharded, kContext}) {
     SCOPED_TRACE(mesh.name);
     forget_second_half("run");
     train_in(folder_, "run", with_context(mesh));
