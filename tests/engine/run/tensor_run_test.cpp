@@ -123,7 +123,7 @@ TEST_F(TensorRun, WhoseRanksShareTokensGoesOnOnAnyMesh) {
 
 const MeshOf kContext{"context 2", 1, 2, "context_parallel_degree: 2"};
 
-const MeshOf kGathered{"context 4, keys gathered", 1, 3,
+const MeshOf kGathered{"keys gathered on context 4", 1, 3,
                        "context_parallel_degree: 4, context_parallel_method: all_gather"};
 
 // B.4 #8 along the sequence.
