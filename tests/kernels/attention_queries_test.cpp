@@ -114,7 +114,7 @@ TEST_P(QueriesAlone, HaveTheirBitsAndGradientsOfKeysAddUp) {
   const AttentionShape plain{
       .sequences = 2, .positions = 290, .query_heads = 4, .kv_heads = 2, .head_width = 24};
   AttentionShape windowed = plain;
-  windowed.window = 57;
+  windowed.window = 20;  // the last part's queries see none of the first tile's keys
   windowed.softcap = 3.0f;
   windowed.scale = 0.3f;
   expect_parts_make_the_whole(GetParam(), plain, 0.0);
