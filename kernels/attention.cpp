@@ -28,6 +28,10 @@ void check_shape(const AttentionShape& shape) {
             shape.query_heads / shape.kv_heads % shape.kv_sum_groups == 0,
         "attention: {} groups of {} query heads on {} key/value heads", shape.kv_sum_groups,
         shape.query_heads, shape.kv_heads);
+  CHECK(shape.first_query >= 0 && shape.queries >= 0 &&
+            shape.first_query + shape.num_queries() <= shape.positions,
+        "attention: queries [{}, +{}) of {}", shape.first_query, shape.num_queries(),
+        shape.positions);
   CHECK(shape.scale >= 0.0f && shape.window >= 0 && shape.softcap >= 0.0f,
         "attention: scale {}, window {}, soft cap {}", shape.scale, shape.window, shape.softcap);
 }
@@ -41,10 +45,21 @@ void check_documents(const AttentionShape& shape, const Documents& documents) {
   check_tensor("attention: positions", documents.positions, DType::kI32, shape.tokens());
 }
 
+void check_keys_values(const AttentionShape& shape, const ConstTensor& keys_values, DType dtype,
+                       const Documents& documents) {
+  CHECK((shape.queries > 0) == static_cast<bool>(keys_values),
+        "attention: {} queries, and keys and values apart", shape.queries);
+  if (!keys_values) return;
+  CHECK(!documents, "attention: documents of a part of the queries");
+  check_tensor("attention: keys and values", keys_values, dtype,
+               shape.tokens() * 2 * shape.kv_heads * shape.head_width);
+}
+
 // A model that is cut is refused on a GPU before.
 void check_whole(const AttentionShape& shape) {
   CHECK(shape.kv_sum_groups == 1, "attention: sums in groups on a GPU");
   CHECK(shape.all_query_heads == 0, "attention: some of a model's heads on a GPU");
+  CHECK(shape.queries == 0, "attention: some of the queries on a GPU");
 }
 
 }  // namespace
@@ -53,11 +68,12 @@ void attention_forward(Stream& stream, const AttentionForward& args) {
   const AttentionShape& shape = args.shape;
   check_shape(shape);
   const DType dtype = args.qkv.dtype;
-  check_tensor("attention: qkv", args.qkv, dtype, shape.tokens() * shape.packed_width());
+  check_tensor("attention: qkv", args.qkv, dtype, shape.query_tokens() * shape.packed_width());
   check_tensor("attention: out", args.out, dtype,
-               shape.tokens() * shape.query_heads * shape.head_width);
-  check_tensor("attention: lse", args.lse, DType::kF32, shape.tokens() * shape.query_heads);
+               shape.query_tokens() * shape.query_heads * shape.head_width);
+  check_tensor("attention: lse", args.lse, DType::kF32, shape.query_tokens() * shape.query_heads);
   check_documents(shape, args.documents);
+  check_keys_values(shape, args.keys_values, dtype, args.documents);
   if (stream.device() == DeviceKind::kCuda) {
     check_whole(shape);
     return cuda::attention_forward(stream, args);
@@ -69,17 +85,19 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
   const AttentionShape& shape = args.shape;
   check_shape(shape);
   const DType dtype = args.qkv.dtype;
-  const std::int64_t out_numel = shape.tokens() * shape.query_heads * shape.head_width;
-  check_tensor("attention: qkv", args.qkv, dtype, shape.tokens() * shape.packed_width());
+  const std::int64_t out_numel = shape.query_tokens() * shape.query_heads * shape.head_width;
+  check_tensor("attention: qkv", args.qkv, dtype, shape.query_tokens() * shape.packed_width());
   check_tensor("attention: out", args.out, dtype, out_numel);
   check_tensor("attention: dout", args.dout, dtype, out_numel);
-  check_tensor("attention: lse", args.lse, DType::kF32, shape.tokens() * shape.query_heads);
-  check_tensor("attention: dqkv", args.dqkv, dtype, shape.tokens() * shape.packed_width());
+  check_tensor("attention: lse", args.lse, DType::kF32, shape.query_tokens() * shape.query_heads);
+  check_tensor("attention: dqkv", args.dqkv, dtype, shape.query_tokens() * shape.packed_width());
+  CHECK(shape.queries == 0 || args.dkv, "attention: nowhere for all keys' gradients");
   if (args.dkv) {
     check_tensor("attention: dkv", args.dkv, DType::kF32,
                  shape.tokens() * 2 * shape.kv_heads * shape.head_width);
   }
   check_documents(shape, args.documents);
+  check_keys_values(shape, args.keys_values, dtype, args.documents);
   if (stream.device() == DeviceKind::kCuda) {
     check_whole(shape);
     return cuda::attention_backward(stream, args);

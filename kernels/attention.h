@@ -22,13 +22,17 @@
 /// With `documents` (kernels/documents.h) a query sees keys of its own document only: k also begins
 /// there. Of padding, out, lse and dqkv are zeros.
 ///
+/// With a part of the queries (`queries` of the shape), qkv, out, lse and their gradients have rows for these alone,
+/// and the keys and values of all positions stand in `keys_values`; their gradients are of these queries.
+///
 /// Shapes    qkv and dqkv [B * S, (H + 2 G) * K] packed (all query heads, key heads, value heads);
 ///           out and dout [B * S, H * K]; lse [B, H, S] f32.
 /// Types     qkv, out and gradients of one type (f32, bf16, f16); softmax and sums in f32.
 /// Dropout   element ((row * H + h) * S + q) * S + k, row counted within this micro-batch and
 ///           `first_element` set by the caller to its first global row times H * S * S. Where a model's
 ///           heads are cut over ranks, H and h count all of them.
-/// Bits      tiles are fixed by the shape; the number of threads changes nothing. A document has the
+/// Bits      tiles are fixed by the shape; the number of threads changes nothing. A query's out, lse and dQ follow
+///           its position alone, whichever queries are computed beside it. A document has the
 ///           bits that it has alone in a row, without dropout: its tiles begin with it.
 /// Cost      with a window, tiles that no query sees are left out. The squares of the documents'
 ///           lengths count; padding costs nothing.
@@ -71,8 +75,13 @@ struct AttentionShape {
   /// dK and dV of a key/value head are balanced trees over so many groups (2^n) of its query heads, so that ranks
   /// with a part of them have subtrees (kernels/grouped_linear.h). 1: the query heads in order. A GPU takes 1.
   int kv_sum_groups = 1;
+  /// Of every sequence, the queries [first_query, first_query + queries) alone, without documents. 0: all of them.
+  /// A GPU takes all.
+  std::int64_t first_query = 0, queries = 0;
 
   std::int64_t tokens() const { return sequences * positions; }
+  std::int64_t num_queries() const { return queries > 0 ? queries : positions; }  ///< of a sequence
+  std::int64_t query_tokens() const { return sequences * num_queries(); }
   bool windowed() const { return window > 0 && window < positions; }
   float score_scale() const {
     return scale > 0.0f ? scale : 1.0f / std::sqrt(static_cast<float>(head_width));
@@ -87,6 +96,7 @@ struct AttentionForward {
   Tensor out, lse;
   Tensor workspace;
   Documents documents{};
+  ConstTensor keys_values{};  ///< [B * S, 2 * G * K], where the queries are a part
 };
 void attention_forward(Stream& stream, const AttentionForward& args);
 
@@ -100,6 +110,7 @@ struct AttentionBackward {
   /// f32 [B * S, 2 * G * K], or empty: gradients of keys and values go here, unrounded, where they aren't
   /// whole yet because other ranks have query heads that read them. A GPU takes none.
   Tensor dkv{};
+  ConstTensor keys_values{};  ///< where the queries are a part; then dkv is there, too
 };
 void attention_backward(Stream& stream, const AttentionBackward& args);
 

@@ -128,6 +128,7 @@ TrainedModel model_of_checkpoint(const Checkpoint& checkpoint, const TrainedMode
   // Whoever uses a model has all of it.
   recipe.sets.emplace_back("parallelism.pipeline_parallel_degree=1");
   recipe.sets.emplace_back("parallelism.tensor_parallel_degree=1");
+  recipe.sets.emplace_back("parallelism.sequence_parallel=false");
   recipe.sets.emplace_back("parallelism.context_parallel_degree=1");
   if (request.ranks) {
     // No step is taken, so the batch of one follows from the number of ranks.
@@ -139,7 +140,7 @@ TrainedModel model_of_checkpoint(const Checkpoint& checkpoint, const TrainedMode
                         fmt::format("training.global_batch_size={}", batch)});
   }
   for (const std::string& set : request.sets) {
-    for (const char* axis : {"pipeline_", "tensor_", "context_"}) {
+    for (const char* axis : {"pipeline_", "tensor_", "sequence_", "context_"}) {
       if (!set.starts_with(std::string("parallelism.") + axis)) continue;
       throw UsageError(
           "--set {}: pipelines, tensor and context ranks are for training; whoever uses a model "

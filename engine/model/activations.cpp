@@ -79,7 +79,7 @@ SiteBuffers acquire_site(const ModelShape& shape, const Site& site, const std::s
                          bool output, Phases phases, const Acquire& acquire) {
   const auto kept = [&](const std::string& tensor, std::int64_t width, DType dtype) {
     return acquire({prefix + buffer_name(site, tensor), Category::kActivations, dtype,
-                    shape.tokens() * width, phases});
+                    tokens_of(site, shape) * width, phases});
   };
   SiteBuffers buffers;
   if (output && !site.output.empty()) {
@@ -93,7 +93,8 @@ SiteBuffers acquire_site(const ModelShape& shape, const Site& site, const std::s
   return buffers;
 }
 
-SiteTensors tensors_of(const SiteBuffers& buffers, const Site& site, std::int64_t tokens) {
+SiteTensors tensors_of(const SiteBuffers& buffers, const Site& site, const ModelShape& shape) {
+  const std::int64_t tokens = tokens_of(site, shape);
   return {rows(buffers.output, tokens, site.output_width),
           rows(buffers.mean, tokens, site.statistics),
           rows(buffers.statistic, tokens, site.statistics)};
@@ -125,7 +126,7 @@ void Activations::acquire_blocks(const ModelShape& shape, const Acquire& acquire
   for (std::int64_t i = 0; i < shape.num_layers; ++i) {
     const std::string prefix = fmt::format("block.{}.", i);
     residual_TD.push_back(acquire({prefix + "residual", Category::kActivations, shape.dtype,
-                                   shape.tokens() * shape.width, kKept}));
+                                   shape.residual_tokens() * shape.width, kKept}));
     if (i > 0 && shape.recompute == Recompute::kFull) continue;
     PerSite<SiteBuffers> block;
     for (const Site& site : sites_) {
@@ -134,15 +135,16 @@ void Activations::acquire_blocks(const ModelShape& shape, const Acquire& acquire
     }
     blocks.push_back(std::move(block));
   }
-  residual_TD.push_back(acquire({"head.residual", Category::kActivations, shape.dtype,
-                                 shape.tokens() * shape.width, kForward | kLoss | kEvaluation}));
+  residual_TD.push_back(
+      acquire({"head.residual", Category::kActivations, shape.dtype,
+               shape.residual_tokens() * shape.width, kForward | kLoss | kEvaluation}));
 }
 
 void Activations::acquire_slots(const ModelShape& shape, const ModelPart& part,
                                 const Acquire& acquire) {
   for (int i = 0; i < part.num_residuals; ++i) {
     residual_TD.push_back(acquire({fmt::format("slot.{}.residual", i), Category::kActivations,
-                                   shape.dtype, shape.tokens() * shape.width, kKept}));
+                                   shape.dtype, shape.residual_tokens() * shape.width, kKept}));
   }
   for (int i = 0; i < part.num_kept; ++i) {
     PerSite<SiteBuffers> block;
@@ -186,7 +188,7 @@ void Activations::acquire_shared(const ModelShape& shape, const Acquire& acquire
   for (const Site& site : sites_) {
     if (!site.cheap || first_of_name_[site.id] != site.id) continue;
     shared[site.id] = acquire({"blocks." + site.output, Category::kActivations, shape.dtype,
-                               shape.tokens() * site.output_width, kInBlocks});
+                               tokens_of(site, shape) * site.output_width, kInBlocks});
   }
 }
 
@@ -212,16 +214,29 @@ void Activations::acquire_scratch(const ModelShape& shape, const Acquire& acquir
   const auto scratch = [&](std::string name, std::int64_t width, Phases phases) {
     return acquire({std::move(name), Category::kActivations, shape.dtype, tokens * width, phases});
   };
-  branch_TD = scratch("branch", shape.width, kInBlocks);
-  d_residual_TD = scratch("d_residual", shape.width, kLoss | kBackward);
-  if (shape.branch_gradients_differ()) d_branch_TD = scratch("d_branch", shape.width, kBackward);
+  const auto on_residual = [&](std::string name, Phases phases) {
+    return acquire({std::move(name), Category::kActivations, shape.dtype,
+                    shape.residual_tokens() * shape.width, phases});
+  };
+  branch_TD = on_residual("branch", kInBlocks);
+  d_residual_TD = on_residual("d_residual", kLoss | kBackward);
+  if (shape.branch_gradients_differ()) d_branch_TD = on_residual("d_branch", kBackward);
+  if (shape.sequence_parallel()) {
+    all_rows_TD =
+        acquire({"all_rows", Category::kActivations, shape.dtype,
+                 shape.part.degree * shape.residual_tokens() * shape.width, kInBlocks | kInHead});
+    if (shape.block_form == BlockForm::kParallelOneNorm) {
+      d_normed_TD = acquire({"d_normed", Category::kActivations, shape.dtype,
+                             shape.part.degree * shape.residual_tokens() * shape.width, kBackward});
+    }
+  }
   d_wide = scratch("d_wide", std::max(shape.qkv_width(), shape.up_width()), kBackward);
   d_narrow = scratch("d_narrow", std::max(shape.heads_width(), shape.ffn_width), kBackward);
   if (shape.part.has_canonical_sums()) {
     sum_TD = acquire({"canonical_sum", Category::kActivations, DType::kF32, tokens * shape.width,
                       kInBlocks | kInHead});
   }
-  if (shape.shares_kv_heads()) {
+  if (shape.adds_up_keys()) {
     d_kv = acquire({"d_keys_and_values", Category::kActivations, DType::kF32,
                     tokens * shape.kv_gradient_width(), kBackward});
   }
@@ -229,7 +244,14 @@ void Activations::acquire_scratch(const ModelShape& shape, const Acquire& acquir
     row_sums_4T =
         acquire({"qk_row_sums", Category::kActivations, DType::kF32, 4 * tokens, kInBlocks});
   }
-  if (shape.context.is_cut()) {
+  if (shape.context.gathers_keys()) {
+    const std::int64_t numel =
+        shape.sequences * shape.whole_seq_length() * shape.kv_gradient_width();
+    keys_values = acquire({"keys_values", Category::kActivations, shape.dtype, numel, kInBlocks});
+    d_keys_values =
+        acquire({"d_keys_values", Category::kActivations, DType::kF32, numel, kBackward});
+  }
+  if (shape.context.deals_heads()) {
     deal_send = scratch("deal.send", shape.qkv_width(), kInBlocks);
     deal_received = scratch("deal.received", shape.qkv_width(), kInBlocks);
     deal_qkv = scratch("deal.qkv", shape.qkv_width(), kInBlocks);
@@ -249,19 +271,19 @@ void Activations::acquire_scratch(const ModelShape& shape, const Acquire& acquir
 }
 
 SiteTensors Activations::final_norm(const ModelShape& shape) const {
-  return tensors_of(final_norm_buffers, final_norm_site(shape), shape.tokens());
+  return tensors_of(final_norm_buffers, final_norm_site(shape), shape);
 }
 
 BlockTensors Activations::block(std::int64_t index, const Tensor& x_TD,
                                 const ModelShape& shape) const {
-  const std::int64_t tokens = shape.tokens();
   const auto& kept = blocks[static_cast<std::size_t>(index)];
   BlockTensors block;
   block.x_TD = x_TD;
   for (const Site& site : sites_) {
-    block[site.id] = tensors_of(kept[site.id], site, tokens);
+    block[site.id] = tensors_of(kept[site.id], site, shape);
     if (shape.recompute == Recompute::kSelective && site.cheap) {
-      block[site.id].output = rows(shared[first_of_name_[site.id]], tokens, site.output_width);
+      block[site.id].output =
+          rows(shared[first_of_name_[site.id]], tokens_of(site, shape), site.output_width);
     }
   }
   return block;

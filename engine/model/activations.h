@@ -65,21 +65,26 @@ struct Activations {
   Buffer loss_maxima_RC, loss_sums_2C;
   std::int64_t chunk_tokens = 0;  ///< C
 
+  /// Of residual_tokens() as all of the residual stream.
   Buffer branch_TD;  ///< forward: a branch before it joins; backward: gradient of a norm's output
   Buffer d_residual_TD;  ///< gradient of the residual stream, carried from block to block
   Buffer d_branch_TD;    ///< gradient of a branch, where it isn't d_residual_TD's
-  Buffer d_wide;         ///< [T, max(E, U)]
-  Buffer d_narrow;       ///< [T, max(H K, F)]
+  /// With sequence parallelism: rows of all tokens that ranks have given one another, or this rank's addends of
+  /// sums over ranks; and of branches that read one norm, the addends of its output's gradient.
+  Buffer all_rows_TD, d_normed_TD;
+  Buffer d_wide;                        ///< [T, max(E, U)]
+  Buffer d_narrow;                      ///< [T, max(H K, F)]
   std::vector<WaitingBuffers> waiting;  ///< slots, on a rank of a pipeline
   std::vector<Buffer> rotary_SK;        ///< the tables that layers name
   std::vector<Buffer> kv_cache;         ///< L, f32, where keys and values are kept
   Buffer sum_TD;                        ///< f32, where sums are canonical: one of them
-  Buffer d_kv;                          ///< [T, 2 G K] f32, where key/value heads have copies
-  Buffer row_sums_4T;                   ///< f32, where rows of queries' and keys' norms are cut
+  Buffer d_kv;         ///< [T, 2 G K] f32, where ranks add up those of keys and values
+  Buffer row_sums_4T;  ///< f32, where rows of queries' and keys' norms are cut
   /// Of a part of every sequence: what goes to the other ranks and comes from them, and what attention reads and
   /// writes of all positions, [B S, width / C] or before that [T, width].
   Buffer deal_send, deal_received, deal_qkv, deal_out, deal_d_out;
-  Buffer workspace;  ///< the largest that any kernel asks for
+  Buffer keys_values, d_keys_values;  ///< or of all positions, [B S, 2 G K]; the second f32
+  Buffer workspace;                   ///< the largest that any kernel asks for
   AdapterProducts adapters;
 
  private:

@@ -92,7 +92,7 @@ void Transformer::block_weight_gradient(std::int64_t block, const BlockParameter
   }
   weight_gradient(gradients[SiteId::kDown], activated_TF, shape_.ffn_width, waiting.d_down,
                   shape_.width);
-  weight_gradient(gradients[SiteId::kUp], mlp_input(kept), shape_.width, waiting.d_up,
+  weight_gradient(gradients[SiteId::kUp], read_again(mlp_input(kept)), shape_.width, waiting.d_up,
                   shape_.up_width());
   if (selective && shape_.norm_before()) {
     normalise(parameters[SiteId::kNorm1], kept.x_TD, kept[SiteId::kNorm1],
@@ -100,8 +100,8 @@ void Transformer::block_weight_gradient(std::int64_t block, const BlockParameter
   }
   weight_gradient(gradients[SiteId::kAttentionOutput], kept[SiteId::kAttention].output,
                   shape_.heads_width(), waiting.d_attention_output, shape_.width);
-  weight_gradient(gradients[SiteId::kQkv], attention_input(kept), shape_.width, waiting.d_qkv,
-                  shape_.qkv_width());
+  weight_gradient(gradients[SiteId::kQkv], read_again(attention_input(kept)), shape_.width,
+                  waiting.d_qkv, shape_.qkv_width());
   for (std::size_t site = 0; site < kNumSites; ++site) {
     const auto move = [&](const Buffer& from, const Tensor& to) {
       if (from) compute_.copy(from.tensor().data, to.data, to.bytes());
@@ -120,8 +120,8 @@ void Transformer::backward_of_block(std::int64_t block, const BlockParameters& p
   filled_block_ = -1;
   activations_.adapters.begin(shape_, block, pass);
   const BackwardReach reach = backward_reach(shape_, block);
-  const kernels::Dropout mask = dropout(pass, attention_branch_site(block));
-  branch_gradient(dropout(pass, mlp_branch_site(block)));
+  const kernels::Dropout mask = branch_dropout(pass, attention_branch_site(block));
+  branch_gradient(branch_dropout(pass, mlp_branch_site(block)));
   mlp_backward(block, parameters, gradients, reach);
   if (!reach.attention) return;
   if (shape_.parallel()) {
@@ -137,8 +137,8 @@ void Transformer::backward_of_block(std::int64_t block, const BlockParameters& p
 }
 
 Tensor Transformer::d_branch_TD() const {
-  return shape_.branch_gradients_differ() ? activations_.d_branch_TD.tensor()
-                                          : activations_.d_residual_TD.tensor();
+  if (!shape_.branch_gradients_differ()) return residual_gradient();
+  return rows(activations_.d_branch_TD, shape_.residual_tokens(), shape_.width);
 }
 
 // The gradient of a branch where it joins the residual stream.
@@ -155,7 +155,7 @@ void Transformer::leave_branch(std::int64_t block, SiteId norm, const BlockParam
   const BlockTensors kept = kept_of(block);
   const Tensor& d_residual_TD = activations_.d_residual_TD.tensor();
   if (!shape_.part.has_canonical_sums()) {
-    collectives_.sum("gradient of what a branch read", branch_TD());
+    add_up_rows("gradient of what a branch read", d_read_TD(), branch_TD());
   }
   if (!shape_.norm_before()) {
     kernels::add(compute_, branch_TD(), d_residual_TD);
@@ -180,12 +180,19 @@ void Transformer::leave_branch(std::int64_t block, SiteId norm, const BlockParam
                           .dbias = norm_gradients.bias,
                           .workspace = activations_.workspace,
                           .branch_scale = static_cast<float>(shape_.residual_scale)});
+  add_up_norm(norm_gradients);
+}
+
+// What a branch read, where its weight gradient is formed now.
+ConstTensor Transformer::read_again(const Tensor& input_TD) {
+  return puts_off_ == nullptr ? all_rows("what a branch read", input_TD) : input_TD;
 }
 
 // From a branch's gradient to that of its last projection's output, through the norm behind it.
 Tensor Transformer::projection_gradient(const SiteTensors& site, const Affine& parameters,
                                         const Affine& gradients) {
-  if (!shape_.norm_behind()) return d_branch_TD();
+  constexpr const char* kWhat = "gradient of a branch";
+  if (!shape_.norm_behind()) return all_rows(kWhat, d_branch_TD());
   const Affine norm_gradients = this->norm_gradients(parameters, gradients);
   kernels::norm_backward(compute_, {.shape = shape_.norm_shape(),
                                     .residual = site.output,
@@ -200,7 +207,8 @@ Tensor Transformer::projection_gradient(const SiteTensors& site, const Affine& p
                                     .dweight = norm_gradients.weight,
                                     .dbias = norm_gradients.bias,
                                     .workspace = activations_.workspace});
-  return branch_TD();
+  add_up_norm(norm_gradients);
+  return all_rows(kWhat, branch_TD());
 }
 
 void Transformer::mlp_backward(std::int64_t block, const BlockParameters& parameters,
@@ -229,8 +237,8 @@ void Transformer::mlp_backward(std::int64_t block, const BlockParameters& parame
                      &WaitingBuffers::d_down);
     kernels::activation_backward(compute_, {shape_.activation_shape(), up_TU, down.dx, d_up_TU});
   }
-  InputGradient up{mlp_input(kept), d_up_TU, shape_.width, shape_.up_width(),
-                   reach.attention ? branch_TD() : Tensor{}};
+  InputGradient up{read_again(mlp_input(kept)), d_up_TU, shape_.width, shape_.up_width(),
+                   reach.attention ? d_read_TD() : Tensor{}};
   if (shape_.part.has_canonical_sums()) up.fused = up_columns();
   project_backward(parameters[SiteId::kUp], gradients[SiteId::kUp], up, &WaitingBuffers::d_up);
 }
@@ -267,7 +275,7 @@ void Transformer::attention_backward(std::int64_t block, const BlockParameters& 
   project_backward(parameters[SiteId::kAttentionOutput], gradients[SiteId::kAttentionOutput],
                    {attended_TD, d_out_TD, heads_width, shape_.width, d_attended_TD},
                    &WaitingBuffers::d_attention_output);
-  const bool dealt = shape_.context.is_cut();
+  const bool dealt = shape_.context.deals_heads(), gathered = shape_.context.gathers_keys();
   Tensor out = attended_TD, d_out = d_attended_TD, d_qkv = d_qkv_TE;
   if (dealt) {
     out = rows(activations_.deal_out, shape_.tokens(), heads_width);
@@ -276,24 +284,28 @@ void Transformer::attention_backward(std::int64_t block, const BlockParameters& 
     to_heads("what heads attended to, again", HeadRows::kQueries, attended_TD, out);
     to_heads("gradient of what heads attended to", HeadRows::kQueries, d_attended_TD, d_out);
   }
-  kernels::attention_backward(compute_, {.shape = shape_.attention(block),
-                                         .qkv = kept[SiteId::kQkv].output,
-                                         .out = out,
-                                         .lse = kept[SiteId::kAttention].statistic,
-                                         .dout = d_out,
-                                         .dropout = attention_dropout(pass, attention_site(block)),
-                                         .dqkv = d_qkv,
-                                         .workspace = activations_.workspace,
-                                         .documents = pass.documents,
-                                         .dkv = d_kv_TN});
+  kernels::attention_backward(
+      compute_,
+      {.shape = shape_.attention(block),
+       .qkv = kept[SiteId::kQkv].output,
+       .out = out,
+       .lse = kept[SiteId::kAttention].statistic,
+       .dout = d_out,
+       .dropout = attention_dropout(pass, attention_site(block)),
+       .dqkv = d_qkv,
+       .workspace = activations_.workspace,
+       .documents = pass.documents,
+       .dkv = gathered ? activations_.d_keys_values.tensor() : d_kv_TN,
+       .keys_values = gather_keys_values("keys and values, again", kept[SiteId::kQkv].output)});
+  if (gathered) add_up_gathered_keys();
   if (dealt) {
     to_positions("gradients of queries, keys and values", HeadRows::kQkv, d_qkv, d_qkv_TE);
   }
   if (d_kv_TN) add_up_key_values(d_qkv_TE);
   rotate(block, d_qkv_TE, true, pass);
   qk_norm_backward(kept, parameters, gradients, d_qkv_TE);
-  InputGradient qkv{attention_input(kept), d_qkv_TE, shape_.width, shape_.qkv_width(),
-                    reach.input ? branch_TD() : Tensor{}};
+  InputGradient qkv{read_again(attention_input(kept)), d_qkv_TE, shape_.width, shape_.qkv_width(),
+                    reach.input ? d_read_TD() : Tensor{}};
   qkv.add = shape_.block_form == BlockForm::kParallelOneNorm;  // to the MLP's
   if (shape_.shares_kv_heads()) qkv.dy_of_copies = d_qkv_TE;
   if (shape_.part.has_canonical_sums()) qkv.fused = qkv_columns();

@@ -61,11 +61,11 @@ void Transformer::block_forward(std::int64_t block, const BlockParameters& param
   Tensor before_TD = kept[SiteId::kMiddle].output;
   if (shape_.parallel()) {
     attention_output(block, parameters, branch_TD);
-    join(kept.x_TD, branch_TD, dropout(pass, attention_branch_site(block)), out_TD);
+    join(kept.x_TD, branch_TD, branch_dropout(pass, attention_branch_site(block)), out_TD);
     before_TD = out_TD;
   }
   if (!shape_.norm_behind()) mlp_output(block, parameters, branch_TD);
-  join(before_TD, branch_TD, dropout(pass, mlp_branch_site(block)), out_TD);
+  join(before_TD, branch_TD, branch_dropout(pass, mlp_branch_site(block)), out_TD);
 }
 
 void Transformer::join(const Tensor& residual_TD, const Tensor& branch_TD,
@@ -97,7 +97,7 @@ void Transformer::fill_block(std::int64_t block, const BlockParameters& paramete
 void Transformer::fill_attention(std::int64_t block, const BlockParameters& parameters,
                                  const Pass& pass) {
   const BlockTensors kept = kept_of(block);
-  const bool dealt = shape_.context.is_cut();
+  const bool dealt = shape_.context.deals_heads();
   const std::int64_t tokens = shape_.tokens();
   const Tensor& kept_qkv = kept[SiteId::kQkv].output;
   const Tensor qkv_TE = dealt ? rows(activations_.deal_qkv, tokens, shape_.qkv_width()) : kept_qkv;
@@ -105,8 +105,8 @@ void Transformer::fill_attention(std::int64_t block, const BlockParameters& para
     normalise(parameters[SiteId::kNorm1], kept.x_TD, kept[SiteId::kNorm1],
               kept[SiteId::kNorm1].output);
   }
-  project(parameters[SiteId::kQkv], attention_input(kept), shape_.width, shape_.qkv_width(),
-          qkv_TE);
+  project(parameters[SiteId::kQkv], all_rows("what a branch reads", attention_input(kept)),
+          shape_.width, shape_.qkv_width(), qkv_TE);
   if (shape_.qk_norm != QkNorm::kNone) {
     const SiteTensors& site = kept[SiteId::kQueryNorm];
     const RowSums whole = sums_of_normalised_rows(qkv_TE);
@@ -135,13 +135,15 @@ void Transformer::fill_attention(std::int64_t block, const BlockParameters& para
   const Tensor& attended_TD = kept[SiteId::kAttention].output;
   const Tensor out =
       dealt ? rows(activations_.deal_out, tokens, shape_.heads_width()) : attended_TD;
-  kernels::attention_forward(compute_, {.shape = shape_.attention(block),
-                                        .qkv = kept_qkv,
-                                        .dropout = attention_dropout(pass, attention_site(block)),
-                                        .out = out,
-                                        .lse = kept[SiteId::kAttention].statistic,
-                                        .workspace = activations_.workspace,
-                                        .documents = pass.documents});
+  kernels::attention_forward(compute_,
+                             {.shape = shape_.attention(block),
+                              .qkv = kept_qkv,
+                              .dropout = attention_dropout(pass, attention_site(block)),
+                              .out = out,
+                              .lse = kept[SiteId::kAttention].statistic,
+                              .workspace = activations_.workspace,
+                              .documents = pass.documents,
+                              .keys_values = gather_keys_values("keys and values", kept_qkv)});
   if (dealt) to_positions("what heads attended to", HeadRows::kQueries, out, attended_TD);
 }
 
@@ -170,8 +172,9 @@ void Transformer::finish_branch(const Affine& projection, const Tensor& x, std::
   } else {
     Affine own = projection;
     if (!shape_.part.adds_biases_of_sums()) own.bias = {};
-    project(own, x, inputs, shape_.width, projected_TD);
-    collectives_.sum("branch", projected_TD);
+    const Tensor addend_TD = all_rows_place(projected_TD);
+    project(own, x, inputs, shape_.width, addend_TD);
+    add_up_rows("branch", addend_TD, projected_TD);
   }
   if (shape_.norm_behind()) normalise(norm, projected_TD, norm_site, branch_TD);
 }
@@ -180,7 +183,7 @@ void Transformer::finish_branch(const Affine& projection, const Tensor& x, std::
 void Transformer::join_attention(std::int64_t block, const BlockParameters& parameters,
                                  const Pass& pass) {
   const BlockTensors kept = kept_of(block);
-  const kernels::Dropout mask = dropout(pass, attention_branch_site(block));
+  const kernels::Dropout mask = branch_dropout(pass, attention_branch_site(block));
   const Tensor& middle_TD = kept[SiteId::kMiddle].output;
   if (!shape_.norm_before()) return join(kept.x_TD, branch_TD(), mask, middle_TD);
   kernels::norm_forward(compute_, {.shape = shape_.norm_shape(),
@@ -199,11 +202,15 @@ void Transformer::join_attention(std::int64_t block, const BlockParameters& para
 void Transformer::fill_mlp(std::int64_t block, const BlockParameters& parameters) {
   const BlockTensors kept = kept_of(block);
   const Affine& up = parameters[SiteId::kUp];
+  // Of a norm that both branches read, the rows are still there.
+  const Tensor read_TD = shape_.block_form == BlockForm::kParallelOneNorm
+                             ? all_rows_place(mlp_input(kept))
+                             : all_rows("what a branch reads", mlp_input(kept));
   const Tensor& up_TU = kept[SiteId::kUp].output;
   const Tensor& activated_TF = kept[SiteId::kActivation].output;
   if (shape_.activated_in_matmul()) {
     kernels::linear_forward(compute_, {.shape = {shape_.tokens(), shape_.width, shape_.up_width()},
-                                       .x = mlp_input(kept),
+                                       .x = read_TD,
                                        .w = up.weight,
                                        .bias = up.bias,
                                        .y = activated_TF,
@@ -211,15 +218,15 @@ void Transformer::fill_mlp(std::int64_t block, const BlockParameters& parameters
                                        .gelu_input = up_TU});
     return;
   }
-  project(up, mlp_input(kept), shape_.width, shape_.up_width(), up_TU);
+  project(up, read_TD, shape_.width, shape_.up_width(), up_TU);
   kernels::activation_forward(compute_, {shape_.activation_shape(), up_TU, activated_TF});
 }
 
-Tensor Transformer::attention_input(const BlockTensors& kept) const {
+const Tensor& Transformer::attention_input(const BlockTensors& kept) const {
   return shape_.norm_before() ? kept[SiteId::kNorm1].output : kept.x_TD;
 }
 
-Tensor Transformer::mlp_input(const BlockTensors& kept) const {
+const Tensor& Transformer::mlp_input(const BlockTensors& kept) const {
   if (!shape_.norm_before()) return kept[SiteId::kMiddle].output;
   const bool shares = shape_.block_form == BlockForm::kParallelOneNorm;
   return kept[shares ? SiteId::kNorm1 : SiteId::kNorm2].output;

@@ -9,8 +9,17 @@ class NoCollectives final : public Collectives {
  public:
   void sum(const char*, const Tensor&) override {}
   void sum_copies(const char*, const Tensor&) override {}
+  void reduce_scatter(const char* what, const Tensor&, const Tensor&) override {
+    CHECK(false, "{} of a whole model", what);
+  }
   void gather(const char*, const Tensor&) override {}
   void all_to_all(const char* what, const Tensor&, const Tensor&) override {
+    CHECK(false, "{} of a whole model", what);
+  }
+  void gather_positions(const char* what, const Tensor&) override {
+    CHECK(false, "{} of a whole model", what);
+  }
+  void reduce_scatter_positions(const char* what, const Tensor&, const Tensor&) override {
     CHECK(false, "{} of a whole model", what);
   }
 };

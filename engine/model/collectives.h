@@ -10,9 +10,18 @@
 ///   norms of projections               sum of squares      sum of what a row's gradient needs
 ///   head and loss                      gather, sum         sum of its input's gradient
 ///
+/// with sequence parallelism (engine/model/sequence_parallel.cpp), where a rank has rows of the residual stream
+///
+///   embedding                          reduce_scatter      gather of its gradient
+///   what attention, MLP, head read     gather              gather again; reduce_scatter of its gradient
+///   attention.output, mlp.down         reduce_scatter      gather of its gradient
+///   norms of the residual stream                           sum of their weights' gradients
+///
 /// and with the ranks that have other positions of the same sequences (engine/model/sequence_cut.h):
 ///
-///   attention                          2 all_to_all        3 all_to_all
+///   attention, ulysses                 2 all_to_all        3 all_to_all
+///   attention, all_gather              gather_positions    gather_positions, reduce_scatter_positions
+///                                      of each sequence's keys and values
 ///
 /// All gradients that leave the model are therefore those of the whole model: of the boxes that a rank
 /// holds. Nothing is left to be summed over tensor ranks afterwards.
@@ -21,8 +30,9 @@
 ///          Sums are in rank order, or canonical ones as a balanced tree, and every rank gets the same bits.
 /// Cost     of b sequences: 4 sums of [tokens, width] per block (forward and backward, 2 each), 1 for the
 ///          embedding, 1 for the head, 2 + R numbers per token for the loss. A block whose branches read one norm
-///          needs 3. Canonical sums are always 4, and f32 but for the embedding's, which is exact in any type. With
-///          degree 1 nothing. Over context ranks, per block the rows of query, key and value twice, and those of
+///          needs 3. Canonical sums are always 4, and f32 but for the embedding's, which is exact in any type. Of
+///          sequence parallelism 6 gathers and 4 reduce_scatters, each of which costs half of a sum. With degree 1
+///          nothing. Over context ranks, per block the rows of query, key and value twice, and those of
 ///          queries three times.
 /// Errors   PeerError as the communicators behind it.
 #pragma once
@@ -40,10 +50,15 @@ class Collectives {
   virtual void sum(const char* what, const Tensor& x) = 0;
   /// x = the sum over the ranks that hold copies of this rank's key/value heads.
   virtual void sum_copies(const char* what, const Tensor& x) = 0;
+  /// out = row r of the sum of all ranks' x [R, n] on rank r, in the bits of `sum`. They don't overlap.
+  virtual void reduce_scatter(const char* what, const Tensor& x, const Tensor& out) = 0;
   /// x [R, n]: row r of every rank is what rank r has there.
   virtual void gather(const char* what, const Tensor& x) = 0;
   /// Over context ranks: row r of `to` [C, n] is this rank's row of rank r's `from`. They don't overlap.
   virtual void all_to_all(const char* what, const Tensor& from, const Tensor& to) = 0;
+  /// `gather` and `reduce_scatter` over context ranks.
+  virtual void gather_positions(const char* what, const Tensor& x) = 0;
+  virtual void reduce_scatter_positions(const char* what, const Tensor& x, const Tensor& out) = 0;
 };
 
 /// Of a model that is whole: does nothing.

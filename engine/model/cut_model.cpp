@@ -79,9 +79,9 @@ void Transformer::head_input_gradient(const Tensor& weight, std::int64_t first, 
                  .workspace = activations_.workspace});
 }
 
-void Transformer::add_up_head_input_gradient(const Tensor& dx_TD) {
+void Transformer::add_up_head_input_gradient(const Tensor& addend_TD, const Tensor& dx_TD) {
   if (!shape_.part.has_canonical_sums()) {
-    return collectives_.sum("gradient of the head's input", dx_TD);
+    return add_up_rows("gradient of the head's input", addend_TD, dx_TD);
   }
   collectives_.sum("gradient of the head's input", sum_TD());
   kernels::grouped_finish(compute_, {shape_.tokens(), shape_.width, sum_TD(), {}, dx_TD});
@@ -151,7 +151,9 @@ void Transformer::add_up_norms_of_heads(const BlockParameters& gradients) {
 void Transformer::add_up_key_values(const Tensor& d_qkv_TE) {
   const std::int64_t tokens = shape_.tokens(), columns = shape_.kv_gradient_width();
   const Tensor d_kv_TN = rows(activations_.d_kv, tokens, columns);
-  collectives_.sum_copies("gradients of keys and values", d_kv_TN);
+  if (shape_.shares_kv_heads()) {
+    collectives_.sum_copies("gradients of keys and values", d_kv_TN);
+  }
   kernels::store_columns(compute_, {tokens, shape_.qkv_width(), shape_.heads_width(), columns},
                          d_kv_TN, d_qkv_TE);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/model/activations.h"
+#include "engine/model/sites.h"
 #include "kernels/qk_norm.h"
 
 namespace sherd::model {
@@ -15,11 +16,39 @@ class List {
   void add(Kind kind, const char* what, DType dtype, std::int64_t numel, std::int64_t calls) {
     if (calls > 0) list_.push_back({kind, what, dtype, numel, calls});
   }
+  /// A sum of [tokens, width] behind a matrix whose inputs are cut: all of it, or with sequence parallelism each
+  /// rank's rows.
+  void add_sum_of_rows(const ModelShape& part, const char* what, DType dtype, std::int64_t calls) {
+    if (!part.sequence_parallel()) {
+      return add(Kind::kSum, what, dtype, part.tokens() * part.width, calls);
+    }
+    add(Kind::kReduceScatter, what, dtype, all_rows(part), calls);
+  }
+  /// With sequence parallelism, the rows of all tokens.
+  void add_rows(const ModelShape& part, const char* what, std::int64_t calls) {
+    if (part.sequence_parallel()) add(Kind::kGather, what, part.dtype, all_rows(part), calls);
+  }
+  /// The gradients of a norm's weights, and of its biases, each from a rank's tokens.
+  void add_norms(const ModelShape& part, DType gradients, std::int64_t norms) {
+    if (!part.sequence_parallel()) return;
+    add(Kind::kSum, "gradient of a norm", gradients, part.width,
+        norms * (part.norm_bias() ? 2 : 1));
+  }
   std::vector<Exchange> take() { return std::move(list_); }
 
  private:
+  static std::int64_t all_rows(const ModelShape& part) {
+    return part.part.degree * part.residual_tokens() * part.width;
+  }
   std::vector<Exchange> list_;
 };
+
+// Of a block, those of the residual stream.
+std::int64_t num_norms(const ModelShape& part) {
+  return std::ranges::count_if(block_sites(part), [](const Site& site) {
+    return site.weight == Site::Weight::kNorm && site.on_residual;
+  });
+}
 
 void add_blocks(const ModelShape& part, DType gradients, PassKind pass, const PassCounts& counts,
                 List& list) {
@@ -28,7 +57,9 @@ void add_blocks(const ModelShape& part, DType gradients, PassKind pass, const Pa
   // What is computed again ends before the block's output, which nobody reads then.
   const int sums_again = (part.parallel() ? 0 : 1) + (part.norm_behind() ? 1 : 0);
   const DType summed = part.part.has_canonical_sums() ? DType::kF32 : part.dtype;
-  list.add(Kind::kSum, "branch", summed, T * part.width, 2 * L + again * sums_again);
+  const int reads = part.block_form == BlockForm::kParallelOneNorm ? 1 : 2;
+  list.add_rows(part, "what a branch reads", reads * (L + again));
+  list.add_sum_of_rows(part, "branch", summed, 2 * L + again * sums_again);
   if (part.cuts_normalised_rows()) {
     const int statistics = part.norm == kernels::NormKind::kLayerNorm ? 2 : 1;
     list.add(Kind::kSum, "norms of queries and keys", DType::kF32, 2 * T, statistics * (L + again));
@@ -38,7 +69,10 @@ void add_blocks(const ModelShape& part, DType gradients, PassKind pass, const Pa
   const bool together =
       part.block_form == BlockForm::kParallelOneNorm && !part.part.has_canonical_sums();
   const int inputs = together ? 1 : 2;
-  list.add(Kind::kSum, "gradient of what a branch read", summed, T * part.width, inputs * L);
+  list.add_rows(part, "gradient of a branch", 2 * L);
+  list.add_rows(part, "what a branch read", 2 * L);
+  list.add_sum_of_rows(part, "gradient of what a branch read", summed, inputs * L);
+  list.add_norms(part, gradients, num_norms(part) * L);
   if (part.shares_kv_heads()) {
     list.add(Kind::kSumCopies, "gradients of keys and values", DType::kF32,
              T * part.kv_gradient_width(), L);
@@ -50,6 +84,19 @@ void add_blocks(const ModelShape& part, DType gradients, PassKind pass, const Pa
     list.add(Kind::kSum, "gradient of the query norm", gradients, part.head_width(), L);
     list.add(Kind::kSum, "gradient of the key norm", gradients, part.head_width(), L);
   }
+}
+
+void add_gathered_keys(const ModelShape& part, PassKind pass, const PassCounts& counts,
+                       List& list) {
+  const std::int64_t numel = part.whole_seq_length() * part.kv_gradient_width();
+  const auto add = [&](Kind kind, const char* what, DType dtype, std::int64_t passes) {
+    list.add(kind, what, dtype, numel, part.sequences * passes);
+  };
+  add(Kind::kGatherPositions, "keys and values", part.dtype, counts.blocks + counts.blocks_again);
+  if (pass != PassKind::kTraining) return;
+  add(Kind::kGatherPositions, "keys and values, again", part.dtype, counts.blocks);
+  add(Kind::kReduceScatterPositions, "gradients of all keys and values", DType::kF32,
+      counts.blocks);
 }
 
 void add_attention(const ModelShape& part, PassKind pass, const PassCounts& counts, List& list) {
@@ -65,8 +112,9 @@ void add_attention(const ModelShape& part, PassKind pass, const PassCounts& coun
   add("gradients of queries, keys and values", part.qkv_width(), counts.blocks);
 }
 
-void add_head(const ModelShape& part, DeviceKind device, PassKind pass, std::int64_t heads,
-              List& list) {
+void add_head(const ModelShape& part, DeviceKind device, DType gradients, PassKind pass,
+              std::int64_t heads, List& list) {
+  list.add_rows(part, "what the head reads", heads);
   const std::int64_t T = part.tokens(), chunk = logits_chunk_tokens(part, device);
   for (const auto& [tokens, calls] : {std::pair(chunk, T / chunk), {T % chunk, T % chunk > 0}}) {
     list.add(Kind::kGather, "largest logits", DType::kF32, part.part.degree * tokens,
@@ -75,7 +123,8 @@ void add_head(const ModelShape& part, DeviceKind device, PassKind pass, std::int
   }
   if (pass == PassKind::kTraining) {
     const DType summed = part.part.has_canonical_sums() ? DType::kF32 : part.dtype;
-    list.add(Kind::kSum, "gradient of the head's input", summed, T * part.width, heads);
+    list.add_sum_of_rows(part, "gradient of the head's input", summed, heads);
+    list.add_norms(part, gradients, heads);
   }
 }
 
@@ -90,11 +139,15 @@ std::vector<Exchange> exchanges(const ModelShape& part, DeviceKind device, DType
                                 PassKind pass, const PassCounts& counts) {
   List list;
   if (part.part.is_cut()) {
-    list.add(Kind::kSum, "embedding", part.dtype, part.tokens() * part.width, counts.embeddings);
+    list.add_sum_of_rows(part, "embedding", part.dtype, counts.embeddings);
+    if (pass == PassKind::kTraining) {
+      list.add_rows(part, "gradient of the embedding", counts.embeddings);
+    }
     add_blocks(part, gradients, pass, counts, list);
-    if (counts.heads > 0) add_head(part, device, pass, counts.heads, list);
+    if (counts.heads > 0) add_head(part, device, gradients, pass, counts.heads, list);
   }
-  if (part.context.is_cut()) add_attention(part, pass, counts, list);
+  if (part.context.deals_heads()) add_attention(part, pass, counts, list);
+  if (part.context.gathers_keys()) add_gathered_keys(part, pass, counts, list);
   return list.take();
 }
 

@@ -11,7 +11,15 @@ namespace sherd::model {
 
 /// Calls with the same name and size.
 struct Exchange {
-  enum class Kind { kSum, kSumCopies, kGather, kAllToAll };
+  enum class Kind {
+    kSum,
+    kSumCopies,
+    kReduceScatter,
+    kGather,
+    kAllToAll,
+    kGatherPositions,
+    kReduceScatterPositions
+  };
 
   Kind kind = Kind::kSum;
   std::string what;

@@ -9,8 +9,9 @@ namespace sherd::model {
 namespace {
 
 bool divides(int degree, const ModelShape& whole) {
-  return whole.query_heads % degree == 0 && whole.kv_heads % degree == 0 &&
-         whole.seq_length % degree == 0;
+  const bool deals = whole.context.method == ContextMethod::kUlysses;
+  return whole.seq_length % degree == 0 &&
+         (!deals || (whole.query_heads % degree == 0 && whole.kv_heads % degree == 0));
 }
 
 }  // namespace
@@ -22,14 +23,21 @@ ModelShape context_part(const ModelShape& whole, int degree, int rank) {
   if (!divides(degree, whole)) {
     int nearest = degree - 1;
     while (!divides(nearest, whole)) --nearest;
+    if (whole.context.method == ContextMethod::kAllGather) {
+      throw UsageError(
+          "{} context ranks can't share sequences of {} tokens: the number must divide that. {} "
+          "would do.",
+          degree, whole.seq_length, nearest);
+    }
     throw UsageError(
         "{} context ranks can't share sequences of {} tokens and {} query heads on {} key/value "
-        "heads: the number must divide all three. {} would do.",
+        "heads: the number must divide all three. {} would do; all_gather needs to divide the "
+        "tokens alone.",
         degree, whole.seq_length, whole.query_heads, whole.kv_heads, nearest);
   }
   ModelShape own = whole;
   own.seq_length = whole.seq_length / degree;
-  own.context = {degree, rank};
+  own.context = {degree, rank, whole.context.method};
   return own;
 }
 

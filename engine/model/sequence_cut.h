@@ -1,14 +1,20 @@
 /// How sequences are cut over context ranks: each has neighbouring positions of every sequence, and whole matrices.
 ///
-/// Everything but attention works on each position alone. For attention the ranks change sides (Ulysses, Jacobs et
-/// al., arXiv:2309.14509): each gives away its positions of most heads, and takes all positions of its own
-/// heads. So attention is computed as on one rank, bit for bit, in a part of the heads.
+/// Everything but attention works on each position alone. For attention there are two methods:
 ///
-///   [B, S / C, heads]   -- all_to_all ->   [B, S, heads / C]   query, key and value; and back the output
+///   ulysses      the ranks change sides (Jacobs et al., arXiv:2309.14509): each gives away its positions of most
+///                heads, and takes all positions of its own heads. So attention is computed as on one rank, bit for
+///                bit, in a part of the heads, of which there must be enough.
+///                [B, S / C, heads]   -- all_to_all ->   [B, S, heads / C]   query, key, value; and back the output
+///   all_gather   each has the keys and values of all positions while it computes its own queries (Llama Team,
+///                arXiv:2407.21783, section 3.3.2). What belongs to a query has the bits of one rank; the gradients of
+///                keys and values are sums over ranks, in f32 and in rank order before they are rounded. The last
+///                positions see the most keys, so the last rank computes longest.
+///                [B, S / C, keys and values]   -- all_gather ->   [B, S, keys and values]
 ///
 /// Positions, dropout's addresses and targets are those of the whole sequence.
 ///
-/// Errors   UsageError with the nearest degree that works, where a rank's heads or the sequence can't be
+/// Errors   UsageError with the nearest degree that works, where the sequence, or for ulysses a rank's heads, can't be
 ///          divided so.
 #pragma once
 

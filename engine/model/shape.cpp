@@ -9,19 +9,23 @@
 namespace sherd::model {
 
 kernels::AttentionShape ModelShape::attention(std::int64_t block) const {
-  const std::int64_t own_heads = query_heads / context.degree;
-  const bool some_heads = part.is_cut() || context.is_cut();
+  const bool deals = context.deals_heads(), gathers = context.gathers_keys();
+  const int shares = deals ? context.degree : 1, share = deals ? context.rank : 0;
+  const std::int64_t own_heads = query_heads / shares;
+  const bool some_heads = part.is_cut() || deals;
   return {.sequences = sequences,
           .positions = whole_seq_length(),
           .query_heads = own_heads,
-          .kv_heads = kv_heads / context.degree,
+          .kv_heads = kv_heads / shares,
           .head_width = head_width(),
           .scale = static_cast<float>(attention_scale),
           .window = layer(block).window,
           .softcap = static_cast<float>(attention_softcap),
-          .first_query_head = part.first_query_head + context.rank * own_heads,
+          .first_query_head = part.first_query_head + share * own_heads,
           .all_query_heads = some_heads ? all_query_heads() : 0,
-          .kv_sum_groups = part.kv_sum_groups};
+          .kv_sum_groups = part.kv_sum_groups,
+          .first_query = gathers ? first_position() : 0,
+          .queries = gathers ? seq_length : 0};
 }
 
 std::int64_t ModelShape::all_query_heads() const {
@@ -39,7 +43,8 @@ kernels::AttentionShape ModelShape::cached_attention(std::int64_t block) const {
 }
 
 kernels::NormShape ModelShape::norm_shape() const {
-  return {norm, tokens(), width, static_cast<float>(norm_eps), static_cast<float>(norm_offset)};
+  return {norm, residual_tokens(), width, static_cast<float>(norm_eps),
+          static_cast<float>(norm_offset)};
 }
 
 kernels::QkNormShape ModelShape::qk_norm_shape() const {

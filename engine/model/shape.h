@@ -89,6 +89,9 @@ struct TensorPart {
   /// forms, where it is whole all of them. 0: sums are in rank order.
   int sum_groups = 0;
   int kv_sum_groups = 1;  ///< of them, over query heads of one key/value head: kernels/attention.h
+  /// Each tensor rank has the residual stream, norms and dropout of a part of the tokens
+  /// (engine/model/sequence_parallel.cpp). Of a whole model it changes nothing.
+  bool sequence_parallel = false;
 
   bool is_cut() const { return degree > 1; }
   bool has_canonical_sums() const { return sum_groups > 0; }
@@ -96,11 +99,17 @@ struct TensorPart {
   bool adds_biases_of_sums() const { return rank == 0; }
 };
 
+/// How context ranks share attention: engine/model/sequence_cut.h.
+enum class ContextMethod { kUlysses, kAllGather };
+
 /// Which positions of every sequence a context rank has (engine/model/sequence_cut.h).
 struct ContextPart {
   int degree = 1, rank = 0;
+  ContextMethod method = ContextMethod::kUlysses;
 
   bool is_cut() const { return degree > 1; }
+  bool deals_heads() const { return is_cut() && method == ContextMethod::kUlysses; }
+  bool gathers_keys() const { return is_cut() && method == ContextMethod::kAllGather; }
 };
 
 /// Where matrices are cut over tensor ranks, the heads, feed-forward width and vocabulary are `part`'s.
@@ -149,6 +158,15 @@ struct ModelShape {
   ContextPart context{};
 
   std::int64_t tokens() const { return sequences * seq_length; }
+  bool sequence_parallel() const { return part.is_cut() && part.sequence_parallel; }
+  /// Tokens whose residual stream is on this rank: neighbours, all of them without sequence parallelism. Where
+  /// ranks can't share the tokens evenly, there are rows of zeros behind the last one.
+  std::int64_t residual_tokens() const {
+    return sequence_parallel() ? (tokens() + part.degree - 1) / part.degree : tokens();
+  }
+  std::int64_t first_residual_token() const {
+    return sequence_parallel() ? part.rank * residual_tokens() : 0;
+  }
   std::int64_t whole_seq_length() const { return seq_length * context.degree; }
   std::int64_t first_position() const { return seq_length * context.rank; }
   std::int64_t head_width() const { return head_size > 0 ? head_size : width / query_heads; }
@@ -166,6 +184,8 @@ struct ModelShape {
   bool norm_bias() const { return biases.norm && norm == kernels::NormKind::kLayerNorm; }
   /// A key/value head's gradient is that of its heads on several ranks.
   bool shares_kv_heads() const { return part.kv_copies > 1; }
+  /// Several ranks' queries read a key: its gradient is the sum of theirs.
+  bool adds_up_keys() const { return shares_kv_heads() || context.gathers_keys(); }
   /// Rows that queries and keys are normalised by lie on several ranks, or are added up as if they did.
   bool cuts_normalised_rows() const { return in_parts() && qk_norm == QkNorm::kProjection; }
   /// What heads, feed-forward columns or logits add up to is the sum of several ranks' parts, or taken as if it were.

@@ -16,6 +16,7 @@ Site norm(const ModelShape& shape, SiteId id, std::string name) {
           .output = "normed",
           .output_width = shape.width,
           .cheap = true,
+          .on_residual = true,
           .statistic = "rstd",
           .statistics = 1};
 }
@@ -106,8 +107,11 @@ std::vector<Site> block_sites(const ModelShape& shape) {
   std::vector<Site> sites;
   add_attention(shape, sites);
   if (!shape.parallel()) {
-    sites.push_back(
-        {.id = SiteId::kMiddle, .name = "middle", .output = "middle", .output_width = shape.width});
+    sites.push_back({.id = SiteId::kMiddle,
+                     .name = "middle",
+                     .output = "middle",
+                     .output_width = shape.width,
+                     .on_residual = true});
   }
   add_mlp(shape, sites);
   return sites;

@@ -65,10 +65,17 @@ struct Site {
 
   std::string output{};           ///< the kept output's name; "": none is kept
   std::int64_t output_width = 0;  ///< elements per token, of the activations' type
-  bool cheap = false;       ///< `selective` computes it again; one buffer serves all of its name
-  std::string statistic{};  ///< "rstd" or "lse", f32; "": none
+  bool cheap = false;  ///< `selective` computes it again; one buffer serves all of its name
+  bool on_residual =
+      false;  ///< for ModelShape::residual_tokens() alone: norms, and the stream itself
+  std::string statistic{};      ///< "rstd" or "lse", f32; "": none
   std::int64_t statistics = 0;  ///< per token; with a layernorm's rstd comes as much mean
 };
+
+/// Tokens for which a rank keeps what the site leaves behind.
+inline std::int64_t tokens_of(const Site& site, const ModelShape& shape) {
+  return site.on_residual ? shape.residual_tokens() : shape.tokens();
+}
 
 /// In the order in which a block's forward passes them.
 std::vector<Site> block_sites(const ModelShape& shape);

@@ -154,4 +154,14 @@ std::vector<std::vector<ParameterCut>> tensor_cut(const ModelShape& whole, int d
   return cuts;
 }
 
+bool is_summed_over_tensor_ranks(const ModelShape& whole, std::string_view parameter) {
+  const std::string module = "." + std::string(parameter.substr(0, parameter.rfind('.')));
+  std::vector<Site> sites = block_sites(whole);
+  sites.push_back(final_norm_site(whole));
+  return std::ranges::any_of(sites, [&](const Site& site) {
+    if (site.weight != Site::Weight::kNorm || !module.ends_with("." + site.name)) return false;
+    return site.on_residual ? whole.part.sequence_parallel : whole.qk_norm == QkNorm::kHead;
+  });
+}
+
 }  // namespace sherd::model

@@ -26,6 +26,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/box.h"
@@ -42,5 +43,9 @@ ModelShape tensor_part(const ModelShape& whole, int degree, int rank);
 
 /// For each unit of parameter_table(tensor_part(whole, degree, rank)), its parameters.
 std::vector<std::vector<ParameterCut>> tensor_cut(const ModelShape& whole, int degree, int rank);
+
+/// Whether each tensor rank has a part of the gradient of this parameter, of which it has a copy: of norms of heads,
+/// and with sequence parallelism of those of the residual stream.
+bool is_summed_over_tensor_ranks(const ModelShape& whole, std::string_view parameter);
 
 }  // namespace sherd::model

@@ -73,6 +73,12 @@ kernels::Dropout Transformer::dropout(const Pass& pass, std::uint32_t site) cons
   return dropout;
 }
 
+kernels::Dropout Transformer::branch_dropout(const Pass& pass, std::uint32_t site) const {
+  kernels::Dropout dropout = this->dropout(pass, site);
+  dropout.first_element += shape_.first_residual_token() * shape_.width;
+  return dropout;
+}
+
 kernels::Dropout Transformer::attention_dropout(const Pass& pass, std::uint32_t site) const {
   kernels::Dropout dropout = this->dropout(pass, site);
   const std::int64_t positions = shape_.whole_seq_length();
@@ -86,7 +92,7 @@ void Transformer::embed(const EmbeddingParameters& parameters, const Pass& pass)
     const std::int64_t before = (pass.first_position + shape_.first_position()) * shape_.width;
     position_weight = position_weight.part(before, position_weight.numel - before);
   }
-  const Tensor x_TD = residual_TD(0);
+  const Tensor addend_TD = all_rows_place(residual_TD(0));
   kernels::embedding_forward(compute_, {.sequences = shape_.sequences,
                                         .positions = shape_.seq_length,
                                         .width = shape_.width,
@@ -95,11 +101,11 @@ void Transformer::embed(const EmbeddingParameters& parameters, const Pass& pass)
                                         .token_weight = parameters.token_weight,
                                         .position_weight = position_weight,
                                         .dropout = dropout(pass, embedding_site()),
-                                        .y = x_TD,
+                                        .y = addend_TD,
                                         .scale = static_cast<float>(shape_.embedding_scale),
                                         .documents = pass.documents,
                                         .rows = shape_.vocabulary_rows()});
-  collectives_.sum("embedding", x_TD);
+  add_up_rows("embedding", addend_TD, residual_TD(0));
 }
 
 void Transformer::embed_backward(const EmbeddingParameters& gradients, const Pass& pass,
@@ -111,31 +117,32 @@ void Transformer::embed_backward(const EmbeddingParameters& gradients, const Pas
     d_position_weight = d_position_weight.part(before * shape_.width,
                                                d_position_weight.numel - before * shape_.width);
   }
-  kernels::embedding_backward(compute_, {.sequences = shape_.sequences,
-                                         .positions = shape_.seq_length,
-                                         .width = shape_.width,
-                                         .vocab_size = shape_.vocab_size,
-                                         .position_rows = shape_.max_positions - before,
-                                         .tokens = pass.inputs,
-                                         .dy = activations_.d_residual_TD,
-                                         .dropout = dropout(pass, embedding_site()),
-                                         .d_token_weight = gradients.token_weight,
-                                         .d_position_weight = d_position_weight,
-                                         .add_to_token_gradient = add_to_head,
-                                         .workspace = activations_.workspace,
-                                         .scale = static_cast<float>(shape_.embedding_scale),
-                                         .documents = pass.documents,
-                                         .rows = shape_.vocabulary_rows()});
+  kernels::embedding_backward(compute_,
+                              {.sequences = shape_.sequences,
+                               .positions = shape_.seq_length,
+                               .width = shape_.width,
+                               .vocab_size = shape_.vocab_size,
+                               .position_rows = shape_.max_positions - before,
+                               .tokens = pass.inputs,
+                               .dy = all_rows("gradient of the embedding", residual_gradient()),
+                               .dropout = dropout(pass, embedding_site()),
+                               .d_token_weight = gradients.token_weight,
+                               .d_position_weight = d_position_weight,
+                               .add_to_token_gradient = add_to_head,
+                               .workspace = activations_.workspace,
+                               .scale = static_cast<float>(shape_.embedding_scale),
+                               .documents = pass.documents,
+                               .rows = shape_.vocabulary_rows()});
 }
 
-void Transformer::final_norm(const HeadParameters& parameters) {
+Tensor Transformer::final_norm(const HeadParameters& parameters) {
   const SiteTensors site = activations_.final_norm(shape_);
   normalise(parameters.final_norm, residual_TD(shape_.num_layers), site, site.output);
+  return all_rows("what the head reads", site.output);
 }
 
 void Transformer::head_evaluate(const HeadParameters& parameters, const Pass& pass) {
-  final_norm(parameters);
-  const Tensor& normed_TD = activations_.final_norm_buffers.output.tensor();
+  const Tensor normed_TD = final_norm(parameters);
   for (std::int64_t first = 0; first < shape_.tokens(); first += activations_.chunk_tokens) {
     const std::int64_t tokens = std::min(activations_.chunk_tokens, shape_.tokens() - first);
     const Tensor logits_CV = activations_.logits_CV.tensor().part(0, tokens * shape_.vocab_size);
@@ -164,8 +171,7 @@ void Transformer::chunk_losses(const Pass& pass, std::int64_t first, std::int64_
 
 void Transformer::head_train(const HeadParameters& parameters, const HeadParameters& gradients,
                              const Pass& pass) {
-  final_norm(parameters);
-  const Tensor& normed_TD = activations_.final_norm_buffers.output.tensor();
+  const Tensor normed_TD = final_norm(parameters);
   for (std::int64_t first = 0; first < shape_.tokens(); first += activations_.chunk_tokens) {
     const std::int64_t tokens = std::min(activations_.chunk_tokens, shape_.tokens() - first);
     const kernels::LinearShape matmul{tokens, shape_.width, shape_.vocab_size};
@@ -192,14 +198,14 @@ void Transformer::head_train(const HeadParameters& parameters, const HeadParamet
     }
   }
   const SiteTensors site = activations_.final_norm(shape_);
-  add_up_head_input_gradient(site.output);
+  add_up_head_input_gradient(normed_TD, site.output);
   const Affine final_norm = norm_gradients(parameters.final_norm, gradients.final_norm);
   kernels::norm_backward(compute_, {.shape = shape_.norm_shape(),
                                     .residual = residual_TD(shape_.num_layers),
                                     .mean = site.mean,
                                     .rstd = site.statistic,
                                     .weight = parameters.final_norm.weight,
-                                    .dy = normed_TD,
+                                    .dy = site.output,
                                     .d_residual_out = {},
                                     .branch_dropout = {},
                                     .d_residual_in = activations_.d_residual_TD,
@@ -207,15 +213,15 @@ void Transformer::head_train(const HeadParameters& parameters, const HeadParamet
                                     .dweight = final_norm.weight,
                                     .dbias = final_norm.bias,
                                     .workspace = activations_.workspace});
+  add_up_norm(final_norm);
 }
 
 Tensor Transformer::logits(const HeadParameters& parameters, std::int64_t first,
                            std::int64_t count) {
-  final_norm(parameters);
+  const Tensor normed_TD = final_norm(parameters);
   const Tensor logits_CV = activations_.logits_CV.tensor().part(0, count * shape_.vocab_size);
   kernels::linear_forward(compute_, {{count, shape_.width, shape_.vocab_size},
-                                     activations_.final_norm_buffers.output.tensor().part(
-                                         first * shape_.width, count * shape_.width),
+                                     normed_TD.part(first * shape_.width, count * shape_.width),
                                      parameters.weight,
                                      {},
                                      logits_CV,

@@ -13,7 +13,8 @@
 /// well; branches side by side; norms of queries and keys; windows and rotary tables by layer.
 ///
 /// Where matrices are cut over tensor ranks (engine/model/tensor_cut.h), the shape is one rank's and
-/// `collectives` adds up what the ranks have parts of; the equations stay the same.
+/// `collectives` adds up what the ranks have parts of; the equations stay the same. With sequence parallelism the
+/// residual stream, norms and dropout are of ModelShape::residual_tokens() alone, the T of these tensors.
 ///
 /// Head and loss run forward and backward in one call, chunk by chunk of tokens: a chunk of logits
 /// is turned into its gradient in place and used up before the next one is computed.
@@ -75,13 +76,13 @@ class Transformer {
   /// Of the residual stream where the backward has come to, [T, D]: what a rank of a pipeline sends on, or
   /// has received.
   Tensor residual_gradient() const {
-    return rows(activations_.d_residual_TD, shape_.tokens(), shape_.width);
+    return rows(activations_.d_residual_TD, shape_.residual_tokens(), shape_.width);
   }
   /// The residual stream before a block, or behind the last one of those that stand here.
   Tensor residual_TD(std::int64_t block) const {
     const int slot = residuals_[static_cast<std::size_t>(block)];
     const Tensor stream_TD = slot == Standing::kElsewhere ? output_TD_ : residual_slot(slot);
-    return stream_TD.part(0, shape_.tokens() * shape_.width);
+    return stream_TD.part(0, shape_.residual_tokens() * shape_.width);
   }
   /// The last of the blocks that stand here writes there.
   void write_output_to(const Tensor& out_TD) { output_TD_ = out_TD; }
@@ -98,9 +99,12 @@ class Transformer {
   std::int64_t most_logits() const { return activations_.chunk_tokens; }  ///< in one call
 
  private:
+  /// Of all tokens; and of a branch, which has those of the residual stream.
   kernels::Dropout dropout(const Pass& pass, std::uint32_t site) const;
+  kernels::Dropout branch_dropout(const Pass& pass, std::uint32_t site) const;
   kernels::Dropout attention_dropout(const Pass& pass, std::uint32_t site) const;
-  void final_norm(const HeadParameters& parameters);
+  /// What the head reads, of all tokens.
+  Tensor final_norm(const HeadParameters& parameters);
   /// Losses of the tokens [first, first + tokens); with `gradient` their logits become their gradients.
   void chunk_losses(const Pass& pass, std::int64_t first, std::int64_t tokens,
                     const Tensor& logits_CV, bool gradient);
@@ -136,8 +140,9 @@ class Transformer {
   void finish_branch(const Affine& projection, const Tensor& x, std::int64_t inputs,
                      const Affine& norm, const SiteTensors& norm_site, const Tensor& branch_TD);
   void join_attention(std::int64_t block, const BlockParameters& parameters, const Pass& pass);
-  Tensor attention_input(const BlockTensors& kept) const;
-  Tensor mlp_input(const BlockTensors& kept) const;
+  const Tensor& attention_input(const BlockTensors& kept) const;
+  const Tensor& mlp_input(const BlockTensors& kept) const;
+  ConstTensor read_again(const Tensor& input_TD);
 
   void backward_of_block(std::int64_t block, const BlockParameters& parameters,
                          const BlockParameters& gradients, const Pass& pass);
@@ -174,7 +179,7 @@ class Transformer {
   void sum_input_gradient(const Tensor& weight, const InputGradient& args);
   void head_input_gradient(const Tensor& weight, std::int64_t first, std::int64_t tokens,
                            const Tensor& d_logits_CV);
-  void add_up_head_input_gradient(const Tensor& dx_TD);
+  void add_up_head_input_gradient(const Tensor& addend_TD, const Tensor& dx_TD);
   Tensor sum_TD() const { return rows(activations_.sum_TD, shape_.tokens(), shape_.width); }
   struct RowSums {
     ConstTensor sums, squares;
@@ -184,6 +189,14 @@ class Transformer {
   void leave_own_share(const Tensor& d_qkv_TE);
   void add_up_row_gradients(const kernels::QkNormBackward& args);
   void add_up_norms_of_heads(const BlockParameters& gradients);
+  // What one does whose ranks share the tokens of the residual stream (sequence_parallel.cpp): the rows of all
+  // ranks, in their place, where this rank's addends of sums are formed, too; and of a sum over ranks, its rows.
+  // Without sequence parallelism all rows are its own, and sums are formed in place.
+  Tensor all_rows(const char* what, const Tensor& own_TD);
+  Tensor all_rows_place(const Tensor& own_TD) const;
+  Tensor d_read_TD() const;
+  void add_up_rows(const char* what, const Tensor& addend_TD, const Tensor& sum_TD);
+  void add_up_norm(const Affine& gradients);
   // What one does that has a part of every sequence (sequence_cut.cpp): its positions of all heads become all
   // positions of its heads, and back.
   enum class HeadRows { kQkv, kQueries };
@@ -191,8 +204,13 @@ class Transformer {
   void reorder_sequences(const Tensor& from, const Tensor& to, bool by_rank);
   void to_heads(const char* what, HeadRows rows, const ConstTensor& own, const Tensor& all);
   void to_positions(const char* what, HeadRows rows, const Tensor& all, const Tensor& own);
+  // Or the keys and values of all positions are put together (gathered_keys.cpp), and their gradients added up.
+  ConstTensor gather_keys_values(const char* what, const ConstTensor& qkv_TE);
+  void add_up_gathered_keys();
 
-  Tensor branch_TD() const { return rows(activations_.branch_TD, shape_.tokens(), shape_.width); }
+  Tensor branch_TD() const {
+    return rows(activations_.branch_TD, shape_.residual_tokens(), shape_.width);
+  }
   Tensor d_branch_TD() const;
 
   ModelShape shape_;

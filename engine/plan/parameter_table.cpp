@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "engine/model/tensor_cut.h"
 #include "engine/train/from_recipe.h"
 #include "engine/train/sharding_plan.h"
 
@@ -82,11 +83,15 @@ std::string parameter_rows(const Recipe& recipe) {
   const std::vector<sharding::UnitPlan>& units = of_rank[0].units;
   for (std::size_t u = 0; u < units.size(); ++u) {
     const sharding::Placement& placement = units[u].placement;
-    AxisSet summed = placement.slices;
-    summed.merge(sharding::replica_axes(placement));
+    AxisSet over_slices = placement.slices;
+    over_slices.merge(sharding::replica_axes(placement));
     for (std::size_t p = 0; p < units[u].spec.parameters.size(); ++p) {
       const ParameterSpec& parameter = units[u].spec.parameters[p];
       if (parameter.name.starts_with("block.") && !parameter.name.starts_with("block.0.")) continue;
+      AxisSet summed = over_slices;
+      if (model::is_summed_over_tensor_ranks(options.model, parameter.name)) {
+        summed.insert(std::string(sharding::kTensorAxis));
+      }
       const std::string over = axes_text(mesh, summed);
       const bool at_ends = both_ends && u == 0;
       text += fmt::format("{:<36}{:<16}{:<9}{:<26}{:<14}{}\n", name_in_all_blocks(parameter.name),

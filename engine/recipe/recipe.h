@@ -62,6 +62,7 @@ using sharding::GradSync;
 enum class FloatType { kF32, kBF16, kF16 };
 using kernels::RotaryScaling;
 using model::BlockForm;
+using model::ContextMethod;
 using model::NormPlacement;
 using model::QkNorm;
 using model::Recompute;
@@ -183,7 +184,9 @@ struct Recipe {
     std::int64_t batch_groups = 0;
     std::int64_t pipeline_parallel_degree = 0;
     std::int64_t tensor_parallel_degree = 0;
+    bool sequence_parallel = false;
     std::int64_t context_parallel_degree = 0;
+    ContextMethod context_parallel_method = ContextMethod::kUlysses;
     SumOrderChoice sum_order = SumOrderChoice::kRank;
     schedule::Order pipeline_schedule = schedule::Order::k1F1B;
     std::int64_t pipeline_chunks_per_rank = 0;

@@ -13,6 +13,7 @@ constexpr std::string_view kDegree = "parallelism.tensor_parallel_degree";
 constexpr std::string_view kContext = "parallelism.context_parallel_degree";
 
 constexpr std::string_view kSumOrder = "parallelism.sum_order";
+constexpr std::string_view kSequence = "parallelism.sequence_parallel";
 
 bool is_canonical(const Recipe& recipe) {
   return recipe.parallelism.sum_order == SumOrderChoice::kCanonical;
@@ -28,6 +29,7 @@ model::ModelShape sizes_of(const Recipe& recipe) {
   shape.ffn_width = sizes.ffn_hidden_size;
   shape.vocab_size = sizes.vocab_size;
   shape.seq_length = recipe.training.seq_length;
+  shape.context.method = recipe.parallelism.context_parallel_method;
   if (is_canonical(recipe)) model::sum_canonically(shape);
   return shape;
 }
@@ -67,6 +69,9 @@ std::string not_summed(const Recipe& recipe) {
   if (recipe.parallelism.context_parallel_degree > 1) {
     return "context ranks: use parallelism.context_parallel_degree: 1, or sum_order: rank";
   }
+  if (recipe.parallelism.sequence_parallel) {
+    return "sequence parallelism: use parallelism.sequence_parallel: false, or sum_order: rank";
+  }
   if (recipe.mixed_precision.reduce_dtype != FloatType::kF32) {
     return "gradients of 16 bits: use mixed_precision.reduce_dtype: f32";
   }
@@ -78,6 +83,12 @@ std::string not_summed(const Recipe& recipe) {
 void check_tensor_ranks(Resolution& recipe) {
   const Recipe& values = recipe.values();
   const std::int64_t degree = values.parallelism.tensor_parallel_degree;
+  if (values.parallelism.sequence_parallel && degree == 1) {
+    return recipe.refuse({kSequence, kDegree},
+                         "{} is true, but tokens are shared among tensor ranks, and {} is 1. Use "
+                         "{}: 2, or {}: false.",
+                         kSequence, kDegree, kDegree, kSequence);
+  }
   if (degree <= 1 && !is_canonical(values)) return;
   if (is_canonical(values)) {
     if (const std::string what = not_summed(values); !what.empty()) {

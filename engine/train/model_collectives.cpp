@@ -23,6 +23,34 @@ sharding::SumOrder order_of(const model::TensorPart& part) {
   return part.has_canonical_sums() ? sharding::SumOrder::kTree : sharding::SumOrder::kRanks;
 }
 
+// What an exchange calls, and among how many ranks.
+struct Call {
+  sharding::Collective collective;
+  int ranks;
+};
+Call call_of(model::Exchange::Kind kind, const model::ModelShape& shape) {
+  using Kind = model::Exchange::Kind;
+  using sharding::Collective;
+  switch (kind) {
+    case Kind::kSum:
+      return {Collective::kAllReduce, shape.part.degree};
+    case Kind::kSumCopies:
+      return {Collective::kAllReduce, shape.part.kv_copies};
+    case Kind::kReduceScatter:
+      return {Collective::kReduceScatter, shape.part.degree};
+    case Kind::kGather:
+      return {Collective::kAllGather, shape.part.degree};
+    case Kind::kAllToAll:
+      return {Collective::kAllToAll, shape.context.degree};
+    case Kind::kGatherPositions:
+      return {Collective::kAllGather, shape.context.degree};
+    case Kind::kReduceScatterPositions:
+      return {Collective::kReduceScatter, shape.context.degree};
+  }
+  CHECK(false, "unknown exchange");
+  __builtin_unreachable();
+}
+
 class Stopwatch {
  public:
   explicit Stopwatch(std::chrono::nanoseconds& total) : total_(total) {}
@@ -48,28 +76,18 @@ BufferSpec tensor_sum_tail(const model::TensorPart& part) {
 
 sharding::Traffic exchange_traffic(const model::ModelShape& shape,
                                    const std::vector<model::Exchange>& exchanges) {
-  using Kind = model::Exchange::Kind;
-  const model::TensorPart& part = shape.part;
   sharding::Traffic traffic;
   for (const model::Exchange& one : exchanges) {
-    if (one.kind == Kind::kAllToAll) {
-      traffic.add(one.what, sharding::Collective::kAllToAll, one.dtype, one.numel,
-                  shape.context.degree, one.calls);
-      continue;
-    }
-    if (one.kind == Kind::kGather) {
-      traffic.add(one.what, sharding::Collective::kAllGather, one.dtype, one.numel, part.degree,
-                  one.calls);
-      continue;
-    }
-    const int ranks = one.kind == Kind::kSum ? part.degree : part.kv_copies;
-    const std::int64_t left = one.numel % ranks;
+    const Call call = call_of(one.kind, shape);
+    // An all-reduce takes as many elements for each rank: ModelCollectives::sum_over.
+    const bool sums = call.collective == sharding::Collective::kAllReduce;
+    const std::int64_t left = sums ? one.numel % call.ranks : 0;
     const auto add = [&](std::int64_t numel) {
       if (numel == 0) return;
-      traffic.add(one.what, sharding::Collective::kAllReduce, one.dtype, numel, ranks, one.calls);
+      traffic.add(one.what, call.collective, one.dtype, numel, call.ranks, one.calls);
     };
     add(one.numel - left);
-    add(left > 0 ? ranks : 0);
+    add(left > 0 ? call.ranks : 0);
   }
   return traffic;
 }
@@ -114,6 +132,12 @@ void ModelCollectives::sum_copies(const char* what, const Tensor& x) {
   sum_over(*copies_, what, x);
 }
 
+void ModelCollectives::reduce_scatter(const char* what, const Tensor& x, const Tensor& out) {
+  CHECK(ranks_ != nullptr, "{} of a model whose matrices are whole", what);
+  const Stopwatch watch(spent_);
+  ranks_->reduce_scatter(compute_, what, x, out);
+}
+
 void ModelCollectives::gather(const char* what, const Tensor& x) {
   CHECK(ranks_ != nullptr, "{} of a model whose matrices are whole", what);
   const Stopwatch watch(spent_);
@@ -124,6 +148,19 @@ void ModelCollectives::all_to_all(const char* what, const Tensor& from, const Te
   CHECK(context_ != nullptr, "{} of a model whose sequences are whole", what);
   const Stopwatch watch(spent_);
   context_->all_to_all(compute_, what, from, to);
+}
+
+void ModelCollectives::gather_positions(const char* what, const Tensor& x) {
+  CHECK(context_ != nullptr, "{} of a model whose sequences are whole", what);
+  const Stopwatch watch(spent_);
+  context_->all_gather(compute_, what, x);
+}
+
+void ModelCollectives::reduce_scatter_positions(const char* what, const Tensor& x,
+                                                const Tensor& out) {
+  CHECK(context_ != nullptr, "{} of a model whose sequences are whole", what);
+  const Stopwatch watch(spent_);
+  context_->reduce_scatter(compute_, what, x, out);
 }
 
 // An all-reduce takes as many elements for each rank. Those that are left over, fewer than there are

@@ -38,8 +38,11 @@ class ModelCollectives final : public model::Collectives {
 
   void sum(const char* what, const Tensor& x) override;
   void sum_copies(const char* what, const Tensor& x) override;
+  void reduce_scatter(const char* what, const Tensor& x, const Tensor& out) override;
   void gather(const char* what, const Tensor& x) override;
   void all_to_all(const char* what, const Tensor& from, const Tensor& to) override;
+  void gather_positions(const char* what, const Tensor& x) override;
+  void reduce_scatter_positions(const char* what, const Tensor& x, const Tensor& out) override;
 
   /// How long the compute stream has been in these calls: nothing is computed meanwhile.
   std::chrono::nanoseconds time_spent() const { return spent_; }

@@ -114,6 +114,8 @@ model::ModelShape model_shape(const Recipe& recipe) {
   if (recipe.parallelism.sum_order == SumOrderChoice::kCanonical) {
     model::sum_canonically(shape);
   }
+  shape.context.method = recipe.parallelism.context_parallel_method;
+  shape.part.sequence_parallel = recipe.parallelism.sequence_parallel;
   shape.positions = m.positions == PositionChoice::kLearned ? model::Positions::kLearned
                                                             : model::Positions::kRope;
   shape.activation = activation_of(m.activation);

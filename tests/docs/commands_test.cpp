@@ -97,6 +97,10 @@ const std::vector<Row> kTable = {
     {"./dev train --ranks 1 --set parallelism.tensor_parallel_degree=2", How::kRun,
      "a small model, 20 steps",
      kSmall + " --set training.max_steps=20 --set run.name=quickstart_tensor"},
+    {"./dev train --ranks 1 --set parallelism.tensor_parallel_degree=2 --set "
+     "parallelism.sequence_parallel=true",
+     How::kRun, "a small model, 20 steps",
+     kSmall + " --set training.max_steps=20 --set run.name=quickstart_sequence"},
     {"./dev train --ranks 1 --set parallelism.context_parallel_degree=2 --set "
      "training.sample_tokens=0",
      How::kRun, "a small model, 20 steps",

@@ -54,6 +54,57 @@ TEST(Context, LossesHaveTheBitsOfOneRankAndWeightsStayNear) {
   }
 }
 
+// The same with more ranks than there are key/value heads, and with numbers that divide no heads. PARALLELISM.md B.1:
+// out and dQ are exact, so the first losses are; gradients of keys and values are sums over queries.
+TEST(Context, GatheredKeysGiveTheLossesOfOneRankAndWeightsStayNear) {
+  for (const bool tied : {false, true}) {
+    for (const std::int64_t rows : {1, 2}) {
+      engine::TrainingOptions options = options_of(tied, rows);
+      options.model.kv_heads = 2;
+      options.model.context.method = model::ContextMethod::kAllGather;
+      const Outcome one = run(options, {.context = 1, .micro_steps = 2});
+      for (const int context : {2, 3, 4, 6}) {
+        const Case each{.context = context, .stage = context % 4, .micro_steps = 2};
+        const std::string label = fmt::format("{}, {} rows, tied {}", name_of(each), rows, tied);
+        const Outcome cut = run(options, each);
+        EXPECT_EQ(cut.losses[0], one.losses[0]) << label;
+        for (std::size_t step = 0; step < one.losses.size(); ++step) {
+          EXPECT_NEAR(cut.losses[step], one.losses[step], 1e-5 * one.losses[step]) << label;
+          EXPECT_NEAR(cut.grad_norms[step], one.grad_norms[step], 1e-5 * one.grad_norms[step])
+              << label;
+        }
+        for (const auto& [name, values] : one.parameters) {
+          EXPECT_LE(distance(cut.parameters.at(name), values), 1e-5 * length(values))
+              << name << ", " << label;
+        }
+      }
+    }
+  }
+}
+
+// Tensor ranks that hold copies of a key/value head add up what their context ranks have added up.
+TEST(Context, GatheredKeysKeepTheBitsHoweverTheStateIsSharded) {
+  engine::TrainingOptions options = options_of(false, 1);
+  options.optimizer.type = optim::OptimizerType::kAdamW;
+  options.model.kv_heads = 2;
+  options.model.context.method = model::ContextMethod::kAllGather;
+  options.model.part.sequence_parallel = true;
+  for (const Case& each :
+       {Case{.context = 4, .shards = 2, .stage = 2}, Case{.context = 2, .shards = 2, .stage = 3},
+        Case{.context = 2, .tensor = 4, .stage = 3},
+        Case{.context = 3, .pipeline = 2, .stage = 2, .micro_steps = 3},
+        Case{.context = 2,
+        .tensor = 2,
+        .pipeline = 2,
+        .stage = 1,
+        .micro_steps = 2,
+        .order = schedule::Order::kZbH1}}) {
+    const Case alone{.context = each.context, .tensor = each.tensor};
+    EXPECT_EQ(difference(run(options, each), same_batch(options, each, alone)), "")
+        << name_of(each);
+  }
+}
+
 TEST(Context, StagesShardsTensorRanksAndPipelinesKeepTheBits) {
   engine::TrainingOptions options = options_of(false, 1);
   options.optimizer.type = optim::OptimizerType::kAdamW;
@@ -72,7 +123,16 @@ TEST(Context, StagesShardsTensorRanksAndPipelinesKeepTheBits) {
 }
 
 // AdamW in bf16 with bf16 moments, every form that has as many key/value heads, recomputed in every way.
-TEST(Context, EveryFormKeepsTheBitsHoweverItIsRecomputed) {
+class ContextMethods : public ::testing::TestWithParam<model::ContextMethod> {};
+INSTANTIATE_TEST_SUITE_P(Methods, ContextMethods,
+                         ::testing::Values(model::ContextMethod::kUlysses,
+                                           model::ContextMethod::kAllGather),
+                         [](const auto& info) {
+                           return info.param == model::ContextMethod::kUlysses ? "ulysses"
+                                                                               : "all_gather";
+                         });
+
+TEST_P(ContextMethods, EveryFormKeepsTheBitsHoweverItIsRecomputed) {
   for (const ModelForm& form : cuttable_forms()) {
     engine::TrainingOptions options = options_of(false, 1);
     options.model = form.shape;
@@ -80,6 +140,7 @@ TEST(Context, EveryFormKeepsTheBitsHoweverItIsRecomputed) {
     options.model.max_positions = 13;
     options.model.sequences = 1;
     options.model.kv_heads = 4;
+    options.model.context.method = GetParam();
     options.model.dtype = DType::kBF16;
     options.precision.parameters = DType::kBF16;
     options.optimizer.type = optim::OptimizerType::kAdamW;

@@ -222,12 +222,15 @@ class LegalRecipe {
     if (cut) set("model.ffn_hidden_size", 2 * random_.whole(1, 50));
     const bool rows_alone =
         value("model.dropout", "0") == "0" || whole(settings_, "training.micro_batch_size") == 1;
-    const bool context = !cut && even && std::stoll(value("model.num_kv_heads", heads)) % 2 == 0 &&
-                         length_ % 2 == 0 && value("training.sample_tokens", "0") == "0" &&
+    const bool enough_heads = std::stoll(value("model.num_kv_heads", heads)) % 2 == 0;
+    const bool gathers = !enough_heads || random_.chance(0.5);
+    const bool context = !cut && ranks <= 4 && !has_adapter_ && length_ % 2 == 0 &&
+                         value("training.sample_tokens", "0") == "0" &&
                          value("data.documents", "joined") == "joined" &&
                          settings_.at("data.format") != "chat" && rows_alone;
     const bool in_sequences = context && random_.chance(0.6);
     set("parallelism.context_parallel_degree", in_sequences ? 2 : 1);
+    set("parallelism.context_parallel_method", gathers ? "all_gather" : "ulysses");
     const std::int64_t num_heads = std::stoll(heads);
     const std::int64_t width = std::stoll(value(
         "model.head_width", std::to_string(whole(settings_, "model.hidden_size") / num_heads)));
@@ -236,6 +239,8 @@ class LegalRecipe {
     const bool canonical = in_eighths && !in_sequences && !has_adapter_ && random_.chance(0.6) &&
                            settings_.at("mixed_precision.reduce_dtype") == "f32";
     set("parallelism.sum_order", canonical ? "canonical" : "rank");
+    const bool shares_tokens = cut && !canonical && random_.chance(0.5);
+    set("parallelism.sequence_parallel", shares_tokens ? "true" : "false");
     if (canonical) set("model.ffn_hidden_size", 8 * random_.whole(1, 12));
   }
 

@@ -23,7 +23,7 @@ std::vector<BufferSpec> buffers_of(const ChannelEnd& end, const model::ModelShap
   for (int i = 0; i < (end.sends ? 1 : kInboxes); ++i) {
     buffers.push_back(
         {fmt::format("{}.{}", end.name(), end.sends ? "out" : fmt::format("in.{}", i)),
-         Category::kCommunication, shape.dtype, shape.tokens() * shape.width,
+         Category::kCommunication, shape.dtype, shape.residual_tokens() * shape.width,
          kForwardToBackward | kEvaluation});
   }
   return buffers;
@@ -69,7 +69,8 @@ sharding::Traffic channel_traffic(const std::vector<ChannelEnd>& ends,
     const char* label = end.direction == Direction::kForward ? "activations" : "their gradients";
     constexpr auto kMessage = sharding::Collective::kBroadcast;
     if (end.sends) {
-      traffic.add(label, kMessage, shape.dtype, shape.tokens() * shape.width, 2, num_micro_batches);
+      traffic.add(label, kMessage, shape.dtype, shape.residual_tokens() * shape.width, 2,
+                  num_micro_batches);
     } else {
       traffic.add_silent(label, kMessage, shape.dtype, num_micro_batches);
     }

@@ -26,31 +26,35 @@ void forward_head(const AttentionForward& args, const Document& document, std::i
   const AttentionShape& shape = document.shape;
   const std::int64_t S = shape.positions, K = shape.head_width;
   const std::int64_t g = h / (shape.query_heads / shape.kv_heads);
-  const std::int64_t token = document.first_token();
+  const std::int64_t first_row = document.first_query_row();
   const StripBuffers& strip = buffers.strip;
-  const T* qkv = args.qkv.as<T>();
-  pack_columns_of_transpose(
-      view_head(packed_head(qkv, shape, token, Part::kKey, g), shape, buffers.copy_SK), K, S,
-      buffers.key_panels);
-  pack_columns(view_head(packed_head(qkv, shape, token, Part::kValue, g), shape, buffers.copy_SK),
-               S, K, buffers.value_panels);
+  const auto head_of = [&](Part part) {
+    return view_head(key_value_head<T>(args.qkv, args.keys_values, document, part, g), S, K,
+                     buffers.copy_SK);
+  };
+  pack_columns_of_transpose(head_of(Part::kKey), K, S, buffers.key_panels);
+  pack_columns(head_of(Part::kValue), S, K, buffers.value_panels);
   const PackedHead packed{buffers.key_panels, buffers.value_panels, S};
-  const HeadRows<const T> queries = packed_head(qkv, shape, token, Part::kQuery, h);
-  const HeadRows<T> out = out_head(args.out.as<T>(), shape, token, h);
-  float* lse_S = args.lse.as<float>() + document.statistic(h);
+  const HeadRows<const T> queries =
+      packed_head(args.qkv.as<T>(), shape, first_row, Part::kQuery, h);
+  const HeadRows<T> out = out_head(args.out.as<T>(), shape, first_row, h);
+  float* lse_Q = args.lse.as<float>() + document.statistic(h);
   clear_padding(document, out);
-  std::fill_n(lse_S + S, document.padding, 0.0f);
-  for (std::int64_t q0 = 0; q0 < S; q0 += kStrip) {
-    const std::int64_t rows = std::min(kStrip, S - q0);
-    const KeyRange keys = keys_of_strip(shape, q0, q0 + rows);
-    widen_rows(queries.first + q0 * queries.stride, queries.stride, strip.query, K, rows, K);
+  const std::int64_t first_query = shape.first_query, end = first_query + shape.num_queries();
+  std::fill_n(lse_Q + shape.num_queries(), document.padding, 0.0f);
+  for (std::int64_t strip_begin = first_query / kStrip * kStrip; strip_begin < end;
+       strip_begin += kStrip) {
+    const std::int64_t q0 = std::max(strip_begin, first_query);
+    const std::int64_t row = q0 - first_query, rows = std::min(strip_begin + kStrip, end) - q0;
+    const KeyRange keys = keys_of_strip(shape, strip_begin, q0 + rows);
+    widen_rows(queries.first + row * queries.stride, queries.stride, strip.query, K, rows, K);
     score_queries(shape, packed, rows, keys, strip);
     for (std::int64_t r = 0; r < rows; ++r) {
       strip.factor[r] = softmax_row(shape, args.dropout, document.element(h, q0 + r), q0 + r, keys,
-                                    strip.score + r * strip.score_stride, lse_S + q0 + r);
+                                    strip.score + r * strip.score_stride, lse_Q + row + r);
     }
     weigh_values(shape, packed, rows, keys, strip);
-    narrow_rows(strip.out, K, out.first + q0 * out.stride, out.stride, rows, K);
+    narrow_rows(strip.out, K, out.first + row * out.stride, out.stride, rows, K);
   }
 }
 

@@ -23,45 +23,44 @@ static_assert(kStrip % kTileRowsMultiple == 0 && kTile % kStrip == 0 && kTile <=
 static_assert(kTile % kMaxTileColumns == 0);
 
 // What the backward of one key/value head keeps in scratch: panels whose depth is the head's width
-// (_KS) or the positions (_SK), rows of gradients, and p and ds of one tile.
+// (_KS), the positions (_SK) or the queries (_QK), rows of gradients, and p and ds of one tile.
 struct BackwardBuffers {
   BackwardBuffers(const AttentionShape& shape, Scratch& scratch) {
-    const std::int64_t S = shape.positions, K = shape.head_width;
+    const std::int64_t S = shape.positions, K = shape.head_width, Q = shape.num_queries();
     for (float** panels : {&key_KS, &value_KS}) *panels = scratch.take(panel_floats(K, S));
-    for (float** panels : {&key_SK, &query_SK, &dout_SK}) {
-      *panels = scratch.take(panel_floats(S, K));
-    }
-    for (float** rows : {&query_copy, &dout_copy, &dquery, &dkey, &dvalue}) {
-      *rows = scratch.take(S * K);
-    }
+    key_SK = scratch.take(panel_floats(S, K));
+    for (float** panels : {&query_QK, &dout_QK}) *panels = scratch.take(panel_floats(Q, K));
+    for (float** rows : {&copy, &dkey, &dvalue}) *rows = scratch.take(S * K);
+    for (float** rows : {&dout_copy, &dquery}) *rows = scratch.take(Q * K);
     p = scratch.take(kQueries * kTile);
     ds = scratch.take(kQueries * kTile);
-    dot_S = scratch.take(S);
+    dot_Q = scratch.take(Q);
     std::size_t level = 0;
     for (int groups = shape.kv_sum_groups; groups > 1; groups /= 2, ++level) {
       dkey_above[level] = scratch.take(S * K);
       dvalue_above[level] = scratch.take(S * K);
     }
   }
-  float *key_KS, *value_KS, *key_SK, *query_SK, *dout_SK;
-  float *query_copy, *dout_copy, *dquery, *dkey, *dvalue;
+  float *key_KS, *value_KS, *key_SK, *query_QK, *dout_QK;
+  float *copy, *dout_copy, *dquery, *dkey,
+      *dvalue;    // the first: of a query's, a key's or a value's rows
   float *p, *ds;  // [queries, tile]
-  float* dot_S;   // D of the header
+  float* dot_Q;   // D of the header
   // Of the upper halves of a tree, the smallest first.
   std::array<float*, kMostLevels> dkey_above{}, dvalue_above{};
 };
 
 // D[q] = <do[q,:], o[q,:]>, with o in `out_SK`.
-void dot_rows(const AttentionShape& shape, const MatrixView& dout_SK, const MatrixView& out_SK,
-              float* dot_S) {
+void dot_rows(const AttentionShape& shape, const MatrixView& dout_QK, const MatrixView& out_QK,
+              float* dot_Q) {
   const std::int64_t K = shape.head_width;
-  for (std::int64_t q = 0; q < shape.positions; ++q) {
-    const float *a = dout_SK.from_row(q).data, *b = out_SK.from_row(q).data;
+  for (std::int64_t q = 0; q < shape.num_queries(); ++q) {
+    const float *a = dout_QK.from_row(q).data, *b = out_QK.from_row(q).data;
     LaneSum sum;
     sum.add(
         static_cast<int>(K), [=](int i) { return load8(a + i) * load8(b + i); },
         [=](int i) { return a[i] * b[i]; });
-    dot_S[q] = sum.total();
+    dot_Q[q] = sum.total();
   }
 }
 
@@ -117,7 +116,7 @@ void multiply_row(const float* factor, float* row, std::int64_t count) {
 // q0 >= k0.
 struct BackwardTile {
   std::int64_t h, k0, num_keys, q0, num_queries;
-  bool first_of_group;
+  bool begins_sum;  ///< of its keys' gradients
 };
 
 // A query head's rows.
@@ -142,11 +141,12 @@ void differentiate_tile(const AttentionBackward& args, const Document& document,
                         const BackwardBuffers& buffers) {
   const AttentionShape& shape = document.shape;
   const std::int64_t K = shape.head_width, k0 = tile.k0, q0 = tile.q0;
+  const std::int64_t first_row = q0 - shape.first_query;
   const auto multiply = [&](const MatrixView& matrix, const float* panels, float scale,
                             float* out) {
     for_each_strip(tile, [&](std::int64_t row, std::int64_t rows, std::int64_t keys) {
       multiply_panels({.first = {.depth = K,
-                                 .a = matrix.from_row(q0 + row).data,
+                                 .a = matrix.from_row(first_row + row).data,
                                  .a_row = matrix.stride,
                                  .b = in_panels(panels, K, 0, k0),
                                  .c = out + row * kTile,
@@ -158,12 +158,13 @@ void differentiate_tile(const AttentionBackward& args, const Document& document,
   };
   multiply(head.query, buffers.key_KS, shape.score_scale(), buffers.p);
   multiply(head.dout, buffers.value_KS, 1.0f, buffers.ds);
-  const auto* lse_S = args.lse.as<float>() + document.statistic(tile.h);
+  const auto* lse_Q = args.lse.as<float>() + document.statistic(tile.h);
   for (std::int64_t q = q0; q < q0 + tile.num_queries; ++q) {
     const std::int64_t end = std::min(tile.num_keys, q - k0 + 1);
     const std::int64_t first = std::clamp<std::int64_t>(first_key(shape, q) - k0, 0, end);
-    const ScoreRow row{buffers.p + (q - q0) * kTile, buffers.ds + (q - q0) * kTile, lse_S[q],
-                       buffers.dot_S[q], document.element(tile.h, q) + k0};
+    const std::int64_t query = q - shape.first_query;
+    const ScoreRow row{buffers.p + (q - q0) * kTile, buffers.ds + (q - q0) * kTile, lse_Q[query],
+                       buffers.dot_Q[query], document.element(tile.h, q) + k0};
     float slope[kTile];
     if (shape.softcap > 0.0f) {
       cap_row(SoftCap(shape.softcap), row.p + first, slope, end - first);
@@ -181,6 +182,7 @@ void differentiate_tile(const AttentionBackward& args, const Document& document,
 void accumulate_tile(const AttentionShape& shape, const BackwardTile& tile,
                      const BackwardBuffers& buffers) {
   const std::int64_t S = shape.positions, K = shape.head_width, k0 = tile.k0, q0 = tile.q0;
+  const std::int64_t Q = shape.num_queries(), first_row = q0 - shape.first_query;
   // A key is seen by the queries from its own on.
   const std::int64_t strip = q0 == k0 ? kStrip : kTile;
   const auto over_queries = [&](const float* weights, const float* panels, float scale,
@@ -191,23 +193,23 @@ void accumulate_tile(const AttentionShape& shape, const BackwardTile& tile,
                                  .a = weights + unseen * kTile + key,
                                  .a_row = 1,
                                  .a_depth = kTile,
-                                 .b = in_panels(panels, S, q0 + unseen, 0),
+                                 .b = in_panels(panels, Q, first_row + unseen, 0),
                                  .c = out + (k0 + key) * K,
                                  .c_stride = K,
                                  .scale = scale,
-                                 .add = !tile.first_of_group || q0 > k0},
-                       .b_depth = S},
+                                 .add = !tile.begins_sum},
+                       .b_depth = Q},
                       std::min(strip, tile.num_keys - key), K);
     }
   };
-  over_queries(buffers.p, buffers.dout_SK, 1.0f, buffers.dvalue);
-  over_queries(buffers.ds, buffers.query_SK, shape.score_scale(), buffers.dkey);
+  over_queries(buffers.p, buffers.dout_QK, 1.0f, buffers.dvalue);
+  over_queries(buffers.ds, buffers.query_QK, shape.score_scale(), buffers.dkey);
   for_each_strip(tile, [&](std::int64_t row, std::int64_t rows, std::int64_t keys) {
     multiply_panels({.first = {.depth = keys,
                                .a = buffers.ds + row * kTile,
                                .a_row = kTile,
                                .b = in_panels(buffers.key_SK, S, k0, 0),
-                               .c = buffers.dquery + (q0 + row) * K,
+                               .c = buffers.dquery + (first_row + row) * K,
                                .c_stride = K,
                                .scale = shape.score_scale(),
                                .add = k0 > 0 || shape.windowed()},
@@ -217,9 +219,19 @@ void accumulate_tile(const AttentionShape& shape, const BackwardTile& tile,
 }
 
 template <class T>
-void finish_head(const float* gradient_SK, const Document& document, const HeadRows<T>& head) {
-  store_head(gradient_SK, document.shape, head);
+void finish_head(const float* gradient, std::int64_t rows, const Document& document,
+                 const HeadRows<T>& head) {
+  const std::int64_t K = document.shape.head_width;
+  narrow_rows(gradient, K, head.first, head.stride, rows, K);
   clear_padding(document, head);
+}
+
+// Of keys that none of the queries sees.
+void clear_keys(std::int64_t k0, std::int64_t num_keys, std::int64_t head_width,
+                const BackwardBuffers& buffers) {
+  for (float* gradient : {buffers.dkey, buffers.dvalue}) {
+    std::fill_n(gradient + k0 * head_width, num_keys * head_width, 0.0f);
+  }
 }
 
 // One query head: tiles of keys, and for each the queries that see them.
@@ -227,30 +239,36 @@ template <class T>
 void backward_head(const AttentionBackward& args, const Document& document, std::int64_t h,
                    bool first_of_group, const BackwardBuffers& buffers) {
   const AttentionShape& shape = document.shape;
-  const std::int64_t token = document.first_token();
+  const std::int64_t first_row = document.first_query_row(), Q = shape.num_queries();
   const std::int64_t S = shape.positions, K = shape.head_width;
   const QueryHead head{
-      view_head(packed_head(args.qkv.as<T>(), shape, token, Part::kQuery, h), shape,
-                buffers.query_copy),
-      view_head(out_head(args.dout.as<T>(), shape, token, h), shape, buffers.dout_copy)};
-  pack_columns(head.query, S, K, buffers.query_SK);
-  pack_columns(head.dout, S, K, buffers.dout_SK);
+      view_head(packed_head(args.qkv.as<T>(), shape, first_row, Part::kQuery, h), Q, K,
+                buffers.copy),
+      view_head(out_head(args.dout.as<T>(), shape, first_row, h), Q, K, buffers.dout_copy)};
+  pack_columns(head.query, Q, K, buffers.query_QK);
+  pack_columns(head.dout, Q, K, buffers.dout_QK);
   dot_rows(shape, head.dout,
-           view_head(out_head(args.out.as<T>(), shape, token, h), shape, buffers.dquery),
-           buffers.dot_S);
+           view_head(out_head(args.out.as<T>(), shape, first_row, h), Q, K, buffers.dquery),
+           buffers.dot_Q);
   // A window begins anywhere in a tile: which tile comes first for a query isn't known.
-  if (shape.windowed()) std::fill_n(buffers.dquery, S * K, 0.0f);
-  for (std::int64_t k0 = 0; k0 < S; k0 += kTile) {
-    const std::int64_t num_keys = std::min(kTile, S - k0);
-    const std::int64_t end = shape.windowed() ? std::min(S, k0 + num_keys - 1 + shape.window) : S;
-    for (std::int64_t q0 = k0; q0 < end; q0 += kQueries) {
-      const BackwardTile tile{h, k0, num_keys, q0, std::min(kQueries, end - q0), first_of_group};
+  if (shape.windowed()) std::fill_n(buffers.dquery, Q * K, 0.0f);
+  const std::int64_t last = shape.first_query + Q;
+  if (first_of_group) clear_keys(last, S - last, K, buffers);
+  for (std::int64_t k0 = 0; k0 < last; k0 += kTile) {
+    const std::int64_t num_keys = std::min(kTile, last - k0);
+    const std::int64_t end =
+        shape.windowed() ? std::min(last, k0 + num_keys - 1 + shape.window) : last;
+    const std::int64_t begin = std::max(k0, shape.first_query);
+    if (begin >= end && first_of_group) clear_keys(k0, num_keys, K, buffers);
+    for (std::int64_t q0 = begin; q0 < end; q0 += kQueries) {
+      const BackwardTile tile{
+          h, k0, num_keys, q0, std::min(kQueries, end - q0), first_of_group && q0 == begin};
       differentiate_tile(args, document, tile, head, buffers);
       accumulate_tile(shape, tile, buffers);
     }
   }
-  finish_head(buffers.dquery, document,
-              packed_head(args.dqkv.as<T>(), shape, token, Part::kQuery, h));
+  finish_head(buffers.dquery, Q, document,
+              packed_head(args.dqkv.as<T>(), shape, first_row, Part::kQuery, h));
 }
 
 // Query heads [first, first + count) of one key/value head, whose dK and dV they leave in `buffers`: in order, or
@@ -296,22 +314,22 @@ void backward_group(const AttentionBackward& args, const Document& document, std
   const AttentionShape& shape = document.shape;
   const std::int64_t S = shape.positions, K = shape.head_width;
   const std::int64_t group = shape.query_heads / shape.kv_heads;
-  const std::int64_t token = document.first_token();
-  const T* qkv = args.qkv.as<T>();
-  const MatrixView key =
-      view_head(packed_head(qkv, shape, token, Part::kKey, g), shape, buffers.query_copy);
+  const auto head_of = [&](Part part) {
+    return view_head(key_value_head<T>(args.qkv, args.keys_values, document, part, g), S, K,
+                     buffers.copy);
+  };
+  const MatrixView key = head_of(Part::kKey);
   pack_columns_of_transpose(key, K, S, buffers.key_KS);
   pack_columns(key, S, K, buffers.key_SK);
-  pack_columns_of_transpose(
-      view_head(packed_head(qkv, shape, token, Part::kValue, g), shape, buffers.query_copy), K, S,
-      buffers.value_KS);
+  pack_columns_of_transpose(head_of(Part::kValue), K, S, buffers.value_KS);
   backward_heads<T>(args, document, g * group, group, shape.kv_sum_groups, buffers);
   for (const auto& [part, gradient] :
        {std::pair(Part::kKey, buffers.dkey), std::pair(Part::kValue, buffers.dvalue)}) {
     if (args.dkv) {
-      finish_head(gradient, document, unrounded_head(args.dkv, document, part, g));
+      finish_head(gradient, S, document, unrounded_head(args.dkv, document, part, g));
     } else {
-      finish_head(gradient, document, packed_head(args.dqkv.as<T>(), shape, token, part, g));
+      finish_head(gradient, S, document,
+                  packed_head(args.dqkv.as<T>(), shape, document.first_token(), part, g));
     }
   }
 }

@@ -48,10 +48,12 @@ struct Document {
   std::int64_t padding = 0;  ///< tokens behind it
 
   std::int64_t first_token() const { return row * row_positions + first; }
-  /// Of query head h's first query in lse.
+  /// Of the queries that are computed, which may be a part: the first one's row, and its place in lse.
+  std::int64_t first_query_row() const { return row * query_rows() + first; }
   std::int64_t statistic(std::int64_t h) const {
-    return (row * shape.query_heads + h) * row_positions + first;
+    return (row * shape.query_heads + h) * query_rows() + first;
   }
+  std::int64_t query_rows() const { return shape.queries > 0 ? shape.queries : row_positions; }
   /// The dropout's element of query q, key 0.
   std::int64_t element(std::int64_t h, std::int64_t q) const {
     const std::int64_t heads =
@@ -107,22 +109,25 @@ HeadRows<T> out_head(T* out, const AttentionShape& shape, std::int64_t first_tok
   return {out + first_token * stride + h * shape.head_width, stride};
 }
 
+// The keys or values of head g: in the packed rows, or apart where these have a part of the queries.
 template <class T>
-void load_head(const HeadRows<const T>& head, const AttentionShape& shape, float* out_SK) {
-  widen_rows(head.first, head.stride, out_SK, shape.head_width, shape.positions, shape.head_width);
+HeadRows<const T> key_value_head(const ConstTensor& qkv, const ConstTensor& keys_values,
+                                 const Document& document, Part part, std::int64_t g) {
+  const AttentionShape& shape = document.shape;
+  if (!keys_values) return packed_head(qkv.as<T>(), shape, document.first_token(), part, g);
+  const std::int64_t stride = 2 * shape.kv_heads * shape.head_width;
+  const std::int64_t before = part == Part::kKey ? 0 : shape.kv_heads;
+  return {keys_values.as<T>() + document.first_token() * stride + (before + g) * shape.head_width,
+          stride};
 }
 
-// The head's rows as f32: where they lie, or copied to `copy_SK`.
+// `rows` of the head as f32: where they lie, or copied to `copy_SK`.
 template <class T>
-MatrixView view_head(const HeadRows<const T>& head, const AttentionShape& shape, float* copy_SK) {
+MatrixView view_head(const HeadRows<const T>& head, std::int64_t rows, std::int64_t head_width,
+                     float* copy_SK) {
   if constexpr (std::is_same_v<T, float>) return {head.first, head.stride};
-  load_head(head, shape, copy_SK);
-  return {copy_SK, shape.head_width};
-}
-
-template <class T>
-void store_head(const float* in_SK, const AttentionShape& shape, const HeadRows<T>& head) {
-  narrow_rows(in_SK, shape.head_width, head.first, head.stride, shape.positions, shape.head_width);
+  widen_rows(head.first, head.stride, copy_SK, head_width, rows, head_width);
+  return {copy_SK, head_width};
 }
 
 // Zeros in the head's rows of the padding behind a document.

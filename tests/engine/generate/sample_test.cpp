@@ -103,8 +103,9 @@ BufferSpec input_buffer(const engine::TrainingOptions& options) {
 }
 
 // What `sample` gives on every rank, which must be the same.
-Ids sampled(const RunShape& setup, const Ids& prompt, const engine::SamplingOptions& sampling) {
-  const engine::TrainingOptions options = applied(tiny_training(tiny_model(false)), setup);
+Ids sampled(const RunShape& setup, const Ids& prompt, const engine::SamplingOptions& sampling,
+            const model::ModelShape& shape = tiny_model(false)) {
+  const engine::TrainingOptions options = applied(tiny_training(shape), setup);
   std::vector<Ids> texts(static_cast<std::size_t>(setup.world_size));
   run_ranks(setup, [&](sharding::Rank& rank) {
     engine::ShardedModel model(options, rank);
@@ -130,6 +131,17 @@ TEST(Sample, ExtendsThePromptBeyondTheContextTheSameAtEveryWorldAndStage) {
     EXPECT_EQ(sampled({.world_size = 2, .stage = stage}, prompt, sampling), text);
   }
   EXPECT_NE(sampled({}, prompt, {.num_tokens = 25, .temperature = 0.9, .seed = 4}), text);
+}
+
+// A text that grows from three tokens to nine: passes that two ranks can and can't share evenly.
+TEST(Sample, IsTheSameWhetherTensorRanksShareTheTokensOrNot) {
+  const engine::SamplingOptions sampling{.num_tokens = 12, .temperature = 0.9, .seed = 3};
+  const RunShape setup{.world_size = 2, .axes = {{"tensor", 2}}};
+  model::ModelShape shape = tiny_model(false);
+  shape.ffn_width = 36;
+  const Ids text = sampled(setup, {1, 2, 3}, sampling, shape);
+  shape.part.sequence_parallel = true;
+  EXPECT_EQ(sampled(setup, {1, 2, 3}, sampling, shape), text);
 }
 
 TEST(Sample, TakesTheLikeliestTokenAfterTheLastContextAtTemperatureZero) {

@@ -89,6 +89,24 @@ class GenerationTest : public testing::Test {
 };
 std::unique_ptr<test::TempFolder> GenerationTest::folder_;
 
+// Whoever uses a model has all of it, however its run was cut.
+TEST_F(GenerationTest, UsesTheModelOfTensorRanksThatShareTokens) {
+  const std::string output = folder_->file("cut");
+  train(resolve_recipe(
+      {.path = "small.yaml",
+       .text = fmt::format(kRecipe, folder_->path(), kContext),
+       .sets = {"run.output_dir=" + output, "training.max_steps=2", "training.sample_tokens=5",
+                "parallelism.tensor_parallel_degree=2", "parallelism.sequence_parallel=true"},
+       .ranks = {}}));
+  TrainedModelRequest cut = model();
+  cut.checkpoint = output + "/checkpoints/" + checkpoint::step_directory_name(2);
+  EXPECT_EQ(texts(cut, {"the "}, {.sampling = {.num_tokens = 7}})[0].size(), 7);
+  cut.sets = {"parallelism.sequence_parallel=true"};
+  const std::string refused =
+      test::error_text<UsageError>([&] { texts(cut, {"the "}, {.sampling = {.num_tokens = 1}}); });
+  EXPECT_NE(refused.find("whoever uses a model has all of it"), std::string::npos) << refused;
+}
+
 const GenerationOptions kDrawn{.sampling = {.num_tokens = 40, .temperature = 0.9, .seed = 5}};
 
 TEST_F(GenerationTest, AnswersPromptsInTheirOrderWithTheTextsOfEachAloneOnAnyNumberOfRanks) {

@@ -56,6 +56,26 @@ TEST(ParameterTable, HasACutASumAndAnOwnerForEachParameter) {
   EXPECT_EQ(rows.at("head.weight"), "259 x 24 rows shard shard each its part");
 }
 
+// Korthikanti et al.: a norm's gradient is of a rank's tokens; Megatron adds those of the norms of queries and keys, of a
+// rank's heads, with and without sequence parallelism. Matrices see all tokens.
+TEST(ParameterTable, NormsGradientsAreSummedOverTensorRanksThatShareTokens) {
+  const std::vector<std::string> cut = {"parallelism.tensor_parallel_degree=2",
+                                        "model.qk_norm=head"};
+  EXPECT_EQ(rows_of(with(cut)).at("block.*.attention.key_norm.weight"),
+            "6 none shard, tensor shard tensor rank 0");
+  EXPECT_EQ(rows_of(with(cut)).at("block.*.norm1.weight"), "24 none shard shard tensor rank 0");
+  std::vector<std::string> shared = cut;
+  shared.push_back("parallelism.sequence_parallel=true");
+  const auto rows = rows_of(with(shared));
+  for (const char* norm : {"block.*.norm1.weight", "block.*.norm2.weight", "final_norm.weight"}) {
+    EXPECT_EQ(rows.at(norm), "24 none shard, tensor shard tensor rank 0") << norm;
+  }
+  EXPECT_EQ(rows.at("block.*.attention.query_norm.weight"),
+            "6 none shard, tensor shard tensor rank 0");
+  EXPECT_EQ(rows.at("block.*.attention.output.weight"),
+            "24 x 24 columns shard shard each its part");
+}
+
 TEST(ParameterTable, CopiesOfKeyValueHeadsCountOnce) {
   const auto rows = rows_of(with({"parallelism.tensor_parallel_degree=4"}));
   EXPECT_EQ(rows.at("block.*.attention.qkv.weight"),

@@ -169,8 +169,38 @@ TEST(Traffic, OfTensorRanksHasTheirExchangesInsideLayers) {
   }
 }
 
+// Messages of a pipeline are a rank's rows alone.
+TEST(Traffic, OfTensorRanksThatShareTokensHasGathersAndReduceScatters) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    for (const int pipeline : {1, 2}) {
+      for (const auto recompute : {model::Recompute::kNone, model::Recompute::kFull}) {
+        model::ModelShape shape = tiny_model(stage % 2 == 0);
+        shape.num_layers = 4;
+        shape.ffn_width = 36;
+        shape.part.sequence_parallel = true;
+        shape.recompute = recompute;
+        shape.dtype = stage == 2 ? DType::kBF16 : DType::kF32;
+        engine::TrainingOptions options = tiny_training(shape);
+        options.precision.parameters = shape.dtype;
+        options.pipeline.order = stage == 3 ? schedule::Order::kZbH1 : schedule::Order::k1F1B;
+        const int tensor = stage == 3 ? 4 : 2;
+        expect_as_planned(options,
+                          {.world_size = pipeline * 2 * tensor,
+                           .axes = {{"pipeline", pipeline}, {"shard", 2}, {"tensor", tensor}},
+                           .num_micro_steps = 3,
+                           .stage = stage});
+      }
+    }
+  }
+}
+
+class ContextTraffic : public ::testing::TestWithParam<model::ContextMethod> {};
+INSTANTIATE_TEST_SUITE_P(Methods, ContextTraffic,
+                         ::testing::Values(model::ContextMethod::kUlysses,
+                                           model::ContextMethod::kAllGather));
+
 // PARALLELISM.md B.4 #24: an axis that is silently off sends nothing.
-TEST(Traffic, OfContextRanksHasWhatAttentionDealsOut) {
+TEST_P(ContextTraffic, IsWhatAttentionExchanges) {
   for (int stage = 0; stage <= 3; ++stage) {
     for (const int pipeline : {1, 2}) {
       for (const auto recompute : {model::Recompute::kNone, model::Recompute::kFull}) {
@@ -178,6 +208,7 @@ TEST(Traffic, OfContextRanksHasWhatAttentionDealsOut) {
         shape.num_layers = 4;
         shape.ffn_width = 36;
         shape.kv_heads = 4;
+        shape.context.method = GetParam();
         shape.seq_length = 8;
         shape.dropout = 0.0;
         shape.recompute = recompute;

@@ -111,11 +111,12 @@ TEST_F(Ladder, APipelineOfProcessesHasTheBitsOfOneRank) {
 }
 
 // A tensor rank in each process, and two of four tensor ranks in each: they share one key/value head between
-// processes, or inside of one.
+// processes, or inside of one. Four share the tokens as well.
 TEST_F(Ladder, TensorRanksInProcessesHaveTheBitsOfThreads) {
   for (const auto& [degree, ranks_per_process] : {std::pair(2, 1), std::pair(4, 2)}) {
     TrainingRun run = run_of({{1, 1}, 1});
-    run.mesh = fmt::format("tensor_parallel_degree: {}", degree);
+    run.mesh =
+        fmt::format("tensor_parallel_degree: {}, sequence_parallel: {}", degree, degree == 4);
     const std::string threads = fmt::format("threads{}", degree);
     const std::string processes = fmt::format("processes{}", degree);
     train_in(folder_, threads, run);

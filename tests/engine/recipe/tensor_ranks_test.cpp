@@ -33,6 +33,24 @@ TEST(TensorRanksRules, OthersNameTheNearestThatWould) {
   expect_refused({"parallelism.tensor_parallel_degree=24"}, "12 would do.");
 }
 
+TEST(SequenceParallelRules, TensorRanksShareTheTokensOfAnyMicroBatch) {
+  const std::string shares = "parallelism.sequence_parallel=true";
+  for (const char* length : {"8", "9"}) {
+    EXPECT_EQ(refusal({shares, "parallelism.tensor_parallel_degree=4",
+                       std::string("training.seq_length=") + length}),
+              "no error")
+        << length;
+  }
+  expect_refused({shares},
+                 "Use parallelism.tensor_parallel_degree: 2, or "
+                 "parallelism.sequence_parallel: false.");
+  expect_refused({shares, "parallelism.context_parallel_degree=2"},
+                 "Use parallelism.tensor_parallel_degree: 2");
+  expect_refused(
+      {shares, "parallelism.tensor_parallel_degree=2", "parallelism.sum_order=canonical"},
+      "use parallelism.sequence_parallel: false, or sum_order: rank");
+}
+
 TEST(CanonicalSumRules, EightGroupsLimitWhatSharesThem) {
   const std::string canonical = "parallelism.sum_order=canonical";
   for (const char* degree : {"1", "2", "4"}) {
@@ -57,11 +75,28 @@ TEST(ContextRanksRules, NumbersThatDivideHeadsAndSequencesAreTaken) {
     EXPECT_EQ(refusal({std::string("parallelism.context_parallel_degree=") + degree}), "no error")
         << degree;
   }
-  expect_refused({"parallelism.context_parallel_degree=8"}, "4 would do.");
+  expect_refused({"parallelism.context_parallel_degree=8"}, "4 would do;");
   expect_refused({"parallelism.context_parallel_degree=4", "training.seq_length=18"},
                  "sequences of 18 tokens");
   expect_refused({"parallelism.context_parallel_degree=4", "parallelism.tensor_parallel_degree=2"},
-                 "2 would do.");
+                 "2 would do;");
+}
+
+// 8 ranks are more than the 4 key/value heads, and 5 divide no heads.
+TEST(ContextRanksRules, GatheredKeysNeedToDivideTheSequenceAlone) {
+  const std::string gathers = "parallelism.context_parallel_method=all_gather";
+  for (const auto& [degree, length] : {std::pair("8", "16"), std::pair("5", "15")}) {
+    EXPECT_EQ(refusal({gathers, std::string("parallelism.context_parallel_degree=") + degree,
+                       std::string("training.seq_length=") + length}),
+              "no error")
+        << degree;
+  }
+  expect_refused({gathers, "parallelism.context_parallel_degree=4", "training.seq_length=18"},
+                 "sequences of 18 tokens: the number must divide that. 3 would do.");
+  expect_refused({"parallelism.context_parallel_degree=8"},
+                 "4 would do; all_gather needs to divide the tokens alone.");
+  expect_refused({gathers, "parallelism.context_parallel_degree=2", "data.documents=separate"},
+                 "use data.documents: joined");
 }
 
 TEST(ContextRanksRules, WhatIsNotServedIsSaidWithWhatToDo) {

@@ -95,7 +95,36 @@ TEST_F(TensorRun, GoesOnBitForBitOnAnotherMeshWithAsManyTensorRanks) {
   }
 }
 
+// Its state is that of tensor ranks, so any mesh goes on with it.
+const MeshOf kShared{"tensor 2, tokens shared", 1, 0,
+                     "tensor_parallel_degree: 2, sequence_parallel: true"};
+const MeshOf kSharedPipelined{
+    "tensor 2, tokens shared x pipeline 2 x shard 2", 2, 3,
+    "tensor_parallel_degree: 2, sequence_parallel: true, pipeline_parallel_degree: 2"};
+
+TEST_F(TensorRun, WhoseRanksShareTokensHasTheSameNumbersHoweverItsStateIsSharded) {
+  train_in(folder_, "shared", on(kShared));
+  train_in(folder_, "pipelined", on(kSharedPipelined));
+  expect_equal("pipelined", "shared");
+  train_in(folder_, "one", on(kOne));
+  expect_near("shared", "one");
+}
+
+TEST_F(TensorRun, WhoseRanksShareTokensGoesOnOnAnyMesh) {
+  train_in(folder_, "whole", on(kOne));
+  train_in(folder_, "run", on(kShared));
+  for (const MeshOf& mesh : {kOne, kSharedPipelined, kFour, kShared}) {
+    SCOPED_TRACE(mesh.name);
+    forget_second_half("run");
+    train_in(folder_, "run", on(mesh));
+    expect_near("run", "whole");
+  }
+}
+
 const MeshOf kContext{"context 2", 1, 2, "context_parallel_degree: 2"};
+
+const MeshOf kGathered{"keys gathered on context 4", 1, 3,
+                       "context_parallel_degree: 4, context_parallel_method: all_gather"};
 
 // B.4 #8 along the sequence.
 class ContextRun : public TensorRun {
@@ -110,8 +139,11 @@ class ContextRun : public TensorRun {
 
 TEST_F(ContextRun, StaysNearOneRankEvaluationsIncluded) {
   train_in(folder_, "one", with_context(kOne));
-  train_in(folder_, "two", with_context(kContext));
-  expect_near("two", "one");
+  for (const MeshOf& mesh : {kContext, kGathered}) {
+    SCOPED_TRACE(mesh.name);
+    train_in(folder_, mesh.name, with_context(mesh));
+    expect_near(mesh.name, "one");
+  }
 }
 
 TEST_F(ContextRun, GoesOnOnAnyMesh) {
@@ -119,7 +151,7 @@ TEST_F(ContextRun, GoesOnOnAnyMesh) {
   train_in(folder_, "run", with_context(kContext));
   const MeshOf mixed{"context 2 x pipeline 2", 1, 1,
                      "context_parallel_degree: 2, pipeline_parallel_degree: 2"};
-  for (const MeshOf& mesh : {kOne, mixed, kSharded, kContext}) {
+  for (const MeshOf& mesh : {kOne, mixed, kGathered, kSharded, kContext}) {
     SCOPED_TRACE(mesh.name);
     forget_second_half("run");
     train_in(folder_, "run", with_context(mesh));
