@@ -12,6 +12,8 @@
 #include "engine/model/parameters.h"
 #include "engine/plan/memory_plan.h"
 #include "engine/train/token_feed.h"
+#include "sharding/processes/environment.h"
+#include "tests/support/free_port.h"
 #include "tests/support/separate_device.h"
 
 namespace sherd::testing {
@@ -252,6 +254,29 @@ void place_ranks(engine::LaunchOptions& launch, const RunShape& setup,
   }
 }
 
+namespace {
+
+// As processes that the environment names (sharding/processes/environment.h).
+void run_in_processes(const engine::LaunchOptions& launch, const RunShape& setup,
+                      const std::function<void(sharding::Rank&)>& body) {
+  constexpr std::chrono::seconds kPatience{60};
+  const int port = test::free_port();
+  std::vector<std::thread> threads;
+  for (int process = 0; process < setup.world_size; ++process) {
+    threads.emplace_back([&, process] {
+      const std::shared_ptr<sharding::Processes> processes = sharding::join_environment(
+          {process, setup.world_size, process, "127.0.0.1", port, "secret", true}, kPatience);
+      engine::LaunchOptions own = launch;
+      own.machine = engine::cuda_machine_of_process(processes, {});
+      EXPECT_NO_THROW(engine::run_ranks(own, body)) << "process " << process;
+      processes->end({}, kPatience);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+
 Outcome train(engine::TrainingOptions options, const RunShape& setup, int num_steps) {
   options = applied(std::move(options), setup);
   Outcome outcome;
@@ -298,7 +323,7 @@ Outcome train(engine::TrainingOptions options, const RunShape& setup, int num_st
                 std::vector<std::string>{});
     }
   };
-  engine::run_ranks(launch, body);
+  setup.processes ? run_in_processes(launch, setup, body) : engine::run_ranks(launch, body);
   return outcome;
 }
 

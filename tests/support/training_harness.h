@@ -29,6 +29,8 @@ struct RunShape {
   /// kApart: a device whose memory isn't the host's (tests/support/separate_device.h); deferred,
   /// its kernels run behind the host's back. kGpu: a GPU, which all ranks share; kGpus: one for each.
   enum class Place { kHost, kApart, kApartDeferred, kGpu, kGpus } place = Place::kHost;
+  /// kGpus: each rank is in a process of its own, as far as the engine can see: one thread is all of it.
+  bool processes = false;
   bool cuda_graphs = false;
   /// The stream whose work is put off as long as possible (tests/support/late_streams.h); "compute"
   /// wants kApart, since host code may touch a host's memory at once.

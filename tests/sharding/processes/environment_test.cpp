@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "tests/support/error_text.h"
+#include "tests/support/free_port.h"
 
 namespace sherd::sharding {
 namespace {
@@ -119,26 +120,12 @@ TEST(Environment, WhatCannotBeIsNamedInOneLine) {
   EXPECT_EQ(error("SHERD_SECRET", "two words"), "SHERD_SECRET is no single word" + word);
 }
 
-// A port that was free a moment ago.
-int free_port() {
-  const int file = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  EXPECT_EQ(::bind(file, generic, size), 0);
-  EXPECT_EQ(::getsockname(file, generic, &size), 0);
-  ::close(file);
-  return ntohs(address.sin_port);
-}
-
 EnvironmentWorld world_of(int process, int port, const std::string& secret = "secret") {
   return {process, 3, process, "127.0.0.1", port, secret, true};
 }
 
 TEST(Environment, ProcessesFindOneAnotherWhoeverComesFirst) {
-  const int port = free_port();
+  const int port = test::free_port();
   std::vector<std::thread> threads;
   for (const int process : {2, 1, 0}) {
     threads.emplace_back([=] {
@@ -158,7 +145,7 @@ TEST(Environment, ProcessesFindOneAnotherWhoeverComesFirst) {
 }
 
 TEST(Environment, WhoeverSaysAnotherSecretIsntLetIn) {
-  const int port = free_port();
+  const int port = test::free_port();
   std::thread first([=] {
     EXPECT_EQ(test::error_text<PeerError>(
                   [=] { join_environment(world_of(0, port), milliseconds(1'500)); }),
@@ -177,7 +164,7 @@ TEST(Environment, WhoeverSaysAnotherSecretIsntLetIn) {
 }
 
 TEST(Environment, APortInUseIsNamed) {
-  const int port = free_port();
+  const int port = test::free_port();
   const int file = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -193,7 +180,7 @@ TEST(Environment, APortInUseIsNamed) {
 }
 
 TEST(Environment, AProcessThatFindsNobodySaysWhere) {
-  const int port = free_port();
+  const int port = test::free_port();
   EXPECT_EQ(
       test::error_text<PeerError>([=] { join_environment(world_of(1, port), milliseconds(500)); }),
       "process 1 can't connect to process 0: 127.0.0.1: Connection refused.");
