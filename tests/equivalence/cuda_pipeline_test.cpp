@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/gpu_pipelines.h"
+#include "tests/support/small_run.h"
 
 namespace sherd::testing {
 namespace {
@@ -42,6 +43,21 @@ TEST_F(CudaPipeline, TiedEndsHaveTheSameBitsOnOneRankAsOnTwo) {
   GpuPipeline on_one = on_two;
   on_one.order = Order::kZbV;
   EXPECT_EQ(difference(train_on_gpus(on_one, Place::kGpu), train_on_gpus(on_two, Place::kGpu)), "");
+}
+
+TEST_F(CudaPipeline, ARunFromARecipeHasTheNumbersOfOneRankEvaluationsIncluded) {
+  const test::TempFolder folder;
+  write_data(folder);
+  TrainingRun run{.precision = "mixed_precision: {param_dtype: f32}",
+                  .optimizer = "adamw",
+                  .accumulation = "gradient_accumulation_steps: 3"};
+  run.machine = engine::cuda_machine(1, {.share_device = true});
+  train_in(folder, "one", run);
+  run.mesh = "pipeline_parallel_degree: 2";
+  run.machine = engine::cuda_machine(2, {.share_device = true});
+  train_in(folder, "two", run);
+  EXPECT_EQ(numbers_of(folder, "two"), numbers_of(folder, "one"));
+  EXPECT_EQ(final_state(folder, "two"), final_state(folder, "one"));
 }
 
 }  // namespace

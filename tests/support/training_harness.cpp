@@ -6,6 +6,7 @@
 #include <bit>
 #include <chrono>
 #include <memory>
+#include <numeric>
 #include <thread>
 
 #include "engine/data/batcher.h"
@@ -226,8 +227,17 @@ void collect_parameters(const engine::ShardedModel& model,
 void expect_memory_as_planned(const Arena& memory, const std::string& label) {
   const MemoryPlan& plan = memory.plan();
   EXPECT_EQ(memory.not_acquired(), std::vector<std::string>{}) << label;
-  EXPECT_EQ(memory.peak_bytes(), plan.peak_bytes()) << label;
-  EXPECT_EQ(memory.peak_by_category(), plan.peak_by_category()) << label;
+  // Evaluations, which have buffers of their own, aren't in these runs.
+  BytesByCategory peaks{};
+  std::int64_t peak = 0;
+  for (const Phase phase : {kInit, kForward, kLoss, kBackward, kUpdate}) {
+    const BytesByCategory& planned =
+        plan.by_phase()[std::countr_zero(static_cast<unsigned>(phase))];
+    for (std::size_t i = 0; i < peaks.size(); ++i) peaks[i] = std::max(peaks[i], planned[i]);
+    peak = std::max(peak, std::accumulate(planned.begin(), planned.end(), std::int64_t{0}));
+  }
+  EXPECT_EQ(memory.peak_bytes(), peak) << label;
+  EXPECT_EQ(memory.peak_by_category(), peaks) << label;
   for (const Phase phase : {kForward, kLoss, kBackward, kUpdate}) {
     const int index = std::countr_zero(static_cast<unsigned>(phase));
     EXPECT_EQ(memory.peak_by_phase()[index], plan.by_phase()[index])

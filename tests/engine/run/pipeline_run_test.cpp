@@ -6,6 +6,7 @@
 #include "checkpoint/format/manifest.h"
 #include "checkpoint/store/committed.h"
 #include "tests/engine/run/mesh_runs.h"
+#include "tests/support/separate_device.h"
 
 namespace sherd::testing {
 namespace {
@@ -28,6 +29,15 @@ TEST_F(PipelineRun, HasTheNumbersOfOneRankEvaluationsIncluded) {
     train_in(folder_, mesh.name, on(mesh));
     expect_equal(mesh.name, "one");
   }
+}
+
+// Batches of an evaluation are copied there, several of them while the passes before are under way.
+TEST_F(PipelineRun, ADeviceWithMemoryOfItsOwnChangesNoNumber) {
+  train_in(folder_, "one", on({"one", 1, 0, ""}));
+  TrainingRun apart = on(kMeshes[0]);
+  apart.machine = std::make_shared<SeparateDevice>(/*deferred=*/true);
+  train_in(folder_, "apart", apart);
+  expect_equal("apart", "one");
 }
 
 TEST_F(PipelineRun, GoesOnOnAnotherMeshAsIfNothingHadHappened) {
