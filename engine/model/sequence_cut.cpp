@@ -31,8 +31,8 @@ ModelShape context_part(const ModelShape& whole, int degree, int rank) {
     }
     throw UsageError(
         "{} context ranks can't share sequences of {} tokens and {} query heads on {} key/value "
-        "heads: the number must divide all three. {} would do; all_gather needs to divide the "
-        "tokens alone.",
+        "heads: the number must divide all three. {} would do, or the method all_gather, "
+        "for which it must divide the tokens alone.",
         degree, whole.seq_length, whole.query_heads, whole.kv_heads, nearest);
   }
   ModelShape own = whole;

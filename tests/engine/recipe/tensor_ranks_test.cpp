@@ -75,11 +75,11 @@ TEST(ContextRanksRules, NumbersThatDivideHeadsAndSequencesAreTaken) {
     EXPECT_EQ(refusal({std::string("parallelism.context_parallel_degree=") + degree}), "no error")
         << degree;
   }
-  expect_refused({"parallelism.context_parallel_degree=8"}, "4 would do;");
+  expect_refused({"parallelism.context_parallel_degree=8"}, "4 would do,");
   expect_refused({"parallelism.context_parallel_degree=4", "training.seq_length=18"},
                  "sequences of 18 tokens");
   expect_refused({"parallelism.context_parallel_degree=4", "parallelism.tensor_parallel_degree=2"},
-                 "2 would do;");
+                 "2 would do,");
 }
 
 // 8 ranks are more than the 4 key/value heads, and 5 divide no heads.
@@ -93,8 +93,9 @@ TEST(ContextRanksRules, GatheredKeysNeedToDivideTheSequenceAlone) {
   }
   expect_refused({gathers, "parallelism.context_parallel_degree=4", "training.seq_length=18"},
                  "sequences of 18 tokens: the number must divide that. 3 would do.");
-  expect_refused({"parallelism.context_parallel_degree=8"},
-                 "4 would do; all_gather needs to divide the tokens alone.");
+  expect_refused(
+      {"parallelism.context_parallel_degree=8"},
+      "4 would do, or the method all_gather, for which it must divide the tokens alone.");
   expect_refused({gathers, "parallelism.context_parallel_degree=2", "data.documents=separate"},
                  "use data.documents: joined");
 }
