@@ -91,14 +91,29 @@ std::string readable_name(Category category) {
   return name;
 }
 
-std::int64_t library_reserve_bytes(int world_size, bool share_device) {
+std::int64_t library_reserve_bytes(int world_size, bool share_device, int num_pairs) {
   constexpr std::int64_t kMiB = 1 << 20;
   constexpr std::int64_t kMathLibraries = 1024 * kMiB;
   if (world_size == 1 || share_device) return kMathLibraries;
   constexpr int kCommunicators = 2, kMostPeers = 7;  // gathers and reductions; of one node
-  const std::int64_t communicator = 256 * kMiB + 64 * kMiB * std::min(world_size - 1, kMostPeers);
-  return kMathLibraries + kCommunicators * communicator;
+  const auto communicator = [](int peers) {
+    return 256 * kMiB + 64 * kMiB * std::min(peers, kMostPeers);
+  };
+  return kMathLibraries + kCommunicators * communicator(world_size - 1) +
+         num_pairs * communicator(1);
 }
+
+namespace {
+
+// A pipeline's rank has one communicator for each direction of each end of its parts, and of a tied matrix.
+int num_pairs_of(const Recipe& recipe) {
+  const auto& degrees = recipe.parallelism;
+  if (degrees.pipeline_parallel_degree <= 1) return 0;
+  const auto chunks = static_cast<int>(degrees.pipeline_chunks_per_rank);
+  return 4 * chunks + (recipe.model.tie_embeddings ? 1 : 0);
+}
+
+}  // namespace
 
 DeviceLimit device_limit(const Recipe& recipe, std::optional<std::int64_t> device_memory) {
   if (device_memory) return {*device_memory, false, "--device-memory"};
@@ -116,7 +131,7 @@ DeviceLimit device_limit(const Recipe& recipe, std::optional<std::int64_t> devic
   }
   const auto world_size = static_cast<int>(recipe.world_size());
   const bool share = recipe.run.share_device;
-  const std::int64_t reserve = library_reserve_bytes(world_size, share);
+  const std::int64_t reserve = library_reserve_bytes(world_size, share, num_pairs_of(recipe));
   // Of the ranks' GPUs, as far as they are here; others aren't touched.
   const int num_gpus = share ? 1 : std::min(world_size, static_cast<int>(system.devices.size()));
   std::int64_t least = INT64_MAX;

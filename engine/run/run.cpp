@@ -135,7 +135,7 @@ void require_groups_of_replicas(const Recipe& recipe, DeviceKind kind) {
       degrees.batch_groups, degrees.data_parallel_replicate_degree);
 }
 
-// Sums between GPUs inside of a model have never run.
+// What ranks exchange inside of layers has no form on GPUs yet.
 void require_cpu_for_parts_of_models(const Recipe& recipe, DeviceKind kind) {
   const auto& degrees = recipe.parallelism;
   if (kind == DeviceKind::kCpu) return;

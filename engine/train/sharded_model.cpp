@@ -89,20 +89,22 @@ ShardedModel::ShardedModel(const TrainingOptions& options, const sharding::Rank&
 ShardedModel::~ShardedModel() = default;
 
 // What a block's kernels depend on besides shapes that never change: where its parameters, gradients and
-// activations stand, and the pass. Dropout draws anew at every step, and a recomputed block's
-// backward depends on what the last forward left: those are never the same work again.
+// activations stand, and the pass. Dropout draws anew at every step, a recomputed block's backward depends
+// on what the last forward left, and with a cache each pass begins at another position: those are never
+// the same work again.
 void ShardedModel::section(const char* label, int unit, const std::vector<Tensor>& parameters,
                            const std::vector<Tensor>& gradients, const model::Pass& pass,
                            const std::function<void()>& enqueue) {
   const model::ModelShape& shape = transformer_->shape();
   const bool repeats = (!pass.training || (shape.dropout == 0.0 && shape.adapter.dropout == 0.0)) &&
-                       shape.recompute != model::Recompute::kFull;
+                       shape.recompute != model::Recompute::kFull && shape.cached_positions == 0;
   if (!repeats || !rank_.compute().keeps_sections()) return enqueue();
   rank_.compute().section(
-      fmt::format("{} {} {} {} {} {} {} {} {}", label, unit, parameters[0].data,
+      fmt::format("{} {} {} {} {} {} {} {} {} {} {}", label, unit, parameters[0].data,
                   gradients.empty() ? nullptr : gradients.back().data, pass.training,
-                  shape.sequences, shape.seq_length,
-                  transformer_->residual_TD(numbers_[unit] - 1).data, pipeline_->place()),
+                  shape.sequences, shape.seq_length, pass.documents.starts.data,
+                  pass.documents.count(), transformer_->residual_TD(numbers_[unit] - 1).data,
+                  pipeline_->place()),
       enqueue);
 }
 

@@ -189,7 +189,8 @@ TEST_F(CudaRun, CheckpointsOfAGpuGoOnOnTheCpuAndTheOtherWayRound) {
   }
 }
 
-// Files are documents; rows hold several, and padding.
+// Files are documents; rows hold several, and padding. Two places of a batch take turns, so that a graph which
+// didn't know its documents would be replayed with another's.
 TEST_F(CudaRun, SeparateDocumentsFollowTheCpusLossesAndStagesAgree) {
   const test::TempFolder folder;
   for (int file = 0; file < 90; ++file) {
@@ -206,13 +207,18 @@ TEST_F(CudaRun, SeparateDocumentsFollowTheCpusLossesAndStagesAgree) {
                     .precision = "mixed_precision: {param_dtype: " + precision + "}",
                     .optimizer = "adamw",
                     .accumulation = "gradient_accumulation_steps: 1",
-                    .data = ", documents: separate"};
+                    .data = ", documents: separate",
+                    .dropout = 0.0};
     train_in(folder, "cpu_" + precision, run);
     run.machine = shared_gpu(run.world);
     run.stage = 0;
     train_in(folder, "gpu_" + precision, run);
     run.stage = 3;
     train_in(folder, "sliced_" + precision, run);
+    run.machine =
+        engine::cuda_machine(run.world, {.share_device = true, .stream = {.graphs = true}});
+    train_in(folder, "graphs_" + precision, run);
+    EXPECT_EQ(losses_of(folder, "graphs_" + precision), losses_of(folder, "sliced_" + precision));
     const std::vector<double> cpu = losses_of(folder, "cpu_" + precision);
     const std::vector<double> gpu = losses_of(folder, "gpu_" + precision);
     ASSERT_EQ(gpu.size(), cpu.size());

@@ -29,7 +29,7 @@ std::string recipe_text(const test::TempFolder& folder, const std::string& outpu
   return fmt::format(
       "run: {{name: resume, output_dir: {0}/{1}, device: cpu, num_threads: 1}}\n"
       "model: {{num_layers: 2, hidden_size: 24, num_attention_heads: 4, num_kv_heads: 2, "
-      "vocab_size: 128, max_seq_length: 9, dropout: 0.1{14}}}\n"
+      "vocab_size: 128, max_seq_length: 9, dropout: {17}{14}}}\n"
       "data: {{path: {0}/data, format: bytes, validation_path: {0}/validation.txt{16}}}\n"
       "training: {{seq_length: {15}, global_batch_size: 12, {2}, max_steps: {3}, sample_tokens: "
       "0}}\n"
@@ -41,7 +41,7 @@ std::string recipe_text(const test::TempFolder& folder, const std::string& outpu
       folder.path(), output, run.accumulation, kSteps, run.world, run.stage, run.optimizer,
       run.interval, run.async, run.precision, run.more, run.checkpoint,
       run.mesh.empty() ? "" : ", " + run.mesh, run.zero.empty() ? "" : ", " + run.zero, run.model,
-      run.seq_length, run.data);
+      run.seq_length, run.data, run.dropout);
 }
 
 void train_in(const test::TempFolder& folder, const std::string& output, const TrainingRun& run) {

@@ -28,6 +28,7 @@ struct TrainingRun {
   std::string model{};         ///< of the block model, with a comma before it
   std::string data{};          ///< of the block data, with a comma before it
   int seq_length = 9;
+  double dropout = 0.1;
   std::shared_ptr<const engine::Machine> machine{};  ///< none: the processor
   checkpoint::Disk* disk = &checkpoint::posix_disk();
 };

@@ -2,9 +2,10 @@
 ///
 /// A forward takes a slot of the residual stream before each of its blocks, and a set of what a block
 /// keeps for each; the backward gives them back. Between the halves of a backward each block has a slot for
-/// what its weight gradients still need, and with `full` recompute a set of what was computed again. Any block of any micro-batch may have any slot, so a
-/// rank needs as many as are in use at a time, whatever its chunks' sizes. They are handed out in
-/// the order of the rank's actions, the lowest first: the plan counts what the run will take.
+/// what its weight gradients still need, and with `full` recompute a set of what was computed again. Any block
+/// of any micro-batch may have any slot, so a rank needs as many as are in use at a time, whatever its chunks'
+/// sizes. They are handed out in the order of the rank's actions, the lowest first: the plan counts what the
+/// run will take.
 ///
 ///   chunk's last output   goes to   an outbox (engine/train/pipeline/channels.h), where the next chunk is another
 ///                                    rank's; the slot before the next chunk's first block, where it is this

@@ -78,6 +78,7 @@ TEST(Device, TheReserveForLibrariesHoldsTwoCommunicatorsWhereThereAreSome) {
   EXPECT_EQ(library_reserve_bytes(2, false), (1024 + 2 * 320) * kMiB);
   EXPECT_EQ(library_reserve_bytes(8, false), (1024 + 2 * 704) * kMiB);
   EXPECT_EQ(library_reserve_bytes(64, false), library_reserve_bytes(8, false));
+  EXPECT_EQ(library_reserve_bytes(2, false, 5), (1024 + 7 * 320) * kMiB);  // a pipeline's messages
 }
 
 TEST(Device, RanksHaveAGpuEachUnlessTheyAreToShare) {
