@@ -96,7 +96,7 @@ std::int64_t library_reserve_bytes(int world_size, bool share_device, int num_pa
   constexpr std::int64_t kMathLibraries = 1024 * kMiB;
   if (world_size == 1 || share_device) return kMathLibraries;
   constexpr int kCommunicators = 2, kMostPeers = 7;  // gathers and reductions; of one node
-  const auto communicator = [](int peers) {
+  const auto communicator = [=](int peers) {
     return 256 * kMiB + 64 * kMiB * std::min(peers, kMostPeers);
   };
   return kMathLibraries + kCommunicators * communicator(world_size - 1) +
