@@ -344,5 +344,24 @@ TEST(NcclProcesses, ADeathIsHeardByAllRanksThatWait) {
   EXPECT_EQ(fake_cuda::left_behind(), "");
 }
 
+// Within the moments that news take, not when their own patience is over.
+TEST(NcclProcesses, AnAbortInAProcessReachesTheOthers) {
+  fake_cuda::start({.num_devices = 2});
+  {
+    NcclWorld world(2, milliseconds(4'000));
+    world.run({}, [&](Member& member) {
+      if (member.rank() == 1) return member.communicator.abort("rank 1 stopped: disk full");
+      const test::OwnedTensor x(DType::kF32, test::Values(64, 1.0));
+      EXPECT_EQ(test::error_text<PeerError>([&] {
+                  member.communicator.all_reduce(member.stream, "x", x.tensor());
+                  member.finish(member.stream);
+                }),
+                "rank 1 stopped: disk full");
+      test::error_text<PeerError>([&] { member.stream.synchronize(); });
+    });
+  }
+  EXPECT_EQ(fake_cuda::left_behind(), "");
+}
+
 }  // namespace
 }  // namespace sherd::sharding
