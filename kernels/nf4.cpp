@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "kernels/cpu/nf4.h"
 #include "kernels/cuda/forms.h"
-#include "kernels/device_common/nf4.h"
+#include "kernels/nf4_codes.h"
 
 namespace sherd::kernels {
 namespace {
@@ -57,8 +57,8 @@ std::array<float, 256> make_dynamic_values() {
   std::sort(values.begin(), values.end());
   return values;
 }
-device_common::Nf4Tables make_tables() {
-  device_common::Nf4Tables tables;
+Nf4Tables make_tables() {
+  Nf4Tables tables;
   const auto fill = [](const auto& values, float* of_codes, float* middles) {
     std::copy(values.begin(), values.end(), of_codes);
     for (std::size_t i = 0; i + 1 < values.size(); ++i) {
@@ -72,13 +72,13 @@ device_common::Nf4Tables make_tables() {
 
 }  // namespace
 
-const device_common::Nf4Tables& device_common::nf4_tables() {
+const Nf4Tables& nf4_tables() {
   static const Nf4Tables tables = make_tables();
   return tables;
 }
 
 float dynamic_value(int code) {
-  return device_common::nf4_tables().dynamic[code];
+  return nf4_tables().dynamic[code];
 }
 
 void nf4_encode(Stream& stream, ConstTensor x, Tensor codes, Tensor scales) {

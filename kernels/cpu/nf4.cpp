@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "kernels/cpu/blocks.h"
-#include "kernels/device_common/nf4.h"
 #include "kernels/dispatch_float.h"
+#include "kernels/nf4_codes.h"
 
 namespace sherd::kernels::cpu {
 namespace {
@@ -14,11 +14,11 @@ constexpr std::int64_t kBlocksOfTask = kChunk / kNf4Block;
 
 template <class T>
 void decode_block(const std::uint8_t* codes, float scale, std::int64_t count, T* out) {
-  const float* values = device_common::nf4_tables().value;
+  const float* values = nf4_tables().value;
   BlockScratch scratch;
   float* target = block_target(out, scratch);
   for (std::int64_t i = 0; i < count; ++i) {
-    target[i] = device_common::nf4_value(values, codes, i) * scale;
+    target[i] = nf4_value(values, codes, i) * scale;
   }
   store_block(out, static_cast<int>(count), scratch);
 }
@@ -38,18 +38,18 @@ void for_each_nf4_block(ThreadTeam& team, std::int64_t numel, const Work& work) 
 }  // namespace
 
 void nf4_encode(ThreadTeam& team, ConstTensor x, Tensor codes, Tensor scales) {
-  const float* middles = device_common::nf4_tables().middle;
+  const float* middles = nf4_tables().middle;
   const float* values = x.as<float>();
   auto* bytes = codes.as<std::uint8_t>();
   float* scale = scales.as<float>();
   for_each_nf4_block(team, x.numel, [&](std::int64_t block, std::int64_t count) {
-    scale[block] = device_common::nf4_encode_block(middles, values + block * kNf4Block, count,
-                                                   bytes + block * kNf4Block / 2);
+    scale[block] =
+        nf4_encode_block(middles, values + block * kNf4Block, count, bytes + block * kNf4Block / 2);
   });
 }
 
 void nf4_encode_scales(ConstTensor scales, Tensor codes, Tensor ranges) {
-  const float* middles = device_common::nf4_tables().dynamic_middle;
+  const float* middles = nf4_tables().dynamic_middle;
   const float* scale = scales.as<float>();
   auto* code = codes.as<std::uint8_t>();
   float* range = ranges.as<float>();
@@ -61,10 +61,9 @@ void nf4_encode_scales(ConstTensor scales, Tensor codes, Tensor ranges) {
     const std::int64_t end = std::min(begin + kNf4Group, scales.numel);
     float most = 0.0f;
     for (std::int64_t i = begin; i < end; ++i) most = std::max(most, std::abs(scale[i] - mean));
-    const float factor = device_common::nf4_inverse(most);
+    const float factor = nf4_inverse(most);
     for (std::int64_t i = begin; i < end; ++i) {
-      code[i] = device_common::nearest_code(middles, 255,
-                                            device_common::within_one((scale[i] - mean) * factor));
+      code[i] = nearest_code(middles, 255, within_one((scale[i] - mean) * factor));
     }
     range[1 + begin / kNf4Group] = most;
   }

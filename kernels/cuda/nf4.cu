@@ -2,12 +2,10 @@
 
 #include "kernels/cuda/forms.h"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/device_common/nf4.h"
+#include "kernels/nf4_codes.h"
 
 namespace sherd::kernels::cuda {
 namespace {
-
-using device_common::Nf4Tables;
 
 constexpr int kThreads = device_common::kThreads;
 
@@ -22,8 +20,7 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t first = block * kNf4Block;
   if (first >= numel) return;
   const std::int64_t count = numel - first < kNf4Block ? numel - first : kNf4Block;
-  scales[block] =
-      device_common::nf4_encode_block(middles, x + first, count, codes + block * kNf4Block / 2);
+  scales[block] = nf4_encode_block(middles, x + first, count, codes + block * kNf4Block / 2);
 }
 
 // All scales in their order, a tile of them at a time: one block of threads, of which the first adds.
@@ -56,8 +53,7 @@ __global__ void __launch_bounds__(kThreads)
   const float most = block_max(fabsf(from_mean), scratch);  // waits for the middles too
   if (threadIdx.x == 0) ranges[1 + blockIdx.x] = most;
   if (own >= count) return;
-  codes[own] = device_common::nearest_code(
-      middles, 255, device_common::within_one(from_mean * device_common::nf4_inverse(most)));
+  codes[own] = nearest_code(middles, 255, within_one(from_mean * nf4_inverse(most)));
 }
 
 template <class T>
@@ -77,7 +73,7 @@ struct Decode {
     const float scale = from_mean + ranges[0];
     float value[N];
     for (int i = 0; i < N; ++i) {
-      value[i] = device_common::nf4_value(values, codes, first + i) * scale;
+      value[i] = nf4_value(values, codes, first + i) * scale;
     }
     device_common::store_narrow<N>(out + first, value);
   }
@@ -101,7 +97,7 @@ __global__ void __launch_bounds__(kThreads)
 void nf4_encode(Stream& stream, const ConstTensor& x, const Tensor& codes, const Tensor& scales) {
   if (x.numel == 0) return;
   encode_blocks<<<grid_of(device_common::ceil_div(scales.numel, kThreads)), kThreads, 0,
-                  handle_of(stream)>>>(x.as<float>(), x.numel, device_common::nf4_tables(),
+                  handle_of(stream)>>>(x.as<float>(), x.numel, nf4_tables(),
                                        codes.as<std::uint8_t>(), scales.as<float>());
   check_launch("nf4_encode");
 }
@@ -113,8 +109,8 @@ void nf4_encode_scales(Stream& stream, const ConstTensor& scales, const Tensor& 
   mean_of_scales<<<1, kThreads, 0, handle_of(stream)>>>(scale, scales.numel, range);
   check_launch("nf4_encode_scales (mean)");
   encode_groups<<<grid_of(device_common::ceil_div(scales.numel, kNf4Group)), kThreads, 0,
-                  handle_of(stream)>>>(scale, scales.numel, device_common::nf4_tables(),
-                                       codes.as<std::uint8_t>(), range);
+                  handle_of(stream)>>>(scale, scales.numel, nf4_tables(), codes.as<std::uint8_t>(),
+                                       range);
   check_launch("nf4_encode_scales");
 }
 
@@ -132,11 +128,9 @@ void nf4_decode(Stream& stream, const Nf4Part& part, const Tensor& out) {
     const bool packs = device_common::allow_packs(work.out);
     const auto blocks = static_cast<unsigned>(device_common::flat_blocks(out.numel, packs ? N : 1));
     if (packs) {
-      decode_blocks<N><<<blocks, kThreads, 0, handle_of(stream)>>>(
-          out.numel, device_common::nf4_tables(), work);
+      decode_blocks<N><<<blocks, kThreads, 0, handle_of(stream)>>>(out.numel, nf4_tables(), work);
     } else {
-      decode_blocks<1><<<blocks, kThreads, 0, handle_of(stream)>>>(
-          out.numel, device_common::nf4_tables(), work);
+      decode_blocks<1><<<blocks, kThreads, 0, handle_of(stream)>>>(out.numel, nf4_tables(), work);
     }
   });
   check_launch("nf4_decode");

@@ -326,7 +326,7 @@ TEST(NcclProcesses, OnlyTheOneThatStaysAwayIsNamed) {
 TEST(NcclProcesses, ADeathIsHeardByAllRanksThatWait) {
   fake_cuda::start({.num_devices = 3});
   {
-    NcclWorld world(3, kToConnect);
+    NcclWorld world(3, milliseconds(4'000));
     for (int process = 0; process < 3; ++process) {
       world.links(process).set_names({"rank 0 on a", "rank 1 on b", "rank 2 on c"});
     }

@@ -134,7 +134,7 @@ const std::vector<Home> kHomes = {
 // What comes with the compiler and the operating system.
 const std::regex kSystem(
     "[a-z_]+|immintrin\\.h|(unistd|sched|signal|fcntl|glob|fnmatch|time|pthread|dlfcn|dirent|poll|"
-    "spawn|"
+    "spawn|netdb|"
     "ifaddrs)\\.h|"
     "(sys|sanitizer|netinet|arpa)/.*");
 

@@ -5,10 +5,10 @@
 #include <cmath>
 #include <cstdint>
 
-#include "kernels/device_common/number.h"
+#include "core/host_device.h"
 #include "kernels/nf4.h"
 
-namespace sherd::kernels::device_common {
+namespace sherd::kernels {
 
 /// Ascending values of codes, and the middles between neighbours.
 struct Nf4Tables {
@@ -62,4 +62,4 @@ SHERD_HOST_DEVICE inline float nf4_value(const float* values, const std::uint8_t
   return values[element % 2 == 0 ? byte >> 4 : byte & 15];
 }
 
-}  // namespace sherd::kernels::device_common
+}  // namespace sherd::kernels
