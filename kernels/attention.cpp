@@ -7,6 +7,7 @@
 #include "kernels/check_tensor.h"
 #include "kernels/cpu/attention/attention.h"
 #include "kernels/cuda/forms.h"
+#include "kernels/device.h"
 #include "kernels/device_common/attention.h"
 
 namespace sherd::kernels {
@@ -74,7 +75,7 @@ void attention_forward(Stream& stream, const AttentionForward& args) {
   check_tensor("attention: lse", args.lse, DType::kF32, shape.query_tokens() * shape.query_heads);
   check_documents(shape, args.documents);
   check_keys_values(shape, args.keys_values, dtype, args.documents);
-  if (stream.device() == DeviceKind::kCuda) {
+  if (is_cuda(stream)) {
     check_whole(shape);
     return cuda::attention_forward(stream, args);
   }
@@ -98,7 +99,7 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
   }
   check_documents(shape, args.documents);
   check_keys_values(shape, args.keys_values, dtype, args.documents);
-  if (stream.device() == DeviceKind::kCuda) {
+  if (is_cuda(stream)) {
     check_whole(shape);
     return cuda::attention_backward(stream, args);
   }

@@ -39,8 +39,8 @@
 /// Workspace `attention_workspace_bytes`. CPU: proportional to threads * tile * S, never S * S.
 /// Alias     nothing.
 ///
-/// On a GPU cuDNN computes 16-bit heads whose width is a multiple of 8; our own kernels, in f32 and much
-/// slower, the rest (heads up to 256 wide), and all heads with a window, a soft cap or documents, whose bits
+/// On a GPU cuDNN computes 16-bit heads whose width is a multiple of 8; our own kernels, in f32 without
+/// tensor cores, the rest (heads up to 256 wide), and all heads with a window, a soft cap or documents, whose bits
 /// follow the row there. What cuDNN doesn't promise, we don't:
 ///   Dropout   its mask is its own: a function of the seed (seed, step, site and first_element make
 ///             it) and of the place in the micro-batch. Forward and backward agree and a run

@@ -3,13 +3,10 @@
 #include "core/error.h"
 #include "kernels/cpu/columns.h"
 #include "kernels/cuda/columns.h"
+#include "kernels/device.h"
 
 namespace sherd::kernels {
 namespace {
-
-bool is_cuda(const Stream& stream) {
-  return stream.device() == DeviceKind::kCuda;
-}
 
 void check(const Columns& columns, const ConstTensor& matrix) {
   CHECK(columns.first >= 0 && columns.count >= 0 && columns.first + columns.count <= columns.width,

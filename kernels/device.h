@@ -14,6 +14,9 @@ struct ComputeDevice {
   bool deterministic = true;  ///< CUDA: CudaStreamOptions::deterministic
 };
 ComputeDevice compute_device(Stream& stream);
+inline bool is_cuda(const Stream& stream) {
+  return stream.device() == DeviceKind::kCuda;
+}
 
 /// Throws UsageError: `kernel` was asked for on a CUDA device that this program can't compute on.
 [[noreturn]] void no_cuda_kernel(std::string_view kernel);

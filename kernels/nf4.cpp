@@ -6,14 +6,11 @@
 #include "core/error.h"
 #include "kernels/cpu/nf4.h"
 #include "kernels/cuda/forms.h"
+#include "kernels/device.h"
 #include "kernels/nf4_codes.h"
 
 namespace sherd::kernels {
 namespace {
-
-bool is_cuda(const Stream& stream) {
-  return stream.device() == DeviceKind::kCuda;
-}
 
 // Quantiles of a normal distribution, equally many on each side of 0 (the paper's appendix E).
 constexpr std::array<float, 16> kValues = {-1.0f,

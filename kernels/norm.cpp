@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "kernels/cpu/norm/norm.h"
 #include "kernels/cuda/forms.h"
+#include "kernels/device.h"
 #include "kernels/device_common/norm_blocks.h"
 
 namespace sherd::kernels {
@@ -32,7 +33,7 @@ void norm_forward(Stream& stream, const NormForward& args) {
   check(args.rstd, DType::kF32, tokens);
   CHECK(!args.branch || args.residual_out, "a branch, but no place for the sum");
   CHECK(args.mean || args.shape.kind == NormKind::kRmsNorm, "layernorm without mean");
-  if (stream.device() == DeviceKind::kCuda) return cuda::norm_forward(stream, args);
+  if (is_cuda(stream)) return cuda::norm_forward(stream, args);
   stream.run("norm_forward", [=, &stream] { cpu::norm_forward(stream.team(), args); });
 }
 
@@ -53,7 +54,7 @@ void norm_backward(Stream& stream, const NormBackward& args) {
   const std::int64_t needed = norm_backward_workspace_bytes(args.shape, compute_device(stream));
   CHECK(args.workspace.bytes() >= needed, "a workspace of {} bytes where {} are needed",
         args.workspace.bytes(), needed);
-  if (stream.device() == DeviceKind::kCuda) return cuda::norm_backward(stream, args);
+  if (is_cuda(stream)) return cuda::norm_backward(stream, args);
   stream.run("norm_backward", [=, &stream] { cpu::norm_backward(stream.team(), args); });
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kernels/cuda/forms.h"
+#include "kernels/device.h"
 #include "kernels/linear.h"
 
 namespace sherd::kernels {
@@ -68,7 +69,7 @@ void orthogonalise(Stream& stream, Tensor matrix, std::int64_t rows, std::int64_
   CHECK(workspace.dtype == DType::kF32 &&
             workspace.numel >= orthogonalise_workspace_numel(rows, columns),
         "a workspace of {} elements", workspace.numel);
-  if (stream.device() == DeviceKind::kCuda) {
+  if (is_cuda(stream)) {
     return cuda::orthogonalise(stream, matrix, rows, columns, workspace);
   }
   const std::int64_t small = std::min(rows, columns), large = std::max(rows, columns);

@@ -8,15 +8,12 @@
 #include "core/exact_sum.h"
 #include "kernels/cpu/pointwise.h"
 #include "kernels/cuda/forms.h"
+#include "kernels/device.h"
 
 namespace sherd::kernels {
 namespace {
 
 constexpr std::int64_t kSumBlock = 4096;
-
-bool is_cuda(const Stream& stream) {
-  return stream.device() == DeviceKind::kCuda;
-}
 
 void check_alike(ConstTensor a, ConstTensor b) {
   CHECK(a.numel == b.numel && a.dtype == b.dtype, "{} elements of {} and {} of {}", a.numel,

@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "kernels/cpu/norm/qk_norm.h"
 #include "kernels/cuda/forms.h"
+#include "kernels/device.h"
 #include "kernels/device_common/norm_blocks.h"
 
 namespace sherd::kernels {
@@ -29,10 +30,6 @@ void check_cut(const QkNormShape& shape) {
              shape.all_kv_heads >= shape.kv_heads),
         "rows of {} and {} of {} and {} heads", shape.query_heads, shape.kv_heads,
         shape.all_query_heads, shape.all_kv_heads);
-}
-
-bool is_cuda(const Stream& stream) {
-  return stream.device() == DeviceKind::kCuda;
 }
 
 // A model that is cut is refused there before.

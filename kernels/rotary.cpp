@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "kernels/cpu/rotary.h"
 #include "kernels/cuda/forms.h"
+#include "kernels/device.h"
 
 namespace sherd::kernels {
 
@@ -15,7 +16,7 @@ void rotary_table(Stream& stream, Tensor table, std::int64_t positions, std::int
         "a table of {} {} for [{}, {}]", table.numel, name_of(table.dtype), positions, head_width);
   const double factor = rotary_factor(frequencies);
   std::vector<double> of_pairs = frequencies_of_pairs(frequencies, head_width, positions);
-  if (stream.device() == DeviceKind::kCuda) {
+  if (is_cuda(stream)) {
     return cuda::rotary_table(stream, table, positions, of_pairs, factor);
   }
   stream.run("rotary_table", [=, of_pairs = std::move(of_pairs), &stream] {
@@ -35,7 +36,7 @@ void rotary(Stream& stream, const Rotary& args) {
   CHECK(!args.token_positions || args.token_positions.numel == args.sequences * args.positions,
         "{} positions for {} x {} tokens", args.token_positions.numel, args.sequences,
         args.positions);
-  if (stream.device() == DeviceKind::kCuda) return cuda::rotary(stream, args);
+  if (is_cuda(stream)) return cuda::rotary(stream, args);
   stream.run("rotary", [=, &stream] { cpu::rotary(stream.team(), args); });
 }
 

@@ -4,6 +4,7 @@
 #include "kernels/check_tensor.h"
 #include "kernels/cpu/token.h"
 #include "kernels/cuda/forms.h"
+#include "kernels/device.h"
 #include "kernels/device_common/token.h"
 
 namespace sherd::kernels {
@@ -29,7 +30,7 @@ void embedding_forward(Stream& stream, const EmbeddingForward& args) {
         "embedding: position_weight has {} elements, {} positions of width {}",
         args.position_weight.numel, args.positions, args.width);
   check_rows(args.rows, args.vocab_size);
-  if (stream.device() == DeviceKind::kCuda) {
+  if (is_cuda(stream)) {
     CHECK(args.rows.all == 0, "a cut vocabulary on a GPU");
     return cuda::embedding_forward(stream, args);
   }
@@ -51,7 +52,7 @@ void embedding_backward(Stream& stream, const EmbeddingBackward& args) {
                  args.d_position_weight.dtype, args.position_rows * args.width);
   }
   check_rows(args.rows, args.vocab_size);
-  if (stream.device() == DeviceKind::kCuda) {
+  if (is_cuda(stream)) {
     CHECK(args.rows.all == 0, "a cut vocabulary on a GPU");
     return cuda::embedding_backward(stream, args);
   }
@@ -72,13 +73,13 @@ void cross_entropy(Stream& stream, const CrossEntropy& args) {
                args.tokens * args.vocab_size);
   check_tensor("cross_entropy: targets", args.targets, DType::kI32, args.tokens);
   check_tensor("cross_entropy: losses", args.losses, DType::kF32, args.tokens);
-  if (stream.device() == DeviceKind::kCuda) return cuda::cross_entropy(stream, args);
+  if (is_cuda(stream)) return cuda::cross_entropy(stream, args);
   stream.run("cross_entropy", [&stream, args] { cpu::cross_entropy(stream.team(), args); });
 }
 
 void shape_logits(Stream& stream, const LogitsForm& form, Tensor logits) {
   if (form.is_neutral()) return;
-  if (stream.device() == DeviceKind::kCuda) return cuda::shape_logits(stream, form, logits);
+  if (is_cuda(stream)) return cuda::shape_logits(stream, form, logits);
   stream.run("shape_logits", [=, &stream] { cpu::shape_logits(stream.team(), form, logits); });
 }
 

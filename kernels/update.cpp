@@ -4,6 +4,7 @@
 #include "core/exact_sum.h"
 #include "kernels/cpu/update.h"
 #include "kernels/cuda/forms.h"
+#include "kernels/device.h"
 
 namespace sherd::kernels {
 namespace {
@@ -36,10 +37,6 @@ void check_sums(const UpdateCommon& args, const Tensor& sums) {
 void check_ratios(const UpdateCommon& args, std::span<const float> ratios) {
   CHECK(ratios.size() == args.segments.size(), "{} ratios for {} segments", ratios.size(),
         args.segments.size());
-}
-
-bool is_cuda(const Stream& stream) {
-  return stream.device() == DeviceKind::kCuda;
 }
 
 void check_lamb(const LambUpdate& args) {

@@ -327,16 +327,6 @@ void launch(Stream& stream, const char* name, void (*kernel)(Arguments<T>), std:
   check_launch(name);
 }
 
-/// Calls `function.template operator()<kChunks>()` with room for heads of this width.
-template <class Function>
-void dispatch_width(std::int64_t K, const Function& function) {
-  if (K <= 64) return function.template operator()<8>();
-  if (K <= 128) return function.template operator()<16>();
-  if (K <= device_common::kWidestOwnHead) return function.template operator()<32>();
-  throw UsageError("attention heads of width {} aren't computed on GPUs; the widest is {}", K,
-                   device_common::kWidestOwnHead);
-}
-
 template <class T>
 Arguments<T> arguments_of(const AttentionShape& shape, const Documents& documents,
                           const Dropout& dropout) {
@@ -363,7 +353,7 @@ void attention_tiles_forward(Stream& stream, const AttentionForward& args) {
     a.out_written = args.out.as<T>();
     a.lse = args.lse.as<float>();
     const std::int64_t K = args.shape.head_width;
-    dispatch_width(K, [&]<int kChunks>() {
+    device_common::dispatch_head_width<kLanes>(K, [&]<int kChunks>() {
       launch(stream, "attention_forward", forward_tile<kChunks, T>, a.at.num_tasks(a.at.H),
              shared_bytes(K, 3, 1, 0), a);
     });
@@ -386,7 +376,7 @@ void attention_tiles_backward(Stream& stream, const AttentionBackward& args) {
                  handle_of(stream)>>>(a);
     check_launch("attention_backward (dot)");
     const std::int64_t K = args.shape.head_width;
-    dispatch_width(K, [&]<int kChunks>() {
+    device_common::dispatch_head_width<kLanes>(K, [&]<int kChunks>() {
       launch(stream, "attention_backward (keys)", backward_keys<kChunks, T>, a.at.num_tasks(a.at.G),
              shared_bytes(K, 4, 2, 2), a);
       launch(stream, "attention_backward (queries)", backward_queries<kChunks, T>,

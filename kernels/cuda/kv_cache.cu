@@ -113,15 +113,6 @@ __global__ void __launch_bounds__(kThreads) attend(const Cached a, const T* qkv,
   }
 }
 
-template <class Function>
-void dispatch_width(std::int64_t K, const Function& function) {
-  if (K <= 64) return function.template operator()<2>();
-  if (K <= 128) return function.template operator()<4>();
-  if (K <= device_common::kWidestOwnHead) return function.template operator()<8>();
-  throw UsageError("attention heads of width {} aren't computed on GPUs; the widest is {}", K,
-                   device_common::kWidestOwnHead);
-}
-
 }  // namespace
 
 void cached_attention(Stream& stream, const CachedAttention& args) {
@@ -132,7 +123,7 @@ void cached_attention(Stream& stream, const CachedAttention& args) {
     keep<<<grid_of(device_common::ceil_div(numel, kThreads)), kThreads, 0, handle_of(stream)>>>(
         a, qkv, numel);
     check_launch("cached_attention (keep)");
-    dispatch_width(a.K, [&]<int kChunks>() {
+    device_common::dispatch_head_width<32>(a.K, [&]<int kChunks>() {
       attend<kChunks>
           <<<grid_of(args.count * a.H), kThreads, 0, handle_of(stream)>>>(a, qkv, args.out.as<T>());
     });

@@ -53,8 +53,17 @@ struct Arguments {
   float eps, weight_offset;
   bool centred;
 
-  __device__ const T* weight(std::int64_t row) const {
-    return rows.is_query(row) ? query_weight : key_weight;
+  struct Row {
+    T *qkv, *raw;
+    const T* weight;
+    std::int64_t width;
+  };
+  /// Row number `number` of all tokens' rows.
+  __device__ Row row(std::int64_t number) const {
+    const std::int64_t token = number / rows.of_a_token(), row = number % rows.of_a_token();
+    const std::int64_t at = rows.at(row);
+    return {qkv + token * rows.packed + at, raw + token * rows.raw + at,
+            rows.is_query(row) ? query_weight : key_weight, rows.width_of(row)};
   }
 };
 
@@ -63,12 +72,7 @@ constexpr int kMostThreads = 512;  // device_common::row_threads
 template <class T>
 __global__ void __launch_bounds__(kMostThreads) forward_row(const Arguments<T> a) {
   __shared__ float scratch[32];
-  const std::int64_t of_a_token = a.rows.of_a_token();
-  const std::int64_t token = blockIdx.x / of_a_token, row = blockIdx.x % of_a_token;
-  T* x = a.qkv + token * a.rows.packed + a.rows.at(row);
-  T* raw = a.raw + token * a.rows.raw + a.rows.at(row);
-  const T* weight = a.weight(row);
-  const std::int64_t width = a.rows.width_of(row);
+  const auto [x, raw, weight, width] = a.row(blockIdx.x);
   float sum = 0.0f;
   for (std::int64_t d = threadIdx.x; d < width; d += blockDim.x) {
     const float value = widen(x[d]);
@@ -99,12 +103,7 @@ __global__ void __launch_bounds__(kMostThreads) forward_row(const Arguments<T> a
 template <class T>
 __global__ void __launch_bounds__(kMostThreads) backward_row(const Arguments<T> a) {
   __shared__ float scratch[64];
-  const std::int64_t of_a_token = a.rows.of_a_token();
-  const std::int64_t token = blockIdx.x / of_a_token, row = blockIdx.x % of_a_token;
-  T* dy = a.qkv + token * a.rows.packed + a.rows.at(row);
-  const T* raw = a.raw + token * a.rows.raw + a.rows.at(row);
-  const T* weight = a.weight(row);
-  const std::int64_t width = a.rows.width_of(row);
+  const auto [dy, raw, weight, width] = a.row(blockIdx.x);
   const float mean = a.centred ? a.mean[blockIdx.x] : 0.0f, rstd = a.rstd[blockIdx.x];
   float sum_g = 0.0f, sum_g_xhat = 0.0f;
   for (std::int64_t d = threadIdx.x; d < width; d += blockDim.x) {

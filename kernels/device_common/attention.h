@@ -5,15 +5,16 @@
 #include <algorithm>
 
 #include "core/dtype.h"
+#include "core/error.h"
 #include "core/host_device.h"
 #include "kernels/attention.h"
-#include "kernels/device_common/math.h"
+#include "kernels/device_common/soft_cap.h"
 
 namespace sherd::kernels::device_common {
 
-/// cuDNN computes on tensor cores. Our own kernels (kernels/cuda/attention_tiles.cu), in f32 and an
-/// order of magnitude slower, do what it refuses (f32, heads of other widths, a single position), and
-/// what we don't ask it for: windows, soft caps, documents.
+/// cuDNN computes on tensor cores. Our own kernels (kernels/cuda/attention_tiles.cu), in f32 without them, do
+/// what it refuses (f32, heads of other widths, a single position), and what we don't ask it for: windows,
+/// soft caps, documents.
 enum class AttentionForm { kOwn, kCudnn };
 
 inline constexpr std::int64_t kWidestOwnHead = 256;
@@ -62,6 +63,18 @@ inline std::int64_t cudnn_dropout_seed(const Dropout& dropout) {
       random_block(dropout.address, static_cast<std::uint64_t>(dropout.first_element));
   const std::uint64_t word = static_cast<std::uint64_t>(block.word[0]) << 32 | block.word[1];
   return static_cast<std::int64_t>(word >> 1);
+}
+
+/// Calls `function.template operator()<kChunks>()` with so many chunks of `kLanes` columns as hold a head, of
+/// 64, 128 or 256.
+/// Errors   UsageError: a wider head.
+template <int kLanes, class Function>
+void dispatch_head_width(std::int64_t width, const Function& function) {
+  if (width <= 64) return function.template operator()<64 / kLanes>();
+  if (width <= 128) return function.template operator()<128 / kLanes>();
+  if (width <= kWidestOwnHead) return function.template operator()<256 / kLanes>();
+  throw UsageError("attention heads of width {} aren't computed on GPUs; the widest is {}", width,
+                   kWidestOwnHead);
 }
 
 /// Rows of queries or keys that one thread block of our own form does.
@@ -116,23 +129,6 @@ class Sight {
 
   const std::int32_t *starts_ = nullptr, *lengths_ = nullptr;
   std::int64_t documents_ = 0, positions_ = 0, window_ = 0;
-};
-
-/// The soft cap of scores: cap tanh(s / cap). Without one scores stay as they are.
-struct SoftCap {
-  float cap = 0.0f, inverse = 0.0f;
-
-  SoftCap() = default;
-  explicit SoftCap(float of) : cap(of), inverse(of > 0.0f ? 1.0f / of : 0.0f) {}
-
-  SHERD_HOST_DEVICE float apply(float score) const {
-    return cap > 0.0f ? cap * fast_tanh(score * inverse) : score;
-  }
-  /// Of the score that `apply` made this of.
-  SHERD_HOST_DEVICE float slope(float capped) const {
-    const float tanh = capped * inverse;
-    return fmaf(-tanh, tanh, 1.0f);
-  }
 };
 
 struct AttentionTask {

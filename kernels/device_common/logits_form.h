@@ -2,7 +2,7 @@
 /// (kernels/cpu/logits_form.h).
 #pragma once
 
-#include "kernels/device_common/math.h"
+#include "kernels/device_common/soft_cap.h"
 #include "kernels/token.h"
 
 namespace sherd::kernels::device_common {
@@ -15,22 +15,14 @@ struct PlainLogits {
 
 /// Scaled and capped: computed from the logits whenever they are read.
 struct ShapedLogits {
-  float scale, cap, inverse;
+  float scale;
+  SoftCap soft_cap;
 
-  explicit ShapedLogits(const LogitsForm& form)
-      : scale(form.scale),
-        cap(form.softcap),
-        inverse(form.softcap > 0.0f ? 1.0f / form.softcap : 0.0f) {}
+  explicit ShapedLogits(const LogitsForm& form) : scale(form.scale), soft_cap(form.softcap) {}
 
-  SHERD_HOST_DEVICE float shape(float x) const {
-    const float z = scale * x;
-    return cap > 0.0f ? cap * fast_tanh(z * inverse) : z;
-  }
+  SHERD_HOST_DEVICE float shape(float x) const { return soft_cap.apply(scale * x); }
   /// dz/dx at the x whose shape is z.
-  SHERD_HOST_DEVICE float slope(float z) const {
-    const float tanh = z * inverse;
-    return scale * fmaf(-tanh, tanh, 1.0f);
-  }
+  SHERD_HOST_DEVICE float slope(float z) const { return scale * soft_cap.slope(z); }
 };
 
 /// Walked over logits, in place.

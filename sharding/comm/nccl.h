@@ -1,6 +1,6 @@
 /// Ranks with a GPU each, over NCCL: one thread per GPU inside a process, in one process or in several, on
 /// one machine or on several. NCCL finds the way between machines itself, once all members of a group have
-/// the group's id, which the process of its first member makes and publishes.
+/// the group's id, which the process of its first member makes and sends to the others.
 ///
 /// Sums   in NCCL's order, which is fixed for a communicator but isn't rank order; 16-bit sums are
 ///        rounded at every hop. Reduce in f32 (mixed_precision.reduce_dtype) to stay close to
@@ -29,11 +29,12 @@ namespace sherd::sharding {
 class NcclProcesses {
  public:
   virtual ~NcclProcesses() = default;
-  /// A notice for all processes, in the place of the one under this name before.
-  virtual void publish(const std::string& name, const std::string& notice) = 0;
+  /// A notice for the processes of some ranks, in the place of the one under this name before.
+  virtual void tell(const std::vector<int>& ranks, const std::string& name,
+                    const std::string& notice) = 0;
   /// Nothing if none has come by then, or the world was aborted.
-  virtual std::optional<std::string> published(const std::string& name,
-                                               std::chrono::milliseconds within) = 0;
+  virtual std::optional<std::string> told(const std::string& name,
+                                          std::chrono::milliseconds within) = 0;
   /// Ends the world on all of them.
   virtual void abort(const std::string& reason) = 0;
   /// "" as long as nobody has ended it.

@@ -3,9 +3,7 @@
 #include <nccl.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <thread>
 
 #include "core/cuda_device.h"
 #include "core/error.h"
@@ -33,13 +31,6 @@ std::vector<int> ranks_here(const std::vector<int>& ranks, const NcclRanks& here
   return own;
 }
 
-constexpr std::chrono::milliseconds kToAnswer{2000}, kBetweenLooks{20};
-
-// What ranks publish of themselves, and how they say where they stand.
-constexpr const char *kHasCome = "has come", *kHasLeft = "has left",
-                     *kAsks = "asks where all stand";
-constexpr const char *kHasntCome = "not there", *kIsThrough = "through";
-
 }  // namespace
 
 NcclGroup::NcclGroup(std::string name, std::vector<int> ranks, const NcclRanks& here,
@@ -48,11 +39,10 @@ NcclGroup::NcclGroup(std::string name, std::vector<int> ranks, const NcclRanks& 
       ranks_(std::move(ranks)),
       timeout_(timeout),
       processes_(processes),
+      peers_(name_, ranks_, ranks_here(ranks_, here), processes),
       meeting_(ranks_here(ranks_, here), timeout),
       calls_(ranks_here(ranks_, here), timeout),
       members_(ranks_here(ranks_, here).size()) {
-  CHECK(!members_.empty() && (processes_ || all_are_here()), "{}: {} of {} members are here", name_,
-        members_.size(), ranks_.size());
   for (std::size_t m = 0, next = 0; m < ranks_.size(); ++m) {
     if (!is_among(ranks_[m], here)) continue;
     Member& member = members_[next++];
@@ -74,29 +64,30 @@ int NcclGroup::place_of(int index) const {
 
 void NcclGroup::enter(int index) {
   const int place = place_of(index);
-  const Member& own = members_[static_cast<std::size_t>(place)];
-  if (!all_are_here()) processes_->publish(notice_of(kHasCome, own.rank), "");
-  if (place == 0) learn_id(own);
+  Member& own = members_[static_cast<std::size_t>(place)];
+  if (place == 0) {
+    peers_.say_come();
+    learn_id(own);
+  }
   meeting_.bring(place, {"connecting", name_});
-  connect(members_[static_cast<std::size_t>(place)]);
+  connect(own);
 }
 
 void NcclGroup::learn_id(const Member& first) {
   ncclUniqueId id;
-  const std::string notice = "the id of " + name_;
   std::string bytes;
   if (first.index == 0) {
     const std::string error = text_of(ncclGetUniqueId(&id), "ncclGetUniqueId", nullptr);
     if (!error.empty()) throw PeerError("{}", error);
     bytes.assign(id.internal, sizeof id.internal);
-    if (!all_are_here()) processes_->publish(notice, bytes);
+    peers_.send_id(bytes);
   } else {
-    const auto published = processes_->published(notice, timeout_);
+    const auto received = peers_.await_id(timeout_);
     throw_if_aborted();
-    if (!published) {
+    if (!received) {
       throw PeerError("{}", waited_text(first.rank, timeout_, {ranks_[0]}, {"connecting", name_}));
     }
-    bytes = *published;
+    bytes = *received;
     if (bytes.size() != sizeof id.internal) {
       throw PeerError("rank {} has sent an id of {} bytes for {}", ranks_[0], bytes.size(), name_);
     }
@@ -118,8 +109,8 @@ void NcclGroup::connect(Member& member) {
     thread.detach();
     if (in_time) throw PeerError("{}", reason_);
     lock.unlock();
+    const std::vector<int> missing = peers_.not_come();
     throw_if_aborted();
-    const std::vector<int> missing = missing_elsewhere(kHasCome);
     if (!missing.empty()) {
       throw PeerError("{}", waited_text(member.rank, timeout_, missing, {"connecting", name_}));
     }
@@ -212,82 +203,34 @@ std::string NcclGroup::trouble(const std::function<void()>& meanwhile) {
   }
   const auto overdue = calls_.overdue();
   if (!overdue) return "";
-  if (all_are_here() || !overdue->missing.empty()) return calls_.text_of(*overdue);
+  if (!peers_.any() || !overdue->missing.empty()) return calls_.text_of(*overdue);
   return trouble_elsewhere(*overdue, meanwhile);
 }
 
-bool NcclGroup::is_here(int rank) const {
-  return std::ranges::find(members_, rank, &Member::rank) != members_.end();
-}
-
-// What a rank publishes for the members of the group.
-std::string NcclGroup::notice_of(const std::string& what, int rank) const {
-  return fmt::format("{}: rank {} {}", name_, rank, what);
-}
-
-std::vector<int> NcclGroup::missing_elsewhere(const std::string& notice) const {
-  std::vector<int> missing;
-  for (const int rank : ranks_) {
-    if (is_here(rank) || !processes_) continue;
-    if (!processes_->published(notice_of(notice, rank), std::chrono::milliseconds(0))) {
-      missing.push_back(rank);
-    }
-  }
-  return missing;
-}
-
-namespace {
-
-std::string stands_at(std::int64_t call) {
-  return fmt::format("says where it stands with call {}", call);
-}
-
-}  // namespace
-
-// Each other process has some moments to say where its ranks are; who says nothing hasn't come.
 std::string NcclGroup::trouble_elsewhere(const NcclCalls::Overdue& overdue,
                                          const std::function<void()>& meanwhile) {
-  using Clock = std::chrono::steady_clock;
-  const Member& own = members_[static_cast<std::size_t>(overdue.member)];
-  const std::string notice = stands_at(overdue.number);
-  processes_->publish(notice_of(kAsks, own.rank), fmt::format("{}", overdue.number));
-  const auto deadline = Clock::now() + kToAnswer;
-  while (!missing_elsewhere(notice).empty() && Clock::now() < deadline) {
-    meanwhile();
-    std::this_thread::sleep_for(kBetweenLooks);
-  }
+  const int own = members_[static_cast<std::size_t>(overdue.member)].rank;
+  const std::string call = overdue.call.text();
+  const auto standings = peers_.ask(own, overdue.number, meanwhile);
   if (!processes_->abort_reason().empty()) return "";  // which is on its way to this group
   std::vector<int> missing;
-  for (const int rank : ranks_) {
-    if (is_here(rank)) continue;
-    const auto answer =
-        processes_->published(notice_of(notice, rank), std::chrono::milliseconds(0));
-    if (!answer || *answer == kHasntCome) {
-      missing.push_back(rank);
-    } else if (*answer != kIsThrough && *answer != overdue.call.text()) {
-      return disagreement_text(own.rank, overdue.call.text(), rank, *answer);
+  for (const NcclPeers::Standing& other : standings) {
+    if (!other.has_come) {
+      missing.push_back(other.rank);
+    } else if (!other.call.empty() && other.call != call) {
+      return disagreement_text(own, call, other.rank, other.call);
     }
   }
-  if (!missing.empty()) return waited_text(own.rank, timeout_, missing, overdue.call);
+  if (!missing.empty()) return waited_text(own, timeout_, missing, overdue.call);
   return calls_.text_of(overdue);
 }
 
 void NcclGroup::answer() {
-  if (all_are_here()) return;
-  for (const int asker : ranks_) {
-    if (is_here(asker)) continue;
-    const auto asked = processes_->published(notice_of(kAsks, asker), std::chrono::milliseconds(0));
-    if (!asked || *asked == answered_[asker]) continue;
-    answered_[asker] = *asked;
-    const std::int64_t number = std::atoll(asked->c_str());
-    for (std::size_t place = 0; place < members_.size(); ++place) {
-      const NcclCalls::Standing standing = calls_.standing(static_cast<int>(place), number);
-      const std::string where = standing.num_reached <= number ? kHasntCome
-                                : standing.call.empty()        ? kIsThrough
-                                                               : standing.call;
-      processes_->publish(notice_of(stands_at(number), members_[place].rank), where);
-    }
-  }
+  if (!peers_.any()) return;
+  peers_.answer([&](std::size_t place, std::int64_t number) {
+    const NcclCalls::Standing own = calls_.standing(static_cast<int>(place), number);
+    return NcclPeers::Standing{members_[place].rank, own.num_reached > number, own.call};
+  });
 }
 
 void NcclGroup::abort(const std::string& reason) {
@@ -326,23 +269,15 @@ void NcclGroup::leave(int index) noexcept {
     changed_.notify_all();
     changed_.wait(lock, [&] { return num_left_ == std::ssize(members_) || !reason_.empty(); });
   }
-  if (!all_are_here()) wait_until_all_leave();
+  peers_.leave();
+  if (const std::string why = processes_ ? processes_->abort_reason() : ""; !why.empty())
+    abort(why);
   {
     std::lock_guard lock(mutex_);
-    all_have_left_ = all_have_left_ || reason_.empty();
+    all_have_left_ = reason_.empty();
     if (reason_.empty()) communicator = std::exchange(member.communicator, nullptr);
   }
   if (communicator) ncclCommDestroy(communicator);
-}
-
-void NcclGroup::wait_until_all_leave() {
-  for (const Member& member : members_) processes_->publish(notice_of(kHasLeft, member.rank), "");
-  while (reason().empty()) {
-    const std::vector<int> missing = missing_elsewhere(kHasLeft);
-    if (missing.empty()) return;
-    processes_->published(notice_of(kHasLeft, missing[0]), kBetweenLooks);
-    if (!processes_->abort_reason().empty()) std::this_thread::sleep_for(kBetweenLooks);
-  }
 }
 
 std::string NcclGroup::reason() {

@@ -4,11 +4,11 @@
 /// Communicators are blocking, and connect to all peers when they are made (NCCL_RUNTIME_CONNECT=0).
 /// So a call only enqueues its work: it starts no thread, and the host waits for nobody in it.
 ///
-/// Id        the process of the group's first member makes it, and publishes it for the others.
+/// Id        the process of the group's first member makes it, and sends it to the others.
 /// Deadline  whoever doesn't come to `enter` in time is named; a connection that isn't made in time is
 ///           given up; `trouble` finds collectives that have waited too long, and what NCCL's own
 ///           threads have found out. Somebody asks it now and then (sharding/comm/nccl.cpp). Where members
-///           are in other processes, these are asked where they stand, and `answer` there.
+///           are in other processes, these are asked where they stand (sharding/comm/nccl_peers.h).
 /// Abort     says the reason first, under a lock that nobody holds while waiting, and then ends each
 ///           member's communicator on a thread of its own: NCCL wants all of them ended at once. A
 ///           call that hangs inside NCCL is left through the abort itself.
@@ -18,7 +18,6 @@
 
 #include <condition_variable>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -28,6 +27,7 @@
 #include "sharding/comm/meeting_place.h"
 #include "sharding/comm/nccl.h"
 #include "sharding/comm/nccl_calls.h"
+#include "sharding/comm/nccl_peers.h"
 
 struct ncclComm;
 
@@ -43,7 +43,6 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
   NcclGroup& operator=(const NcclGroup&) = delete;
 
   int size() const { return static_cast<int>(ranks_.size()); }
-  const std::string& name() const { return name_; }
 
   /// Blocks until all members are here and connected.
   void enter(int member);
@@ -71,18 +70,12 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
     std::string error;
   };
 
-  bool all_are_here() const { return members_.size() == ranks_.size(); }
   int place_of(int index) const;  // in members_
   void learn_id(const Member& first);
   void connect(Member& member);
   void make_communicator(Member& member);
   std::string trouble_elsewhere(const NcclCalls::Overdue& overdue,
                                 const std::function<void()>& meanwhile);
-  bool is_here(int rank) const;
-  /// Who of the other processes' members hasn't published this.
-  std::vector<int> missing_elsewhere(const std::string& notice) const;
-  std::string notice_of(const std::string& what, int rank) const;
-  void wait_until_all_leave();
   std::string reason();
   /// Null once the group is aborted or left.
   ncclComm* communicator_of(const Member& member);
@@ -94,6 +87,7 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
   const std::vector<int> ranks_;  // of all members
   const std::chrono::milliseconds timeout_;
   NcclProcesses* const processes_;
+  NcclPeers peers_;
   MeetingPlace meeting_;
   NcclCalls calls_;
   std::vector<Member> members_;  // those that are here
@@ -104,7 +98,6 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
   bool all_have_left_ = false;  // in other processes too
   std::string reason_;
   std::vector<std::thread> aborting_;
-  std::map<int, std::string> answered_;  // of the thread that answers: each rank's last question
 };
 
 }  // namespace sherd::sharding

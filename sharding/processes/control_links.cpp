@@ -7,10 +7,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
+#include <cstdlib>
 
 #include "core/error.h"
 #include "core/thread.h"
+#include "sharding/processes/control_message.h"
 #include "sharding/processes/control_socket.h"
 
 namespace sherd::sharding {
@@ -21,31 +22,10 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kBetweenPings{1000}, kForASend{5000};
 constexpr std::size_t kLongest = std::size_t{16} << 20;
-// The first byte of a message: a ping, a word for process 0, all words under a name, a notice, an abort, one
-// because of a death, farewell.
+// The first byte of a message: a ping, a word for process 0, all words under a name, a notice for the process
+// whose number comes first, an abort, one because of a death, farewell.
 constexpr char kPing = 'p', kWord = 'w', kWords = 'W', kNotice = 'n', kAbort = 'a', kDeath = 'd',
                kFarewell = 'f';
-constexpr milliseconds kBetweenTries{200};
-
-void append(std::string& text, std::uint32_t number) {
-  text.append(reinterpret_cast<const char*>(&number), sizeof number);
-}
-std::uint32_t number_at(std::string_view text) {
-  std::uint32_t number = 0;
-  std::memcpy(&number, text.data(), sizeof number);
-  return number;
-}
-// A text after its length; the rest of `from` begins behind it. False if `from` is too short.
-bool take(std::string_view& from, std::string& text) {
-  if (from.size() < 4 || from.size() - 4 < number_at(from)) return false;
-  text = from.substr(4, number_at(from));
-  from.remove_prefix(4 + text.size());
-  return true;
-}
-void put(std::string& to, std::string_view text) {
-  append(to, static_cast<std::uint32_t>(text.size()));
-  to += text;
-}
 
 }  // namespace
 
@@ -88,25 +68,6 @@ std::unique_ptr<ControlLinks> ControlLinks::connect(const Options& options,
   std::vector<std::unique_ptr<Link>> links;
   links.push_back(std::make_unique<Link>(connect_to(address, options.process, options.timeout), 0));
   return std::unique_ptr<ControlLinks>(new ControlLinks(options, std::move(links)));
-}
-
-std::unique_ptr<ControlLinks> ControlLinks::connect_when_there(const Options& options,
-                                                               const std::string& address) {
-  const auto deadline = Clock::now() + options.timeout;
-  while (true) {
-    try {
-      Options rest = options;
-      rest.timeout = milliseconds(milliseconds_until(deadline));
-      auto links = connect(rest, address);
-      links->set_timeout(options.timeout);
-      return links;
-    } catch (const TurnedAway&) {
-      throw;
-    } catch (const PeerError&) {
-      if (Clock::now() + kBetweenTries >= deadline) throw;
-    }
-    std::this_thread::sleep_for(kBetweenTries);
-  }
 }
 
 ControlLinks::ControlLinks(const Options& options, std::vector<std::unique_ptr<Link>> links)
@@ -213,14 +174,8 @@ void ControlLinks::handle(Link& link, char kind, std::string_view text) {
     std::string name;
     if (take(text, name)) hear(link.process, name, std::string(text));
   } else if (kind == kNotice) {
-    std::string name;
-    const std::string_view whole = text;
-    if (!take(text, name)) return;
-    keep(name, text);
-    if (process_ != 0) return;
-    for (const auto& other : links_) {
-      if (other.get() != &link) send(*other, kNotice, whole);
-    }
+    std::string to, name;
+    if (take(text, to) && take(text, name)) deliver(std::atoi(to.c_str()), name, text);
   } else if (kind == kWords) {
     std::string name, word;
     Words words;
@@ -350,20 +305,28 @@ std::vector<std::string> ControlLinks::all_gather(const std::string& name,
   return words;
 }
 
-void ControlLinks::publish(const std::string& name, const std::string& notice) {
-  keep(name, notice);
+void ControlLinks::tell(const std::vector<int>& processes, const std::string& name,
+                        const std::string& notice) {
+  for (const int process : processes) deliver(process, name, notice);
+}
+
+// To this process, or over process 0 to another one; a number that is no process's comes from a stranger.
+void ControlLinks::deliver(int process, const std::string& name, std::string_view notice) {
+  if (process == process_) {
+    std::lock_guard lock(mutex_);
+    notices_[name] = notice;
+    changed_.notify_all();
+    return;
+  }
+  if (process < 0 || process >= num_processes_) return;
   std::string text;
+  put(text, std::to_string(process));
   put(text, name);
-  for (const auto& link : links_) send(*link, kNotice, text + notice);
+  Link& way = *links_[process_ == 0 ? static_cast<std::size_t>(process - 1) : 0];
+  send(way, kNotice, text + std::string(notice));
 }
 
-void ControlLinks::keep(const std::string& name, std::string_view notice) {
-  std::lock_guard lock(mutex_);
-  notices_[name] = notice;
-  changed_.notify_all();
-}
-
-std::optional<std::string> ControlLinks::published(const std::string& name, milliseconds within) {
+std::optional<std::string> ControlLinks::told(const std::string& name, milliseconds within) {
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, within, [&] { return notices_.contains(name) || aborted(); });
   const auto found = notices_.find(name);

@@ -47,9 +47,6 @@ class ControlLinks {
                                                  const std::string& secret);
   /// On every other process.
   static std::unique_ptr<ControlLinks> connect(const Options& options, const std::string& address);
-  /// The same, where process 0 may not be there yet: tried again until the timeout.
-  static std::unique_ptr<ControlLinks> connect_when_there(const Options& options,
-                                                          const std::string& address);
   /// Farewell, unless the process is about to be taken for dead: see `say`. Waits for nobody.
   ~ControlLinks();
 
@@ -71,10 +68,10 @@ class ControlLinks {
   /// Errors   PeerError: the world was aborted, or a process didn't say it within the timeout.
   std::vector<std::string> all_gather(const std::string& name, const std::string& word);
 
-  /// A notice for all processes, in the place of the one that was published under this name before.
-  void publish(const std::string& name, const std::string& notice);
+  /// A notice for some processes, in the place of the one that came under this name before.
+  void tell(const std::vector<int>& processes, const std::string& name, const std::string& notice);
   /// Nothing if none has come by then, or the world was aborted before.
-  std::optional<std::string> published(const std::string& name, std::chrono::milliseconds within);
+  std::optional<std::string> told(const std::string& name, std::chrono::milliseconds within);
 
   /// Ends the world: the reason reaches every process. The first one stays.
   void abort(const std::string& reason);
@@ -95,7 +92,7 @@ class ControlLinks {
  private:
   struct Link;
   static std::unique_ptr<ControlLinks> behind(const Options& options, const Door& door);
-  void keep(const std::string& name, std::string_view notice);
+  void deliver(int process, const std::string& name, std::string_view notice);
   ControlLinks(const Options& options, std::vector<std::unique_ptr<Link>> links);
 
   void run();

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
+#include <thread>
 
 #include "core/error.h"
 #include "sharding/processes/control_socket.h"
@@ -67,16 +68,32 @@ bool is_one_word(std::string_view text) {
          text.find_first_of(" \t\n\r") == std::string_view::npos;
 }
 
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "localhost";
+// Process 0 may not be there yet.
+std::unique_ptr<ControlLinks> connect_when_there(const ControlLinks::Options& options,
+                                                 const std::string& address) {
+  constexpr std::chrono::milliseconds kBetweenTries{200};
+  const auto deadline = ControlClock::now() + options.timeout;
+  while (true) {
+    try {
+      ControlLinks::Options rest = options;
+      rest.timeout = std::chrono::milliseconds(milliseconds_until(deadline));
+      auto links = ControlLinks::connect(rest, address);
+      links->set_timeout(options.timeout);
+      return links;
+    } catch (const TurnedAway&) {
+      throw;
+    } catch (const PeerError&) {
+      if (ControlClock::now() + kBetweenTries >= deadline) throw;
+    }
+    std::this_thread::sleep_for(kBetweenTries);
+  }
 }
 
 class EnvironmentProcesses final : public Processes {
  public:
   EnvironmentProcesses(std::unique_ptr<ControlLinks> links, int local_process)
       : Processes(std::move(links)), local_process_(local_process) {
-    learn_hosts(host_name());
+    learn_hosts();
   }
 
   int index_on_this_host() const override { return local_process_; }
@@ -128,7 +145,7 @@ std::unique_ptr<Processes> join_environment(const EnvironmentWorld& world,
   const ControlLinks::Options options{world.process, world.num_processes, timeout};
   auto links = world.process == 0
                    ? ControlLinks::listen_at(options, world.loopback, world.port, world.secret)
-                   : ControlLinks::connect_when_there(
+                   : connect_when_there(
                          options, door_address(world.secret, world.port, addresses_of(world.host)));
   return std::make_unique<EnvironmentProcesses>(std::move(links), world.local_process);
 }

@@ -8,15 +8,16 @@ namespace {
 class Notices final : public NcclProcesses {
  public:
   explicit Notices(ControlLinks& links) : links_(links) {}
-  void publish(const std::string& name, const std::string& notice) override {
-    links_.publish(name, notice);
+  void tell(const std::vector<int>& ranks, const std::string& name,
+            const std::string& notice) override {
+    links_.tell(ranks, name, notice);
   }
-  std::optional<std::string> published(const std::string& name,
-                                       std::chrono::milliseconds within) override {
-    return links_.published(name, within);
+  std::optional<std::string> told(const std::string& name,
+                                  std::chrono::milliseconds within) override {
+    return links_.told(name, within);
   }
   void abort(const std::string& reason) override { links_.abort(reason); }
-  std::string abort_reason() override { return links_.reason(); }
+  std::string abort_reason() override { return links_.aborted() ? links_.reason() : ""; }
 
  private:
   ControlLinks& links_;

@@ -1,7 +1,6 @@
 #include "sharding/processes/mpi.h"
 
 #include <mpi.h>
-#include <unistd.h>
 
 #include <cstring>
 
@@ -33,16 +32,11 @@ void begin() {
   }
 }
 
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "localhost";
-}
-
 class MpiProcesses final : public Processes {
  public:
   MpiProcesses(MPI_Comm comm, std::unique_ptr<ControlLinks> links)
       : Processes(std::move(links)), comm_(comm) {
-    learn_hosts(host_name());
+    learn_hosts();
   }
   ~MpiProcesses() override {
     if (links_->aborted() || !has_begun()) return;  // messages may be left in it

@@ -1,5 +1,7 @@
 #include "sharding/processes/processes.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <sstream>
@@ -27,8 +29,17 @@ int Processes::index_on_this_host() const {
   return static_cast<int>(std::count(hosts_.begin(), own, *own));
 }
 
-void Processes::learn_hosts(const std::string& own) {
-  hosts_ = links_->all_gather("the names of machines", own);
+namespace {
+
+std::string host_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "localhost";
+}
+
+}  // namespace
+
+void Processes::learn_hosts() {
+  hosts_ = links_->all_gather("the names of machines", host_name());
   std::vector<std::string> names;
   for (std::size_t process = 0; process < hosts_.size(); ++process) {
     names.push_back(fmt::format("process {} on {}", process, hosts_[process]));

@@ -54,7 +54,7 @@ class Processes {
 
  protected:
   explicit Processes(std::unique_ptr<ControlLinks> links) : links_(std::move(links)) {}
-  void learn_hosts(const std::string& own);
+  void learn_hosts();
 
   std::unique_ptr<ControlLinks> links_;
   std::vector<std::string> hosts_;

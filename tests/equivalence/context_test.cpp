@@ -26,6 +26,19 @@ engine::TrainingOptions options_of(bool tied, std::int64_t rows) {
   return options;
 }
 
+// The first loss to the bit, whatever follows from gradients nearly.
+void expect_near_one(const Outcome& cut, const Outcome& one, const std::string& label) {
+  EXPECT_EQ(cut.losses[0], one.losses[0]) << label;
+  for (std::size_t step = 0; step < one.losses.size(); ++step) {
+    EXPECT_NEAR(cut.losses[step], one.losses[step], 1e-5 * one.losses[step]) << label;
+    EXPECT_NEAR(cut.grad_norms[step], one.grad_norms[step], 1e-5 * one.grad_norms[step]) << label;
+  }
+  for (const auto& [name, values] : one.parameters) {
+    EXPECT_LE(distance(cut.parameters.at(name), values), 1e-5 * length(values))
+        << name << ", " << label;
+  }
+}
+
 // PARALLELISM.md B.4 #5, #21, #36: losses or gradients scaled by the number of context ranks; #26: fewer
 // right digits the more there are. A learned position's gradient comes from one rank, a token's from all
 // that have it; dropout is addressed by the place in the whole sequence.
@@ -38,17 +51,7 @@ TEST(Context, LossesHaveTheBitsOfOneRankAndWeightsStayNear) {
         const Case each{.context = context, .stage = context - 1, .micro_steps = 2};
         const std::string label = fmt::format("{}, {} rows, tied {}", name_of(each), rows, tied);
         const Outcome cut = run(options, each);
-        EXPECT_EQ(cut.losses[0], one.losses[0]) << label;
-        for (std::size_t step = 0; step < one.losses.size(); ++step) {
-          EXPECT_NEAR(cut.losses[step], one.losses[step], 1e-5 * one.losses[step]) << label;
-          EXPECT_NEAR(cut.grad_norms[step], one.grad_norms[step], 1e-5 * one.grad_norms[step])
-              << label;
-        }
-        for (const auto& [name, values] : one.parameters) {
-          const double size = length(values);
-          EXPECT_LE(distance(cut.parameters.at(name), values), 1e-5 * size)
-              << name << ", " << label;
-        }
+        expect_near_one(cut, one, label);
       }
     }
   }
@@ -67,16 +70,7 @@ TEST(Context, GatheredKeysGiveTheLossesOfOneRankAndWeightsStayNear) {
         const Case each{.context = context, .stage = context % 4, .micro_steps = 2};
         const std::string label = fmt::format("{}, {} rows, tied {}", name_of(each), rows, tied);
         const Outcome cut = run(options, each);
-        EXPECT_EQ(cut.losses[0], one.losses[0]) << label;
-        for (std::size_t step = 0; step < one.losses.size(); ++step) {
-          EXPECT_NEAR(cut.losses[step], one.losses[step], 1e-5 * one.losses[step]) << label;
-          EXPECT_NEAR(cut.grad_norms[step], one.grad_norms[step], 1e-5 * one.grad_norms[step])
-              << label;
-        }
-        for (const auto& [name, values] : one.parameters) {
-          EXPECT_LE(distance(cut.parameters.at(name), values), 1e-5 * length(values))
-              << name << ", " << label;
-        }
+        expect_near_one(cut, one, label);
       }
     }
   }

@@ -1,6 +1,8 @@
 /// One mesh on which a tiny model trains, and what it is compared with: the same batch on one rank.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <string>
 
 #include "engine/schedule/generate.h"
@@ -48,6 +50,36 @@ inline Outcome same_batch(const engine::TrainingOptions& options, const MeshCase
                           MeshCase left = {}, int num_steps = 3) {
   left.micro_steps = each.micro_steps * each.shards * each.replicas;
   return run(options, left, num_steps, each.replicas);
+}
+
+/// Of tensor ranks, on a form of a model, in f32 on four of them and in bf16 on two: what is sharded has the bits of
+/// what isn't, and all ways of recomputing have the same; so has a pipeline with halves of backwards, if untied.
+inline void expect_bits_however_recomputed(const engine::TrainingOptions& of,
+                                           const model::ModelShape& form) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    engine::TrainingOptions options = of;
+    options.model = form;
+    options.model.dtype = dtype;
+    options.precision.parameters = dtype;
+    options.optimizer.moment_type = {DType::kBF16, true, 5};
+    const int tensor = dtype == DType::kF32 ? 4 : 2;
+    const Outcome expected =
+        same_batch(options, {.tensor = tensor, .shards = 2}, {.tensor = tensor}, 2);
+    int stage = tensor;
+    for (const auto recompute :
+         {model::Recompute::kNone, model::Recompute::kSelective, model::Recompute::kFull}) {
+      options.model.recompute = recompute;
+      const MeshCase each{.tensor = tensor, .shards = 2, .stage = stage++ % 4};
+      EXPECT_EQ(difference(run(options, each, 2), expected), "") << name_of(each);
+      if (form.tied) continue;
+      const MeshCase halves{.tensor = tensor,
+                            .pipeline = 2,
+                            .stage = stage % 4,
+                            .micro_steps = 2,
+                            .order = schedule::Order::kZbH1};
+      EXPECT_EQ(difference(run(options, halves, 2), expected), "") << name_of(halves);
+    }
+  }
 }
 
 }  // namespace sherd::testing

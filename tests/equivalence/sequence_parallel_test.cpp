@@ -89,32 +89,10 @@ class SequenceParallelForms : public ::testing::TestWithParam<ModelForm> {};
 INSTANTIATE_TEST_SUITE_P(Forms, SequenceParallelForms, ::testing::ValuesIn(cuttable_forms()),
                          [](const auto& info) { return info.param.name; });
 
-// Every form of a model, recomputed in every way, in f32 and bf16.
 TEST_P(SequenceParallelForms, KeepTheBitsHoweverTheyAreShardedAndRecomputed) {
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    engine::TrainingOptions options = options_of(false);
-    options.model = GetParam().shape;
-    options.model.part.sequence_parallel = true;
-    options.model.dtype = dtype;
-    options.precision.parameters = dtype;
-    options.optimizer.moment_type = {DType::kBF16, true, 5};
-    const int tensor = dtype == DType::kF32 ? 4 : 2;
-    const Outcome expected = unsharded(options, {.tensor = tensor, .shards = 2}, 2);
-    int stage = tensor;
-    for (const auto recompute :
-         {model::Recompute::kNone, model::Recompute::kSelective, model::Recompute::kFull}) {
-      options.model.recompute = recompute;
-      const Case each{.tensor = tensor, .shards = 2, .stage = stage++ % 4};
-      EXPECT_EQ(difference(run(options, each, 2), expected), "") << name_of(each);
-      if (options.model.tied) continue;
-      const Case halves{.tensor = tensor,
-                        .pipeline = 2,
-                        .stage = stage % 4,
-                        .micro_steps = 2,
-                        .order = schedule::Order::kZbH1};
-      EXPECT_EQ(difference(run(options, halves, 2), expected), "") << name_of(halves);
-    }
-  }
+  model::ModelShape form = GetParam().shape;
+  form.part.sequence_parallel = true;
+  expect_bits_however_recomputed(options_of(false), form);
 }
 
 TEST(SequenceParallel, OptimizersThatNeedWholeTensorsAreRight) {

@@ -71,25 +71,8 @@ class TensorForms : public ::testing::TestWithParam<ModelForm> {};
 INSTANTIATE_TEST_SUITE_P(Forms, TensorForms, ::testing::ValuesIn(cuttable_forms()),
                          [](const auto& info) { return info.param.name; });
 
-// Every form of a model, recomputed in every way, in f32 and bf16: what is sharded has the bits of what isn't,
-// and all ways of recomputing have the same.
 TEST_P(TensorForms, KeepTheBitsHoweverTheyAreShardedAndRecomputed) {
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    engine::TrainingOptions options = options_of(false);
-    options.model = GetParam().shape;
-    options.model.dtype = dtype;
-    options.precision.parameters = dtype;
-    options.optimizer.moment_type = {DType::kBF16, true, 5};
-    const int tensor = dtype == DType::kF32 ? 4 : 2;
-    const Outcome expected = unsharded(options, {.tensor = tensor, .shards = 2}, 2);
-    int stage = tensor;
-    for (const auto recompute :
-         {model::Recompute::kNone, model::Recompute::kSelective, model::Recompute::kFull}) {
-      options.model.recompute = recompute;
-      const Case each{.tensor = tensor, .shards = 2, .stage = stage++ % 4};
-      EXPECT_EQ(difference(run(options, each, 2), expected), "") << name_of(each);
-    }
-  }
+  expect_bits_however_recomputed(options_of(false), GetParam().shape);
 }
 
 // Of moments that are rounded at random: the number of an element in the whole tensor, however it is cut.

@@ -1,6 +1,7 @@
 // sharding/comm/nccl*.cpp as they are, over a fake NCCL (tests/fake_cuda/nccl.cpp says what it does).
 #include "sharding/comm/nccl.h"
 
+#include <atomic>
 #include <mutex>
 #include <numeric>
 #include <random>
@@ -342,6 +343,29 @@ TEST(NcclProcesses, ADeathIsHeardByAllRanksThatWait) {
     });
   }
   EXPECT_EQ(fake_cuda::left_behind(), "");
+}
+
+// Another member may still have work, or fail: a communicator whose end has begun couldn't be aborted any more.
+TEST(NcclProcesses, AMemberThatLeavesWaitsForTheOthers) {
+  for (const int last : {0, 1, 2}) {
+    fake_cuda::start({.num_devices = 3});
+    {
+      NcclWorld world(3, kToConnect);
+      std::atomic<int> left = 0;
+      world.run({}, [&](Member& member) {
+        const int rank = member.rank();
+        auto communicator = world.rendezvous(rank).join(whole_group(3, rank, Purpose::kGather));
+        if (rank == last) {
+          std::this_thread::sleep_for(milliseconds(200));
+          EXPECT_EQ(left, 0);
+        }
+        communicator.reset();
+        ++left;
+      });
+      EXPECT_EQ(left, 3);
+    }
+    EXPECT_EQ(fake_cuda::left_behind(), "");
+  }
 }
 
 // Within the moments that news take, not when their own patience is over.

@@ -6,6 +6,7 @@
 #include "kernels/attention.h"
 #include "kernels/device_common/attention.h"
 #include "kernels/kv_cache.h"
+#include "tests/support/attention_work.h"
 #include "tests/support/oracle_attention.h"
 #include "tests/support/oracle_philox.h"
 #include "tests/support/place.h"
@@ -14,6 +15,9 @@
 namespace sherd::kernels {
 namespace {
 
+using test::kDqkv;
+using test::kLse;
+using test::kOut;
 using test::Outputs;
 using test::OwnedTensor;
 using test::Place;
@@ -48,8 +52,6 @@ std::string describe(const AttentionShape& s) {
                      s.query_heads, s.kv_heads, s.head_width, s.scale, s.window, s.softcap);
 }
 
-enum Output : std::size_t { kOut, kLse, kDqkv };
-
 struct Case {
   Case(DType type, const AttentionShape& shape, double scale = 1.5)
       : shape(shape),
@@ -59,31 +61,7 @@ struct Case {
       : shape(shape), qkv(type, qkv), dout(type, dout) {}
 
   test::Work both_ways(const Dropout& dropout) const {
-    return [this, dropout](Place& place) {
-      const DType type = qkv.tensor().dtype;
-      Outputs out{{type, dout.numel()},
-                  {DType::kF32, shape.tokens() * shape.query_heads},
-                  {type, qkv.numel()}};
-      const ConstTensor in = place.in(qkv);
-      const Tensor result = place.out(out[kOut]), lse = place.out(out[kLse]);
-      const std::int64_t bytes = attention_workspace_bytes(shape, type, place.device());
-      attention_forward(place.stream(), {.shape = shape,
-                                         .qkv = in,
-                                         .dropout = dropout,
-                                         .out = result,
-                                         .lse = lse,
-                                         .workspace = place.scratch(bytes)});
-      attention_backward(place.stream(), {.shape = shape,
-                                          .qkv = in,
-                                          .out = result,
-                                          .lse = lse,
-                                          .dout = place.in(dout),
-                                          .dropout = dropout,
-                                          .dqkv = place.out(out[kDqkv]),
-                                          .workspace = place.scratch(bytes)});
-      place.finish();
-      return out;
-    };
+    return test::attention_both_ways(shape, qkv, dout, dropout);
   }
   bool is_ours() const {
     return device_common::attention_form(shape, qkv.tensor().dtype) ==

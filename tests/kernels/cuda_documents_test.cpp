@@ -2,9 +2,9 @@
 // document has alone (documents_test.cpp).
 #include <gtest/gtest.h>
 
-#include "kernels/attention.h"
 #include "kernels/rotary.h"
 #include "kernels/token.h"
+#include "tests/support/attention_work.h"
 #include "tests/support/documents.h"
 #include "tests/support/place.h"
 
@@ -42,41 +42,18 @@ TEST_P(CudaDocuments, AttentionStaysInsideEachAndPaddingIsZeros) {
       const std::int64_t numel = kTokens * shape.query_heads * shape.head_width;
       const OwnedTensor qkv(type, random_values(kTokens * shape.packed_width(), 1));
       const OwnedTensor dout(type, random_values(numel, 2));
-      const test::Work work = [&](Place& place) {
-        Outputs out{{type, numel}, {DType::kF32, kTokens * shape.query_heads}, {type, qkv.numel()}};
-        const ConstTensor in = place.in(qkv);
-        const Tensor result = place.out(out[0]), lse = place.out(out[1]);
-        const Documents documents = on(place);
-        const std::int64_t bytes = attention_workspace_bytes(shape, type, place.device());
-        attention_forward(place.stream(), {.shape = shape,
-                                           .qkv = in,
-                                           .dropout = dropout,
-                                           .out = result,
-                                           .lse = lse,
-                                           .workspace = place.scratch(bytes),
-                                           .documents = documents});
-        attention_backward(place.stream(), {.shape = shape,
-                                            .qkv = in,
-                                            .out = result,
-                                            .lse = lse,
-                                            .dout = place.in(dout),
-                                            .dropout = dropout,
-                                            .dqkv = place.out(out[2]),
-                                            .workspace = place.scratch(bytes),
-                                            .documents = documents});
-        place.finish();
-        return out;
-      };
+      const test::Work work = test::attention_both_ways(shape, qkv, dout, dropout,
+                                                        [this](Place& place) { return on(place); });
       const Outputs gpu = test::on_gpu(work), cpu = test::on_cpu(work);
       test::Tolerance tolerance = test::rounded_once(type).times(2);
       tolerance.absolute += 4e-6;
-      EXPECT_TRUE(test::close(gpu[0], cpu[0].values(), tolerance));
-      EXPECT_TRUE(test::close(gpu[1], cpu[1].values(), {1e-5, 1e-5, 1e-5}));
+      EXPECT_TRUE(test::close(gpu[test::kOut], cpu[test::kOut].values(), tolerance));
+      EXPECT_TRUE(test::close(gpu[test::kLse], cpu[test::kLse].values(), {1e-5, 1e-5, 1e-5}));
       // The output is rounded before the backward reads it: what differs there counts once more.
       tolerance.floor += test::rounded_once(type).relative;
-      EXPECT_TRUE(test::close(gpu[2], cpu[2].values(), tolerance));
+      EXPECT_TRUE(test::close(gpu[test::kDqkv], cpu[test::kDqkv].values(), tolerance));
       for (const std::int64_t t : test::padding_tokens()) {
-        for (const std::size_t output : {0, 2}) {
+        for (const std::size_t output : {test::kOut, test::kDqkv}) {
           const std::int64_t width = gpu[output].numel() / kTokens;
           const ConstTensor row = ConstTensor(gpu[output]).part(t * width, width);
           EXPECT_EQ(test::values_of(row), test::Values(static_cast<std::size_t>(width), 0.0)) << t;

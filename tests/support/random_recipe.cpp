@@ -223,8 +223,8 @@ class LegalRecipe {
     const bool rows_alone =
         value("model.dropout", "0") == "0" || whole(settings_, "training.micro_batch_size") == 1;
     const bool enough_heads = std::stoll(value("model.num_kv_heads", heads)) % 2 == 0;
-    const bool gathers = !enough_heads || random_.chance(0.5);
-    const bool context = !cut && ranks <= 4 && !has_adapter_ && length_ % 2 == 0 &&
+    const bool gathers = cut || !enough_heads || random_.chance(0.5);
+    const bool context = ranks <= (cut ? 2 : 4) && !has_adapter_ && length_ % 2 == 0 &&
                          value("training.sample_tokens", "0") == "0" &&
                          value("data.documents", "joined") == "joined" &&
                          settings_.at("data.format") != "chat" && rows_alone;

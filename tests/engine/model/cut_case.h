@@ -319,4 +319,17 @@ inline Noise noise_of(const model::ModelShape& shape, const ValuesByName& weight
   return noise;
 }
 
+/// On four tensor ranks.
+inline void expect_evaluation_has_the_bits_of_training(const model::ModelShape& whole,
+                                                       const std::string& label) {
+  const ValuesByName weights = weights_of(whole);
+  MicroBatch batch = micro_batch_of(whole);
+  batch.pass.training = false;
+  const std::vector<float> trained = compute_cut(whole, 4, weights, batch)[0].losses;
+  run_tensor_ranks(whole, 4, [&](const model::ModelShape& part, Stream& stream, auto& page) {
+    const ValuesByName own = held_of(weights, model::tensor_cut(whole, 4, part.part.rank));
+    EXPECT_EQ(evaluate(part, own, batch, stream, page), trained) << label;
+  });
+}
+
 }  // namespace sherd::testing

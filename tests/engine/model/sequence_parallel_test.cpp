@@ -87,15 +87,7 @@ TEST(SequenceParallel, RecomputedActivationsGiveTheSameBits) {
 
 TEST(SequenceParallel, EvaluationHasTheBitsOfTrainingsLosses) {
   for (const char* name : {"gpt2", "one_kv_head", "sandwich"}) {
-    const ModelShape whole = sequence_parallel(cuttable_form(name));
-    const ValuesByName weights = weights_of(whole);
-    MicroBatch batch = micro_batch_of(whole);
-    batch.pass.training = false;
-    const std::vector<float> trained = compute_cut(whole, 4, weights, batch)[0].losses;
-    run_tensor_ranks(whole, 4, [&](const ModelShape& part, Stream& stream, auto& page) {
-      const ValuesByName own = held_of(weights, model::tensor_cut(whole, 4, part.part.rank));
-      EXPECT_EQ(evaluate(part, own, batch, stream, page), trained) << name;
-    });
+    expect_evaluation_has_the_bits_of_training(sequence_parallel(cuttable_form(name)), name);
   }
 }
 

@@ -196,21 +196,31 @@ TEST(ControlLinks, AnAddressWhereNobodyListensIsAnError) {
   EXPECT_EQ(text, "process 1 can't connect to process 0: 127.0.0.1: Connection refused.");
 }
 
-TEST(ControlLinks, ANoticeReachesAllProcessesAndTheLastOneStays) {
-  for (int from = 0; from < 3; ++from) {
-    run(3, [&](ControlLinks& links) {
-      EXPECT_EQ(links.published("id", milliseconds(0)), std::nullopt);
-      links.all_gather("all have looked", "");
-      if (links.process() == from) {
-        links.publish("id", "one");
-        links.publish("other", std::string("\0\1", 2));
-      }
-      EXPECT_EQ(links.published("id", kPatience), "one");
-      EXPECT_EQ(links.published("other", kPatience), std::string("\0\1", 2));
-      links.all_gather("all have read", "");
-      if (links.process() == from) links.publish("id", "two");
-      while (links.published("id", kPatience) != "two") std::this_thread::yield();
-    });
+TEST(ControlLinks, ANoticeReachesThoseItIsForAndTheLastOneStays) {
+  for (int from = 0; from < 4; ++from) {
+    for (int to = 0; to < 4; ++to) {
+      run(4, [&](ControlLinks& links) {
+        if (links.process() == from) {
+          links.tell({to, 3}, "id", "one");
+          links.tell({to}, "other", std::string("\0\1", 2));
+        }
+        const bool is_told = links.process() == to || links.process() == 3;
+        if (is_told) {
+          EXPECT_EQ(links.told("id", kPatience), "one");
+        }
+        if (links.process() == to) {
+          EXPECT_EQ(links.told("other", kPatience), std::string("\0\1", 2));
+        }
+        links.all_gather("those have read", "");
+        if (!is_told) {
+          EXPECT_EQ(links.told("id", milliseconds(0)), std::nullopt);
+        }
+        if (links.process() == from) links.tell({to}, "id", "two");
+        while (links.process() == to && links.told("id", kPatience) != "two") {
+          std::this_thread::yield();
+        }
+      });
+    }
   }
 }
 
@@ -218,7 +228,7 @@ TEST(ControlLinks, AnAbortEndsTheWaitForANotice) {
   run(2, [&](ControlLinks& links) {
     if (links.process() == 1) return links.abort("disk full");
     const auto begun = std::chrono::steady_clock::now();
-    EXPECT_EQ(links.published("never", kPatience), std::nullopt);
+    EXPECT_EQ(links.told("never", kPatience), std::nullopt);
     EXPECT_LT(std::chrono::steady_clock::now() - begun, kPatience);
     EXPECT_EQ(links.reason(), "disk full");
   });
