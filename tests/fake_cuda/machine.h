@@ -42,6 +42,8 @@ std::string left_behind();
 std::vector<std::string> races();
 void forget_races();
 
+/// Communicators of NCCL in a call that destroys or aborts them.
+int communicators_ending();
 void let_connect();
 /// NCCL finds out by itself that a connection of this device is broken.
 void break_connection(int device);

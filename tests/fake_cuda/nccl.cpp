@@ -55,7 +55,7 @@ struct ncclComm {
   std::shared_ptr<Group> group;
   int rank = 0, device = 0;
   std::int64_t num_calls = 0, num_done = 0;
-  bool in_call = false, aborted = false, broken = false;
+  bool in_call = false, aborted = false, broken = false, is_ending = false;
 };
 
 namespace {
@@ -265,6 +265,7 @@ ncclResult_t add_to_group(std::vector<const char*> Exchange::*which, const void*
 // The member's own end, and then all members'.
 void end(Lock& lock, const std::shared_ptr<ncclComm>& communicator) {
   ++communicator->group->num_ended;
+  communicator->is_ending = true;
   scheduler().changed();
   while (communicator->group->num_ended < communicator->group->size || communicator->in_call) {
     scheduler().wait(lock);
@@ -277,6 +278,13 @@ void end(Lock& lock, const std::shared_ptr<ncclComm>& communicator) {
 }  // namespace
 
 namespace fake_cuda {
+
+int communicators_ending() {
+  Lock lock(scheduler().mutex);
+  int count = 0;
+  for (const auto& [handle, communicator] : communicators) count += communicator->is_ending;
+  return count;
+}
 
 void let_connect() {
   Lock lock(scheduler().mutex);

@@ -358,6 +358,7 @@ TEST(NcclProcesses, AMemberThatLeavesWaitsForTheOthers) {
         if (rank == last) {
           std::this_thread::sleep_for(milliseconds(200));
           EXPECT_EQ(left, 0);
+          EXPECT_EQ(fake_cuda::communicators_ending(), 0) << "an abort couldn't end these any more";
         }
         communicator.reset();
         ++left;
