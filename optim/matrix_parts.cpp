@@ -51,13 +51,13 @@ std::vector<BufferSpec> MatrixParts::buffers(const std::vector<MatrixPart>& matr
 void MatrixParts::add_traffic(const MatrixPart& matrix, int degree, bool is_owner,
                               sharding::Traffic& traffic) {
   using sharding::Collective;
+  const sharding::Callers ranks{.count = degree, .axes = {std::string(sharding::kTensorAxis)}};
   traffic.add("parts of matrices", Collective::kAllGather, DType::kF32, degree * matrix.numel(),
-              degree);
+              ranks);
   if (is_owner) {
-    traffic.add("whole matrices", Collective::kBroadcast, DType::kF32, matrix.whole_numel(),
-                degree);
+    traffic.add("whole matrices", Collective::kBroadcast, DType::kF32, matrix.whole_numel(), ranks);
   } else {
-    traffic.add_silent("whole matrices", Collective::kBroadcast, DType::kF32);
+    traffic.add_silent("whole matrices", Collective::kBroadcast, DType::kF32, ranks);
   }
 }
 

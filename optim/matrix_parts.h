@@ -15,8 +15,8 @@
 
 #include "core/parameter.h"
 #include "sharding/comm/communicator.h"
-#include "sharding/comm/traffic.h"
 #include "sharding/mesh/rank.h"
+#include "sharding/mesh/traffic.h"
 
 namespace sherd::optim {
 

@@ -44,7 +44,7 @@ class Muon final : public Optimizer {
       matrices_.push_back(matrices_of(units[unit].plan()));
       choose_owners(matrices_.back(), units[unit].layout().num_slices(), parts_->degree());
       communicators_.push_back(
-          &rank.groups->get(units[unit].placement().slices, sharding::Purpose::kReduce));
+          &rank.groups->get(units[unit].placement().group, sharding::Purpose::kReduce));
       slices_.emplace_back();
       std::int64_t rest_position = 0;
       for (UpdatedSlice& slice : slices[unit]) {

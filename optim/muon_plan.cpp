@@ -97,7 +97,7 @@ MuonBuffers buffers_of(const OptimizerOptions& options, const sharding::Sharding
     if (unit.trains())
       buffers.momentum.back() = moment_buffer(unit, "momentum", options.moment_type);
     const std::int64_t rest =
-        second_moment_numel(unit, plan.mesh.index_in_group(rank, unit.placement.slices));
+        second_moment_numel(unit, sharding::slice_of(plan.mesh, rank, unit.placement));
     buffers.exp_avg_sq.emplace_back();
     if (rest > 0) {
       buffers.exp_avg_sq.back() = {unit.spec.name + ".exp_avg_sq", Category::kOptimizer,
@@ -143,12 +143,13 @@ sharding::Traffic muon_traffic(const OptimizerOptions&, const sharding::Sharding
   for (const sharding::UnitPlan& unit : plan.units) {
     std::vector<OwnedMatrix> matrices = matrices_of(unit);
     if (matrices.empty()) continue;
+    CHECK(!unit.divides_parts(), "muon of replicas that divide the optimizer's state");
     const int group_size = unit.layout.num_slices();
-    const int own = plan.mesh.index_in_group(rank, unit.placement.slices);
+    const int own = sharding::slice_of(plan.mesh, rank, unit.placement);
     choose_owners(matrices, group_size, degree);
     if (unit.placement.optimizer_sharded()) {
       traffic.add("muon updates", sharding::Collective::kAllGather, DType::kF32,
-                  unit.layout.numel(), group_size);
+                  unit.layout.numel(), unit.group());
     }
     for (const OwnedMatrix& matrix : matrices) {
       if (matrix.owner == own && degree > 1) {
@@ -157,9 +158,10 @@ sharding::Traffic muon_traffic(const OptimizerOptions&, const sharding::Sharding
       if (group_size == 1) continue;
       if (matrix.owner == own) {
         traffic.add("muon matrices", sharding::Collective::kBroadcast, DType::kF32, matrix.numel(),
-                    group_size);
+                    unit.group());
       } else {
-        traffic.add_silent("muon matrices", sharding::Collective::kBroadcast, DType::kF32);
+        traffic.add_silent("muon matrices", sharding::Collective::kBroadcast, DType::kF32,
+                           unit.group());
       }
     }
   }

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "sharding/comm/traffic.h"
+#include "sharding/mesh/traffic.h"
 #include "sharding/zero/unit.h"
 
 namespace sherd::optim {

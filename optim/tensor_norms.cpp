@@ -47,7 +47,7 @@ TensorNormBuffers tensor_norm_buffers(const sharding::ShardingPlan& plan,
 
 sharding::Traffic tensor_norm_traffic(const sharding::ShardingPlan& plan) {
   return sharding::exchange_traffic("tensor norms", numbers_of(count_parameters(plan.units)),
-                                    plan.mesh.degree(axes_of(plan.mesh)));
+                                    sharding::group_along(plan.mesh, axes_of(plan.mesh)));
 }
 
 TensorNorms::TensorNorms(const sharding::Rank& rank, const std::vector<sharding::UnitState>& units,

@@ -61,24 +61,18 @@ void require_one_kind(sharding::Processes& processes, DeviceKind own) {
   }
 }
 
-std::vector<int> machines_of_gathers(const sharding::Processes& processes, const Recipe& recipe) {
+sharding::MachinesOfProcesses machines_of(const sharding::Processes& processes,
+                                          const Recipe& recipe) {
+  const HierarchicalChoice choice = recipe.parallelism.hierarchical;
   std::vector<int> machines = processes.machines();
-  switch (recipe.parallelism.hierarchical) {
-    case HierarchicalChoice::kAuto:
-      return machines;
-    case HierarchicalChoice::kOn:
-      std::iota(machines.begin(), machines.end(), 0);
-      return machines;
-    case HierarchicalChoice::kOff:
-      return {};
-  }
-  return {};
+  if (choice == HierarchicalChoice::kOn) std::iota(machines.begin(), machines.end(), 0);
+  return {std::move(machines), choice != HierarchicalChoice::kOff};
 }
 
 class ProcessMachine final : public Machine {
  public:
   ProcessMachine(std::shared_ptr<sharding::Processes> processes, int world_size, int threads_asked,
-                 std::vector<int> machines)
+                 sharding::MachinesOfProcesses machines)
       : processes_(std::move(processes)),
         machines_(std::move(machines)),
         world_size_(world_size),
@@ -123,7 +117,7 @@ class ProcessMachine final : public Machine {
 
  private:
   const std::shared_ptr<sharding::Processes> processes_;
-  const std::vector<int> machines_;  // between which gathers are passed on; empty: they aren't
+  const sharding::MachinesOfProcesses machines_;
   const int world_size_, ranks_per_process_, cores_;
   int threads_ = 1;
 };
@@ -168,7 +162,7 @@ std::shared_ptr<const Machine> process_machine(std::shared_ptr<sharding::Process
         count, world_size, world_size == 1 ? "" : "s", fitting, fitting);
   }
   kernels::isa();  // as cpu_machine
-  std::vector<int> machines = machines_of_gathers(*processes, recipe);
+  sharding::MachinesOfProcesses machines = machines_of(*processes, recipe);
   return std::make_shared<ProcessMachine>(std::move(processes), world_size,
                                           static_cast<int>(recipe.run.num_threads),
                                           std::move(machines));

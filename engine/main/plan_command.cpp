@@ -17,6 +17,11 @@ PlanCommand::PlanCommand(CLI::App& command, const engine::RecipeRequest& request
       .add_option("--device-memory", device_memory_,
                   "Memory of one rank's device, e.g. 80GiB; else the recipe's, else this machine's")
       ->type_name("SIZE");
+  command
+      .add_option("--ranks-per-machine", ranks_per_machine_,
+                  "Also what each machine of so many ranks sends to the others (CPUs, MPI)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 65'536));
   command.add_flag("--json", json_, "One JSON object instead of tables");
   command.add_option("--html", html_, "Also write one page with the same figures, drawn")
       ->type_name("FILE");
@@ -53,8 +58,8 @@ void PlanCommand::run() const {
       throw UsageError("--device-memory: {}", error.what());
     }
   }
-  const auto report =
-      engine::plan_report(recipe, engine::device_limit(recipe.values, device_memory));
+  const auto report = engine::plan_report(
+      recipe, engine::device_limit(recipe.values, device_memory), ranks_per_machine_);
   if (!html_.empty()) write_html(html_, engine::plan_page(report));
   fmt::print("{}", json_ ? engine::plan_json(report) : engine::plan_text(report));
 }

@@ -19,6 +19,7 @@ class PlanCommand {
   const engine::RecipeRequest& request_;
   std::optional<std::string> device_memory_;
   std::string html_;
+  int ranks_per_machine_ = 0;
   bool json_ = false, parameters_ = false, paper_convention_ = false;
 };
 

@@ -83,7 +83,7 @@ std::string parameter_rows(const Recipe& recipe) {
   const std::vector<sharding::UnitPlan>& units = of_rank[0].units;
   for (std::size_t u = 0; u < units.size(); ++u) {
     const sharding::Placement& placement = units[u].placement;
-    AxisSet over_slices = placement.slices;
+    AxisSet over_slices = placement.group;
     over_slices.merge(sharding::replica_axes(placement));
     for (std::size_t p = 0; p < units[u].spec.parameters.size(); ++p) {
       const ParameterSpec& parameter = units[u].spec.parameters[p];

@@ -142,7 +142,8 @@ std::string sent_text(const PlanReport& report) {
 
 }  // namespace
 
-PlanReport plan_report(const ResolvedRecipe& recipe, const DeviceLimit& limit) {
+PlanReport plan_report(const ResolvedRecipe& recipe, const DeviceLimit& limit,
+                       int ranks_per_machine) {
   WorldPlan plan = plan_world(recipe.values);
   const std::int64_t needed = needed_bytes(plan, limit);
   const sharding::Traffic traffic = most_traffic(recipe.values);
@@ -159,7 +160,9 @@ PlanReport plan_report(const ResolvedRecipe& recipe, const DeviceLimit& limit) {
       .smallest_world = smallest_world(recipe, limit),
       .sent = traffic.sent(),
       .sent_bytes = traffic.total_bytes(),
+      .machines = {},
   };
+  if (ranks_per_machine > 0) report.machines = machine_traffic(recipe.values, ranks_per_machine);
   for (const auto& [stage, variant] : at_every_stage(recipe)) {
     WorldPlan of_stage = plan_world(variant.values);
     const std::int64_t bytes = needed_bytes(of_stage, limit);
@@ -202,7 +205,9 @@ std::string plan_text(const PlanReport& report) {
                      pipeline_text(report.recipe) + stages_text(report) + "\n" + fits_text(report);
   text += extreme_text("largest micro-batch that fits", report.largest_micro_batch);
   text += extreme_text("smallest world that fits", report.smallest_world);
-  return text + "\n" + sent_text(report);
+  text += "\n" + sent_text(report);
+  if (report.machines) text += "\n" + machine_traffic_text(*report.machines);
+  return text;
 }
 
 }  // namespace sherd::engine

@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "engine/plan/advice.h"
+#include "engine/plan/machine_traffic.h"
 #include "engine/plan/memory_report.h"
-#include "sharding/comm/traffic.h"
+#include "sharding/mesh/traffic.h"
 
 namespace sherd::engine {
 
@@ -33,11 +34,14 @@ struct PlanReport {
   std::optional<ValueLimit> largest_micro_batch, smallest_world;
   std::vector<sharding::Sent> sent;  ///< in a step, by the rank that sends most
   std::int64_t sent_bytes = 0;
+  std::optional<MachineTraffic> machines;  ///< if it is known how many ranks each has
 
   bool fits() const { return needed_bytes <= limit.bytes; }
 };
 
-PlanReport plan_report(const ResolvedRecipe& recipe, const DeviceLimit& limit);
+/// `ranks_per_machine`: 0 if it isn't known.
+PlanReport plan_report(const ResolvedRecipe& recipe, const DeviceLimit& limit,
+                       int ranks_per_machine = 0);
 
 std::string plan_text(const PlanReport& report);
 std::string plan_json(const PlanReport& report);  ///< one object; ends with a newline

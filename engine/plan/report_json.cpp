@@ -58,6 +58,22 @@ Json extreme_json(const std::optional<ValueLimit>& extreme) {
   return json;
 }
 
+Json machines_json(const MachineTraffic& traffic) {
+  Json rows = Json::array();
+  const auto row = [&](const std::string& callers, const std::string& what,
+                       const LinkBytes& bytes) {
+    rows.push_back({{"among", callers},
+                    {"what", what},
+                    {"within_machine_bytes", bytes.within},
+                    {"to_other_machines_bytes", bytes.across}});
+  };
+  for (const MachineTraffic::Row& each : traffic.rows) row(each.callers, each.what, each.bytes);
+  row("sum", "all", traffic.sum);
+  return {{"ranks_per_machine", traffic.ranks_per_machine},
+          {"gathers_passed_on", traffic.passed_on},
+          {"rows", std::move(rows)}};
+}
+
 Json sent_json(const PlanReport& report) {
   Json lines = Json::array();
   for (const sharding::Sent& sent : report.sent) {
@@ -103,6 +119,7 @@ std::string plan_json(const PlanReport& report) {
   json["smallest_world"] = extreme_json(report.smallest_world);
   json["sent"] = sent_json(report);
   json["sent_bytes"] = report.sent_bytes;
+  if (report.machines) json["sent_by_machine"] = machines_json(*report.machines);
   return json.dump(2) + "\n";
 }
 

@@ -42,7 +42,7 @@ std::vector<Peculiarity> peculiarities(const TrainingOptions& options, const sha
           optim::descriptor_of(options.optimizer.type).uneven_numels(units[unit]);
       for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
         if (ranks[rank].tensor_rank != tensor_rank) continue;
-        const int slice = mesh.index_in_group(static_cast<int>(rank), units[unit].placement.slices);
+        const int slice = sharding::slice_of(mesh, static_cast<int>(rank), units[unit].placement);
         ranks[rank].uneven[unit] = numels[static_cast<std::size_t>(slice)];
       }
     }

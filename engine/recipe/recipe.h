@@ -199,6 +199,7 @@ struct Recipe {
     std::int64_t prefetch_depth = 0;
     bool reshard_after_forward = false;
     GradSync grad_sync = GradSync::kBoundary;
+    bool shard_optimizer_over_replicas = false;
   } zero_optimization;
 
   struct MixedPrecision {

@@ -43,6 +43,25 @@ void check_batch_groups(Resolution& recipe) {
   }
 }
 
+// Replicas can divide what is sharded already. Muon forms whole matrices inside of a replica.
+void check_optimizer_over_replicas(Resolution& recipe) {
+  constexpr std::string_view kKey = "zero_optimization.shard_optimizer_over_replicas";
+  const Recipe& values = recipe.values();
+  if (!values.zero_optimization.shard_optimizer_over_replicas) return;
+  if (values.zero_optimization.stage == 0) {
+    recipe.refuse({kKey, "zero_optimization.stage"},
+                  "{} is true, but at stage 0 every rank holds the whole optimizer's state. Use "
+                  "stage: 1, 2 or 3, or leave it out.",
+                  kKey);
+  }
+  if (values.optimizer.type == optim::OptimizerType::kMuon) {
+    recipe.refuse({kKey, "optimizer.type"},
+                  "{} is true, but muon forms whole matrices out of their slices in every step, "
+                  "within a replica. Use another optimizer, or leave it out.",
+                  kKey);
+  }
+}
+
 // The two rates are kept as one and a ratio, a float.
 void check_rates_of_both_updates(Resolution& recipe) {
   const auto& optimizer = recipe.values().optimizer;
@@ -204,6 +223,7 @@ void check_steps(Resolution& recipe) {
 
 void check_training(Resolution& recipe) {
   check_batch_groups(recipe);
+  check_optimizer_over_replicas(recipe);
   check_pipeline(recipe);
   check_tensor_ranks(recipe);
   check_context_ranks(recipe);

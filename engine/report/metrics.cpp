@@ -49,6 +49,10 @@ std::string to_json(const StepMetrics& metrics) {
   put(line, "tokens_per_s", metrics.tokens_per_s);
   put(line, "exposed_comm_ms", metrics.exposed_comm_ms);
   put(line, "comm_cpu_ms", metrics.comm_cpu_ms);
+  if (metrics.sent) {
+    line["sent_bytes"] = {{"within_machines", metrics.sent->within},
+                          {"to_other_machines", metrics.sent->across}};
+  }
   if (metrics.loss_scale) {
     put(line, "loss_scale", *metrics.loss_scale);
     line["skipped"] = metrics.skipped;

@@ -15,6 +15,9 @@
 /// step is 1. A file without the first line is of version 1, in which the first step was 0; a run
 /// that goes on with one writes it anew as version 2.
 ///
+/// Of ranks in several processes over MPI a step's line also has
+/// "sent_bytes":{"within_machines":4718592,"to_other_machines":1572864}, by all of them since the line before.
+///
 /// With separate documents a step's line also has "loss_tokens":1513, those that have a target; with
 /// 0 the step updated nothing. With loss scaling a step's line also has "loss_scale":65536.0,"skipped":false; a skipped step
 /// has "skipped":true and "overflow", which names the tensor, the element, the unit and the rank
@@ -31,6 +34,7 @@
 #include <string>
 
 #include "checkpoint/store/output_lock.h"
+#include "core/link_bytes.h"
 #include "core/memory.h"
 
 namespace sherd::engine {
@@ -52,6 +56,7 @@ struct StepMetrics {
   double tokens_per_s = 0;
   double exposed_comm_ms = 0;        ///< the compute stream stood still for communication
   double comm_cpu_ms = 0;            ///< processor time that communication took from computing
+  std::optional<LinkBytes> sent{};   ///< over MPI: bytes of tensors, by all ranks
   std::optional<double> loss_scale;  ///< with loss scaling: this step's
   bool skipped = false;              ///< with loss scaling: the gradient overflowed, no update
   std::string overflow;              ///< of a skipped step: the first non-finite gradient

@@ -219,6 +219,7 @@ class RankRun {
     line.tokens_per_s = static_cast<double>(tokens_per_step) / seconds;
     line.exposed_comm_ms = result.exposed_comm_ms;
     line.comm_cpu_ms = result.comm_cpu_ms;
+    line.sent = result.sent;
     if (recipe_.loss_scaling.mode != LossScaling::Mode::kNone) {
       line.loss_scale = result.loss_scale;
       line.skipped = result.skipped;

@@ -34,7 +34,10 @@ TrainingOptions training_options(const Recipe& recipe) {
   TrainingOptions options;
   options.model = model_shape(recipe);
   const Recipe::ZeroOptimization& zero = recipe.zero_optimization;
-  options.placement = sharding::placement_of(static_cast<int>(zero.stage), zero.grad_sync);
+  options.placement = sharding::placement_of(static_cast<int>(zero.stage), zero.grad_sync,
+                                             zero.shard_optimizer_over_replicas
+                                                 ? sharding::Replicas::kDivideOptimizer
+                                                 : sharding::Replicas::kHoldCopies);
   options.placement.batch_groups = static_cast<int>(recipe.parallelism.batch_groups);
   const Recipe::Parallelism& degrees = recipe.parallelism;
   options.pipeline = {

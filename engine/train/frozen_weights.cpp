@@ -105,7 +105,7 @@ void FrozenWeights::each_batch(const std::function<void(const std::vector<Part>&
     const std::vector<ParameterSpec>& frozen = unit.plan().frozen;
     for (const int slice : unit.plan().has_frozen() ? unit.frozen_slices() : std::vector<int>()) {
       const Tensor at_rest = unit.frozen_slice(slice);
-      const bool counts = unit.contributes_slice() && slice == unit.own_slice();
+      const bool counts = unit.contributes_frozen() && slice == unit.own_part();
       for (const sharding::Piece& piece : unit.plan().frozen_layout.pieces(slice)) {
         for (std::int64_t done = 0; done < piece.count;) {
           if (filled == room) flush();
@@ -137,7 +137,7 @@ std::vector<FrozenWeights::Kept> FrozenWeights::kept_of(const Chunk& chunk) {
       piece.count = end - first;
       kept.push_back({first - chunk.first, end - first,
                       sharding::quantised_piece(unit.quantised_slice(slice), piece),
-                      unit.contributes_slice() && slice == unit.own_slice()});
+                      unit.contributes_frozen() && slice == unit.own_part()});
     }
   }
   return kept;

@@ -23,29 +23,34 @@ sharding::SumOrder order_of(const model::TensorPart& part) {
   return part.has_canonical_sums() ? sharding::SumOrder::kTree : sharding::SumOrder::kRanks;
 }
 
-// What an exchange calls, and among how many ranks.
+// What an exchange calls, and among whom.
 struct Call {
   sharding::Collective collective;
-  int ranks;
+  sharding::Callers callers;
 };
 Call call_of(model::Exchange::Kind kind, const model::ModelShape& shape) {
   using Kind = model::Exchange::Kind;
   using sharding::Collective;
+  const auto tensor = [](int count) {
+    return sharding::Callers{.count = count, .axes = {std::string(sharding::kTensorAxis)}};
+  };
+  const sharding::Callers context{.count = shape.context.degree,
+                                  .axes = {std::string(sharding::kContextAxis)}};
   switch (kind) {
     case Kind::kSum:
-      return {Collective::kAllReduce, shape.part.degree};
+      return {Collective::kAllReduce, tensor(shape.part.degree)};
     case Kind::kSumCopies:
-      return {Collective::kAllReduce, shape.part.kv_copies};
+      return {Collective::kAllReduce, tensor(shape.part.kv_copies)};
     case Kind::kReduceScatter:
-      return {Collective::kReduceScatter, shape.part.degree};
+      return {Collective::kReduceScatter, tensor(shape.part.degree)};
     case Kind::kGather:
-      return {Collective::kAllGather, shape.part.degree};
+      return {Collective::kAllGather, tensor(shape.part.degree)};
     case Kind::kAllToAll:
-      return {Collective::kAllToAll, shape.context.degree};
+      return {Collective::kAllToAll, context};
     case Kind::kGatherPositions:
-      return {Collective::kAllGather, shape.context.degree};
+      return {Collective::kAllGather, context};
     case Kind::kReduceScatterPositions:
-      return {Collective::kReduceScatter, shape.context.degree};
+      return {Collective::kReduceScatter, context};
   }
   CHECK(false, "unknown exchange");
   __builtin_unreachable();
@@ -81,13 +86,13 @@ sharding::Traffic exchange_traffic(const model::ModelShape& shape,
     const Call call = call_of(one.kind, shape);
     // An all-reduce takes as many elements for each rank: ModelCollectives::sum_over.
     const bool sums = call.collective == sharding::Collective::kAllReduce;
-    const std::int64_t left = sums ? one.numel % call.ranks : 0;
+    const std::int64_t left = sums ? one.numel % call.callers.count : 0;
     const auto add = [&](std::int64_t numel) {
       if (numel == 0) return;
-      traffic.add(one.what, call.collective, one.dtype, numel, call.ranks, one.calls);
+      traffic.add(one.what, call.collective, one.dtype, numel, call.callers, one.calls);
     };
     add(one.numel - left);
-    add(left > 0 ? call.ranks : 0);
+    add(left > 0 ? call.callers.count : 0);
   }
   return traffic;
 }

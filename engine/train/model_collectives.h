@@ -9,8 +9,8 @@
 #include "engine/model/collectives.h"
 #include "engine/model/exchanges.h"
 #include "sharding/comm/communicator.h"
-#include "sharding/comm/traffic.h"
 #include "sharding/mesh/rank.h"
+#include "sharding/mesh/traffic.h"
 
 namespace sherd::engine {
 

@@ -81,7 +81,7 @@ sharding::Traffic TrainingStep::traffic(const TrainingOptions& options, const sh
   traffic.add(sharding::gradient_traffic(plan.units, options.num_micro_steps));
   traffic.add(optim::descriptor_of(options.optimizer.type).traffic(options.optimizer, plan, rank));
   traffic.add(Pipeline::traffic(options, pipeline, mesh, rank));
-  traffic.add(sharding::Agreement<RankStats>::traffic(kStepStats, mesh.world_size()));
+  traffic.add(sharding::Agreement<RankStats>::traffic(kStepStats, mesh));
   return traffic;
 }
 

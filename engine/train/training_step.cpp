@@ -108,6 +108,12 @@ TrainingStep::RankStats TrainingStep::own_stats(StopRequest asked) {
   stats.comm_cpu_ms = Milliseconds(cpu - cpu_before_).count();
   waited_before_ = waited;
   cpu_before_ = cpu;
+  if (const auto sent = rank_.groups->sent()) {
+    const LinkBytes since = *sent - sent_before_;
+    stats.sent_within = static_cast<double>(since.within);
+    stats.sent_across = static_cast<double>(since.across);
+    sent_before_ = *sent;
+  }
   return stats;
 }
 
@@ -118,14 +124,18 @@ TrainingStep::StepStats TrainingStep::reduce_step_stats(std::int64_t step, StopR
   ExactSum sum_of_squares, total_loss;
   StepStats stats;
   StepResult& result = stats.result;
+  LinkBytes sent;
   for (const RankStats& of_rank : stats_.all_gather(kStepStats, own_stats(asked))) {
     sum_of_squares.add(of_rank.sum_of_squares);
     total_loss.add(of_rank.loss_sum);
     result.exposed_comm_ms = std::max(result.exposed_comm_ms, of_rank.exposed_comm_ms);
     result.comm_cpu_ms = std::max(result.comm_cpu_ms, of_rank.comm_cpu_ms);
+    sent += {static_cast<std::int64_t>(of_rank.sent_within),
+             static_cast<std::int64_t>(of_rank.sent_across)};
     result.stop =
         std::max(result.stop, static_cast<StopRequest>(static_cast<int>(of_rank.stop_request)));
   }
+  if (rank_.groups->sent()) result.sent = sent;
   stats.norm = static_cast<float>(std::sqrt(sum_of_squares.value()) / scaler_.scale());
   result.num_targets = targets_of(step);
   stats.loss =

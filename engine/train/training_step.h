@@ -24,6 +24,8 @@ struct StepResult {
   double exposed_comm_ms =
       0.0;  ///< of the rank whose compute stream stood still longest for communication
   double comm_cpu_ms = 0.0;  ///< of the rank whose communication workers used most processor time
+  /// By all ranks, from the step statistics of the last step to those of this one; none where nobody counts.
+  std::optional<LinkBytes> sent{};
   /// What some rank was asked for: all stop after this step.
   StopRequest stop = StopRequest::kNone;
   std::int64_t num_targets = 0;  ///< over which the loss is the mean; 0: nothing was updated
@@ -93,6 +95,7 @@ class TrainingStep {
     ExactSum::Numbers loss_sum{};  ///< over its tokens
     double exposed_comm_ms = 0.0;
     double comm_cpu_ms = 0.0;
+    double sent_within = 0.0, sent_across = 0.0;  ///< bytes, if they are known
     double stop_request = 0.0;
   };
   /// What all ranks make of that, each the same.
@@ -124,6 +127,7 @@ class TrainingStep {
   optim::LossScaler scaler_;
   std::int64_t num_updates_ = 0;
   std::chrono::nanoseconds waited_before_{0};
+  LinkBytes sent_before_;
   std::chrono::nanoseconds cpu_before_{0};
 };
 

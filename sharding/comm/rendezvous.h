@@ -10,9 +10,11 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "core/link_bytes.h"
 #include "sharding/comm/communicator.h"
 
 namespace sherd::sharding {
@@ -38,6 +40,10 @@ class Rendezvous {
 
   /// This rank's communicator in `group`. May wait for the other members. Any thread may call it.
   virtual std::unique_ptr<Communicator> join(const Group& group) = 0;
+
+  /// What rank `rank` of this process has sent since it joined its first group, of tensors alone; none where it isn't
+  /// known (NCCL) or nothing is sent (threads).
+  virtual std::optional<LinkBytes> sent_by(int /*rank*/) const { return {}; }
 
   /// The world ends: whoever waits here or in any communicator that was joined here, or comes
   /// later, gets PeerError(reason). The first reason stays. Any thread may call it.

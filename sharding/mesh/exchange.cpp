@@ -15,10 +15,10 @@ BufferSpec exchange_buffer(const std::string& name, int count, int num_ranks) {
           true};
 }
 
-Traffic exchange_traffic(const std::string& name, int count, int num_ranks) {
+Traffic exchange_traffic(const std::string& name, int count, const Callers& callers) {
   Traffic traffic;
   traffic.add(name, Collective::kAllGather, DType::kF64,
-              static_cast<std::int64_t>(count) * num_ranks, num_ranks);
+              static_cast<std::int64_t>(count) * callers.count, callers);
   return traffic;
 }
 

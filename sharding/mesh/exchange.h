@@ -11,8 +11,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "sharding/comm/traffic.h"
 #include "sharding/mesh/mirrored_buffer.h"
+#include "sharding/mesh/traffic.h"
 
 namespace sherd::sharding {
 
@@ -20,7 +20,7 @@ namespace sherd::sharding {
 BufferSpec exchange_buffer(const std::string& name, int count, int num_ranks);
 
 /// What one exchange sends.
-Traffic exchange_traffic(const std::string& name, int count, int num_ranks);
+Traffic exchange_traffic(const std::string& name, int count, const Callers& callers);
 
 class Exchange {
  public:
@@ -58,8 +58,8 @@ class Agreement {
   static BufferSpec buffer(const std::string& name, int world_size) {
     return exchange_buffer(name, kCount, world_size);
   }
-  static Traffic traffic(const std::string& name, int world_size) {
-    return exchange_traffic(name, kCount, world_size);
+  static Traffic traffic(const std::string& name, const Mesh& mesh) {
+    return exchange_traffic(name, kCount, group_along(mesh, mesh.all_axes()));
   }
 
   Agreement(const Rank& rank, const std::string& name) : exchange_(rank, name, kCount) {}

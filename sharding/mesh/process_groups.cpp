@@ -71,6 +71,10 @@ std::unique_ptr<Communicator> ProcessGroups::among(std::vector<int> ranks, const
   return wrap_ ? wrap_(std::move(communicator)) : std::move(communicator);
 }
 
+std::optional<LinkBytes> ProcessGroups::sent() const {
+  return rendezvous_ ? rendezvous_->sent_by(rank_) : std::nullopt;
+}
+
 std::unique_ptr<Communicator> ProcessGroups::pair(int first_rank, int second_rank,
                                                   const std::string& name) {
   return among({first_rank, second_rank}, name, Purpose::kGather);

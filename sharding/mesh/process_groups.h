@@ -12,9 +12,11 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "core/link_bytes.h"
 #include "core/memory.h"
 #include "sharding/mesh/mesh.h"
 
@@ -52,6 +54,9 @@ class ProcessGroups {
   std::unique_ptr<Communicator> among(std::vector<int> ranks, const std::string& name,
                                       Purpose purpose);
   std::unique_ptr<Communicator> pair(int first_rank, int second_rank, const std::string& name);
+
+  /// What this rank has sent: Rendezvous::sent_by.
+  std::optional<LinkBytes> sent() const;
 
   /// Ends the world: Rendezvous::abort.
   void abort(const std::string& reason);

@@ -99,7 +99,7 @@ class EnvironmentProcesses final : public Processes {
   int index_on_this_host() const override { return local_process_; }
   bool carries_tensors() const override { return false; }
   std::shared_ptr<Rendezvous> make_rendezvous(int, std::chrono::milliseconds,
-                                              const std::vector<int>&) override {
+                                              const MachinesOfProcesses&) override {
     CHECK(false, "processes that only NCCL connects");
     __builtin_unreachable();
   }

@@ -46,7 +46,7 @@ class MpiProcesses final : public Processes {
 
   std::shared_ptr<Rendezvous> make_rendezvous(int ranks_per_process,
                                               std::chrono::milliseconds timeout,
-                                              const std::vector<int>& machines) override {
+                                              const MachinesOfProcesses& machines) override {
     if (ranks_per_process > kMostRanksPerProcess) {
       throw UsageError("{} ranks in a process; {} is the most. Start more processes.",
                        ranks_per_process, kMostRanksPerProcess);

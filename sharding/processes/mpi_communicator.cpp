@@ -58,18 +58,24 @@ int tag_of(std::uint32_t group, int sender, int receiver) {
 
 class MpiCommunicator final : public Communicator {
  public:
-  /// `machines`: of each process, or empty.
   MpiCommunicator(std::shared_ptr<MpiWorld> world, const Group& group, std::uint32_t group_number,
-                  const std::vector<int>& machines)
+                  const MachinesOfProcesses& machines)
       : world_(std::move(world)),
         ranks_(group.ranks),
         rank_(group.index),
-        relays_(group, world_->ranks_per_process(), machines),
+        relays_(group, world_->ranks_per_process(),
+                machines.pass_gathers_on ? machines.of_process : std::vector<int>()),
+        meter_(&world_->meter_of(group.world_rank() % world_->ranks_per_process())),
         staging_(group.staging) {
     const int here = world_->ranks_per_process();
+    const auto machine_of = [&](int rank) {
+      const auto process = static_cast<std::size_t>(rank / here);
+      return machines.of_process.empty() ? 0 : machines.of_process[process];
+    };
     for (const int other : ranks_) {
       const int mine = group.world_rank() % here, theirs = other % here;
       routes_.push_back({.process = other / here,
+                         .crosses = machine_of(other) != machine_of(group.world_rank()),
                          .send_tag = tag_of(group_number, mine, theirs),
                          .receive_tag = tag_of(group_number, theirs, mine)});
     }
@@ -107,7 +113,7 @@ class MpiCommunicator final : public Communicator {
       const Tensor own = slice_of(*this, call.data, rank_);
       std::memcpy(slice_of(*this, out, rank_).data, own.data,
                   static_cast<std::size_t>(own.bytes()));
-      MpiTransfers transfers(*world_, routes_);
+      MpiTransfers transfers(*world_, routes_, meter_);
       for_others([&](int peer) {
         const Tensor theirs = slice_of(*this, out, peer);
         transfers.receive(peer, theirs.data, theirs.bytes());
@@ -123,7 +129,7 @@ class MpiCommunicator final : public Communicator {
   void broadcast(Stream& stream, const std::string& label, Tensor data, int root) override {
     check_root(*this, root);
     run(stream, 3, {"broadcast", label, data, root}, [this](const Contribution& call) {
-      MpiTransfers transfers(*world_, routes_);
+      MpiTransfers transfers(*world_, routes_, meter_);
       if (rank_ != call.root) {
         transfers.receive(call.root, call.data.data, call.data.bytes());
       } else {
@@ -170,7 +176,7 @@ class MpiCommunicator final : public Communicator {
     std::vector<Announcement> all(ranks_.size());
     Announcement& mine = all[static_cast<std::size_t>(rank_)];
     mine = Announcement(number, call);
-    MpiTransfers transfers(*world_, routes_);
+    MpiTransfers transfers(*world_, routes_, nullptr);
     for_others([&](int peer) {
       transfers.receive(peer, &all[static_cast<std::size_t>(peer)], sizeof(Announcement));
     });
@@ -187,7 +193,7 @@ class MpiCommunicator final : public Communicator {
   void gather_slices(const Contribution& call) const {
     const Tensor mine = slice_of(*this, call.data, rank_);
     {
-      MpiTransfers transfers(*world_, routes_);
+      MpiTransfers transfers(*world_, routes_, meter_);
       for_others([&](int peer) {
         if (relays_.between(peer, rank_) != rank_) return;
         const Tensor theirs = slice_of(*this, call.data, peer);
@@ -204,7 +210,7 @@ class MpiCommunicator final : public Communicator {
 
   // What has come from other machines, inside of this one.
   void pass_on_slices(const Contribution& call) const {
-    MpiTransfers transfers(*world_, routes_);
+    MpiTransfers transfers(*world_, routes_, meter_);
     for (int owner = 0; owner < world_size(); ++owner) {
       const int relay = relays_.between(owner, rank_);
       if (owner == rank_ || relays_.are_neighbours(owner, rank_)) continue;
@@ -226,7 +232,7 @@ class MpiCommunicator final : public Communicator {
     const std::int64_t others = world_size() - 1;
     const std::int64_t piece =
         others == 0 ? out.numel : staging_.bytes() / (2 * others) / 64 * 64 / element;
-    MpiTransfers first(*world_, routes_), second(*world_, routes_);
+    MpiTransfers first(*world_, routes_, meter_), second(*world_, routes_, meter_);
     MpiTransfers* under_way[] = {&first, &second};
     const auto begin = [&](std::int64_t number) {
       const std::int64_t at = number * piece, count = std::min(piece, out.numel - at);
@@ -275,6 +281,7 @@ class MpiCommunicator final : public Communicator {
   const int rank_;
   const MachineRelays relays_;
   std::vector<MpiRoute> routes_;  // to every member
+  LinkMeter* const meter_;
   Tensor staging_;
   std::vector<char> own_staging_;
 };
@@ -282,7 +289,7 @@ class MpiCommunicator final : public Communicator {
 class MpiRendezvous final : public Rendezvous {
  public:
   MpiRendezvous(MPI_Comm comm, ControlLinks& links, int ranks_per_process,
-                std::chrono::milliseconds timeout, std::vector<int> machines)
+                std::chrono::milliseconds timeout, MachinesOfProcesses machines)
       : world_(std::make_shared<MpiWorld>(comm, links, ranks_per_process, timeout)),
         machines_(std::move(machines)) {
     world_->watch_aborts();
@@ -293,6 +300,9 @@ class MpiRendezvous final : public Rendezvous {
     return std::make_unique<MpiCommunicator>(world_, group, number_of(group), machines_);
   }
   void abort(const std::string& reason) override { world_->links().abort(reason); }
+  std::optional<LinkBytes> sent_by(int rank) const override {
+    return world_->meter_of(rank % world_->ranks_per_process()).sent();
+  }
 
  private:
   // The same on every process, without a question. Two groups with a rank in common never share a
@@ -308,7 +318,7 @@ class MpiRendezvous final : public Rendezvous {
   }
 
   const std::shared_ptr<MpiWorld> world_;
-  const std::vector<int> machines_;
+  const MachinesOfProcesses machines_;
   std::mutex mutex_;
   std::map<std::pair<int, std::uint32_t>, std::string> names_;  // by rank and number
 };
@@ -318,9 +328,8 @@ class MpiRendezvous final : public Rendezvous {
 std::shared_ptr<Rendezvous> make_mpi_rendezvous(MPI_Comm comm, ControlLinks& links,
                                                 int ranks_per_process,
                                                 std::chrono::milliseconds timeout,
-                                                std::vector<int> machines) {
-  return std::make_shared<MpiRendezvous>(comm, links, ranks_per_process, timeout,
-                                         std::move(machines));
+                                                const MachinesOfProcesses& machines) {
+  return std::make_shared<MpiRendezvous>(comm, links, ranks_per_process, timeout, machines);
 }
 
 std::int64_t mpi_staging_bytes(int group_size) {

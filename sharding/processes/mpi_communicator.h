@@ -9,14 +9,14 @@
 
 #include "sharding/comm/rendezvous.h"
 #include "sharding/processes/control_links.h"
+#include "sharding/processes/processes.h"
 
 namespace sherd::sharding {
 
-/// Of ranks_per_process ranks in each process of `comm`. `links` must outlive it. `machines`: of each process, or
-/// empty (Processes::make_rendezvous).
+/// Of ranks_per_process ranks in each process of `comm`. `links` must outlive it.
 std::shared_ptr<Rendezvous> make_mpi_rendezvous(MPI_Comm comm, ControlLinks& links,
                                                 int ranks_per_process,
                                                 std::chrono::milliseconds timeout,
-                                                std::vector<int> machines);
+                                                const MachinesOfProcesses& machines);
 
 }  // namespace sherd::sharding

@@ -55,7 +55,11 @@ class BackOff {
 
 MpiWorld::MpiWorld(MPI_Comm comm, ControlLinks& links, int ranks_per_process,
                    std::chrono::milliseconds timeout)
-    : comm_(comm), links_(links), ranks_per_process_(ranks_per_process), timeout_(timeout) {}
+    : comm_(comm),
+      links_(links),
+      ranks_per_process_(ranks_per_process),
+      timeout_(timeout),
+      meters_(static_cast<std::size_t>(ranks_per_process)) {}
 
 // Those that are still at work would wait for a word from here if the world is aborted now.
 MpiWorld::~MpiWorld() {
@@ -109,6 +113,7 @@ void MpiTransfers::add(MPI_Request request, int peer, bool receiving) {
 
 void MpiTransfers::send(int peer, const void* data, std::int64_t bytes) {
   const MpiRoute& route = routes_[static_cast<std::size_t>(peer)];
+  if (meter_) meter_->add(route.crosses, bytes);
   for (std::int64_t at = 0; at < bytes; at += kLongestMessage) {
     MPI_Request request = MPI_REQUEST_NULL;
     check(world_,

@@ -7,6 +7,7 @@
 
 #include <mpi.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -15,9 +16,20 @@
 #include <string>
 #include <vector>
 
+#include "core/link_bytes.h"
 #include "sharding/processes/control_links.h"
 
 namespace sherd::sharding {
+
+/// What a rank has sent, counted when it is handed to MPI. Any thread may ask.
+class LinkMeter {
+ public:
+  void add(bool crosses, std::int64_t bytes) { (crosses ? across_ : within_) += bytes; }
+  LinkBytes sent() const { return {within_, across_}; }
+
+ private:
+  std::atomic<std::int64_t> within_ = 0, across_ = 0;
+};
 
 /// What the communicators of a process have in common.
 class MpiWorld : public std::enable_shared_from_this<MpiWorld> {
@@ -32,6 +44,8 @@ class MpiWorld : public std::enable_shared_from_this<MpiWorld> {
   ControlLinks& links() const { return links_; }
   int ranks_per_process() const { return ranks_per_process_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
+  /// Of this process's rank `place`.
+  LinkMeter& meter_of(int place) { return meters_[static_cast<std::size_t>(place)]; }
 
   /// Calls `quiet_if_idle` when the world is aborted.
   void watch_aborts();
@@ -58,6 +72,7 @@ class MpiWorld : public std::enable_shared_from_this<MpiWorld> {
   ControlLinks& links_;
   const int ranks_per_process_;
   const std::chrono::milliseconds timeout_;
+  std::vector<LinkMeter> meters_;
   std::mutex mutex_;
   int under_way_ = 0;
   bool quiet_ = false;  // this process has said that it doesn't touch buffers any more
@@ -65,15 +80,16 @@ class MpiWorld : public std::enable_shared_from_this<MpiWorld> {
 
 /// The way between a rank and one of its peers.
 struct MpiRoute {
-  int process = 0;  ///< of the peer
+  int process = 0;       ///< of the peer
+  bool crosses = false;  ///< to another machine
   int send_tag = 0, receive_tag = 0;
 };
 
 class MpiTransfers {
  public:
-  /// `routes[p]` leads to member p of the group.
-  MpiTransfers(MpiWorld& world, const std::vector<MpiRoute>& routes)
-      : world_(world), routes_(routes) {}
+  /// `routes[p]` leads to member p of the group. `meter` counts what is sent; null: nobody does.
+  MpiTransfers(MpiWorld& world, const std::vector<MpiRoute>& routes, LinkMeter* meter)
+      : world_(world), routes_(routes), meter_(meter) {}
   /// Gives up what isn't complete.
   ~MpiTransfers();
   MpiTransfers(const MpiTransfers&) = delete;
@@ -93,6 +109,7 @@ class MpiTransfers {
 
   MpiWorld& world_;
   const std::vector<MpiRoute>& routes_;
+  LinkMeter* const meter_;
   std::vector<MPI_Request> requests_;
   std::vector<int> peers_;       // of each request
   std::vector<char> receiving_;  // whether it is a receive

@@ -22,6 +22,13 @@ struct ProcessEnd {
   bool consequence = false;  ///< of what another process said
 };
 
+struct MachinesOfProcesses {
+  std::vector<int> of_process{};  ///< the number of each process's machine; empty: all are on one
+  /// Gathers cross from machine to machine once, and are passed on there (sharding/processes/mpi.h); else they go
+  /// straight to every rank.
+  bool pass_gathers_on = false;
+};
+
 class Processes {
  public:
   virtual ~Processes() = default;
@@ -41,11 +48,10 @@ class Processes {
 
   /// Whether ranks on CPUs can exchange tensors; GPUs do by NCCL in any case.
   virtual bool carries_tensors() const { return true; }
-  /// Where the ranks of all processes meet on CPUs. Once. `machines`: of each process, where gathers are to cross
-  /// from machine to machine once (sharding/processes/mpi.h); empty: they go straight to every rank.
+  /// Where the ranks of all processes meet on CPUs. Once.
   virtual std::shared_ptr<Rendezvous> make_rendezvous(int ranks_per_process,
                                                       std::chrono::milliseconds timeout,
-                                                      const std::vector<int>& machines = {}) = 0;
+                                                      const MachinesOfProcesses& machines = {}) = 0;
 
   /// The last word of this process. Returns what every process said, in their order, as soon as all
   /// have: nothing for those that are dead, or of which nothing is heard within `patience`.

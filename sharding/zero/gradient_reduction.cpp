@@ -83,7 +83,7 @@ ReductionBuffers reduction_buffers(const std::vector<UnitPlan>& units, int num_m
     buffers.groups.emplace_back();
     if (!unit.placement.has_gradients || !unit.trains() || !in_groups(unit)) continue;
     buffers.groups.back() = {unit.spec.name + ".group_gradients", Category::kGradients,
-                             unit.precision.accumulate, unit.layout.slice_numel(),
+                             unit.precision.accumulate, unit.part_numel(),
                              phases_of(at_boundary(unit), kLoss | kBackward)};
   }
   for (std::size_t i = 0; i < units.size(); ++i) {
@@ -110,18 +110,20 @@ Traffic gradient_traffic(const std::vector<UnitPlan>& all_units, int num_micro_s
     const UnitPlan& unit = *end;
     if (!unit.trains()) continue;
     const std::int64_t numel = unit.layout.numel();
-    const int ranks = unit.layout.num_slices();
+    const int ranks = unit.num_parts;
     const Precision& precision = unit.precision;
     if (unit.tie) {
-      traffic.add("gradients of both ends", Collective::kAllReduce, precision.accumulate,
-                  unit.updated_numel(), 2);
+      traffic.add(
+          "gradients of both ends", Collective::kAllReduce, precision.accumulate,
+          unit.updated_numel(),
+          {.count = 2, .peer = unit.tie->is_first ? unit.tie->last_rank : unit.tie->first_rank});
     }
     if (all_at_once(unit, num_micro_steps)) {
-      traffic.add("gradients", Collective::kAllReduce, precision.reduce, numel, ranks);
+      traffic.add("gradients", Collective::kAllReduce, precision.reduce, numel, unit.group());
       continue;
     }
     const std::int64_t reductions = at_boundary(unit) ? 1 : num_micro_steps;
-    traffic.add("gradients", Collective::kReduceScatter, precision.reduce, numel, ranks,
+    traffic.add("gradients", Collective::kReduceScatter, precision.reduce, numel, unit.group(),
                 reductions);
     if (in_groups(
             unit)) {  // a micro-step's ranks may have parts of several groups: a call for each
@@ -130,15 +132,16 @@ Traffic gradient_traffic(const std::vector<UnitPlan>& all_units, int num_micro_s
       for (std::int64_t step = 0; step < num_micro_steps; ++step) {
         calls += ((step + 1) * ranks - 1) / size - step * ranks / size + 1;
       }
-      traffic.add_silent("gradients", Collective::kReduceScatter, precision.reduce,
+      traffic.add_silent("gradients", Collective::kReduceScatter, precision.reduce, unit.group(),
                          calls - reductions);
     }
     if (unit.num_replicas > 1) {
-      traffic.add("gradients", Collective::kAllReduce, precision.accumulate,
-                  unit.layout.slice_numel(), unit.num_replicas);
+      traffic.add("gradients",
+                  unit.divides_parts() ? Collective::kReduceScatter : Collective::kAllReduce,
+                  precision.accumulate, unit.part_numel(), unit.replicas());
     }
     if (!unit.placement.optimizer_sharded()) {
-      traffic.add("gradients", Collective::kAllGather, precision.accumulate, numel, ranks);
+      traffic.add("gradients", Collective::kAllGather, precision.accumulate, numel, unit.group());
     }
   }
   return traffic;
@@ -180,10 +183,10 @@ void GradientReduction::set_up(int at, const Rank& rank) {
   const int groups = unit.placement().batch_groups;
   CHECK(groups == unit.plan().num_replicas ||
             (unit.plan().num_replicas == 1 && !at_boundary(unit.plan()) &&
-             num_micro_steps_ * unit.layout().num_slices() % groups == 0),
+             num_micro_steps_ * unit.plan().num_parts % groups == 0),
         "{} groups of a batch of {} x {} micro-batches on {} replicas", groups, num_micro_steps_,
-        unit.layout().num_slices(), unit.plan().num_replicas);
-  communicators_.push_back(&rank.groups->get(unit.placement().slices, Purpose::kReduce));
+        unit.plan().num_parts, unit.plan().num_replicas);
+  communicators_.push_back(&rank.groups->get(unit.placement().group, Purpose::kReduce));
   replicas_.push_back(unit.plan().num_replicas == 1
                           ? nullptr
                           : &rank.groups->get(replica_axes(unit.placement()), Purpose::kReduce));
@@ -199,12 +202,16 @@ Tensor GradientReduction::gradients_at(int at) const {
   return at == unit_at(at) ? state_at(at).gradients() : head_end_.tensor();
 }
 
+Tensor GradientReduction::own_part_at(int at) const {
+  const UnitState& state = state_at(at);
+  const Tensor gradients = gradients_at(at);
+  return state.placement().gradients_sharded() ? gradients : state.part_of(gradients);
+}
+
 Tensor GradientReduction::own_gradient_at(int at) const {
   const UnitState& state = state_at(at);
-  if (at == unit_at(at)) return state.gradient(state.own_slice());
-  return state.placement().gradients_sharded()
-             ? head_end_.tensor()
-             : state.layout().slice(head_end_.tensor(), state.own_slice());
+  const std::int64_t numel = state.layout().slice_numel();
+  return own_part_at(at).part(state.own_slice() % state.plan().slices_per_part() * numel, numel);
 }
 
 // Slices, or at stage 0 all of them.
@@ -305,13 +312,13 @@ void GradientReduction::reduce_slot(int at, Slot& slot) {
   const UnitState& state = state_at(at);
   Stream& stream = rank_->reduce();
   const Tensor full = slot.buffer.tensor().part(0, state.layout().numel());
-  const Tensor sum = own_gradient_at(at);
+  const Tensor sum = own_part_at(at);
   rank_->compute().record(*slot.written);
   stream.wait(*slot.written);
   if (!in_groups(state.plan())) {
     communicators_[at]->reduce_scatter(stream, state.name(), full, sum, {.onto_out = !first()});
   } else {
-    const int ranks = state.layout().num_slices();
+    const int ranks = state.plan().num_parts;
     const int group_size = num_micro_steps_ * ranks / state.placement().batch_groups;
     for (int rank = 0; rank < ranks;) {
       const int number = micro_step_ * ranks + rank;  // of the first micro-batch, in the step
@@ -336,16 +343,20 @@ void GradientReduction::reduce_in_place(int at) {
     return communicators_[at]->all_reduce(rank_->reduce(), state.name(), gradients_at(at));
   }
   communicators_[at]->reduce_scatter(rank_->reduce(), state.name(), gradients_at(at),
-                                     own_gradient_at(at));
+                                     own_part_at(at));
   if (last()) finish_unit(at);
 }
 
-// This rank's slice has the sum over its ZeRO group. The replicas have the rest of the batch; and stage 0
-// needs every slice, the others their own.
+// This rank's part has the sum over its ZeRO group. The replicas have the rest of the batch; and stage 0
+// needs every part, the others their own slice.
 void GradientReduction::finish_unit(int at) {
   const UnitState& state = state_at(at);
   Stream& stream = rank_->reduce();
-  if (replicas_[at]) replicas_[at]->all_reduce(stream, state.name(), own_gradient_at(at));
+  if (state.plan().divides_parts()) {
+    replicas_[at]->reduce_scatter(stream, state.name(), own_part_at(at), own_gradient_at(at));
+  } else if (replicas_[at]) {
+    replicas_[at]->all_reduce(stream, state.name(), own_part_at(at));
+  }
   if (!state.placement().optimizer_sharded()) {
     communicators_[at]->all_gather(stream, state.name(), gradients_at(at));
   }

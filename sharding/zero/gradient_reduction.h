@@ -4,12 +4,13 @@
 /// accumulator once; the first micro-step writes the accumulator. Which way it goes follows from
 /// the placement:
 ///
-///   every micro-step (stages 2-3;   slot -> reduce_scatter onto the accumulated slice
+///   every micro-step (stages 2-3;   slot -> reduce_scatter onto the accumulated part
 ///     0-1 if grad_sync says so)
 ///   at the boundary (stages 0-1;    slot -> added to the full accumulator; after the last
 ///     2-3 if grad_sync says so)     micro-step all_reduce (stage 0) or reduce_scatter in place
 ///   stage 0, every micro-step       and after the last one an all_gather of the sums
-///   hybrid sharding                 before it, an all_reduce of the slice over the replicas
+///   hybrid sharding                 before it, an all_reduce of the part over the replicas; a reduce_scatter
+///                                     where they divide the optimizer's state
 ///   a matrix tied across a          in `finish`, an all_reduce between both ends: what stands there
 ///     pipeline's ends                 waits for the last unit of the other end, so nothing may stand behind it
 ///   both ends here, but apart       each end goes its way as a unit of its own; in `finish` they are added
@@ -31,7 +32,7 @@
 #include <optional>
 #include <vector>
 
-#include "sharding/comm/traffic.h"
+#include "sharding/mesh/traffic.h"
 #include "sharding/zero/unit.h"
 
 namespace sherd::sharding {
@@ -97,8 +98,9 @@ class GradientReduction {
   int place_of(int unit, UnitEnd end) const;
   const UnitState& state_at(int at) const { return (*units_)[unit_at(at)]; }
   int unit_at(int at) const { return at < static_cast<int>(units_->size()) ? at : apart_; }
-  /// The accumulator: all of what this rank has of it, and its own slice.
+  /// The accumulator: all of what this rank has of it, its own part, and its own slice.
   Tensor gradients_at(int at) const;
+  Tensor own_part_at(int at) const;
   Tensor own_gradient_at(int at) const;
   Tensor updated_at(int at) const;
 

@@ -14,17 +14,20 @@ Traffic parameter_traffic(const std::vector<UnitPlan>& units, const GatherOption
     const UnitPlan& unit = units[i];
     if (unit.has_frozen() && unit.placement.parameters_sharded()) {
       traffic.add("frozen parameters", Collective::kAllGather, unit.precision.parameters,
-                  unit.frozen_layout.numel(), unit.frozen_layout.num_slices(), gathers[i]);
+                  unit.frozen_layout.numel(), unit.group(), gathers[i]);
     }
     if (unit.has_quantised() && unit.placement.parameters_sharded()) {
-      const int slices = unit.quantised_layout.num_slices();
       traffic.add("quantised parameters", Collective::kAllGather, DType::kU8,
-                  slices * unit.quantised_slice_bytes(), slices, gathers[i]);
+                  unit.num_parts * unit.quantised_slice_bytes(), unit.group(), gathers[i]);
     }
     if (!unit.placement.optimizer_sharded() || !unit.trains()) continue;
+    if (unit.divides_parts()) {
+      traffic.add("parameters of replicas", Collective::kAllGather, unit.precision.parameters,
+                  unit.part_numel(), unit.replicas());
+    }
     // Where parameters are resident, every update is published once.
     traffic.add("parameters", Collective::kAllGather, unit.precision.parameters,
-                unit.layout.numel(), unit.layout.num_slices(),
+                unit.layout.numel(), unit.group(),
                 unit.placement.parameters_sharded() ? gathers[i] : 1);
   }
   return traffic;
@@ -36,7 +39,11 @@ ParameterGather::ParameterGather(const Rank& rank, const std::vector<UnitState>&
   for (std::size_t i = 0; i < units.size(); ++i) {
     updated_.push_back(rank.make_event());
     published_.push_back(rank.make_event());
-    communicators_.push_back(&rank.groups->get(units[i].placement().slices, Purpose::kGather));
+    const Placement& placement = units[i].placement();
+    communicators_.push_back(&rank.groups->get(placement.group, Purpose::kGather));
+    replicas_.push_back(units[i].plan().divides_parts()
+                            ? &rank.groups->get(replica_axes(placement), Purpose::kGather)
+                            : nullptr);
   }
   for (const GatherSlot& slot : gather_slots(plans_of(units), options)) {
     Slot& made = slots_.emplace_back();
@@ -111,8 +118,9 @@ void ParameterGather::gather_into(Slot& slot, int unit) {
   stream.wait(*updated_[unit]);
   if (sharded(unit) && state.trains()) {
     const Tensor full = slot.buffer.tensor().part(0, state.layout().numel());
-    const int own = state.own_slice();
-    kernels::cast(stream, state.fp32_slice(own), state.layout().slice(full, own));
+    kernels::cast(stream,
+                  replicas_[unit] ? state.resident_part() : state.fp32_slice(state.own_slice()),
+                  state.part_of(full));
     communicators_[unit]->all_gather(stream, state.name(), full);
   }
   if (sharded(unit) && state.plan().has_frozen()) gather_frozen_into(slot, unit);
@@ -125,7 +133,7 @@ void ParameterGather::gather_frozen_into(const Slot& slot, int unit) {
   const UnitState& state = (*units_)[unit];
   const FlatLayout& layout = state.plan().frozen_layout;
   const Tensor full = slot.frozen.tensor().part(0, layout.numel());
-  kernels::cast(rank_->gather(), state.frozen(), layout.slice(full, state.own_slice()));
+  kernels::cast(rank_->gather(), state.frozen(), layout.slice(full, state.own_part()));
   communicators_[unit]->all_gather(rank_->gather(), state.name() + ".frozen", full);
 }
 
@@ -138,7 +146,7 @@ void ParameterGather::decode_into(const Slot& slot, int unit) {
   Tensor bytes = state.quantised();
   if (sharded(unit)) {
     bytes = quantised_.tensor().part(0, layout.num_slices() * slice_bytes);
-    const Tensor own = bytes.part(state.own_slice() * slice_bytes, slice_bytes);
+    const Tensor own = bytes.part(state.own_part() * slice_bytes, slice_bytes);
     stream.copy(state.quantised().data, own.data, own.bytes());
     communicators_[unit]->all_gather(stream, state.name() + ".quantised", bytes);
   }
@@ -157,18 +165,18 @@ void ParameterGather::decode_into(const Slot& slot, int unit) {
 
 void ParameterGather::publish(int unit) {
   const UnitState& state = (*units_)[unit];
-  if (sharded(unit)) {
-    schedule_.forget_unit(unit);
-    rank_->compute().record(*updated_[unit]);
-    return;
-  }
+  if (sharded(unit)) schedule_.forget_unit(unit);
   for (const int slice_index : state.updated_slices())
     state.refresh_resident(rank_->compute(), slice_index);
-  if (!state.placement().optimizer_sharded() || !state.trains()) return;
-  Stream& stream = rank_->gather();
   rank_->compute().record(*updated_[unit]);
+  if (!state.placement().optimizer_sharded() || !state.trains()) return;
+  if (sharded(unit) && !replicas_[unit]) return;
+  Stream& stream = rank_->gather();
   stream.wait(*updated_[unit]);
-  communicators_[unit]->all_gather(stream, state.name(), state.resident_parameters());
+  if (replicas_[unit]) replicas_[unit]->all_gather(stream, state.name(), state.resident_part());
+  if (!sharded(unit)) {
+    communicators_[unit]->all_gather(stream, state.name(), state.resident_parameters());
+  }
   stream.record(*published_[unit]);
 }
 

@@ -6,7 +6,8 @@
 ///   compute   | use 0 | use 1 | use 2 | use 3 | ...
 ///   gather    | 1 | 2 |  | 3 |   | 4 |
 ///
-/// At stages 0-2 full parameters are resident and a use only waits for the unit's last publish.
+/// At stages 0-2 full parameters are resident and a use only waits for the unit's last publish. Where replicas
+/// divide the optimizer's state, a publish begins with a gather of the part among them, at stage 3 too.
 /// At stage 3 they live in a fixed pool of slots, one pool per unit class, each slot as large as
 /// the largest unit of the class. A slot remembers its unit; it is forgotten when the unit's parameters
 /// change (`publish`) or when its memory was something else's meanwhile. Two events guard it:
@@ -29,7 +30,7 @@
 #include <memory>
 #include <vector>
 
-#include "sharding/comm/traffic.h"
+#include "sharding/mesh/traffic.h"
 #include "sharding/zero/slot_schedule.h"
 #include "sharding/zero/unit.h"
 
@@ -80,8 +81,9 @@ class ParameterGather {
   const std::vector<UnitState>* units_;
   SlotSchedule schedule_;
   std::vector<Slot> slots_;
-  Buffer quantised_;                               // bytes of all slices of a unit
-  std::vector<Communicator*> communicators_;       // by unit
+  Buffer quantised_;  // bytes of all slices of a unit
+  // By unit: its ZeRO group, and the replicas that divide its parts, if any.
+  std::vector<Communicator*> communicators_, replicas_;
   std::vector<std::unique_ptr<Event>> updated_;    // by unit: the slice holds its new values
   std::vector<std::unique_ptr<Event>> published_;  // by unit: so does the resident full buffer
   std::unique_ptr<Event> began_;                   // slots' memory is free for this plan

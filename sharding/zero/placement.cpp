@@ -4,13 +4,17 @@
 
 namespace sherd::sharding {
 
-Placement placement_of(int stage, GradSync grad_sync) {
+Placement placement_of(int stage, GradSync grad_sync, Replicas replicas) {
   CHECK(stage >= 0 && stage <= 3, "ZeRO stage {}", stage);
   Placement placement;
   placement.grad_sync = grad_sync;
-  if (stage >= 1) placement.optimizer = placement.slices;
-  if (stage >= 2 && grad_sync == GradSync::kEveryMicroStep) placement.gradients = placement.slices;
-  if (stage >= 3) placement.parameters = placement.slices;
+  if (stage >= 1) placement.optimizer = placement.group;
+  if (stage >= 2 && grad_sync == GradSync::kEveryMicroStep) placement.gradients = placement.group;
+  if (stage >= 3) placement.parameters = placement.group;
+  if (replicas == Replicas::kDivideOptimizer) {
+    CHECK(stage >= 1, "replicas that divide an optimizer's state which isn't sharded");
+    placement.optimizer.merge(replica_axes(placement));
+  }
   return placement;
 }
 
@@ -20,12 +24,25 @@ Placement placement_of(int stage) {
 
 AxisSet replica_axes(const Placement& placement) {
   AxisSet axes = token_axes();
-  for (const std::string& axis : placement.slices) axes.erase(axis);
+  for (const std::string& axis : placement.group) axes.erase(axis);
   return axes;
 }
 
+AxisSet slice_axes(const Placement& placement) {
+  AxisSet axes = placement.optimizer;
+  axes.insert(placement.group.begin(), placement.group.end());
+  return axes;
+}
+
+int slice_of(const Mesh& mesh, int rank, const Placement& placement) {
+  AxisSet within_part = slice_axes(placement);
+  for (const std::string& axis : placement.group) within_part.erase(axis);
+  return mesh.index_in_group(rank, placement.group) * mesh.degree(within_part) +
+         mesh.index_in_group(rank, within_part);
+}
+
 AxisSet copy_axes(const Mesh& mesh, const Placement& placement) {
-  AxisSet axes = mesh.other_axes(placement.slices);
+  AxisSet axes = mesh.other_axes(slice_axes(placement));
   axes.erase(std::string(kPipelineAxis));
   axes.erase(std::string(kTensorAxis));
   return axes;

@@ -13,12 +13,29 @@
 /// Once per step, behind the last reduction, each all-reduces its slice of the gradient with them (at
 /// stage 0 between a reduce-scatter and an all-gather: the cheapest way over the slow link).
 ///
+/// The replicas may divide the optimizer's state among themselves too. Each then updates its share of the slice: the
+/// sum over the replicas is a reduce-scatter, and an all-gather among them follows the update. Between groups of ranks
+/// a step sends no more than without, and each rank keeps 1/R of the state of its R replicas.
+///
+///   hybrid sharding                parameters and gradients   optimizer             between replicas, per step
+///   replicas hold copies           along shard, context       along shard, context  all-reduce of gradients
+///   replicas divide the optimizer  along shard, context       along all three       reduce-scatter of gradients,
+///                                                                                   all-gather of parameters
+///
+/// (ZeRO++'s hpZ, arXiv:2306.10209, keeps a second copy of the parameters inside each group for the backward alone;
+/// MiCS, arXiv:2205.00119, is the first row. The second row has hpZ's memory, and gathers nothing between groups
+/// within a step.)
+///
 /// With `GradSync::kBoundary` at stages 2-3 gradients are kept unsharded until the last micro-step,
 /// which saves communication and costs the memory that those stages would have saved. With
 /// `GradSync::kEveryMicroStep` at stages 0-1 gradients are reduced in every micro-step.
 ///
 /// A placement names, for each kind of state, the mesh axes over which it is sharded; along every
 /// other axis ranks hold copies. Each unit has one; today all units have the same.
+///
+/// A flat buffer is cut into one *slice* for each rank along `slice_axes`. A *part* is the slices of the replicas
+/// that divide the optimizer's state, one behind the other: what a rank of the ZeRO group gathers and reduces as one.
+/// Elsewhere a part is a slice.
 #pragma once
 
 #include <cstdint>
@@ -30,11 +47,10 @@ namespace sherd::sharding {
 enum class GradSync { kEveryMicroStep, kBoundary };
 
 struct Placement {
-  /// The unit's flat buffer is cut into one slice for each rank of a group along these axes: the
-  /// ZeRO group. Its ranks reduce gradients together, at every stage.
-  AxisSet slices = zero_axes();
-  /// Per kind of state, the axes over which it is sharded at rest: `slices`, or none. (Sharding over
-  /// some of them only, as in hybrid forms with unequal groups, isn't served: a CHECK says so.)
+  /// The ZeRO group is a group along these axes. Its ranks reduce gradients together, at every stage.
+  AxisSet group = zero_axes();
+  /// Per kind of state, the axes over which it is sharded at rest: those of the group, or none; the optimizer's may
+  /// have the replicas' beside. (Other sets aren't served: a CHECK says so.)
   AxisSet parameters{}, gradients{}, optimizer{};
   GradSync grad_sync = GradSync::kBoundary;
   /// The batch is cut into so many contiguous groups. The gradient of each is a sum of its own; these are
@@ -49,12 +65,20 @@ struct Placement {
   bool operator==(const Placement&) const = default;
 };
 
-/// Along these, ranks with copies of a slice have gradients of other tokens: the sum is taken over them, too.
+/// Along these, ranks hold the same part and have gradients of other tokens: the sum is taken over them, too.
 AxisSet replica_axes(const Placement& placement);
 
+/// Those of the ZeRO group, and of the replicas if they divide the optimizer's state.
+AxisSet slice_axes(const Placement& placement);
+/// The number of `rank`'s slice: those of a part follow one another, in the order of the replicas.
+int slice_of(const Mesh& mesh, int rank, const Placement& placement);
+
+enum class Replicas { kHoldCopies, kDivideOptimizer };
+
 /// The placement of `stage`, 0 to 3, on the mesh's ZeRO axes, with gradients unsharded where `grad_sync`
-/// asks to reduce them only after the last micro-step.
-Placement placement_of(int stage, GradSync grad_sync);
+/// asks to reduce them only after the last micro-step. Replicas can divide an optimizer's state where it is
+/// sharded: from stage 1 on.
+Placement placement_of(int stage, GradSync grad_sync, Replicas replicas = Replicas::kHoldCopies);
 /// With the stage's usual sync: at the boundary at stages 0 and 1, in every micro-step above.
 Placement placement_of(int stage);
 

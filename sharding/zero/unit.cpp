@@ -12,7 +12,13 @@ namespace {
 
 FlatLayout layout_of(const std::vector<ParameterSpec>& parameters, const Placement& placement,
                      const Mesh& mesh) {
-  return FlatLayout({{}, UnitClass::kBlock, parameters}, mesh.degree(placement.slices));
+  return FlatLayout({{}, UnitClass::kBlock, parameters}, mesh.degree(placement.group));
+}
+
+// Replicas with the same slice, which add it up in so many equal parts.
+int copies_of_slices(const Placement& placement, const Mesh& mesh) {
+  return mesh.degree(replica_axes(placement)) * mesh.degree(placement.group) /
+         mesh.degree(slice_axes(placement));
 }
 
 }  // namespace
@@ -23,15 +29,19 @@ UnitPlan::UnitPlan(UnitSpec spec_, const Placement& placement_, const Precision&
     : spec(std::move(spec_)),
       placement(placement_),
       precision(precision_),
-      layout(spec, mesh.degree(placement.slices), mesh.degree(replica_axes(placement))),
+      layout(spec, mesh.degree(slice_axes(placement)), copies_of_slices(placement, mesh)),
+      num_parts(mesh.degree(placement.group)),
       frozen(std::move(frozen_)),
       frozen_layout(layout_of(frozen, placement, mesh)),
       quantised(std::move(quantised_)),
       quantised_layout(layout_of(quantised, placement, mesh)),
       num_replicas(mesh.degree(replica_axes(placement))) {
+  AxisSet with_replicas = replica_axes(placement);
+  with_replicas.insert(placement.group.begin(), placement.group.end());
   for (const AxisSet* kind : {&placement.parameters, &placement.gradients, &placement.optimizer}) {
-    CHECK(kind->empty() || *kind == placement.slices, "{} is sharded over some of its slices' axes",
-          spec.name);
+    CHECK(kind->empty() || *kind == placement.group ||
+              (kind == &placement.optimizer && *kind == with_replicas),
+          "{} is sharded over other axes than its group's", spec.name);
   }
 }
 
@@ -105,11 +115,12 @@ UnitBuffers unit_buffers(const UnitPlan& unit) {
                       unit.first_range(static_cast<int>(unit.quantised.size()))};
   }
   if (!unit.trains()) return buffers;
-  if (!unit.placement.parameters_sharded()) {
-    buffers.resident = {name + ".parameters", Category::kParameters, unit.precision.parameters,
-                        unit.layout.numel()};
+  if (!unit.placement.parameters_sharded() || unit.divides_parts()) {
+    buffers.resident = {
+        name + ".parameters", Category::kParameters, unit.precision.parameters,
+        unit.placement.parameters_sharded() ? unit.part_numel() : unit.layout.numel()};
   }
-  if (low_precision || unit.placement.parameters_sharded()) {
+  if (low_precision || !buffers.resident) {
     buffers.fp32_parameters = {name + ".master",
                                low_precision ? Category::kMaster : Category::kParameters,
                                DType::kF32, unit.updated_numel()};
@@ -117,15 +128,17 @@ UnitBuffers unit_buffers(const UnitPlan& unit) {
   if (unit.placement.has_gradients) {
     buffers.gradients = {
         name + ".gradients", Category::kGradients, unit.precision.accumulate,
-        unit.placement.gradients_sharded() ? unit.layout.slice_numel() : unit.layout.numel()};
+        unit.placement.gradients_sharded() ? unit.part_numel() : unit.layout.numel()};
   }
   return buffers;
 }
 
 UnitState::UnitState(UnitPlan plan, const Rank& rank)
     : plan_(std::move(plan)),
-      own_slice_(rank.mesh.index_in_group(rank.rank, plan_.placement.slices)),
+      own_slice_(slice_of(rank.mesh, rank.rank, plan_.placement)),
       first_of_copies_(sharding::contributes_slice(rank.mesh, rank.rank, plan_.placement)),
+      first_replica_(first_of_copies_ &&
+                     rank.mesh.is_first(rank.rank, replica_axes(plan_.placement))),
       saved_range_(sharding::saved_range(rank.mesh, rank.rank, plan_.placement,
                                          plan_.layout.slice_numel())) {
   if (is_second_end()) saved_range_ = {};
@@ -135,13 +148,13 @@ UnitState::UnitState(UnitPlan plan, const Rank& rank)
     const std::int64_t end = std::min(range.first + range.count, begin + layout().slice_numel());
     if (first < end) counted_ranges_.push_back({first - begin, end - first});
   }
-  const int group_size = rank.mesh.degree(plan_.placement.slices);
-  CHECK(plan_.layout.num_slices() == group_size, "a unit planned for {} ranks, not {}",
-        plan_.layout.num_slices(), group_size);
+  const int num_slices = rank.mesh.degree(slice_axes(plan_.placement));
+  CHECK(plan_.layout.num_slices() == num_slices, "a unit planned for {} ranks, not {}",
+        plan_.layout.num_slices(), num_slices);
   if (placement().optimizer_sharded() && trains()) {
     updated_slices_ = {own_slice_};
   } else if (trains()) {
-    for (int slice_index = 0; slice_index < group_size; ++slice_index)
+    for (int slice_index = 0; slice_index < num_slices; ++slice_index)
       updated_slices_.push_back(slice_index);
   }
   const UnitBuffers buffers = unit_buffers(plan_);
@@ -157,19 +170,29 @@ UnitState::UnitState(UnitPlan plan, const Rank& rank)
 Tensor UnitState::fp32_slice(int slice_index) const {
   CHECK(!placement().optimizer_sharded() || slice_index == own_slice_,
         "the holder of slice {} asked for slice {} of {}", own_slice_, slice_index, name());
-  const Tensor& whole = fp32_parameters_ ? fp32_parameters_.tensor() : resident_.tensor();
-  return whole.numel == layout().slice_numel() ? whole : layout().slice(whole, slice_index);
+  return slice_in(fp32_parameters_ ? fp32_parameters_.tensor() : resident_.tensor(), slice_index);
+}
+
+Tensor UnitState::slice_in(const Tensor& held, int slice_index) const {
+  const std::int64_t numel = layout().slice_numel();
+  if (held.numel == layout().numel()) return layout().slice(held, slice_index);
+  return held.numel == numel ? held
+                             : held.part(slice_index % plan_.slices_per_part() * numel, numel);
+}
+
+Tensor UnitState::resident_part() const {
+  const Tensor& resident = resident_.tensor();
+  return resident.numel == layout().numel() ? part_of(resident) : resident;
 }
 
 Tensor UnitState::gradient(int slice_index) const {
   CHECK(!placement().gradients_sharded() || slice_index == own_slice_,
         "the holder of slice {} asked for gradient {} of {}", own_slice_, slice_index, name());
-  return placement().gradients_sharded() ? gradients_.tensor()
-                                         : layout().slice(gradients_.tensor(), slice_index);
+  return slice_in(gradients_.tensor(), slice_index);
 }
 
 std::vector<int> UnitState::frozen_slices() const {
-  if (placement().parameters_sharded()) return {own_slice_};
+  if (placement().parameters_sharded()) return {own_part()};
   std::vector<int> slices(static_cast<std::size_t>(plan_.frozen_layout.num_slices()));
   std::iota(slices.begin(), slices.end(), 0);
   return slices;
@@ -179,8 +202,8 @@ Tensor UnitState::frozen_slice(int slice_index) const {
   if (!placement().parameters_sharded()) {
     return plan_.frozen_layout.slice(frozen_.tensor(), slice_index);
   }
-  CHECK(slice_index == own_slice_, "the holder of slice {} asked for frozen slice {} of {}",
-        own_slice_, slice_index, name());
+  CHECK(slice_index == own_part(), "the holder of slice {} asked for frozen slice {} of {}",
+        own_part(), slice_index, name());
   return frozen_.tensor();
 }
 
@@ -189,8 +212,8 @@ Tensor UnitState::quantised_slice(int slice_index) const {
   if (!placement().parameters_sharded()) {
     return quantised_.tensor().part(slice_index * bytes, bytes);
   }
-  CHECK(slice_index == own_slice_, "the holder of slice {} asked for quantised slice {} of {}",
-        own_slice_, slice_index, name());
+  CHECK(slice_index == own_part(), "the holder of slice {} asked for quantised slice {} of {}",
+        own_part(), slice_index, name());
   return quantised_.tensor();
 }
 
@@ -210,7 +233,7 @@ QuantisedPiece quantised_piece(const Tensor& slice_bytes, const Piece& piece) {
 
 void UnitState::refresh_resident(Stream& stream, int slice_index) const {
   if (!fp32_parameters_ || !resident_) return;
-  kernels::cast(stream, fp32_slice(slice_index), layout().slice(resident_.tensor(), slice_index));
+  kernels::cast(stream, fp32_slice(slice_index), slice_in(resident_.tensor(), slice_index));
 }
 
 std::vector<UnitPlan> plans_of(const std::vector<UnitState>& units) {

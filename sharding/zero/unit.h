@@ -10,6 +10,10 @@
 ///   f32               4 + 4        4 + 4          4 + 4/N          4/N + 4/N
 ///   16-bit, f32 grad  2 + 4 + 4    2 + 4/N + 4    2 + 4/N + 4/N    4/N + 4/N
 ///
+/// Where R replicas divide the optimizer's state (placement.h), a slice is 1/R of a part. At stages 1 and 2 the FP32
+/// slice of 16-bit compute takes 4/NR. At stage 3 the part rests in the compute type, as the full buffer does at
+/// stage 2, and gradients take 4/N: 4/N + 4/N in f32, 2/N + 4/NR + 4/N in 16 bits.
+///
 /// A unit may have frozen parameters beside those that are trained (all of the above). They lie in a
 /// flat buffer of their own, in the compute type: whole at stages 0-2, sliced at stage 3. There are no
 /// gradients, FP32 slices and moments of them, so reductions, optimizers, norms and checkpoints, which
@@ -29,6 +33,7 @@
 #include <vector>
 
 #include "sharding/mesh/rank.h"
+#include "sharding/mesh/traffic.h"
 #include "sharding/zero/flat_layout.h"
 #include "sharding/zero/placement.h"
 
@@ -59,16 +64,25 @@ struct UnitPlan {
   UnitSpec spec;  ///< with the trained parameters
   Placement placement;
   Precision precision;
-  FlatLayout layout;  ///< one slice for each rank of a group along placement.slices
+  FlatLayout layout;  ///< one slice for each rank of a group along slice_axes(placement)
+  int num_parts;      ///< one for each rank of the ZeRO group
   std::vector<ParameterSpec> frozen;
   FlatLayout frozen_layout;
   std::vector<ParameterSpec> quantised;  ///< frozen too
   FlatLayout quantised_layout;
   int num_replicas;  ///< ranks along `replica_axes`: a slice's gradient is summed over them
 
+  /// Who gathers and reduces it, and who has the same part.
+  Callers group() const { return {.count = num_parts, .axes = placement.group}; }
+  Callers replicas() const { return {.count = num_replicas, .axes = replica_axes(placement)}; }
+
   bool trains() const { return !spec.parameters.empty(); }
   bool has_frozen() const { return !frozen.empty(); }
   bool has_quantised() const { return !quantised.empty(); }
+  int slices_per_part() const { return layout.num_slices() / num_parts; }
+  std::int64_t part_numel() const { return layout.numel() / num_parts; }
+  /// Whether a part is made of several slices: replicas divide the optimizer's state.
+  bool divides_parts() const { return slices_per_part() > 1; }
   /// Whether it is used out of a slot: gathered, or decoded there.
   bool needs_slot() const { return placement.parameters_sharded() || has_quantised(); }
   /// One view per parameter, all in the order of the model's table. Those of a buffer that isn't given
@@ -94,8 +108,8 @@ std::vector<SliceRange> counted_ranges(const UnitPlan& unit);
 
 /// What a rank holds at rest of a unit.
 struct UnitBuffers {
-  std::optional<BufferSpec> resident;         ///< stages 0-2
-  std::optional<BufferSpec> fp32_parameters;  ///< stage 3, and 16-bit compute
+  std::optional<BufferSpec> resident;         ///< stages 0-2: full; a divided part at stage 3
+  std::optional<BufferSpec> fp32_parameters;  ///< 16-bit compute, and where nothing is resident
   std::optional<BufferSpec> gradients;
   std::optional<BufferSpec> frozen;
   std::optional<BufferSpec> quantised, ranges;
@@ -115,10 +129,17 @@ class UnitState {
 
   bool trains() const { return plan_.trains(); }
 
-  /// Full parameters in compute type; empty at stage 3.
+  /// Parameters in compute type: full at stages 0-2; at stage 3 this rank's part where it is divided, else empty.
   const Tensor& resident_parameters() const { return resident_.tensor(); }
-  /// This rank's slice.
+  /// This rank's part of what is resident.
+  Tensor resident_part() const;
+  /// This rank's part and slice, by their numbers.
+  int own_part() const { return own_slice_ / plan_.slices_per_part(); }
   int own_slice() const { return own_slice_; }
+  /// Part `own_part()` of a full buffer.
+  Tensor part_of(const Tensor& full) const {
+    return full.part(own_part() * plan_.part_numel(), plan_.part_numel());
+  }
   /// Whether sums over all ranks take it from this rank; others may hold copies.
   bool contributes_slice() const { return first_of_copies_ && !is_second_end(); }
   /// The same for sums over the ranks of one place in the pipeline.
@@ -132,12 +153,15 @@ class UnitState {
   const std::vector<int>& updated_slices() const { return updated_slices_; }
   /// The FP32 parameters of slice `slice_index` (one of `updated_slices`).
   Tensor fp32_slice(int slice_index) const;
-  /// Accumulated gradients: full, or this rank's slice if `placement().gradients_sharded()`.
+  /// Accumulated gradients: full, or this rank's part if `placement().gradients_sharded()`.
   const Tensor& gradients() const { return gradients_.tensor(); }
   /// The accumulated gradient of slice `slice_index`.
   Tensor gradient(int slice_index) const;
 
-  /// The frozen parameters in compute type: full, or this rank's slice at stage 3.
+  /// Whether it counts its frozen parameters; other replicas may hold copies.
+  bool contributes_frozen() const { return first_replica_ && !is_second_end(); }
+  /// The frozen parameters in compute type: full, or this rank's slice at stage 3. Their slices are parts: no
+  /// optimizer has a state of them.
   const Tensor& frozen() const { return frozen_.tensor(); }
   /// The slices of them that this rank holds, and one of these.
   std::vector<int> frozen_slices() const;
@@ -150,15 +174,18 @@ class UnitState {
   /// Of one quantised parameter, f32; the mean first.
   Tensor ranges(int parameter) const;
 
-  /// After an update: rounds slice `slice_index` into the resident full buffer, if that is another one.
+  /// After an update: rounds slice `slice_index` into what is resident, if that is another buffer.
   void refresh_resident(Stream& stream, int slice_index) const;
 
  private:
   bool is_second_end() const { return plan_.tie && !plan_.tie->is_first; }
 
+  /// A slice out of a buffer that is full, this rank's part, or the slice itself.
+  Tensor slice_in(const Tensor& held, int slice_index) const;
+
   UnitPlan plan_;
   int own_slice_;
-  bool first_of_copies_;
+  bool first_of_copies_, first_replica_;
   SliceRange saved_range_;
   std::vector<SliceRange> counted_ranges_;
   std::vector<int> updated_slices_;

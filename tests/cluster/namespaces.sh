@@ -4,14 +4,17 @@
 # either direction (tc's words: 1gbit, 200mbit; default: no limit). Needs root, iproute2 and Open MPI.
 #
 #   run PROCESSES SHERD-WORDS...     sherd launch over all nodes, PROCESSES on each
-#   compare                          ZeRO-3 over 4 processes on 2 nodes, gathers direct and passed on, and
-#                                    hybrid sharding 2 x 2, turn by turn: tokens/s, and bytes that left a node
-#                                    in a step, counted at its link
+#   compare                          ZeRO-3 over 2 processes on each node, gathers direct and passed on, and
+#                                    hybrid sharding, a replica on each node: without a limit, then at RATE.
+#                                    Bytes that left a node in a step, counted at its link and planned, and
+#                                    tokens/s, measured and predicted (predict.py)
+#   overlap                          ZeRO-3 on 2 nodes, with gathers that take 50 to 80 % as long as the
+#                                    computation at RATE: what a step waits for with prefetch and without
 #   failures                         processes on other nodes killed, stopped and cut off: who is named, with
 #                                    which code, and whether anybody is left
 #   restarts                         the last node dies behind step 3: does the run go on without it?
 #
-# ROUNDS=N: of compare (3). Everything is removed at the end. SHERD names the program (build/cpu/sherd).
+# ROUNDS=N: of compare and overlap (3). Everything is removed at the end. SHERD names the program (build/cpu/sherd).
 set -euo pipefail
 here=$(realpath "$(dirname "${BASH_SOURCE[0]}")")
 source=$(realpath "$here/../..")
@@ -24,7 +27,7 @@ while [ $# -gt 0 ]; do
     *) break ;;
   esac
 done
-[ $# -gt 0 ] || { sed -n '2,16s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,20s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2; }
 [ "$(id -u)" -eq 0 ] || { echo "namespaces: needs root, for network namespaces" >&2; exit 2; }
 for tool in ip tc unshare mpirun; do
   command -v "$tool" >/dev/null || { echo "namespaces: there is no $tool" >&2; exit 2; }
@@ -54,11 +57,19 @@ for node in $(seq "$nodes"); do
   ip -n "$name-$node" addr add "$net$node/24" dev eth0
   ip -n "$name-$node" link set lo up
   ip -n "$name-$node" link set eth0 up
-  if [ -n "$rate" ]; then
-    tc qdisc add dev "$name.$node" root tbf rate "$rate" burst 256kb latency 100ms
-    tc -n "$name-$node" qdisc add dev eth0 root tbf rate "$rate" burst 256kb latency 100ms
-  fi
 done
+
+limit() {  # RATE, or nothing: of every link, in either direction
+  local node
+  for node in $(seq "$nodes"); do
+    tc qdisc del dev "$name.$node" root 2>/dev/null || true
+    tc -n "$name-$node" qdisc del dev eth0 root 2>/dev/null || true
+    [ -n "${1:-}" ] || continue
+    tc qdisc add dev "$name.$node" root tbf rate "$1" burst 256kb latency 100ms
+    tc -n "$name-$node" qdisc add dev eth0 root tbf rate "$1" burst 256kb latency 100ms
+  done
+}
+limit "$rate"
 
 # mpirun starts its helper on a node with `agent ADDRESS COMMAND...`, as it would with ssh.
 cat >"$work/agent" <<AGENT
@@ -87,49 +98,91 @@ recipe() {  # FOLDER
 run: {output_dir: "$1/run", device: cpu, num_threads: 1, peer_timeout: 5}
 data: {path: "$work/text", format: bytes}
 model: {num_layers: 4, hidden_size: 384, num_attention_heads: 6, vocab_size: 256, positions: rope, norm: rmsnorm, activation: swiglu}
-training: {seq_length: 128, global_batch_size: 16, micro_batch_size: 2, max_steps: 12, eval_batches: 1}
+training: {seq_length: 128, global_batch_size: $((8 * nodes)), micro_batch_size: 2, max_steps: 12, eval_batches: 1}
 optimizer: {type: adamw, lr: 1e-3}
 lr_scheduler: {warmup_steps: 2}
 zero_optimization: {stage: 3}
-parallelism: {data_parallel_shard_degree: 4}
+parallelism: {data_parallel_shard_degree: $((2 * nodes))}
 metrics: {log_interval: 1, tensorboard: false}
 checkpoint: {interval: 0, resume: never, on_interrupt: false}
 RECIPE
 }
 
-# A run of 4 processes on 2 nodes; prints: bytes of a step, tokens/s (median of its steps).
-measured() {  # NAME WORDS...
-  local folder=$work/$1 before after
-  shift
+# PROCESSES-PER-NODE FOLDER WORDS...: trains; the bytes that left node 1 in a step, of a short and a long run.
+trained() {
+  local each=$1 folder=$2 before short
+  shift 2
   recipe "$folder"
   before=$(sent)
-  launch 2 train "$folder/recipe.yaml" --set training.max_steps=4 "$@" >"$folder/short.txt"
-  after=$(sent)
+  launch "$each" train "$folder/recipe.yaml" --set run.peer_timeout=30 "$@" --set training.max_steps=4 >"$folder/short.txt"
+  short=$(($(sent) - before))
   rm -rf "$folder/run"
-  local short=$((after - before))
   before=$(sent)
-  launch 2 train "$folder/recipe.yaml" "$@" >"$folder/long.txt"
-  after=$(sent)
-  python3 - "$folder/run/metrics.jsonl" $(((after - before - short) / 8)) <<'PYTHON'
+  launch "$each" train "$folder/recipe.yaml" --set run.peer_timeout=30 "$@" --set training.max_steps=12 >"$folder/long.txt"
+  echo $((($(sent) - before - short) / 8)) >"$folder/bytes"
+}
+
+bits() { python3 -c "import sys; t = sys.argv[1]; print(int(t[:-4]) * {'g': 10**9, 'm': 10**6}[t[-4]])" "$1"; }
+
+# FOLDER-OF-FREE FOLDER PROCESSES-PER-NODE MICRO-STEPS DEPTH WORDS...: one line.
+said() {
+  local free=$1 folder=$2 each=$3 micro=$4 depth=$5
+  shift 5
+  "$sherd" plan "$folder/recipe.yaml" "$@" --json --ranks-per-machine "$each" >"$folder/plan.json"
+  python3 "$here/predict.py" "$folder/plan.json" "$free/run/metrics.jsonl" "$(bits "$rate")" 4 "$micro" \
+    "$depth" >"$folder/predicted.json"
+  python3 - "$free" "$folder" <<'PYTHON'
 import json, statistics, sys
-rows = [json.loads(line) for line in open(sys.argv[1])]
-speeds = [row["tokens_per_s"] for row in rows if "tokens_per_s" in row][2:]
-exposed = [row["exposed_comm_ms"] for row in rows if "exposed_comm_ms" in row][2:]
-print(f"{int(sys.argv[2]):,} B from a node per step, {statistics.median(speeds):.0f} tokens/s, "
-      f"{statistics.median(exposed):.0f} ms exposed")
+def medians(folder):
+    rows = [json.loads(line) for line in open(folder + "/run/metrics.jsonl")]
+    rows = [row for row in rows if "tokens_per_s" in row][2:]
+    return [statistics.median(row[key] for row in rows) for key in ("tokens_per_s", "exposed_comm_ms")]
+free, folder = sys.argv[1:]
+unlimited, slow = medians(free), medians(folder)
+predicted = json.load(open(folder + "/predicted.json"))
+counted = int(open(folder + "/bytes").read())
+print(f"{counted:,} B from a node per step ({predicted['planned_bytes']:,} planned), "
+      f"{slow[0]:.0f} tokens/s ({predicted['tokens_per_s']:.0f} predicted, "
+      f"{slow[0] / predicted['tokens_per_s']:.2f}; {unlimited[0]:.0f} without a limit), "
+      f"{slow[1]:.0f} ms exposed, {1000 * predicted['compute_s']:.0f} ms computed, "
+      f"{1000 * predicted['link_s']:.0f} ms on the link")
 PYTHON
-  rm -rf "$folder/run"
 }
 
 compare() {
-  [ "$nodes" -eq 2 ] || { echo "namespaces: compare needs 2 nodes" >&2; exit 2; }
+  [ -n "$rate" ] || { echo "namespaces: compare needs --rate" >&2; exit 2; }
   local hybrid=(--set parallelism.data_parallel_shard_degree=2
-    --set parallelism.data_parallel_replicate_degree=2)
-  local round
+    --set "parallelism.data_parallel_replicate_degree=$nodes")
+  local round form
+  local -A words=([direct]='--set parallelism.hierarchical=off' [passed_on]=''
+    [copies]="${hybrid[*]}"
+    [divided]="${hybrid[*]} --set zero_optimization.shard_optimizer_over_replicas=true")
   for round in $(seq "${ROUNDS:-3}"); do
-    echo "ZeRO-3, direct gathers:  $(measured direct --set parallelism.hierarchical=off)"
-    echo "ZeRO-3, passed on:       $(measured passed_on)"
-    echo "hybrid sharding, 2 x 2:  $(measured hybrid "${hybrid[@]}")"
+    for form in direct passed_on copies divided; do
+      # shellcheck disable=SC2086  # words
+      limit && trained 2 "$work/free-$form" ${words[$form]}
+      # shellcheck disable=SC2086
+      limit "$rate" && trained 2 "$work/$form" ${words[$form]}
+      # shellcheck disable=SC2086
+      printf '%-10s %s\n' "$form" "$(said "$work/free-$form" "$work/$form" 2 2 1 ${words[$form]})"
+      rm -rf "$work/free-$form" "${work:?}/$form"
+    done
+  done
+}
+
+# One process on each of two nodes, so that both have a core to themselves.
+overlap() {
+  [ -n "$rate" ] || { echo "namespaces: overlap needs --rate" >&2; exit 2; }
+  local round depth
+  for round in $(seq "${ROUNDS:-3}"); do
+    for depth in 0 1; do
+      local words=(--set parallelism.data_parallel_shard_degree=2 --set training.global_batch_size=32
+        --set training.micro_batch_size=16 --set "zero_optimization.prefetch_depth=$depth")
+      limit && trained 1 "$work/free-$depth" "${words[@]}"
+      limit "$rate" && trained 1 "$work/slow-$depth" "${words[@]}"
+      echo "prefetch $depth: $(said "$work/free-$depth" "$work/slow-$depth" 1 1 "$depth" "${words[@]}")"
+      rm -rf "$work/free-$depth" "$work/slow-$depth"
+    done
   done
 }
 
@@ -198,6 +251,6 @@ command=$1
 shift
 case $command in
   run) launch "$@" ;;
-  compare | failures | restarts) "$command" ;;
+  compare | overlap | failures | restarts) "$command" ;;
   *) echo "namespaces: there is no command $command" >&2; exit 2 ;;
 esac

@@ -92,6 +92,12 @@ const std::vector<Row> kTable = {
      "parallelism.data_parallel_replicate_degree=2",
      How::kRun, "a small model, 20 steps",
      kSmall + " --set training.max_steps=20 --set run.name=quickstart_hybrid"},
+    {"./dev sherd launch -n 4 -- train recipes/quickstart.yaml --set "
+     "parallelism.data_parallel_replicate_degree=2 --set "
+     "zero_optimization.shard_optimizer_over_replicas=true",
+     How::kRun, "a small model, 20 steps",
+     kSmall + " --set training.max_steps=20 --set run.name=quickstart_divided"},
+    {"./dev sherd plan recipes/quickstart.yaml --ranks 4 --ranks-per-machine 2", How::kRun, ""},
     {"./dev bundle", How::kShown, "needs the CUDA Toolkit"},
     // docs/parallelism.md
     {"./dev train --ranks 1 --set parallelism.tensor_parallel_degree=2", How::kRun,

@@ -14,12 +14,14 @@ struct MeshCase {
   int context = 1, tensor = 1, shards = 1, replicas = 1, pipeline = 1;
   int stage = 0, micro_steps = 1;
   schedule::Order order = schedule::Order::k1F1B;
+  bool divides_optimizer = false;  ///< the replicas do
 };
 
 inline std::string name_of(const MeshCase& each) {
   return fmt::format(
-      "context {} tensor {} shard {} replicate {} pipeline {} ({}) stage {} micro-steps {}",
-      each.context, each.tensor, each.shards, each.replicas, each.pipeline,
+      "context {} tensor {} shard {} replicate {}{} pipeline {} ({}) stage {} micro-steps {}",
+      each.context, each.tensor, each.shards, each.replicas,
+      each.divides_optimizer ? " which divide the optimizer" : "", each.pipeline,
       schedule::name_of(each.order), each.stage, each.micro_steps);
 }
 
@@ -32,6 +34,7 @@ inline RunShape setup_of(const MeshCase& each) {
                    {"tensor", each.tensor}},
           .num_micro_steps = each.micro_steps,
           .stage = each.stage,
+          .divides_optimizer = each.divides_optimizer,
           .delay_seed = 17};
 }
 

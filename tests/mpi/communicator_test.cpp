@@ -48,7 +48,8 @@ CommunicatorKind mpi(const std::string& name, const std::vector<int>& machines) 
   const auto run = [=](const GroupOptions& options, const std::function<void(Member&)>& body) {
     const auto processes = join_mpi(kPatience);
     {
-      const auto rendezvous = processes->make_rendezvous(here, options.timeout, machines);
+      const auto rendezvous =
+          processes->make_rendezvous(here, options.timeout, {machines, !machines.empty()});
       const Communicators communicators =
           joined(*rendezvous, world_size, processes->index() * here, here);
       processes->links().all_gather("all have joined", "");

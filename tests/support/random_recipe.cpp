@@ -21,6 +21,13 @@ std::string quoted(const std::string& text) {
   return '"' + text + '"';
 }
 
+constexpr std::string_view kOverReplicas = "zero_optimization.shard_optimizer_over_replicas";
+
+// Where nothing of the optimizer's is sharded, replicas have nothing to divide.
+void leave_copies_at_stage_0(Settings& settings) {
+  if (whole(settings, "zero_optimization.stage") == 0) settings.erase(std::string(kOverReplicas));
+}
+
 class LegalRecipe {
  public:
   LegalRecipe(const test::TempFolder& folder, Random& random) : folder_(folder), random_(random) {}
@@ -185,6 +192,9 @@ class LegalRecipe {
     set("training.micro_batch_size", micro);
     maybe("training.gradient_accumulation_steps", steps);
     set("zero_optimization.stage", random_.whole(0, 3));
+    leave_copies_at_stage_0(settings_);
+    const auto optimizer = settings_.find("optimizer.type");
+    if (optimizer != settings_.end() && optimizer->second == "muon") leave(kOverReplicas);
   }
 
   /// Layers on one to three ranks, with a schedule that takes them.
@@ -416,6 +426,7 @@ Settings elsewhere(const Settings& settings, Random& random) {
           : batch / ranks);
   changed.erase("training.gradient_accumulation_steps");
   changed["zero_optimization.stage"] = std::to_string(random.whole(0, 3));
+  leave_copies_at_stage_0(changed);
   return changed;
 }
 
@@ -423,6 +434,7 @@ Settings at_another_stage(const Settings& settings, Random& random) {
   Settings changed = settings;
   const std::int64_t stage = whole(settings, "zero_optimization.stage");
   changed["zero_optimization.stage"] = std::to_string((stage + random.whole(1, 3)) % 4);
+  leave_copies_at_stage_0(changed);
   return changed;
 }
 

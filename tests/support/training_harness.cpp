@@ -37,8 +37,9 @@ std::string name_of(const RunShape& setup) {
   constexpr const char* kPlaces[] = {"", ", apart", ", apart and deferred", ", on a GPU",
                                      ", on a GPU each"};
   return fmt::format(
-      "stage {} world {} micro-steps {} {} prefetch {} {} threads {} delays {}{}{}{}", setup.stage,
-      setup.world_size, setup.num_micro_steps,
+      "stage {}{} world {} micro-steps {} {} prefetch {} {} threads {} delays {}{}{}{}",
+      setup.stage, setup.divides_optimizer ? " over replicas" : "", setup.world_size,
+      setup.num_micro_steps,
       setup.grad_sync == sharding::GradSync::kBoundary ? "boundary" : "every", setup.prefetch_depth,
       setup.reshard_after_forward ? "reshard" : "keep", setup.threads_per_rank, setup.delay_seed,
       kPlaces[static_cast<int>(setup.place)], setup.late_stream.empty() ? "" : ", late ",
@@ -124,7 +125,10 @@ BoundaryHook delays(std::uint64_t seed) {
 }
 
 engine::TrainingOptions applied(engine::TrainingOptions options, const RunShape& setup) {
-  options.placement = sharding::placement_of(setup.stage, setup.grad_sync);
+  options.placement =
+      sharding::placement_of(setup.stage, setup.grad_sync,
+                             setup.divides_optimizer ? sharding::Replicas::kDivideOptimizer
+                                                     : sharding::Replicas::kHoldCopies);
   options.placement.batch_groups =
       setup.batch_groups > 0 ? setup.batch_groups : mesh_of(setup).degree(sharding::kReplicateAxis);
   options.gather = {setup.prefetch_depth, setup.reshard_after_forward};

@@ -22,7 +22,8 @@ struct RunShape {
   int num_micro_steps = 1;
   int stage = 0;
   sharding::GradSync grad_sync = sharding::GradSync::kEveryMicroStep;
-  int batch_groups = 0;  ///< 0: one for each replica
+  int batch_groups = 0;            ///< 0: one for each replica
+  bool divides_optimizer = false;  ///< replicas divide the optimizer's state
   int prefetch_depth = 1;
   bool reshard_after_forward = true;
   int threads_per_rank = 1;

@@ -67,12 +67,13 @@ sharding::Traffic channel_traffic(const std::vector<ChannelEnd>& ends,
   sharding::Traffic traffic;
   for (const ChannelEnd& end : ends) {
     const char* label = end.direction == Direction::kForward ? "activations" : "their gradients";
+    const sharding::Callers both{.count = 2, .peer = end.peer};
     constexpr auto kMessage = sharding::Collective::kBroadcast;
     if (end.sends) {
-      traffic.add(label, kMessage, shape.dtype, shape.residual_tokens() * shape.width, 2,
+      traffic.add(label, kMessage, shape.dtype, shape.residual_tokens() * shape.width, both,
                   num_micro_batches);
     } else {
-      traffic.add_silent(label, kMessage, shape.dtype, num_micro_batches);
+      traffic.add_silent(label, kMessage, shape.dtype, both, num_micro_batches);
     }
   }
   return traffic;

@@ -27,8 +27,8 @@
 #include <vector>
 
 #include "engine/train/pipeline/pipeline_plan.h"
-#include "sharding/comm/traffic.h"
 #include "sharding/mesh/rank.h"
+#include "sharding/mesh/traffic.h"
 
 namespace sherd::sharding {
 class Communicator;

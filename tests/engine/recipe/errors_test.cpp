@@ -255,6 +255,19 @@ TEST(RecipeErrors, BatchGroups) {
       "work.");
 }
 
+TEST(RecipeErrors, ReplicasThatDivideTheOptimizer) {
+  const std::string key = "zero_optimization.shard_optimizer_over_replicas";
+  EXPECT_EQ(error_of(kTinyRecipe, {key + "=true", "zero_optimization.stage=0"}),
+            "--set " + key + "=true: " + key +
+                " is true, but at stage 0 every rank holds the whole optimizer's state. Use stage: "
+                "1, 2 or 3, or leave it out.");
+  EXPECT_EQ(
+      error_of(kTinyRecipe, {key + "=true", "zero_optimization.stage=1", "optimizer.type=muon"}),
+      "--set " + key + "=true: " + key +
+          " is true, but muon forms whole matrices out of their slices in every step, within "
+          "a replica. Use another optimizer, or leave it out.");
+}
+
 TEST(RecipeErrors, TwoSourcesOfValidationData) {
   EXPECT_EQ(error_of(kTinyRecipe, {"data.validation_path=v", "data.validation_fraction=0.2"}),
             "--set data.validation_fraction=0.2: data.validation_fraction is 0.2, but "

@@ -12,7 +12,8 @@ namespace sherd::testing {
 struct MeshOf {
   std::string name;
   int shards, stage;
-  std::string more;  ///< keys of the block parallelism
+  std::string more;    ///< keys of the block parallelism
+  std::string zero{};  ///< keys of the block zero_optimization, with a comma before them
 };
 
 class MeshRuns : public ::testing::Test {
@@ -26,7 +27,7 @@ class MeshRuns : public ::testing::Test {
             .optimizer = optimizer_,
             .accumulation = "micro_batch_size: 1",
             .mesh = mesh.more,
-            .zero = "grad_sync: every_micro_step"};
+            .zero = "grad_sync: every_micro_step" + mesh.zero};
   }
   void expect_equal(const std::string& a, const std::string& b) const {
     EXPECT_EQ(numbers_of(folder_, a), numbers_of(folder_, b));

@@ -33,7 +33,7 @@ TEST(MadeUpAxis, HasItsGroupsAndPlacements) {
   int counting = 0;
   for (int rank = 0; rank < 8; ++rank) {
     counting += sharding::contributes_slice(mesh, rank, placement);
-    EXPECT_EQ(mesh.index_in_group(rank, placement.slices), rank / 2 % 2);
+    EXPECT_EQ(mesh.index_in_group(rank, placement.group), rank / 2 % 2);
   }
   EXPECT_EQ(counting, 2) << "each of the two slices counts once";
 }

@@ -41,5 +41,25 @@ TEST(Placement, TheTableHasEachStagesUsualSync) {
   EXPECT_EQ(placement_of(3).grad_sync, GradSync::kEveryMicroStep);
 }
 
+// Ranks 0 to 5 are (replica, shard) = (0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2).
+TEST(Placement, TheSlicesOfAPartAreThoseOfTheReplicasThatDivideIt) {
+  const Mesh mesh({{"replicate", 2}, {"shard", 3}});
+  const Placement copies = placement_of(3, GradSync::kEveryMicroStep);
+  const Placement divided = placement_of(3, GradSync::kEveryMicroStep, Replicas::kDivideOptimizer);
+  EXPECT_EQ(divided.parameters, copies.parameters);
+  EXPECT_EQ(divided.gradients, copies.gradients);
+  EXPECT_EQ(divided.optimizer, (AxisSet{"context", "replicate", "shard"}));
+  std::vector<int> of_copies, of_divided;
+  for (int rank = 0; rank < 6; ++rank) {
+    of_copies.push_back(slice_of(mesh, rank, copies));
+    of_divided.push_back(slice_of(mesh, rank, divided));
+    EXPECT_TRUE(contributes_slice(mesh, rank, divided));
+    EXPECT_EQ(saved_range(mesh, rank, divided, 64), (SliceRange{0, 64}));
+    EXPECT_EQ(contributes_slice(mesh, rank, copies), rank < 3);
+  }
+  EXPECT_EQ(of_copies, (std::vector<int>{0, 1, 2, 0, 1, 2}));
+  EXPECT_EQ(of_divided, (std::vector<int>{0, 2, 4, 1, 3, 5}));
+}
+
 }  // namespace
 }  // namespace sherd::sharding

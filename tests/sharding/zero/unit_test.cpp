@@ -66,6 +66,42 @@ TEST(UnitState, BytesPerRankAreThePaperSumsAtEveryStageInWorldsOneToEight) {
   }
 }
 
+// R replicas of S ranks: what is the ZeRO group's takes 1 / S, what is the optimizer's 1 / RS.
+TEST(UnitState, ReplicasThatDivideTheOptimizerHoldItsStateOnce) {
+  struct Shares {
+    std::int64_t whole, group, all;
+  };
+  struct Divided {
+    Precision precision;
+    Shares stages[3];
+  };
+  const Divided sums[] = {
+      {{}, {{8, 0, 8}, {4, 4, 8}, {0, 8, 8}}},
+      {{DType::kBF16, DType::kF32, DType::kF32}, {{6, 0, 12}, {2, 4, 12}, {0, 6, 12}}},
+      {{DType::kF16, DType::kF16, DType::kF16}, {{4, 0, 12}, {2, 2, 12}, {0, 4, 12}}}};
+  for (const Divided& each : sums) {
+    for (int stage = 1; stage <= 3; ++stage) {
+      for (const int shards : {1, 2, 3}) {
+        for (int r = 0; r < 2 * shards; ++r) {
+          Rank rank = test::lone_rank(r, 2 * shards);
+          rank.mesh = Mesh({{"replicate", 2}, {"shard", shards}});
+          std::int64_t padded = 0;
+          const std::vector<UnitSpec> specs = test::small_units(3, /*tied=*/false);
+          for (const UnitSpec& spec : specs) padded += test::padded_numel(spec, 2 * shards);
+          const auto units = test::make_units(
+              specs, placement_of(stage, GradSync::kEveryMicroStep, Replicas::kDivideOptimizer),
+              rank, each.precision);
+          const auto adamw = optim::make_optimizer({}, rank, units);
+          const Shares& sum = each.stages[stage - 1];
+          EXPECT_EQ(measured_state_bytes(rank), sum.whole * padded + sum.group * padded / shards +
+                                                    sum.all * padded / (2 * shards))
+              << "stage " << stage << ", rank " << r << " of 2 x " << shards;
+        }
+      }
+    }
+  }
+}
+
 // A tensor's padding is below 64 elements, a unit's below 64 per rank.
 TEST(UnitState, PaddingIsSmallAndBounded) {
   for (const UnitSpec& spec : test::small_units(3, false)) {

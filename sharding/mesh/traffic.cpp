@@ -1,5 +1,6 @@
-#include "sharding/comm/traffic.h"
+#include "sharding/mesh/traffic.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "core/error.h"
@@ -34,8 +35,20 @@ std::string_view name_of(Collective collective) {
   return "?";
 }
 
+Callers group_along(const Mesh& mesh, const AxisSet& axes) {
+  return {.count = mesh.degree(axes), .axes = axes};
+}
+
+std::vector<int> Callers::ranks(const Mesh& mesh, int rank) const {
+  if (peer) return {std::min(rank, *peer), std::max(rank, *peer)};
+  const std::vector<int> all = mesh.group(rank, axes);
+  const auto first = all.begin() + mesh.index_in_group(rank, axes) / count * count;
+  return {first, first + count};
+}
+
 void Traffic::add(const std::string& label, Collective collective, DType dtype,
-                  std::int64_t full_numel, int group_size, std::int64_t calls) {
+                  std::int64_t full_numel, const Callers& callers, std::int64_t calls) {
+  const int group_size = callers.count;
   const Wide slice = full_numel / group_size;
   Wide numel = 0;
   switch (collective) {
@@ -51,7 +64,7 @@ void Traffic::add(const std::string& label, Collective collective, DType dtype,
       numel = static_cast<Wide>(group_size - 1) * full_numel;
       break;
   }
-  Sent& sent = line(label, collective, dtype);
+  Sent& sent = line(label, collective, dtype, callers);
   sent.calls += calls;
   // Each factor but the last is far below 2^63, and their product below 2^127.
   const Wide each = narrowed(numel * static_cast<Wide>(size_of(dtype)));
@@ -59,13 +72,13 @@ void Traffic::add(const std::string& label, Collective collective, DType dtype,
 }
 
 void Traffic::add_silent(const std::string& label, Collective collective, DType dtype,
-                         std::int64_t calls) {
-  line(label, collective, dtype).calls += calls;
+                         const Callers& callers, std::int64_t calls) {
+  line(label, collective, dtype, callers).calls += calls;
 }
 
 void Traffic::add(const Traffic& other) {
   for (const Sent& sent : other.sent_) {
-    Sent& mine = line(sent.label, sent.collective, sent.dtype);
+    Sent& mine = line(sent.label, sent.collective, sent.dtype, sent.callers);
     mine.calls += sent.calls;
     mine.bytes = narrowed(static_cast<Wide>(mine.bytes) + sent.bytes);
   }
@@ -77,11 +90,15 @@ std::int64_t Traffic::total_bytes() const {
   return narrowed(total);
 }
 
-Sent& Traffic::line(const std::string& label, Collective collective, DType dtype) {
+Sent& Traffic::line(const std::string& label, Collective collective, DType dtype,
+                    const Callers& callers) {
   for (Sent& sent : sent_) {
-    if (sent.label == label && sent.collective == collective && sent.dtype == dtype) return sent;
+    if (sent.label == label && sent.collective == collective && sent.dtype == dtype &&
+        sent.callers == callers) {
+      return sent;
+    }
   }
-  sent_.push_back({label, collective, dtype, 0, 0});
+  sent_.push_back({label, collective, dtype, callers, 0, 0});
   return sent_.back();
 }
 

@@ -13,22 +13,39 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/dtype.h"
+#include "sharding/mesh/mesh.h"
 
 namespace sherd::sharding {
 
 enum class Collective { kAllGather, kReduceScatter, kAllReduce, kBroadcast, kAllToAll };
 std::string_view name_of(Collective collective);
 
-/// All calls of one kind, for one purpose.
+/// The ranks that make a call together.
+struct Callers {
+  int count = 1;
+  /// All of a group along these axes, or, if `count` is less, the block of so many of them that the rank is in.
+  AxisSet axes{};
+  std::optional<int> peer{};  ///< instead of axes: the rank itself and this one of the world
+
+  /// Those of the world, ascending.
+  std::vector<int> ranks(const Mesh& mesh, int rank) const;
+  bool operator==(const Callers&) const = default;
+};
+/// The whole group along `axes`.
+Callers group_along(const Mesh& mesh, const AxisSet& axes);
+
+/// All calls of one kind, for one purpose, by the same ranks.
 struct Sent {
   std::string label;  ///< "parameters", "gradients", "step stats", ...
   Collective collective = Collective::kAllGather;
   DType dtype = DType::kF32;
+  Callers callers;
   std::int64_t calls = 0;
   std::int64_t bytes = 0;  ///< sent by the rank in all of them
 
@@ -37,20 +54,19 @@ struct Sent {
 
 class Traffic {
  public:
-  /// `calls` calls in a group of `group_size` ranks, on `full_numel` elements each. A broadcast:
-  /// this rank is its root.
+  /// `calls` calls on `full_numel` elements each. A broadcast: this rank is its root.
   void add(const std::string& label, Collective collective, DType dtype, std::int64_t full_numel,
-           int group_size, std::int64_t calls = 1);
+           const Callers& callers, std::int64_t calls = 1);
   /// Calls in which this rank sends nothing: broadcasts from others, reductions of others' contributions.
   void add_silent(const std::string& label, Collective collective, DType dtype,
-                  std::int64_t calls = 1);
+                  const Callers& callers, std::int64_t calls = 1);
   void add(const Traffic& other);
 
   const std::vector<Sent>& sent() const { return sent_; }
   std::int64_t total_bytes() const;
 
  private:
-  Sent& line(const std::string& label, Collective collective, DType dtype);
+  Sent& line(const std::string& label, Collective collective, DType dtype, const Callers& callers);
 
   std::vector<Sent> sent_;  ///< in the order in which they were first added
 };

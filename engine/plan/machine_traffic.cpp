@@ -1,0 +1,164 @@
+#include "engine/plan/machine_traffic.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "core/error.h"
+#include "engine/report/byte_size.h"
+#include "engine/train/from_recipe.h"
+#include "engine/train/training_step.h"
+#include "sharding/processes/machine_relays.h"
+
+namespace sherd::engine {
+namespace {
+
+using sharding::Collective;
+
+/// A rank's peers in a group, counted.
+struct Peers {
+  std::int64_t neighbours = 0, elsewhere = 0;
+  /// Slices that the rank sends in a gather that is passed on.
+  std::int64_t gathered_within = 0, gathered_across = 0;
+};
+
+Peers peers_of(const std::vector<int>& ranks, int rank, int ranks_per_machine) {
+  const sharding::Group group{
+      .name = {},
+      .ranks = ranks,
+      .index = static_cast<int>(std::ranges::lower_bound(ranks, rank) - ranks.begin())};
+  std::vector<int> machines(static_cast<std::size_t>(ranks.back() / ranks_per_machine + 1));
+  std::iota(machines.begin(), machines.end(), 0);
+  const sharding::MachineRelays relays(group, ranks_per_machine, machines);
+  const int own = group.index;
+  Peers peers;
+  for (int peer = 0; peer < group.size(); ++peer) {
+    if (peer == own) continue;
+    (relays.are_neighbours(own, peer) ? peers.neighbours : peers.elsewhere) += 1;
+    if (relays.between(own, peer) == peer) {
+      (relays.are_neighbours(own, peer) ? peers.gathered_within : peers.gathered_across) += 1;
+    }
+  }
+  if (!relays.any()) return peers;
+  for (int owner = 0; owner < group.size(); ++owner) {
+    if (relays.are_neighbours(owner, own) || relays.between(owner, own) != own) continue;
+    peers.gathered_within += peers.neighbours;
+  }
+  return peers;
+}
+
+// Of a line's bytes: to each peer as much, unless they are passed on. An all-reduce ends with a gather.
+LinkBytes bytes_of(const sharding::Sent& sent, const Peers& peers, bool passed_on) {
+  const std::int64_t others = peers.neighbours + peers.elsewhere;
+  if (others == 0) return {};
+  const std::int64_t to_each = sent.bytes / others;
+  const LinkBytes direct{to_each * peers.neighbours, to_each * peers.elsewhere};
+  if (!passed_on) return direct;
+  switch (sent.collective) {
+    case Collective::kAllGather:
+      return {to_each * peers.gathered_within, to_each * peers.gathered_across};
+    case Collective::kAllReduce:
+      return {direct.within / 2 + to_each / 2 * peers.gathered_within,
+              direct.across / 2 + to_each / 2 * peers.gathered_across};
+    default:
+      return direct;
+  }
+}
+
+std::string callers_text(const sharding::Mesh& mesh, const sharding::Callers& callers) {
+  if (callers.peer) return "pipeline neighbours";
+  std::string text;
+  for (const sharding::MeshAxis& axis : mesh.axes()) {
+    if (axis.degree == 1 || !callers.axes.contains(axis.name)) continue;
+    text += (text.empty() ? "" : ", ") + axis.name;
+  }
+  const bool all = callers.count == mesh.world_size();
+  return all && text.find(',') != std::string::npos ? "all ranks" : text;
+}
+
+/// By callers, and what they send.
+using Rows = std::map<std::pair<std::string, std::string>, LinkBytes>;
+
+Rows rows_of_machine(const TrainingOptions& options, const sharding::Mesh& mesh, int first_rank,
+                     const MachineTraffic& how) {
+  Rows rows;
+  for (int rank = first_rank; rank < first_rank + how.ranks_per_machine; ++rank) {
+    std::vector<std::pair<sharding::Callers, Peers>> known;
+    const sharding::Traffic traffic = TrainingStep::traffic(options, mesh, rank);
+    for (const sharding::Sent& sent : traffic.sent()) {
+      if (sent.callers.count == 1) continue;
+      auto found = std::ranges::find(known, sent.callers, &decltype(known)::value_type::first);
+      if (found == known.end()) {
+        known.emplace_back(sent.callers,
+                           peers_of(sent.callers.ranks(mesh, rank), rank, how.ranks_per_machine));
+        found = known.end() - 1;
+      }
+      rows[{callers_text(mesh, sent.callers),
+            fmt::format("{}, {}", sent.label, sharding::name_of(sent.collective))}] +=
+          bytes_of(sent, found->second, how.passed_on);
+    }
+  }
+  return rows;
+}
+
+LinkBytes sum_of(const Rows& rows) {
+  LinkBytes sum;
+  for (const auto& [key, bytes] : rows) sum += bytes;
+  return sum;
+}
+
+}  // namespace
+
+MachineTraffic machine_traffic(const Recipe& recipe, int ranks_per_machine) {
+  const auto world = static_cast<int>(recipe.world_size());
+  if (ranks_per_machine < 1 || world % ranks_per_machine != 0) {
+    int nearest = std::clamp(ranks_per_machine, 1, world);
+    while (world % nearest != 0) --nearest;
+    throw UsageError(
+        "--ranks-per-machine {}: {} ranks can't be dealt evenly to such machines. {} would work.",
+        ranks_per_machine, world, nearest);
+  }
+  if (recipe.run.device == DeviceChoice::kCuda) {
+    throw UsageError(
+        "--ranks-per-machine is for CPUs: between GPUs NCCL chooses the ways. Leave it out.");
+  }
+  const TrainingOptions options = training_options(recipe);
+  const sharding::Mesh mesh = mesh_of(recipe);
+  MachineTraffic traffic{.ranks_per_machine = ranks_per_machine,
+                         .passed_on = recipe.parallelism.hierarchical != HierarchicalChoice::kOff,
+                         .rows = {},
+                         .sum = {}};
+  // Machines of one place in the pipeline are alike, but for what some ranks own.
+  const int place = world / mesh.degree(sharding::kPipelineAxis);
+  Rows most;
+  for (int first = 0; first < world; first += std::max(place, ranks_per_machine)) {
+    const int of_machine = first / ranks_per_machine * ranks_per_machine;
+    Rows rows = rows_of_machine(options, mesh, of_machine, traffic);
+    if (first == 0 || sum_of(rows).across > sum_of(most).across) most = std::move(rows);
+  }
+  for (const auto& [key, bytes] : most) traffic.rows.push_back({key.first, key.second, bytes});
+  traffic.sum = sum_of(most);
+  return traffic;
+}
+
+std::string machine_traffic_text(const MachineTraffic& traffic) {
+  const ByteUnit unit = unit_for(traffic.sum.total());
+  std::string text = fmt::format(
+      "sent in a step by the {} of one machine{}\n{:<24}{:>16}{:>18}\n",
+      traffic.ranks_per_machine == 1 ? "rank" : fmt::format("{} ranks", traffic.ranks_per_machine),
+      traffic.passed_on ? ", gathers passed on" : "", "among", fmt::format("within, {}", unit.name),
+      fmt::format("to others, {}", unit.name));
+  const auto row = [&](std::string_view callers, const LinkBytes& bytes) {
+    text += fmt::format("{:<24}{:>16}{:>18}\n", callers, unit.text(bytes.within),
+                        unit.text(bytes.across));
+  };
+  std::map<std::string, LinkBytes> by_callers;
+  for (const MachineTraffic::Row& each : traffic.rows) by_callers[each.callers] += each.bytes;
+  for (const auto& [callers, bytes] : by_callers) row(callers, bytes);
+  row("sum", traffic.sum);
+  return text;
+}
+
+}  // namespace sherd::engine

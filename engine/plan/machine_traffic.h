@@ -1,0 +1,36 @@
+/// What of a step's traffic stays on a machine, and what crosses to others, where ranks are processes over MPI
+/// (sharding/processes/mpi.h): ranks 0 to m - 1 on the first machine, and so on.
+///
+/// Everything goes straight from rank to rank, but for gathers: with `parallelism.hierarchical`, one rank of each other
+/// machine takes a slice and passes it on there.
+///
+/// Source   sharding/processes/machine_relays.h, whose ways a run goes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/link_bytes.h"
+#include "engine/recipe/recipe.h"
+#include "sharding/mesh/traffic.h"
+
+namespace sherd::engine {
+
+struct MachineTraffic {
+  int ranks_per_machine = 0;
+  bool passed_on = false;  ///< gathers
+  struct Row {
+    std::string callers;  ///< "shard", "pipeline neighbours", "all ranks"
+    std::string what;     ///< "parameters, all_gather"
+    LinkBytes bytes;
+  };
+  /// Of the machine that sends most to others, by all of its ranks in a step.
+  std::vector<Row> rows;
+  LinkBytes sum;
+};
+
+/// Errors   UsageError: machines that don't have equally many ranks; a GPU, where NCCL chooses the ways.
+MachineTraffic machine_traffic(const Recipe& recipe, int ranks_per_machine);
+std::string machine_traffic_text(const MachineTraffic& traffic);
+
+}  // namespace sherd::engine
