@@ -66,7 +66,9 @@ sharding::MachinesOfProcesses machines_of(const sharding::Processes& processes,
   const HierarchicalChoice choice = recipe.parallelism.hierarchical;
   std::vector<int> machines = processes.machines();
   if (choice == HierarchicalChoice::kOn) std::iota(machines.begin(), machines.end(), 0);
-  return {std::move(machines), choice != HierarchicalChoice::kOff};
+  const bool hierarchical = choice != HierarchicalChoice::kOff;
+  return {std::move(machines), hierarchical,
+          hierarchical && recipe.parallelism.sum_order == SumOrderChoice::kFree};
 }
 
 class ProcessMachine final : public Machine {

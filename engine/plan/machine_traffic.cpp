@@ -22,6 +22,8 @@ struct Peers {
   std::int64_t neighbours = 0, elsewhere = 0;
   /// Slices that the rank sends in a gather that is passed on.
   std::int64_t gathered_within = 0, gathered_across = 0;
+  /// Owners elsewhere for whom it adds up its machine's share of a sum.
+  std::int64_t owners = 0;
 };
 
 Peers peers_of(const std::vector<int>& ranks, int rank, int ranks_per_machine) {
@@ -45,26 +47,33 @@ Peers peers_of(const std::vector<int>& ranks, int rank, int ranks_per_machine) {
   for (int owner = 0; owner < group.size(); ++owner) {
     if (relays.are_neighbours(owner, own) || relays.between(owner, own) != own) continue;
     peers.gathered_within += peers.neighbours;
+    ++peers.owners;
   }
   return peers;
 }
 
-// Of a line's bytes: to each peer as much, unless they are passed on. An all-reduce ends with a gather.
-LinkBytes bytes_of(const sharding::Sent& sent, const Peers& peers, bool passed_on) {
+// Of a line's bytes: to each peer as much, unless they are passed on or added on the way. An all-reduce is a
+// reduce-scatter and a gather.
+LinkBytes bytes_of(const sharding::Sent& sent, const Peers& peers, const MachineTraffic& how) {
   const std::int64_t others = peers.neighbours + peers.elsewhere;
   if (others == 0) return {};
-  const std::int64_t to_each = sent.bytes / others;
-  const LinkBytes direct{to_each * peers.neighbours, to_each * peers.elsewhere};
-  if (!passed_on) return direct;
-  switch (sent.collective) {
-    case Collective::kAllGather:
-      return {to_each * peers.gathered_within, to_each * peers.gathered_across};
-    case Collective::kAllReduce:
-      return {direct.within / 2 + to_each / 2 * peers.gathered_within,
-              direct.across / 2 + to_each / 2 * peers.gathered_across};
-    default:
-      return direct;
-  }
+  const bool both = sent.collective == Collective::kAllReduce;
+  const std::int64_t slice = sent.bytes / others / (both ? 2 : 1);
+  const LinkBytes direct{slice * peers.neighbours, slice * peers.elsewhere};
+  const auto gathered = [&] {
+    if (!how.passed_on) return direct;
+    return LinkBytes{slice * peers.gathered_within, slice * peers.gathered_across};
+  };
+  const auto reduced = [&] {
+    if (!how.added_on_machines || peers.owners == 0) return direct;
+    const auto size = static_cast<std::int64_t>(size_of(sent.dtype));
+    return LinkBytes{slice * (others - peers.owners), slice / size * 4 * peers.owners};
+  };
+  if (sent.collective == Collective::kAllGather) return gathered();
+  if (sent.collective == Collective::kReduceScatter) return reduced();
+  if (!both) return direct;
+  LinkBytes sum = gathered();
+  return sum += reduced();
 }
 
 std::string callers_text(const sharding::Mesh& mesh, const sharding::Callers& callers) {
@@ -97,7 +106,7 @@ Rows rows_of_machine(const TrainingOptions& options, const sharding::Mesh& mesh,
       }
       rows[{callers_text(mesh, sent.callers),
             fmt::format("{}, {}", sent.label, sharding::name_of(sent.collective))}] +=
-          bytes_of(sent, found->second, how.passed_on);
+          bytes_of(sent, found->second, how);
     }
   }
   return rows;
@@ -126,10 +135,13 @@ MachineTraffic machine_traffic(const Recipe& recipe, int ranks_per_machine) {
   }
   const TrainingOptions options = training_options(recipe);
   const sharding::Mesh mesh = mesh_of(recipe);
-  MachineTraffic traffic{.ranks_per_machine = ranks_per_machine,
-                         .passed_on = recipe.parallelism.hierarchical != HierarchicalChoice::kOff,
-                         .rows = {},
-                         .sum = {}};
+  MachineTraffic traffic{
+      .ranks_per_machine = ranks_per_machine,
+      .passed_on = recipe.parallelism.hierarchical != HierarchicalChoice::kOff,
+      .added_on_machines = recipe.parallelism.hierarchical != HierarchicalChoice::kOff &&
+                           recipe.parallelism.sum_order == SumOrderChoice::kFree,
+      .rows = {},
+      .sum = {}};
   // Machines of one place in the pipeline are alike, but for what some ranks own.
   const int place = world / mesh.degree(sharding::kPipelineAxis);
   Rows most;
@@ -146,10 +158,11 @@ MachineTraffic machine_traffic(const Recipe& recipe, int ranks_per_machine) {
 std::string machine_traffic_text(const MachineTraffic& traffic) {
   const ByteUnit unit = unit_for(traffic.sum.total());
   std::string text = fmt::format(
-      "sent in a step by the {} of one machine{}\n{:<24}{:>16}{:>18}\n",
+      "sent in a step by the {} of one machine{}{}\n{:<24}{:>16}{:>18}\n",
       traffic.ranks_per_machine == 1 ? "rank" : fmt::format("{} ranks", traffic.ranks_per_machine),
-      traffic.passed_on ? ", gathers passed on" : "", "among", fmt::format("within, {}", unit.name),
-      fmt::format("to others, {}", unit.name));
+      traffic.passed_on ? ", gathers passed on" : "",
+      traffic.added_on_machines ? ", sums formed first" : "", "among",
+      fmt::format("within, {}", unit.name), fmt::format("to others, {}", unit.name));
   const auto row = [&](std::string_view callers, const LinkBytes& bytes) {
     text += fmt::format("{:<24}{:>16}{:>18}\n", callers, unit.text(bytes.within),
                         unit.text(bytes.across));

@@ -2,7 +2,8 @@
 /// (sharding/processes/mpi.h): ranks 0 to m - 1 on the first machine, and so on.
 ///
 /// Everything goes straight from rank to rank, but for gathers: with `parallelism.hierarchical`, one rank of each other
-/// machine takes a slice and passes it on there.
+/// machine takes a slice and passes it on there; and with `sum_order: free` one rank adds up what its machine has of a
+/// slice. (Of sums in `batch_groups` that end between two ranks of a machine, a little more is sent.)
 ///
 /// Source   sharding/processes/machine_relays.h, whose ways a run goes.
 #pragma once
@@ -18,7 +19,8 @@ namespace sherd::engine {
 
 struct MachineTraffic {
   int ranks_per_machine = 0;
-  bool passed_on = false;  ///< gathers
+  bool passed_on = false;          ///< gathers
+  bool added_on_machines = false;  ///< gradients, before they cross
   struct Row {
     std::string callers;  ///< "shard", "pipeline neighbours", "all ranks"
     std::string what;     ///< "parameters, all_gather"

@@ -71,6 +71,7 @@ Json machines_json(const MachineTraffic& traffic) {
   row("sum", "all", traffic.sum);
   return {{"ranks_per_machine", traffic.ranks_per_machine},
           {"gathers_passed_on", traffic.passed_on},
+          {"added_on_machines", traffic.added_on_machines},
           {"rows", std::move(rows)}};
 }
 

@@ -53,7 +53,7 @@ enum class UnfitChoice { kDrop, kCut, kError };
 enum class RewrittenChoice { kTrainLast, kError };
 enum class AdapterChoice { kNone, kLora };
 enum class BaseDType { kParamDType, kNf4 };
-enum class SumOrderChoice { kRank, kCanonical };
+enum class SumOrderChoice { kRank, kCanonical, kFree };
 enum class HierarchicalChoice { kAuto, kOn, kOff };
 enum class FinalEval { kBatches, kWhole };
 using optim::OptimizerType;

@@ -25,6 +25,10 @@ class MachineRelays {
     }
   }
 
+  int size() const { return static_cast<int>(machine_.size()); }
+  int machine_of(int member) const { return machine_[static_cast<std::size_t>(member)]; }
+  /// The members of each machine, ascending.
+  const std::map<int, std::vector<int>>& machines() const { return members_; }
   /// Whether any slice is passed on: there are several machines, one of them with several members.
   bool any() const { return members_.size() > 1 && members_.size() < machine_.size(); }
   bool are_neighbours(int a, int b) const { return machine_of(a) == machine_of(b); }
@@ -36,8 +40,6 @@ class MachineRelays {
   }
 
  private:
-  int machine_of(int member) const { return machine_[static_cast<std::size_t>(member)]; }
-
   std::vector<int> machine_;                 // of each member
   std::vector<std::size_t> place_;           // among those of its machine
   std::map<int, std::vector<int>> members_;  // of each machine

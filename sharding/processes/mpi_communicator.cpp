@@ -12,6 +12,7 @@
 #include "sharding/comm/slices.h"
 #include "sharding/processes/machine_relays.h"
 #include "sharding/processes/mpi.h"
+#include "sharding/processes/mpi_machine_sums.h"
 #include "sharding/processes/mpi_transfers.h"
 
 namespace sherd::sharding {
@@ -65,6 +66,8 @@ class MpiCommunicator final : public Communicator {
         rank_(group.index),
         relays_(group, world_->ranks_per_process(),
                 machines.pass_gathers_on ? machines.of_process : std::vector<int>()),
+        sum_relays_(group, world_->ranks_per_process(),
+                    machines.add_on_machines ? machines.of_process : std::vector<int>()),
         meter_(&world_->meter_of(group.world_rank() % world_->ranks_per_process())),
         staging_(group.staging) {
     const int here = world_->ranks_per_process();
@@ -228,6 +231,12 @@ class MpiCommunicator final : public Communicator {
   void sum_slices(const Contribution& call, Tensor out, const Addends& addends,
                   SumOrder order = SumOrder::kRanks) {
     if (staging_.numel == 0 && world_size() > 1) take_staging();
+    if (sum_relays_.any() && order == SumOrder::kRanks) {
+      return sum_by_machines(
+          {.full = call.data, .out = out, .addends = addends, .rank = rank_, .staging = staging_},
+          sum_relays_, [this] { return std::make_unique<MpiTransfers>(*world_, routes_, meter_); },
+          [&](MpiTransfers& transfers) { finish(transfers, call); });
+    }
     const std::int64_t element = static_cast<std::int64_t>(size_of(call.data.dtype));
     const std::int64_t others = world_size() - 1;
     const std::int64_t piece =
@@ -279,8 +288,8 @@ class MpiCommunicator final : public Communicator {
   const std::shared_ptr<MpiWorld> world_;
   const std::vector<int> ranks_;
   const int rank_;
-  const MachineRelays relays_;
-  std::vector<MpiRoute> routes_;  // to every member
+  const MachineRelays relays_, sum_relays_;  // of gathers, and of sums
+  std::vector<MpiRoute> routes_;             // to every member
   LinkMeter* const meter_;
   Tensor staging_;
   std::vector<char> own_staging_;

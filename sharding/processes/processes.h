@@ -27,6 +27,9 @@ struct MachinesOfProcesses {
   /// Gathers cross from machine to machine once, and are passed on there (sharding/processes/mpi.h); else they go
   /// straight to every rank.
   bool pass_gathers_on = false;
+  /// Gradients are added on a machine before they cross to another one (sharding/processes/mpi_machine_sums.h): not in
+  /// rank order.
+  bool add_on_machines = false;
 };
 
 class Processes {

@@ -42,14 +42,15 @@ void with_shared_counters(int count, const std::function<void(CommunicatorKind::
   processes->end({}, kPatience);
 }
 
-// `machines`: of each process; empty: gathers are direct.
-CommunicatorKind mpi(const std::string& name, const std::vector<int>& machines) {
+// `machines`: of each process; empty: everything is direct.
+CommunicatorKind mpi(const std::string& name, const std::vector<int>& machines,
+                     bool adds_on_machines = false) {
   const int here = mpi_world().ranks_per_process, world_size = mpi_world().num_processes * here;
   const auto run = [=](const GroupOptions& options, const std::function<void(Member&)>& body) {
     const auto processes = join_mpi(kPatience);
     {
-      const auto rendezvous =
-          processes->make_rendezvous(here, options.timeout, {machines, !machines.empty()});
+      const auto rendezvous = processes->make_rendezvous(
+          here, options.timeout, {machines, !machines.empty(), adds_on_machines});
       const Communicators communicators =
           joined(*rendezvous, world_size, processes->index() * here, here);
       processes->links().all_gather("all have joined", "");
@@ -59,7 +60,7 @@ CommunicatorKind mpi(const std::string& name, const std::vector<int>& machines) 
   };
   return {.name = name,
           .world_size = world_size,
-          .adds_in_rank_order = true,
+          .adds_in_rank_order = !adds_on_machines,
           .run = run,
           .num_ranks_here = here,
           .with_shared_counters = with_shared_counters};
@@ -70,16 +71,24 @@ CommunicatorKind mpi() {
 }
 
 // As if each two processes, or of two processes each, were on a machine of their own.
-CommunicatorKind mpi_on_machines() {
+std::vector<int> machines_of_test() {
   const int count = mpi_world().num_processes;
   std::vector<int> machines;
   for (int process = 0; process < count; ++process) {
     machines.push_back(count == 2 ? process : process / 2);
   }
-  return mpi("mpiOnMachines", machines);
+  return machines;
+}
+CommunicatorKind mpi_on_machines() {
+  return mpi("mpiOnMachines", machines_of_test());
+}
+// Gradients are added on a machine first.
+CommunicatorKind mpi_adding_on_machines() {
+  return mpi("mpiAddingOnMachines", machines_of_test(), true);
 }
 
-INSTANTIATE_TEST_SUITE_P(Mpi, CommunicatorConformance, ::testing::Values(mpi(), mpi_on_machines()),
+INSTANTIATE_TEST_SUITE_P(Mpi, CommunicatorConformance,
+                         ::testing::Values(mpi(), mpi_on_machines(), mpi_adding_on_machines()),
                          kind_name);
 
 // A count that 31 bits don't hold; MPI's own are ints. Needs 2 GiB for each rank.
@@ -101,15 +110,14 @@ TEST(MpiCountsSlow, MoreThanTwoToThe31BytesArrive) {
 }
 
 // Slices of many pieces of staging, the last one short.
-TEST(MpiStaging, SumsOfSlicesLargerThanTheStagingAreTheSumsOfRanks) {
-  const CommunicatorKind kind = mpi();
+void expect_sums_of_ranks(const CommunicatorKind& kind, float unit) {
   const std::int64_t count = 3 * (mpi_staging_bytes(kind.world_size) / 4) + 77;
-  mpi().run({}, [&](Member& member) {
+  kind.run({}, [&](Member& member) {
     const auto world = static_cast<std::int64_t>(member.world_size());
     std::vector<float> full(static_cast<std::size_t>(world * count)),
         out(static_cast<std::size_t>(count));
-    const auto value = [](std::int64_t rank, std::int64_t i) {
-      return static_cast<float>((i * 7 + rank * 13) % 1001) * 0.37f;
+    const auto value = [unit](std::int64_t rank, std::int64_t i) {
+      return static_cast<float>((i * 7 + rank * 13) % 1001) * unit;
     };
     for (std::int64_t i = 0; i < world * count; ++i) {
       full[static_cast<std::size_t>(i)] = value(member.rank(), i);
@@ -126,6 +134,13 @@ TEST(MpiStaging, SumsOfSlicesLargerThanTheStagingAreTheSumsOfRanks) {
     }
     EXPECT_EQ(wrong, 0);
   });
+}
+TEST(MpiStaging, SumsOfSlicesLargerThanTheStagingAreTheSumsOfRanks) {
+  expect_sums_of_ranks(mpi(), 0.37f);
+}
+// Whole numbers, whose sums are exact in any order.
+TEST(MpiStaging, SumsThatAreFormedOnMachinesFirstLeaveNothingOutAndAddNothingTwice) {
+  expect_sums_of_ranks(mpi_adding_on_machines(), 1.0f);
 }
 
 }  // namespace

@@ -59,6 +59,25 @@ TEST(MachineTraffic, GathersThatArePassedOnCrossOnce) {
   EXPECT_EQ(direct.sum.across - passed_on.sum.across, 2 * gathered / 3);
 }
 
+// Two ranks of a machine have one sum for each owner elsewhere, instead of two contributions; in f32.
+TEST(MachineTraffic, SumsThatAreFormedOnMachinesCrossOnce) {
+  const Strings sets = {"zero_optimization.stage=2", "parallelism.hierarchical=auto"};
+  const auto across = [&](const Strings& more) {
+    Strings all = sets;
+    all.insert(all.end(), more.begin(), more.end());
+    LinkBytes sum;
+    for (const MachineTraffic::Row& row : traffic_of(all, 2).rows) {
+      if (row.what.starts_with("gradients")) sum += row.bytes;
+    }
+    return sum.across;
+  };
+  const std::string free = "parallelism.sum_order=free", bf16 = "mixed_precision.param_dtype=bf16",
+                    reduced = "mixed_precision.reduce_dtype=bf16";
+  EXPECT_EQ(2 * across({free}), across({}));
+  EXPECT_EQ(across({free, bf16, reduced}), across({bf16, reduced})) << "f32 instead of bf16";
+  EXPECT_EQ(across({free, "parallelism.hierarchical=off"}), across({}));
+}
+
 TEST(MachineTraffic, OneMachineSendsNothingToOthersAndMachinesOfOneRankKeepNothing) {
   const Strings sets = {"zero_optimization.stage=2"};
   EXPECT_EQ(traffic_of(sets, 4).sum, (LinkBytes{4 * sent_by_a_rank(sets), 0}));

@@ -1,6 +1,7 @@
 // Ranks in processes compute the bits of ranks that are threads: losses, norms, and every tensor of the
 // last checkpoint. And a run goes on in the other form.
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "checkpoint/format/manifest.h"
 #include "tests/engine/processes/mpi_runs.h"
@@ -66,6 +67,28 @@ TEST_F(Ladder, GathersThatArePassedOnHaveTheBitsOfThreads) {
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(numbers_of(folder_, "processes"), numbers_of(folder_, "threads"));
   EXPECT_EQ(final_state(folder_, "processes"), final_state(folder_, "threads"));
+}
+
+// The same numbers are added, machine by machine.
+TEST_F(Ladder, SumsThatAreFormedOnMachinesFirstDifferInTheirLastDigits) {
+  TrainingRun run = run_of({{2, 2}, 2});
+  train_in(folder_, "threads", run);
+  run.mesh = "hierarchical: on, sum_order: free";
+  const auto outcome = train_in_processes(folder_, "processes", run, {2, 2});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto losses_of = [&](const std::string& name) {
+    std::vector<double> losses;
+    for (const std::string& line : numbers_of(folder_, name)) {
+      const auto json = nlohmann::json::parse(line);
+      if (json.contains("loss")) losses.push_back(json["loss"]);
+    }
+    return losses;
+  };
+  const std::vector<double> expected = losses_of("threads"), losses = losses_of("processes");
+  ASSERT_EQ(losses.size(), expected.size());
+  EXPECT_EQ(losses[0], expected[0]) << "no gradient is in it yet";
+  for (std::size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], expected[i], 1e-5);
+  EXPECT_NE(final_state(folder_, "processes"), final_state(folder_, "threads"));
 }
 
 // Muon's owners broadcast, which no other optimizer does.

@@ -1,0 +1,197 @@
+#include "sharding/processes/mpi_machine_sums.h"
+
+#include <algorithm>
+#include <array>
+
+#include "core/error.h"
+#include "kernels/pointwise.h"
+
+namespace sherd::sharding {
+namespace {
+
+class Sum {
+ public:
+  Sum(const MachineSum& what, const MachineRelays& relays,
+      const std::function<std::unique_ptr<MpiTransfers>()>& new_transfers,
+      const std::function<void(MpiTransfers&)>& finish)
+      : what_(what), relays_(relays), new_transfers_(new_transfers), finish_(finish) {
+    const int size = relays.size();
+    for (int member = 0; member < size; ++member) {
+      if (relays.are_neighbours(member, what.rank)) {
+        if (member != what.rank && what.addends.contains(member)) neighbours_.push_back(member);
+      } else if (relays.between(member, what.rank) == what.rank &&
+                 adds(relays.machine_of(what.rank))) {
+        relayed_.push_back(member);
+      }
+    }
+    for (const auto& [machine, members] : relays.machines()) {
+      if (adds(machine)) machines_.push_back(machine);
+    }
+    // Of one piece: what neighbours bring of each slice, sums under way to owners, those of other machines.
+    num_slots_ = static_cast<std::int64_t>((neighbours_.size() + 1) * (relayed_.size() + 1) +
+                                           relays.machines().size());
+    piece_ = what.staging.bytes() / (2 * 4 * num_slots_) / kAlignment * kAlignment;
+    CHECK(piece_ > 0, "{} B of staging for sums of {} ranks", what.staging.bytes(), size);
+    num_pieces_ = (what.out.numel + piece_ - 1) / piece_;
+  }
+
+  void run() {
+    const auto outgoing = new_transfers_();
+    send_to_neighbours(*outgoing);
+    if (num_pieces_ > 0) receive(0);
+    for (std::int64_t number = 0; number < num_pieces_; ++number) {
+      if (number + 1 < num_pieces_) receive(number + 1);
+      Piece& piece = pieces_[static_cast<std::size_t>(number % 2)];
+      finish_(*piece.arriving);
+      for (const int owner : relayed_) {
+        const Tensor partial = slot(number, DType::kF32);
+        kernels_sum(added(piece, owner), partial, false);
+        piece.crossing->send(owner, partial.data, partial.bytes());
+      }
+      add_machines(number, piece);
+    }
+    for (Piece& piece : pieces_) {
+      if (piece.crossing) finish_(*piece.crossing);
+    }
+    finish_(*outgoing);
+  }
+
+ private:
+  static constexpr std::int64_t kAlignment = 16;
+
+  // Two of them are under way at a time.
+  struct Piece {
+    std::int64_t at = 0, count = 0;
+    std::unique_ptr<MpiTransfers> arriving, crossing;
+    std::vector<std::pair<int, Tensor>> of_neighbours;  // by owner, in the order of `neighbours_`
+    std::vector<std::pair<int, Tensor>> of_machines;    // f32
+    std::int64_t used = 0;                              // slots
+  };
+
+  bool adds(int machine) const {
+    const std::vector<int>& members = relays_.machines().at(machine);
+    return std::ranges::any_of(members, [&](int m) { return what_.addends.contains(m); });
+  }
+  std::int64_t count_of(std::int64_t number) const {
+    return std::min(piece_, what_.out.numel - number * piece_);
+  }
+  Tensor part_of(int owner, std::int64_t number) const {
+    return what_.full.part(owner * what_.out.numel + number * piece_, count_of(number));
+  }
+  Tensor slot(std::int64_t number, DType dtype) {
+    Piece& piece = pieces_[static_cast<std::size_t>(number % 2)];
+    CHECK(piece.used < num_slots_, "more is staged than planned");
+    char* const begin = static_cast<char*>(what_.staging.data) +
+                        ((number % 2) * num_slots_ + piece.used++) * piece_ * 4;
+    return {begin, dtype, piece.count};
+  }
+
+  // Whoever sends and whoever receives goes through pieces, and in a piece through owners, in the same order:
+  // those elsewhere, whose relay the receiver is, and then the receiver itself.
+  void send_to_neighbours(MpiTransfers& outgoing) const {
+    if (!what_.addends.contains(what_.rank)) return;
+    for (std::int64_t number = 0; number < num_pieces_; ++number) {
+      for (const bool elsewhere : {true, false}) {
+        for (int owner = 0; owner < relays_.size(); ++owner) {
+          if (owner == what_.rank || relays_.are_neighbours(owner, what_.rank) == elsewhere)
+            continue;
+          const int to = elsewhere ? relays_.between(owner, what_.rank) : owner;
+          if (to == what_.rank) continue;
+          const Tensor part = part_of(owner, number);
+          outgoing.send(to, part.data, part.bytes());
+        }
+      }
+    }
+  }
+
+  void receive(std::int64_t number) {
+    Piece& piece = pieces_[static_cast<std::size_t>(number % 2)];
+    if (piece.crossing) finish_(*piece.crossing);  // what leaves these slots
+    piece = {.at = number * piece_,
+             .count = count_of(number),
+             .arriving = new_transfers_(),
+             .crossing = new_transfers_(),
+             .of_neighbours = {},
+             .of_machines = {}};
+    const auto from_neighbours = [&](int owner) {
+      for (const int neighbour : neighbours_) {
+        const Tensor theirs = slot(number, what_.full.dtype);
+        piece.arriving->receive(neighbour, theirs.data, theirs.bytes());
+        piece.of_neighbours.emplace_back(owner, theirs);
+      }
+    };
+    for (const int owner : relayed_) from_neighbours(owner);
+    from_neighbours(what_.rank);
+    for (const int machine : machines_) {
+      const int first = relays_.machines().at(machine).front();
+      if (relays_.are_neighbours(first, what_.rank)) continue;
+      const Tensor theirs = slot(number, DType::kF32);
+      const int relay = relays_.between(what_.rank, first);
+      piece.arriving->receive(relay, theirs.data, theirs.bytes());
+      piece.of_machines.emplace_back(machine, theirs);
+    }
+  }
+
+  // What this machine's ranks have of a piece of `owner`'s slice, in rank order.
+  std::vector<ConstTensor> added(const Piece& piece, int owner) const {
+    std::vector<ConstTensor> inputs;
+    const auto own = [&] {
+      if (!what_.addends.contains(what_.rank)) return;
+      inputs.push_back(what_.full.part(owner * what_.out.numel + piece.at, piece.count));
+    };
+    std::size_t next = 0;
+    for (const auto& [of, theirs] : piece.of_neighbours) {
+      if (of != owner) continue;
+      if (next == num_before()) own();
+      inputs.push_back(theirs);
+      ++next;
+    }
+    if (next == num_before()) own();
+    return inputs;
+  }
+  // Neighbours that come before this rank.
+  std::size_t num_before() const {
+    return static_cast<std::size_t>(std::ranges::lower_bound(neighbours_, what_.rank) -
+                                    neighbours_.begin());
+  }
+
+  void add_machines(std::int64_t number, Piece& piece) {
+    std::vector<ConstTensor> sums;
+    auto of_other = piece.of_machines.begin();
+    for (const int machine : machines_) {
+      if (machine != relays_.machine_of(what_.rank)) {
+        sums.push_back((of_other++)->second);
+        continue;
+      }
+      const Tensor partial = slot(number, DType::kF32);
+      kernels_sum(added(piece, what_.rank), partial, false);
+      sums.push_back(partial);
+    }
+    if (sums.empty()) return;
+    kernels_sum(sums, what_.out.part(piece.at, piece.count), what_.addends.onto_out);
+  }
+
+  static void kernels_sum(const std::vector<ConstTensor>& inputs, const Tensor& out,
+                          bool onto_out) {
+    kernels::sum_in_order_on_host(inputs.data(), static_cast<int>(inputs.size()), out, onto_out);
+  }
+
+  const MachineSum& what_;
+  const MachineRelays& relays_;
+  const std::function<std::unique_ptr<MpiTransfers>()>& new_transfers_;
+  const std::function<void(MpiTransfers&)>& finish_;
+  std::vector<int> neighbours_, relayed_;  // that add; owners elsewhere whose relay this rank is
+  std::vector<int> machines_;              // whose ranks add something
+  std::int64_t num_slots_ = 0, piece_ = 0, num_pieces_ = 0;
+  std::array<Piece, 2> pieces_;
+};
+
+}  // namespace
+
+void sum_by_machines(const MachineSum& sum, const MachineRelays& relays,
+                     const std::function<std::unique_ptr<MpiTransfers>()>& new_transfers,
+                     const std::function<void(MpiTransfers&)>& finish) {
+  Sum(sum, relays, new_transfers, finish).run();
+}
+
+}  // namespace sherd::sharding
