@@ -146,8 +146,8 @@ std::chrono::nanoseconds ShardedModel::message_cpu_time() const {
   return pipeline_->message_cpu_time();
 }
 
-std::chrono::nanoseconds ShardedModel::tensor_time() const {
-  return collectives_ ? collectives_->time_spent() : std::chrono::nanoseconds(0);
+std::chrono::nanoseconds ShardedModel::exchange_time(std::string_view axis) const {
+  return collectives_ ? collectives_->time_spent(axis) : std::chrono::nanoseconds(0);
 }
 
 void ShardedModel::forward(const model::Pass& pass, Phase phase) {

@@ -88,8 +88,8 @@ class ShardedModel {
 
   /// Processor time that messages of a pipeline have taken, in total.
   std::chrono::nanoseconds message_cpu_time() const;
-  /// How long the compute stream has been in exchanges between tensor ranks.
-  std::chrono::nanoseconds tensor_time() const;
+  /// How long the compute stream has been in the model's own exchanges along an axis.
+  std::chrono::nanoseconds exchange_time(std::string_view axis) const;
 
   /// Adds the last pass's losses of the first `num_tokens` tokens, in f64, to a sum on the device;
   /// `first`: the sum begins with them.

@@ -3,8 +3,27 @@
 #include "kernels/nf4.h"
 #include "kernels/pointwise.h"
 #include "sharding/comm/communicator.h"
+#include "sharding/mesh/waits.h"
 
 namespace sherd::sharding {
+namespace {
+
+// The parts of a piece of a cut parameter in each of its boxes, and how many elements of the box are before them.
+template <class Visit>
+void for_each_box(const ParameterCut& cut, const Piece& piece, const Visit& visit) {
+  std::int64_t begin = 0;  // of the box
+  for (const Box& box : cut.boxes()) {
+    const std::int64_t first = std::max(piece.first_element, begin);
+    const std::int64_t end = std::min(piece.first_element + piece.count, begin + box.numel());
+    if (first < end) {
+      const std::int64_t position = piece.position + first - piece.first_element;
+      visit(Piece{piece.parameter, first, end - first, position}, box, first - begin);
+    }
+    begin += box.numel();
+  }
+}
+
+}  // namespace
 
 Traffic parameter_traffic(const std::vector<UnitPlan>& units, const GatherOptions& options,
                           const std::vector<int>& uses, int num_micro_steps) {
@@ -33,9 +52,10 @@ Traffic parameter_traffic(const std::vector<UnitPlan>& units, const GatherOption
 ParameterGather::ParameterGather(const Rank& rank, const std::vector<UnitState>& units,
                                  const GatherOptions& options)
     : rank_(&rank), units_(&units), schedule_(plans_of(units), options), began_(rank.make_event()) {
+  const std::size_t waits = wait_kind(rank.mesh, zero_axes());
   for (std::size_t i = 0; i < units.size(); ++i) {
     updated_.push_back(rank.make_event());
-    published_.push_back(rank.make_event());
+    published_.push_back(counted(rank.make_event(), waits));
     communicators_.push_back(&rank.groups->get(units[i].placement().slices, Purpose::kGather));
   }
   for (const GatherSlot& slot : gather_slots(plans_of(units), options)) {
@@ -43,7 +63,7 @@ ParameterGather::ParameterGather(const Rank& rank, const std::vector<UnitState>&
     if (slot.buffer) made.buffer = rank.memory->acquire(*slot.buffer);
     if (slot.frozen) made.frozen = rank.memory->acquire(*slot.frozen);
     if (slot.quantised) made.quantised = rank.memory->acquire(*slot.quantised);
-    made.ready = rank.make_event();
+    made.ready = counted(rank.make_event(), waits);
     made.free = rank.make_event();
   }
   const auto bytes = quantised_gather_buffer(plans_of(units));
