@@ -294,7 +294,7 @@ void Transformer::attention_backward(std::int64_t block, const BlockParameters& 
        .dropout = attention_dropout(pass, attention_site(block)),
        .dqkv = d_qkv,
        .workspace = activations_.workspace,
-       .documents = pass.documents,
+       .documents = attention_documents(pass),
        .dkv = gathered ? activations_.d_keys_values.tensor() : d_kv_TN,
        .keys_values = gather_keys_values("keys and values, again", kept[SiteId::kQkv].output)});
   if (gathered) add_up_gathered_keys();

@@ -103,6 +103,12 @@ class Transformer {
   kernels::Dropout dropout(const Pass& pass, std::uint32_t site) const;
   kernels::Dropout branch_dropout(const Pass& pass, std::uint32_t site) const;
   kernels::Dropout attention_dropout(const Pass& pass, std::uint32_t site) const;
+  /// The row of tables of positions with which those that kernels are given begin. Documents say all positions.
+  std::int64_t first_table_row(const Pass& pass) const {
+    return pass.documents ? 0 : pass.first_position + shape_.first_position();
+  }
+  /// Of whole rows, as attention reads them.
+  kernels::Documents attention_documents(const Pass& pass) const;
   /// What the head reads, of all tokens.
   Tensor final_norm(const HeadParameters& parameters);
   /// Losses of the tokens [first, first + tokens); with `gradient` their logits become their gradients.

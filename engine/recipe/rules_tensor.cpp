@@ -47,22 +47,6 @@ bool check_sizes(Resolution& recipe, std::string_view asks, int degree) {
   }
 }
 
-// What this form of it doesn't serve.
-std::string not_served(const Recipe& recipe) {
-  if (recipe.adapter.type != AdapterChoice::kNone) return "adapters: leave out the adapter";
-  if (recipe.data.documents == DocumentChoice::kSeparate) {
-    return "documents apart: use data.documents: joined";
-  }
-  if (recipe.model.dropout > 0.0 && recipe.training.micro_batch_size > 1) {
-    return "dropout in micro-batches of several rows: use training.micro_batch_size: 1, or "
-           "model.dropout: 0";
-  }
-  if (recipe.training.sample_tokens > 0) {
-    return "texts at the end of a run: use training.sample_tokens: 0, and `sherd sample` later";
-  }
-  return {};
-}
-
 // What canonical sums don't serve.
 std::string not_summed(const Recipe& recipe) {
   if (recipe.adapter.type != AdapterChoice::kNone) return "adapters: use sum_order: rank";
@@ -110,9 +94,6 @@ void check_context_ranks(Resolution& recipe) {
   const Recipe& values = recipe.values();
   const auto degree = static_cast<int>(values.parallelism.context_parallel_degree);
   if (degree <= 1) return;
-  if (const std::string what = not_served(values); !what.empty()) {
-    return recipe.refuse({kContext}, "{} is {}, which doesn't serve {}.", kContext, degree, what);
-  }
   const auto tensor = static_cast<int>(values.parallelism.tensor_parallel_degree);
   try {
     model::context_part(model::tensor_part(sizes_of(values), tensor, 0), degree, 0);
