@@ -195,6 +195,7 @@ class Transformer {
   void leave_own_share(const Tensor& d_qkv_TE);
   void add_up_row_gradients(const kernels::QkNormBackward& args);
   void add_up_norms_of_heads(const BlockParameters& gradients);
+  void add_up_adapters(const Affine& gradients);
   // What one does whose ranks share the tokens of the residual stream (sequence_parallel.cpp): the rows of all
   // ranks, in their place, where this rank's addends of sums are formed, too; and of a sum over ranks, its rows.
   // Without sequence parallelism all rows are its own, and sums are formed in place.

@@ -62,6 +62,23 @@ std::string not_summed(const Recipe& recipe) {
   return {};
 }
 
+void check_blocks(Resolution& recipe) {
+  const Recipe& values = recipe.values();
+  const auto degree = static_cast<int>(values.parallelism.tensor_parallel_degree);
+  if (values.adapter.base_dtype != BaseDType::kNf4 || degree == 1) return;
+  const model::ModelShape whole = sizes_of(values);
+  if (model::cuts_between_blocks(whole, degree)) return;
+  int nearest = degree - 1;
+  while (!model::cuts_between_blocks(whole, nearest)) --nearest;
+  const model::ModelShape part = model::tensor_part(whole, degree, 0);
+  recipe.refuse({kDegree, "adapter.base_dtype"},
+                "{} is {}, and adapter.base_dtype nf4 has blocks of {} numbers of a row, of which "
+                "each rank needs whole ones: its rows would be {}, {} and {} wide. Use {}: {}, or "
+                "adapter.base_dtype: param_dtype.",
+                kDegree, degree, model::kQuantisedBlock, part.width, part.heads_width(),
+                part.ffn_width, kDegree, nearest);
+}
+
 }  // namespace
 
 void check_tensor_ranks(Resolution& recipe) {
@@ -80,14 +97,8 @@ void check_tensor_ranks(Resolution& recipe) {
                            what);
     }
   }
-  if (values.adapter.type != AdapterChoice::kNone) {
-    return recipe.refuse({kDegree, "adapter.type"},
-                         "{} is {}, but adapters aren't served on tensor ranks yet. Use {}: 1, and "
-                         "parallelism.data_parallel_shard_degree.",
-                         kDegree, degree, kDegree);
-  }
   if (is_canonical(values) && !check_sizes(recipe, kSumOrder, 1)) return;
-  check_sizes(recipe, kDegree, static_cast<int>(degree));
+  if (check_sizes(recipe, kDegree, static_cast<int>(degree))) check_blocks(recipe);
 }
 
 void check_context_ranks(Resolution& recipe) {

@@ -1,5 +1,7 @@
 #include "sharding/zero/parameter_gather.h"
 
+#include <algorithm>
+
 #include "kernels/nf4.h"
 #include "kernels/pointwise.h"
 #include "sharding/comm/communicator.h"
@@ -165,12 +167,26 @@ void ParameterGather::decode_into(const Slot& slot, int unit) {
   for (int slice = 0; slice < layout.num_slices(); ++slice) {
     const Tensor out = layout.slice(slot.quantised.tensor().part(0, layout.numel()), slice);
     for (const Piece& piece : layout.pieces(slice)) {
-      const auto [codes, scale_codes] =
-          quantised_piece(bytes.part(slice * slice_bytes, slice_bytes), piece);
-      kernels::nf4_decode(stream,
-                          {codes, scale_codes, state.ranges(piece.parameter),
-                           piece.first_element / kernels::kNf4Block},
-                          out.part(piece.position, piece.count));
+      const auto decode = [&](const Piece& of, kernels::Nf4Part part) {
+        const auto [codes, scale_codes] =
+            quantised_piece(bytes.part(slice * slice_bytes, slice_bytes), of);
+        part.codes = codes;
+        part.scale_codes = scale_codes;
+        part.ranges = state.ranges(of.parameter);
+        kernels::nf4_decode(stream, part, out.part(of.position, of.count));
+      };
+      const auto& cut = plan.quantised[static_cast<std::size_t>(piece.parameter)].cut;
+      if (!cut) {
+        decode(piece, {.first_block = piece.first_element / kernels::kNf4Block});
+        continue;
+      }
+      for_each_box(*cut, piece, [&](const Piece& of, const Box& box, std::int64_t before) {
+        constexpr std::int64_t kBlock = kernels::kNf4Block;
+        decode(of, {.first_block = (box.first_row * cut->columns() + box.first_column) / kBlock,
+                    .row_blocks = box.num_columns / kBlock,
+                    .all_row_blocks = cut->columns() / kBlock,
+                    .blocks_before = before / kBlock});
+      });
     }
   }
 }
