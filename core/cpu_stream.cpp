@@ -1,12 +1,14 @@
 #include <time.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <numeric>
 #include <thread>
 
 #include "core/error.h"
@@ -85,14 +87,17 @@ class ComputeStream final : public Stream {
   void wait(const Event& event) override {
     const auto begin = Clock::now();
     const nanoseconds blocked = cpu(event).wait_for(cpu(event).recorded());
-    waited_ += blocked;
+    waited_for_.at(event.counts_as) += blocked;
     if (blocked.count() > 0 && options().trace) {
       options().trace->add(rank(), name(), "wait", begin, begin + blocked);
     }
     boundary("wait");
   }
   void synchronize() override {}
-  nanoseconds waited() const override { return waited_; }
+  nanoseconds waited() const override {
+    return std::accumulate(waited_for_.begin(), waited_for_.end(), nanoseconds(0));
+  }
+  nanoseconds waited_for(std::size_t kind) const override { return waited_for_.at(kind); }
   ThreadTeam& team() override { return team_; }
 
  private:
@@ -100,7 +105,7 @@ class ComputeStream final : public Stream {
     if (options().hook) options().hook(name(), label);
   }
   ThreadTeam team_;
-  nanoseconds waited_{0};
+  std::array<nanoseconds, Event::kMostKinds> waited_for_{};
 };
 
 class WorkerStream final : public Stream {
@@ -132,14 +137,23 @@ class WorkerStream final : public Stream {
   void wait(const Event& event) override {
     const CpuEvent& target = cpu(event);
     const std::uint64_t point = target.recorded();
-    enqueue({"wait", [this, &target, point] { waited_ += target.wait_for(point).count(); }});
+    enqueue({"wait", [this, &target, point] {
+               waited_for_.at(target.counts_as) += target.wait_for(point).count();
+             }});
   }
   void synchronize() override {
     CpuEvent done;
     record(done);
     done.wait_for(done.recorded());
   }
-  nanoseconds waited() const override { return nanoseconds(waited_.load()); }
+  nanoseconds waited() const override {
+    nanoseconds total{0};
+    for (const auto& of_kind : waited_for_) total += nanoseconds(of_kind.load());
+    return total;
+  }
+  nanoseconds waited_for(std::size_t kind) const override {
+    return nanoseconds(waited_for_.at(kind).load());
+  }
   nanoseconds cpu_time() const override {
     clockid_t clock{};
     if (pthread_getcpuclockid(const_cast<std::thread&>(thread_).native_handle(), &clock) != 0) {
@@ -198,7 +212,7 @@ class WorkerStream final : public Stream {
   std::deque<Item> queue_;
   bool stop_ = false;
   std::exception_ptr error_;  // touched by the worker's thread only
-  std::atomic<std::int64_t> waited_{0};
+  std::array<std::atomic<std::int64_t>, Event::kMostKinds> waited_for_{};
   std::thread thread_;  // last: it starts when everything else is there
 };
 

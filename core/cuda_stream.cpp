@@ -1,5 +1,7 @@
+#include <array>
 #include <deque>
 #include <mutex>
+#include <numeric>
 #include <unordered_map>
 
 #include "core/cuda_device.h"
@@ -31,8 +33,9 @@ class CudaEvent final : public Event {
 class WaitMeter {
  public:
   template <class Wait>
-  void around(cudaStream_t stream, Wait&& wait) {
+  void around(cudaStream_t stream, std::size_t kind, Wait&& wait) {
     Pair pair = take();
+    pair.kind = kind;
     pair.begin.record(stream);
     wait();
     pair.end.record(stream);
@@ -41,12 +44,17 @@ class WaitMeter {
   }
   nanoseconds total() {
     collect();
-    return total_;
+    return std::accumulate(totals_.begin(), totals_.end(), nanoseconds(0));
+  }
+  nanoseconds total_of(std::size_t kind) {
+    collect();
+    return totals_.at(kind);
   }
 
  private:
   static constexpr std::size_t kMany = 256;
   struct Pair {
+    std::size_t kind = 0;  // Event::counts_as
     OwnedCudaEvent begin{cudaEventDefault}, end{cudaEventDefault};
   };
   Pair take() {
@@ -60,14 +68,14 @@ class WaitMeter {
       if (!pending_.front().end.passed()) return;
       Pair pair = std::move(pending_.front());
       pending_.pop_front();
-      total_ +=
+      totals_.at(pair.kind) +=
           nanoseconds(static_cast<std::int64_t>(pair.begin.milliseconds_until(pair.end) * 1e6));
       free_.push_back(std::move(pair));
     }
   }
   std::deque<Pair> pending_;
   std::vector<Pair> free_;
-  nanoseconds total_{0};
+  std::array<nanoseconds, Event::kMostKinds> totals_{};
 };
 
 // What host code in the queue threw first. Shared with the queue, which may outlive a call.
@@ -163,7 +171,8 @@ class QueueOnDevice final : public CudaStream {
     const auto enqueue_wait = [&] {
       check_cuda(cudaStreamWaitEvent(stream_, awaited.get().get(), 0), "cudaStreamWaitEvent");
     };
-    awaited.is_communication() ? waits_.around(stream_, enqueue_wait) : enqueue_wait();
+    awaited.is_communication() ? waits_.around(stream_, event.counts_as, enqueue_wait)
+                               : enqueue_wait();
     boundary("wait");
   }
   void synchronize() override {
@@ -173,6 +182,7 @@ class QueueOnDevice final : public CudaStream {
   }
   // For copies from the host a stream stands still too, but that isn't the other ranks' doing.
   nanoseconds waited() const override { return waits_.total(); }
+  nanoseconds waited_for(std::size_t kind) const override { return waits_.total_of(kind); }
   ThreadTeam& team() override { return team_; }
 
  private:

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -31,7 +32,11 @@ enum class DeviceKind { kCpu, kCuda };
 /// returns at once (as in CUDA).
 class Event {
  public:
+  /// What waiting for an event counts as: a number of the caller's, below kMostKinds.
+  static constexpr std::size_t kMostKinds = 8;
+
   virtual ~Event() = default;
+  std::size_t counts_as = 0;
 };
 
 /// Called at every boundary of a stream (before and after its work, at record and wait). Tests use
@@ -90,6 +95,8 @@ class Stream {
 
   /// How long this stream has stood still in `wait`, in total.
   virtual std::chrono::nanoseconds waited() const = 0;
+  /// Of that, for events that count as `kind`.
+  virtual std::chrono::nanoseconds waited_for(std::size_t /*kind*/) const { return {}; }
   /// Processor time that this stream's own thread has used, in total (CPU worker streams).
   virtual std::chrono::nanoseconds cpu_time() const { return {}; }
   /// CPU streams: the threads that kernels on this stream may use. A CUDA stream has one, the

@@ -37,21 +37,20 @@ void check_shape(const AttentionShape& shape) {
         "attention: scale {}, window {}, soft cap {}", shape.scale, shape.window, shape.softcap);
 }
 
-void check_documents(const AttentionShape& shape, const Documents& documents) {
+void check_documents(const AttentionShape& shape, const Documents& documents, bool on_gpu) {
   if (!documents) return;
   check_tensor("attention: starts of documents", documents.starts, DType::kI32,
                documents.count() + 1);
   check_tensor("attention: lengths of documents", documents.lengths, DType::kI32,
                documents.count());
-  check_tensor("attention: positions", documents.positions, DType::kI32, shape.tokens());
+  if (!on_gpu && !documents.positions) return;
+  check_tensor("attention: positions", documents.positions, DType::kI32, shape.query_tokens());
 }
 
-void check_keys_values(const AttentionShape& shape, const ConstTensor& keys_values, DType dtype,
-                       const Documents& documents) {
+void check_keys_values(const AttentionShape& shape, const ConstTensor& keys_values, DType dtype) {
   CHECK((shape.queries > 0) == static_cast<bool>(keys_values),
         "attention: {} queries, and keys and values apart", shape.queries);
   if (!keys_values) return;
-  CHECK(!documents, "attention: documents of a part of the queries");
   check_tensor("attention: keys and values", keys_values, dtype,
                shape.tokens() * 2 * shape.kv_heads * shape.head_width);
 }
@@ -73,8 +72,8 @@ void attention_forward(Stream& stream, const AttentionForward& args) {
   check_tensor("attention: out", args.out, dtype,
                shape.query_tokens() * shape.query_heads * shape.head_width);
   check_tensor("attention: lse", args.lse, DType::kF32, shape.query_tokens() * shape.query_heads);
-  check_documents(shape, args.documents);
-  check_keys_values(shape, args.keys_values, dtype, args.documents);
+  check_documents(shape, args.documents, is_cuda(stream));
+  check_keys_values(shape, args.keys_values, dtype);
   if (is_cuda(stream)) {
     check_whole(shape);
     return cuda::attention_forward(stream, args);
@@ -97,8 +96,8 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
     check_tensor("attention: dkv", args.dkv, DType::kF32,
                  shape.tokens() * 2 * shape.kv_heads * shape.head_width);
   }
-  check_documents(shape, args.documents);
-  check_keys_values(shape, args.keys_values, dtype, args.documents);
+  check_documents(shape, args.documents, is_cuda(stream));
+  check_keys_values(shape, args.keys_values, dtype);
   if (is_cuda(stream)) {
     check_whole(shape);
     return cuda::attention_backward(stream, args);

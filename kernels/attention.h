@@ -20,7 +20,7 @@
 /// soft cap is Gemma 2's (arXiv:2408.00118, §2).
 ///
 /// With `documents` (kernels/documents.h) a query sees keys of its own document only: k also begins
-/// there. Of padding, out, lse and dqkv are zeros.
+/// there. Of padding, out, lse and dqkv are zeros. On a CPU the documents' positions aren't needed.
 ///
 /// With a part of the queries (`queries` of the shape), qkv, out, lse and their gradients have rows for these alone,
 /// and the keys and values of all positions stand in `keys_values`; their gradients are of these queries.
@@ -75,7 +75,7 @@ struct AttentionShape {
   /// dK and dV of a key/value head are balanced trees over so many groups (2^n) of its query heads, so that ranks
   /// with a part of them have subtrees (kernels/grouped_linear.h). 1: the query heads in order. A GPU takes 1.
   int kv_sum_groups = 1;
-  /// Of every sequence, the queries [first_query, first_query + queries) alone, without documents. 0: all of them.
+  /// Of every sequence, the queries [first_query, first_query + queries) alone. 0: all of them.
   /// A GPU takes all.
   std::int64_t first_query = 0, queries = 0;
 

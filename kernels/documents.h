@@ -8,6 +8,8 @@
 /// Shapes   starts i32 [N + 1], from 0 up to B * S, never falling; every row begins with a document.
 ///          lengths i32 [N], 0 in a document that is padding alone; positions i32 [B * S]. Documents
 ///          behind the last one, of no tokens at B * S, are allowed, so that buffers have one size.
+///          Where a rank has a part of every row, positions are of its tokens alone; starts and lengths are of whole
+///          rows, as attention reads them.
 /// The form  is that of cuDNN's ragged tensors (offsets and lengths), and without padding that of
 ///          FlashAttention's cu_seqlens.
 #pragma once

@@ -7,16 +7,27 @@
 /// built from the *global* row of the batch, so the mask doesn't depend on the world size.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/philox.h"
 
 namespace sherd::kernels {
 
+/// Where a tensor is a part of the one that a single rank has: of each of its sequences some rows, of each row some
+/// columns, neighbours. A GPU takes tensors without gaps alone.
+struct DropoutPart {
+  std::int64_t columns = 0, all_columns = 0;  ///< of a row, here and there; 0: there are no gaps
+  std::int64_t rows = 0, all_rows = 0;        ///< of a sequence
+  std::int64_t rows_before = 0;               ///< of the part, which stand elsewhere
+};
+
 struct Dropout {
   float probability = 0.0f;  ///< p, in [0, 1); 0 switches dropout off
   RandomAddress address;
-  std::int64_t first_element = 0;  ///< global index of the tensor's first element here
+  /// Global index of the tensor's first element here; of a part, of its first one, rows_before or not.
+  std::int64_t first_element = 0;
+  DropoutPart part{};
 
   bool active() const { return probability > 0.0f; }
   /// An element is kept if its word is at least this.
@@ -24,6 +35,22 @@ struct Dropout {
     return static_cast<std::uint32_t>(static_cast<double>(probability) * 4294967296.0);
   }
   float scale() const { return 1.0f / (1.0f - probability); }
+
+  /// Elements of the tensor whose global indices are neighbours, too.
+  struct Run {
+    std::int64_t element = 0;  ///< global index of the first
+    std::int64_t count = 0;
+  };
+  /// From the tensor's element `offset` on, at most `most`.
+  Run run_from(std::int64_t offset, std::int64_t most) const {
+    if (part.columns == 0) return {first_element + offset, most};
+    const std::int64_t row = part.rows_before + offset / part.columns;
+    const std::int64_t column = offset % part.columns, place = row % part.rows;
+    const std::int64_t there = row / part.rows * part.all_rows + place;
+    const std::int64_t rows = part.columns == part.all_columns ? part.rows - place : 1;
+    return {first_element + there * part.all_columns + column,
+            std::min(most, rows * part.columns - column)};
+  }
 };
 
 }  // namespace sherd::kernels

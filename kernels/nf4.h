@@ -45,9 +45,19 @@ void nf4_encode_scales(Stream& stream, ConstTensor scales, Tensor codes, Tensor 
 
 /// Part of a tensor that begins with block `first_block`.
 struct Nf4Part {
-  ConstTensor codes, scale_codes;
-  ConstTensor ranges;  ///< of the whole tensor
+  ConstTensor codes{}, scale_codes{};
+  ConstTensor ranges{};  ///< of the whole tensor
   std::int64_t first_block = 0;
+  /// Where the part is of a box with some columns of each row: how many blocks a row has, here and in the tensor, and
+  /// how many blocks of the box are before the part; `first_block` is then the box's. A GPU takes 0: no gaps.
+  std::int64_t row_blocks = 0, all_row_blocks = 0, blocks_before = 0;
+
+  /// The number in the tensor of a block of the part.
+  std::int64_t number_of(std::int64_t block) const {
+    if (row_blocks == 0) return first_block + block;
+    const std::int64_t in_box = blocks_before + block;
+    return first_block + in_box / row_blocks * all_row_blocks + in_box % row_blocks;
+  }
 };
 /// out f32, bf16 or f16.
 void nf4_decode(Stream& stream, const Nf4Part& part, Tensor out);

@@ -53,7 +53,7 @@ void embedding_backward(Stream& stream, const EmbeddingBackward& args) {
   }
   check_rows(args.rows, args.vocab_size);
   if (is_cuda(stream)) {
-    CHECK(args.rows.all == 0, "a cut vocabulary on a GPU");
+    CHECK(args.rows.all == 0 && args.row_positions == 0, "a cut model on a GPU");
     return cuda::embedding_backward(stream, args);
   }
   stream.run("embedding_backward",

@@ -52,6 +52,16 @@ struct EmbeddingBackward {
   float scale = 1.0f;
   Documents documents{};
   VocabularyRows rows{};  ///< of d_token_weight; a GPU takes all
+  /// Documents of whole rows of so many positions, of which the tokens have [first_position, + positions) of each.
+  /// 0: the tokens have all of them. A GPU takes all.
+  std::int64_t row_positions = 0, first_position = 0;
+
+  /// Which of the tokens token `token` of whole rows is; -1: it isn't among them.
+  std::int64_t own_token(std::int64_t token) const {
+    if (row_positions == 0) return token;
+    const std::int64_t place = token % row_positions - first_position;
+    return place >= 0 && place < positions ? token / row_positions * positions + place : -1;
+  }
 };
 void embedding_backward(Stream& stream, const EmbeddingBackward& args);
 std::int64_t embedding_backward_workspace_bytes(std::int64_t tokens, std::int64_t vocab_size,

@@ -36,7 +36,9 @@ Decoder::Decoder(ShardedModel& model, const sharding::MirroredBuffer& inputs)
       inputs_(inputs),
       sequences_(model.transformer().shape().sequences),
       seq_length_(model.transformer().shape().seq_length),
-      context_(std::max(seq_length_, model.transformer().shape().cached_positions)),
+      context_ranks_(model.transformer().shape().context.degree),
+      context_(
+          std::max(seq_length_ * context_ranks_, model.transformer().shape().cached_positions)),
       cached_(model.transformer().shape().cached_positions > 0) {
   model_.rank().memory->enter(kEvaluation);
 }
@@ -55,7 +57,7 @@ void Decoder::logits(std::span<const std::int32_t> tokens, std::int64_t first, c
         "logits from {} of {} tokens, a context of {}", first, num_tokens, context_);
   std::int64_t begin = cached_ ? std::min(first, common_length(in_cache_, tokens)) : 0;
   while (begin < num_tokens) {
-    const std::int64_t end = std::min(begin + seq_length_, num_tokens);
+    const std::int64_t end = std::min(begin + seq_length_ * context_ranks_, num_tokens);
     const std::int64_t most = model_.most_logits();
     const std::int64_t wanted = std::max<std::int64_t>(end - std::max(first, begin), 0);
     pass(tokens.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)),
@@ -83,11 +85,13 @@ std::vector<float> Decoder::last_logits(std::span<const std::int32_t> tokens) {
 }
 
 // On a GPU every length costs plans of its libraries, so lengths are rounded up: attention is
-// causal, and what stands behind the last token changes nothing before it. One token alone is a length
+// causal, and what stands behind the last token changes nothing before it. Context ranks have parts of one length. One token alone is a length
 // of its own where there is a cache, in which there is room up to `context_`.
 std::int64_t Decoder::pass_length(std::int64_t begin, std::int64_t count) const {
   constexpr std::int64_t kStep = 64;
-  if (model_.rank().compute().device() == DeviceKind::kCpu || (cached_ && count == 1)) return count;
+  if (model_.rank().compute().device() == DeviceKind::kCpu || (cached_ && count == 1)) {
+    return (count + context_ranks_ - 1) / context_ranks_ * context_ranks_;
+  }
   return std::min({seq_length_, context_ - begin, (count + kStep - 1) / kStep * kStep});
 }
 
@@ -100,7 +104,8 @@ void Decoder::pass(std::span<const std::int32_t> tokens, std::int64_t begin,
   auto* window = inputs_.host().as<std::int32_t>();
   std::fill_n(std::copy(tokens.begin(), tokens.end(), window), passed - count, 0);
   inputs_.to_device(model_.rank().compute(), 0, passed);
-  model_.transformer().resize(1, passed);
+  const std::int64_t own = passed / context_ranks_;
+  model_.transformer().resize(1, own);
   std::vector<int> uses = model_.evaluation_uses();
   if (model_.has_head()) {
     const int head = uses.back();
@@ -109,7 +114,9 @@ void Decoder::pass(std::span<const std::int32_t> tokens, std::int64_t begin,
   }
   model_.parameters().plan(uses);
   model_.forward(
-      {.inputs = inputs_.device().part(0, passed), .targets = {}, .first_position = begin});
+      {.inputs = inputs_.device().part(model_.transformer().shape().first_position(), own),
+       .targets = {},
+       .first_position = begin});
 }
 
 std::vector<float> Decoder::rows_on_host(std::int64_t first, std::int64_t count) {

@@ -2,7 +2,7 @@
 ///
 /// A model with a cache of keys and values (ModelShape::cached_positions) computes each token once: a
 /// text that goes on where the last one ended, or that shares its beginning, costs only what is
-/// new. Without one every call passes over the whole text. On a CPU the logits have the same bits either way.
+/// new. Without one every call passes over the whole text, which context ranks of a run share. On a CPU the logits have the same bits either way.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,8 @@ class Decoder {
 
   ShardedModel& model_;
   const sharding::MirroredBuffer& inputs_;
-  std::int64_t sequences_, seq_length_;  // as planned
+  std::int64_t sequences_, seq_length_;  // as planned; the second of a context rank's part
+  std::int64_t context_ranks_;           // among which a pass's tokens are shared
   std::int64_t context_;
   bool cached_;
   std::vector<std::int32_t> in_cache_;

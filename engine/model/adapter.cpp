@@ -23,8 +23,11 @@ bool contains(const std::vector<std::string>& names, std::string_view name) {
 
 // The parts of one site that can be a target: of a stacked matrix, each part and the whole.
 void add_targets(const ModelShape& shape, const Site& site, std::vector<AdapterTarget>& targets) {
+  const bool cut = site.weight == Site::Weight::kMatrixToResidual;  // by its columns
+  const std::int64_t ranks = cut ? shape.part.degree : 1;
   const auto add = [&](std::string name, std::int64_t first, std::int64_t rows) {
-    targets.push_back({std::move(name), site.id, first, rows, site.columns});
+    targets.push_back({std::move(name), site.id, first, rows, site.columns,
+                       cut ? shape.part.rank * site.columns : 0, ranks * site.columns});
   };
   const bool gated = site.id == SiteId::kUp && shape.gated();
   add(gated ? "mlp.gate_up" : site.name, 0, site.rows);
@@ -99,7 +102,8 @@ bool is_trained(const ModelShape& shape, std::string_view parameter) {
 
 std::optional<float> uniform_bound(const ParameterSpec& parameter) {
   if (!parameter.name.ends_with(".lora_a")) return std::nullopt;
-  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(parameter.shape[1])));
+  const std::int64_t inputs = parameter.cut ? parameter.cut->columns() : parameter.shape[1];
+  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(inputs)));
 }
 
 bool trains_embedding(const ModelShape& shape) {
@@ -160,7 +164,8 @@ AdapterProducts::AdapterProducts(const ModelShape& shape, const Acquire& acquire
 void AdapterProducts::begin(const ModelShape& shape, std::int64_t block, const Pass& pass) {
   tokens_ = shape.tokens();
   block_ = block;
-  first_token_ = pass.first_row * shape.seq_length;
+  first_token_ = pass.first_row * shape.whole_seq_length() + shape.first_position();
+  rows_ = {.rows = shape.seq_length, .all_rows = shape.whole_seq_length()};
   address_ = {pass.seed, pass.step, 0};
   probability_ = pass.training ? shape.adapter.dropout : 0.0;
 }
@@ -170,7 +175,13 @@ kernels::Dropout AdapterProducts::dropout_of(const AdapterTensors& adapter) cons
   dropout.probability = static_cast<float>(probability_);
   dropout.address = address_;
   dropout.address.site = adapter_site(block_, adapter.target);
-  dropout.first_element = first_token_ * targets_[adapter.target].inputs;
+  const AdapterTarget& target = targets_[adapter.target];
+  dropout.first_element = first_token_ * target.all_inputs + target.first_input;
+  if (target.cuts_inputs() || rows_.rows < rows_.all_rows) {
+    dropout.part = rows_;
+    dropout.part.columns = target.inputs;
+    dropout.part.all_columns = target.all_inputs;
+  }
   return dropout;
 }
 
@@ -204,7 +215,8 @@ void AdapterProducts::forward(Stream& stream, const Affine& parameters, ConstTen
 }
 
 void AdapterProducts::backward(Stream& stream, const Affine& parameters, const Affine& gradients,
-                               ConstTensor x, ConstTensor dy, Tensor dx, Tensor workspace) const {
+                               ConstTensor x, ConstTensor dy, Tensor dx, Tensor workspace,
+                               const Parts& parts) const {
   for (std::size_t i = 0; i < parameters.adapters.size(); ++i) {
     const AdapterTensors& adapter = parameters.adapters[i];
     const AdapterTensors& gradient = gradients.adapters[i];
@@ -213,16 +225,21 @@ void AdapterProducts::backward(Stream& stream, const Affine& parameters, const A
     const Tensor h_TR = h_TR_.tensor().part(0, tokens_ * rank_);
     const Tensor d_h_TR = d_h_TR_.tensor().part(0, tokens_ * rank_);
     const Tensor d_z_TC = z_TC_.tensor().part(0, tokens_ * target.rows);
-    const ConstTensor read_TI = dropped(stream, adapter, x);
+    const ConstTensor read_TI = parts.b || parts.a ? dropped(stream, adapter, x) : x;
     const kernels::Columns columns{tokens_, site_rows_[adapter.target], target.first_row,
                                    target.rows};
     kernels::take_columns(stream, columns, dy, scale_, d_z_TC);
-    kernels::linear_forward(stream, {down, read_TI, adapter.a, {}, h_TR, workspace});
-    kernels::linear_backward_weight(stream, {up, d_z_TC, h_TR, gradient.b, {}, false, workspace});
+    if (parts.b) {
+      kernels::linear_forward(stream, {down, read_TI, adapter.a, {}, h_TR, workspace});
+      kernels::linear_backward_weight(stream, {up, d_z_TC, h_TR, gradient.b, {}, false, workspace});
+    }
+    if (!parts.a && !(parts.input && dx)) continue;
     kernels::linear_backward_input(stream, {up, d_z_TC, adapter.b, d_h_TR, false, workspace});
-    kernels::linear_backward_weight(stream,
-                                    {down, d_h_TR, read_TI, gradient.a, {}, false, workspace});
-    if (!dx) continue;
+    if (parts.a) {
+      kernels::linear_backward_weight(stream,
+                                      {down, d_h_TR, read_TI, gradient.a, {}, false, workspace});
+    }
+    if (!parts.input || !dx) continue;
     const kernels::Dropout dropout = dropout_of(adapter);
     if (!dropout.active()) {
       kernels::linear_backward_input(stream, {down, d_h_TR, adapter.a, dx, true, workspace});

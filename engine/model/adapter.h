@@ -20,6 +20,14 @@
 /// Parameters: block.N.TARGET.lora_a and .lora_b, behind the model's own ones. B begins at zero, A
 /// uniform in +-1/sqrt(I): Kaiming's uniform with a = sqrt(5), as PEFT begins.
 /// h isn't kept: the backward computes it again, so no mode of recompute changes what is kept.
+///
+/// On tensor ranks (tensor_cut.h) the matrix's cut is its adapter's:
+///
+///   rows of the matrix      B's rows are cut, A is whole: each rank's dA is of its part of dz, and summed over ranks
+///   columns                 A's columns are cut, B is whole: each rank's h is of its part of x; z joins the sum that
+///                           the matrix's output is, and dB is summed over ranks
+///
+/// So nothing is exchanged but one gradient per target and block.
 #pragma once
 
 #include <functional>
@@ -44,6 +52,11 @@ struct AdapterTarget {
   SiteId site{};
   std::int64_t first_row = 0, rows = 0;  ///< of the site's matrix
   std::int64_t inputs = 0;               ///< its columns
+  /// Where ranks have columns of the matrix: the first one's number, of so many.
+  std::int64_t first_input = 0, all_inputs = 0;
+
+  /// A is cut then, and B where the matrix's rows are.
+  bool cuts_inputs() const { return inputs < all_inputs; }
 };
 
 /// Every target that a block of this shape has.
@@ -91,9 +104,17 @@ class AdapterProducts {
   /// y, the site's output, already has the frozen product.
   void forward(Stream& stream, const Affine& parameters, ConstTensor x, Tensor y,
                Tensor workspace) const;
-  /// dx already has the frozen product's share; empty: nobody needs it.
+  /// dx already has the frozen product's share; empty: nobody needs it. Where a rank's share of dy isn't what B's
+  /// gradient is of, or dx takes the place of x, the parts are calls of their own, in this order.
+  struct Parts {
+    bool b = true, a = true, input = true;
+  };
   void backward(Stream& stream, const Affine& parameters, const Affine& gradients, ConstTensor x,
-                ConstTensor dy, Tensor dx, Tensor workspace) const;
+                ConstTensor dy, Tensor dx, Tensor workspace, const Parts& parts) const;
+
+  const AdapterTarget& target_of(const AdapterTensors& adapter) const {
+    return targets_[adapter.target];
+  }
 
   /// Where gradients of frozen norms go: their kernels always write them.
   Tensor discarded(std::int64_t numel) const { return discarded_.tensor().part(0, numel); }
@@ -112,6 +133,7 @@ class AdapterProducts {
   Buffer discarded_;
   // Of `begin`.
   std::int64_t tokens_ = 0, block_ = 0, first_token_ = 0;
+  kernels::DropoutPart rows_{};  ///< of the sequences
   kernels::RandomAddress address_{};
 };
 

@@ -24,15 +24,23 @@ void Transformer::project_backward(const Affine& parameters, const Affine& gradi
     kernels::linear_backward_weight(compute_, {matmul, args.dy, args.x, gradients.weight,
                                                gradients.bias, false, activations_.workspace});
   }
-  if (args.dy_of_copies && !shape_.part.has_canonical_sums()) leave_own_share(args.dy_of_copies);
+  const auto backward_of_adapters = [&](const AdapterProducts::Parts& parts) {
+    activations_.adapters.backward(compute_, parameters, gradients, args.x, args.dy, args.dx,
+                                   activations_.workspace, parts);
+  };
+  const bool shares = args.dy_of_copies && !shape_.part.has_canonical_sums();
+  const bool overwrites_x = args.x.data == args.dx.data;  // the place of all ranks' rows
+  if (shares || overwrites_x) backward_of_adapters({.b = true, .a = false, .input = false});
+  if (shares) leave_own_share(args.dy_of_copies);
+  if (overwrites_x) backward_of_adapters({.b = false, .a = true, .input = false});
   if (args.dx && !args.fused.empty()) {
     sum_input_gradient(parameters.weight, args);
   } else if (args.dx) {
     kernels::linear_backward_input(compute_, {matmul, args.dy, parameters.weight, args.dx, args.add,
                                               activations_.workspace, args.gelu_input});
   }
-  activations_.adapters.backward(compute_, parameters, gradients, args.x, args.dy, args.dx,
-                                 activations_.workspace);
+  backward_of_adapters({.b = !shares && !overwrites_x, .a = !overwrites_x, .input = true});
+  add_up_adapters(gradients);
 }
 
 // The kernels of norms always write gradients.
@@ -180,7 +188,7 @@ void Transformer::leave_branch(std::int64_t block, SiteId norm, const BlockParam
                           .dbias = norm_gradients.bias,
                           .workspace = activations_.workspace,
                           .branch_scale = static_cast<float>(shape_.residual_scale)});
-  add_up_norm(norm_gradients);
+  add_up_norm(gradients[norm]);
 }
 
 // What a branch read, where its weight gradient is formed now.
@@ -207,7 +215,7 @@ Tensor Transformer::projection_gradient(const SiteTensors& site, const Affine& p
                                     .dweight = norm_gradients.weight,
                                     .dbias = norm_gradients.bias,
                                     .workspace = activations_.workspace});
-  add_up_norm(norm_gradients);
+  add_up_norm(gradients);
   return all_rows(kWhat, branch_TD());
 }
 
@@ -294,7 +302,7 @@ void Transformer::attention_backward(std::int64_t block, const BlockParameters& 
        .dropout = attention_dropout(pass, attention_site(block)),
        .dqkv = d_qkv,
        .workspace = activations_.workspace,
-       .documents = pass.documents,
+       .documents = attention_documents(pass),
        .dkv = gathered ? activations_.d_keys_values.tensor() : d_kv_TN,
        .keys_values = gather_keys_values("keys and values, again", kept[SiteId::kQkv].output)});
   if (gathered) add_up_gathered_keys();

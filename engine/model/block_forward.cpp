@@ -42,14 +42,12 @@ void Transformer::normalise(const Affine& parameters, const Tensor& r_TD, const 
 void Transformer::rotate(std::int64_t block, const Tensor& qkv_TE, bool inverse, const Pass& pass) {
   const int table = shape_.layer(block).rotary;
   if (table < 0) return;
-  const std::int64_t head_width = shape_.head_width();
+  const std::int64_t head_width = shape_.head_width(), first = first_table_row(pass);
   const Tensor& table_SK = activations_.rotary_SK[static_cast<std::size_t>(table)].tensor();
   kernels::rotary(
-      compute_,
-      {shape_.sequences, shape_.seq_length, shape_.query_heads, shape_.kv_heads, head_width,
-       table_SK.part((pass.first_position + shape_.first_position()) * head_width,
-                     shape_.seq_length * head_width),
-       qkv_TE, inverse, pass.documents.positions});
+      compute_, {shape_.sequences, shape_.seq_length, shape_.query_heads, shape_.kv_heads,
+                 head_width, table_SK.part(first * head_width, table_SK.numel - first * head_width),
+                 qkv_TE, inverse, pass.documents.positions});
 }
 
 void Transformer::block_forward(std::int64_t block, const BlockParameters& parameters,
@@ -142,7 +140,7 @@ void Transformer::fill_attention(std::int64_t block, const BlockParameters& para
                               .out = out,
                               .lse = kept[SiteId::kAttention].statistic,
                               .workspace = activations_.workspace,
-                              .documents = pass.documents,
+                              .documents = attention_documents(pass),
                               .keys_values = gather_keys_values("keys and values", kept_qkv)});
   if (dealt) to_positions("what heads attended to", HeadRows::kQueries, out, attended_TD);
 }

@@ -7,6 +7,7 @@
 ///   what attention and MLP read                            sum of its gradient
 ///   key/value heads with copies                            sum_copies of their gradients
 ///   norms of heads                                         sum of their weights' gradients
+///   adapters                                               sum of the gradient of A or B, whichever is whole
 ///   norms of projections               sum of squares      sum of what a row's gradient needs
 ///   head and loss                      gather, sum         sum of its input's gradient
 ///

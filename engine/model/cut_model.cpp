@@ -140,10 +140,21 @@ void Transformer::add_up_row_gradients(const kernels::QkNormBackward& args) {
 
 // A norm's weights serve the heads of all ranks. Copies of a key head are counted once.
 void Transformer::add_up_norms_of_heads(const BlockParameters& gradients) {
+  const Tensor& d_query_weight = gradients[SiteId::kQueryNorm].weight;
   const Tensor& d_key_weight = gradients[SiteId::kKeyNorm].weight;
+  if (d_query_weight) collectives_.sum("gradient of the query norm", d_query_weight);
+  if (!d_key_weight) return;  // frozen
   if (shape_.part.kv_copy > 0) kernels::fill_zero(compute_, d_key_weight);
-  collectives_.sum("gradient of the query norm", gradients[SiteId::kQueryNorm].weight);
   collectives_.sum("gradient of the key norm", d_key_weight);
+}
+
+// Of an adapter's two matrices one is whole on every rank, whose gradient is the sum of theirs (adapter.h).
+void Transformer::add_up_adapters(const Affine& gradients) {
+  if (!shape_.part.is_cut()) return;
+  for (const AdapterTensors& gradient : gradients.adapters) {
+    const bool cuts_inputs = activations_.adapters.target_of(gradient).cuts_inputs();
+    collectives_.sum("gradient of an adapter", cuts_inputs ? gradient.b : gradient.a);
+  }
 }
 
 // The gradients of keys and values are added up in f32 over the ranks whose queries read them, and

@@ -1,8 +1,11 @@
 #include "engine/model/exchanges.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "engine/model/activations.h"
+#include "engine/model/adapter.h"
 #include "engine/model/sites.h"
 #include "kernels/qk_norm.h"
 
@@ -13,7 +16,8 @@ using Kind = Exchange::Kind;
 
 class List {
  public:
-  void add(Kind kind, const char* what, DType dtype, std::int64_t numel, std::int64_t calls) {
+  void add(Kind kind, const std::string& what, DType dtype, std::int64_t numel,
+           std::int64_t calls) {
     if (calls > 0) list_.push_back({kind, what, dtype, numel, calls});
   }
   /// A sum of [tokens, width] behind a matrix whose inputs are cut: all of it, or with sequence parallelism each
@@ -28,7 +32,7 @@ class List {
   void add_rows(const ModelShape& part, const char* what, std::int64_t calls) {
     if (part.sequence_parallel()) add(Kind::kGather, what, part.dtype, all_rows(part), calls);
   }
-  /// The gradients of a norm's weights, and of its biases, each from a rank's tokens.
+  /// The gradients of trained norms' weights, and of their biases, each from a rank's tokens.
   void add_norms(const ModelShape& part, DType gradients, std::int64_t norms) {
     if (!part.sequence_parallel()) return;
     add(Kind::kSum, "gradient of a norm", gradients, part.width,
@@ -43,12 +47,24 @@ class List {
   std::vector<Exchange> list_;
 };
 
-// Of a block, those of the residual stream.
+// Of a block, those of the residual stream that are trained.
 std::int64_t num_norms(const ModelShape& part) {
-  return std::ranges::count_if(block_sites(part), [](const Site& site) {
-    return site.weight == Site::Weight::kNorm && site.on_residual;
+  return std::ranges::count_if(block_sites(part), [&](const Site& site) {
+    return site.weight == Site::Weight::kNorm && site.on_residual &&
+           is_trained(part, site.name + ".weight");
   });
 }
+
+// Backwards of blocks that go on to the attention, and to the block's input: with an adapter the lowest block has
+// perhaps nothing to train there. It is passed as often as the embedding before it.
+struct Backwards {
+  Backwards(const ModelShape& part, const PassCounts& counts) {
+    const BackwardReach lowest = backward_reach(part, 0);
+    attentions = counts.blocks - (lowest.attention ? 0 : counts.embeddings);
+    inputs = counts.blocks - (lowest.input ? 0 : counts.embeddings);
+  }
+  std::int64_t attentions = 0, inputs = 0;
+};
 
 void add_blocks(const ModelShape& part, DType gradients, PassKind pass, const PassCounts& counts,
                 List& list) {
@@ -68,21 +84,29 @@ void add_blocks(const ModelShape& part, DType gradients, PassKind pass, const Pa
   // Canonical sums are complete before anything is added to them.
   const bool together =
       part.block_form == BlockForm::kParallelOneNorm && !part.part.has_canonical_sums();
-  const int inputs = together ? 1 : 2;
-  list.add_rows(part, "gradient of a branch", 2 * L);
-  list.add_rows(part, "what a branch read", 2 * L);
-  list.add_sum_of_rows(part, "gradient of what a branch read", summed, inputs * L);
+  const Backwards backwards(part, counts);
+  const std::int64_t attentions = backwards.attentions;
+  list.add_rows(part, "gradient of a branch", L + attentions);
+  list.add_rows(part, "what a branch read", L + attentions);
+  list.add_sum_of_rows(part, "gradient of what a branch read", summed,
+                       backwards.inputs + (together ? 0 : attentions));
   list.add_norms(part, gradients, num_norms(part) * L);
   if (part.shares_kv_heads()) {
     list.add(Kind::kSumCopies, "gradients of keys and values", DType::kF32,
-             T * part.kv_gradient_width(), L);
+             T * part.kv_gradient_width(), attentions);
   }
   if (part.cuts_normalised_rows()) {
-    list.add(Kind::kSum, "gradients of rows of queries and keys", DType::kF32, 4 * T, L);
+    list.add(Kind::kSum, "gradients of rows of queries and keys", DType::kF32, 4 * T, attentions);
   }
-  if (part.qk_norm == QkNorm::kHead) {
-    list.add(Kind::kSum, "gradient of the query norm", gradients, part.head_width(), L);
-    list.add(Kind::kSum, "gradient of the key norm", gradients, part.head_width(), L);
+  for (const char* which : {"query", "key"}) {
+    const bool trained = is_trained(part, fmt::format("attention.{}_norm.weight", which));
+    if (part.qk_norm != QkNorm::kHead || !trained) continue;
+    list.add(Kind::kSum, "gradient of the " + std::string(which) + " norm", gradients,
+             part.head_width(), L);
+  }
+  for (const AdapterTarget& target : adapter_targets(part)) {
+    list.add(Kind::kSum, "gradient of an adapter", gradients,
+             part.adapter.rank * (target.cuts_inputs() ? target.rows : target.inputs), L);
   }
 }
 
@@ -94,9 +118,9 @@ void add_gathered_keys(const ModelShape& part, PassKind pass, const PassCounts& 
   };
   add(Kind::kGatherPositions, "keys and values", part.dtype, counts.blocks + counts.blocks_again);
   if (pass != PassKind::kTraining) return;
-  add(Kind::kGatherPositions, "keys and values, again", part.dtype, counts.blocks);
-  add(Kind::kReduceScatterPositions, "gradients of all keys and values", DType::kF32,
-      counts.blocks);
+  const std::int64_t backwards = Backwards(part, counts).attentions;
+  add(Kind::kGatherPositions, "keys and values, again", part.dtype, backwards);
+  add(Kind::kReduceScatterPositions, "gradients of all keys and values", DType::kF32, backwards);
 }
 
 void add_attention(const ModelShape& part, PassKind pass, const PassCounts& counts, List& list) {
@@ -107,9 +131,10 @@ void add_attention(const ModelShape& part, PassKind pass, const PassCounts& coun
   add("queries, keys and values", part.qkv_width(), forwards);
   add("what heads attended to", part.heads_width(), forwards);
   if (pass != PassKind::kTraining) return;
-  add("what heads attended to, again", part.heads_width(), counts.blocks);
-  add("gradient of what heads attended to", part.heads_width(), counts.blocks);
-  add("gradients of queries, keys and values", part.qkv_width(), counts.blocks);
+  const std::int64_t backwards = Backwards(part, counts).attentions;
+  add("what heads attended to, again", part.heads_width(), backwards);
+  add("gradient of what heads attended to", part.heads_width(), backwards);
+  add("gradients of queries, keys and values", part.qkv_width(), backwards);
 }
 
 void add_head(const ModelShape& part, DeviceKind device, DType gradients, PassKind pass,
@@ -124,7 +149,7 @@ void add_head(const ModelShape& part, DeviceKind device, DType gradients, PassKi
   if (pass == PassKind::kTraining) {
     const DType summed = part.part.has_canonical_sums() ? DType::kF32 : part.dtype;
     list.add_sum_of_rows(part, "gradient of the head's input", summed, heads);
-    list.add_norms(part, gradients, heads);
+    list.add_norms(part, gradients, is_trained(part, "final_norm.weight") ? heads : 0);
   }
 }
 
@@ -140,7 +165,7 @@ std::vector<Exchange> exchanges(const ModelShape& part, DeviceKind device, DType
   List list;
   if (part.part.is_cut()) {
     list.add_sum_of_rows(part, "embedding", part.dtype, counts.embeddings);
-    if (pass == PassKind::kTraining) {
+    if (pass == PassKind::kTraining && trains_embedding(part)) {
       list.add_rows(part, "gradient of the embedding", counts.embeddings);
     }
     add_blocks(part, gradients, pass, counts, list);

@@ -11,7 +11,8 @@ ConstTensor Transformer::gather_keys_values(const char* what, const ConstTensor&
   if (!shape_.context.gathers_keys()) return {};
   const std::int64_t S = shape_.seq_length, N = shape_.kv_gradient_width();
   const std::int64_t row = S * shape_.qkv_width(), part = S * N;
-  const Tensor all = activations_.keys_values.tensor();
+  const Tensor all =
+      activations_.keys_values.tensor().part(0, shape_.sequences * shape_.context.degree * part);
   for (std::int64_t b = 0; b < shape_.sequences; ++b) {
     const Tensor sequence =
         all.part(b * shape_.context.degree * part, shape_.context.degree * part);

@@ -41,6 +41,13 @@ ModelShape context_part(const ModelShape& whole, int degree, int rank) {
   return own;
 }
 
+// With `ulysses` attention has other tokens than those whose positions a rank knows, and needs none.
+kernels::Documents Transformer::attention_documents(const Pass& pass) const {
+  kernels::Documents documents = pass.documents;
+  if (shape_.context.is_cut()) documents.positions = {};
+  return documents;
+}
+
 // The columns of a matrix [tokens, heads] that a rank's heads have.
 std::vector<kernels::Columns> Transformer::columns_of(HeadRows rows, int rank) const {
   const std::int64_t K = shape_.head_width(), parts = shape_.context.degree;

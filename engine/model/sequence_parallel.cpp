@@ -40,9 +40,9 @@ void Transformer::add_up_rows(const char* what, const Tensor& addend_TD, const T
   collectives_.reduce_scatter(what, all, sum_TD);
 }
 
-// A norm's weights serve the tokens of all ranks.
+// A norm's weights serve the tokens of all ranks. Those that are frozen have no gradients.
 void Transformer::add_up_norm(const Affine& gradients) {
-  if (!shape_.sequence_parallel()) return;
+  if (!shape_.sequence_parallel() || !gradients.weight) return;
   collectives_.sum("gradient of a norm", gradients.weight);
   if (gradients.bias) collectives_.sum("gradient of a norm", gradients.bias);
 }

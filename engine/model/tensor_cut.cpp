@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "engine/model/adapter.h"
 #include "engine/model/parameters.h"
 
 namespace sherd::model {
@@ -70,16 +71,26 @@ bool is_over_vocabulary(const std::string& name) {
   return name == "embedding.token.weight" || name == "head.weight";
 }
 
-// Rows of the matrices that are stacked in a parameter, or in the one whose bias it is.
-std::vector<std::int64_t> stacked_rows(const UnitSpec& unit, std::size_t p) {
+// Rows of the matrices that are stacked in a parameter, or in the one whose bias or adapter it is.
+std::vector<std::int64_t> stacked_rows(const ModelShape& shape, const UnitSpec& unit,
+                                       std::size_t p) {
   const ParameterSpec& parameter = unit.parameters[p];
+  if (parameter.name.ends_with(".lora_b")) {
+    for (const Site& site : block_sites(shape)) {
+      const std::string whole = site.id == SiteId::kUp && shape.gated() ? "mlp.gate_up" : site.name;
+      const bool is_all = module_of(parameter.name) == whole && !site.matrix_rows.empty();
+      if (is_all) return site.matrix_rows;
+    }
+    return {parameter.shape[0]};
+  }
   const bool is_bias = parameter.name.ends_with(".bias");
   const auto& rows = unit.parameters[is_bias ? p - 1 : p].matrix_rows;
   return rows.empty() ? std::vector{parameter.shape[0]} : rows;
 }
 
-ParameterCut cut_of(const UnitSpec& whole_unit, const UnitSpec& own_unit, std::size_t p,
-                    const TensorPart& part) {
+ParameterCut cut_of(const ModelShape& whole_shape, const ModelShape& own_shape,
+                    const UnitSpec& whole_unit, const UnitSpec& own_unit, std::size_t p) {
+  const TensorPart& part = own_shape.part;
   const ParameterSpec &whole = whole_unit.parameters[p], &own = own_unit.parameters[p];
   ParameterCut cut{.name = whole.name, .shape = whole.shape, .matrix_rows = whole.matrix_rows};
   const std::int64_t columns = cut.columns(), own_columns = own.numel() / own.shape[0];
@@ -90,7 +101,8 @@ ParameterCut cut_of(const UnitSpec& whole_unit, const UnitSpec& own_unit, std::s
     cut.held = {{{part.first_token, own.shape[0], 0, columns}}};
     return cut;
   }
-  const auto all_rows = stacked_rows(whole_unit, p), own_rows = stacked_rows(own_unit, p);
+  const auto all_rows = stacked_rows(whole_shape, whole_unit, p);
+  const auto own_rows = stacked_rows(own_shape, own_unit, p);
   std::int64_t before = 0;
   for (std::size_t i = 0; i < all_rows.size(); ++i) {
     const Share by_row(all_rows[i], own_rows[i], part.degree, part.rank);
@@ -148,14 +160,26 @@ std::vector<std::vector<ParameterCut>> tensor_cut(const ModelShape& whole, int d
   for (std::size_t u = 0; u < all_units.size(); ++u) {
     std::vector<ParameterCut>& unit = cuts.emplace_back();
     for (std::size_t p = 0; p < all_units[u].parameters.size(); ++p) {
-      unit.push_back(cut_of(all_units[u], own_units[u], p, own.part));
+      unit.push_back(cut_of(whole, own, all_units[u], own_units[u], p));
     }
   }
   return cuts;
 }
 
+bool cuts_between_blocks(const ModelShape& whole, int degree) {
+  if (degree == 1) return true;
+  if (!divides(degree, whole)) return false;
+  const std::int64_t heads_width = whole.query_heads * whole.head_width();
+  return whole.width % kQuantisedBlock == 0 && heads_width / degree % kQuantisedBlock == 0 &&
+         whole.ffn_width / degree % kQuantisedBlock == 0;
+}
+
 bool is_summed_over_tensor_ranks(const ModelShape& whole, std::string_view parameter) {
   const std::string module = "." + std::string(parameter.substr(0, parameter.rfind('.')));
+  if (is_adapter(parameter)) {  // its whole matrix
+    const bool cuts_inputs = module.ends_with(".attention.output") || module.ends_with(".mlp.down");
+    return parameter.ends_with(cuts_inputs ? ".lora_b" : ".lora_a");
+  }
   std::vector<Site> sites = block_sites(whole);
   sites.push_back(final_norm_site(whole));
   return std::ranges::any_of(sites, [&](const Site& site) {

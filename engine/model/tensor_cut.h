@@ -8,6 +8,7 @@
 ///   mlp.up weight and bias            [F or 2 F, D]      rows, of gate and up apart
 ///   mlp.down.weight                   [D, F]             columns
 ///   norms of whole projections        [H K], [G K]       rows: heads
+///   adapters                          [r, I], [O, r]     as their matrix: A its columns, or B its rows
 ///   all others                                           none: every rank has a copy
 ///
 /// So attention and MLP begin with a matrix whose outputs are cut and end with one whose inputs are: in
@@ -32,6 +33,7 @@
 #include "core/box.h"
 #include "core/parameter.h"
 #include "engine/model/shape.h"
+#include "kernels/nf4.h"
 
 namespace sherd::model {
 
@@ -44,8 +46,14 @@ ModelShape tensor_part(const ModelShape& whole, int degree, int rank);
 /// For each unit of parameter_table(tensor_part(whole, degree, rank)), its parameters.
 std::vector<std::vector<ParameterCut>> tensor_cut(const ModelShape& whole, int degree, int rank);
 
-/// Whether each tensor rank has a part of the gradient of this parameter, of which it has a copy: of norms of heads,
-/// and with sequence parallelism of those of the residual stream.
+/// Elements of a row that four-bit codes have a scale for (kernels/nf4.h).
+inline constexpr std::int64_t kQuantisedBlock = kernels::kNf4Block;
+/// Whether each rank can have its part of a block's matrices as the codes that the whole ones have: of every row, whole
+/// blocks. One rank always can; a degree that can't cut the matrices at all never does.
+bool cuts_between_blocks(const ModelShape& whole, int degree);
+
+/// Whether each tensor rank has a part of the gradient of this parameter, of which it has a copy: of norms of heads, of
+/// an adapter's matrix that isn't cut, and with sequence parallelism of norms of the residual stream.
 bool is_summed_over_tensor_ranks(const ModelShape& whole, std::string_view parameter);
 
 }  // namespace sherd::model

@@ -70,12 +70,22 @@ kernels::Dropout Transformer::dropout(const Pass& pass, std::uint32_t site) cons
   dropout.address = {pass.seed, pass.step, site};
   dropout.first_element =
       (pass.first_row * shape_.whole_seq_length() + shape_.first_position()) * shape_.width;
+  if (shape_.context.is_cut()) {
+    dropout.part = {.columns = shape_.width,
+                    .all_columns = shape_.width,
+                    .rows = shape_.seq_length,
+                    .all_rows = shape_.whole_seq_length()};
+  }
   return dropout;
 }
 
 kernels::Dropout Transformer::branch_dropout(const Pass& pass, std::uint32_t site) const {
   kernels::Dropout dropout = this->dropout(pass, site);
-  dropout.first_element += shape_.first_residual_token() * shape_.width;
+  if (dropout.part.columns > 0) {
+    dropout.part.rows_before = shape_.first_residual_token();
+  } else {
+    dropout.first_element += shape_.first_residual_token() * shape_.width;
+  }
   return dropout;
 }
 
@@ -83,13 +93,14 @@ kernels::Dropout Transformer::attention_dropout(const Pass& pass, std::uint32_t 
   kernels::Dropout dropout = this->dropout(pass, site);
   const std::int64_t positions = shape_.whole_seq_length();
   dropout.first_element = pass.first_row * shape_.all_query_heads() * positions * positions;
+  dropout.part = {};  // attention counts heads and positions itself
   return dropout;
 }
 
 void Transformer::embed(const EmbeddingParameters& parameters, const Pass& pass) {
   Tensor position_weight = parameters.position_weight;
   if (position_weight) {
-    const std::int64_t before = (pass.first_position + shape_.first_position()) * shape_.width;
+    const std::int64_t before = first_table_row(pass) * shape_.width;
     position_weight = position_weight.part(before, position_weight.numel - before);
   }
   const Tensor addend_TD = all_rows_place(residual_TD(0));
@@ -110,8 +121,9 @@ void Transformer::embed(const EmbeddingParameters& parameters, const Pass& pass)
 
 void Transformer::embed_backward(const EmbeddingParameters& gradients, const Pass& pass,
                                  bool add_to_head) {
+  const bool cut_rows = shape_.context.is_cut() && pass.documents;
   Tensor d_position_weight = gradients.position_weight;
-  const std::int64_t before = shape_.first_position();  // positions that other ranks have
+  const std::int64_t before = first_table_row(pass);  // positions that other ranks have
   if (d_position_weight && before > 0) {
     kernels::fill_zero(compute_, d_position_weight.part(0, before * shape_.width));
     d_position_weight = d_position_weight.part(before * shape_.width,
@@ -132,7 +144,9 @@ void Transformer::embed_backward(const EmbeddingParameters& gradients, const Pas
                                .workspace = activations_.workspace,
                                .scale = static_cast<float>(shape_.embedding_scale),
                                .documents = pass.documents,
-                               .rows = shape_.vocabulary_rows()});
+                               .rows = shape_.vocabulary_rows(),
+                               .row_positions = cut_rows ? shape_.whole_seq_length() : 0,
+                               .first_position = shape_.first_position()});
 }
 
 Tensor Transformer::final_norm(const HeadParameters& parameters) {
@@ -213,7 +227,7 @@ void Transformer::head_train(const HeadParameters& parameters, const HeadParamet
                                     .dweight = final_norm.weight,
                                     .dbias = final_norm.bias,
                                     .workspace = activations_.workspace});
-  add_up_norm(final_norm);
+  add_up_norm(gradients.final_norm);
 }
 
 Tensor Transformer::logits(const HeadParameters& parameters, std::int64_t first,

@@ -103,6 +103,12 @@ class Transformer {
   kernels::Dropout dropout(const Pass& pass, std::uint32_t site) const;
   kernels::Dropout branch_dropout(const Pass& pass, std::uint32_t site) const;
   kernels::Dropout attention_dropout(const Pass& pass, std::uint32_t site) const;
+  /// The row of tables of positions with which those that kernels are given begin. Documents say all positions.
+  std::int64_t first_table_row(const Pass& pass) const {
+    return pass.documents ? 0 : pass.first_position + shape_.first_position();
+  }
+  /// Of whole rows, as attention reads them.
+  kernels::Documents attention_documents(const Pass& pass) const;
   /// What the head reads, of all tokens.
   Tensor final_norm(const HeadParameters& parameters);
   /// Losses of the tokens [first, first + tokens); with `gradient` their logits become their gradients.
@@ -189,6 +195,7 @@ class Transformer {
   void leave_own_share(const Tensor& d_qkv_TE);
   void add_up_row_gradients(const kernels::QkNormBackward& args);
   void add_up_norms_of_heads(const BlockParameters& gradients);
+  void add_up_adapters(const Affine& gradients);
   // What one does whose ranks share the tokens of the residual stream (sequence_parallel.cpp): the rows of all
   // ranks, in their place, where this rank's addends of sums are formed, too; and of a sum over ranks, its rows.
   // Without sequence parallelism all rows are its own, and sums are formed in place.

@@ -47,22 +47,6 @@ bool check_sizes(Resolution& recipe, std::string_view asks, int degree) {
   }
 }
 
-// What this form of it doesn't serve.
-std::string not_served(const Recipe& recipe) {
-  if (recipe.adapter.type != AdapterChoice::kNone) return "adapters: leave out the adapter";
-  if (recipe.data.documents == DocumentChoice::kSeparate) {
-    return "documents apart: use data.documents: joined";
-  }
-  if (recipe.model.dropout > 0.0 && recipe.training.micro_batch_size > 1) {
-    return "dropout in micro-batches of several rows: use training.micro_batch_size: 1, or "
-           "model.dropout: 0";
-  }
-  if (recipe.training.sample_tokens > 0) {
-    return "texts at the end of a run: use training.sample_tokens: 0, and `sherd sample` later";
-  }
-  return {};
-}
-
 // What canonical sums don't serve.
 std::string not_summed(const Recipe& recipe) {
   if (recipe.adapter.type != AdapterChoice::kNone) return "adapters: use sum_order: rank";
@@ -76,6 +60,23 @@ std::string not_summed(const Recipe& recipe) {
     return "gradients of 16 bits: use mixed_precision.reduce_dtype: f32";
   }
   return {};
+}
+
+void check_blocks(Resolution& recipe) {
+  const Recipe& values = recipe.values();
+  const auto degree = static_cast<int>(values.parallelism.tensor_parallel_degree);
+  if (values.adapter.base_dtype != BaseDType::kNf4 || degree == 1) return;
+  const model::ModelShape whole = sizes_of(values);
+  if (model::cuts_between_blocks(whole, degree)) return;
+  int nearest = degree - 1;
+  while (!model::cuts_between_blocks(whole, nearest)) --nearest;
+  const model::ModelShape part = model::tensor_part(whole, degree, 0);
+  recipe.refuse({kDegree, "adapter.base_dtype"},
+                "{} is {}, and adapter.base_dtype nf4 has blocks of {} numbers of a row, of which "
+                "each rank needs whole ones: its rows would be {}, {} and {} wide. Use {}: {}, or "
+                "adapter.base_dtype: param_dtype.",
+                kDegree, degree, model::kQuantisedBlock, part.width, part.heads_width(),
+                part.ffn_width, kDegree, nearest);
 }
 
 }  // namespace
@@ -96,23 +97,14 @@ void check_tensor_ranks(Resolution& recipe) {
                            what);
     }
   }
-  if (values.adapter.type != AdapterChoice::kNone) {
-    return recipe.refuse({kDegree, "adapter.type"},
-                         "{} is {}, but adapters aren't served on tensor ranks yet. Use {}: 1, and "
-                         "parallelism.data_parallel_shard_degree.",
-                         kDegree, degree, kDegree);
-  }
   if (is_canonical(values) && !check_sizes(recipe, kSumOrder, 1)) return;
-  check_sizes(recipe, kDegree, static_cast<int>(degree));
+  if (check_sizes(recipe, kDegree, static_cast<int>(degree))) check_blocks(recipe);
 }
 
 void check_context_ranks(Resolution& recipe) {
   const Recipe& values = recipe.values();
   const auto degree = static_cast<int>(values.parallelism.context_parallel_degree);
   if (degree <= 1) return;
-  if (const std::string what = not_served(values); !what.empty()) {
-    return recipe.refuse({kContext}, "{} is {}, which doesn't serve {}.", kContext, degree, what);
-  }
   const auto tensor = static_cast<int>(values.parallelism.tensor_parallel_degree);
   try {
     model::context_part(model::tensor_part(sizes_of(values), tensor, 0), degree, 0);

@@ -127,6 +127,9 @@ void EventFile::write(const StepMetrics& metrics) {
                      {"speed/tokens_per_s", metrics.tokens_per_s},
                      {"time/exposed_comm_ms", metrics.exposed_comm_ms},
                      {"memory/peak_bytes", static_cast<double>(metrics.total_peak_bytes)}};
+  for (const auto& [axis, milliseconds] : metrics.exposed_by_axis) {
+    scalars.emplace_back("time/exposed_comm_ms/" + axis, milliseconds);
+  }
   if (metrics.loss_scale) scalars.emplace_back("train/loss_scale", *metrics.loss_scale);
   write_scalars(metrics.step, scalars);
 }

@@ -48,6 +48,9 @@ std::string to_json(const StepMetrics& metrics) {
   if (metrics.loss_tokens) line["loss_tokens"] = *metrics.loss_tokens;
   put(line, "tokens_per_s", metrics.tokens_per_s);
   put(line, "exposed_comm_ms", metrics.exposed_comm_ms);
+  for (const auto& [axis, milliseconds] : metrics.exposed_by_axis) {
+    line["exposed_comm_ms_by_axis"][axis] = milliseconds;
+  }
   put(line, "comm_cpu_ms", metrics.comm_cpu_ms);
   if (metrics.sent) {
     line["sent_bytes"] = {{"within_machines", metrics.sent->within},

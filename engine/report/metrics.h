@@ -18,6 +18,14 @@
 /// Of ranks in several processes over MPI a step's line also has
 /// "sent_bytes":{"within_machines":4718592,"to_other_machines":1572864}, by all of them since the line before.
 ///
+/// With several ranks a step's line also has
+///
+///    "exposed_comm_ms_by_axis":{"shard":0.0625,"tensor":0.125}
+///
+/// for which ranks that rank waited whose "exposed_comm_ms" it is: those along each axis that has several. Together
+/// they are less where all ranks of several axes exchanged the step's statistics. Of the ZeRO group's time, where
+/// shard and context have several ranks, all is under "shard".
+///
 /// With separate documents a step's line also has "loss_tokens":1513, those that have a target; with
 /// 0 the step updated nothing. With loss scaling a step's line also has "loss_scale":65536.0,"skipped":false; a skipped step
 /// has "skipped":true and "overflow", which names the tensor, the element, the unit and the rank
@@ -32,6 +40,8 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "checkpoint/store/output_lock.h"
 #include "core/link_bytes.h"
@@ -54,7 +64,9 @@ struct StepMetrics {
   /// With separate documents: the tokens of this step that `loss` is the mean over.
   std::optional<std::int64_t> loss_tokens{};
   double tokens_per_s = 0;
-  double exposed_comm_ms = 0;        ///< the compute stream stood still for communication
+  double exposed_comm_ms = 0;  ///< the compute stream stood still for communication
+  /// Of it, by axis of the mesh, those with several ranks.
+  std::vector<std::pair<std::string, double>> exposed_by_axis{};
   double comm_cpu_ms = 0;            ///< processor time that communication took from computing
   std::optional<LinkBytes> sent{};   ///< over MPI: bytes of tensors, by all ranks
   std::optional<double> loss_scale;  ///< with loss scaling: this step's

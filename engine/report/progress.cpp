@@ -62,6 +62,21 @@ std::string human_milliseconds(double milliseconds) {
   return fmt::format("{:.{}f} ms", milliseconds, milliseconds < 9.95 ? 1 : 0);
 }
 
+namespace {
+
+std::string exposed_text(const ProgressUpdate& update) {
+  std::string text = fmt::format("exposed {}", human_milliseconds(update.exposed_comm_ms));
+  if (update.exposed_by_axis.size() < 2) return text;
+  std::string axes;
+  for (const auto& [axis, milliseconds] : update.exposed_by_axis) {
+    axes +=
+        fmt::format("{}{} {}", axes.empty() ? "" : ", ", axis, human_milliseconds(milliseconds));
+  }
+  return fmt::format("{} ({})", text, axes);
+}
+
+}  // namespace
+
 std::string format_progress(const ProgressUpdate& update, int width) {
   struct Field {
     int importance;  // 0 stays
@@ -73,7 +88,7 @@ std::string format_progress(const ProgressUpdate& update, int width) {
     fields.push_back({0, fmt::format("loss {:.4f}", *update.loss)});
     fields.push_back({2, fmt::format("{} tok/s", human_rate(update.tokens_per_s))});
     if (update.mfu) fields.push_back({3, fmt::format("{:.0f}% MFU", *update.mfu * 100)});
-    fields.push_back({4, fmt::format("exposed {}", human_milliseconds(update.exposed_comm_ms))});
+    fields.push_back({4, exposed_text(update)});
     if (update.comm_cpu_ms >= 0.05) {
       fields.push_back({6, fmt::format("comm cpu {}", human_milliseconds(update.comm_cpu_ms))});
     }

@@ -1,6 +1,7 @@
 #include "engine/run/rank_run.h"
 
 #include <cmath>
+#include <map>
 #include <optional>
 
 #include "engine/generate/sample.h"
@@ -218,6 +219,7 @@ class RankRun {
     if (context_.options.separate_documents) line.loss_tokens = result.num_targets;
     line.tokens_per_s = static_cast<double>(tokens_per_step) / seconds;
     line.exposed_comm_ms = result.exposed_comm_ms;
+    line.exposed_by_axis = result.exposed_by_axis;
     line.comm_cpu_ms = result.comm_cpu_ms;
     line.sent = result.sent;
     if (recipe_.loss_scaling.mode != LossScaling::Mode::kNone) {
@@ -242,6 +244,9 @@ class RankRun {
     }
 
     exposed_ms_ += result.exposed_comm_ms;
+    for (const auto& [axis, milliseconds] : result.exposed_by_axis) {
+      exposed_by_axis_[axis] += milliseconds;
+    }
     comm_cpu_ms_ += result.comm_cpu_ms;
     busy_seconds_ += seconds;
     ++steps_since_report_;
@@ -266,12 +271,16 @@ class RankRun {
     const double flops = update.tokens_per_s * flops_per_token(context_.options.model);
     if (context_.stated_peak > 0.0) update.mfu = flops / context_.stated_peak;
     update.exposed_comm_ms = exposed_ms_ / steps;
+    for (const auto& [axis, milliseconds] : exposed_by_axis_) {
+      update.exposed_by_axis.emplace_back(axis, milliseconds / steps);
+    }
     update.comm_cpu_ms = comm_cpu_ms_ / steps;
     update.memory_bytes = rank_.memory->peak_bytes();
     update.time_left = time_left_.of(schedule_.left(step + 1));
     if (!stays) return context_.progress.update(update);
     context_.progress.log(update);
     exposed_ms_ = comm_cpu_ms_ = busy_seconds_ = 0.0;
+    exposed_by_axis_.clear();
     steps_since_report_ = 0;
   }
 
@@ -336,6 +345,7 @@ class RankRun {
   TimeLeft time_left_{recipe_.training.gradient_accumulation_steps};
   Clock::time_point moved_{};
   double exposed_ms_ = 0.0, comm_cpu_ms_ = 0.0, busy_seconds_ = 0.0;
+  std::map<std::string, double> exposed_by_axis_;
   std::int64_t steps_since_report_ = 0;
 };
 

@@ -43,9 +43,9 @@ OwnPositions::OwnPositions(const TrainingOptions& options, const sharding::Rank&
 
 void OwnPositions::move_to_front(const data::Batch& batch) const {
   if (degree_ == 1) return;
-  CHECK(!batch.starts, "documents apart on context ranks");
   const std::int64_t own = seq_length_ / degree_;
-  for (const Tensor& tokens : {batch.inputs, batch.targets}) {
+  for (const Tensor& tokens : {batch.inputs, batch.targets, batch.positions}) {
+    if (!tokens) continue;  // without documents apart
     auto* ids = tokens.as<std::int32_t>();
     for (std::int64_t row = 0; row < sequences_; ++row) {
       const auto* from = ids + row * seq_length_ + rank_ * own;
@@ -59,6 +59,7 @@ TokenBatch OwnPositions::of(TokenBatch batch) const {
   const std::int64_t own = sequences_ * seq_length_ / degree_;
   batch.inputs = batch.inputs.part(0, own);
   batch.targets = batch.targets.part(0, own);
+  if (batch.documents) batch.documents.positions = batch.documents.positions.part(0, own);
   return batch;
 }
 

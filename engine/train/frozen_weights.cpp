@@ -7,6 +7,7 @@
 
 #include "engine/model/adapter.h"
 #include "engine/model/initial_values.h"
+#include "engine/train/cut_pieces.h"
 #include "kernels/nf4.h"
 #include "kernels/pointwise.h"
 
@@ -28,12 +29,19 @@ std::optional<BufferSpec> staging_buffer(const std::vector<sharding::UnitPlan>& 
       /*mirrored=*/true};
 }
 
+// What all tensor ranks have of it together.
+ParameterSpec whole_of(ParameterSpec parameter) {
+  if (parameter.cut) parameter.shape = parameter.cut->shape;
+  parameter.cut.reset();
+  return parameter;
+}
+
 // Of scales, codes and codes of scales; none where nothing is quantised.
 std::vector<BufferSpec> encoding_buffers(const std::vector<sharding::UnitPlan>& units) {
   std::int64_t largest = 0;
   for (const sharding::UnitPlan& unit : units) {
     for (const ParameterSpec& parameter : unit.quantised) {
-      largest = std::max(largest, parameter.numel());
+      largest = std::max(largest, whole_of(parameter).numel());
     }
   }
   if (largest == 0) return {};
@@ -124,20 +132,29 @@ void FrozenWeights::each_batch(const std::function<void(const std::vector<Part>&
   flush();
 }
 
+// Of a matrix that is cut, each run of the whole has whole blocks (rules_adapter.cpp).
 std::vector<FrozenWeights::Kept> FrozenWeights::kept_of(const Chunk& chunk) {
   const sharding::UnitState& unit = *chunk.unit;
+  const ParameterSpec& spec = chunk.spec();
+  const std::vector<Box> held = spec.cut ? spec.cut->boxes() : model::whole_box(spec);
+  const std::int64_t columns = spec.cut ? spec.cut->columns() : held[0].num_columns;
   std::vector<Kept> kept;
   for (const int slice : unit.frozen_slices()) {
-    for (sharding::Piece piece : unit.plan().quantised_layout.pieces(slice)) {
-      const std::int64_t first = std::max(piece.first_element, chunk.first);
-      const std::int64_t end =
-          std::min(piece.first_element + piece.count, chunk.first + chunk.count);
-      if (piece.parameter != chunk.parameter || first >= end) continue;
-      piece.position += first - piece.first_element;
-      piece.count = end - first;
-      kept.push_back({first - chunk.first, end - first,
-                      sharding::quantised_piece(unit.quantised_slice(slice), piece),
-                      unit.contributes_frozen() && slice == unit.own_part()});
+    for (const sharding::Piece& piece : unit.plan().quantised_layout.pieces(slice)) {
+      if (piece.parameter != chunk.parameter) continue;
+      const bool counts = !spec.cut && unit.contributes_frozen() && slice == unit.own_part();
+      for_each_run(held, columns, piece.first_element, piece.count, [&](const BoxRun& run) {
+        const std::int64_t first = std::max(run.in_tensor, chunk.first);
+        const std::int64_t end = std::min(run.in_tensor + run.count, chunk.first + chunk.count);
+        if (first >= end) return;
+        const std::int64_t in_part = run.in_part + first - run.in_tensor;
+        CHECK(in_part % kernels::kNf4Block == 0 && first % kernels::kNf4Block == 0,
+              "{}: a cut inside of a block of four-bit codes", spec.name);
+        const sharding::Piece part{piece.parameter, in_part, end - first,
+                                   piece.position + in_part - piece.first_element};
+        kept.push_back({first - chunk.first, end - first,
+                        sharding::quantised_piece(unit.quantised_slice(slice), part), counts});
+      });
     }
   }
   return kept;
@@ -149,7 +166,7 @@ void FrozenWeights::each_quantised(const std::function<void(const Chunk&)>& fill
     tensor += static_cast<int>(unit.plan().frozen.size());
     for (int parameter = 0; parameter < std::ssize(unit.plan().quantised); ++parameter, ++tensor) {
       Chunk whole{&unit, parameter, tensor, 0, 0};
-      whole.count = whole.spec().numel();
+      whole.count = whole_of(whole.spec()).numel();
       encode(whole, fill);
     }
   }
@@ -189,18 +206,55 @@ void FrozenWeights::fill_initial_values(std::uint64_t seed) {
     std::int64_t at = 0;
     for (const Part& part : batch) {
       const Tensor staged = staging_.device().part(at, part.count);
-      const std::vector<Box> whole = model::whole_box(*part.parameter);
-      model::fill_initial_values(stream, seed, *part.parameter, whole, whole[0].num_columns,
-                                 part.first_element, staged);
+      const ParameterSpec& parameter = *part.parameter;
+      const std::vector<Box> whole = model::whole_box(whole_of(parameter));
+      model::fill_initial_values(stream, seed, parameter,
+                                 parameter.cut ? parameter.cut->boxes() : whole,
+                                 whole[0].num_columns, part.first_element, staged);
       kernels::cast(stream, staged, part.at_rest);
       at += padded(part.count);
     }
   });
   each_quantised([&](const Chunk& chunk) {
-    const std::vector<Box> whole = model::whole_box(chunk.spec());
-    model::fill_initial_values(stream, seed, chunk.spec(), whole, whole[0].num_columns, chunk.first,
+    const ParameterSpec spec = whole_of(chunk.spec());
+    const std::vector<Box> whole = model::whole_box(spec);
+    model::fill_initial_values(stream, seed, spec, whole, whole[0].num_columns, chunk.first,
                                staging_.device().part(0, chunk.count));
   });
+}
+
+// Of what every tensor rank reads whole, the one that counts it.
+bool FrozenWeights::holds_whole_digest(const sharding::UnitState& unit) const {
+  return unit.contributes_slice() && unit.own_slice() == 0 &&
+         rank_->mesh.coordinate(rank_->rank, sharding::kTensorAxis) == 0;
+}
+
+// Parts of a parameter that is cut begin anywhere in a run: the ranks that hold them read the whole for it once more,
+// each its share.
+std::uint64_t FrozenWeights::digest_of_cut(const std::vector<sharding::StateTensor>& tensors,
+                                           const Load& load) const {
+  const std::int64_t room = staging_.host().numel;
+  std::uint64_t digest = 0;
+  int tensor = 0;
+  for (const sharding::UnitState& unit : *units_) {
+    sharding::AxisSet holders = unit.placement().group;
+    holders.insert(std::string(sharding::kTensorAxis));
+    const std::int64_t share = rank_->mesh.index_in_group(rank_->rank, holders);
+    const std::int64_t shares = rank_->mesh.degree(holders);
+    for (const ParameterSpec& parameter : unit.plan().frozen) {
+      const int number = tensor++;
+      if (!parameter.cut || !unit.contributes_slice()) continue;
+      const std::int64_t numel = whole_of(parameter).numel(), runs = padded(numel) / kRun;
+      const std::int64_t end = std::min(runs * (share + 1) / shares * kRun, numel);
+      for (std::int64_t first = runs * share / shares * kRun; first < end; first += room) {
+        const Tensor values = staging_.host().part(0, std::min(room, end - first));
+        load({tensors, {{number, first, values.numel, values}}});
+        digest += digest_of_frozen(parameter.name, first, values.as<float>(), values.numel);
+      }
+    }
+    tensor += static_cast<int>(unit.plan().quantised.size());
+  }
+  return digest;
 }
 
 std::string FrozenWeights::load(const Load& load) {
@@ -210,26 +264,38 @@ std::string FrozenWeights::load(const Load& load) {
   std::vector<sharding::StateTensor> tensors;
   for (const sharding::UnitState& unit : *units_) {
     for (const ParameterSpec& parameter : unit.plan().frozen) {
-      tensors.push_back({parameter.name, "param", parameter.shape, DType::kF32});
+      tensors.push_back({parameter.name, "param", whole_of(parameter).shape, DType::kF32});
     }
     for (const ParameterSpec& parameter : unit.plan().quantised) {
-      tensors.push_back({parameter.name, "param", parameter.shape, DType::kF32});
+      tensors.push_back({parameter.name, "param", whole_of(parameter).shape, DType::kF32});
     }
   }
-  std::uint64_t own = 0;
+  std::uint64_t own = digest_of_cut(tensors, load);
   each_batch([&](const std::vector<Part>& batch) {
     sharding::State wanted{tensors, {}};
     std::int64_t at = 0;
     for (const Part& part : batch) {
-      wanted.pieces.push_back(
-          {part.tensor, part.first_element, part.count, staging_.host().part(at, part.count)});
+      const Tensor staged = staging_.host().part(at, part.count);
       at += padded(part.count);
+      if (!part.parameter->cut) {
+        wanted.pieces.push_back({part.tensor, part.first_element, part.count, staged});
+        continue;
+      }
+      for (const CutPiece& piece :
+           pieces_of(*part.parameter->cut, part.first_element, part.count, PiecesFor::kLoading)) {
+        wanted.pieces.push_back({part.tensor, piece.first_element, piece.count,
+                                 staged.part(piece.in_part - part.first_element, piece.count),
+                                 piece.band});
+      }
     }
     load(wanted);
-    for (std::size_t i = 0; i < batch.size(); ++i) {
-      if (!batch[i].counts) continue;
-      own += digest_of_frozen(batch[i].parameter->name, batch[i].first_element,
-                              wanted.pieces[i].data.as<float>(), batch[i].count);
+    at = 0;
+    for (const Part& part : batch) {
+      if (part.counts && !part.parameter->cut) {
+        own += digest_of_frozen(part.parameter->name, part.first_element,
+                                staging_.host().part(at, part.count).as<float>(), part.count);
+      }
+      at += padded(part.count);
     }
     store(batch);
   });
@@ -237,6 +303,9 @@ std::string FrozenWeights::load(const Load& load) {
     stream.synchronize();  // the chunk before has been encoded
     const Tensor values = staging_.host().part(0, chunk.count);
     load({tensors, {{chunk.tensor, chunk.first, chunk.count, values}}});
+    if (chunk.spec().cut && holds_whole_digest(*chunk.unit)) {
+      own += digest_of_frozen(chunk.spec().name, chunk.first, values.as<float>(), chunk.count);
+    }
     for (const Kept& kept : kept_of(chunk)) {
       if (!kept.counts) continue;
       own += digest_of_frozen(chunk.spec().name, chunk.first + kept.first,

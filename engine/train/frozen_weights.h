@@ -5,6 +5,8 @@
 /// parameter every rank reads all, since the mean and the ranges of its scales are those of all of it, and
 /// keeps its slice: so codes are the same at every world and stage.
 ///
+/// Of a matrix that is cut over tensor ranks, each keeps the codes that the whole one has in its place.
+///
 /// The digest names the values before they are rounded, whatever stage, world or type they rest in:
 ///
 ///   sum over all frozen parameters and their runs of 64 elements, mod 2^64, of
@@ -61,6 +63,9 @@ class FrozenWeights {
   };
   void each_batch(const std::function<void(const std::vector<Part>&)>& use) const;
   void store(const std::vector<Part>& batch);
+  std::uint64_t digest_of_cut(const std::vector<sharding::StateTensor>& tensors,
+                              const Load& load) const;
+  bool holds_whole_digest(const sharding::UnitState& unit) const;
 
   /// Elements [first, first + count) of a quantised parameter, which stand in the staging memory.
   struct Chunk {

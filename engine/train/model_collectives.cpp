@@ -128,6 +128,11 @@ ModelCollectives::ModelCollectives(const model::ModelShape& shape, const shardin
   if (shape.context.is_cut()) context_ = along(sharding::kContextAxis);
 }
 
+std::chrono::nanoseconds ModelCollectives::time_spent(std::string_view axis) const {
+  if (axis == sharding::kTensorAxis) return on_tensor_;
+  return axis == sharding::kContextAxis ? on_context_ : std::chrono::nanoseconds(0);
+}
+
 void ModelCollectives::sum(const char* what, const Tensor& x) {
   if (ranks_ != nullptr) sum_over(*ranks_, what, x);
 }
@@ -139,40 +144,46 @@ void ModelCollectives::sum_copies(const char* what, const Tensor& x) {
 
 void ModelCollectives::reduce_scatter(const char* what, const Tensor& x, const Tensor& out) {
   CHECK(ranks_ != nullptr, "{} of a model whose matrices are whole", what);
-  const Stopwatch watch(spent_);
+  const Stopwatch watch(on_tensor_);
   ranks_->reduce_scatter(compute_, what, x, out);
 }
 
 void ModelCollectives::gather(const char* what, const Tensor& x) {
   CHECK(ranks_ != nullptr, "{} of a model whose matrices are whole", what);
-  const Stopwatch watch(spent_);
+  const Stopwatch watch(on_tensor_);
   ranks_->all_gather(compute_, what, x);
 }
 
 void ModelCollectives::all_to_all(const char* what, const Tensor& from, const Tensor& to) {
   CHECK(context_ != nullptr, "{} of a model whose sequences are whole", what);
-  const Stopwatch watch(spent_);
+  const Stopwatch watch(on_context_);
   context_->all_to_all(compute_, what, from, to);
 }
 
 void ModelCollectives::gather_positions(const char* what, const Tensor& x) {
   CHECK(context_ != nullptr, "{} of a model whose sequences are whole", what);
-  const Stopwatch watch(spent_);
+  const Stopwatch watch(on_context_);
   context_->all_gather(compute_, what, x);
 }
 
 void ModelCollectives::reduce_scatter_positions(const char* what, const Tensor& x,
                                                 const Tensor& out) {
   CHECK(context_ != nullptr, "{} of a model whose sequences are whole", what);
-  const Stopwatch watch(spent_);
+  const Stopwatch watch(on_context_);
   context_->reduce_scatter(compute_, what, x, out);
+}
+
+void ModelCollectives::broadcast_position(const char* what, const Tensor& x, int owner) {
+  CHECK(context_ != nullptr, "{} of a model whose sequences are whole", what);
+  const Stopwatch watch(on_context_);
+  context_->broadcast(compute_, what, x, owner);
 }
 
 // An all-reduce takes as many elements for each rank. Those that are left over, fewer than there are
 // ranks, are added up beside.
 void ModelCollectives::sum_over(sharding::Communicator& communicator, const char* what,
                                 const Tensor& x) {
-  const Stopwatch watch(spent_);
+  const Stopwatch watch(on_tensor_);
   const std::int64_t left = x.numel % communicator.world_size(), even = x.numel - left;
   if (even > 0) communicator.all_reduce(compute_, what, x.part(0, even), order_);
   if (left == 0) return;

@@ -44,8 +44,11 @@ class ModelCollectives final : public model::Collectives {
   void gather_positions(const char* what, const Tensor& x) override;
   void reduce_scatter_positions(const char* what, const Tensor& x, const Tensor& out) override;
 
-  /// How long the compute stream has been in these calls: nothing is computed meanwhile.
-  std::chrono::nanoseconds time_spent() const { return spent_; }
+  /// x = that of context rank `owner`. For text, which ranks of a run sample; the model itself doesn't ask for it.
+  void broadcast_position(const char* what, const Tensor& x, int owner);
+
+  /// How long the compute stream has been in calls along an axis, tensor or context: nothing is computed meanwhile.
+  std::chrono::nanoseconds time_spent(std::string_view axis) const;
 
  private:
   void sum_over(sharding::Communicator& communicator, const char* what, const Tensor& x);
@@ -57,7 +60,7 @@ class ModelCollectives final : public model::Collectives {
   sharding::Communicator* copies_;
   sharding::Communicator* context_ = nullptr;
   Buffer tail_;
-  std::chrono::nanoseconds spent_{0};
+  std::chrono::nanoseconds on_tensor_{0}, on_context_{0};
 };
 
 }  // namespace sherd::engine

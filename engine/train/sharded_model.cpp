@@ -24,6 +24,12 @@ std::vector<sharding::UnitState> make_units(const TrainingOptions& options,
   return units;
 }
 
+// Where those of a token are put together, of ranks that have some of them or some of the tokens.
+BufferSpec whole_logits_buffer(const model::ModelShape& part) {
+  return {"tensor.logits", Category::kActivations, part.dtype, part.whole_vocab_size(),
+          kEvaluation};
+}
+
 void fill_initial_values(const sharding::UnitState& unit, Stream& stream, std::uint64_t seed) {
   for (const int slice_index : unit.updated_slices()) {
     const Tensor slice = unit.fp32_slice(slice_index);
@@ -45,9 +51,10 @@ BufferSpec loss_sum_buffer() {
 }
 
 std::vector<BufferSpec> tensor_buffers(const model::ModelShape& part) {
-  if (!part.part.is_cut()) return {};
-  return {tensor_sum_tail(part.part),
-          {"tensor.logits", Category::kActivations, part.dtype, part.part.all_tokens, kEvaluation}};
+  std::vector<BufferSpec> buffers;
+  if (part.part.is_cut()) buffers.push_back(tensor_sum_tail(part.part));
+  if (part.part.is_cut() || part.context.is_cut()) buffers.push_back(whole_logits_buffer(part));
+  return buffers;
 }
 
 ShardedModel::ShardedModel(const TrainingOptions& options, const sharding::Rank& rank)
@@ -69,7 +76,9 @@ ShardedModel::ShardedModel(const TrainingOptions& options, const sharding::Rank&
   if (shape.part.is_cut() || shape.context.is_cut()) {
     collectives_ = std::make_unique<ModelCollectives>(shape, rank);
   }
-  if (shape.part.is_cut()) logits_ = rank.memory->acquire(tensor_buffers(shape)[1]);
+  if (shape.part.is_cut() || shape.context.is_cut()) {
+    logits_ = rank.memory->acquire(whole_logits_buffer(shape));
+  }
   transformer_ = std::make_unique<model::Transformer>(
       shape, *rank.memory, rank.compute(),
       collectives_ ? static_cast<model::Collectives&>(*collectives_) : model::no_collectives(),
@@ -146,8 +155,8 @@ std::chrono::nanoseconds ShardedModel::message_cpu_time() const {
   return pipeline_->message_cpu_time();
 }
 
-std::chrono::nanoseconds ShardedModel::tensor_time() const {
-  return collectives_ ? collectives_->time_spent() : std::chrono::nanoseconds(0);
+std::chrono::nanoseconds ShardedModel::exchange_time(std::string_view axis) const {
+  return collectives_ ? collectives_->time_spent(axis) : std::chrono::nanoseconds(0);
 }
 
 void ShardedModel::forward(const model::Pass& pass, Phase phase) {
@@ -263,10 +272,16 @@ void ShardedModel::evaluate_head(const model::Pass& pass) {
 Tensor ShardedModel::logits(std::int64_t first, std::int64_t count) {
   Tensor logits;
   if (has_head_) {
+    // Of a context rank's part of the text, whose parts are equally long.
+    const model::ModelShape& shape = transformer_->shape();
+    const std::int64_t own = shape.context.is_cut() ? first % shape.seq_length : first;
     logits = transformer_->logits(
-        model::head_parameters(options_.model, parameters_.get(head_unit())), first, count);
+        model::head_parameters(options_.model, parameters_.get(head_unit())), own, count);
     parameters_.release(head_unit());
-    if (logits_) logits = whole_logits(logits);
+    if (shape.part.is_cut()) logits = whole_logits(logits);
+    if (shape.context.is_cut()) {
+      logits = from_context_rank(logits, static_cast<int>(first / shape.seq_length));
+    }
   }
   return pipeline_->from_head(logits, count * options_.model.vocab_size);
 }
@@ -278,6 +293,14 @@ Tensor ShardedModel::whole_logits(const Tensor& own) {
   rank_.compute().copy(own.data, all.part(transformer_->shape().part.first_token, own.numel).data,
                        own.bytes());
   collectives_->sum("logits", all);
+  return all;
+}
+
+// Of the rank that has the token, on every one.
+Tensor ShardedModel::from_context_rank(const Tensor& own, int owner) {
+  const Tensor all = logits_.tensor();
+  if (own.data != all.data) rank_.compute().copy(own.data, all.data, own.bytes());
+  collectives_->broadcast_position("logits", all, owner);
   return all;
 }
 

@@ -28,7 +28,7 @@ struct Chunk;
 
 /// Where losses are added up.
 BufferSpec loss_sum_buffer();
-/// What a rank acquires to compute its part of a model that is cut over tensor ranks; nothing of a whole one.
+/// What a rank acquires to compute its part of a model that is cut over tensor or context ranks; nothing of a whole one.
 std::vector<BufferSpec> tensor_buffers(const model::ModelShape& part);
 
 class ShardedModel {
@@ -71,7 +71,7 @@ class ShardedModel {
   void forward(const model::Pass& pass, Phase phase = kEvaluation);
   /// Head and loss without gradients. Nothing on a rank without the head.
   void evaluate_head(const model::Pass& pass);
-  /// Logits of the pass's tokens [first, first + count), at most most_logits() of them: [count, V], all of V, of
+  /// Logits of the pass's tokens [first, first + count), of one sequence, counted over all context ranks, at most most_logits() of them: [count, V], all of V, of
   /// the compute type, in device memory, on every rank.
   Tensor logits(std::int64_t first, std::int64_t count);
   std::int64_t most_logits() const;
@@ -88,8 +88,8 @@ class ShardedModel {
 
   /// Processor time that messages of a pipeline have taken, in total.
   std::chrono::nanoseconds message_cpu_time() const;
-  /// How long the compute stream has been in exchanges between tensor ranks.
-  std::chrono::nanoseconds tensor_time() const;
+  /// How long the compute stream has been in the model's own exchanges along an axis.
+  std::chrono::nanoseconds exchange_time(std::string_view axis) const;
 
   /// Adds the last pass's losses of the first `num_tokens` tokens, in f64, to a sum on the device;
   /// `first`: the sum begins with them.
@@ -100,6 +100,7 @@ class ShardedModel {
  private:
   void zero(const Tensor& gradient);
   Tensor whole_logits(const Tensor& own);
+  Tensor from_context_rank(const Tensor& own, int owner);
   int local(int unit) const;
   std::vector<int> local(std::vector<int> units) const;
   void section(const char* label, int unit, const std::vector<Tensor>& parameters,

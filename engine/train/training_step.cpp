@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace sherd::engine {
 std::vector<BufferSpec> TrainingStep::buffers(const TrainingOptions& options,
@@ -100,13 +101,18 @@ TrainingStep::RankStats TrainingStep::own_stats(StopRequest asked) {
                   .stop_request = static_cast<double>(asked)};
   if (!rank_.contributes_tokens()) stats.loss_sum = {};
   // Read when the step's work is done: a GPU knows only then how long it waited.
-  const auto waited = rank_.compute().waited() + model_.tensor_time();
   const auto cpu =
       rank_.gather().cpu_time() + rank_.reduce().cpu_time() + model_.message_cpu_time();
   using Milliseconds = std::chrono::duration<double, std::milli>;
-  stats.exposed_comm_ms = Milliseconds(waited - waited_before_).count();
+  for (std::size_t kind = 0; kind <= sharding::kWaitAxes.size(); ++kind) {
+    std::chrono::nanoseconds waited = rank_.compute().waited_for(kind);
+    if (kind != sharding::kNoAxis) waited += model_.exchange_time(sharding::kWaitAxes[kind - 1]);
+    const double milliseconds =
+        Milliseconds(waited - std::exchange(waited_before_[kind], waited)).count();
+    stats.exposed_comm_ms += milliseconds;
+    if (kind != sharding::kNoAxis) stats.exposed_by_axis[kind - 1] = milliseconds;
+  }
   stats.comm_cpu_ms = Milliseconds(cpu - cpu_before_).count();
-  waited_before_ = waited;
   cpu_before_ = cpu;
   if (const auto sent = rank_.groups->sent()) {
     const LinkBytes since = *sent - sent_before_;
@@ -125,10 +131,11 @@ TrainingStep::StepStats TrainingStep::reduce_step_stats(std::int64_t step, StopR
   StepStats stats;
   StepResult& result = stats.result;
   LinkBytes sent;
+  RankStats longest;  // who waited so
   for (const RankStats& of_rank : stats_.all_gather(kStepStats, own_stats(asked))) {
     sum_of_squares.add(of_rank.sum_of_squares);
     total_loss.add(of_rank.loss_sum);
-    result.exposed_comm_ms = std::max(result.exposed_comm_ms, of_rank.exposed_comm_ms);
+    if (of_rank.exposed_comm_ms >= longest.exposed_comm_ms) longest = of_rank;
     result.comm_cpu_ms = std::max(result.comm_cpu_ms, of_rank.comm_cpu_ms);
     sent += {static_cast<std::int64_t>(of_rank.sent_within),
              static_cast<std::int64_t>(of_rank.sent_across)};
@@ -136,6 +143,11 @@ TrainingStep::StepStats TrainingStep::reduce_step_stats(std::int64_t step, StopR
         std::max(result.stop, static_cast<StopRequest>(static_cast<int>(of_rank.stop_request)));
   }
   if (rank_.groups->sent()) result.sent = sent;
+  result.exposed_comm_ms = longest.exposed_comm_ms;
+  for (std::size_t i = 0; i < sharding::kWaitAxes.size(); ++i) {
+    if (rank_.mesh.degree(sharding::kWaitAxes[i]) == 1) continue;
+    result.exposed_by_axis.emplace_back(sharding::kWaitAxes[i], longest.exposed_by_axis[i]);
+  }
   stats.norm = static_cast<float>(std::sqrt(sum_of_squares.value()) / scaler_.scale());
   result.num_targets = targets_of(step);
   stats.loss =

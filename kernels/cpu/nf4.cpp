@@ -76,7 +76,7 @@ void nf4_decode(ThreadTeam& team, const Nf4Part& part, Tensor out) {
   dispatch_float(out.dtype, [&]<class T>(T) {
     T* target = out.as<T>();
     for_each_nf4_block(team, out.numel, [&](std::int64_t block, std::int64_t count) {
-      const float range = ranges[1 + (part.first_block + block) / kNf4Group];
+      const float range = ranges[1 + part.number_of(block) / kNf4Group];
       const float from_mean = dynamic_value(scale_codes[block]) * range;
       decode_block(codes + block * kNf4Block / 2, from_mean + ranges[0], count,
                    target + block * kNf4Block);

@@ -127,7 +127,9 @@ void for_each_token_at(const EmbeddingBackward& args, std::int64_t s, const Visi
   const auto* starts = args.documents.starts.as<std::int32_t>();
   const auto* lengths = args.documents.lengths.as<std::int32_t>();
   for (std::int64_t i = 0; args.documents && i < args.documents.count(); ++i) {
-    if (s < lengths[i]) visit(starts[i] + s);
+    if (s >= lengths[i]) continue;
+    const std::int64_t token = args.own_token(starts[i] + s);
+    if (token >= 0) visit(token);
   }
   for (std::int64_t b = 0; !args.documents && s < S && b < args.sequences; ++b) visit(b * S + s);
 }

@@ -1,6 +1,7 @@
 #include "sharding/mesh/exchange.h"
 
 #include "sharding/comm/communicator.h"
+#include "sharding/mesh/waits.h"
 
 #include <algorithm>
 
@@ -32,7 +33,7 @@ Exchange::Exchange(const Rank& rank, const std::string& name, int count, const A
       num_ranks_(rank.mesh.degree(axes)),
       count_(count),
       rows_(rank, exchange_buffer(name, count, num_ranks_)),
-      done_(rank.make_event()) {}
+      done_(counted(rank.make_event(), wait_kind(rank.mesh, axes))) {}
 
 std::vector<std::span<const double>> Exchange::all_gather(const std::string& label,
                                                           std::span<const double> mine) {

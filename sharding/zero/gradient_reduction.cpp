@@ -149,7 +149,11 @@ Traffic gradient_traffic(const std::vector<UnitPlan>& all_units, int num_micro_s
 
 GradientReduction::GradientReduction(const Rank& rank, const std::vector<UnitState>& units,
                                      int num_micro_steps)
-    : rank_(&rank), units_(&units), num_micro_steps_(num_micro_steps), reduced_(rank.make_event()) {
+    : rank_(&rank),
+      units_(&units),
+      num_micro_steps_(num_micro_steps),
+      reduced_(rank.make_event()),
+      zero_waits_(wait_kind(rank.mesh, zero_axes())) {
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
     if (units[unit].plan().ends_apart) apart_ = static_cast<int>(unit);
     set_up(static_cast<int>(unit), rank);
@@ -163,7 +167,7 @@ GradientReduction::GradientReduction(const Rank& rank, const std::vector<UnitSta
   const ReductionBuffers buffers = reduction_buffers(plans_of(units), num_micro_steps);
   for (const ReductionBuffers::Slot& slot : buffers.slots) {
     slots_.push_back({slot.unit_class, rank.memory->acquire(slot.buffer), -1, -1, false,
-                      rank.make_event(), rank.make_event()});
+                      rank.make_event(), counted(rank.make_event(), zero_waits_)});
   }
   for (const std::optional<BufferSpec>& group : buffers.groups) {
     groups_.push_back(group ? rank.memory->acquire(*group) : Buffer());
@@ -256,6 +260,7 @@ std::vector<Tensor> GradientReduction::open(int unit, UnitEnd end) {
       return state.plan().views(gradients_at(at), {});
     }
     Slot& slot = slot_for(at);
+    marks_.wait(rank_->compute(), slot.marks);
     rank_->compute().wait(*slot.free);
     if (slot.unit != unit || slot.life != slot.buffer.life()) {
       zero_padding(state, slot.buffer.tensor().part(0, state.layout().numel()));
@@ -334,6 +339,7 @@ void GradientReduction::reduce_slot(int at, Slot& slot) {
     }
   }
   stream.record(*slot.free);
+  slot.marks = marks_.count();
   if (last()) finish_unit(at);
 }
 
@@ -352,10 +358,14 @@ void GradientReduction::reduce_in_place(int at) {
 void GradientReduction::finish_unit(int at) {
   const UnitState& state = state_at(at);
   Stream& stream = rank_->reduce();
-  if (state.plan().divides_parts()) {
-    replicas_[at]->reduce_scatter(stream, state.name(), own_part_at(at), own_gradient_at(at));
-  } else if (replicas_[at]) {
-    replicas_[at]->all_reduce(stream, state.name(), own_part_at(at));
+  if (replicas_[at]) {
+    marks_.record(stream, zero_waits_);
+    if (state.plan().divides_parts()) {
+      replicas_[at]->reduce_scatter(stream, state.name(), own_part_at(at), own_gradient_at(at));
+    } else {
+      replicas_[at]->all_reduce(stream, state.name(), own_part_at(at));
+    }
+    marks_.record(stream, wait_kind(kReplicateAxis));
   }
   if (!state.placement().optimizer_sharded()) {
     communicators_[at]->all_gather(stream, state.name(), gradients_at(at));
@@ -372,12 +382,18 @@ void GradientReduction::add_head_end() {
 }
 
 void GradientReduction::finish() {
+  const bool has_ends = std::ranges::any_of(ends_, [](const auto& end) { return end != nullptr; });
+  if (has_ends) marks_.record(rank_->reduce(), zero_waits_);
+  reduced_->counts_as = has_ends ? wait_kind(kPipelineAxis) : zero_waits_;
   for (std::size_t unit = 0; unit < ends_.size(); ++unit) {
     if (ends_[unit]) add_both_ends(static_cast<int>(unit));
   }
   if (apart_ >= 0) add_head_end();
   rank_->reduce().record(*reduced_);
+  marks_.wait(rank_->compute(), marks_.count());
   rank_->compute().wait(*reduced_);
+  marks_.forget();
+  for (Slot& slot : slots_) slot.marks = 0;
 }
 
 }  // namespace sherd::sharding

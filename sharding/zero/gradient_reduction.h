@@ -33,6 +33,7 @@
 #include <vector>
 
 #include "sharding/mesh/traffic.h"
+#include "sharding/mesh/waits.h"
 #include "sharding/zero/unit.h"
 
 namespace sherd::sharding {
@@ -81,6 +82,7 @@ class GradientReduction {
     std::int64_t life = -1;  // of the buffer, when it was laid out
     bool open = false;
     std::unique_ptr<Event> written, free;
+    std::size_t marks = 0;  // of marks_, those before `free`
   };
 
   bool first() const { return micro_step_ == 0; }
@@ -121,6 +123,8 @@ class GradientReduction {
   std::vector<std::unique_ptr<Event>>
       written_;  // by place: the full accumulator is ready to reduce
   std::unique_ptr<Event> reduced_;
+  std::size_t zero_waits_;  // what waits for the ZeRO group count as
+  Marks marks_;             // of the reduce stream, where it does more than that group's work
 };
 
 }  // namespace sherd::sharding

@@ -1,10 +1,31 @@
 #include "sharding/zero/parameter_gather.h"
 
+#include <algorithm>
+
 #include "kernels/nf4.h"
 #include "kernels/pointwise.h"
 #include "sharding/comm/communicator.h"
+#include "sharding/mesh/waits.h"
 
 namespace sherd::sharding {
+namespace {
+
+// The parts of a piece of a cut parameter in each of its boxes, and how many elements of the box are before them.
+template <class Visit>
+void for_each_box(const ParameterCut& cut, const Piece& piece, const Visit& visit) {
+  std::int64_t begin = 0;  // of the box
+  for (const Box& box : cut.boxes()) {
+    const std::int64_t first = std::max(piece.first_element, begin);
+    const std::int64_t end = std::min(piece.first_element + piece.count, begin + box.numel());
+    if (first < end) {
+      const std::int64_t position = piece.position + first - piece.first_element;
+      visit(Piece{piece.parameter, first, end - first, position}, box, first - begin);
+    }
+    begin += box.numel();
+  }
+}
+
+}  // namespace
 
 Traffic parameter_traffic(const std::vector<UnitPlan>& units, const GatherOptions& options,
                           const std::vector<int>& uses, int num_micro_steps) {
@@ -36,9 +57,10 @@ Traffic parameter_traffic(const std::vector<UnitPlan>& units, const GatherOption
 ParameterGather::ParameterGather(const Rank& rank, const std::vector<UnitState>& units,
                                  const GatherOptions& options)
     : rank_(&rank), units_(&units), schedule_(plans_of(units), options), began_(rank.make_event()) {
+  const std::size_t waits = wait_kind(rank.mesh, zero_axes());
   for (std::size_t i = 0; i < units.size(); ++i) {
     updated_.push_back(rank.make_event());
-    published_.push_back(rank.make_event());
+    published_.push_back(counted(rank.make_event(), waits));
     const Placement& placement = units[i].placement();
     communicators_.push_back(&rank.groups->get(placement.group, Purpose::kGather));
     replicas_.push_back(units[i].plan().divides_parts()
@@ -50,7 +72,7 @@ ParameterGather::ParameterGather(const Rank& rank, const std::vector<UnitState>&
     if (slot.buffer) made.buffer = rank.memory->acquire(*slot.buffer);
     if (slot.frozen) made.frozen = rank.memory->acquire(*slot.frozen);
     if (slot.quantised) made.quantised = rank.memory->acquire(*slot.quantised);
-    made.ready = rank.make_event();
+    made.ready = counted(rank.make_event(), waits);
     made.free = rank.make_event();
   }
   const auto bytes = quantised_gather_buffer(plans_of(units));
@@ -153,12 +175,26 @@ void ParameterGather::decode_into(const Slot& slot, int unit) {
   for (int slice = 0; slice < layout.num_slices(); ++slice) {
     const Tensor out = layout.slice(slot.quantised.tensor().part(0, layout.numel()), slice);
     for (const Piece& piece : layout.pieces(slice)) {
-      const auto [codes, scale_codes] =
-          quantised_piece(bytes.part(slice * slice_bytes, slice_bytes), piece);
-      kernels::nf4_decode(stream,
-                          {codes, scale_codes, state.ranges(piece.parameter),
-                           piece.first_element / kernels::kNf4Block},
-                          out.part(piece.position, piece.count));
+      const auto decode = [&](const Piece& of, kernels::Nf4Part part) {
+        const auto [codes, scale_codes] =
+            quantised_piece(bytes.part(slice * slice_bytes, slice_bytes), of);
+        part.codes = codes;
+        part.scale_codes = scale_codes;
+        part.ranges = state.ranges(of.parameter);
+        kernels::nf4_decode(stream, part, out.part(of.position, of.count));
+      };
+      const auto& cut = plan.quantised[static_cast<std::size_t>(piece.parameter)].cut;
+      if (!cut) {
+        decode(piece, {.first_block = piece.first_element / kernels::kNf4Block});
+        continue;
+      }
+      for_each_box(*cut, piece, [&](const Piece& of, const Box& box, std::int64_t before) {
+        constexpr std::int64_t kBlock = kernels::kNf4Block;
+        decode(of, {.first_block = (box.first_row * cut->columns() + box.first_column) / kBlock,
+                    .row_blocks = box.num_columns / kBlock,
+                    .all_row_blocks = cut->columns() / kBlock,
+                    .blocks_before = before / kBlock});
+      });
     }
   }
 }

@@ -93,7 +93,10 @@ std::int64_t UnitPlan::quantised_slice_bytes() const {
 std::int64_t UnitPlan::first_range(int parameter) const {
   std::int64_t first = 0;
   for (int i = 0; i < parameter; ++i) {
-    first += kernels::nf4_ranges(quantised[static_cast<std::size_t>(i)].numel());
+    // Of the whole, where a rank has a part of it.
+    const ParameterSpec& parameter = quantised[static_cast<std::size_t>(i)];
+    const auto& shape = parameter.cut ? parameter.cut->shape : parameter.shape;
+    first += kernels::nf4_ranges(shape[0] * shape[1]);
   }
   return first;
 }

@@ -18,7 +18,6 @@ engine::TrainingOptions options_of(bool tied, std::int64_t rows) {
   shape.max_positions = 13;
   shape.seq_length = 12;
   shape.sequences = rows;
-  if (rows > 1) shape.dropout = 0.0;
   engine::TrainingOptions options = tiny_training(shape, 0.5f);
   options.optimizer.type = optim::OptimizerType::kSgd;
   options.optimizer.momentum = 0.9f;
@@ -73,6 +72,19 @@ TEST(Context, GatheredKeysGiveTheLossesOfOneRankAndWeightsStayNear) {
         expect_near_one(cut, one, label);
       }
     }
+  }
+}
+
+// Parts of several rows aren't neighbours in the batch, and of them each tensor rank has some tokens: masks follow the
+// places in the whole.
+TEST(Context, SeveralRowsWhoseTokensTensorRanksShareTrainNearThoseThatDoNot) {
+  engine::TrainingOptions options = options_of(false, 3);
+  options.model.context.method = model::ContextMethod::kAllGather;
+  const Outcome plain = run(options, {.context = 1, .tensor = 2}, 2);
+  options.model.part.sequence_parallel = true;
+  for (const int context : {1, 2, 4}) {
+    expect_near_one(run(options, {.context = context, .tensor = 2}, 2), plain,
+                    fmt::format("context {}", context));
   }
 }
 

@@ -5,6 +5,7 @@
 #include "core/thread_team.h"
 #include "kernels/attention.h"
 #include "kernels/columns.h"
+#include "tests/support/documents.h"
 #include "tests/support/tensors.h"
 
 // B sequences, S positions, H query heads, G key/value heads, K head width.
@@ -21,6 +22,7 @@ INSTANTIATE_TEST_SUITE_P(Types, QueriesAlone, test::compute_types(), test::type_
 struct Inputs {
   OwnedTensor qkv, dout;
   Dropout dropout;
+  Documents documents;
 };
 
 // Elements [first, first + count) of each sequence.
@@ -54,6 +56,7 @@ Outputs attend(Stream& stream, const AttentionShape& shape, const Inputs& inputs
                              .out = out[0],
                              .lse = out[1],
                              .workspace = workspace,
+                             .documents = inputs.documents,
                              .keys_values = keys_values});
   attention_backward(stream, {.shape = shape,
                               .qkv = inputs.qkv,
@@ -63,6 +66,7 @@ Outputs attend(Stream& stream, const AttentionShape& shape, const Inputs& inputs
                               .dropout = inputs.dropout,
                               .dqkv = dqkv,
                               .workspace = workspace,
+                              .documents = inputs.documents,
                               .dkv = out[3],
                               .keys_values = keys_values});
   move_columns(stream, {queries, shape.packed_width(), 0, width}, dqkv, {queries, width, 0, width},
@@ -71,12 +75,14 @@ Outputs attend(Stream& stream, const AttentionShape& shape, const Inputs& inputs
   return out;
 }
 
-void expect_parts_make_the_whole(DType dtype, const AttentionShape& whole, double dropout) {
+void expect_parts_make_the_whole(DType dtype, const AttentionShape& whole, double dropout,
+                                 Documents documents = {}) {
   const std::int64_t B = whole.sequences, S = whole.positions, K = whole.head_width;
   const std::int64_t width = whole.query_heads * K, kv_width = 2 * whole.kv_heads * K;
   const Inputs all{{dtype, test::random_values(whole.tokens() * whole.packed_width(), 1, 1.0)},
                    {dtype, test::random_values(whole.tokens() * width, 2, 1.0)},
-                   {.probability = static_cast<float>(dropout), .address = {3, 4, 5}}};
+                   {.probability = static_cast<float>(dropout), .address = {3, 4, 5}},
+                   documents};
   const Outputs expected = test::on_any_number_of_threads(
       [&](Stream& stream) { return attend(stream, whole, all, {}); });
   OwnedTensor keys_values(dtype, whole.tokens() * kv_width);
@@ -86,7 +92,8 @@ void expect_parts_make_the_whole(DType dtype, const AttentionShape& whole, doubl
   stream->synchronize();
   Values sum(static_cast<std::size_t>(expected[3].numel()));
   // Parts that begin and end inside of strips and tiles.
-  const std::vector<std::int64_t> ends{100, 101, 221, S};
+  const std::vector<std::int64_t> ends{100, 101, 221, S - 10, S};
+  documents.positions = {};  // those of a part are its own, and not needed here
   std::int64_t first = 0;
   for (const std::int64_t end : ends) {
     AttentionShape part = whole;
@@ -95,7 +102,8 @@ void expect_parts_make_the_whole(DType dtype, const AttentionShape& whole, doubl
     const auto own = [&](const OwnedTensor& rows, std::int64_t per_row) {
       return queries_of(rows, B, first * per_row, part.queries * per_row);
     };
-    const Inputs inputs{own(all.qkv, whole.packed_width()), own(all.dout, width), all.dropout};
+    const Inputs inputs{own(all.qkv, whole.packed_width()), own(all.dout, width), all.dropout,
+                        documents};
     const Outputs out = test::on_any_number_of_threads(
         [&](Stream& s) { return attend(s, part, inputs, keys_values); });
     EXPECT_TRUE(test::same_bits(out[0], own(expected[0], width))) << "out from " << first;
@@ -120,6 +128,20 @@ TEST_P(QueriesAlone, HaveTheirBitsAndGradientsOfKeysAddUp) {
   expect_parts_make_the_whole(GetParam(), plain, 0.0);
   expect_parts_make_the_whole(GetParam(), plain, 0.3);
   expect_parts_make_the_whole(GetParam(), windowed, 0.0);
+}
+
+// Parts with the begin, the middle or the end of a document, with none of its queries or with padding alone.
+TEST_P(QueriesAlone, HaveTheirBitsInsideOfDocuments) {
+  const auto documents = test::documents_in_rows();
+  AttentionShape shape{.sequences = 2,
+                       .positions = test::kDocumentPositions,
+                       .query_heads = 4,
+                       .kv_heads = 2,
+                       .head_width = 24};
+  expect_parts_make_the_whole(GetParam(), shape, 0.0, documents);
+  expect_parts_make_the_whole(GetParam(), shape, 0.3, documents);
+  shape.window = 20;
+  expect_parts_make_the_whole(GetParam(), shape, 0.0, documents);
 }
 
 }  // namespace

@@ -210,6 +210,30 @@ TEST(PointwiseDropout, KeepsTheFractionAskedFor) {
   }
 }
 
+// Of 3 sequences of 10 rows of 300 columns, rows 4 to 6 of each and columns 20 to 269; or all columns, where what is
+// drawn at once goes over the ends of rows. The tensor begins with the second of these rows.
+TEST(PointwiseDropout, OfAPartIsThatOfItsPlacesInTheWhole) {
+  constexpr std::int64_t kAllRows = 10, kAllColumns = 300, kRows = 3, kSequences = 3;
+  Dropout whole = kDropout;
+  whole.first_element = 12345;
+  const Values mask = oracle::dropout_mask(whole, kSequences * kAllRows * kAllColumns);
+  for (const auto& [first_column, columns] : {std::pair(20, 250), {0, 300}}) {
+    Dropout dropout = whole;
+    dropout.first_element += 4 * kAllColumns + first_column;
+    dropout.part = {columns, kAllColumns, kRows, kAllRows, 1};
+    Values expected;
+    for (std::int64_t row = 1; row < kSequences * kRows; ++row) {
+      const std::int64_t there = row / kRows * kAllRows + 4 + row % kRows;
+      const auto begin = mask.begin() + there * kAllColumns + first_column;
+      expected.insert(expected.end(), begin, begin + columns);
+    }
+    const OwnedTensor ones(DType::kF32, Values(expected.size(), 1.0));
+    OwnedTensor out(DType::kF32, ones.numel());
+    dropout_backward(*test::compute_stream(2), ones, dropout, out);
+    EXPECT_TRUE(test::close(out, expected, test::rounded_once(DType::kF32)));
+  }
+}
+
 TEST(PointwiseDropout, CountsElementsIn64Bits) {
   Dropout dropout = kDropout;
   dropout.first_element = (std::int64_t{1} << 34) - 5;

@@ -52,8 +52,11 @@ Settings broken_rule(const Settings& legal, Random& random) {
       {{"adapter.type", "lora"}, {"adapter.modules_to_save", "[attention.query]"}},
       {{"adapter.type", "lora"}, {"adapter.modules_to_save", "[embedding.position]"}},
       {{"adapter.type", "lora"}, {"adapter.targets", "[mlp.down]"}, {"adapter.rank", "65536"}},
-      {{"adapter.type", "lora"}, {"parallelism.tensor_parallel_degree", "2"}},
-      {{"adapter.type", "lora"}, {"parallelism.context_parallel_degree", "2"}},
+      {{"adapter.type", "lora"}, {"parallelism.sum_order", "canonical"}},
+      {{"adapter.type", "lora"},
+       {"adapter.base_dtype", "nf4"},
+       {"parallelism.tensor_parallel_degree", "2"},
+       {"model.ffn_hidden_size", "90"}},
       {{"run.output_dir", "\"\""}},
       {{"memory.device_memory", "12 apples"}},
   };

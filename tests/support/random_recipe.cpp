@@ -6,6 +6,7 @@
 
 #include "checkpoint/format/manifest.h"
 #include "engine/model/adapter.h"
+#include "engine/model/tensor_cut.h"
 #include "engine/train/model_shape.h"
 
 namespace sherd::testing {
@@ -226,18 +227,13 @@ class LegalRecipe {
                                whole(settings_, "parallelism.data_parallel_replicate_degree") *
                                whole(settings_, "parallelism.pipeline_parallel_degree");
     const std::string heads = value("model.num_attention_heads", "1");
-    const bool even = std::stoll(heads) % 2 == 0 && ranks <= 4 && !has_adapter_;
+    const bool even = std::stoll(heads) % 2 == 0 && ranks <= 4;
     const bool cut = even && random_.chance(0.4);
     set("parallelism.tensor_parallel_degree", cut ? 2 : 1);
     if (cut) set("model.ffn_hidden_size", 2 * random_.whole(1, 50));
-    const bool rows_alone =
-        value("model.dropout", "0") == "0" || whole(settings_, "training.micro_batch_size") == 1;
     const bool enough_heads = std::stoll(value("model.num_kv_heads", heads)) % 2 == 0;
     const bool gathers = cut || !enough_heads || random_.chance(0.5);
-    const bool context = ranks <= (cut ? 2 : 4) && !has_adapter_ && length_ % 2 == 0 &&
-                         value("training.sample_tokens", "0") == "0" &&
-                         value("data.documents", "joined") == "joined" &&
-                         settings_.at("data.format") != "chat" && rows_alone;
+    const bool context = ranks <= (cut ? 2 : 4) && length_ % 2 == 0;
     const bool in_sequences = context && random_.chance(0.6);
     set("parallelism.context_parallel_degree", in_sequences ? 2 : 1);
     set("parallelism.context_parallel_method", gathers ? "all_gather" : "ulysses");
@@ -291,7 +287,9 @@ class LegalRecipe {
     set("adapter.rank", random_.whole(1, most));
     maybe("adapter.alpha", random_.one_of({"0.5", "1", "16"}));
     maybe("adapter.dropout", random_.one_of({"0", "0.1", "0.5"}));
-    maybe("adapter.base_dtype", random_.one_of({"param_dtype", "nf4"}));
+    const bool four_bits = model::cuts_between_blocks(
+        model, static_cast<int>(whole(settings_, "parallelism.tensor_parallel_degree")));
+    maybe("adapter.base_dtype", four_bits && random_.chance(0.5) ? "nf4" : "param_dtype");
     set("adapter.targets", fmt::format("[{}]", fmt::join(names, ", ")));
     set("adapter.modules_to_save", fmt::format("[{}]", fmt::join(modules, ", ")));
   }
@@ -420,10 +418,8 @@ Settings elsewhere(const Settings& settings, Random& random) {
   for (const char* key : {"parallel_degree", "schedule", "chunks_per_rank", "layers_per_chunk"}) {
     changed.erase(std::string("parallelism.pipeline_") + key);
   }
-  changed["training.micro_batch_size"] = std::to_string(
-      random.chance(0.5) || whole(settings, "parallelism.context_parallel_degree") > 1
-          ? std::int64_t{1}
-          : batch / ranks);
+  changed["training.micro_batch_size"] =
+      std::to_string(random.chance(0.5) ? std::int64_t{1} : batch / ranks);
   changed.erase("training.gradient_accumulation_steps");
   changed["zero_optimization.stage"] = std::to_string(random.whole(0, 3));
   leave_copies_at_stage_0(changed);

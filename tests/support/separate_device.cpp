@@ -102,6 +102,9 @@ class OpeningStream final : public Stream {
   void wait(const Event& event) override { stream_->wait(event); }
   void synchronize() override { stream_->synchronize(); }
   std::chrono::nanoseconds waited() const override { return stream_->waited(); }
+  std::chrono::nanoseconds waited_for(std::size_t kind) const override {
+    return stream_->waited_for(kind);
+  }
   std::chrono::nanoseconds cpu_time() const override { return stream_->cpu_time(); }
   ThreadTeam& team() override { return stream_->team(); }
 

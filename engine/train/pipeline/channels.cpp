@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "sharding/comm/communicator.h"
+#include "sharding/mesh/waits.h"
 
 namespace sherd::engine {
 namespace {
@@ -128,8 +129,9 @@ Channels::Channels(const RankPipeline& pipeline, const model::ModelShape& shape,
     // Of a purpose that has priority on a GPU.
     end->stream = rank.make_stream(StreamPurpose::kReduce, what.name());
     end->written = rank.make_event();
-    for (auto& event : end->arrived) event = rank.make_event();
-    for (auto& event : end->free) event = rank.make_event();
+    const std::size_t waits = sharding::wait_kind(sharding::kPipelineAxis);
+    for (auto& event : end->arrived) event = sharding::counted(rank.make_event(), waits);
+    for (auto& event : end->free) event = sharding::counted(rank.make_event(), waits);
     if (end->communicator->calls_meet()) {
       StreamOptions thread;
       thread.purpose = StreamPurpose::kReduce;

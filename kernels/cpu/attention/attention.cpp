@@ -28,6 +28,11 @@ void forward_head(const AttentionForward& args, const Document& document, std::i
   const std::int64_t g = h / (shape.query_heads / shape.kv_heads);
   const std::int64_t first_row = document.first_query_row();
   const StripBuffers& strip = buffers.strip;
+  const HeadRows<T> out = out_head(args.out.as<T>(), shape, first_row, h);
+  float* lse_Q = args.lse.as<float>() + document.statistic(h);
+  clear_padding(out, document.num_queries, document.query_padding, K);
+  std::fill_n(lse_Q + document.num_queries, document.query_padding, 0.0f);
+  if (document.num_queries == 0) return;
   const auto head_of = [&](Part part) {
     return view_head(key_value_head<T>(args.qkv, args.keys_values, document, part, g), S, K,
                      buffers.copy_SK);
@@ -37,11 +42,7 @@ void forward_head(const AttentionForward& args, const Document& document, std::i
   const PackedHead packed{buffers.key_panels, buffers.value_panels, S};
   const HeadRows<const T> queries =
       packed_head(args.qkv.as<T>(), shape, first_row, Part::kQuery, h);
-  const HeadRows<T> out = out_head(args.out.as<T>(), shape, first_row, h);
-  float* lse_Q = args.lse.as<float>() + document.statistic(h);
-  clear_padding(document, out);
   const std::int64_t first_query = shape.first_query, end = first_query + shape.num_queries();
-  std::fill_n(lse_Q + shape.num_queries(), document.padding, 0.0f);
   for (std::int64_t strip_begin = first_query / kStrip * kStrip; strip_begin < end;
        strip_begin += kStrip) {
     const std::int64_t q0 = std::max(strip_begin, first_query);

@@ -219,11 +219,10 @@ void accumulate_tile(const AttentionShape& shape, const BackwardTile& tile,
 }
 
 template <class T>
-void finish_head(const float* gradient, std::int64_t rows, const Document& document,
-                 const HeadRows<T>& head) {
-  const std::int64_t K = document.shape.head_width;
-  narrow_rows(gradient, K, head.first, head.stride, rows, K);
-  clear_padding(document, head);
+void finish_head(const float* gradient, std::int64_t rows, std::int64_t padding,
+                 std::int64_t head_width, const HeadRows<T>& head) {
+  narrow_rows(gradient, head_width, head.first, head.stride, rows, head_width);
+  clear_padding(head, rows, padding, head_width);
 }
 
 // Of keys that none of the queries sees.
@@ -239,8 +238,14 @@ template <class T>
 void backward_head(const AttentionBackward& args, const Document& document, std::int64_t h,
                    bool first_of_group, const BackwardBuffers& buffers) {
   const AttentionShape& shape = document.shape;
-  const std::int64_t first_row = document.first_query_row(), Q = shape.num_queries();
+  const std::int64_t first_row = document.first_query_row(), Q = document.num_queries;
   const std::int64_t S = shape.positions, K = shape.head_width;
+  const HeadRows<T> d_query = packed_head(args.dqkv.as<T>(), shape, first_row, Part::kQuery, h);
+  if (Q == 0) {
+    clear_padding(d_query, 0, document.query_padding, K);
+    if (first_of_group) clear_keys(0, S, K, buffers);
+    return;
+  }
   const QueryHead head{
       view_head(packed_head(args.qkv.as<T>(), shape, first_row, Part::kQuery, h), Q, K,
                 buffers.copy),
@@ -267,8 +272,7 @@ void backward_head(const AttentionBackward& args, const Document& document, std:
       accumulate_tile(shape, tile, buffers);
     }
   }
-  finish_head(buffers.dquery, Q, document,
-              packed_head(args.dqkv.as<T>(), shape, first_row, Part::kQuery, h));
+  finish_head(buffers.dquery, Q, document.query_padding, K, d_query);
 }
 
 // Query heads [first, first + count) of one key/value head, whose dK and dV they leave in `buffers`: in order, or
@@ -326,9 +330,9 @@ void backward_group(const AttentionBackward& args, const Document& document, std
   for (const auto& [part, gradient] :
        {std::pair(Part::kKey, buffers.dkey), std::pair(Part::kValue, buffers.dvalue)}) {
     if (args.dkv) {
-      finish_head(gradient, S, document, unrounded_head(args.dkv, document, part, g));
+      finish_head(gradient, S, document.padding, K, unrounded_head(args.dkv, document, part, g));
     } else {
-      finish_head(gradient, S, document,
+      finish_head(gradient, S, document.padding, K,
                   packed_head(args.dqkv.as<T>(), shape, document.first_token(), part, g));
     }
   }

@@ -42,18 +42,21 @@ class Scratch {
 
 /// What a query may see of: one document of row `row`, from its position `first` on, or all of it.
 struct Document {
-  AttentionShape shape;  ///< with the document's positions
+  AttentionShape shape;  ///< with the document's positions, and its queries that are computed
   std::int64_t row = 0, first = 0;
-  std::int64_t row_positions = 0;
-  std::int64_t padding = 0;  ///< tokens behind it
+  std::int64_t row_positions = 0,
+               row_queries = 0;    ///< of the whole row; queries: those that are computed
+  std::int64_t num_queries = 0;    ///< that are computed of it, perhaps none
+  std::int64_t place = 0;          ///< of the first of these among the row's
+  std::int64_t padding = 0;        ///< tokens behind it
+  std::int64_t query_padding = 0;  ///< of these, among the queries that are computed
 
   std::int64_t first_token() const { return row * row_positions + first; }
-  /// Of the queries that are computed, which may be a part: the first one's row, and its place in lse.
-  std::int64_t first_query_row() const { return row * query_rows() + first; }
+  /// Of the queries that are computed: the first one's row, and its place in lse.
+  std::int64_t first_query_row() const { return row * row_queries + place; }
   std::int64_t statistic(std::int64_t h) const {
-    return (row * shape.query_heads + h) * query_rows() + first;
+    return (row * shape.query_heads + h) * row_queries + place;
   }
-  std::int64_t query_rows() const { return shape.queries > 0 ? shape.queries : row_positions; }
   /// The dropout's element of query q, key 0.
   std::int64_t element(std::int64_t h, std::int64_t q) const {
     const std::int64_t heads =
@@ -63,23 +66,45 @@ struct Document {
   }
 };
 
+/// A document of `length` tokens of row `row`, with `padding` behind it.
+inline Document document_at(const AttentionShape& shape, std::int64_t row, std::int64_t first,
+                            std::int64_t length, std::int64_t padding) {
+  Document document{.shape = shape,
+                    .row = row,
+                    .first = first,
+                    .row_positions = shape.positions,
+                    .row_queries = shape.num_queries(),
+                    .padding = padding};
+  // The queries of the row that are computed, counted from the document's begin.
+  const std::int64_t begin = shape.first_query - first, end = begin + shape.num_queries();
+  const std::int64_t from = std::clamp<std::int64_t>(begin, 0, length);
+  document.num_queries = std::clamp<std::int64_t>(end, from, length) - from;
+  document.place = std::max<std::int64_t>(from - begin, 0);
+  document.query_padding =
+      std::clamp(length + padding, begin, end) - std::clamp(length, begin, end);
+  document.shape.positions = length;
+  if (shape.queries > 0) {
+    document.shape.first_query = from;
+    document.shape.queries = document.num_queries;
+  }
+  return document;
+}
+
 /// Calls `visit` for the documents of row `row`, in order.
 template <class Visit>
 void for_each_document(const AttentionShape& shape, const Documents& documents, std::int64_t row,
                        const Visit& visit) {
   const std::int64_t S = shape.positions, begin = row * S, end = begin + S;
-  if (!documents) return visit(Document{shape, row, 0, S});
+  if (!documents) return visit(document_at(shape, row, 0, S, 0));
   const auto* starts = documents.starts.as<std::int32_t>();
   const auto* lengths = documents.lengths.as<std::int32_t>();
   for (std::int64_t i = documents.first_from(begin); i < documents.count() && starts[i] < end;
        ++i) {
-    Document document{shape, row, starts[i] - begin, S};
-    document.shape.positions = lengths[i];
-    document.padding = std::min<std::int64_t>(starts[i + 1], end) - starts[i] - lengths[i];
-    CHECK(lengths[i] >= 0 && document.padding >= 0,
-          "document {} of {} tokens at {}, the next at {}", i, lengths[i], starts[i],
-          starts[i + 1]);
-    visit(document);
+    const std::int64_t padding =
+        std::min<std::int64_t>(starts[i + 1], end) - starts[i] - lengths[i];
+    CHECK(lengths[i] >= 0 && padding >= 0, "document {} of {} tokens at {}, the next at {}", i,
+          lengths[i], starts[i], starts[i + 1]);
+    visit(document_at(shape, row, starts[i] - begin, lengths[i], padding));
   }
 }
 
@@ -130,13 +155,12 @@ MatrixView view_head(const HeadRows<const T>& head, std::int64_t rows, std::int6
   return {copy_SK, head_width};
 }
 
-// Zeros in the head's rows of the padding behind a document.
+// Zeros in `padding` rows of the head behind `rows` of a document.
 template <class T>
-void clear_padding(const Document& document, const HeadRows<T>& head) {
-  T* row = head.first + document.shape.positions * head.stride;
-  for (std::int64_t i = 0; i < document.padding; ++i, row += head.stride) {
-    std::fill_n(row, document.shape.head_width, T{});
-  }
+void clear_padding(const HeadRows<T>& head, std::int64_t rows, std::int64_t padding,
+                   std::int64_t head_width) {
+  T* row = head.first + rows * head.stride;
+  for (std::int64_t i = 0; i < padding; ++i, row += head.stride) std::fill_n(row, head_width, T{});
 }
 
 // The first key that query q sees.

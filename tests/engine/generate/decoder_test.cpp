@@ -92,6 +92,37 @@ TEST(Decoder, OnTensorRanksEveryRankHasTheLogitsOfTheWholeVocabulary) {
   }
 }
 
+// A text of 9 tokens is shared by 2, 3 or 4 ranks, of which the last has the fewest; one of 1 token, too. Beside them the
+// vocabulary and the layers may be cut.
+TEST(Decoder, OnContextRanksEveryRankHasTheLogitsOfOne) {
+  for (const auto method : {model::ContextMethod::kUlysses, model::ContextMethod::kAllGather}) {
+    engine::TrainingOptions options = tiny(0, 12);
+    options.model.ffn_width = 36;
+    options.model.query_heads = options.model.kv_heads = 4;
+    options.model.context.method = method;
+    const auto computed = [&](const std::vector<sharding::MeshAxis>& axes, int world) {
+      std::vector<Rows> rows(static_cast<std::size_t>(world));
+      with_decoder(options,
+                   [&](Decoder& decoder, engine::ShardedModel& model) {
+                     EXPECT_EQ(decoder.context(), 12);
+                     Rows& own = rows[static_cast<std::size_t>(model.rank().rank)];
+                     own = rows_of(decoder, kText, 0);
+                     own[100] = decoder.last_logits(Ids{7});
+                   },
+                   {.world_size = world, .axes = axes});
+      for (const Rows& own : rows) EXPECT_EQ(own, rows[0]);
+      return rows[0];
+    };
+    const Rows one = computed({}, 1);
+    for (const int context : {2, 3, 4}) {
+      if (context == 3 && method == model::ContextMethod::kUlysses) continue;
+      EXPECT_EQ(computed({{"context", context}}, context), one) << context;
+    }
+    EXPECT_EQ(computed({{"pipeline", 2}, {"shard", 2}, {"context", 2}}, 8), one);
+    EXPECT_EQ(computed({{"context", 2}, {"tensor", 2}}, 4), computed({{"tensor", 2}}, 2));
+  }
+}
+
 TEST(Decoder, GoesOnWhereATextWasLeft) {
   with_decoder(tiny(9, 4), [&](Decoder& decoder, engine::ShardedModel& model) {
     const Ids beginning(kText.begin(), kText.begin() + 6);

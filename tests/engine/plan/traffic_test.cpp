@@ -186,6 +186,32 @@ TEST(Traffic, OfTensorRanksThatShareTokensHasGathersAndReduceScatters) {
   });
 }
 
+// One gradient for each target. Of the lowest block, with nothing to train but in its MLP, or in its attention but not
+// before, some exchanges of a backward aren't made.
+void adapt(model::ModelShape& shape, int which) {
+  const bool fused = shape.tied;
+  shape.adapter = {.rank = 2, .dropout = 0.1};
+  shape.adapter.targets = {"mlp.down"};
+  if (which % 3 > 0) shape.adapter.targets.push_back(fused ? "attention.qkv" : "attention.key");
+  if (which % 3 > 1) {
+    shape.adapter.targets.insert(shape.adapter.targets.end(), {"attention.output", "mlp.up"});
+    shape.adapter.trained_modules = {"norm1", "final_norm", "attention.query_norm"};
+  }
+}
+
+TEST(Traffic, OfTensorRanksHasTheGradientsOfAdapters) {
+  expect_tensor_ranks_as_planned([](model::ModelShape& shape, int stage, int pipeline) {
+    shape.ffn_width = 40;
+    shape.head_size = 8;
+    shape.qk_norm = stage == 1 ? model::QkNorm::kHead : model::QkNorm::kNone;
+    shape.part.sequence_parallel = stage > 1;
+    adapt(shape, stage + pipeline);
+    if (shape.qk_norm == model::QkNorm::kNone && !shape.adapter.trained_modules.empty()) {
+      shape.adapter.trained_modules.pop_back();
+    }
+  });
+}
+
 class ContextTraffic : public ::testing::TestWithParam<model::ContextMethod> {};
 INSTANTIATE_TEST_SUITE_P(Methods, ContextTraffic,
                          ::testing::Values(model::ContextMethod::kUlysses,
@@ -204,6 +230,7 @@ TEST_P(ContextTraffic, IsWhatAttentionExchanges) {
         shape.seq_length = 8;
         shape.dropout = 0.0;
         shape.recompute = recompute;
+        if (stage > 1) adapt(shape, stage % 2);
         engine::TrainingOptions options = tiny_training(shape);
         options.pipeline.order = stage == 3 ? schedule::Order::kZbH1 : schedule::Order::k1F1B;
         const int tensor = stage == 1 ? 2 : 1;

@@ -96,16 +96,41 @@ TEST(ContextRanksRules, GatheredKeysNeedToDivideTheSequenceAlone) {
   expect_refused(
       {"parallelism.context_parallel_degree=8"},
       "4 would do, or the method all_gather, for which it must divide the tokens alone.");
-  expect_refused({gathers, "parallelism.context_parallel_degree=2", "data.documents=separate"},
-                 "use data.documents: joined");
 }
 
-TEST(ContextRanksRules, WhatIsNotServedIsSaidWithWhatToDo) {
+TEST(ContextRanksRules, DocumentsDropoutInSeveralRowsTextsAndAdaptersAreServed) {
   const std::string degree = "parallelism.context_parallel_degree=2";
-  expect_refused({degree, "data.documents=separate"}, "use data.documents: joined");
-  expect_refused({degree, "model.dropout=0.1", "training.micro_batch_size=2"},
-                 "use training.micro_batch_size: 1");
-  expect_refused({degree, "training.sample_tokens=5"}, "use training.sample_tokens: 0");
+  for (std::vector<std::string> sets :
+       {std::vector<std::string>{"data.documents=separate"},
+        {"model.dropout=0.1", "training.micro_batch_size=2"},
+        {"training.sample_tokens=5"},
+        {"adapter.type=lora", "checkpoint.init_from=somewhere", "adapter.base_dtype=nf4"}}) {
+    sets.push_back(degree);
+    EXPECT_EQ(refusal(sets), "no error") << sets[0];
+  }
+}
+
+TEST(TensorRanksRules, AdaptersAreServedAndABaseInFourBitsInWholeBlocks) {
+  const auto lora = [](std::vector<std::string> sets) {
+    sets.insert(sets.begin(), {"adapter.type=lora", "checkpoint.init_from=somewhere",
+                               "parallelism.tensor_parallel_degree=4"});
+    return sets;
+  };
+  EXPECT_EQ(refusal(lora({})), "no error");
+  const std::string four_bits = "adapter.base_dtype=nf4";
+  const std::vector<std::string> wide{four_bits, "model.hidden_size=256",
+                                      "model.num_attention_heads=4"};
+  const auto with_ffn = [&](const char* width) {
+    std::vector<std::string> sets = wide;
+    sets.push_back(std::string("model.ffn_hidden_size=") + width);
+    return lora(sets);
+  };
+  EXPECT_EQ(refusal(with_ffn("512")), "no error");
+  expect_refused(with_ffn("384"),
+                 "its rows would be 256, 64 and 96 wide. Use parallelism.tensor_parallel_degree: "
+                 "2, or adapter.base_dtype: param_dtype.");
+  expect_refused(lora({four_bits}), "Use parallelism.tensor_parallel_degree: 1, or");
+  expect_refused(lora({"parallelism.sum_order=canonical"}), "adapters: use sum_order: rank");
 }
 
 }  // namespace

@@ -47,6 +47,16 @@ TEST(Metrics, AStepIsOneJsonObjectInAFixedOrder) {
             R"("peak_bytes":{"parameters":4096,"data":64,"total":4160}})");
 }
 
+TEST(Metrics, OnSeveralRanksAStepSaysForWhichAxesItWaited) {
+  StepMetrics metrics = example();
+  metrics.exposed_by_axis = {{"shard", 0.0625}, {"tensor", 0.125}};
+  EXPECT_EQ(to_json(metrics),
+            R"({"step":12,"loss":4.25,"grad_norm":1.5,"lr":0.001,"tokens":9984,)"
+            R"("tokens_per_s":81234.5,"exposed_comm_ms":0.25,)"
+            R"("exposed_comm_ms_by_axis":{"shard":0.0625,"tensor":0.125},"comm_cpu_ms":1.5,)"
+            R"("peak_bytes":{"parameters":4096,"data":64,"total":4160}})");
+}
+
 TEST(Metrics, WithLossScalingAStepHasItsScaleAndASkippedOneTheReason) {
   StepMetrics metrics = example();
   metrics.skipped = true;

@@ -91,6 +91,14 @@ TEST(FormatProgress, ShowsEveryField) {
       format_progress(update, 200),
       "step 120/2000  loss 2.4312  41.2k tok/s  41% MFU  exposed 0.4 ms  comm cpu 12 ms  212 MiB");
   EXPECT_EQ(format_progress({.step = 0, .max_steps = 2000}, 200), "step 0/2000");
+  // One axis is all that is exposed.
+  update = example();
+  update.exposed_by_axis = {{"shard", 0.41}};
+  EXPECT_EQ(format_progress(update, 200), kExampleLine);
+  update.exposed_by_axis = {{"shard", 0.11}, {"tensor", 0.29}};
+  EXPECT_EQ(format_progress(update, 200),
+            "step 120/2000  loss 2.4312  41.2k tok/s  exposed 0.4 ms (shard 0.1 ms, tensor 0.3 ms)"
+            "  212 MiB  1m 12s left");
 }
 
 TEST(FormatProgress, LeavesOutWholeFieldsWhereSpaceIsShort) {

@@ -99,6 +99,37 @@ TEST_F(AdapterRun, GoesOnBitForBitAtAnotherStageAndWorld) {
   EXPECT_EQ(parts, numbers_of(folder_, "whole"));
 }
 
+// Whose base is loaded in parts of matrices, as values or as codes; and what is trained goes from mesh to mesh.
+TEST_F(AdapterRun, GoesOnOnRanksThatHavePartsOfItsMatricesAndSequences) {
+  const auto sets = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"model.hidden_size=128", "model.ffn_hidden_size=256",
+                             "optimizer.type=sgd", "optimizer.lr=0.1"});
+    return more;
+  };
+  train("base", "run: {seed: 3}\n", 1, 1, 0, sets({}));
+  const std::string model = checkpoint("base", 1);
+  for (const char* base : {"adapter.base_dtype=param_dtype", "adapter.base_dtype=nf4"}) {
+    const std::vector<std::string> one = sets({from(model)[0], base});
+    std::vector<std::string> cut = one, in_sequences = one;
+    cut.push_back("parallelism.tensor_parallel_degree=2");
+    in_sequences.push_back("parallelism.context_parallel_degree=2");
+    const std::string name = base;
+    train(name + "whole", adapter(), 8, 1, 0, one);
+    train(name + "cut", adapter(), 4, 2, 3, cut);
+    train(name + "cut", adapter(), 8, 1, 0, one);
+    train(name + "one", adapter(), 4, 1, 0, one);
+    train(name + "one", adapter(), 8, 1, 1, cut);
+    train(name + "sequences", adapter(), 4, 1, 2, in_sequences);
+    train(name + "sequences", adapter(), 8, 2, 2, cut);
+    const std::string data = folder_.file("data/*.txt");
+    const double expected = loss_of(checkpoint(name + "whole"), data, 1, 0);
+    EXPECT_NE(expected, loss_of(checkpoint("base", 1), data, 1, 0));
+    for (const char* run : {"cut", "one", "sequences"}) {
+      EXPECT_NEAR(loss_of(checkpoint(name + run), data, 1, 0), expected, 1e-5 * expected) << run;
+    }
+  }
+}
+
 TEST_F(AdapterRun, BesideAQuantisedBaseGoesOnBitForBitAndIsUsed) {
   const std::string model = base();
   std::vector<std::string> sets = from(model);

@@ -65,5 +65,30 @@ TEST(ShortPasses, ASampleOfAStage3RunTakesEveryTypeThatItsTrainingTook) {
   EXPECT_GE(sample.size(), 7u);
 }
 
+// Of a run whose ranks have parts of every sequence, and of matrices; a whole model samples the same from its checkpoint.
+TEST(ShortPasses, ARunOnContextRanksEndsWithTheTextThatItsCheckpointGives) {
+  const test::TempFolder folder;
+  folder.write("text.txt", text());
+  int number = 0;
+  for (const char* mesh : {"context_parallel_degree: 2",
+                           "context_parallel_degree: 4, "
+                           "context_parallel_method: all_gather, tensor_parallel_degree: 2"}) {
+    ::testing::internal::CaptureStdout();
+    train(resolve_recipe({.path = "short.yaml",
+                          .text = fmt::format(kRecipe, folder.path(), "f32", 24, 1) +
+                                  fmt::format("parallelism: {{{}}}\n", mesh),
+                          .sets = {"training.sample_prompt=ab", "training.sample_temperature=0",
+                                   "model.ffn_hidden_size=64",
+                                   "run.output_dir=" + folder.file(std::to_string(number))},
+                          .ranks = 1}));
+    const std::string printed = ::testing::internal::GetCapturedStdout();
+    const std::string checkpoint =
+        folder.file(fmt::format("{}/checkpoints/{}", number++, checkpoint::step_directory_name(1)));
+    const std::string sample = test::generated_text({.checkpoint = checkpoint, .ranks = 1}, "ab",
+                                                    {.num_tokens = 8, .temperature = 0.0});
+    EXPECT_NE(printed.find("sample:\n" + sample), std::string::npos) << printed << sample;
+  }
+}
+
 }  // namespace
 }  // namespace sherd::engine

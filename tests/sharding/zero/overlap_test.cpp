@@ -83,6 +83,73 @@ TEST(ExposedCommunication, VanishesUnderAComputationThatOutlastsTheGather) {
   EXPECT_LT(ahead.result.exposed_comm_ms, on_demand.result.exposed_comm_ms / 2);
 }
 
+double of_axis(const engine::StepResult& result, std::string_view axis) {
+  const auto found = std::ranges::find(result.exposed_by_axis, axis,
+                                       [](const auto& of) { return std::string_view(of.first); });
+  return found == result.exposed_by_axis.end() ? -1.0 : found->second;
+}
+
+double all_axes(const engine::StepResult& result) {
+  double sum = 0.0;
+  for (const auto& [axis, milliseconds] : result.exposed_by_axis) sum += milliseconds;
+  return sum;
+}
+
+// One step of 2 micro-batches on a mesh, with sleeps before and after what `stream` does as `label`.
+engine::StepResult step_on(const std::vector<sharding::MeshAxis>& axes, int stage,
+                           std::string_view stream, std::string_view label) {
+  RunShape setup{.axes = axes, .num_micro_steps = 2, .stage = stage, .prefetch_depth = 0};
+  for (const sharding::MeshAxis& axis : axes) setup.world_size *= axis.degree;
+  model::ModelShape shape = tiny_model(/*tied=*/false);
+  shape.ffn_width = 38;
+  shape.seq_length = 8;
+  const engine::TrainingOptions options = applied(tiny_training(shape), setup);
+  engine::LaunchOptions launch = launch_options(setup);
+  launch.hook = [=](std::string_view of, std::string_view work) {
+    if (of.starts_with(stream) && work.starts_with(label)) std::this_thread::sleep_for(20ms);
+  };
+  engine::StepResult found;
+  engine::run_ranks(launch, [&](sharding::Rank& rank) {
+    engine::ShardedModel model(options, rank);
+    engine::TrainingStep step(options, model);
+    std::vector<std::int32_t> memory;
+    const engine::NextBatch next_batch = tokens_for(options, rank, memory);
+    rank.guard([&] {
+      const engine::StepResult result = step.run(0, next_batch);
+      if (rank.rank == 0) found = result;
+    });
+  });
+  return found;
+}
+
+// Each wait for what is slow is at least half as long as the sleeps in it: the rest is left to a busy machine.
+TEST(ExposedCommunication, IsCountedForTheAxisWhoseRanksAreWaitedFor) {
+  const std::vector<sharding::MeshAxis> cut{{"shard", 2}, {"tensor", 2}};
+  const engine::StepResult gathers = step_on(cut, 3, "gather", "all_gather");
+  EXPECT_GE(of_axis(gathers, "shard"), kGathersOnDemand * 20.0);
+  EXPECT_GE(gathers.exposed_comm_ms, all_axes(gathers) - 1e-6);
+  EXPECT_EQ(gathers.exposed_by_axis.size(), 2u) << "axes of one rank aren't there";
+
+  const engine::StepResult sums = step_on(cut, 1, "compute", "all_reduce");
+  EXPECT_GE(of_axis(sums, "tensor"), 2 * 4 * kNumLayers * 20.0) << "four sums a block";
+  EXPECT_GT(of_axis(sums, "tensor"), of_axis(sums, "shard"));
+
+  const engine::StepResult messages =
+      step_on({{"pipeline", 2}, {"shard", 2}}, 1, "activations", "broadcast");
+  EXPECT_GE(of_axis(messages, "pipeline"), 20.0);
+
+  const std::vector<sharding::MeshAxis> hybrid{{"replicate", 2}, {"shard", 2}};
+  const engine::StepResult copies = step_on(hybrid, 2, "reduce", "all_reduce");
+  EXPECT_GE(of_axis(copies, "replicate"), 20.0);
+  EXPECT_GT(of_axis(copies, "replicate"), of_axis(copies, "shard"));
+  const engine::StepResult slices = step_on(hybrid, 2, "reduce", "reduce_scatter");
+  EXPECT_GE(of_axis(slices, "shard"), 20.0);
+
+  const engine::StepResult heads = step_on({{"context", 2}}, 1, "compute", "all_to_all");
+  EXPECT_EQ(heads.exposed_by_axis.size(), 1u);
+  EXPECT_GE(of_axis(heads, "context"), 20.0);
+}
+
 double thread_cpu_ms() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);

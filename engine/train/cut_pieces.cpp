@@ -1,4 +1,4 @@
-#include "engine/saving/cut_pieces.h"
+#include "engine/train/cut_pieces.h"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // Checkpoints of models that are cut over tensor ranks: saved on one cut, loaded on others.
-#include "engine/saving/cut_pieces.h"
+#include "engine/train/cut_pieces.h"
 
 #include <gtest/gtest.h>
 

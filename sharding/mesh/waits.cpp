@@ -1,0 +1,33 @@
+#include "sharding/mesh/waits.h"
+
+#include <algorithm>
+
+namespace sherd::sharding {
+
+std::size_t wait_kind(std::string_view axis) {
+  const auto found = std::ranges::find(kWaitAxes, axis);
+  return found == kWaitAxes.end() ? kNoAxis
+                                  : static_cast<std::size_t>(found - kWaitAxes.begin()) + 1;
+}
+
+std::size_t wait_kind(const Mesh& mesh, const AxisSet& axes) {
+  AxisSet several;
+  for (const std::string& axis : axes) {
+    if (mesh.degree(axis) > 1) several.insert(axis);
+  }
+  if (several.size() == 1) return wait_kind(*several.begin());
+  return several == zero_axes() ? wait_kind(kShardAxis) : kNoAxis;
+}
+
+void Marks::record(Stream& stream, std::size_t kind) {
+  if (recorded_ == events_.size()) events_.push_back(stream.make_event());
+  Event& event = *events_[recorded_++];
+  event.counts_as = kind;
+  stream.record(event);
+}
+
+void Marks::wait(Stream& stream, std::size_t count) {
+  for (; waited_ < count; ++waited_) stream.wait(*events_[waited_]);
+}
+
+}  // namespace sherd::sharding

@@ -1,0 +1,51 @@
+/// What ranks wait for one another for: of each wait of the compute stream, the axis whose ranks communicate.
+///
+///   a group along one axis that has several ranks     that axis
+///   the ZeRO group, where shard and context have      shard
+///   any other group                                   none: what all ranks of a mesh tell one another
+#pragma once
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "core/stream.h"
+#include "sharding/mesh/mesh.h"
+
+namespace sherd::sharding {
+
+/// The axes that waits are counted for, from the outermost to the innermost.
+inline constexpr std::array kWaitAxes{kPipelineAxis, kReplicateAxis, kShardAxis, kContextAxis,
+                                      kTensorAxis};
+inline constexpr std::size_t kNoAxis = 0;
+static_assert(kWaitAxes.size() < Event::kMostKinds);
+
+/// The number of an axis as Event::counts_as has it: its place in kWaitAxes, from 1; or kNoAxis.
+std::size_t wait_kind(std::string_view axis);
+/// Of what a group along `axes` does together.
+std::size_t wait_kind(const Mesh& mesh, const AxisSet& axes);
+
+/// An event, waiting for which counts as `kind`.
+inline std::unique_ptr<Event> counted(std::unique_ptr<Event> event, std::size_t kind) {
+  event->counts_as = kind;
+  return event;
+}
+
+/// Points of one stream that another waits for one after the other, so that each part of a long wait is counted
+/// for what was done in it.
+class Marks {
+ public:
+  /// What `stream` has done since the mark before counts as `kind`.
+  void record(Stream& stream, std::size_t kind);
+  std::size_t count() const { return recorded_; }
+  /// `stream` waits for the first `count` of them, but for those that it has waited for.
+  void wait(Stream& stream, std::size_t count);
+  /// All have been waited for.
+  void forget() { recorded_ = waited_ = 0; }
+
+ private:
+  std::vector<std::unique_ptr<Event>> events_;
+  std::size_t recorded_ = 0, waited_ = 0;
+};
+
+}  // namespace sherd::sharding
