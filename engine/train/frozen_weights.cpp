@@ -225,7 +225,7 @@ void FrozenWeights::fill_initial_values(std::uint64_t seed) {
 
 // Of what every tensor rank reads whole, the one that counts it.
 bool FrozenWeights::holds_whole_digest(const sharding::UnitState& unit) const {
-  return unit.contributes_slice() && unit.own_slice() == 0 &&
+  return unit.contributes_frozen() && unit.own_part() == 0 &&
          rank_->mesh.coordinate(rank_->rank, sharding::kTensorAxis) == 0;
 }
 
@@ -243,7 +243,7 @@ std::uint64_t FrozenWeights::digest_of_cut(const std::vector<sharding::StateTens
     const std::int64_t shares = rank_->mesh.degree(holders);
     for (const ParameterSpec& parameter : unit.plan().frozen) {
       const int number = tensor++;
-      if (!parameter.cut || !unit.contributes_slice()) continue;
+      if (!parameter.cut || !unit.contributes_frozen()) continue;
       const std::int64_t numel = whole_of(parameter).numel(), runs = padded(numel) / kRun;
       const std::int64_t end = std::min(runs * (share + 1) / shares * kRun, numel);
       for (std::int64_t first = runs * share / shares * kRun; first < end; first += room) {
