@@ -6,6 +6,7 @@
 #include "kernels/device.h"
 #include "kernels/documents.h"
 #include "kernels/dropout.h"
+#include "kernels/token_groups.h"
 
 namespace sherd::kernels {
 
@@ -39,6 +40,9 @@ void embedding_forward(Stream& stream, const EmbeddingForward& args);
 /// that no token names, and position rows >= S, are set to zero (or left, where the result is
 /// added).
 ///
+/// With token groups, f32: d_token_weight[v,:] is a tree over them, each sum times scale; d_position_weight is as
+/// without, a position being in one group. Not added to what stands there.
+///
 /// `add_to_token_gradient`: d_token_weight holds the head's contribution already (tied weights);
 /// one addition per element after the sum. Tokens whose row is elsewhere are left out.
 struct EmbeddingBackward {
@@ -52,6 +56,7 @@ struct EmbeddingBackward {
   float scale = 1.0f;
   Documents documents{};
   VocabularyRows rows{};  ///< of d_token_weight; a GPU takes all
+  TokenGroups groups{};   ///< a GPU takes none
 };
 void embedding_backward(Stream& stream, const EmbeddingBackward& args);
 std::int64_t embedding_backward_workspace_bytes(std::int64_t tokens, std::int64_t vocab_size,

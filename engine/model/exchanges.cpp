@@ -5,6 +5,7 @@
 #include "engine/model/activations.h"
 #include "engine/model/sites.h"
 #include "kernels/qk_norm.h"
+#include "kernels/token_groups.h"
 
 namespace sherd::model {
 namespace {
@@ -81,8 +82,11 @@ void add_blocks(const ModelShape& part, DType gradients, PassKind pass, const Pa
     list.add(Kind::kSum, "gradients of rows of queries and keys", DType::kF32, 4 * T, L);
   }
   if (part.qk_norm == QkNorm::kHead) {
-    list.add(Kind::kSum, "gradient of the query norm", gradients, part.head_width(), L);
-    list.add(Kind::kSum, "gradient of the key norm", gradients, part.head_width(), L);
+    const kernels::TokenGroups groups = part.token_groups();
+    const DType dtype = groups ? DType::kF32 : gradients;
+    const std::int64_t numel = std::max(1, groups.groups) * part.head_width();
+    list.add(Kind::kSum, "gradient of the query norm", dtype, numel, L);
+    list.add(Kind::kSum, "gradient of the key norm", dtype, numel, L);
   }
 }
 
@@ -96,7 +100,7 @@ void add_gathered_keys(const ModelShape& part, PassKind pass, const PassCounts& 
   if (pass != PassKind::kTraining) return;
   add(Kind::kGatherPositions, "keys and values, again", part.dtype, counts.blocks);
   add(Kind::kReduceScatterPositions, "gradients of all keys and values", DType::kF32,
-      counts.blocks);
+      part.gathered_key_sums() * counts.blocks);
 }
 
 void add_attention(const ModelShape& part, PassKind pass, const PassCounts& counts, List& list) {

@@ -132,7 +132,8 @@ void Transformer::embed_backward(const EmbeddingParameters& gradients, const Pas
                                .workspace = activations_.workspace,
                                .scale = static_cast<float>(shape_.embedding_scale),
                                .documents = pass.documents,
-                               .rows = shape_.vocabulary_rows()});
+                               .rows = shape_.vocabulary_rows(),
+                               .groups = shape_.token_groups()});
 }
 
 Tensor Transformer::final_norm(const HeadParameters& parameters) {
@@ -180,7 +181,10 @@ void Transformer::head_train(const HeadParameters& parameters, const HeadParamet
     kernels::linear_forward(
         compute_, {matmul, normed_CD, parameters.weight, {}, logits_CV, activations_.workspace});
     chunk_losses(pass, first, tokens, logits_CV, true);
-    if (gradients.weight) {  // not frozen
+    if (gradients.weight && shape_.part.has_canonical_sums()) {  // of all tokens
+      weight_gradient({gradients.weight, {}}, normed_CD, shape_.width, logits_CV,
+                      shape_.vocab_size);
+    } else if (gradients.weight) {  // not frozen
       kernels::linear_backward_weight(compute_, {.shape = matmul,
                                                  .dy = logits_CV,
                                                  .x = normed_CD,

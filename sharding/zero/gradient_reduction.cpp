@@ -308,8 +308,10 @@ void GradientReduction::reduce_slot(int at, Slot& slot) {
   const Tensor sum = own_gradient_at(at);
   rank_->compute().record(*slot.written);
   stream.wait(*slot.written);
+  const int tree = state.plan().tree_of_ranks;
   if (!in_groups(state.plan())) {
-    communicators_[at]->reduce_scatter(stream, state.name(), full, sum, {.onto_out = !first()});
+    communicators_[at]->reduce_scatter(stream, state.name(), full, sum,
+                                       {.onto_out = !first(), .tree = tree});
   } else {
     const int ranks = state.layout().num_slices();
     const int group_size = num_micro_steps_ * ranks / state.placement().batch_groups;
@@ -317,9 +319,11 @@ void GradientReduction::reduce_slot(int at, Slot& slot) {
       const int number = micro_step_ * ranks + rank;  // of the first micro-batch, in the step
       const int here = std::min(ranks - rank, group_size - number % group_size);
       const Tensor group = number < group_size ? sum : groups_[at].tensor();
-      communicators_[at]->reduce_scatter(
-          stream, state.name(), full, group,
-          {.onto_out = number % group_size != 0, .first_rank = rank, .num_ranks = here});
+      communicators_[at]->reduce_scatter(stream, state.name(), full, group,
+                                         {.onto_out = number % group_size != 0,
+                                          .first_rank = rank,
+                                          .num_ranks = here,
+                                          .tree = tree});
       if (number >= group_size && (number + here) % group_size == 0) {
         kernels::add(stream, group, sum);
       }
@@ -333,10 +337,11 @@ void GradientReduction::reduce_slot(int at, Slot& slot) {
 void GradientReduction::reduce_in_place(int at) {
   const UnitState& state = state_at(at);
   if (all_at_once(state.plan(), num_micro_steps_)) {
-    return communicators_[at]->all_reduce(rank_->reduce(), state.name(), gradients_at(at));
+    return communicators_[at]->all_reduce(rank_->reduce(), state.name(), gradients_at(at),
+                                          state.plan().tree_of_ranks);
   }
   communicators_[at]->reduce_scatter(rank_->reduce(), state.name(), gradients_at(at),
-                                     own_gradient_at(at));
+                                     own_gradient_at(at), {.tree = state.plan().tree_of_ranks});
   if (last()) finish_unit(at);
 }
 

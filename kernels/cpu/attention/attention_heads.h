@@ -46,14 +46,29 @@ struct Document {
   std::int64_t row = 0, first = 0;
   std::int64_t row_positions = 0;
   std::int64_t padding = 0;  ///< tokens behind it
+  /// Where the shape has a group of the queries that are here: rows of all of these in a sequence, and those before it.
+  std::int64_t all_query_rows = 0, rows_before = 0;
 
   std::int64_t first_token() const { return row * row_positions + first; }
   /// Of the queries that are computed, which may be a part: the first one's row, and its place in lse.
-  std::int64_t first_query_row() const { return row * query_rows() + first; }
+  std::int64_t first_query_row() const { return row * query_rows() + first + rows_before; }
   std::int64_t statistic(std::int64_t h) const {
-    return (row * shape.query_heads + h) * query_rows() + first;
+    return (row * shape.query_heads + h) * query_rows() + first + rows_before;
   }
-  std::int64_t query_rows() const { return shape.queries > 0 ? shape.queries : row_positions; }
+  std::int64_t query_rows() const {
+    if (all_query_rows > 0) return all_query_rows;
+    return shape.queries > 0 ? shape.queries : row_positions;
+  }
+  /// With a group of its queries alone; AttentionShape::query_groups.
+  Document group_of_queries(int group) const {
+    Document part = *this;
+    const std::int64_t begin = std::min(group * shape.of_a_query_group, shape.num_queries());
+    part.all_query_rows = query_rows();
+    part.rows_before = begin;
+    part.shape.first_query = shape.first_query + begin;
+    part.shape.queries = std::min(shape.of_a_query_group, shape.num_queries() - begin);
+    return part;
+  }
   /// The dropout's element of query q, key 0.
   std::int64_t element(std::int64_t h, std::int64_t q) const {
     const std::int64_t heads =
