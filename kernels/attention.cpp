@@ -9,6 +9,7 @@
 #include "kernels/cuda/forms.h"
 #include "kernels/device.h"
 #include "kernels/device_common/attention.h"
+#include "kernels/token_groups.h"
 
 namespace sherd::kernels {
 namespace {
@@ -33,6 +34,12 @@ void check_shape(const AttentionShape& shape) {
             shape.first_query + shape.num_queries() <= shape.positions,
         "attention: queries [{}, +{}) of {}", shape.first_query, shape.num_queries(),
         shape.positions);
+  CHECK(shape.query_groups == 0 ||
+            (std::has_single_bit(static_cast<unsigned>(shape.query_groups)) &&
+             shape.query_groups <= kMostTokenGroups &&
+             shape.query_groups * shape.of_a_query_group >= shape.num_queries()),
+        "attention: {} groups of {} queries, of {}", shape.query_groups, shape.of_a_query_group,
+        shape.num_queries());
   CHECK(shape.scale >= 0.0f && shape.window >= 0 && shape.softcap >= 0.0f,
         "attention: scale {}, window {}, soft cap {}", shape.scale, shape.window, shape.softcap);
 }
@@ -57,7 +64,7 @@ void check_keys_values(const AttentionShape& shape, const ConstTensor& keys_valu
 
 // A model that is cut is refused on a GPU before.
 void check_whole(const AttentionShape& shape) {
-  CHECK(shape.kv_sum_groups == 1, "attention: sums in groups on a GPU");
+  CHECK(shape.kv_sum_groups == 1 && shape.query_groups == 0, "attention: sums in groups on a GPU");
   CHECK(shape.all_query_heads == 0, "attention: some of a model's heads on a GPU");
   CHECK(shape.queries == 0, "attention: some of the queries on a GPU");
 }
@@ -93,8 +100,9 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
   check_tensor("attention: dqkv", args.dqkv, dtype, shape.query_tokens() * shape.packed_width());
   CHECK(shape.queries == 0 || args.dkv, "attention: nowhere for all keys' gradients");
   if (args.dkv) {
+    const int planes = args.dkv_of_each_group ? shape.kv_sum_groups : 1;
     check_tensor("attention: dkv", args.dkv, DType::kF32,
-                 shape.tokens() * 2 * shape.kv_heads * shape.head_width);
+                 planes * shape.tokens() * 2 * shape.kv_heads * shape.head_width);
   }
   check_documents(shape, args.documents, is_cuda(stream));
   check_keys_values(shape, args.keys_values, dtype);

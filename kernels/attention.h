@@ -78,6 +78,10 @@ struct AttentionShape {
   /// Of every sequence, the queries [first_query, first_query + queries) alone. 0: all of them.
   /// A GPU takes all.
   std::int64_t first_query = 0, queries = 0;
+  /// dK and dV are balanced trees over so many groups (2^n) of so many of these queries each, within each group of
+  /// query heads: kernels/token_groups.h. 0: all queries in order. A GPU takes 0.
+  int query_groups = 0;
+  std::int64_t of_a_query_group = 0;
 
   std::int64_t tokens() const { return sequences * positions; }
   std::int64_t num_queries() const { return queries > 0 ? queries : positions; }  ///< of a sequence
@@ -111,6 +115,9 @@ struct AttentionBackward {
   /// whole yet because other ranks have query heads that read them. A GPU takes none.
   Tensor dkv{};
   ConstTensor keys_values{};  ///< where the queries are a part; then dkv is there, too
+  /// dkv is [kv_sum_groups, B * S, 2 * G * K], of each group of query heads. Where other ranks have the other queries
+  /// of the same heads, each group's sum goes on over them before the tree over groups does.
+  bool dkv_of_each_group = false;
 };
 void attention_backward(Stream& stream, const AttentionBackward& args);
 

@@ -43,6 +43,18 @@ void grouped_backward_input(Stream& stream, const GroupedBackwardInput& args) {
              [&stream, args] { cpu::grouped_backward_input(stream.team(), args); });
 }
 
+void grouped_backward_weight(Stream& stream, const GroupedBackwardWeight& args) {
+  const auto [T, I, O] = args.shape;
+  CHECK(stream.device() != DeviceKind::kCuda, "tokens in groups on a GPU");
+  check_token_groups(args.tokens, T);
+  check_tensor("grouped linear: dy", args.dy, args.dy.dtype, T * O);
+  check_tensor("grouped linear: x", args.x, args.dy.dtype, T * I);
+  check_tensor("grouped linear: dw", args.dw, DType::kF32, O * I);
+  if (args.dbias) check_tensor("grouped linear: dbias", args.dbias, DType::kF32, O);
+  stream.run("grouped_backward_weight",
+             [&stream, args] { cpu::grouped_backward_weight(stream.team(), args); });
+}
+
 void grouped_finish(Stream& stream, const GroupedFinish& args) {
   check_tensor("grouped linear: sum", args.sum, DType::kF32, args.tokens * args.width);
   check_tensor("grouped linear: y", args.y, args.y.dtype, args.tokens * args.width);
@@ -53,9 +65,10 @@ void grouped_finish(Stream& stream, const GroupedFinish& args) {
   stream.run("grouped_finish", [&stream, args] { cpu::add_bias(stream.team(), args); });
 }
 
-std::int64_t grouped_linear_workspace_bytes(std::int64_t tokens, std::int64_t width,
-                                            std::int64_t depth, int groups) {
-  return cpu::grouped_linear_workspace_bytes(tokens, width, depth, groups);
+std::int64_t grouped_linear_workspace_bytes(std::int64_t rows, std::int64_t width,
+                                            std::int64_t depth, int groups,
+                                            const ComputeDevice& device) {
+  return cpu::grouped_linear_workspace_bytes(rows, width, depth, groups) * device.num_threads;
 }
 
 }  // namespace sherd::kernels

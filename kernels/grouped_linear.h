@@ -3,23 +3,29 @@
 ///
 ///   forward          sum[t,o] = tree over j of s_j,    s_j = sum over i in group j of x[t,i] w[o,i]
 ///   backward_input   sum[t,i] = tree over j of s_j,    s_j = sum over o in group j of dy[t,o] w[o,i]
+///   backward_weight  dw[o,i]  = tree over j of s_j,    s_j = sum over t in group j of dy[t,o] x[t,i]
+///                    dbias[o] likewise of dy[t,o]
 ///   tree of g groups:  (tree of the first g / 2) + (tree of the others)
 ///   finish           y = sum + bias,  or  y = y + sum
 ///
 /// A rank that holds the first half of the depth, in half as many groups, has the tree's left part, and the
 /// rank with the second half its right one: added, they are what one rank with all groups computes.
 ///
-/// Shapes    as kernels/linear.h; sum [T, O] or [T, I] f32
+/// Shapes    as kernels/linear.h; sum [T, O] or [T, I], dw and dbias f32
 /// Types     x, w, dy of one type (f32, bf16, f16). Each group is a product of its own with an f32 result
 ///           (kernels/cpu/matmul/matmul.h says its bits), to which its further ranges are added one after the
 ///           other. A group without elements is 0. `finish` rounds once.
-/// Workspace `grouped_linear_workspace_bytes`; fewer tokens never need more.
+/// Bits      as kernels/linear.h. Of dbias, up to 64 neighbours of a group's tokens in a sequence are added in order,
+///           then these sums.
+/// Workspace `grouped_linear_workspace_bytes`; fewer rows never need more. A thread forms some rows of a result, all
+///           groups of them, in its part: the tree costs no memory of the result's size, and threads don't meet.
 /// Device    CPU.
 #pragma once
 
 #include <vector>
 
 #include "kernels/linear.h"
+#include "kernels/token_groups.h"
 
 namespace sherd::kernels {
 
@@ -51,6 +57,15 @@ struct GroupedBackwardInput {
 };
 void grouped_backward_input(Stream& stream, const GroupedBackwardInput& args);
 
+struct GroupedBackwardWeight {
+  LinearShape shape;
+  TokenGroups tokens;  ///< of T: the depth
+  ConstTensor dy, x;
+  Tensor dw, dbias;  ///< dbias may be empty
+  Tensor workspace;
+};
+void grouped_backward_weight(Stream& stream, const GroupedBackwardWeight& args);
+
 struct GroupedFinish {
   std::int64_t tokens = 0, width = 0;
   ConstTensor sum, bias;  ///< bias may be empty
@@ -59,8 +74,9 @@ struct GroupedFinish {
 };
 void grouped_finish(Stream& stream, const GroupedFinish& args);
 
-/// Enough for sums of at most so many tokens and columns, over a depth of at most so much, in at most so many groups.
-std::int64_t grouped_linear_workspace_bytes(std::int64_t tokens, std::int64_t width,
-                                            std::int64_t depth, int groups);
+/// Enough for results of at most so many rows and columns, over a depth of at most so much, in at most so many groups.
+std::int64_t grouped_linear_workspace_bytes(std::int64_t rows, std::int64_t width,
+                                            std::int64_t depth, int groups,
+                                            const ComputeDevice& device);
 
 }  // namespace sherd::kernels

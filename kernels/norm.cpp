@@ -54,6 +54,11 @@ void norm_backward(Stream& stream, const NormBackward& args) {
   const std::int64_t needed = norm_backward_workspace_bytes(args.shape, compute_device(stream));
   CHECK(args.workspace.bytes() >= needed, "a workspace of {} bytes where {} are needed",
         args.workspace.bytes(), needed);
+  if (args.shape.groups) {
+    CHECK(!is_cuda(stream) && args.dweight.dtype == DType::kF32 && !args.add_to_weight_gradients,
+          "gradients of a norm as trees on a GPU, rounded, or added to others");
+    check_token_groups(args.shape.groups, tokens);
+  }
   if (is_cuda(stream)) return cuda::norm_backward(stream, args);
   stream.run("norm_backward", [=, &stream] { cpu::norm_backward(stream.team(), args); });
 }

@@ -22,7 +22,8 @@
 ///           taken from dr before dr is rounded.
 /// Alias     residual_out may be residual; d_residual_in may be d_residual_out or dy; d_branch may
 ///           not alias anything. y may not alias an input.
-/// Bits      sums run over fixed lanes and row blocks; the number of threads changes nothing.
+/// Bits      sums run over fixed lanes and row blocks; the number of threads changes nothing. With token groups,
+///           dweight and dbias are f32 trees over them, of which a group is summed in blocks of its own.
 /// Workspace `norm_backward_workspace_bytes` (partial sums of dweight and dbias).
 #pragma once
 
@@ -31,6 +32,7 @@
 #include "kernels/device.h"
 #include "kernels/dropout.h"
 #include "kernels/kinds.h"
+#include "kernels/token_groups.h"
 
 namespace sherd::kernels {
 
@@ -40,6 +42,7 @@ struct NormShape {
   std::int64_t width = 0;   ///< D
   float eps = 1e-5f;
   float weight_offset = 0.0f;
+  TokenGroups groups{};  ///< of the weights' gradients; a GPU takes none
 };
 
 struct NormForward {

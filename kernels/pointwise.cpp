@@ -63,12 +63,14 @@ void sum_in_order_on_host(const ConstTensor* inputs, int num_inputs, Tensor out,
   cpu::sum_in_order(inputs, num_inputs, out, onto_out);
 }
 
-void sum_as_tree_on_host(const ConstTensor* inputs, int num_inputs, Tensor out) {
-  CHECK(num_inputs >= 1 && std::has_single_bit(static_cast<unsigned>(num_inputs)),
-        "a balanced tree of {} buffers", num_inputs);
+void sum_as_trees_on_host(const ConstTensor* inputs, int num_inputs, int tree, Tensor out,
+                          bool onto_out) {
+  CHECK(num_inputs >= 1 && tree >= 1 && std::has_single_bit(static_cast<unsigned>(tree)) &&
+            num_inputs % tree == 0,
+        "{} buffers in balanced trees of {}", num_inputs, tree);
   for (int k = 0; k < num_inputs; ++k) check_alike(inputs[k], inputs[0]);
   CHECK(inputs[0].numel == out.numel, "{} elements added into {}", inputs[0].numel, out.numel);
-  cpu::sum_as_tree(inputs, num_inputs, out);
+  cpu::sum_as_trees(inputs, num_inputs, tree, out, onto_out);
 }
 
 void residual_add(Stream& stream, ConstTensor residual, ConstTensor branch, const Dropout& dropout,

@@ -24,8 +24,10 @@ void add(Stream& stream, ConstTensor x, Tensor accumulator);
 void sum_in_order_on_host(const ConstTensor* inputs, int num_inputs, Tensor out,
                           bool onto_out = false);
 
-/// The same inputs, 2^n of them, added as a balanced tree: ((in_0[i] + in_1[i]) + (in_2[i] + in_3[i])) + ...
-void sum_as_tree_on_host(const ConstTensor* inputs, int num_inputs, Tensor out);
+/// The same of the sums of `tree` = 2^n inputs each, which are added as a balanced tree:
+///   out[i] = ((in_0[i] + in_1[i]) + (in_2[i] + in_3[i])) + ((in_4[i] + in_5[i]) + ...) + ...     for tree = 4
+void sum_as_trees_on_host(const ConstTensor* inputs, int num_inputs, int tree, Tensor out,
+                          bool onto_out = false);
 
 /// out[i] = residual[i] + scale * dropout(branch[i]); out may be residual.
 void residual_add(Stream& stream, ConstTensor residual, ConstTensor branch, const Dropout& dropout,

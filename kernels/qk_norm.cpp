@@ -34,7 +34,7 @@ void check_cut(const QkNormShape& shape) {
 
 // A model that is cut is refused there before.
 void check_device(const Stream& stream, const QkNormShape& shape) {
-  CHECK(!is_cuda(stream) || (!shape.is_cut() && shape.groups == 1),
+  CHECK(!is_cuda(stream) || (!shape.is_cut() && shape.groups == 1 && !shape.token_groups),
         "a norm of parts of queries and keys, or with sums in {} groups, on a GPU", shape.groups);
 }
 
@@ -77,8 +77,13 @@ void check_backward(Stream& stream, const QkNormBackward& args) {
   check(args.query_weight, dtype, shape.query_weights());
   check(args.key_weight, dtype, shape.key_weights());
   check_kept(shape, dtype, args.raw, args.mean, args.rstd);
-  CHECK(args.d_query_weight.numel == shape.query_weights() &&
-            args.d_key_weight.numel == shape.key_weights(),
+  if (shape.token_groups) {
+    check_token_groups(shape.token_groups, shape.tokens);
+    CHECK(args.d_query_weight.dtype == DType::kF32, "gradients of a norm as trees, rounded");
+  }
+  const int sums = args.of_each_group ? shape.token_groups.groups : 1;
+  CHECK(args.d_query_weight.numel == sums * shape.query_weights() &&
+            args.d_key_weight.numel == sums * shape.key_weights(),
         "{} and {} elements of weight gradients", args.d_query_weight.numel,
         args.d_key_weight.numel);
   const std::int64_t needed = qk_norm_backward_workspace_bytes(shape, compute_device(stream));

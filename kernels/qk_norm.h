@@ -16,7 +16,8 @@
 ///           `rows` rows of a token: H + G per head, 2 otherwise (f32).
 /// Types     qkv, raw and weights of one type (f32, bf16, f16); weight gradients of their own; sums in
 ///           f32.
-/// Bits      a row's follow from the row alone; weight gradients are sums over fixed blocks of tokens.
+/// Bits      a row's follow from the row alone; weight gradients are sums over fixed blocks of tokens. With token
+///           groups they are f32 trees over these, of which each term is a tree over the groups of heads.
 /// Workspace `qk_norm_backward_workspace_bytes`.
 /// Cut       Where a projection's heads are cut over ranks (all_query_heads > 0), each has a part of a row.
 ///           What whole rows add up to is then given to the forward and the backward: sums of each rank's
@@ -48,6 +49,7 @@ struct QkNormShape {
   /// With more than one, what heads add up to (the weight gradients of rows of heads, the sums of parts of
   /// projections) is a balanced tree over so many groups of these heads, the same on any number of ranks.
   int groups = 1;
+  TokenGroups token_groups{};  ///< of the weights' gradients
 
   bool is_cut() const { return all_query_heads > 0; }
   std::int64_t heads() const { return query_heads + kv_heads; }
@@ -88,6 +90,9 @@ struct QkNormBackward {
   Tensor d_query_weight, d_key_weight;
   Tensor workspace;
   Tensor row_sums{};  ///< where rows are cut, [4, T] f32: of g and g xhat; queries, then keys
+  /// With token groups: d_query_weight and d_key_weight are [groups, weights], of each group. Where other ranks have
+  /// heads of the same tokens, each group's sum goes on over them before the tree over groups does.
+  bool of_each_group = false;
 };
 /// Writes this rank's part of row_sums, and nothing else.
 void qk_norm_backward_sums(Stream& stream, const QkNormBackward& args);

@@ -52,8 +52,15 @@ void embedding_backward(Stream& stream, const EmbeddingBackward& args) {
                  args.d_position_weight.dtype, args.position_rows * args.width);
   }
   check_rows(args.rows, args.vocab_size);
+  if (args.groups) {
+    check_token_groups(args.groups, tokens);
+    CHECK(args.groups.groups <= kMostTokenGroups && !args.add_to_token_gradient &&
+              args.d_token_weight.dtype == DType::kF32,
+          "embedding: a tree over {} groups that is rounded, or added to", args.groups.groups);
+  }
   if (is_cuda(stream)) {
-    CHECK(args.rows.all == 0 && args.row_positions == 0, "a cut model on a GPU");
+    CHECK(args.rows.all == 0 && args.row_positions == 0 && !args.groups,
+          "a cut model, or a tree over tokens, on a GPU");
     return cuda::embedding_backward(stream, args);
   }
   stream.run("embedding_backward",

@@ -6,6 +6,7 @@
 #include "kernels/device.h"
 #include "kernels/documents.h"
 #include "kernels/dropout.h"
+#include "kernels/token_groups.h"
 
 namespace sherd::kernels {
 
@@ -39,6 +40,9 @@ void embedding_forward(Stream& stream, const EmbeddingForward& args);
 /// that no token names, and position rows >= S, are set to zero (or left, where the result is
 /// added).
 ///
+/// With token groups, f32: d_token_weight[v,:] is a tree over them, each sum times scale; d_position_weight is as
+/// without, a position being in one group. Not added to what stands there.
+///
 /// `add_to_token_gradient`: d_token_weight holds the head's contribution already (tied weights);
 /// one addition per element after the sum. Tokens whose row is elsewhere are left out.
 struct EmbeddingBackward {
@@ -55,6 +59,7 @@ struct EmbeddingBackward {
   /// Documents of whole rows of so many positions, of which the tokens have [first_position, + positions) of each.
   /// 0: the tokens have all of them. A GPU takes all.
   std::int64_t row_positions = 0, first_position = 0;
+  TokenGroups groups{};  ///< a GPU takes none
 
   /// Which of the tokens token `token` of whole rows is; -1: it isn't among them.
   std::int64_t own_token(std::int64_t token) const {

@@ -11,6 +11,7 @@
 #include "kernels/norm.h"
 #include "kernels/qk_norm.h"
 #include "kernels/token.h"
+#include "kernels/token_groups.h"
 
 namespace sherd::model {
 namespace {
@@ -34,10 +35,14 @@ std::int64_t workspace_bytes(const ModelShape& shape, const kernels::ComputeDevi
     bytes =
         std::max(bytes, kernels::linear_workspace_bytes(matmul, shape.dtype, DType::kF32, device));
     if (!shape.part.has_canonical_sums()) return;
-    // Of these, sums have the model's width, and the other side is the depth.
+    // Of these, sums over columns have the model's width, and the other side is the depth.
     const std::int64_t depth = matmul.inputs == shape.width ? matmul.outputs : matmul.inputs;
-    bytes = std::max(bytes, kernels::grouped_linear_workspace_bytes(matmul.tokens, shape.width,
-                                                                    depth, shape.part.sum_groups));
+    const auto grouped = [&](std::int64_t rows, std::int64_t width, std::int64_t of, int groups) {
+      bytes =
+          std::max(bytes, kernels::grouped_linear_workspace_bytes(rows, width, of, groups, device));
+    };
+    grouped(matmul.tokens, shape.width, depth, shape.part.sum_groups);
+    grouped(matmul.outputs, matmul.inputs, matmul.tokens, shape.token_groups().groups);
   };
   for (const kernels::LinearShape& matmul : matmuls) cover(matmul);
   if (head) cover({logits_chunk_tokens(shape, device.kind), shape.width, shape.vocab_size});
@@ -54,6 +59,9 @@ std::int64_t workspace_bytes(const ModelShape& shape, const kernels::ComputeDevi
 }  // namespace
 
 std::int64_t logits_chunk_tokens(const ModelShape& shape, DeviceKind device) {
+  // The gradient of the head's matrix is a tree over groups of tokens. Chunk by chunk it would need buffers of the
+  // matrix's size; in one product it needs none.
+  if (shape.part.has_canonical_sums()) return shape.tokens();
   constexpr std::int64_t kMultiple = 64;
   const std::int64_t elements = shape.logits_chunk_elements * (device == DeviceKind::kCuda ? 8 : 1);
   const std::int64_t fitting = std::max<std::int64_t>(
@@ -225,7 +233,8 @@ void Activations::acquire_scratch(const ModelShape& shape, const Acquire& acquir
     all_rows_TD =
         acquire({"all_rows", Category::kActivations, shape.dtype,
                  shape.part.degree * shape.residual_tokens() * shape.width, kInBlocks | kInHead});
-    if (shape.block_form == BlockForm::kParallelOneNorm) {
+    // Canonical sums are complete before anything is added to them.
+    if (shape.block_form == BlockForm::kParallelOneNorm && !shape.part.has_canonical_sums()) {
       d_normed_TD = acquire({"d_normed", Category::kActivations, shape.dtype,
                              shape.part.degree * shape.residual_tokens() * shape.width, kBackward});
     }
@@ -235,6 +244,10 @@ void Activations::acquire_scratch(const ModelShape& shape, const Acquire& acquir
   if (shape.part.has_canonical_sums()) {
     sum_TD = acquire({"canonical_sum", Category::kActivations, DType::kF32, tokens * shape.width,
                       kInBlocks | kInHead});
+    if (shape.shares_norms_of_heads()) {
+      qk_norm_sums = acquire({"qk_norm_sums", Category::kActivations, DType::kF32,
+                              2 * shape.token_groups().groups * shape.head_width(), kBackward});
+    }
   }
   if (shape.adds_up_keys()) {
     d_kv = acquire({"d_keys_and_values", Category::kActivations, DType::kF32,
@@ -248,8 +261,8 @@ void Activations::acquire_scratch(const ModelShape& shape, const Acquire& acquir
     const std::int64_t numel =
         shape.sequences * shape.whole_seq_length() * shape.kv_gradient_width();
     keys_values = acquire({"keys_values", Category::kActivations, shape.dtype, numel, kInBlocks});
-    d_keys_values =
-        acquire({"d_keys_values", Category::kActivations, DType::kF32, numel, kBackward});
+    d_keys_values = acquire({"d_keys_values", Category::kActivations, DType::kF32,
+                             shape.gathered_key_sums() * numel, kBackward});
   }
   if (shape.context.deals_heads()) {
     deal_send = scratch("deal.send", shape.qkv_width(), kInBlocks);

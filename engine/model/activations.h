@@ -78,13 +78,16 @@ struct Activations {
   std::vector<Buffer> rotary_SK;        ///< the tables that layers name
   std::vector<Buffer> kv_cache;         ///< L, f32, where keys and values are kept
   Buffer sum_TD;                        ///< f32, where sums are canonical: one of them
-  Buffer d_kv;         ///< [T, 2 G K] f32, where ranks add up those of keys and values
+  Buffer
+      qk_norm_sums;  ///< and [2, groups, K]: the gradients of norms of heads, of each group of tokens
+  Buffer d_kv;       ///< [T, 2 G K] f32, where ranks add up those of keys and values
   Buffer row_sums_4T;  ///< f32, where rows of queries' and keys' norms are cut
   /// Of a part of every sequence: what goes to the other ranks and comes from them, and what attention reads and
   /// writes of all positions, [B S, width / C] or before that [T, width].
   Buffer deal_send, deal_received, deal_qkv, deal_out, deal_d_out;
-  Buffer keys_values, d_keys_values;  ///< or of all positions, [B S, 2 G K]; the second f32
-  Buffer workspace;                   ///< the largest that any kernel asks for
+  Buffer keys_values,
+      d_keys_values;  ///< or of all positions, [B S, 2 G K]; the second f32, gathered_key_sums() of it
+  Buffer workspace;  ///< the largest that any kernel asks for
   AdapterProducts adapters;
 
  private:

@@ -21,8 +21,7 @@ void Transformer::project_backward(const Affine& parameters, const Affine& gradi
     const Tensor kept = (puts_off_->*waits).tensor();
     if (kept.data != args.dy.data) compute_.copy(args.dy.data, kept.data, args.dy.bytes());
   } else if (gradients.weight) {  // not frozen
-    kernels::linear_backward_weight(compute_, {matmul, args.dy, args.x, gradients.weight,
-                                               gradients.bias, false, activations_.workspace});
+    weight_gradient(gradients, args.x, args.inputs, args.dy, args.outputs);
   }
   const auto backward_of_adapters = [&](const AdapterProducts::Parts& parts) {
     activations_.adapters.backward(compute_, parameters, gradients, args.x, args.dy, args.dx,
@@ -76,17 +75,6 @@ void Transformer::block_input_gradient(std::int64_t block, const BlockParameters
   puts_off_ = nullptr;
 }
 
-void Transformer::weight_gradient(const Affine& gradients, const ConstTensor& x,
-                                  std::int64_t inputs, const Buffer& dy, std::int64_t outputs) {
-  kernels::linear_backward_weight(compute_, {{shape_.tokens(), inputs, outputs},
-                                             rows(dy, shape_.tokens(), outputs),
-                                             x,
-                                             gradients.weight,
-                                             gradients.bias,
-                                             false,
-                                             activations_.workspace});
-}
-
 void Transformer::block_weight_gradient(std::int64_t block, const BlockParameters& parameters,
                                         const BlockParameters& gradients) {
   const WaitingBuffers& waiting = waiting_of(block);
@@ -98,18 +86,22 @@ void Transformer::block_weight_gradient(std::int64_t block, const BlockParameter
     kernels::activation_forward(
         compute_, {shape_.activation_shape(), kept[SiteId::kUp].output, activated_TF});
   }
-  weight_gradient(gradients[SiteId::kDown], activated_TF, shape_.ffn_width, waiting.d_down,
-                  shape_.width);
-  weight_gradient(gradients[SiteId::kUp], read_again(mlp_input(kept)), shape_.width, waiting.d_up,
-                  shape_.up_width());
+  const auto waited = [&](const Buffer& dy, std::int64_t outputs) {
+    return rows(dy, shape_.tokens(), outputs);
+  };
+  weight_gradient(gradients[SiteId::kDown], activated_TF, shape_.ffn_width,
+                  waited(waiting.d_down, shape_.width), shape_.width);
+  weight_gradient(gradients[SiteId::kUp], read_again(mlp_input(kept)), shape_.width,
+                  waited(waiting.d_up, shape_.up_width()), shape_.up_width());
   if (selective && shape_.norm_before()) {
     normalise(parameters[SiteId::kNorm1], kept.x_TD, kept[SiteId::kNorm1],
               kept[SiteId::kNorm1].output);
   }
   weight_gradient(gradients[SiteId::kAttentionOutput], kept[SiteId::kAttention].output,
-                  shape_.heads_width(), waiting.d_attention_output, shape_.width);
+                  shape_.heads_width(), waited(waiting.d_attention_output, shape_.width),
+                  shape_.width);
   weight_gradient(gradients[SiteId::kQkv], read_again(attention_input(kept)), shape_.width,
-                  waiting.d_qkv, shape_.qkv_width());
+                  waited(waiting.d_qkv, shape_.qkv_width()), shape_.qkv_width());
   for (std::size_t site = 0; site < kNumSites; ++site) {
     const auto move = [&](const Buffer& from, const Tensor& to) {
       if (from) compute_.copy(from.tensor().data, to.data, to.bytes());
@@ -304,7 +296,8 @@ void Transformer::attention_backward(std::int64_t block, const BlockParameters& 
        .workspace = activations_.workspace,
        .documents = attention_documents(pass),
        .dkv = gathered ? activations_.d_keys_values.tensor() : d_kv_TN,
-       .keys_values = gather_keys_values("keys and values, again", kept[SiteId::kQkv].output)});
+       .keys_values = gather_keys_values("keys and values, again", kept[SiteId::kQkv].output),
+       .dkv_of_each_group = gathered});
   if (gathered) add_up_gathered_keys();
   if (dealt) {
     to_positions("gradients of queries, keys and values", HeadRows::kQkv, d_qkv, d_qkv_TE);
@@ -327,6 +320,8 @@ void Transformer::qk_norm_backward(const BlockTensors& kept, const BlockParamete
   const Affine query =
       norm_gradients(parameters[SiteId::kQueryNorm], gradients[SiteId::kQueryNorm]);
   const Affine key = norm_gradients(parameters[SiteId::kKeyNorm], gradients[SiteId::kKeyNorm]);
+  const bool shares = shape_.shares_norms_of_heads();
+  const bool in_groups = shares && shape_.token_groups();
   const kernels::QkNormBackward args{
       .shape = shape_.qk_norm_shape(),
       .raw = site.output,
@@ -335,13 +330,16 @@ void Transformer::qk_norm_backward(const BlockTensors& kept, const BlockParamete
       .query_weight = parameters[SiteId::kQueryNorm].weight,
       .key_weight = parameters[SiteId::kKeyNorm].weight,
       .dqkv = d_qkv_TE,
-      .d_query_weight = query.weight,
-      .d_key_weight = key.weight,
+      .d_query_weight = in_groups ? norm_sums_of_groups(0) : query.weight,
+      .d_key_weight = in_groups ? norm_sums_of_groups(1) : key.weight,
       .workspace = activations_.workspace,
-      .row_sums = rows(activations_.row_sums_4T, shape_.tokens(), 4)};
+      .row_sums = rows(activations_.row_sums_4T, shape_.tokens(), 4),
+      .of_each_group = in_groups};
   if (shape_.cuts_normalised_rows()) add_up_row_gradients(args);
   kernels::qk_norm_backward(compute_, args);
-  if (shape_.part.is_cut() && shape_.qk_norm == QkNorm::kHead) add_up_norms_of_heads(gradients);
+  if (!shares) return;
+  add_up_norms_of_heads(args.d_query_weight, args.d_key_weight);
+  if (in_groups) add_groups_of_norms(query, key);
 }
 
 }  // namespace sherd::model

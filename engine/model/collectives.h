@@ -51,7 +51,8 @@ class Collectives {
   virtual void sum(const char* what, const Tensor& x) = 0;
   /// x = the sum over the ranks that hold copies of this rank's key/value heads.
   virtual void sum_copies(const char* what, const Tensor& x) = 0;
-  /// out = row r of the sum of all ranks' x [R, n] on rank r, in the bits of `sum`. They don't overlap.
+  /// out = row r of the sum of all ranks' x [R, n] on rank r, in the bits of `sum`. They don't overlap, or out is
+  /// this rank's row of x.
   virtual void reduce_scatter(const char* what, const Tensor& x, const Tensor& out) = 0;
   /// x [R, n]: row r of every rank is what rank r has there.
   virtual void gather(const char* what, const Tensor& x) = 0;

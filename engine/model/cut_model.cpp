@@ -7,23 +7,10 @@
 
 #include "kernels/columns.h"
 #include "kernels/cut_cross_entropy.h"
-#include "kernels/grouped_linear.h"
 #include "kernels/pointwise.h"
 #include "kernels/qk_norm.h"
 
 namespace sherd::model {
-namespace {
-
-// Fused matrices, each of them in so many groups.
-template <class Columns>
-kernels::GroupedDepth in_groups(int groups, const std::vector<Columns>& fused) {
-  kernels::GroupedDepth depth{.groups = groups, .ranges = {}};
-  for (const auto& [first, count] : fused) depth.ranges.push_back({first, count, count / groups});
-  return depth;
-}
-
-}  // namespace
-
 // Of a key/value head of which there are copies, the share of this one: the sum over ranks has each column once.
 std::vector<Transformer::OutputColumns> Transformer::qkv_columns() const {
   const std::int64_t queries = shape_.heads_width(), keys = shape_.kv_heads * shape_.head_width();
@@ -35,56 +22,6 @@ std::vector<Transformer::OutputColumns> Transformer::up_columns() const {
   const std::int64_t F = shape_.ffn_width;
   if (!shape_.gated()) return {{0, F}};
   return {{0, F}, {F, F}};
-}
-
-// Canonical sums (tensor_cut.h): this rank's groups of a projection whose inputs are cut, then the other
-// ranks', then the bias.
-void Transformer::project_in_groups(const Affine& affine, const Tensor& x, std::int64_t inputs,
-                                    const Tensor& y_TD) {
-  const std::int64_t T = shape_.tokens(), D = shape_.width;
-  kernels::grouped_forward(
-      compute_, {.shape = {T, inputs, D},
-                 .depth = {shape_.part.sum_groups, {{0, inputs, inputs / shape_.part.sum_groups}}},
-                 .x = x,
-                 .w = affine.weight,
-                 .sum = sum_TD(),
-                 .workspace = activations_.workspace});
-  collectives_.sum("branch", sum_TD());
-  kernels::grouped_finish(compute_, {T, D, sum_TD(), affine.bias, y_TD});
-}
-
-// The same of the gradient of what a projection reads whose outputs are cut.
-void Transformer::sum_input_gradient(const Tensor& weight, const InputGradient& args) {
-  const std::int64_t T = shape_.tokens(), D = shape_.width;
-  kernels::grouped_backward_input(compute_, {.shape = {T, D, args.outputs},
-                                             .depth = in_groups(shape_.part.sum_groups, args.fused),
-                                             .dy = args.dy,
-                                             .w = weight,
-                                             .sum = sum_TD(),
-                                             .workspace = activations_.workspace});
-  collectives_.sum("gradient of what a branch read", sum_TD());
-  kernels::grouped_finish(compute_, {T, D, sum_TD(), {}, args.dx, args.add});
-}
-
-// Of tokens [first, first + tokens); the ranks add up all of them at once.
-void Transformer::head_input_gradient(const Tensor& weight, std::int64_t first, std::int64_t tokens,
-                                      const Tensor& d_logits_CV) {
-  const std::int64_t D = shape_.width, V = shape_.vocab_size;
-  kernels::grouped_backward_input(
-      compute_, {.shape = {tokens, D, V},
-                 .depth = {shape_.part.sum_groups, {{0, V, shape_.vocabulary_group()}}},
-                 .dy = d_logits_CV,
-                 .w = weight,
-                 .sum = sum_TD().part(first * D, tokens * D),
-                 .workspace = activations_.workspace});
-}
-
-void Transformer::add_up_head_input_gradient(const Tensor& addend_TD, const Tensor& dx_TD) {
-  if (!shape_.part.has_canonical_sums()) {
-    return add_up_rows("gradient of the head's input", addend_TD, dx_TD);
-  }
-  collectives_.sum("gradient of the head's input", sum_TD());
-  kernels::grouped_finish(compute_, {shape_.tokens(), shape_.width, sum_TD(), {}, dx_TD});
 }
 
 void Transformer::cut_losses(const Pass& pass, std::int64_t first, std::int64_t tokens,
@@ -139,9 +76,7 @@ void Transformer::add_up_row_gradients(const kernels::QkNormBackward& args) {
 }
 
 // A norm's weights serve the heads of all ranks. Copies of a key head are counted once.
-void Transformer::add_up_norms_of_heads(const BlockParameters& gradients) {
-  const Tensor& d_query_weight = gradients[SiteId::kQueryNorm].weight;
-  const Tensor& d_key_weight = gradients[SiteId::kKeyNorm].weight;
+void Transformer::add_up_norms_of_heads(const Tensor& d_query_weight, const Tensor& d_key_weight) {
   if (d_query_weight) collectives_.sum("gradient of the query norm", d_query_weight);
   if (!d_key_weight) return;  // frozen
   if (shape_.part.kv_copy > 0) kernels::fill_zero(compute_, d_key_weight);

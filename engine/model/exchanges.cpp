@@ -8,6 +8,7 @@
 #include "engine/model/adapter.h"
 #include "engine/model/sites.h"
 #include "kernels/qk_norm.h"
+#include "kernels/token_groups.h"
 
 namespace sherd::model {
 namespace {
@@ -101,8 +102,9 @@ void add_blocks(const ModelShape& part, DType gradients, PassKind pass, const Pa
   for (const char* which : {"query", "key"}) {
     const bool trained = is_trained(part, fmt::format("attention.{}_norm.weight", which));
     if (part.qk_norm != QkNorm::kHead || !trained) continue;
-    list.add(Kind::kSum, "gradient of the " + std::string(which) + " norm", gradients,
-             part.head_width(), L);
+    const kernels::TokenGroups groups = part.token_groups();
+    list.add(Kind::kSum, "gradient of the " + std::string(which) + " norm",
+             groups ? DType::kF32 : gradients, std::max(1, groups.groups) * part.head_width(), L);
   }
   for (const AdapterTarget& target : adapter_targets(part)) {
     list.add(Kind::kSum, "gradient of an adapter", gradients,
@@ -120,7 +122,8 @@ void add_gathered_keys(const ModelShape& part, PassKind pass, const PassCounts& 
   if (pass != PassKind::kTraining) return;
   const std::int64_t backwards = Backwards(part, counts).attentions;
   add(Kind::kGatherPositions, "keys and values, again", part.dtype, backwards);
-  add(Kind::kReduceScatterPositions, "gradients of all keys and values", DType::kF32, backwards);
+  add(Kind::kReduceScatterPositions, "gradients of all keys and values", DType::kF32,
+      part.gathered_key_sums() * backwards);
 }
 
 void add_attention(const ModelShape& part, PassKind pass, const PassCounts& counts, List& list) {

@@ -24,15 +24,22 @@ ConstTensor Transformer::gather_keys_values(const char* what, const ConstTensor&
   return all;
 }
 
-// This rank's queries have given gradients to the keys and values of all positions: of its own ones, the sum.
+// This rank's queries have given gradients to the keys and values of all positions: of its own ones, the sum. Canonical
+// sums of groups of query heads go over the ranks one by one, before they are added.
 void Transformer::add_up_gathered_keys() {
   const std::int64_t part = shape_.seq_length * shape_.kv_gradient_width();
   const std::int64_t sequence = shape_.context.degree * part;
+  const int sums = shape_.gathered_key_sums();
   for (std::int64_t b = 0; b < shape_.sequences; ++b) {
-    collectives_.reduce_scatter_positions(
-        "gradients of all keys and values",
-        activations_.d_keys_values.tensor().part(b * sequence, sequence),
-        activations_.d_kv.tensor().part(b * part, part));
+    const Tensor d_kv = activations_.d_kv.tensor().part(b * part, part);
+    std::vector<Tensor> terms;
+    for (int sum = 0; sum < sums; ++sum) {
+      const Tensor all = activations_.d_keys_values.tensor().part(
+          (sum * shape_.sequences + b) * sequence, sequence);
+      terms.push_back(sums == 1 ? d_kv : all.part(shape_.context.rank * part, part));
+      collectives_.reduce_scatter_positions("gradients of all keys and values", all, terms.back());
+    }
+    if (sums > 1) add_as_tree(terms, d_kv);
   }
 }
 

@@ -2,14 +2,23 @@
 #include "engine/model/sequence_cut.h"
 
 #include "core/error.h"
+#include "engine/model/tensor_cut.h"
 #include "engine/model/transformer.h"
 #include "kernels/columns.h"
 
 namespace sherd::model {
 namespace {
 
+// Tensor ranks with sequence parallelism have a part of a context rank's positions each.
+int shares_of_tokens(const ModelShape& whole) {
+  return whole.sequence_parallel() ? whole.part.degree : 1;
+}
+
 bool divides(int degree, const ModelShape& whole) {
   const bool deals = whole.context.method == ContextMethod::kUlysses;
+  if (whole.part.has_canonical_sums() && kSumGroups % (degree * shares_of_tokens(whole)) != 0) {
+    return false;
+  }
   return whole.seq_length % degree == 0 &&
          (!deals || (whole.query_heads % degree == 0 && whole.kv_heads % degree == 0));
 }
@@ -20,9 +29,19 @@ ModelShape context_part(const ModelShape& whole, int degree, int rank) {
   CHECK(degree >= 1 && rank >= 0 && rank < degree && !whole.context.is_cut(),
         "context rank {} of {}", rank, degree);
   if (degree == 1) return whole;
+  check_sequence_groups(whole);
   if (!divides(degree, whole)) {
     int nearest = degree - 1;
     while (!divides(nearest, whole)) --nearest;
+    if (whole.part.has_canonical_sums() && kSumGroups % (degree * shares_of_tokens(whole)) != 0) {
+      throw UsageError(
+          "{} context ranks can't share sequences with canonical sums: there are {} groups of "
+          "tokens{}. {} would do.",
+          degree, kSumGroups,
+          whole.sequence_parallel() ? ", which tensor ranks with sequence parallelism share, too"
+                                    : "",
+          nearest);
+    }
     if (whole.context.method == ContextMethod::kAllGather) {
       throw UsageError(
           "{} context ranks can't share sequences of {} tokens: the number must divide that. {} "

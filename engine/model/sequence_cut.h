@@ -12,6 +12,9 @@
 ///                positions see the most keys, so the last rank computes longest.
 ///                [B, S / C, keys and values]   -- all_gather ->   [B, S, keys and values]
 ///
+/// With canonical sums (engine/model/canonical_sums.cpp) sums over tokens, of which those over queries are some, are
+/// trees over eight groups of positions, and ranks have whole ones.
+///
 /// Positions, dropout's addresses and targets are those of the whole sequence.
 ///
 /// Errors   UsageError with the nearest degree that works, where the sequence, or for ulysses a rank's heads, can't be

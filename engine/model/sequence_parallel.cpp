@@ -3,7 +3,8 @@
 // rows takes the place before a matrix whose outputs are cut, and a reduce-scatter that of the sum behind one whose
 // inputs are. Both together send what an all-reduce does. Rows of the sums have its bits.
 //
-// Where the ranks can't share the tokens evenly, the last ones have rows of zeros, whose gradients are zeros.
+// Where the ranks can't share the tokens evenly, the last ones have rows of zeros, whose gradients are zeros. With
+// canonical sums they share them evenly, in whole groups (canonical_sums.cpp); f32 sums then take the way of rows.
 
 #include "engine/model/transformer.h"
 #include "kernels/pointwise.h"
@@ -25,8 +26,9 @@ Tensor Transformer::all_rows_place(const Tensor& own_TD) const {
   return rows(activations_.all_rows_TD, shape_.tokens(), shape_.width);
 }
 
-// Where a branch's first matrix writes the gradient of what it read.
+// Where a branch's first matrix writes the gradient of what it read. Canonical sums are complete before.
 Tensor Transformer::d_read_TD() const {
+  if (shape_.part.has_canonical_sums()) return branch_TD();
   const Buffer& shared = activations_.d_normed_TD;
   return shared ? rows(shared, shape_.tokens(), shape_.width) : all_rows_place(branch_TD());
 }

@@ -13,6 +13,8 @@ kernels::AttentionShape ModelShape::attention(std::int64_t block) const {
   const int shares = deals ? context.degree : 1, share = deals ? context.rank : 0;
   const std::int64_t own_heads = query_heads / shares;
   const bool some_heads = part.is_cut() || deals;
+  const kernels::TokenGroups groups = token_groups();
+  const int group_degree = gathers ? 1 : context.degree;  // ulysses: of all positions
   return {.sequences = sequences,
           .positions = whole_seq_length(),
           .query_heads = own_heads,
@@ -25,7 +27,25 @@ kernels::AttentionShape ModelShape::attention(std::int64_t block) const {
           .all_query_heads = some_heads ? all_query_heads() : 0,
           .kv_sum_groups = part.kv_sum_groups,
           .first_query = gathers ? first_position() : 0,
-          .queries = gathers ? seq_length : 0};
+          .queries = gathers ? seq_length : 0,
+          .query_groups = groups.groups * group_degree,
+          .of_a_query_group = groups.of_a_group};
+}
+
+kernels::TokenGroups ModelShape::token_groups() const {
+  if (!part.has_canonical_sums()) return {};
+  return {.groups = kSumGroups / context.degree,
+          .of_a_group = (whole_seq_length() + kSumGroups - 1) / kSumGroups,
+          .sequences = sequences,
+          .positions = seq_length};
+}
+
+kernels::TokenGroups ModelShape::residual_token_groups() const {
+  kernels::TokenGroups groups = token_groups();
+  if (!groups || !sequence_parallel()) return groups;
+  groups.groups /= part.degree;
+  groups.positions = residual_tokens();
+  return groups;
 }
 
 std::int64_t ModelShape::all_query_heads() const {
@@ -39,12 +59,17 @@ std::int64_t ModelShape::all_kv_heads() const {
 kernels::AttentionShape ModelShape::cached_attention(std::int64_t block) const {
   kernels::AttentionShape shape = attention(block);
   shape.positions = cached_positions;
+  shape.query_groups = 0;  // of gradients
   return shape;
 }
 
 kernels::NormShape ModelShape::norm_shape() const {
-  return {norm, residual_tokens(), width, static_cast<float>(norm_eps),
-          static_cast<float>(norm_offset)};
+  return {norm,
+          residual_tokens(),
+          width,
+          static_cast<float>(norm_eps),
+          static_cast<float>(norm_offset),
+          residual_token_groups()};
 }
 
 kernels::QkNormShape ModelShape::qk_norm_shape() const {
@@ -59,7 +84,8 @@ kernels::QkNormShape ModelShape::qk_norm_shape() const {
       .weight_offset = static_cast<float>(norm_offset),
       .all_query_heads = cuts_normalised_rows() ? all_query_heads() : 0,
       .all_kv_heads = cuts_normalised_rows() ? all_kv_heads() : 0,
-      .groups = std::max(1, part.sum_groups)};
+      .groups = std::max(1, part.sum_groups),
+      .token_groups = token_groups()};
 }
 
 kernels::ActivationShape ModelShape::activation_shape() const {

@@ -21,6 +21,7 @@ struct AttentionShape;
 struct LogitsForm;
 struct NormShape;
 struct QkNormShape;
+struct TokenGroups;
 struct VocabularyRows;
 }  // namespace sherd::kernels
 
@@ -75,7 +76,7 @@ struct AdapterShape {
   }
 };
 
-/// Groups of a canonical sum (engine/model/tensor_cut.h).
+/// Groups of a canonical sum (engine/model/canonical_sums.cpp).
 inline constexpr int kSumGroups = 8;
 
 /// Which part of a model a tensor rank holds (engine/model/tensor_cut.h): what it must know of the whole.
@@ -85,7 +86,7 @@ struct TensorPart {
   std::int64_t all_kv_heads = 0;
   int kv_copies = 1, kv_copy = 0;  ///< ranks that hold its key/value heads, and which of them it is
   std::int64_t all_tokens = 0, first_token = 0;  ///< of the vocabulary
-  /// Of a model whose sums are canonical (tensor_cut.h): how many of the groups of every sum over ranks it
+  /// Of a model whose sums are canonical (canonical_sums.cpp): how many of the groups of every sum over ranks it
   /// forms, where it is whole all of them. 0: sums are in rank order.
   int sum_groups = 0;
   int kv_sum_groups = 1;  ///< of them, over query heads of one key/value head: kernels/attention.h
@@ -188,6 +189,10 @@ struct ModelShape {
   bool adds_up_keys() const { return shares_kv_heads() || context.gathers_keys(); }
   /// Rows that queries and keys are normalised by lie on several ranks, or are added up as if they did.
   bool cuts_normalised_rows() const { return in_parts() && qk_norm == QkNorm::kProjection; }
+  /// Each tensor rank has a part of the sums over heads from which gradients of heads' norms are taken.
+  bool shares_norms_of_heads() const { return part.is_cut() && qk_norm == QkNorm::kHead; }
+  /// Sums of keys' gradients that go over context ranks one by one: canonical ones, of groups of query heads.
+  int gathered_key_sums() const { return context.gathers_keys() ? part.kv_sum_groups : 1; }
   /// What heads, feed-forward columns or logits add up to is the sum of several ranks' parts, or taken as if it were.
   bool in_parts() const { return part.is_cut() || part.has_canonical_sums(); }
   std::int64_t all_query_heads() const;
@@ -196,6 +201,10 @@ struct ModelShape {
   std::int64_t vocabulary_group() const {
     return (whole_vocab_size() + kSumGroups - 1) / kSumGroups;
   }
+  /// Groups of a canonical sum over tokens, of those that are here: of all of a micro-batch's, and of those whose
+  /// residual stream is. None where sums are in order.
+  kernels::TokenGroups token_groups() const;
+  kernels::TokenGroups residual_token_groups() const;
   std::int64_t whole_vocab_size() const { return part.is_cut() ? part.all_tokens : vocab_size; }
   bool parallel() const { return block_form != BlockForm::kSequential; }
   bool norm_before() const { return norm_placement != NormPlacement::kPost; }

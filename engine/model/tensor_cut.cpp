@@ -114,7 +114,26 @@ ParameterCut cut_of(const ModelShape& whole_shape, const ModelShape& own_shape,
   return cut;
 }
 
+// Ranks that share tokens have whole groups of them.
+void check_shared_tokens(const ModelShape& whole) {
+  if (!whole.part.has_canonical_sums() || !whole.part.sequence_parallel) return;
+  check_sequence_groups(whole);
+  if (whole.sequences == 1) return;
+  throw UsageError(
+      "with canonical sums, sequence parallelism takes micro-batches of one sequence, not of {}; "
+      "as many more micro-batches would do.",
+      whole.sequences);
+}
+
 }  // namespace
+
+void check_sequence_groups(const ModelShape& whole) {
+  if (!whole.part.has_canonical_sums() || whole.seq_length % kSumGroups == 0) return;
+  throw UsageError(
+      "canonical sums over tokens are taken in {} groups, and ranks can't share sequences of {} "
+      "tokens in whole ones; {} would do.",
+      kSumGroups, whole.seq_length, (whole.seq_length / kSumGroups + 1) * kSumGroups);
+}
 
 void sum_canonically(ModelShape& whole) {
   whole.part.sum_groups = kSumGroups;
@@ -131,6 +150,7 @@ ModelShape tensor_part(const ModelShape& whole, int degree, int rank) {
   if (whole.part.has_canonical_sums()) check_groups(whole);
   if (degree == 1) return whole;
   check_degree(whole, degree);
+  check_shared_tokens(whole);
   ModelShape own = whole;
   TensorPart& part = own.part;
   part.degree = degree;

@@ -17,10 +17,10 @@
 /// With fewer key/value heads than ranks, R / G ranks hold copies of one of them. Copies stay equal, since
 /// all have the same gradient (engine/model/collectives.h).
 ///
-/// Canonical sums (sum_canonically): the same bits on 1, 2, 4 or 8 ranks. Every sum over
-/// heads, feed-forward width or vocabulary is a balanced tree over eight groups, of which each rank has neighbours;
-/// group j has the j-th eighth of each fused matrix, or tokens [j G, (j + 1) G), G = ceil(V / 8). Ranks have whole
-/// groups. f32 until the tree is complete (the embedding's sum has one term that isn't 0).
+/// Canonical sums (sum_canonically): the same bits on 1, 2, 4 or 8 ranks. Every sum over heads, feed-forward width or
+/// vocabulary is a balanced tree over eight groups, of which ranks have whole ones, neighbours
+/// (engine/model/canonical_sums.cpp). With sequence parallelism each has whole groups of tokens, too: micro-batches are
+/// of one sequence then.
 ///
 /// Errors   UsageError with the nearest degree that works, where heads, feed-forward width or vocabulary
 ///          can't be cut so.
@@ -39,6 +39,9 @@ namespace sherd::model {
 
 /// Makes the sums of a whole model canonical.
 void sum_canonically(ModelShape& whole);
+
+/// Errors   UsageError where ranks can't share its sequences in whole groups of tokens, as canonical sums want it.
+void check_sequence_groups(const ModelShape& whole);
 
 /// The shape of what rank `rank` of `degree` holds; the whole where degree is 1.
 ModelShape tensor_part(const ModelShape& whole, int degree, int rank);

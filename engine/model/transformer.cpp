@@ -146,7 +146,8 @@ void Transformer::embed_backward(const EmbeddingParameters& gradients, const Pas
                                .documents = pass.documents,
                                .rows = shape_.vocabulary_rows(),
                                .row_positions = cut_rows ? shape_.whole_seq_length() : 0,
-                               .first_position = shape_.first_position()});
+                               .first_position = shape_.first_position(),
+                               .groups = shape_.token_groups()});
 }
 
 Tensor Transformer::final_norm(const HeadParameters& parameters) {
@@ -194,7 +195,10 @@ void Transformer::head_train(const HeadParameters& parameters, const HeadParamet
     kernels::linear_forward(
         compute_, {matmul, normed_CD, parameters.weight, {}, logits_CV, activations_.workspace});
     chunk_losses(pass, first, tokens, logits_CV, true);
-    if (gradients.weight) {  // not frozen
+    if (gradients.weight && shape_.part.has_canonical_sums()) {  // of all tokens
+      weight_gradient({gradients.weight, {}}, normed_CD, shape_.width, logits_CV,
+                      shape_.vocab_size);
+    } else if (gradients.weight) {  // not frozen
       kernels::linear_backward_weight(compute_, {.shape = matmul,
                                                  .dy = logits_CV,
                                                  .x = normed_CD,

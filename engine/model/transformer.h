@@ -155,7 +155,7 @@ class Transformer {
   void project_backward(const Affine& parameters, const Affine& gradients,
                         const InputGradient& args, const Buffer WaitingBuffers::*waits);
   void weight_gradient(const Affine& gradients, const ConstTensor& x, std::int64_t inputs,
-                       const Buffer& dy, std::int64_t outputs);
+                       const ConstTensor& dy, std::int64_t outputs);
   const WaitingBuffers& waiting_of(std::int64_t block) const;
   void branch_gradient(const kernels::Dropout& mask);
   void leave_branch(std::int64_t block, SiteId norm, const BlockParameters& parameters,
@@ -186,6 +186,11 @@ class Transformer {
   void head_input_gradient(const Tensor& weight, std::int64_t first, std::int64_t tokens,
                            const Tensor& d_logits_CV);
   void add_up_head_input_gradient(const Tensor& addend_TD, const Tensor& dx_TD);
+  Tensor sum_over_ranks(const char* what);
+  void finish_sum(const Tensor& sum, const Tensor& bias, const Tensor& y, bool add);
+  void add_as_tree(const std::vector<Tensor>& terms, const Tensor& out);
+  Tensor norm_sums_of_groups(int of_keys) const;
+  void add_groups_of_norms(const Affine& query, const Affine& key);
   Tensor sum_TD() const { return rows(activations_.sum_TD, shape_.tokens(), shape_.width); }
   struct RowSums {
     ConstTensor sums, squares;
@@ -194,7 +199,7 @@ class Transformer {
   void add_up_key_values(const Tensor& d_qkv_TE);
   void leave_own_share(const Tensor& d_qkv_TE);
   void add_up_row_gradients(const kernels::QkNormBackward& args);
-  void add_up_norms_of_heads(const BlockParameters& gradients);
+  void add_up_norms_of_heads(const Tensor& d_query_weight, const Tensor& d_key_weight);
   void add_up_adapters(const Affine& gradients);
   // What one does whose ranks share the tokens of the residual stream (sequence_parallel.cpp): the rows of all
   // ranks, in their place, where this rank's addends of sums are formed, too; and of a sum over ranks, its rows.

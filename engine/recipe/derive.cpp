@@ -63,8 +63,12 @@ void derive_training(Resolution& recipe) {
                 std::int64_t{schedule::default_chunks_per_rank(degrees.pipeline_schedule)});
   auto& zero = values.zero_optimization;
   const bool in_groups = degrees.batch_groups > degrees.data_parallel_replicate_degree;
-  recipe.derive("zero_optimization.grad_sync", zero.grad_sync,
-                zero.stage >= 2 || in_groups ? GradSync::kEveryMicroStep : GradSync::kBoundary);
+  // Context ranks add up a micro-batch's parts, which as a tree must be done before micro-batches are added.
+  const bool in_trees =
+      degrees.sum_order == SumOrderChoice::kCanonical && degrees.context_parallel_degree > 1;
+  recipe.derive(
+      "zero_optimization.grad_sync", zero.grad_sync,
+      zero.stage >= 2 || in_groups || in_trees ? GradSync::kEveryMicroStep : GradSync::kBoundary);
 }
 
 void derive_precision(Resolution& recipe) {

@@ -28,7 +28,9 @@ model::ModelShape sizes_of(const Recipe& recipe) {
   shape.head_size = sizes.head_width;
   shape.ffn_width = sizes.ffn_hidden_size;
   shape.vocab_size = sizes.vocab_size;
+  shape.sequences = recipe.training.micro_batch_size;
   shape.seq_length = recipe.training.seq_length;
+  shape.part.sequence_parallel = recipe.parallelism.sequence_parallel;
   shape.context.method = recipe.parallelism.context_parallel_method;
   if (is_canonical(recipe)) model::sum_canonically(shape);
   return shape;
@@ -50,11 +52,13 @@ bool check_sizes(Resolution& recipe, std::string_view asks, int degree) {
 // What canonical sums don't serve.
 std::string not_summed(const Recipe& recipe) {
   if (recipe.adapter.type != AdapterChoice::kNone) return "adapters: use sum_order: rank";
-  if (recipe.parallelism.context_parallel_degree > 1) {
-    return "context ranks: use parallelism.context_parallel_degree: 1, or sum_order: rank";
+  if (recipe.parallelism.sequence_parallel && recipe.training.micro_batch_size > 1) {
+    return "sequence parallelism of several rows: use training.micro_batch_size: 1, or sum_order: "
+           "rank";
   }
-  if (recipe.parallelism.sequence_parallel) {
-    return "sequence parallelism: use parallelism.sequence_parallel: false, or sum_order: rank";
+  if (recipe.parallelism.context_parallel_degree > 1 &&
+      recipe.data.documents == DocumentChoice::kSeparate) {
+    return "documents apart on context ranks: use data.documents: joined, or sum_order: rank";
   }
   if (recipe.mixed_precision.reduce_dtype != FloatType::kF32) {
     return "gradients of 16 bits: use mixed_precision.reduce_dtype: f32";

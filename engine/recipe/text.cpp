@@ -104,8 +104,10 @@ weights, as long as micro-batches are added in the same order. What decides on t
   the default at stages 0 and 1. Set `grad_sync` to compare stages or worlds bit for bit.
 - `parallelism.batch_groups: R` adds R contiguous parts of the batch apart. That is what R replicas do
   (`data_parallel_replicate_degree: R`), so both have the same bits, under the same conditions.
-- `parallelism.sum_order: canonical` takes the sums inside layers in eight groups, so that 1, 2, 4 and 8 tensor ranks have
-  the same bits, and tied embeddings in a pipeline those of one rank. They aren't those of `sum_order: rank`.
+- `parallelism.sum_order: canonical` takes the sums inside layers and over tokens in eight groups, so that 1, 2, 4 and 8
+  tensor ranks, with `sequence_parallel` or without, and as many context ranks have the same bits, and tied embeddings in a
+  pipeline those of one rank. They aren't those of `sum_order: rank`. Between context ranks it needs `every_micro_step`,
+  its default then, or one micro-step.
 - Ranks on several GPUs are added by NCCL, in an order of its own.
 )";
 

@@ -19,10 +19,6 @@ std::unique_ptr<sharding::Communicator> holders_of_copies(const model::TensorPar
                             sharding::Purpose::kTensor);
 }
 
-sharding::SumOrder order_of(const model::TensorPart& part) {
-  return part.has_canonical_sums() ? sharding::SumOrder::kTree : sharding::SumOrder::kRanks;
-}
-
 // What an exchange calls, and among whom.
 struct Call {
   sharding::Collective collective;
@@ -101,7 +97,7 @@ ModelCollectives::ModelCollectives(const model::TensorPart& part, Allocator& mem
                                    Stream& compute, sharding::Communicator& ranks,
                                    sharding::Communicator* copies)
     : compute_(compute),
-      order_(order_of(part)),
+      trees_(part.has_canonical_sums()),
       ranks_(&ranks),
       copies_(copies),
       tail_(memory.acquire(tensor_sum_tail(part))) {
@@ -115,7 +111,10 @@ ModelCollectives::ModelCollectives(const model::TensorPart& part, Allocator& mem
 }
 
 ModelCollectives::ModelCollectives(const model::ModelShape& shape, const sharding::Rank& rank)
-    : compute_(rank.compute()), order_(order_of(shape.part)), ranks_(nullptr), copies_(nullptr) {
+    : compute_(rank.compute()),
+      trees_(shape.part.has_canonical_sums()),
+      ranks_(nullptr),
+      copies_(nullptr) {
   const auto along = [&](std::string_view axis) {
     return &rank.groups->get({std::string(axis)}, sharding::Purpose::kTensor);
   };
@@ -145,11 +144,12 @@ void ModelCollectives::sum_copies(const char* what, const Tensor& x) {
 void ModelCollectives::reduce_scatter(const char* what, const Tensor& x, const Tensor& out) {
   CHECK(ranks_ != nullptr, "{} of a model whose matrices are whole", what);
   const Stopwatch watch(on_tensor_);
-  ranks_->reduce_scatter(compute_, what, x, out);
+  scatter_over(*ranks_, what, x, out);
 }
 
 void ModelCollectives::gather(const char* what, const Tensor& x) {
-  CHECK(ranks_ != nullptr, "{} of a model whose matrices are whole", what);
+  if (ranks_ == nullptr)
+    return;  // a model whose matrices are whole takes canonical sums the same way
   const Stopwatch watch(on_tensor_);
   ranks_->all_gather(compute_, what, x);
 }
@@ -170,7 +170,12 @@ void ModelCollectives::reduce_scatter_positions(const char* what, const Tensor& 
                                                 const Tensor& out) {
   CHECK(context_ != nullptr, "{} of a model whose sequences are whole", what);
   const Stopwatch watch(on_context_);
-  context_->reduce_scatter(compute_, what, x, out);
+  scatter_over(*context_, what, x, out);
+}
+
+void ModelCollectives::scatter_over(sharding::Communicator& communicator, const char* what,
+                                    const Tensor& x, const Tensor& out) {
+  communicator.reduce_scatter(compute_, what, x, out, {.tree = tree_of(communicator)});
 }
 
 void ModelCollectives::broadcast_position(const char* what, const Tensor& x, int owner) {
@@ -185,12 +190,12 @@ void ModelCollectives::sum_over(sharding::Communicator& communicator, const char
                                 const Tensor& x) {
   const Stopwatch watch(on_tensor_);
   const std::int64_t left = x.numel % communicator.world_size(), even = x.numel - left;
-  if (even > 0) communicator.all_reduce(compute_, what, x.part(0, even), order_);
+  if (even > 0) communicator.all_reduce(compute_, what, x.part(0, even), tree_of(communicator));
   if (left == 0) return;
   const Tensor tail{tail_.tensor().data, x.dtype, communicator.world_size()};
   kernels::fill_zero(compute_, tail);
   kernels::cast(compute_, x.part(even, left), tail.part(0, left));
-  communicator.all_reduce(compute_, what, tail, order_);
+  communicator.all_reduce(compute_, what, tail, tree_of(communicator));
   kernels::cast(compute_, tail.part(0, left), x.part(even, left));
 }
 

@@ -52,9 +52,14 @@ class ModelCollectives final : public model::Collectives {
 
  private:
   void sum_over(sharding::Communicator& communicator, const char* what, const Tensor& x);
+  void scatter_over(sharding::Communicator& communicator, const char* what, const Tensor& x,
+                    const Tensor& out);
+  int tree_of(const sharding::Communicator& communicator) const {
+    return trees_ ? communicator.world_size() : 1;
+  }
 
   Stream& compute_;
-  sharding::SumOrder order_ = sharding::SumOrder::kRanks;
+  bool trees_;                     // of all ranks of a group; else in rank order
   sharding::Communicator* ranks_;  // null: matrices are whole
   std::unique_ptr<sharding::Communicator> own_copies_;
   sharding::Communicator* copies_;

@@ -68,6 +68,9 @@ sharding::ShardingPlan sharding_plan(const TrainingOptions& options, const shard
     });
     plan.units.emplace_back(std::move(spec), options.placement, options.precision, mesh,
                             std::move(frozen), std::move(quantised));
+    if (options.model.part.has_canonical_sums()) {
+      plan.units.back().tree_of_ranks = mesh.degree(sharding::kContextAxis);
+    }
     if (unit == 0 && options.model.tied) {
       plan.units.back().tie = tie_of(pipeline, mesh, rank);
       plan.units.back().ends_apart =

@@ -1,4 +1,4 @@
-// The workspace: for each level of the tree the sum of an upper half, of some rows; behind them the matmul's.
+// A thread's workspace: for each level of the tree the sum of an upper half, of some rows; behind them the matmul's.
 #include "kernels/cpu/grouped_linear.h"
 
 #include <algorithm>
@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "kernels/cpu/blocks.h"
+#include "kernels/cpu/convert.h"
 #include "kernels/cpu/matmul/matmul.h"
 #include "kernels/cpu/pointwise.h"
 #include "kernels/dispatch_float.h"
@@ -13,15 +14,27 @@
 namespace sherd::kernels::cpu {
 namespace {
 
-// Rows of the result at a time: the sums of all levels stay in the cache, and a matrix isn't packed too often.
+// Rows of the result at a time, at most: the sums of all levels stay in the cache, and a matrix isn't packed too often.
 constexpr std::int64_t kRows = 256;
+constexpr std::int64_t kTileRows = 8;
+constexpr std::int64_t kBiasColumns = 128, kBiasRows = 64;
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
+  return (a + b - 1) / b;
+}
+
+// As many tasks for each thread.
+std::int64_t rows_of_a_task(std::int64_t rows, int num_threads) {
+  const std::int64_t tasks = ceil_div(ceil_div(rows, kRows), num_threads) * num_threads;
+  return std::min({rows, kRows, ceil_div(ceil_div(rows, tasks), kTileRows) * kTileRows});
+}
 
 int num_levels(int groups) {
   return std::bit_width(static_cast<unsigned>(groups)) - 1;
 }
 
-std::int64_t level_numel(std::int64_t tokens, std::int64_t width) {
-  return (std::min(tokens, kRows) * width + 15) / 16 * 16;  // multiples of 64 bytes
+std::int64_t level_numel(std::int64_t rows, std::int64_t width) {
+  return ceil_div(std::min(rows, kRows) * width, 16) * 16;  // multiples of 64 bytes
 }
 
 struct Part {
@@ -90,50 +103,135 @@ const void* at(const ConstTensor& tensor, std::int64_t element) {
          element * static_cast<std::int64_t>(size_of(tensor.dtype));
 }
 
-// Both products, rows of the result after rows: `a` [T, L] times what `b` gives of a part of the depth.
-template <class Operand>
-void sum_rows(ThreadTeam& team, const GroupedDepth& depth, std::int64_t tokens, std::int64_t width,
-              const ConstTensor& a, std::int64_t a_stride, const Operand& b, const Tensor& sum,
+// One of the products: `a` and `b` give what a part of the depth is multiplied of, from a row on.
+template <class Left, class Right>
+void sum_rows(ThreadTeam& team, const GroupedDepth& depth, std::int64_t rows, std::int64_t width,
+              DType dtype, const Left& a, const Right& b, const Tensor& sum,
               const Tensor& workspace) {
-  for (std::int64_t row = 0; row < tokens; row += kRows) {
-    const std::int64_t count = std::min(kRows, tokens - row);
-    Tree tree(team, depth, level_numel(tokens, width), workspace,
+  const std::int64_t most = rows_of_a_task(rows, team.num_threads());
+  const std::int64_t bytes = workspace.bytes() / team.num_threads() / 64 * 64;
+  team.parallel_for(ceil_div(rows, most), [&](std::int64_t task, int thread) {
+    ThreadTeam alone(1);
+    const std::int64_t row = task * most, count = std::min(most, rows - row);
+    const Tensor own{static_cast<char*>(workspace.data) + thread * bytes, DType::kU8, bytes};
+    Tree tree(alone, depth, level_numel(most, width), own,
               [&](const Part& part, const Tensor& c, bool add, const Tensor& rest) {
-                matmul(team,
+                matmul(alone,
                        {.rows = count,
                         .columns = width,
                         .depth = part.count,
-                        .dtype = a.dtype,
-                        .a = {at(a, row * a_stride + part.first), a_stride, false},
+                        .dtype = dtype,
+                        .a = a(row, part.first),
                         .b = b(part.first),
                         .c = c,
                         .add = add},
                        rest);
               });
     tree.sum(sum.part(row * width, count * width));
-  }
+  });
 }
+
+// Some columns of dbias. A group's tokens in a sequence are added within blocks, then the blocks.
+template <class T>
+class BiasTree {
+ public:
+  BiasTree(const GroupedBackwardWeight& args, std::int64_t first, std::int64_t columns)
+      : groups_(args.tokens),
+        dy_(args.dy.as<T>() + first),
+        stride_(args.shape.outputs),
+        columns_(columns) {}
+
+  void sum(int first, int count, float* total) const {
+    std::fill_n(total, columns_, 0.0f);
+    if (count == 1) return sum_group(first, total);
+    const int half = count / 2;
+    float upper[kBiasColumns];
+    sum(first, half, total);
+    sum(first + half, half, upper);
+#pragma omp simd
+    for (std::int64_t j = 0; j < columns_; ++j) total[j] += upper[j];
+  }
+
+ private:
+  void sum_group(int group, float* total) const {
+    for (std::int64_t sequence = 0; sequence < groups_.sequences; ++sequence) {
+      const std::int64_t begin = sequence * groups_.positions + groups_.first(group);
+      const std::int64_t end = begin + groups_.count(group);
+      for (std::int64_t t = begin; t < end; t += kBiasRows) {
+        float row[kBiasColumns], block[kBiasColumns] = {};
+        for (std::int64_t i = t; i < std::min(end, t + kBiasRows); ++i) {
+          widen(dy_ + i * stride_, row, columns_);
+#pragma omp simd
+          for (std::int64_t j = 0; j < columns_; ++j) block[j] += row[j];
+        }
+#pragma omp simd
+        for (std::int64_t j = 0; j < columns_; ++j) total[j] += block[j];
+      }
+    }
+  }
+
+  const TokenGroups& groups_;
+  const T* dy_;
+  std::int64_t stride_, columns_;
+};
 
 }  // namespace
 
 void grouped_forward(ThreadTeam& team, const GroupedForward& args) {
   const auto [T, I, O] = args.shape;
+  const std::int64_t inputs = I;
   sum_rows(
-      team, args.depth, T, O, args.x, I,
-      [&, I = I](std::int64_t first) {
-        return MatmulOperand{at(args.w, first), I, true};
+      team, args.depth, T, O, args.x.dtype,
+      [&](std::int64_t row, std::int64_t first) {
+        return MatmulOperand{at(args.x, row * inputs + first), inputs, false};
+      },
+      [&](std::int64_t first) {
+        return MatmulOperand{at(args.w, first), inputs, true};
       },
       args.sum, args.workspace);
 }
 
 void grouped_backward_input(ThreadTeam& team, const GroupedBackwardInput& args) {
   const auto [T, I, O] = args.shape;
+  const std::int64_t inputs = I, outputs = O;
   sum_rows(
-      team, args.depth, T, I, args.dy, O,
-      [&, I = I](std::int64_t first) {
-        return MatmulOperand{at(args.w, first * I), I, false};
+      team, args.depth, T, I, args.dy.dtype,
+      [&](std::int64_t row, std::int64_t first) {
+        return MatmulOperand{at(args.dy, row * outputs + first), outputs, false};
+      },
+      [&](std::int64_t first) {
+        return MatmulOperand{at(args.w, first * inputs), inputs, false};
       },
       args.sum, args.workspace);
+}
+
+void grouped_backward_weight(ThreadTeam& team, const GroupedBackwardWeight& args) {
+  const auto [T, I, O] = args.shape;
+  const std::int64_t inputs = I, outputs = O;
+  GroupedDepth depth{.groups = args.tokens.groups, .ranges = {}};
+  for (std::int64_t i = 0; i < args.tokens.sequences; ++i) {
+    depth.ranges.push_back(
+        {i * args.tokens.positions, args.tokens.positions, args.tokens.of_a_group});
+  }
+  sum_rows(
+      team, depth, O, I, args.dy.dtype,
+      [&](std::int64_t row, std::int64_t first) {
+        return MatmulOperand{at(args.dy, first * outputs + row), outputs, true};
+      },
+      [&](std::int64_t first) {
+        return MatmulOperand{at(args.x, first * inputs), inputs, false};
+      },
+      args.dw, args.workspace);
+  if (!args.dbias) return;
+  dispatch_float(args.dy.dtype, [&]<class Dy>(Dy) {
+    team.parallel_for(ceil_div(outputs, kBiasColumns), [&](std::int64_t task, int) {
+      const std::int64_t first = task * kBiasColumns;
+      const BiasTree<Dy> tree(args, first, std::min(kBiasColumns, outputs - first));
+      float total[kBiasColumns];
+      tree.sum(0, args.tokens.groups, total);
+      std::copy_n(total, std::min(kBiasColumns, outputs - first), args.dbias.as<float>() + first);
+    });
+  });
 }
 
 void add_bias(ThreadTeam& team, const GroupedFinish& args) {
@@ -153,12 +251,12 @@ void add_bias(ThreadTeam& team, const GroupedFinish& args) {
   });
 }
 
-std::int64_t grouped_linear_workspace_bytes(std::int64_t tokens, std::int64_t width,
+std::int64_t grouped_linear_workspace_bytes(std::int64_t rows, std::int64_t width,
                                             std::int64_t depth, int groups) {
-  const std::int64_t rows = std::min(tokens, kRows);
+  const std::int64_t most = std::min(rows, kRows);
   const std::int64_t levels =
-      num_levels(groups) * level_numel(rows, width) * static_cast<std::int64_t>(sizeof(float));
-  return levels + matmul_workspace_bytes(rows, width, depth, DType::kF32);
+      num_levels(groups) * level_numel(most, width) * static_cast<std::int64_t>(sizeof(float));
+  return levels + ceil_div(matmul_workspace_bytes(most, width, depth, DType::kF32), 64) * 64;
 }
 
 }  // namespace sherd::kernels::cpu

@@ -8,8 +8,10 @@ namespace sherd::kernels::cpu {
 
 void grouped_forward(ThreadTeam& team, const GroupedForward& args);
 void grouped_backward_input(ThreadTeam& team, const GroupedBackwardInput& args);
+void grouped_backward_weight(ThreadTeam& team, const GroupedBackwardWeight& args);
 void add_bias(ThreadTeam& team, const GroupedFinish& args);
-std::int64_t grouped_linear_workspace_bytes(std::int64_t tokens, std::int64_t width,
+/// Of one thread.
+std::int64_t grouped_linear_workspace_bytes(std::int64_t rows, std::int64_t width,
                                             std::int64_t depth, int groups);
 
 }  // namespace sherd::kernels::cpu

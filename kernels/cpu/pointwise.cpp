@@ -136,13 +136,21 @@ void sum_in_order(const ConstTensor* inputs, int num_inputs, Tensor out, bool on
   });
 }
 
-void sum_as_tree(const ConstTensor* inputs, int num_inputs, Tensor out) {
+void sum_as_trees(const ConstTensor* inputs, int num_inputs, int tree, Tensor out, bool onto_out) {
   dispatch_float(inputs[0].dtype, [&]<class In>(In) {
     dispatch_float(out.dtype, [&]<class Out>(Out) {
       for_each_block(0, out.numel, [&](std::int64_t first, int count) {
         // Not where it goes to, which may be one of the inputs.
-        BlockScratch total;
-        sum_block_as_tree<In>(inputs, num_inputs, first, count, total.value);
+        BlockScratch total, addend;
+        if (onto_out) widen(out.as<Out>() + first, total.value, count);
+        for (int k = 0; k < num_inputs; k += tree) {
+          const bool begins = k == 0 && !onto_out;
+          sum_block_as_tree<In>(inputs + k, tree, first, count,
+                                begins ? total.value : addend.value);
+          if (begins) continue;
+#pragma omp simd
+          for (int i = 0; i < count; ++i) total.value[i] += addend.value[i];
+        }
         narrow(total.value, out.as<Out>() + first, count);
       });
     });

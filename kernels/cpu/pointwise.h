@@ -17,7 +17,7 @@ void fill_constant(ThreadTeam& team, Tensor out, float value);
 void cast(ThreadTeam& team, ConstTensor x, Tensor y);
 void add(ThreadTeam& team, ConstTensor x, Tensor accumulator);
 void sum_in_order(const ConstTensor* inputs, int num_inputs, Tensor out, bool onto_out);
-void sum_as_tree(const ConstTensor* inputs, int num_inputs, Tensor out);
+void sum_as_trees(const ConstTensor* inputs, int num_inputs, int tree, Tensor out, bool onto_out);
 void residual_add(ThreadTeam& team, ConstTensor residual, ConstTensor branch,
                   const Dropout& dropout, float scale, Tensor out);
 void dropout_backward(ThreadTeam& team, ConstTensor dy, const Dropout& dropout, float scale,

@@ -92,6 +92,17 @@ void set_zero(ThreadTeam& team, const Tensor& x) {
   });
 }
 
+// sums[0] = the tree over the first `count` of them.
+template <std::size_t kColumns>
+void add_as_tree(float (*sums)[kColumns], int count) {
+  for (int apart = 1; apart < count; apart *= 2) {
+    for (int group = 0; group + apart < count; group += 2 * apart) {
+#pragma omp simd
+      for (std::size_t c = 0; c < kColumns; ++c) sums[group][c] += sums[group + apart][c];
+    }
+  }
+}
+
 // Tasks own columns, not tokens: a frequent token would hold up whoever owned it.
 template <class T, class G>
 void sum_by_token(ThreadTeam& team, const EmbeddingBackward& args) {
@@ -99,17 +110,25 @@ void sum_by_token(ThreadTeam& team, const EmbeddingBackward& args) {
   const std::int64_t D = args.width;
   const auto* tokens_T = args.tokens.as<std::int32_t>();
   const TokenOrder order = order_by_token(args);
+  const int groups = std::max(1, args.groups.groups);
   if (!args.add_to_token_gradient) set_zero(team, args.d_token_weight);
   team.parallel_for((D + kColumns - 1) / kColumns, [&](std::int64_t task, int) {
     const std::int64_t d = task * kColumns;
     const int count = static_cast<int>(std::min(kColumns, D - d));
     for (std::int64_t i = 0; i < order.count;) {
       const std::int32_t token = tokens_T[order.position[i]];
-      float sum[kColumns] = {};
+      float sums[kMostTokenGroups][kColumns];
+      std::memset(sums, 0, static_cast<std::size_t>(groups) * sizeof sums[0]);
       for (; i < order.count && tokens_T[order.position[i]] == token; ++i) {
-        add_masked<T>(args, order.position[i], d, count, sum);
+        const std::int64_t t = order.position[i];
+        const std::int64_t group = args.groups ? t % args.positions / args.groups.of_a_group : 0;
+        add_masked<T>(args, t, d, count, sums[group]);
       }
-      for (int c = 0; c < count; ++c) sum[c] *= args.scale;
+      for (int group = 0; group < groups; ++group) {
+        for (int c = 0; c < count; ++c) sums[group][c] *= args.scale;
+      }
+      add_as_tree(sums, groups);
+      const float* sum = sums[0];
       G* gradient = args.d_token_weight.as<G>() + (token - args.rows.first) * D + d;
       if (args.add_to_token_gradient) {
         add_narrowed(sum, gradient, count);

@@ -5,8 +5,11 @@
 /// from then until the stream has passed the call. All collectives only ever add; nobody averages.
 ///
 /// Order    Sums are taken in rank order 0, 1, ..., W-1 by `single`, `threads` and `mpi`, so that the same
-///          numbers come out as from adding the ranks' contributions one after another on one rank; an
-///          all_reduce as a tree if asked to.
+///          numbers come out as from adding the ranks' contributions one after another on one rank.
+/// Trees    With `tree` = n = 2^m, which divides the number of ranks, n neighbours' contributions c are added as a
+///          balanced tree first, and the trees in rank order: ((c_0 + c_1) + (c_2 + c_3)) + ((c_4 + ...)) for
+///          n = 4. A rank that has formed the subtree of its part of the addends goes on where it ends. NCCL and
+///          ranks that share a GPU have no trees (CHECK).
 /// Errors   PeerError with the reason if a rank aborted, timed out, or called something else.
 ///          Shapes that disagree on one rank are our bug (CHECK).
 /// Cost     in elements that each rank sends, for F = W * S elements in `full`.
@@ -25,18 +28,11 @@ struct Addends {
   bool onto_out = false;  ///< begin with what stands in `out`
   int first_rank = 0;
   int num_ranks = 0;  ///< 0: all
+  int tree = 1;       ///< neighbours that are added as a tree
 
   bool contains(int rank) const {
     return num_ranks == 0 || (rank >= first_rank && rank < first_rank + num_ranks);
   }
-};
-
-/// In which order an all_reduce adds the ranks' contributions c.
-enum class SumOrder {
-  kRanks,  ///< ((c_0 + c_1) + c_2) + ...
-  /// A balanced tree, of W = 2^n ranks: the sum of the lower half of them, and that of the upper half, each
-  /// such a tree. A rank that has formed the subtree of its part of the addends goes on where it ends.
-  kTree
 };
 
 class Communicator {
@@ -63,10 +59,8 @@ class Communicator {
                               const Addends& addends = {}) = 0;
 
   /// Adds `full` over all ranks and leaves every rank the whole sum, in place.
-  /// full has W * S elements. Types as reduce_scatter. Cost 2 (W - 1) * S, in either order; NCCL and ranks that
-  /// share a GPU have no trees (CHECK).
-  virtual void all_reduce(Stream& stream, const std::string& label, Tensor full,
-                          SumOrder order = SumOrder::kRanks) = 0;
+  /// full has W * S elements. Types as reduce_scatter. Cost 2 (W - 1) * S.
+  virtual void all_reduce(Stream& stream, const std::string& label, Tensor full, int tree = 1) = 0;
 
   /// Deals out what each rank has: rank r's slice of every rank's `full` goes to rank r.
   ///   out[r * S + i] = full_r[rank * S + i],   0 <= r < W, 0 <= i < S

@@ -34,9 +34,9 @@ class RecordedCommunicator final : public Communicator {
     record(stream, "reduce_scatter", label, full,
            [&] { inner_->reduce_scatter(stream, label, full, out, addends); });
   }
-  void all_reduce(Stream& stream, const std::string& label, Tensor full, SumOrder order) override {
+  void all_reduce(Stream& stream, const std::string& label, Tensor full, int tree) override {
     record(stream, "all_reduce", label, full,
-           [&] { inner_->all_reduce(stream, label, full, order); });
+           [&] { inner_->all_reduce(stream, label, full, tree); });
   }
   void all_to_all(Stream& stream, const std::string& label, Tensor full, Tensor out) override {
     record(stream, "all_to_all", label, full,

@@ -56,10 +56,12 @@ class NcclCommunicator final : public Communicator {
   void reduce_scatter(Stream& stream, const std::string& label, Tensor full, Tensor out,
                       const Addends& addends) override {
     check_reduce_scatter(*this, full, out, label);
-    CHECK(addends.num_ranks == 0, "NCCL adds all ranks: {}", reduction_label(label, addends));
+    check_no_tree(label, addends.tree);
+    CHECK(addends.num_ranks == 0, "NCCL adds all ranks: {}",
+          reduction_label(*this, label, addends));
     const bool directly = !addends.onto_out && full.dtype == out.dtype;
     const Tensor sum = directly ? out : slice_of(*this, full, rank_);
-    run(stream, {"reduce_scatter", reduction_label(label, addends), full},
+    run(stream, {"reduce_scatter", reduction_label(*this, label, addends), full},
         [&](ncclComm_t communicator) {
           return ncclReduceScatter(full.data, sum.data, static_cast<std::size_t>(sum.numel),
                                    type_of(full.dtype), ncclSum, communicator, handle_of(stream));
@@ -67,9 +69,9 @@ class NcclCommunicator final : public Communicator {
     if (!directly) add_or_cast(stream, sum, out, addends.onto_out);
   }
 
-  void all_reduce(Stream& stream, const std::string& label, Tensor full, SumOrder order) override {
+  void all_reduce(Stream& stream, const std::string& label, Tensor full, int tree) override {
     check_divides(*this, full, label);
-    check_no_tree(label, order);
+    check_no_tree(label, tree);
     run(stream, {"all_reduce", label, full}, [&](ncclComm_t communicator) {
       return ncclAllReduce(full.data, full.data, static_cast<std::size_t>(full.numel),
                            type_of(full.dtype), ncclSum, communicator, handle_of(stream));

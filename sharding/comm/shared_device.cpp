@@ -47,13 +47,14 @@ class SharedDeviceCommunicator final : public Communicator {
   void reduce_scatter(Stream& stream, const std::string& label, Tensor full, Tensor out,
                       const Addends& addends) override {
     check_reduce_scatter(*this, full, out, label);
-    collect(stream, {"reduce_scatter", reduction_label(label, addends), full},
+    check_no_tree(label, addends.tree);
+    collect(stream, {"reduce_scatter", reduction_label(*this, label, addends), full},
             [&] { sum_slice(stream, out, addends); });
   }
 
-  void all_reduce(Stream& stream, const std::string& label, Tensor full, SumOrder order) override {
+  void all_reduce(Stream& stream, const std::string& label, Tensor full, int tree) override {
     check_divides(*this, full, label);
-    check_no_tree(label, order);
+    check_no_tree(label, tree);
     open(stream, {"all_reduce", label, full});
     Attempts attempt;
     attempt([&] {

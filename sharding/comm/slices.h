@@ -30,9 +30,19 @@ inline void check_all_to_all(const Communicator& communicator, const Tensor& ful
         "all_to_all of {}: {} elements into {}", label, full.numel, out.numel);
 }
 
+/// "block.7, in trees of 4".
+inline std::string sum_label(const Communicator& communicator, const std::string& label, int tree) {
+  if (tree == 1) return label;
+  CHECK(tree > 1 && std::has_single_bit(static_cast<unsigned>(tree)) &&
+            communicator.world_size() % tree == 0,
+        "{}: {} ranks in balanced trees of {}", label, communicator.world_size(), tree);
+  return fmt::format("{}, in trees of {}", label, tree);
+}
+
 /// What ranks must agree on, in messages: "block.7, added to the accumulated sum, of ranks 2 to 3".
-inline std::string reduction_label(const std::string& label, const Addends& addends) {
-  std::string text = label;
+inline std::string reduction_label(const Communicator& communicator, const std::string& label,
+                                   const Addends& addends) {
+  std::string text = sum_label(communicator, label, addends.tree);
   if (addends.onto_out) text += ", added to the accumulated sum";
   if (addends.num_ranks > 0) {
     text += fmt::format(", of ranks {} to {}", addends.first_rank,
@@ -41,33 +51,25 @@ inline std::string reduction_label(const std::string& label, const Addends& adde
   return text;
 }
 
-/// The same of an all_reduce, which is also where a tree is checked.
-inline std::string sum_label(const Communicator& communicator, const std::string& label,
-                             SumOrder order) {
-  if (order == SumOrder::kRanks) return label;
-  const auto ranks = static_cast<unsigned>(communicator.world_size());
-  CHECK(std::has_single_bit(ranks), "{}: a balanced tree of {} ranks", label, ranks);
-  return label + ", as a tree";
-}
-
 /// Where sums have one order only.
-inline void check_no_tree(const std::string& label, SumOrder order) {
-  CHECK(order == SumOrder::kRanks, "{}: sums as trees are the CPU's", label);
+inline void check_no_tree(const std::string& label, int tree) {
+  CHECK(tree == 1, "{}: sums as trees are the CPU's", label);
 }
 
 inline void check_root(const Communicator& communicator, int root) {
   CHECK(root >= 0 && root < communicator.world_size(), "broadcast from rank {}", root);
 }
 
-/// Adds what ranks have brought, on the calling thread. A tree is of all of them, onto nothing.
+/// Adds what ranks have brought, on the calling thread. Trees are of ranks that are all among the addends.
 inline void add_up_on_host(const std::vector<ConstTensor>& inputs, const Tensor& out,
-                           const Addends& addends, SumOrder order) {
+                           const Addends& addends) {
   const auto num_inputs = static_cast<int>(inputs.size());
-  if (order == SumOrder::kRanks) {
+  if (addends.tree == 1) {
     return kernels::sum_in_order_on_host(inputs.data(), num_inputs, out, addends.onto_out);
   }
-  CHECK(!addends.onto_out && addends.num_ranks == 0, "a tree of some ranks, or onto a sum");
-  kernels::sum_as_tree_on_host(inputs.data(), num_inputs, out);
+  CHECK(addends.first_rank % addends.tree == 0, "a tree of {} that begins with rank {}",
+        addends.tree, addends.first_rank);
+  kernels::sum_as_trees_on_host(inputs.data(), num_inputs, addends.tree, out, addends.onto_out);
 }
 
 /// What a sum in another type than out's becomes: one addition more, or a rounding.

@@ -30,18 +30,18 @@ class ThreadCommunicator final : public Communicator {
                       const Addends& addends) override {
     check_reduce_scatter(*this, full, out, label);
     stream.run("reduce_scatter " + label, [this, label, full, out, addends] {
-      place_->bring(rank_, {"reduce_scatter", reduction_label(label, addends), full});
+      place_->bring(rank_, {"reduce_scatter", reduction_label(*this, label, addends), full});
       sum_slice(out, addends);
       place_->meet_again(rank_);
     });
   }
 
-  void all_reduce(Stream& stream, const std::string& label, Tensor full, SumOrder order) override {
+  void all_reduce(Stream& stream, const std::string& label, Tensor full, int tree) override {
     check_divides(*this, full, label);
-    stream.run("all_reduce " + label, [this, what = sum_label(*this, label, order), full, order] {
+    stream.run("all_reduce " + label, [this, what = sum_label(*this, label, tree), full, tree] {
       place_->bring(rank_, {"all_reduce", what, full});
       // Nobody else reads this rank's slice of this rank's buffer, so it can take the sum.
-      sum_slice(slice(full, rank_), {}, order);
+      sum_slice(slice(full, rank_), {.tree = tree});
       place_->meet_again(rank_);
       copy_other_slices(full);
       place_->meet_again(rank_);
@@ -86,12 +86,12 @@ class ThreadCommunicator final : public Communicator {
       copy(slice(place_->brought_by(owner).data, owner), slice(full, owner));
     }
   }
-  void sum_slice(Tensor out, const Addends& addends, SumOrder order = SumOrder::kRanks) {
+  void sum_slice(Tensor out, const Addends& addends) {
     inputs_.clear();
     for (int r = 0; r < world_size(); ++r) {
       if (addends.contains(r)) inputs_.push_back(slice(place_->brought_by(r).data, rank_));
     }
-    add_up_on_host(inputs_, out, addends, order);
+    add_up_on_host(inputs_, out, addends);
   }
 
   std::shared_ptr<MeetingPlace> place_;

@@ -96,16 +96,16 @@ class MpiCommunicator final : public Communicator {
   void reduce_scatter(Stream& stream, const std::string& label, Tensor full, Tensor out,
                       const Addends& addends) override {
     check_reduce_scatter(*this, full, out, label);
-    run(stream, 1, {"reduce_scatter", reduction_label(label, addends), full},
+    run(stream, 1, {"reduce_scatter", reduction_label(*this, label, addends), full},
         [this, out, addends](const Contribution& call) { sum_slices(call, out, addends); });
   }
 
-  void all_reduce(Stream& stream, const std::string& label, Tensor full, SumOrder order) override {
+  void all_reduce(Stream& stream, const std::string& label, Tensor full, int tree) override {
     check_divides(*this, full, label);
-    run(stream, 2, {"all_reduce", sum_label(*this, label, order), full},
-        [this, order](const Contribution& call) {
+    run(stream, 2, {"all_reduce", sum_label(*this, label, tree), full},
+        [this, tree](const Contribution& call) {
           // Nobody else is sent this rank's slice of this rank's buffer, so it can take the sum.
-          sum_slices(call, slice_of(*this, call.data, rank_), {}, order);
+          sum_slices(call, slice_of(*this, call.data, rank_), {.tree = tree});
           gather_slices(call);
         });
   }
@@ -228,10 +228,9 @@ class MpiCommunicator final : public Communicator {
   }
 
   // Piece after piece: while one is added, the next one is under way into the other half of the staging.
-  void sum_slices(const Contribution& call, Tensor out, const Addends& addends,
-                  SumOrder order = SumOrder::kRanks) {
+  void sum_slices(const Contribution& call, Tensor out, const Addends& addends) {
     if (staging_.numel == 0 && world_size() > 1) take_staging();
-    if (sum_relays_.any() && order == SumOrder::kRanks) {
+    if (sum_relays_.any() && addends.tree == 1) {
       return sum_by_machines(
           {.full = call.data, .out = out, .addends = addends, .rank = rank_, .staging = staging_},
           sum_relays_, [this] { return std::make_unique<MpiTransfers>(*world_, routes_, meter_); },
@@ -269,7 +268,7 @@ class MpiCommunicator final : public Communicator {
                              ? slice_of(*this, call.data, rank_).part(at, count)
                              : Tensor{staged(number, r, piece * element), call.data.dtype, count});
       }
-      add_up_on_host(inputs, out.part(at, count), addends, order);
+      add_up_on_host(inputs, out.part(at, count), addends);
     }
   }
 

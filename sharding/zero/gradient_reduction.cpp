@@ -320,8 +320,10 @@ void GradientReduction::reduce_slot(int at, Slot& slot) {
   const Tensor sum = own_part_at(at);
   rank_->compute().record(*slot.written);
   stream.wait(*slot.written);
+  const int tree = state.plan().tree_of_ranks;
   if (!in_groups(state.plan())) {
-    communicators_[at]->reduce_scatter(stream, state.name(), full, sum, {.onto_out = !first()});
+    communicators_[at]->reduce_scatter(stream, state.name(), full, sum,
+                                       {.onto_out = !first(), .tree = tree});
   } else {
     const int ranks = state.plan().num_parts;
     const int group_size = num_micro_steps_ * ranks / state.placement().batch_groups;
@@ -329,9 +331,11 @@ void GradientReduction::reduce_slot(int at, Slot& slot) {
       const int number = micro_step_ * ranks + rank;  // of the first micro-batch, in the step
       const int here = std::min(ranks - rank, group_size - number % group_size);
       const Tensor group = number < group_size ? sum : groups_[at].tensor();
-      communicators_[at]->reduce_scatter(
-          stream, state.name(), full, group,
-          {.onto_out = number % group_size != 0, .first_rank = rank, .num_ranks = here});
+      communicators_[at]->reduce_scatter(stream, state.name(), full, group,
+                                         {.onto_out = number % group_size != 0,
+                                          .first_rank = rank,
+                                          .num_ranks = here,
+                                          .tree = tree});
       if (number >= group_size && (number + here) % group_size == 0) {
         kernels::add(stream, group, sum);
       }
@@ -346,10 +350,11 @@ void GradientReduction::reduce_slot(int at, Slot& slot) {
 void GradientReduction::reduce_in_place(int at) {
   const UnitState& state = state_at(at);
   if (all_at_once(state.plan(), num_micro_steps_)) {
-    return communicators_[at]->all_reduce(rank_->reduce(), state.name(), gradients_at(at));
+    return communicators_[at]->all_reduce(rank_->reduce(), state.name(), gradients_at(at),
+                                          state.plan().tree_of_ranks);
   }
   communicators_[at]->reduce_scatter(rank_->reduce(), state.name(), gradients_at(at),
-                                     own_part_at(at));
+                                     own_part_at(at), {.tree = state.plan().tree_of_ranks});
   if (last()) finish_unit(at);
 }
 

@@ -17,7 +17,8 @@
 ///
 /// The reduction of every micro-step is added to the accumulated sum: acc + g_0 + g_1 + ..., in rank
 /// order. Micro-batch (micro_step * ranks + rank) of the step is so added in the place that it has on a
-/// single rank: the *chain*, whose bits are the same for every number of ranks. With
+/// single rank: the *chain*, whose bits are the same for every number of ranks. Where neighbours have parts of
+/// one micro-batch, these are added as a tree, which is then a link of the chain (UnitPlan::tree_of_ranks). With
 /// Placement::batch_groups above 1, each group of the batch has a chain of its own, in an accumulator
 /// beside the first one's, and is added to it when it is complete.
 ///

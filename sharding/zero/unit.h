@@ -60,6 +60,9 @@ struct UnitPlan {
   /// This rank has both ends of a tied matrix, and adds up the gradients of each apart, in an accumulator beside
   /// the unit's own. They are added at the end of the step: the sum that two ranks of a pipeline form.
   bool ends_apart = false;
+  /// So many neighbours of the ZeRO group have parts of the same micro-batch's gradient, whose sum is a balanced
+  /// tree: context ranks, where sums are canonical (docs/precision.md). 1: sums are in rank order.
+  int tree_of_ranks = 1;
 
   UnitSpec spec;  ///< with the trained parameters
   Placement placement;

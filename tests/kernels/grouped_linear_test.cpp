@@ -39,8 +39,8 @@ Values added(const Values& a, const Values& b) {
 OwnedTensor forward(Stream& stream, const LinearShape& shape, DType dtype, const Values& x,
                     const Values& w, int groups) {
   OwnedTensor sum(DType::kF32, shape.tokens * shape.outputs);
-  OwnedTensor workspace = test::workspace(
-      grouped_linear_workspace_bytes(shape.tokens, shape.outputs, shape.inputs, groups));
+  OwnedTensor workspace = test::workspace(grouped_linear_workspace_bytes(
+      shape.tokens, shape.outputs, shape.inputs, groups, compute_device(stream)));
   const OwnedTensor x_TI(dtype, x), w_OI(dtype, w);
   grouped_forward(stream, {.shape = shape,
                            .depth = {groups, {{0, shape.inputs, shape.inputs / groups}}},
@@ -123,7 +123,8 @@ TEST_P(GroupedLinear, AGroupHasItsShareOfEveryFusedMatrix) {
       }
     }
     OwnedTensor sum(DType::kF32, T * I);
-    OwnedTensor workspace = test::workspace(grouped_linear_workspace_bytes(T, I, O, 8));
+    OwnedTensor workspace =
+        test::workspace(grouped_linear_workspace_bytes(T, I, O, 8, compute_device(*stream)));
     const OwnedTensor dy_TO(GetParam(), dy), w_OI(GetParam(), w);
     grouped_backward_input(*stream, {.shape = shape,
                                      .depth = {8, row.ranges},

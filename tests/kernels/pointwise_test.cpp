@@ -107,9 +107,9 @@ TEST_P(Pointwise, SumAsTreeAddsHalvesAndRoundsOnce) {
     const OwnedTensor expected(GetParam(), tree);
     const std::vector<ConstTensor> views(inputs.begin(), inputs.end());
     OwnedTensor out(GetParam(), numel);
-    sum_as_tree_on_host(views.data(), 4, out);
+    sum_as_trees_on_host(views.data(), 4, 4, out);
     EXPECT_TRUE(test::same_bits(out, expected));
-    sum_as_tree_on_host(views.data(), 4, inputs[2]);
+    sum_as_trees_on_host(views.data(), 4, 4, inputs[2]);
     EXPECT_TRUE(test::same_bits(inputs[2], expected)) << "into an input";
   }
 }

@@ -127,7 +127,7 @@ class LegalRecipe {
     block(heads);
     const bool is_chat =
         settings_.at("data.format") == "chat";  // cut to one token, nothing is left
-    length_ = random_.whole(is_chat ? 2 : 1, 33);
+    length_ = random_.chance(0.25) ? 8 * random_.whole(1, 4) : random_.whole(is_chat ? 2 : 1, 33);
     set("training.seq_length", length_);
     maybe("model.max_seq_length", random_.whole(length_, length_ + 9));
   }
@@ -242,10 +242,15 @@ class LegalRecipe {
         "model.head_width", std::to_string(whole(settings_, "model.hidden_size") / num_heads)));
     const bool in_eighths = num_heads * width % 8 == 0 &&
                             std::stoll(value("model.num_kv_heads", heads)) * width % 8 == 0;
-    const bool canonical = in_eighths && !in_sequences && !has_adapter_ && random_.chance(0.6) &&
+    const bool in_groups = length_ % 8 == 0;  // of tokens, which ranks can share
+    const bool apart =
+        value("data.documents", "joined") == "separate" || settings_.at("data.format") == "chat";
+    const bool canonical = in_eighths && ((in_groups && !apart) || !in_sequences) &&
+                           !has_adapter_ && random_.chance(0.6) &&
                            settings_.at("mixed_precision.reduce_dtype") == "f32";
     set("parallelism.sum_order", canonical ? "canonical" : "rank");
-    const bool shares_tokens = cut && !canonical && random_.chance(0.5);
+    const bool one_row = whole(settings_, "training.micro_batch_size") == 1;
+    const bool shares_tokens = cut && (!canonical || (in_groups && one_row)) && random_.chance(0.5);
     set("parallelism.sequence_parallel", shares_tokens ? "true" : "false");
     if (canonical) set("model.ffn_hidden_size", 8 * random_.whole(1, 12));
   }

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::int64_t kTile = 192;             // keys at a time
 constexpr std::int64_t kQueries = kPanelDepth;  // and queries
-constexpr std::size_t kMostLevels = 3;          // of a tree over query heads
+constexpr std::size_t kMostLevels = 6;  // of a tree over query heads, and in it over queries
 static_assert(kStrip % kTileRowsMultiple == 0 && kTile % kStrip == 0 && kTile <= kQueries);
 static_assert(kTile % kMaxTileColumns == 0);
 
@@ -36,9 +36,11 @@ struct BackwardBuffers {
     ds = scratch.take(kQueries * kTile);
     dot_Q = scratch.take(Q);
     std::size_t level = 0;
-    for (int groups = shape.kv_sum_groups; groups > 1; groups /= 2, ++level) {
-      dkey_above[level] = scratch.take(S * K);
-      dvalue_above[level] = scratch.take(S * K);
+    for (int groups : {shape.query_groups, shape.kv_sum_groups}) {
+      for (; groups > 1; groups /= 2, ++level) {
+        dkey_above[level] = scratch.take(S * K);
+        dvalue_above[level] = scratch.take(S * K);
+      }
     }
   }
   float *key_KS, *value_KS, *key_SK, *query_QK, *dout_QK;
@@ -46,7 +48,7 @@ struct BackwardBuffers {
       *dvalue;    // the first: of a query's, a key's or a value's rows
   float *p, *ds;  // [queries, tile]
   float* dot_Q;   // D of the header
-  // Of the upper halves of a tree, the smallest first.
+  // Of the upper halves of a tree, the smallest first: of queries, then of their heads.
   std::array<float*, kMostLevels> dkey_above{}, dvalue_above{};
 };
 
@@ -242,7 +244,6 @@ void backward_head(const AttentionBackward& args, const Document& document, std:
   const std::int64_t S = shape.positions, K = shape.head_width;
   const HeadRows<T> d_query = packed_head(args.dqkv.as<T>(), shape, first_row, Part::kQuery, h);
   if (Q == 0) {
-    clear_padding(d_query, 0, document.query_padding, K);
     if (first_of_group) clear_keys(0, S, K, buffers);
     return;
   }
@@ -272,7 +273,52 @@ void backward_head(const AttentionBackward& args, const Document& document, std:
       accumulate_tile(shape, tile, buffers);
     }
   }
-  finish_head(buffers.dquery, Q, document.query_padding, K, d_query);
+  narrow_rows(buffers.dquery, K, d_query.first, d_query.stride, Q, K);
+}
+
+// dK and dV of an upper half, which goes to the buffers of a level, are added to those of the lower one.
+class UpperHalf {
+ public:
+  UpperHalf(const BackwardBuffers& lower, int level) : lower_(lower), buffers_(lower) {
+    buffers_.dkey = lower.dkey_above[static_cast<std::size_t>(level)];
+    buffers_.dvalue = lower.dvalue_above[static_cast<std::size_t>(level)];
+  }
+  const BackwardBuffers& buffers() const { return buffers_; }
+  void add_to_lower(const AttentionShape& shape) const {
+    const std::int64_t numel = shape.positions * shape.head_width;
+    for (const auto& [sum, addend] :
+         {std::pair(lower_.dkey, buffers_.dkey), std::pair(lower_.dvalue, buffers_.dvalue)}) {
+#pragma omp simd
+      for (std::int64_t i = 0; i < numel; ++i) sum[i] += addend[i];
+    }
+  }
+
+ private:
+  const BackwardBuffers& lower_;
+  BackwardBuffers buffers_;
+};
+
+int levels_of(int groups) {
+  return groups > 1 ? std::bit_width(static_cast<unsigned>(groups)) - 1 : 0;
+}
+
+// Query heads [first, first + count), which are added in order: all queries, or a tree over groups of them.
+template <class T>
+void backward_queries(const AttentionBackward& args, const Document& document, std::int64_t first,
+                      std::int64_t count, int group, int groups, const BackwardBuffers& buffers) {
+  const AttentionShape& shape = document.shape;
+  if (groups > 1) {
+    const int half = groups / 2;
+    const UpperHalf upper(buffers, levels_of(groups) - 1);
+    backward_queries<T>(args, document, first, count, group, half, buffers);
+    if ((group + half) * shape.of_a_query_group >= document.num_queries) return;  // nobody's
+    backward_queries<T>(args, document, first, count, group + half, half, upper.buffers());
+    return upper.add_to_lower(shape);
+  }
+  const Document queries = shape.query_groups > 0 ? document.group_of_queries(group) : document;
+  for (std::int64_t h = first; h < first + count; ++h) {
+    backward_head<T>(args, queries, h, h == first, buffers);
+  }
 }
 
 // Query heads [first, first + count) of one key/value head, whose dK and dV they leave in `buffers`: in order, or
@@ -280,25 +326,14 @@ void backward_head(const AttentionBackward& args, const Document& document, std:
 template <class T>
 void backward_heads(const AttentionBackward& args, const Document& document, std::int64_t first,
                     std::int64_t count, int groups, const BackwardBuffers& buffers) {
+  const int query_groups = document.shape.query_groups;
   if (groups == 1) {
-    for (std::int64_t h = first; h < first + count; ++h) {
-      backward_head<T>(args, document, h, h == first, buffers);
-    }
-    return;
+    return backward_queries<T>(args, document, first, count, 0, query_groups, buffers);
   }
-  const std::int64_t numel = document.shape.positions * document.shape.head_width;
-  const auto level = static_cast<std::size_t>(std::bit_width(unsigned(groups)) - 2);
+  const UpperHalf upper(buffers, levels_of(query_groups) + levels_of(groups) - 1);
   backward_heads<T>(args, document, first, count / 2, groups / 2, buffers);
-  BackwardBuffers upper = buffers;
-  upper.dkey = buffers.dkey_above[level];
-  upper.dvalue = buffers.dvalue_above[level];
-  backward_heads<T>(args, document, first + count / 2, count / 2, groups / 2, upper);
-  const auto add_upper = [numel](float* sum, const float* addend) {
-#pragma omp simd
-    for (std::int64_t i = 0; i < numel; ++i) sum[i] += addend[i];
-  };
-  add_upper(buffers.dkey, upper.dkey);
-  add_upper(buffers.dvalue, upper.dvalue);
+  backward_heads<T>(args, document, first + count / 2, count / 2, groups / 2, upper.buffers());
+  upper.add_to_lower(document.shape);
 }
 
 // Where the gradient of one head of keys or values goes unrounded: packed as in dqkv, without queries.
@@ -326,15 +361,26 @@ void backward_group(const AttentionBackward& args, const Document& document, std
   pack_columns_of_transpose(key, K, S, buffers.key_KS);
   pack_columns(key, S, K, buffers.key_SK);
   pack_columns_of_transpose(head_of(Part::kValue), K, S, buffers.value_KS);
-  backward_heads<T>(args, document, g * group, group, shape.kv_sum_groups, buffers);
-  for (const auto& [part, gradient] :
-       {std::pair(Part::kKey, buffers.dkey), std::pair(Part::kValue, buffers.dvalue)}) {
-    if (args.dkv) {
-      finish_head(gradient, S, document.padding, K, unrounded_head(args.dkv, document, part, g));
-    } else {
-      finish_head(gradient, S, document.padding, K,
-                  packed_head(args.dqkv.as<T>(), shape, document.first_token(), part, g));
+  const int planes = args.dkv_of_each_group ? shape.kv_sum_groups : 1;
+  const std::int64_t heads = group / planes, numel = args.dkv.numel / planes;
+  for (int plane = 0; plane < planes; ++plane) {
+    backward_heads<T>(args, document, g * group + plane * heads, heads,
+                      shape.kv_sum_groups / planes, buffers);
+    for (const auto& [part, gradient] :
+         {std::pair(Part::kKey, buffers.dkey), std::pair(Part::kValue, buffers.dvalue)}) {
+      if (args.dkv) {
+        const Tensor dkv = args.dkv.part(plane * numel, numel);
+        finish_head(gradient, S, document.padding, K, unrounded_head(dkv, document, part, g));
+      } else {
+        finish_head(gradient, S, document.padding, K,
+                    packed_head(args.dqkv.as<T>(), shape, document.first_token(), part, g));
+      }
     }
+  }
+  for (std::int64_t h = g * group; h < (g + 1) * group; ++h) {
+    clear_padding(
+        packed_head(args.dqkv.as<T>(), shape, document.first_query_row(), Part::kQuery, h),
+        document.num_queries, document.query_padding, K);
   }
 }
 

@@ -57,6 +57,16 @@ struct Document {
   std::int64_t statistic(std::int64_t h) const {
     return (row * shape.query_heads + h) * row_queries + place;
   }
+  /// With a group of its queries alone; AttentionShape::query_groups.
+  Document group_of_queries(int group) const {
+    Document part = *this;
+    const std::int64_t begin = std::min(group * shape.of_a_query_group, num_queries);
+    part.place = place + begin;
+    part.num_queries = std::min(shape.of_a_query_group, num_queries - begin);
+    part.shape.first_query = shape.first_query + begin;
+    part.shape.queries = part.num_queries;
+    return part;
+  }
   /// The dropout's element of query q, key 0.
   std::int64_t element(std::int64_t h, std::int64_t q) const {
     const std::int64_t heads =

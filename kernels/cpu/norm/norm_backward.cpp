@@ -1,4 +1,5 @@
 #include <cstring>
+#include <vector>
 
 #include "kernels/cpu/norm/norm.h"
 #include "kernels/cpu/norm/norm_rows.h"
@@ -69,27 +70,42 @@ void sum_partials(ThreadTeam& team, const float* partial, std::int64_t blocks, s
   });
 }
 
+void sum_blocks(ThreadTeam& team, float* partial, const BlocksOfTokens& blocks, std::int64_t stride,
+                bool add_to_output, const Tensor& out) {
+  if (blocks.num_groups() == 1) {
+    return sum_partials(team, partial, blocks.count(), stride, add_to_output, out);
+  }
+  std::vector<ConstTensor> groups;
+  for (int group = 0; group < blocks.num_groups(); ++group) {
+    float* first = partial + group * blocks.of_a_group() * stride;
+    const Tensor sum{first, DType::kF32, out.numel};
+    sum_partials(team, first, blocks.of_a_group(), stride, false, sum);
+    groups.emplace_back(sum);
+  }
+  sum_as_trees(groups.data(), blocks.num_groups(), blocks.num_groups(), out, add_to_output);
+}
+
 std::int64_t norm_backward_workspace_bytes(const NormShape& most) {
-  return most_row_blocks(most.tokens) * 2 * most.width * static_cast<std::int64_t>(sizeof(float));
+  return BlocksOfTokens::most(most.groups, most.tokens) * 2 * most.width *
+         static_cast<std::int64_t>(sizeof(float));
 }
 
 void norm_backward(ThreadTeam& team, const NormBackward& args) {
-  const std::int64_t tokens = args.shape.tokens, width = args.shape.width;
-  const std::int64_t rows = rows_per_block(tokens), blocks = num_row_blocks(tokens);
+  const std::int64_t width = args.shape.width;
+  const BlocksOfTokens blocks(args.shape.groups, args.shape.tokens);
   auto* workspace = static_cast<float*>(args.workspace.data);
   dispatch_float(args.dy.dtype, [&]<class T>(T) {
-    team.parallel_for(blocks, [&](std::int64_t block, int) {
+    team.parallel_for(blocks.count(), [&](std::int64_t block, int) {
       float* dweight = workspace + block * 2 * width;
       std::memset(dweight, 0, static_cast<std::size_t>(2 * width) * sizeof(float));
-      const std::int64_t end = std::min(tokens, (block + 1) * rows);
-      for (std::int64_t row = block * rows; row < end; ++row) {
-        differentiate_row<T>(args, row, dweight, dweight + width);
-      }
+      blocks.for_each_token(block, [&](std::int64_t token) {
+        differentiate_row<T>(args, token, dweight, dweight + width);
+      });
     });
   });
   const bool add = args.add_to_weight_gradients;
-  sum_partials(team, workspace, blocks, 2 * width, add, args.dweight);
-  if (args.dbias) sum_partials(team, workspace + width, blocks, 2 * width, add, args.dbias);
+  sum_blocks(team, workspace, blocks, 2 * width, add, args.dweight);
+  if (args.dbias) sum_blocks(team, workspace + width, blocks, 2 * width, add, args.dbias);
 }
 
 }  // namespace sherd::kernels::cpu

@@ -130,6 +130,28 @@ std::int64_t most_row_blocks(std::int64_t tokens) {
   return std::min(kMaxRowBlocks, (tokens + kMinRowsPerBlock - 1) / kMinRowsPerBlock);
 }
 
+namespace {
+
+constexpr std::int64_t kMaxBlocksOfAGroup = 8;
+
+std::int64_t rows_per_block_of_a_group(std::int64_t of_a_group) {
+  return std::max(kMinRowsPerBlock, (of_a_group + kMaxBlocksOfAGroup - 1) / kMaxBlocksOfAGroup);
+}
+
+}  // namespace
+
+BlocksOfTokens::BlocksOfTokens(const TokenGroups& groups, std::int64_t tokens) : groups_(groups) {
+  if (!groups) groups_ = {.groups = 1, .of_a_group = tokens, .positions = tokens};
+  rows_ = groups ? rows_per_block_of_a_group(groups.of_a_group) : rows_per_block(tokens);
+  of_a_group_ = (groups_.of_a_group + rows_ - 1) / rows_;
+}
+
+std::int64_t BlocksOfTokens::most(const TokenGroups& groups, std::int64_t tokens) {
+  if (!groups) return most_row_blocks(tokens);
+  return groups.groups * std::min(kMaxBlocksOfAGroup,
+                                  (groups.of_a_group + kMinRowsPerBlock - 1) / kMinRowsPerBlock);
+}
+
 #define SHERD_INSTANTIATE(T)                                                                      \
   template RowStatistics row_statistics(const NormShape&, const T*);                              \
   template void normalise_row(const NormShape&, const T*, const T*, const T*, RowStatistics, T*); \

@@ -48,6 +48,40 @@ std::int64_t num_row_blocks(std::int64_t tokens);
 /// 512 rows make 64 blocks, 513 make 57: the most that so many rows or fewer are cut into.
 std::int64_t most_row_blocks(std::int64_t tokens);
 
+/// The same with token groups: a group's positions are cut into blocks by their number alone, and a block has
+/// those of every sequence, one behind the other.
+class BlocksOfTokens {
+ public:
+  /// `groups` may be none.
+  BlocksOfTokens(const TokenGroups& groups, std::int64_t tokens);
+
+  std::int64_t count() const { return num_groups() * of_a_group_; }
+  std::int64_t of_a_group() const { return of_a_group_; }
+  int num_groups() const { return groups_.groups; }
+  /// Enough at every shape of at most this many tokens.
+  static std::int64_t most(const TokenGroups& groups, std::int64_t tokens);
+
+  template <class Visit>
+  void for_each_token(std::int64_t block, const Visit& visit) const {
+    const int group = static_cast<int>(block / of_a_group_);
+    const std::int64_t before = block % of_a_group_ * rows_;
+    const std::int64_t first = groups_.first(group) + before;
+    const std::int64_t end = std::min(first + rows_, groups_.first(group) + groups_.count(group));
+    for (std::int64_t sequence = 0; sequence < groups_.sequences; ++sequence) {
+      for (std::int64_t at = first; at < end; ++at) visit(sequence * groups_.positions + at);
+    }
+  }
+
+ private:
+  TokenGroups groups_;  // without any, one of all tokens
+  std::int64_t rows_, of_a_group_;
+};
+
+/// out = the sum over blocks of partial rows, `stride` apart: in order, or of each group in order and then as a
+/// tree over groups. A group's sum takes its first block's place.
+void sum_blocks(ThreadTeam& team, float* partial, const BlocksOfTokens& blocks, std::int64_t stride,
+                bool add_to_output, const Tensor& out);
+
 /// out = the sum of `blocks` partial rows, `stride` apart, in order, plus `out` itself if asked.
 void sum_partials(ThreadTeam& team, const float* partial, std::int64_t blocks, std::int64_t stride,
                   bool add_to_output, Tensor out);

@@ -54,10 +54,11 @@ std::int64_t sums_of_a_block(const QkNormShape& shape) {
          std::max(shape.query_weights(), shape.key_weights());
 }
 
-// What all blocks add up to, of one kind of weights at a time.
+// What all blocks add up to, of one kind of weights at a time: of groups of heads, and of tokens.
 std::int64_t sums_of_groups(const QkNormShape& shape) {
-  const int groups = weight_groups(shape);
-  return groups == 1 ? 0 : groups * std::max(shape.query_weights(), shape.key_weights());
+  const int heads = weight_groups(shape);
+  const int sums = (heads == 1 ? 0 : heads) + shape.token_groups.groups;
+  return sums * std::max(shape.query_weights(), shape.key_weights());
 }
 
 // `sum_of(first, count)` over a row's columns: of all of them, or as a tree over groups.
@@ -174,23 +175,22 @@ void differentiate_row(const QkNormBackward& args, Pass pass, std::int64_t token
 // Partial sums of the weights' gradients, block of tokens by block, and what `pass` does to each row.
 void differentiate(ThreadTeam& team, const QkNormBackward& args, Pass pass) {
   const QkNormShape& shape = args.shape;
-  const std::int64_t tokens = shape.tokens, stride = sums_of_a_block(shape);
-  const std::int64_t rows = rows_per_block(tokens), blocks = num_row_blocks(tokens);
+  const std::int64_t stride = sums_of_a_block(shape);
+  const BlocksOfTokens blocks(shape.token_groups, shape.tokens);
   auto* workspace = static_cast<float*>(args.workspace.data);
   dispatch_float(args.dqkv.dtype, [&]<class T>(T) {
-    team.parallel_for(blocks, [&](std::int64_t block, int) {
+    team.parallel_for(blocks.count(), [&](std::int64_t block, int) {
       float* d_query = workspace + block * stride;
       float* d_key = d_query + weight_groups(shape) * shape.query_weights();
       float* no_bias = d_key + weight_groups(shape) * shape.key_weights();
       std::memset(d_query, 0, static_cast<std::size_t>(stride) * sizeof(float));
-      const std::int64_t end = std::min(tokens, (block + 1) * rows);
-      for (std::int64_t token = block * rows; token < end; ++token) {
+      blocks.for_each_token(block, [&](std::int64_t token) {
         for_each_row(shape, [&](const QkRow& row) {
           float* dweight = row.is_query ? d_query + row.group * shape.query_weights()
                                         : d_key + row.group * shape.key_weights();
           differentiate_row<T>(args, pass, token, row, dweight, no_bias);
         });
-      }
+      });
     });
   });
 }
@@ -216,7 +216,8 @@ void qk_norm_forward(ThreadTeam& team, const QkNormForward& args) {
 }
 
 std::int64_t qk_norm_backward_workspace_bytes(const QkNormShape& most) {
-  return (most_row_blocks(most.tokens) * sums_of_a_block(most) + sums_of_groups(most)) *
+  return (BlocksOfTokens::most(most.token_groups, most.tokens) * sums_of_a_block(most) +
+          sums_of_groups(most)) *
          static_cast<std::int64_t>(sizeof(float));
 }
 
@@ -228,18 +229,34 @@ void qk_norm_backward(ThreadTeam& team, const QkNormBackward& args) {
   differentiate(team, args, Pass::kGradient);
   const QkNormShape& shape = args.shape;
   auto* workspace = static_cast<float*>(args.workspace.data);
-  const std::int64_t stride = sums_of_a_block(shape), blocks = num_row_blocks(shape.tokens);
-  const int groups = weight_groups(shape);
-  float* of_groups = workspace + blocks * stride;
-  const auto sum_blocks = [&](float* partial, std::int64_t weights, const Tensor& gradient) {
-    if (groups == 1) return sum_partials(team, partial, blocks, stride, false, gradient);
+  const std::int64_t stride = sums_of_a_block(shape);
+  const BlocksOfTokens blocks(shape.token_groups, shape.tokens);
+  const int groups = weight_groups(shape), token_groups = blocks.num_groups();
+  float* of_heads = workspace + blocks.count() * stride;
+  const auto sum_group = [&](float* partial, const Tensor& sum) {
+    if (groups == 1) return sum_partials(team, partial, blocks.of_a_group(), stride, false, sum);
     std::vector<ConstTensor> sums;
     for (int group = 0; group < groups; ++group) {
-      const Tensor sum{of_groups + group * weights, DType::kF32, weights};
-      sum_partials(team, partial + group * weights, blocks, stride, false, sum);
-      sums.push_back(sum);
+      const Tensor heads{of_heads + group * sum.numel, DType::kF32, sum.numel};
+      sum_partials(team, partial + group * sum.numel, blocks.of_a_group(), stride, false, heads);
+      sums.emplace_back(heads);
     }
-    sum_as_tree(sums.data(), groups, gradient);
+    sum_as_trees(sums.data(), groups, groups, sum, false);
+  };
+  const auto sum_blocks = [&](float* partial, std::int64_t weights, const Tensor& gradient) {
+    if (token_groups == 1) return sum_group(partial, gradient);
+    float* of_tokens = of_heads + (groups == 1 ? 0 : groups * weights);
+    std::vector<ConstTensor> sums;
+    for (int group = 0; group < token_groups; ++group) {
+      const Tensor sum = args.of_each_group
+                             ? gradient.part(group * weights, weights)
+                             : Tensor{of_tokens + group * weights, DType::kF32, weights};
+      sum_group(partial + group * blocks.of_a_group() * stride, sum);
+      sums.emplace_back(sum);
+    }
+    if (!args.of_each_group) {
+      sum_as_trees(sums.data(), token_groups, token_groups, gradient, false);
+    }
   };
   sum_blocks(workspace, shape.query_weights(), args.d_query_weight);
   sum_blocks(workspace + groups * shape.query_weights(), shape.key_weights(), args.d_key_weight);

@@ -41,10 +41,9 @@ class Counting final : public sharding::Communicator {
           addends.contains(rank()) ? full.bytes() / world_size() * (world_size() - 1) : 0);
     inner_->reduce_scatter(stream, label, full, out, addends);
   }
-  void all_reduce(Stream& stream, const std::string& label, Tensor full,
-                  sharding::SumOrder order) override {
+  void all_reduce(Stream& stream, const std::string& label, Tensor full, int tree) override {
     count("all_reduce", full.dtype, 2 * (full.bytes() - full.bytes() / world_size()));
-    inner_->all_reduce(stream, label, full, order);
+    inner_->all_reduce(stream, label, full, tree);
   }
   void all_to_all(Stream& stream, const std::string& label, Tensor full, Tensor out) override {
     count("all_to_all", full.dtype, full.bytes() - full.bytes() / world_size());
@@ -212,6 +211,18 @@ TEST(Traffic, OfTensorRanksHasTheGradientsOfAdapters) {
   });
 }
 
+TEST(Traffic, OfCanonicalSumsThatTakeTheWayOfRowsIsF32) {
+  expect_tensor_ranks_as_planned([](model::ModelShape& shape, int stage, int) {
+    shape.ffn_width = 40;
+    shape.head_size = 8;
+    shape.sequences = 1;
+    shape.seq_length = 8;
+    shape.part.sequence_parallel = true;
+    shape.qk_norm = stage == 1 ? model::QkNorm::kHead : model::QkNorm::kNone;
+    model::sum_canonically(shape);
+  });
+}
+
 class ContextTraffic : public ::testing::TestWithParam<model::ContextMethod> {};
 INSTANTIATE_TEST_SUITE_P(Methods, ContextTraffic,
                          ::testing::Values(model::ContextMethod::kUlysses,
@@ -230,7 +241,15 @@ TEST_P(ContextTraffic, IsWhatAttentionExchanges) {
         shape.seq_length = 8;
         shape.dropout = 0.0;
         shape.recompute = recompute;
-        if (stage > 1) adapt(shape, stage % 2);
+        if ((stage + pipeline) % 2 == 0) {
+          shape.ffn_width = 40;
+          shape.head_size = 8;
+          // Sums over four groups of query heads, with all_gather.
+          shape.kv_heads = GetParam() == model::ContextMethod::kAllGather ? 1 : 4;
+          model::sum_canonically(shape);
+        } else if (stage > 1) {
+          adapt(shape, stage % 2);
+        }
         engine::TrainingOptions options = tiny_training(shape);
         options.pipeline.order = stage == 3 ? schedule::Order::kZbH1 : schedule::Order::k1F1B;
         const int tensor = stage == 1 ? 2 : 1;

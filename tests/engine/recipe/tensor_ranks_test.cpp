@@ -46,9 +46,6 @@ TEST(SequenceParallelRules, TensorRanksShareTheTokensOfAnyMicroBatch) {
                  "parallelism.sequence_parallel: false.");
   expect_refused({shares, "parallelism.context_parallel_degree=2"},
                  "Use parallelism.tensor_parallel_degree: 2");
-  expect_refused(
-      {shares, "parallelism.tensor_parallel_degree=2", "parallelism.sum_order=canonical"},
-      "use parallelism.sequence_parallel: false, or sum_order: rank");
 }
 
 TEST(CanonicalSumRules, EightGroupsLimitWhatSharesThem) {
@@ -63,11 +60,47 @@ TEST(CanonicalSumRules, EightGroupsLimitWhatSharesThem) {
   expect_refused({canonical, "parallelism.tensor_parallel_degree=8"}, "4 would do.");
   expect_refused({canonical, "model.ffn_hidden_size=100"},
                  "the width of the feed-forward layer, 100, can't be divided by 8; 104 would do.");
-  expect_refused({canonical, "parallelism.context_parallel_degree=2"},
-                 "use parallelism.context_parallel_degree: 1, or sum_order: rank");
   expect_refused(
       {canonical, "mixed_precision.param_dtype=bf16", "mixed_precision.reduce_dtype=bf16"},
       "use mixed_precision.reduce_dtype: f32");
+}
+
+TEST(CanonicalSumRules, ContextRanksAndTensorRanksShareWholeGroupsOfTokens) {
+  const std::string canonical = "parallelism.sum_order=canonical",
+                    shares = "parallelism.sequence_parallel=true",
+                    gathers = "parallelism.context_parallel_method=all_gather",
+                    one_row = "training.micro_batch_size=1";
+  const auto context = [](int degree) {
+    return fmt::format("parallelism.context_parallel_degree={}", degree);
+  };
+  const auto tensor = [](int degree) {
+    return fmt::format("parallelism.tensor_parallel_degree={}", degree);
+  };
+  const auto length = [](int tokens) { return fmt::format("training.seq_length={}", tokens); };
+  EXPECT_EQ(refusal({canonical, gathers, context(8), tensor(4), length(16)}), "no error");
+  EXPECT_EQ(refusal({canonical, shares, gathers, context(2), tensor(4), length(16), one_row}),
+            "no error");
+  EXPECT_EQ(refusal({canonical, length(18)}), "no error");
+  expect_refused({canonical, gathers, context(2), length(18)},
+                 "can't share sequences of 18 tokens in whole ones; 24 would do.");
+  expect_refused({canonical, shares, tensor(2), length(18), one_row}, "24 would do.");
+  expect_refused({canonical, gathers, context(6), length(24)}, "4 would do.");
+  expect_refused({canonical, shares, gathers, context(4), tensor(4), length(16), one_row},
+                 "tensor ranks with sequence parallelism share, too. 2 would do.");
+  expect_refused({canonical, shares, tensor(2), length(16), "training.micro_batch_size=2"},
+                 "use training.micro_batch_size: 1, or sum_order: rank");
+}
+
+// Each rank's micro-steps first would be another tree.
+TEST(CanonicalSumRules, ContextRanksAddEveryMicroStepUnlessToldOtherwise) {
+  const auto sync = [](const std::vector<std::string>& sets) {
+    return resolve(kTinyRecipe, sets).values.zero_optimization.grad_sync;
+  };
+  const std::string canonical = "parallelism.sum_order=canonical",
+                    context = "parallelism.context_parallel_degree=2";
+  EXPECT_EQ(sync({canonical, context}), GradSync::kEveryMicroStep);
+  EXPECT_EQ(sync({canonical}), GradSync::kBoundary);
+  EXPECT_EQ(sync({context}), GradSync::kBoundary);
 }
 
 TEST(ContextRanksRules, NumbersThatDivideHeadsAndSequencesAreTaken) {

@@ -58,9 +58,39 @@ TEST_P(CommunicatorConformance, SumsAreTreesIfAskedFor) {
       EXPECT_EQ(expected[0], 0.0);
     }
     const test::OwnedTensor full(DType::kF32, mine);
-    member.communicator.all_reduce(member.stream, "x", full.tensor(), SumOrder::kTree);
+    member.communicator.all_reduce(member.stream, "x", full.tensor(), world());
     member.stream.synchronize();
     EXPECT_TRUE(holds(full, expected));
+  });
+}
+
+// Pairs first: onto 1, (1 + 1e8) + (-1e8 + 1) is 0 in f32 and one after the other 1; the second call goes on.
+TEST_P(CommunicatorConformance, NeighboursAreAddedAsTreesWithinTheChain) {
+  if (!GetParam().has_trees) GTEST_SKIP() << "sums as trees are the CPU's";
+  if (world() % 2 != 0) GTEST_SKIP() << "not in pairs";
+  constexpr float kPattern[] = {1.0f, 1e8f, -1e8f, 1.0f};
+  const auto value = [&](int rank, std::int64_t i) {
+    return kPattern[static_cast<std::size_t>(rank + i) % 4];
+  };
+  run([&](Member& member) {
+    Values mine, begin;
+    for (std::int64_t i = 0; i < 12 * world(); ++i) mine.push_back(value(member.rank(), i));
+    Values expected;
+    for (std::int64_t i = 12 * member.rank(); i < 12 * (member.rank() + 1); ++i) {
+      begin.push_back(0.25);
+      float total = 0.25f;
+      for (int call = 0; call < 2; ++call) {
+        for (int r = 0; r < world(); r += 2) total += value(r, i) + value(r + 1, i);
+      }
+      expected.push_back(total);
+    }
+    const test::OwnedTensor full(DType::kF32, mine), out(DType::kF32, begin);
+    for (int call = 0; call < 2; ++call) {
+      member.communicator.reduce_scatter(member.stream, "x", full.tensor(), out.tensor(),
+                                         {.onto_out = true, .tree = 2});
+    }
+    member.stream.synchronize();
+    EXPECT_TRUE(holds(out, expected));
   });
 }
 

@@ -27,8 +27,8 @@ class CountingCommunicator final : public Communicator {
                       const Addends& addends) override {
     inner_->reduce_scatter(stream, label, full, out, addends);
   }
-  void all_reduce(Stream& stream, const std::string& label, Tensor full, SumOrder order) override {
-    inner_->all_reduce(stream, label, full, order);
+  void all_reduce(Stream& stream, const std::string& label, Tensor full, int tree) override {
+    inner_->all_reduce(stream, label, full, tree);
   }
   void all_to_all(Stream& stream, const std::string& label, Tensor full, Tensor out) override {
     inner_->all_to_all(stream, label, full, out);

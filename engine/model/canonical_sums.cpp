@@ -1,0 +1,136 @@
+// Canonical sums: losses, norms and weights have the same bits on any number of tensor and context ranks
+// (docs/precision.md). Every sum that ranks may share is a balanced tree over eight groups, on one rank too; ranks have
+// whole groups, neighbours, and form their subtree before it goes on over ranks (sharding/comm/communicator.h, Trees).
+//
+//   sum over                   group j of 8                                    goes on over
+//   heads, feed-forward width  the j-th eighth of each fused matrix            tensor ranks, here
+//   vocabulary                 tokens from j G on, G = ceil(V / 8)             tensor ranks, here
+//   query heads of a key       heads in the j-th eighth of all                 its copies' ranks, here
+//   a micro-batch's tokens     positions from j S / 8 on, of every sequence    context ranks, where gradients are
+//                                                                              reduced (GradientReduction)
+//
+// Sequence parallelism cuts a context rank's positions among its tensor ranks, each of which has whole groups of
+// tokens: sums over the tokens of norms go on over these first. Where a sum is over heads and tokens, the tree over
+// what is added up here first is inside: heads in norms of heads (then tensor ranks, group by group of tokens), tokens in
+// gradients of gathered keys (then context ranks, group by group of heads).
+//
+// Sums are f32 until their tree is complete.
+
+#include "engine/model/transformer.h"
+#include "kernels/grouped_linear.h"
+#include "kernels/linear.h"
+#include "kernels/pointwise.h"
+
+namespace sherd::model {
+namespace {
+
+// Fused matrices, each of them in so many groups.
+template <class Columns>
+kernels::GroupedDepth in_groups(int groups, const std::vector<Columns>& fused) {
+  kernels::GroupedDepth depth{.groups = groups, .ranges = {}};
+  for (const auto& [first, count] : fused) depth.ranges.push_back({first, count, count / groups});
+  return depth;
+}
+
+}  // namespace
+
+// The sum in sum_TD, over tensor ranks: all rows of it, or this rank's.
+Tensor Transformer::sum_over_ranks(const char* what) {
+  const Tensor all = sum_TD();
+  if (!shape_.sequence_parallel()) {
+    collectives_.sum(what, all);
+    return all;
+  }
+  const Tensor own = all.part(shape_.first_residual_token() * shape_.width,
+                              shape_.residual_tokens() * shape_.width);
+  collectives_.reduce_scatter(what, all, own);
+  return own;
+}
+
+void Transformer::finish_sum(const Tensor& sum, const Tensor& bias, const Tensor& y, bool add) {
+  kernels::grouped_finish(compute_, {shape_.residual_tokens(), shape_.width, sum, bias, y, add});
+}
+
+// This rank's groups of a projection whose inputs are cut, then the other ranks', then the bias.
+void Transformer::project_in_groups(const Affine& affine, const Tensor& x, std::int64_t inputs,
+                                    const Tensor& y_TD) {
+  kernels::grouped_forward(
+      compute_, {.shape = {shape_.tokens(), inputs, shape_.width},
+                 .depth = {shape_.part.sum_groups, {{0, inputs, inputs / shape_.part.sum_groups}}},
+                 .x = x,
+                 .w = affine.weight,
+                 .sum = sum_TD(),
+                 .workspace = activations_.workspace});
+  finish_sum(sum_over_ranks("branch"), affine.bias, y_TD, false);
+}
+
+// The same of the gradient of what a projection reads whose outputs are cut.
+void Transformer::sum_input_gradient(const Tensor& weight, const InputGradient& args) {
+  kernels::grouped_backward_input(compute_, {.shape = {shape_.tokens(), shape_.width, args.outputs},
+                                             .depth = in_groups(shape_.part.sum_groups, args.fused),
+                                             .dy = args.dy,
+                                             .w = weight,
+                                             .sum = sum_TD(),
+                                             .workspace = activations_.workspace});
+  finish_sum(sum_over_ranks("gradient of what a branch read"), {}, args.dx, args.add);
+}
+
+// Of tokens [first, first + tokens); the ranks add up all of them at once.
+void Transformer::head_input_gradient(const Tensor& weight, std::int64_t first, std::int64_t tokens,
+                                      const Tensor& d_logits_CV) {
+  const std::int64_t D = shape_.width, V = shape_.vocab_size;
+  kernels::grouped_backward_input(
+      compute_, {.shape = {tokens, D, V},
+                 .depth = {shape_.part.sum_groups, {{0, V, shape_.vocabulary_group()}}},
+                 .dy = d_logits_CV,
+                 .w = weight,
+                 .sum = sum_TD().part(first * D, tokens * D),
+                 .workspace = activations_.workspace});
+}
+
+void Transformer::add_up_head_input_gradient(const Tensor& addend_TD, const Tensor& dx_TD) {
+  constexpr const char* kWhat = "gradient of the head's input";
+  if (!shape_.part.has_canonical_sums()) return add_up_rows(kWhat, addend_TD, dx_TD);
+  finish_sum(sum_over_ranks(kWhat), {}, dx_TD, false);
+}
+
+void Transformer::weight_gradient(const Affine& gradients, const ConstTensor& x,
+                                  std::int64_t inputs, const ConstTensor& dy,
+                                  std::int64_t outputs) {
+  const kernels::LinearShape matmul{shape_.tokens(), inputs, outputs};
+  if (const kernels::TokenGroups groups = shape_.token_groups()) {
+    return kernels::grouped_backward_weight(compute_, {matmul, groups, dy, x, gradients.weight,
+                                                       gradients.bias, activations_.workspace});
+  }
+  kernels::linear_backward_weight(
+      compute_, {matmul, dy, x, gradients.weight, gradients.bias, false, activations_.workspace});
+}
+
+// out = the tree over `terms`, the first of which may change.
+void Transformer::add_as_tree(const std::vector<Tensor>& terms, const Tensor& out) {
+  for (std::size_t apart = 1; apart < terms.size(); apart *= 2) {
+    for (std::size_t i = 0; i + apart < terms.size(); i += 2 * apart) {
+      kernels::add(compute_, terms[i + apart], terms[i]);
+    }
+  }
+  kernels::cast(compute_, terms[0], out);
+}
+
+// Of the norm of queries or keys: its sums over groups of tokens.
+Tensor Transformer::norm_sums_of_groups(int of_keys) const {
+  const std::int64_t numel = shape_.token_groups().groups * shape_.head_width();
+  return activations_.qk_norm_sums.tensor().part(of_keys * numel, numel);
+}
+
+void Transformer::add_groups_of_norms(const Affine& query, const Affine& key) {
+  for (const int of_keys : {0, 1}) {
+    const Tensor sums = norm_sums_of_groups(of_keys);
+    std::vector<Tensor> terms;
+    for (int group = 0; group < shape_.token_groups().groups; ++group) {
+      terms.push_back(sums.part(group * shape_.head_width(), shape_.head_width()));
+    }
+    add_as_tree(terms, of_keys == 1 ? key.weight : query.weight);
+  }
+}
+
+}  // namespace sherd::model
