@@ -338,7 +338,12 @@ void Transformer::qk_norm_backward(const BlockTensors& kept, const BlockParamete
   if (shape_.cuts_normalised_rows()) add_up_row_gradients(args);
   kernels::qk_norm_backward(compute_, args);
   if (!shares) return;
-  add_up_norms_of_heads(args.d_query_weight, args.d_key_weight);
+  // Frozen ones have gradients that nobody reads.
+  const auto if_trained = [&](SiteId norm, const Tensor& sums) {
+    return gradients[norm].weight ? sums : Tensor{};
+  };
+  add_up_norms_of_heads(if_trained(SiteId::kQueryNorm, args.d_query_weight),
+                        if_trained(SiteId::kKeyNorm, args.d_key_weight));
   if (in_groups) add_groups_of_norms(query, key);
 }
 

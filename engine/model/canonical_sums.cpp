@@ -36,15 +36,20 @@ kernels::GroupedDepth in_groups(int groups, const std::vector<Columns>& fused) {
 
 // The sum in sum_TD, over tensor ranks: all rows of it, or this rank's.
 Tensor Transformer::sum_over_ranks(const char* what) {
-  const Tensor all = sum_TD();
+  Tensor all = sum_TD();
   if (!shape_.sequence_parallel()) {
     collectives_.sum(what, all);
     return all;
   }
-  const Tensor own = all.part(shape_.first_residual_token() * shape_.width,
-                              shape_.residual_tokens() * shape_.width);
-  collectives_.reduce_scatter(what, all, own);
-  return own;
+  // In training all ranks have as many rows; of a text that grows the last ones have zeros.
+  const std::int64_t own = shape_.residual_tokens() * shape_.width, filled = all.numel;
+  all.numel = shape_.part.degree * own;
+  if (all.numel > filled) {
+    kernels::fill_zero(compute_, all.part(filled, all.numel - filled));
+  }
+  const Tensor sum = all.part(shape_.part.rank * own, own);
+  collectives_.reduce_scatter(what, all, sum);
+  return sum;
 }
 
 void Transformer::finish_sum(const Tensor& sum, const Tensor& bias, const Tensor& y, bool add) {

@@ -22,7 +22,7 @@ struct Peers {
   std::int64_t neighbours = 0, elsewhere = 0;
   /// Slices that the rank sends in a gather that is passed on.
   std::int64_t gathered_within = 0, gathered_across = 0;
-  /// Owners elsewhere for whom it adds up its machine's share of a sum.
+  /// Owners elsewhere for whom it adds up its machine's share of a sum, where machines have equally many ranks.
   std::int64_t owners = 0;
 };
 
@@ -47,7 +47,7 @@ Peers peers_of(const std::vector<int>& ranks, int rank, int ranks_per_machine) {
   for (int owner = 0; owner < group.size(); ++owner) {
     if (relays.are_neighbours(owner, own) || relays.between(owner, own) != own) continue;
     peers.gathered_within += peers.neighbours;
-    ++peers.owners;
+    if (relays.even()) ++peers.owners;
   }
   return peers;
 }
@@ -138,8 +138,10 @@ MachineTraffic machine_traffic(const Recipe& recipe, int ranks_per_machine) {
   MachineTraffic traffic{
       .ranks_per_machine = ranks_per_machine,
       .passed_on = recipe.parallelism.hierarchical != HierarchicalChoice::kOff,
-      .added_on_machines = recipe.parallelism.hierarchical != HierarchicalChoice::kOff &&
-                           recipe.parallelism.sum_order == SumOrderChoice::kFree,
+      .added_on_machines =
+          recipe.parallelism.hierarchical != HierarchicalChoice::kOff &&
+          recipe.parallelism.sum_order == SumOrderChoice::kFree &&
+          recipe.parallelism.batch_groups == recipe.parallelism.data_parallel_replicate_degree,
       .rows = {},
       .sum = {}};
   // Machines of one place in the pipeline are alike, but for what some ranks own.

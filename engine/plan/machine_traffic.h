@@ -3,7 +3,7 @@
 ///
 /// Everything goes straight from rank to rank, but for gathers: with `parallelism.hierarchical`, one rank of each other
 /// machine takes a slice and passes it on there; and with `sum_order: free` one rank adds up what its machine has of a
-/// slice. (Of sums in `batch_groups` that end between two ranks of a machine, a little more is sent.)
+/// slice, where each machine has as many ranks of the group, and replicas are the only groups of the batch.
 ///
 /// Source   sharding/processes/machine_relays.h, whose ways a run goes.
 #pragma once

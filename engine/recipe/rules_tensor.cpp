@@ -58,7 +58,8 @@ std::string not_summed(const Recipe& recipe) {
   }
   if (recipe.parallelism.context_parallel_degree > 1 &&
       recipe.data.documents == DocumentChoice::kSeparate) {
-    return "documents apart on context ranks: use data.documents: joined, or sum_order: rank";
+    return "documents apart on context ranks: use parallelism.context_parallel_degree: 1, or "
+           "sum_order: rank";
   }
   if (recipe.mixed_precision.reduce_dtype != FloatType::kF32) {
     return "gradients of 16 bits: use mixed_precision.reduce_dtype: f32";

@@ -5,7 +5,8 @@
 /// from then until the stream has passed the call. All collectives only ever add; nobody averages.
 ///
 /// Order    Sums are taken in rank order 0, 1, ..., W-1 by `single`, `threads` and `mpi`, so that the same
-///          numbers come out as from adding the ranks' contributions one after another on one rank.
+///          numbers come out as from adding the ranks' contributions one after another on one rank; by `mpi`
+///          machine after machine, if asked to (sharding/processes/mpi_machine_sums.h).
 /// Trees    With `tree` = n = 2^m, which divides the number of ranks, n neighbours' contributions c are added as a
 ///          balanced tree first, and the trees in rank order: ((c_0 + c_1) + (c_2 + c_3)) + ((c_4 + ...)) for
 ///          n = 4. A rank that has formed the subtree of its part of the addends goes on where it ends. NCCL and

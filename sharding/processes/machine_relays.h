@@ -3,6 +3,7 @@
 /// all links and all members have the same to do. Members of a group are numbered as in it.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <map>
 #include <vector>
@@ -31,6 +32,13 @@ class MachineRelays {
   const std::map<int, std::vector<int>>& machines() const { return members_; }
   /// Whether any slice is passed on: there are several machines, one of them with several members.
   bool any() const { return members_.size() > 1 && members_.size() < machine_.size(); }
+  /// That, and each machine has as many members: each member is then the relay of as many owners.
+  bool even() const {
+    const auto has_as_many = [&](const auto& machine) {
+      return machine.second.size() * members_.size() == machine_.size();
+    };
+    return any() && std::ranges::all_of(members_, has_as_many);
+  }
   bool are_neighbours(int a, int b) const { return machine_of(a) == machine_of(b); }
   /// Who on `to`'s machine has the slice of `owner` first: `to` itself where the owner is a neighbour.
   int between(int owner, int to) const {

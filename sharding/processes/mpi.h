@@ -9,7 +9,8 @@
 ///   all_gather        each slice goes straight to every other rank; or, if the processes' machines are given,
 ///                     to the ranks of its own machine and to one rank of each other, which passes it on there
 ///   reduce_scatter    each slice goes straight to its owner in pieces; the owner adds the pieces of
-///                     rank 0, 1, ..., W-1 in f32 and rounds once: the bits of `threads`
+///                     rank 0, 1, ..., W-1 in f32 and rounds once: the bits of `threads`; or a
+///                     machine's ranks are added first (sharding/processes/mpi_machine_sums.h)
 ///   all_reduce        reduce_scatter, then all_gather
 ///   broadcast         from the root to every other rank
 ///

@@ -230,9 +230,13 @@ class MpiCommunicator final : public Communicator {
   // Piece after piece: while one is added, the next one is under way into the other half of the staging.
   void sum_slices(const Contribution& call, Tensor out, const Addends& addends) {
     if (staging_.numel == 0 && world_size() > 1) take_staging();
-    if (sum_relays_.any() && addends.tree == 1) {
+    if (sum_relays_.even() && addends.tree == 1 && addends.num_ranks == 0) {
       return sum_by_machines(
-          {.full = call.data, .out = out, .addends = addends, .rank = rank_, .staging = staging_},
+          {.full = call.data,
+           .out = out,
+           .onto_out = addends.onto_out,
+           .rank = rank_,
+           .staging = staging_},
           sum_relays_, [this] { return std::make_unique<MpiTransfers>(*world_, routes_, meter_); },
           [&](MpiTransfers& transfers) { finish(transfers, call); });
     }

@@ -15,23 +15,20 @@ class Sum {
       const std::function<std::unique_ptr<MpiTransfers>()>& new_transfers,
       const std::function<void(MpiTransfers&)>& finish)
       : what_(what), relays_(relays), new_transfers_(new_transfers), finish_(finish) {
-    const int size = relays.size();
-    for (int member = 0; member < size; ++member) {
+    CHECK(relays.even(), "sums of machines that have not equally many ranks");
+    for (int member = 0; member < relays.size(); ++member) {
       if (relays.are_neighbours(member, what.rank)) {
-        if (member != what.rank && what.addends.contains(member)) neighbours_.push_back(member);
-      } else if (relays.between(member, what.rank) == what.rank &&
-                 adds(relays.machine_of(what.rank))) {
+        if (member != what.rank) neighbours_.push_back(member);
+      } else if (relays.between(member, what.rank) == what.rank) {
         relayed_.push_back(member);
       }
     }
-    for (const auto& [machine, members] : relays.machines()) {
-      if (adds(machine)) machines_.push_back(machine);
-    }
-    // Of one piece: what neighbours bring of each slice, sums under way to owners, those of other machines.
+    // Of one piece, on every rank as many: what neighbours bring of each slice, sums on their way to owners, those of
+    // the machines.
     num_slots_ = static_cast<std::int64_t>((neighbours_.size() + 1) * (relayed_.size() + 1) +
                                            relays.machines().size());
     piece_ = what.staging.bytes() / (2 * 4 * num_slots_) / kAlignment * kAlignment;
-    CHECK(piece_ > 0, "{} B of staging for sums of {} ranks", what.staging.bytes(), size);
+    CHECK(piece_ > 0, "{} B of staging for sums of {} ranks", what.staging.bytes(), relays.size());
     num_pieces_ = (what.out.numel + piece_ - 1) / piece_;
   }
 
@@ -42,12 +39,13 @@ class Sum {
     for (std::int64_t number = 0; number < num_pieces_; ++number) {
       if (number + 1 < num_pieces_) receive(number + 1);
       Piece& piece = pieces_[static_cast<std::size_t>(number % 2)];
-      finish_(*piece.arriving);
+      finish_(*piece.from_neighbours);
       for (const int owner : relayed_) {
-        const Tensor partial = slot(number, DType::kF32);
-        kernels_sum(added(piece, owner), partial, false);
-        piece.crossing->send(owner, partial.data, partial.bytes());
+        const Tensor sum = slot(number, DType::kF32);
+        add_in_order(added(piece, owner), sum, false);
+        piece.crossing->send(owner, sum.data, sum.bytes());
       }
+      finish_(*piece.from_machines);
       add_machines(number, piece);
     }
     for (Piece& piece : pieces_) {
@@ -62,16 +60,12 @@ class Sum {
   // Two of them are under way at a time.
   struct Piece {
     std::int64_t at = 0, count = 0;
-    std::unique_ptr<MpiTransfers> arriving, crossing;
+    std::unique_ptr<MpiTransfers> from_neighbours, from_machines, crossing;
     std::vector<std::pair<int, Tensor>> of_neighbours;  // by owner, in the order of `neighbours_`
-    std::vector<std::pair<int, Tensor>> of_machines;    // f32
+    std::vector<Tensor> of_machines;                    // f32, of each but this one
     std::int64_t used = 0;                              // slots
   };
 
-  bool adds(int machine) const {
-    const std::vector<int>& members = relays_.machines().at(machine);
-    return std::ranges::any_of(members, [&](int m) { return what_.addends.contains(m); });
-  }
   std::int64_t count_of(std::int64_t number) const {
     return std::min(piece_, what_.out.numel - number * piece_);
   }
@@ -89,7 +83,6 @@ class Sum {
   // Whoever sends and whoever receives goes through pieces, and in a piece through owners, in the same order:
   // those elsewhere, whose relay the receiver is, and then the receiver itself.
   void send_to_neighbours(MpiTransfers& outgoing) const {
-    if (!what_.addends.contains(what_.rank)) return;
     for (std::int64_t number = 0; number < num_pieces_; ++number) {
       for (const bool elsewhere : {true, false}) {
         for (int owner = 0; owner < relays_.size(); ++owner) {
@@ -109,70 +102,54 @@ class Sum {
     if (piece.crossing) finish_(*piece.crossing);  // what leaves these slots
     piece = {.at = number * piece_,
              .count = count_of(number),
-             .arriving = new_transfers_(),
+             .from_neighbours = new_transfers_(),
+             .from_machines = new_transfers_(),
              .crossing = new_transfers_(),
              .of_neighbours = {},
              .of_machines = {}};
-    const auto from_neighbours = [&](int owner) {
+    const auto receive_slice_of = [&](int owner) {
       for (const int neighbour : neighbours_) {
         const Tensor theirs = slot(number, what_.full.dtype);
-        piece.arriving->receive(neighbour, theirs.data, theirs.bytes());
+        piece.from_neighbours->receive(neighbour, theirs.data, theirs.bytes());
         piece.of_neighbours.emplace_back(owner, theirs);
       }
     };
-    for (const int owner : relayed_) from_neighbours(owner);
-    from_neighbours(what_.rank);
-    for (const int machine : machines_) {
-      const int first = relays_.machines().at(machine).front();
-      if (relays_.are_neighbours(first, what_.rank)) continue;
+    for (const int owner : relayed_) receive_slice_of(owner);
+    receive_slice_of(what_.rank);
+    for (const auto& [machine, members] : relays_.machines()) {
+      if (machine == relays_.machine_of(what_.rank)) continue;
       const Tensor theirs = slot(number, DType::kF32);
-      const int relay = relays_.between(what_.rank, first);
-      piece.arriving->receive(relay, theirs.data, theirs.bytes());
-      piece.of_machines.emplace_back(machine, theirs);
+      const int relay = relays_.between(what_.rank, members.front());
+      piece.from_machines->receive(relay, theirs.data, theirs.bytes());
+      piece.of_machines.push_back(theirs);
     }
   }
 
   // What this machine's ranks have of a piece of `owner`'s slice, in rank order.
   std::vector<ConstTensor> added(const Piece& piece, int owner) const {
     std::vector<ConstTensor> inputs;
-    const auto own = [&] {
-      if (!what_.addends.contains(what_.rank)) return;
-      inputs.push_back(what_.full.part(owner * what_.out.numel + piece.at, piece.count));
-    };
-    std::size_t next = 0;
     for (const auto& [of, theirs] : piece.of_neighbours) {
-      if (of != owner) continue;
-      if (next == num_before()) own();
-      inputs.push_back(theirs);
-      ++next;
+      if (of == owner) inputs.push_back(theirs);
     }
-    if (next == num_before()) own();
+    const auto before = std::ranges::lower_bound(neighbours_, what_.rank) - neighbours_.begin();
+    inputs.insert(inputs.begin() + before,
+                  what_.full.part(owner * what_.out.numel + piece.at, piece.count));
     return inputs;
   }
-  // Neighbours that come before this rank.
-  std::size_t num_before() const {
-    return static_cast<std::size_t>(std::ranges::lower_bound(neighbours_, what_.rank) -
-                                    neighbours_.begin());
-  }
 
-  void add_machines(std::int64_t number, Piece& piece) {
+  void add_machines(std::int64_t number, const Piece& piece) {
+    const Tensor own = slot(number, DType::kF32);
+    add_in_order(added(piece, what_.rank), own, false);
     std::vector<ConstTensor> sums;
-    auto of_other = piece.of_machines.begin();
-    for (const int machine : machines_) {
-      if (machine != relays_.machine_of(what_.rank)) {
-        sums.push_back((of_other++)->second);
-        continue;
-      }
-      const Tensor partial = slot(number, DType::kF32);
-      kernels_sum(added(piece, what_.rank), partial, false);
-      sums.push_back(partial);
+    auto other = piece.of_machines.begin();
+    for (const auto& [machine, members] : relays_.machines()) {
+      sums.push_back(machine == relays_.machine_of(what_.rank) ? own : *other++);
     }
-    if (sums.empty()) return;
-    kernels_sum(sums, what_.out.part(piece.at, piece.count), what_.addends.onto_out);
+    add_in_order(sums, what_.out.part(piece.at, piece.count), what_.onto_out);
   }
 
-  static void kernels_sum(const std::vector<ConstTensor>& inputs, const Tensor& out,
-                          bool onto_out) {
+  static void add_in_order(const std::vector<ConstTensor>& inputs, const Tensor& out,
+                           bool onto_out) {
     kernels::sum_in_order_on_host(inputs.data(), static_cast<int>(inputs.size()), out, onto_out);
   }
 
@@ -180,8 +157,7 @@ class Sum {
   const MachineRelays& relays_;
   const std::function<std::unique_ptr<MpiTransfers>()>& new_transfers_;
   const std::function<void(MpiTransfers&)>& finish_;
-  std::vector<int> neighbours_, relayed_;  // that add; owners elsewhere whose relay this rank is
-  std::vector<int> machines_;              // whose ranks add something
+  std::vector<int> neighbours_, relayed_;  // owners elsewhere whose relay this rank is
   std::int64_t num_slots_ = 0, piece_ = 0, num_pieces_ = 0;
   std::array<Piece, 2> pieces_;
 };

@@ -6,11 +6,14 @@
 ///   owner   adds what its own neighbours bring in the same way, and then the machines' sums, one machine after the
 ///           other, and rounds once
 ///
-/// Relays are those of gathers (machine_relays.h). All ranks go through the pieces of slices together: a rank posts what
-/// it is to receive of one piece while it adds up the one before, so nobody waits for somebody who waits for it.
+/// Of groups with as many members on each machine, and of sums of all ranks. Relays are those of gathers
+/// (machine_relays.h).
 ///
+/// Order    all ranks go through the pieces of slices together. Of a piece a rank first adds what its neighbours bring
+///          and sends the sums that it relays, and then waits for those of other machines, so nobody waits for somebody
+///          who waits for it. What it is to receive of the next piece is posted before.
 /// Sent     by each rank as many slices as directly; of W ranks on M machines of m ranks each, M - 1 of them, in f32,
-///          leave the machine on average instead of W - m.
+///          leave the machine instead of W - m.
 /// Memory   of `staging` (Group::staging) all of it.
 #pragma once
 
@@ -24,7 +27,7 @@ namespace sherd::sharding {
 
 struct MachineSum {
   Tensor full, out;  ///< as Communicator::reduce_scatter
-  Addends addends;
+  bool onto_out = false;
   int rank = 0;  ///< in the group
   Tensor staging;
 };

@@ -61,6 +61,7 @@ ParameterGather::ParameterGather(const Rank& rank, const std::vector<UnitState>&
   for (std::size_t i = 0; i < units.size(); ++i) {
     updated_.push_back(rank.make_event());
     published_.push_back(counted(rank.make_event(), waits));
+    told_.push_back(counted(rank.make_event(), wait_kind(kReplicateAxis)));
     const Placement& placement = units[i].placement();
     communicators_.push_back(&rank.groups->get(placement.group, Purpose::kGather));
     replicas_.push_back(units[i].plan().divides_parts()
@@ -96,6 +97,7 @@ std::vector<Tensor> ParameterGather::get(int unit) {
   schedule_.get(unit);
   const UnitState& state = (*units_)[unit];
   const UnitPlan& plan = state.plan();
+  if (replicas_[unit]) rank_->compute().wait(*told_[unit]);
   const auto part = [](const Buffer& buffer, const FlatLayout& layout) {
     return layout.numel() > 0 ? buffer.tensor().part(0, layout.numel()) : Tensor{};
   };
@@ -209,7 +211,10 @@ void ParameterGather::publish(int unit) {
   if (sharded(unit) && !replicas_[unit]) return;
   Stream& stream = rank_->gather();
   stream.wait(*updated_[unit]);
-  if (replicas_[unit]) replicas_[unit]->all_gather(stream, state.name(), state.resident_part());
+  if (replicas_[unit]) {
+    replicas_[unit]->all_gather(stream, state.name(), state.resident_part());
+    stream.record(*told_[unit]);
+  }
   if (!sharded(unit)) {
     communicators_[unit]->all_gather(stream, state.name(), state.resident_parameters());
   }

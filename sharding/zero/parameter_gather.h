@@ -85,6 +85,7 @@ class ParameterGather {
   // By unit: its ZeRO group, and the replicas that divide its parts, if any.
   std::vector<Communicator*> communicators_, replicas_;
   std::vector<std::unique_ptr<Event>> updated_;    // by unit: the slice holds its new values
+  std::vector<std::unique_ptr<Event>> told_;       // by unit: the replicas have told one another
   std::vector<std::unique_ptr<Event>> published_;  // by unit: so does the resident full buffer
   std::unique_ptr<Event> began_;                   // slots' memory is free for this plan
 };

@@ -122,14 +122,16 @@ void expect_sums_of_ranks(const CommunicatorKind& kind, float unit) {
     for (std::int64_t i = 0; i < world * count; ++i) {
       full[static_cast<std::size_t>(i)] = value(member.rank(), i);
     }
+    const float before = 3.0f;
+    std::fill(out.begin(), out.end(), before);
     member.communicator.reduce_scatter(member.stream, "x",
                                        {full.data(), DType::kF32, world * count},
-                                       {out.data(), DType::kF32, count});
+                                       {out.data(), DType::kF32, count}, {.onto_out = true});
     member.stream.synchronize();
     std::int64_t wrong = 0;
     for (std::int64_t i = 0; i < count; ++i) {
-      float sum = value(0, member.rank() * count + i);
-      for (std::int64_t r = 1; r < world; ++r) sum += value(r, member.rank() * count + i);
+      float sum = before;
+      for (std::int64_t r = 0; r < world; ++r) sum += value(r, member.rank() * count + i);
       wrong += out[static_cast<std::size_t>(i)] != sum;
     }
     EXPECT_EQ(wrong, 0);

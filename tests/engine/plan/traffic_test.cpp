@@ -247,8 +247,6 @@ TEST_P(ContextTraffic, IsWhatAttentionExchanges) {
           // Sums over four groups of query heads, with all_gather.
           shape.kv_heads = GetParam() == model::ContextMethod::kAllGather ? 1 : 4;
           model::sum_canonically(shape);
-        } else if (stage > 1) {
-          adapt(shape, stage % 2);
         }
         engine::TrainingOptions options = tiny_training(shape);
         options.pipeline.order = stage == 3 ? schedule::Order::kZbH1 : schedule::Order::k1F1B;
@@ -260,6 +258,26 @@ TEST_P(ContextTraffic, IsWhatAttentionExchanges) {
              .num_micro_steps = 3,
              .stage = stage});
       }
+    }
+  }
+}
+
+TEST_P(ContextTraffic, HasTheExchangesOfAdapters) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    for (const int pipeline : {1, 2}) {
+      model::ModelShape shape = tiny_model(stage % 2 == 0);
+      shape.num_layers = 4;
+      shape.kv_heads = 4;
+      shape.context.method = GetParam();
+      shape.seq_length = 8;
+      shape.dropout = 0.0;
+      shape.recompute = pipeline == 1 ? model::Recompute::kFull : model::Recompute::kNone;
+      adapt(shape, stage % 2);
+      expect_as_planned(tiny_training(shape),
+                        {.world_size = pipeline * 4,
+                         .axes = {{"pipeline", pipeline}, {"shard", 2}, {"context", 2}},
+                         .num_micro_steps = 3,
+                         .stage = stage});
     }
   }
 }

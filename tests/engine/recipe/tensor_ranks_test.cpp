@@ -65,6 +65,12 @@ TEST(CanonicalSumRules, EightGroupsLimitWhatSharesThem) {
       "use mixed_precision.reduce_dtype: f32");
 }
 
+TEST(CanonicalSumRules, DocumentsApartArentSharedByContextRanks) {
+  expect_refused({"parallelism.sum_order=canonical", "parallelism.context_parallel_degree=2",
+                  "data.documents=separate"},
+                 "use parallelism.context_parallel_degree: 1, or sum_order: rank");
+}
+
 TEST(CanonicalSumRules, ContextRanksAndTensorRanksShareWholeGroupsOfTokens) {
   const std::string canonical = "parallelism.sum_order=canonical",
                     shares = "parallelism.sequence_parallel=true",
