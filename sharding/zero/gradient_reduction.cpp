@@ -5,6 +5,7 @@
 
 #include "kernels/pointwise.h"
 #include "sharding/comm/communicator.h"
+#include "sharding/mesh/waits.h"
 
 namespace sherd::sharding {
 namespace {
@@ -150,7 +151,8 @@ GradientReduction::GradientReduction(const Rank& rank, const std::vector<UnitSta
       units_(&units),
       num_micro_steps_(num_micro_steps),
       reduced_(rank.make_event()),
-      zero_waits_(wait_kind(rank.mesh, zero_axes())) {
+      zero_waits_(wait_kind(rank.mesh, zero_axes())),
+      marks_(std::make_unique<Marks>()) {
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
     if (units[unit].plan().ends_apart) apart_ = static_cast<int>(unit);
     set_up(static_cast<int>(unit), rank);
@@ -173,6 +175,8 @@ GradientReduction::GradientReduction(const Rank& rank, const std::vector<UnitSta
   groups_.push_back(buffers.head_end_group ? rank.memory->acquire(*buffers.head_end_group)
                                            : Buffer());
 }
+
+GradientReduction::~GradientReduction() = default;
 
 void GradientReduction::set_up(int at, const Rank& rank) {
   const UnitState& unit = state_at(at);
@@ -253,7 +257,7 @@ std::vector<Tensor> GradientReduction::open(int unit, UnitEnd end) {
       return state.plan().views(gradients_at(at), {});
     }
     Slot& slot = slot_for(at);
-    marks_.wait(rank_->compute(), slot.marks);
+    marks_->wait(rank_->compute(), slot.marks);
     rank_->compute().wait(*slot.free);
     if (slot.unit != unit || slot.life != slot.buffer.life()) {
       zero_padding(state, slot.buffer.tensor().part(0, state.layout().numel()));
@@ -332,7 +336,7 @@ void GradientReduction::reduce_slot(int at, Slot& slot) {
     }
   }
   stream.record(*slot.free);
-  slot.marks = marks_.count();
+  slot.marks = marks_->count();
   if (last()) finish_unit(at);
 }
 
@@ -352,9 +356,9 @@ void GradientReduction::finish_unit(int at) {
   const UnitState& state = state_at(at);
   Stream& stream = rank_->reduce();
   if (replicas_[at]) {
-    marks_.record(stream, zero_waits_);
+    marks_->record(stream, zero_waits_);
     replicas_[at]->all_reduce(stream, state.name(), own_gradient_at(at));
-    marks_.record(stream, wait_kind(kReplicateAxis));
+    marks_->record(stream, wait_kind(kReplicateAxis));
   }
   if (!state.placement().optimizer_sharded()) {
     communicators_[at]->all_gather(stream, state.name(), gradients_at(at));
@@ -372,16 +376,16 @@ void GradientReduction::add_head_end() {
 
 void GradientReduction::finish() {
   const bool has_ends = std::ranges::any_of(ends_, [](const auto& end) { return end != nullptr; });
-  if (has_ends) marks_.record(rank_->reduce(), zero_waits_);
+  if (has_ends) marks_->record(rank_->reduce(), zero_waits_);
   reduced_->counts_as = has_ends ? wait_kind(kPipelineAxis) : zero_waits_;
   for (std::size_t unit = 0; unit < ends_.size(); ++unit) {
     if (ends_[unit]) add_both_ends(static_cast<int>(unit));
   }
   if (apart_ >= 0) add_head_end();
   rank_->reduce().record(*reduced_);
-  marks_.wait(rank_->compute(), marks_.count());
+  marks_->wait(rank_->compute(), marks_->count());
   rank_->compute().wait(*reduced_);
-  marks_.forget();
+  marks_->forget();
   for (Slot& slot : slots_) slot.marks = 0;
 }
 
