@@ -11,6 +11,7 @@
 #include "engine/train/pipeline/pipeline.h"
 #include "engine/train/sharding_plan.h"
 #include "kernels/pointwise.h"
+#include "sharding/mesh/waits.h"
 
 namespace sherd::engine {
 namespace {
@@ -155,8 +156,18 @@ std::chrono::nanoseconds ShardedModel::message_cpu_time() const {
   return pipeline_->message_cpu_time();
 }
 
-std::chrono::nanoseconds ShardedModel::exchange_time(std::string_view axis) const {
-  return collectives_ ? collectives_->time_spent(axis) : std::chrono::nanoseconds(0);
+ShardedModel::Waits ShardedModel::waits() const {
+  Waits waits{.all = rank_.compute().waited()};
+  for (const std::string_view axis : sharding::kWaitAxes) {
+    if (rank_.mesh.degree(axis) == 1) continue;
+    std::chrono::nanoseconds waited = rank_.compute().waited_for(sharding::wait_kind(axis));
+    if (collectives_) {
+      waited += collectives_->time_spent(axis);
+      waits.all += collectives_->time_spent(axis);
+    }
+    waits.by_axis.emplace_back(axis, waited);
+  }
+  return waits;
 }
 
 void ShardedModel::forward(const model::Pass& pass, Phase phase) {

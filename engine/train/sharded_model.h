@@ -5,6 +5,8 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "core/exact_sum.h"
@@ -88,8 +90,14 @@ class ShardedModel {
 
   /// Processor time that messages of a pipeline have taken, in total.
   std::chrono::nanoseconds message_cpu_time() const;
-  /// How long the compute stream has been in the model's own exchanges along an axis.
-  std::chrono::nanoseconds exchange_time(std::string_view axis) const;
+  /// How long the compute stream has stood still for other ranks, in total: waiting for other streams, and in the
+  /// model's own exchanges. On a GPU that is known when its work is done.
+  struct Waits {
+    std::chrono::nanoseconds all{0};
+    /// For which axes (sharding/mesh/waits.h), those with several ranks, the same list on every rank.
+    std::vector<std::pair<std::string, std::chrono::nanoseconds>> by_axis{};
+  };
+  Waits waits() const;
 
   /// Adds the last pass's losses of the first `num_tokens` tokens, in f64, to a sum on the device;
   /// `first`: the sum begins with them.

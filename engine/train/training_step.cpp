@@ -14,7 +14,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 namespace sherd::engine {
 std::vector<BufferSpec> TrainingStep::buffers(const TrainingOptions& options,
@@ -101,17 +100,17 @@ TrainingStep::RankStats TrainingStep::own_stats(StopRequest asked) {
                   .stop_request = static_cast<double>(asked)};
   if (!rank_.contributes_tokens()) stats.loss_sum = {};
   // Read when the step's work is done: a GPU knows only then how long it waited.
+  const ShardedModel::Waits waited = model_.waits();
   const auto cpu =
       rank_.gather().cpu_time() + rank_.reduce().cpu_time() + model_.message_cpu_time();
   using Milliseconds = std::chrono::duration<double, std::milli>;
-  for (std::size_t kind = 0; kind <= sharding::kWaitAxes.size(); ++kind) {
-    std::chrono::nanoseconds waited = rank_.compute().waited_for(kind);
-    if (kind != sharding::kNoAxis) waited += model_.exchange_time(sharding::kWaitAxes[kind - 1]);
-    const double milliseconds =
-        Milliseconds(waited - std::exchange(waited_before_[kind], waited)).count();
-    stats.exposed_comm_ms += milliseconds;
-    if (kind != sharding::kNoAxis) stats.exposed_by_axis[kind - 1] = milliseconds;
+  stats.exposed_comm_ms = Milliseconds(waited.all - waited_before_.all).count();
+  waited_before_.by_axis.resize(waited.by_axis.size());
+  for (std::size_t i = 0; i < waited.by_axis.size(); ++i) {
+    const auto of_step = waited.by_axis[i].second - waited_before_.by_axis[i].second;
+    stats.exposed_by_axis.at(i) = Milliseconds(of_step).count();
   }
+  waited_before_ = waited;
   stats.comm_cpu_ms = Milliseconds(cpu - cpu_before_).count();
   cpu_before_ = cpu;
   if (const auto sent = rank_.groups->sent()) {
@@ -144,9 +143,9 @@ TrainingStep::StepStats TrainingStep::reduce_step_stats(std::int64_t step, StopR
   }
   if (rank_.groups->sent()) result.sent = sent;
   result.exposed_comm_ms = longest.exposed_comm_ms;
-  for (std::size_t i = 0; i < sharding::kWaitAxes.size(); ++i) {
-    if (rank_.mesh.degree(sharding::kWaitAxes[i]) == 1) continue;
-    result.exposed_by_axis.emplace_back(sharding::kWaitAxes[i], longest.exposed_by_axis[i]);
+  for (const auto& [axis, waited] : waited_before_.by_axis) {
+    const std::size_t i = result.exposed_by_axis.size();
+    result.exposed_by_axis.emplace_back(axis, longest.exposed_by_axis[i]);
   }
   stats.norm = static_cast<float>(std::sqrt(sum_of_squares.value()) / scaler_.scale());
   result.num_targets = targets_of(step);

@@ -16,7 +16,6 @@
 #include "kernels/documents.h"
 #include "optim/clip.h"
 #include "sharding/mesh/exchange.h"
-#include "sharding/mesh/waits.h"
 
 namespace sherd::engine {
 
@@ -27,8 +26,8 @@ struct StepResult {
   double lr = 0.0;
   double exposed_comm_ms =
       0.0;  ///< of the rank whose compute stream stood still longest for communication
-  /// Of that rank, for which axes (sharding/mesh/waits.h), those with several ranks. The rest: for what all ranks
-  /// of several axes tell one another.
+  /// Of that rank, for which axes, those with several ranks. The rest: for what all ranks of several axes tell one
+  /// another.
   std::vector<std::pair<std::string, double>> exposed_by_axis;
   double comm_cpu_ms = 0.0;  ///< of the rank whose communication workers used most processor time
   /// By all ranks, from the step statistics of the last step to those of this one; none where nobody counts.
@@ -101,7 +100,7 @@ class TrainingStep {
         sum_of_squares{};          ///< of its slices' gradients; of copies of a slice one counts
     ExactSum::Numbers loss_sum{};  ///< over its tokens
     double exposed_comm_ms = 0.0;
-    std::array<double, sharding::kWaitAxes.size()> exposed_by_axis{};
+    std::array<double, Event::kMostKinds> exposed_by_axis{};  ///< as ShardedModel::Waits has them
     double comm_cpu_ms = 0.0;
     double sent_within = 0.0, sent_across = 0.0;  ///< bytes, if they are known
     double stop_request = 0.0;
@@ -134,7 +133,7 @@ class TrainingStep {
   Diagnosis::Reports diagnosis_reports_;
   optim::LossScaler scaler_;
   std::int64_t num_updates_ = 0;
-  std::array<std::chrono::nanoseconds, Event::kMostKinds> waited_before_{};
+  ShardedModel::Waits waited_before_;
   LinkBytes sent_before_;
   std::chrono::nanoseconds cpu_before_{0};
 };

@@ -5,6 +5,7 @@
 
 #include "kernels/pointwise.h"
 #include "sharding/comm/communicator.h"
+#include "sharding/mesh/waits.h"
 
 namespace sherd::sharding {
 namespace {
@@ -153,7 +154,8 @@ GradientReduction::GradientReduction(const Rank& rank, const std::vector<UnitSta
       units_(&units),
       num_micro_steps_(num_micro_steps),
       reduced_(rank.make_event()),
-      zero_waits_(wait_kind(rank.mesh, zero_axes())) {
+      zero_waits_(wait_kind(rank.mesh, zero_axes())),
+      marks_(std::make_unique<Marks>()) {
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
     if (units[unit].plan().ends_apart) apart_ = static_cast<int>(unit);
     set_up(static_cast<int>(unit), rank);
@@ -176,6 +178,8 @@ GradientReduction::GradientReduction(const Rank& rank, const std::vector<UnitSta
   groups_.push_back(buffers.head_end_group ? rank.memory->acquire(*buffers.head_end_group)
                                            : Buffer());
 }
+
+GradientReduction::~GradientReduction() = default;
 
 void GradientReduction::set_up(int at, const Rank& rank) {
   const UnitState& unit = state_at(at);
@@ -260,7 +264,7 @@ std::vector<Tensor> GradientReduction::open(int unit, UnitEnd end) {
       return state.plan().views(gradients_at(at), {});
     }
     Slot& slot = slot_for(at);
-    marks_.wait(rank_->compute(), slot.marks);
+    marks_->wait(rank_->compute(), slot.marks);
     rank_->compute().wait(*slot.free);
     if (slot.unit != unit || slot.life != slot.buffer.life()) {
       zero_padding(state, slot.buffer.tensor().part(0, state.layout().numel()));
@@ -343,7 +347,7 @@ void GradientReduction::reduce_slot(int at, Slot& slot) {
     }
   }
   stream.record(*slot.free);
-  slot.marks = marks_.count();
+  slot.marks = marks_->count();
   if (last()) finish_unit(at);
 }
 
@@ -364,13 +368,13 @@ void GradientReduction::finish_unit(int at) {
   const UnitState& state = state_at(at);
   Stream& stream = rank_->reduce();
   if (replicas_[at]) {
-    marks_.record(stream, zero_waits_);
+    marks_->record(stream, zero_waits_);
     if (state.plan().divides_parts()) {
       replicas_[at]->reduce_scatter(stream, state.name(), own_part_at(at), own_gradient_at(at));
     } else {
       replicas_[at]->all_reduce(stream, state.name(), own_part_at(at));
     }
-    marks_.record(stream, wait_kind(kReplicateAxis));
+    marks_->record(stream, wait_kind(kReplicateAxis));
   }
   if (!state.placement().optimizer_sharded()) {
     communicators_[at]->all_gather(stream, state.name(), gradients_at(at));
@@ -388,16 +392,16 @@ void GradientReduction::add_head_end() {
 
 void GradientReduction::finish() {
   const bool has_ends = std::ranges::any_of(ends_, [](const auto& end) { return end != nullptr; });
-  if (has_ends) marks_.record(rank_->reduce(), zero_waits_);
+  if (has_ends) marks_->record(rank_->reduce(), zero_waits_);
   reduced_->counts_as = has_ends ? wait_kind(kPipelineAxis) : zero_waits_;
   for (std::size_t unit = 0; unit < ends_.size(); ++unit) {
     if (ends_[unit]) add_both_ends(static_cast<int>(unit));
   }
   if (apart_ >= 0) add_head_end();
   rank_->reduce().record(*reduced_);
-  marks_.wait(rank_->compute(), marks_.count());
+  marks_->wait(rank_->compute(), marks_->count());
   rank_->compute().wait(*reduced_);
-  marks_.forget();
+  marks_->forget();
   for (Slot& slot : slots_) slot.marks = 0;
 }
 

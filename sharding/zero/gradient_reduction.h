@@ -34,10 +34,11 @@
 #include <vector>
 
 #include "sharding/mesh/traffic.h"
-#include "sharding/mesh/waits.h"
 #include "sharding/zero/unit.h"
 
 namespace sherd::sharding {
+
+class Marks;
 
 /// The pool of slots, and by unit the sum of a group of the batch; all may be missing.
 struct ReductionBuffers {
@@ -61,6 +62,7 @@ enum class UnitEnd { kUnit, kHead };
 class GradientReduction {
  public:
   GradientReduction(const Rank& rank, const std::vector<UnitState>& units, int num_micro_steps);
+  ~GradientReduction();
 
   void begin_micro_step(int micro_step);
   int micro_step() const { return micro_step_; }
@@ -124,8 +126,8 @@ class GradientReduction {
   std::vector<std::unique_ptr<Event>>
       written_;  // by place: the full accumulator is ready to reduce
   std::unique_ptr<Event> reduced_;
-  std::size_t zero_waits_;  // what waits for the ZeRO group count as
-  Marks marks_;             // of the reduce stream, where it does more than that group's work
+  std::size_t zero_waits_;        // what waits for the ZeRO group count as
+  std::unique_ptr<Marks> marks_;  // of the reduce stream, where it does more than that group's work
 };
 
 }  // namespace sherd::sharding
