@@ -108,6 +108,8 @@ weights, as long as micro-batches are added in the same order. What decides on t
   tensor ranks, with `sequence_parallel` or without, and as many context ranks have the same bits, and tied embeddings in a
   pipeline those of one rank. They aren't those of `sum_order: rank`. Between context ranks it needs `every_micro_step`,
   its default then, or one micro-step.
+- `parallelism.sum_order: free` adds machine by machine, over MPI: another number of machines, or other ranks on each,
+  changes the last digits, and so does `hierarchical: off`.
 - Ranks on several GPUs are added by NCCL, in an order of its own.
 )";
 

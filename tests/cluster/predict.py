@@ -7,7 +7,8 @@ RATE     of a machine's link, bits per second; BLOCKS of the model, MICRO_STEPS 
 
 The computation is divided among the uses of blocks, a backward taking twice a forward. A block's gather is asked for
 when the use DEPTH before it begins, its reduction when its backward ends; both take their turn on the link. What
-doesn't fit beside the computation is what the step waits for. Prints JSON: seconds, compute_s, link_s.
+doesn't fit beside the computation is what the step waits for. Prints JSON: seconds and tokens_per_s of a step,
+compute_s, link_s if nothing else were done, planned_bytes from one machine.
 """
 import json
 import statistics
