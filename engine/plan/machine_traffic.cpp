@@ -10,7 +10,7 @@
 #include "engine/report/byte_size.h"
 #include "engine/train/from_recipe.h"
 #include "engine/train/training_step.h"
-#include "sharding/processes/machine_relays.h"
+#include "sharding/comm/machine_relays.h"
 
 namespace sherd::engine {
 namespace {

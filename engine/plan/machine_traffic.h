@@ -5,7 +5,7 @@
 /// machine takes a slice and passes it on there; and with `sum_order: free` one rank adds up what its machine has of a
 /// slice, where each machine has as many ranks of the group, and replicas are the only groups of the batch.
 ///
-/// Source   sharding/processes/machine_relays.h, whose ways a run goes.
+/// Source   sharding/comm/machine_relays.h, whose ways a run goes.
 #pragma once
 
 #include <string>

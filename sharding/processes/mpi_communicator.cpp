@@ -8,9 +8,9 @@
 
 #include "core/error.h"
 #include "kernels/pointwise.h"
+#include "sharding/comm/machine_relays.h"
 #include "sharding/comm/meeting_place.h"
 #include "sharding/comm/slices.h"
-#include "sharding/processes/machine_relays.h"
 #include "sharding/processes/mpi.h"
 #include "sharding/processes/mpi_machine_sums.h"
 #include "sharding/processes/mpi_transfers.h"

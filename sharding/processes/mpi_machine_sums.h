@@ -20,7 +20,7 @@
 #include <functional>
 
 #include "sharding/comm/communicator.h"
-#include "sharding/processes/machine_relays.h"
+#include "sharding/comm/machine_relays.h"
 #include "sharding/processes/mpi_transfers.h"
 
 namespace sherd::sharding {

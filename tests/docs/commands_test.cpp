@@ -107,10 +107,9 @@ const std::vector<Row> kTable = {
      "parallelism.sequence_parallel=true",
      How::kRun, "a small model, 20 steps",
      kSmall + " --set training.max_steps=20 --set run.name=quickstart_sequence"},
-    {"./dev train --ranks 1 --set parallelism.context_parallel_degree=2 --set "
-     "training.sample_tokens=0",
-     How::kRun, "a small model, 20 steps",
-     kSmallSilent + " --set training.max_steps=20 --set run.name=quickstart_context"},
+    {"./dev train --ranks 1 --set parallelism.context_parallel_degree=2", How::kRun,
+     "a small model, 20 steps",
+     kSmall + " --set training.max_steps=20 --set run.name=quickstart_context"},
     {"./dev train --ranks 1 --set parallelism.pipeline_parallel_degree=2 --set "
      "training.gradient_accumulation_steps=4",
      How::kRun, "a small model of two layers, 20 steps",

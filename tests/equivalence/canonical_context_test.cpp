@@ -62,6 +62,16 @@ TEST_P(CanonicalContext, EveryMeshHasTheBitsOfOneRank) {
   }
 }
 
+// The tree of context ranks is inside the chain of a group of the batch, and before what replicas divide.
+TEST_P(CanonicalContext, GroupsOfTheBatchAndDividedReplicasHaveTheBitsOfOneRank) {
+  const engine::TrainingOptions options = options_of(cuttable_form("llama"), GetParam());
+  const Case divided{
+      .context = 2, .shards = 2, .replicas = 2, .stage = 3, .divides_optimizer = true};
+  expect_equal(options, divided, 2);
+  const Case ranks{.context = 2, .shards = 2, .stage = 2, .micro_steps = 2};
+  EXPECT_EQ(difference(run(options, ranks, 2, 2), run(options, {.micro_steps = 4}, 2, 2)), "");
+}
+
 // As many ranks as there are groups; tied ends, learned positions, biases.
 TEST_P(CanonicalContext, EightRanksHaveTheBitsOfOne) {
   const engine::TrainingOptions options = options_of(cuttable_form("gpt2"), GetParam());

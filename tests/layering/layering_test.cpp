@@ -209,11 +209,11 @@ void add_closure(const std::string& file, std::set<std::string>& seen) {
 }
 
 // What a reader of a training step may have to look at, and what a change makes compile again.
-TEST(Layering, ATrainingStepKnowsAtMost36Headers) {
+TEST(Layering, ATrainingStepKnowsAtMost37Headers) {
   std::set<std::string> headers;
   add_closure("engine/train/training_step.cpp", headers);
   EXPECT_GT(headers.size(), 20u);
-  EXPECT_LE(headers.size(), 36u);
+  EXPECT_LE(headers.size(), 37u);
 }
 
 // The tokenizer is below the data room that uses it: of that room it knows the bottom only.

@@ -286,11 +286,12 @@ class UpperHalf {
   const BackwardBuffers& buffers() const { return buffers_; }
   void add_to_lower(const AttentionShape& shape) const {
     const std::int64_t numel = shape.positions * shape.head_width;
-    for (const auto& [sum, addend] :
-         {std::pair(lower_.dkey, buffers_.dkey), std::pair(lower_.dvalue, buffers_.dvalue)}) {
+    const auto add = [numel](float* sum, const float* addend) {
 #pragma omp simd
       for (std::int64_t i = 0; i < numel; ++i) sum[i] += addend[i];
-    }
+    };
+    add(lower_.dkey, buffers_.dkey);
+    add(lower_.dvalue, buffers_.dvalue);
   }
 
  private:

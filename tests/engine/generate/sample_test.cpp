@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "engine/model/tensor_cut.h"
 #include "tests/support/training_harness.h"
 
 namespace sherd::testing {
@@ -137,11 +138,19 @@ TEST(Sample, ExtendsThePromptBeyondTheContextTheSameAtEveryWorldAndStage) {
 TEST(Sample, IsTheSameWhetherTensorRanksShareTheTokensOrNot) {
   const engine::SamplingOptions sampling{.num_tokens = 12, .temperature = 0.9, .seed = 3};
   const RunShape setup{.world_size = 2, .axes = {{"tensor", 2}}};
-  model::ModelShape shape = tiny_model(false);
-  shape.ffn_width = 36;
-  const Ids text = sampled(setup, {1, 2, 3}, sampling, shape);
-  shape.part.sequence_parallel = true;
-  EXPECT_EQ(sampled(setup, {1, 2, 3}, sampling, shape), text);
+  for (const bool canonical : {false, true}) {
+    model::ModelShape shape = tiny_model(false);
+    shape.ffn_width = 40;
+    if (canonical) {
+      shape.head_size = 8;
+      shape.sequences = 1;
+      shape.seq_length = 8;
+      model::sum_canonically(shape);
+    }
+    const Ids text = sampled(setup, {1, 2, 3}, sampling, shape);
+    shape.part.sequence_parallel = true;
+    EXPECT_EQ(sampled(setup, {1, 2, 3}, sampling, shape), text) << canonical;
+  }
 }
 
 TEST(Sample, TakesTheLikeliestTokenAfterTheLastContextAtTemperatureZero) {

@@ -1,4 +1,4 @@
-#include "sharding/processes/machine_relays.h"
+#include "sharding/comm/machine_relays.h"
 
 #include <gtest/gtest.h>
 
