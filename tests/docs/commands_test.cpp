@@ -34,9 +34,6 @@ struct Row {
 const std::string kSmall =
     " --set model.num_layers=1 --set model.hidden_size=32 --set training.seq_length=32"
     " --set data.path=my/texts --set training.sample_tokens=8";
-const std::string kSmallSilent =
-    " --set model.num_layers=1 --set model.hidden_size=32 --set training.seq_length=32"
-    " --set data.path=my/texts";
 const std::string kOfTwoLayers =
     " --set model.num_layers=2 --set model.hidden_size=32 --set training.seq_length=32"
     " --set data.path=my/texts --set training.sample_tokens=8";
