@@ -4,8 +4,8 @@
 # either direction (tc's words: 1gbit, 200mbit; default: no limit). Needs root, iproute2 and Open MPI.
 #
 #   run PROCESSES SHERD-WORDS...     sherd launch over all nodes, PROCESSES on each
-#   compare                          ZeRO-3 over 2 processes on each node, gathers direct and passed on, and
-#                                    hybrid sharding, a replica on each node: without a limit, then at RATE.
+#   compare                          ZeRO-3 over 2 processes on each node, gathers direct and passed on,
+#                                    sums formed on nodes first, and hybrid sharding, a replica on each node: without a limit, then at RATE.
 #                                    Bytes that left a node in a step, counted at its link and planned, and
 #                                    tokens/s, measured and predicted (predict.py)
 #   overlap                          ZeRO-3 on 2 nodes, with gathers that take 50 to 80 % as long as the
@@ -155,10 +155,11 @@ compare() {
     --set "parallelism.data_parallel_replicate_degree=$nodes")
   local round form
   local -A words=([direct]='--set parallelism.hierarchical=off' [passed_on]=''
+    [free]='--set parallelism.sum_order=free'
     [copies]="${hybrid[*]}"
     [divided]="${hybrid[*]} --set zero_optimization.shard_optimizer_over_replicas=true")
   for round in $(seq "${ROUNDS:-3}"); do
-    for form in direct passed_on copies divided; do
+    for form in direct passed_on free copies divided; do
       # shellcheck disable=SC2086  # words
       limit && trained 2 "$work/free-$form" ${words[$form]}
       # shellcheck disable=SC2086
