@@ -63,6 +63,7 @@ struct GroupedBackwardWeight {
   ConstTensor dy, x;
   Tensor dw, dbias;  ///< dbias may be empty
   Tensor workspace;
+  std::int64_t x_positions = 0;  ///< of a sequence in x, where dy has some of them; else 0
 };
 void grouped_backward_weight(Stream& stream, const GroupedBackwardWeight& args);
 

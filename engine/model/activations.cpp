@@ -56,24 +56,6 @@ std::int64_t workspace_bytes(const ModelShape& shape, const kernels::ComputeDevi
                   kernels::embedding_backward_workspace_bytes(tokens, shape.vocab_size, device));
 }
 
-}  // namespace
-
-std::int64_t logits_chunk_tokens(const ModelShape& shape, DeviceKind device) {
-  // The gradient of the head's matrix is a tree over groups of tokens. Chunk by chunk it would need buffers of the
-  // matrix's size; in one product it needs none.
-  if (shape.part.has_canonical_sums()) return shape.tokens();
-  constexpr std::int64_t kMultiple = 64;
-  const std::int64_t elements = shape.logits_chunk_elements * (device == DeviceKind::kCuda ? 8 : 1);
-  const std::int64_t fitting = std::max<std::int64_t>(
-      elements / shape.whole_vocab_size() / kMultiple * kMultiple, kMultiple);
-  // Chunks of one size: a short last one would be slower still.
-  const std::int64_t chunks = (shape.tokens() + fitting - 1) / fitting;
-  const std::int64_t even = (shape.tokens() + chunks - 1) / chunks;
-  return std::min(shape.tokens(), (even + kMultiple - 1) / kMultiple * kMultiple);
-}
-
-namespace {
-
 constexpr Phases kKept = kForwardToBackward | kEvaluation;
 constexpr Phases kInBlocks = kForward | kBackward | kEvaluation;
 constexpr Phases kInHead = kLoss | kEvaluation;
@@ -208,6 +190,11 @@ void Activations::acquire_head(const ModelShape& shape, DeviceKind device, const
   chunk_tokens = logits_chunk_tokens(shape, device);
   logits_CV =
       acquire({"logits", Category::kLogits, shape.dtype, chunk_tokens * shape.vocab_size, kInHead});
+  for (int chunks = logits_chunks_of_groups(shape); chunks > 1; chunks /= 2) {
+    head_sums.push_back(
+        acquire({fmt::format("head_gradient.{}", head_sums.size()), Category::kUnreducedGradients,
+                 DType::kF32, shape.vocab_size * shape.width, kLoss}));
+  }
   if (!shape.in_parts()) return;
   const auto numbers = [&](std::string name, std::int64_t per_token) {
     return acquire(

@@ -60,7 +60,9 @@ struct Activations {
   PerSite<Buffer> shared;  ///< `selective`: the cheap outputs, at the first site of each name
   SiteBuffers final_norm_buffers;
   Buffer logits_CV;  ///< one chunk of C tokens; becomes its gradient in place
-  Buffer losses_T;   ///< f32, one per token
+  /// Of a head's matrix whose gradient is a tree over chunks: of each level the upper half's sum, the smallest first.
+  std::vector<Buffer> head_sums;
+  Buffer losses_T;  ///< f32, one per token
   /// Of a cut model, or one whose sums are canonical, f32: the largest logits of a chunk on every rank, and sums [2, C].
   Buffer loss_maxima_RC, loss_sums_2C;
   std::int64_t chunk_tokens = 0;  ///< C
@@ -109,5 +111,8 @@ inline Tensor rows(const Buffer& buffer, std::int64_t tokens, std::int64_t width
 /// Tokens in one chunk of logits: fixed by the shape and the kind of device, so that bits don't depend
 /// on anything else.
 std::int64_t logits_chunk_tokens(const ModelShape& shape, DeviceKind device);
+/// Canonical sums: 2^n chunks, each of as many groups of tokens. The gradient of the head's matrix is a tree over them,
+/// for which n sums of its size wait: n is what takes least memory, logits included.
+int logits_chunks_of_groups(const ModelShape& shape);
 
 }  // namespace sherd::model

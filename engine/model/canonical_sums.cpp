@@ -16,6 +16,8 @@
 //
 // Sums are f32 until their tree is complete.
 
+#include <bit>
+
 #include "engine/model/transformer.h"
 #include "kernels/grouped_linear.h"
 #include "kernels/linear.h"
@@ -80,17 +82,63 @@ void Transformer::sum_input_gradient(const Tensor& weight, const InputGradient& 
   finish_sum(sum_over_ranks("gradient of what a branch read"), {}, args.dx, args.add);
 }
 
-// Of tokens [first, first + tokens); the ranks add up all of them at once.
-void Transformer::head_input_gradient(const Tensor& weight, std::int64_t first, std::int64_t tokens,
-                                      const Tensor& d_logits_CV) {
-  const std::int64_t D = shape_.width, V = shape_.vocab_size;
-  kernels::grouped_backward_input(
-      compute_, {.shape = {tokens, D, V},
-                 .depth = {shape_.part.sum_groups, {{0, V, shape_.vocabulary_group()}}},
-                 .dy = d_logits_CV,
-                 .w = weight,
-                 .sum = sum_TD().part(first * D, tokens * D),
-                 .workspace = activations_.workspace});
+// Head and loss, chunks of groups of tokens after one another, and of each the sequences. The ranks add up the gradients
+// of the input of all chunks at once.
+void Transformer::train_groups(const HeadParameters& parameters, const Tensor& gradient,
+                               const Pass& pass, const Tensor& normed_TD) {
+  train_groups(parameters, gradient, pass, normed_TD, 0, logits_chunks_of_groups(shape_));
+}
+
+// Chunks [first, first + count): a tree over them.
+void Transformer::train_groups(const HeadParameters& parameters, const Tensor& gradient,
+                               const Pass& pass, const Tensor& normed_TD, int first, int count) {
+  if (count == 1) return train_chunk_of_groups(parameters, gradient, pass, normed_TD, first);
+  const int half = count / 2;
+  const auto level = static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(half)) - 1);
+  const Tensor upper = activations_.head_sums[level].tensor();
+  train_groups(parameters, gradient, pass, normed_TD, first, half);
+  train_groups(parameters, upper, pass, normed_TD, first + half, half);
+  if (gradient) kernels::add(compute_, upper, gradient);
+}
+
+void Transformer::train_chunk_of_groups(const HeadParameters& parameters, const Tensor& gradient,
+                                        const Pass& pass, const Tensor& normed_TD, int chunk) {
+  const std::int64_t D = shape_.width, V = shape_.vocab_size, S = shape_.seq_length;
+  const int chunks = logits_chunks_of_groups(shape_);
+  const std::int64_t positions = S / chunks, before = chunk * positions;  // of each sequence
+  const std::int64_t all = shape_.sequences * positions, tokens = chunks == 1 ? all : positions;
+  const Tensor logits_CV = activations_.logits_CV.tensor().part(0, all * V);
+  for (std::int64_t done = 0; done < all; done += tokens) {
+    const std::int64_t first = done / positions * S + before;
+    const Tensor part = logits_CV.part(done * V, tokens * V);
+    kernels::linear_forward(compute_, {{tokens, D, V},
+                                       normed_TD.part(first * D, tokens * D),
+                                       parameters.weight,
+                                       {},
+                                       part,
+                                       activations_.workspace});
+    chunk_losses(pass, first, tokens, part, true);
+    kernels::grouped_backward_input(
+        compute_, {.shape = {tokens, D, V},
+                   .depth = {shape_.part.sum_groups, {{0, V, shape_.vocabulary_group()}}},
+                   .dy = part,
+                   .w = parameters.weight,
+                   .sum = sum_TD().part(first * D, tokens * D),
+                   .workspace = activations_.workspace});
+  }
+  if (!gradient) return;  // frozen
+  kernels::TokenGroups groups = shape_.token_groups();
+  groups.groups /= chunks;
+  groups.positions = positions;
+  const std::int64_t rows = (shape_.sequences - 1) * S + positions;
+  kernels::grouped_backward_weight(compute_, {.shape = {all, D, V},
+                                              .tokens = groups,
+                                              .dy = logits_CV,
+                                              .x = normed_TD.part(before * D, rows * D),
+                                              .dw = gradient,
+                                              .dbias = {},
+                                              .workspace = activations_.workspace,
+                                              .x_positions = S});
 }
 
 void Transformer::add_up_head_input_gradient(const Tensor& addend_TD, const Tensor& dx_TD) {

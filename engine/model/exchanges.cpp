@@ -143,7 +143,11 @@ void add_attention(const ModelShape& part, PassKind pass, const PassCounts& coun
 void add_head(const ModelShape& part, DeviceKind device, DType gradients, PassKind pass,
               std::int64_t heads, List& list) {
   list.add_rows(part, "what the head reads", heads);
-  const std::int64_t T = part.tokens(), chunk = logits_chunk_tokens(part, device);
+  const std::int64_t T = part.tokens(), chunks = logits_chunks_of_groups(part);
+  // Chunks of groups have a part of each sequence, which is what an exchange is of.
+  const std::int64_t chunk = pass == PassKind::kTraining && chunks > 1
+                                 ? part.seq_length / chunks
+                                 : logits_chunk_tokens(part, device);
   for (const auto& [tokens, calls] : {std::pair(chunk, T / chunk), {T % chunk, T % chunk > 0}}) {
     list.add(Kind::kGather, "largest logits", DType::kF32, part.part.degree * tokens,
              heads * calls);

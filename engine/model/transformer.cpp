@@ -187,33 +187,10 @@ void Transformer::chunk_losses(const Pass& pass, std::int64_t first, std::int64_
 void Transformer::head_train(const HeadParameters& parameters, const HeadParameters& gradients,
                              const Pass& pass) {
   const Tensor normed_TD = final_norm(parameters);
-  for (std::int64_t first = 0; first < shape_.tokens(); first += activations_.chunk_tokens) {
-    const std::int64_t tokens = std::min(activations_.chunk_tokens, shape_.tokens() - first);
-    const kernels::LinearShape matmul{tokens, shape_.width, shape_.vocab_size};
-    const Tensor logits_CV = activations_.logits_CV.tensor().part(0, tokens * shape_.vocab_size);
-    const Tensor normed_CD = normed_TD.part(first * shape_.width, tokens * shape_.width);
-    kernels::linear_forward(
-        compute_, {matmul, normed_CD, parameters.weight, {}, logits_CV, activations_.workspace});
-    chunk_losses(pass, first, tokens, logits_CV, true);
-    if (gradients.weight && shape_.part.has_canonical_sums()) {  // of all tokens
-      weight_gradient({gradients.weight, {}}, normed_CD, shape_.width, logits_CV,
-                      shape_.vocab_size);
-    } else if (gradients.weight) {  // not frozen
-      kernels::linear_backward_weight(compute_, {.shape = matmul,
-                                                 .dy = logits_CV,
-                                                 .x = normed_CD,
-                                                 .dw = gradients.weight,
-                                                 .dbias = {},
-                                                 .add_to_output = first > 0,
-                                                 .workspace = activations_.workspace});
-    }
-    // The chunk of norm outputs has been used up: its gradient takes its place.
-    if (shape_.part.has_canonical_sums()) {
-      head_input_gradient(parameters.weight, first, tokens, logits_CV);
-    } else {
-      kernels::linear_backward_input(compute_, {matmul, logits_CV, parameters.weight, normed_CD,
-                                                false, activations_.workspace});
-    }
+  if (shape_.part.has_canonical_sums()) {
+    train_groups(parameters, gradients.weight, pass, normed_TD);
+  } else {
+    train_chunks(parameters, gradients, pass, normed_TD);
   }
   const SiteTensors site = activations_.final_norm(shape_);
   add_up_head_input_gradient(normed_TD, site.output);
@@ -232,6 +209,31 @@ void Transformer::head_train(const HeadParameters& parameters, const HeadParamet
                                     .dbias = final_norm.bias,
                                     .workspace = activations_.workspace});
   add_up_norm(gradients.final_norm);
+}
+
+void Transformer::train_chunks(const HeadParameters& parameters, const HeadParameters& gradients,
+                               const Pass& pass, const Tensor& normed_TD) {
+  for (std::int64_t first = 0; first < shape_.tokens(); first += activations_.chunk_tokens) {
+    const std::int64_t tokens = std::min(activations_.chunk_tokens, shape_.tokens() - first);
+    const kernels::LinearShape matmul{tokens, shape_.width, shape_.vocab_size};
+    const Tensor logits_CV = activations_.logits_CV.tensor().part(0, tokens * shape_.vocab_size);
+    const Tensor normed_CD = normed_TD.part(first * shape_.width, tokens * shape_.width);
+    kernels::linear_forward(
+        compute_, {matmul, normed_CD, parameters.weight, {}, logits_CV, activations_.workspace});
+    chunk_losses(pass, first, tokens, logits_CV, true);
+    if (gradients.weight) {  // not frozen
+      kernels::linear_backward_weight(compute_, {.shape = matmul,
+                                                 .dy = logits_CV,
+                                                 .x = normed_CD,
+                                                 .dw = gradients.weight,
+                                                 .dbias = {},
+                                                 .add_to_output = first > 0,
+                                                 .workspace = activations_.workspace});
+    }
+    // The chunk of norm outputs has been used up: its gradient takes its place.
+    kernels::linear_backward_input(
+        compute_, {matmul, logits_CV, parameters.weight, normed_CD, false, activations_.workspace});
+  }
 }
 
 Tensor Transformer::logits(const HeadParameters& parameters, std::int64_t first,

@@ -183,8 +183,14 @@ class Transformer {
   void project_in_groups(const Affine& affine, const Tensor& x, std::int64_t inputs,
                          const Tensor& y_TD);
   void sum_input_gradient(const Tensor& weight, const InputGradient& args);
-  void head_input_gradient(const Tensor& weight, std::int64_t first, std::int64_t tokens,
-                           const Tensor& d_logits_CV);
+  void train_chunks(const HeadParameters& parameters, const HeadParameters& gradients,
+                    const Pass& pass, const Tensor& normed_TD);
+  void train_groups(const HeadParameters& parameters, const Tensor& gradient, const Pass& pass,
+                    const Tensor& normed_TD);
+  void train_groups(const HeadParameters& parameters, const Tensor& gradient, const Pass& pass,
+                    const Tensor& normed_TD, int first, int count);
+  void train_chunk_of_groups(const HeadParameters& parameters, const Tensor& gradient,
+                             const Pass& pass, const Tensor& normed_TD, int chunk);
   void add_up_head_input_gradient(const Tensor& addend_TD, const Tensor& dx_TD);
   Tensor sum_over_ranks(const char* what);
   void finish_sum(const Tensor& sum, const Tensor& bias, const Tensor& y, bool add);

@@ -111,8 +111,14 @@ void check_context_ranks(Resolution& recipe) {
   const auto degree = static_cast<int>(values.parallelism.context_parallel_degree);
   if (degree <= 1) return;
   const auto tensor = static_cast<int>(values.parallelism.tensor_parallel_degree);
+  model::ModelShape part;
   try {
-    model::context_part(model::tensor_part(sizes_of(values), tensor, 0), degree, 0);
+    part = model::tensor_part(sizes_of(values), tensor, 0);
+  } catch (const UsageError&) {
+    return;  // check_tensor_ranks has said so
+  }
+  try {
+    model::context_part(part, degree, 0);
   } catch (const UsageError& error) {
     recipe.refuse(
         {kContext, "training.seq_length", "model.num_attention_heads", "model.num_kv_heads"},

@@ -207,11 +207,11 @@ void grouped_backward_input(ThreadTeam& team, const GroupedBackwardInput& args) 
 
 void grouped_backward_weight(ThreadTeam& team, const GroupedBackwardWeight& args) {
   const auto [T, I, O] = args.shape;
-  const std::int64_t inputs = I, outputs = O;
+  const std::int64_t inputs = I, outputs = O, positions = args.tokens.positions;
+  const std::int64_t behind = std::max<std::int64_t>(0, args.x_positions - positions);
   GroupedDepth depth{.groups = args.tokens.groups, .ranges = {}};
   for (std::int64_t i = 0; i < args.tokens.sequences; ++i) {
-    depth.ranges.push_back(
-        {i * args.tokens.positions, args.tokens.positions, args.tokens.of_a_group});
+    depth.ranges.push_back({i * positions, positions, args.tokens.of_a_group});
   }
   sum_rows(
       team, depth, O, I, args.dy.dtype,
@@ -219,7 +219,8 @@ void grouped_backward_weight(ThreadTeam& team, const GroupedBackwardWeight& args
         return MatmulOperand{at(args.dy, first * outputs + row), outputs, true};
       },
       [&](std::int64_t first) {
-        return MatmulOperand{at(args.x, first * inputs), inputs, false};
+        return MatmulOperand{at(args.x, (first + first / positions * behind) * inputs), inputs,
+                             false};
       },
       args.dw, args.workspace);
   if (!args.dbias) return;

@@ -5,6 +5,7 @@
 
 #include <map>
 
+#include "engine/model/activations.h"
 #include "engine/model/tensor_cut.h"
 #include "tests/equivalence/mesh_case.h"
 #include "tests/support/model_forms.h"
@@ -86,6 +87,18 @@ TEST_P(CanonicalContext, SeveralSequencesOfAMicroBatchAreInEveryGroup) {
     options.model.dropout = 0.0;
     expect_equal(options, {.context = 4, .stage = 3, .micro_steps = 2}, 2);
     expect_equal(options, {.context = 2, .tensor = 2, .shards = 2, .stage = 1}, 2);
+  }
+}
+
+// So many tokens that logits are formed in chunks, of which a context rank's fewer tokens need less.
+TEST_P(CanonicalContext, ChunksOfLogitsChangeNoBit) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    engine::TrainingOptions options = options_of(cuttable_form("llama"), GetParam(), dtype);
+    options.model.sequences = 16;
+    options.model.dropout = 0.0;
+    EXPECT_GT(model::logits_chunks_of_groups(options.model), 1);
+    expect_equal(options, {.context = 2, .tensor = 2, .stage = 3}, 2);
+    expect_equal(options, {.context = 4, .stage = 1}, 2);
   }
 }
 

@@ -223,6 +223,19 @@ TEST(Traffic, OfCanonicalSumsThatTakeTheWayOfRowsIsF32) {
   });
 }
 
+// Of 128 tokens at width 24 there are several chunks.
+TEST(Traffic, OfChunksOfGroupsIsThatOfEachSequence) {
+  expect_tensor_ranks_as_planned([](model::ModelShape& shape, int, int) {
+    shape.ffn_width = 40;
+    shape.head_size = 8;
+    shape.sequences = 16;
+    shape.seq_length = 8;
+    shape.num_layers = 2;
+    shape.dropout = 0.0;
+    model::sum_canonically(shape);
+  });
+}
+
 class ContextTraffic : public ::testing::TestWithParam<model::ContextMethod> {};
 INSTANTIATE_TEST_SUITE_P(Methods, ContextTraffic,
                          ::testing::Values(model::ContextMethod::kUlysses,

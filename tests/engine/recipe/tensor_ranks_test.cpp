@@ -95,6 +95,9 @@ TEST(CanonicalSumRules, ContextRanksAndTensorRanksShareWholeGroupsOfTokens) {
                  "tensor ranks with sequence parallelism share, too. 2 would do.");
   expect_refused({canonical, shares, tensor(2), length(16), "training.micro_batch_size=2"},
                  "use training.micro_batch_size: 1, or sum_order: rank");
+  expect_refused({canonical, shares, gathers, context(2), tensor(2), length(16),
+                  "training.micro_batch_size=2"},
+                 "use training.micro_batch_size: 1, or sum_order: rank");
 }
 
 // Each rank's micro-steps first would be another tree.
