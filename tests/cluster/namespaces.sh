@@ -65,8 +65,8 @@ limit() {  # RATE, or nothing: of every link, in either direction
     tc qdisc del dev "$name.$node" root 2>/dev/null || true
     tc -n "$name-$node" qdisc del dev eth0 root 2>/dev/null || true
     [ -n "${1:-}" ] || continue
-    tc qdisc add dev "$name.$node" root tbf rate "$1" burst 256kb latency 100ms
-    tc -n "$name-$node" qdisc add dev eth0 root tbf rate "$1" burst 256kb latency 100ms
+    tc qdisc add dev "$name.$node" root tbf rate "$1" burst 256kb latency 20ms
+    tc -n "$name-$node" qdisc add dev eth0 root tbf rate "$1" burst 256kb latency 20ms
   done
 }
 limit "$rate"
