@@ -11,9 +11,7 @@
 #include <sstream>
 
 #include "checkpoint/format/manifest.h"
-#include "engine/generate/decoder.h"
 #include "engine/inference/evaluate.h"
-#include "engine/model/transformer.h"
 #include "sharding/comm/nccl.h"
 #include "tests/support/generated_text.h"
 #include "tests/support/model_forms.h"
@@ -248,35 +246,6 @@ TEST_F(CudaRun, EvaluationOfACheckpointIsTheLastOneOfItsRun) {
   // More tokens than the context holds, so every length of a pass occurs.
   const std::string text = test::generated_text(request, "the", {.num_tokens = 20});
   EXPECT_EQ(test::generated_text(request, "the", {.num_tokens = 20}), text);
-}
-
-// 80 tokens in passes of up to 64: the second one has 16, which a GPU rounds up to what the cache has room for.
-TEST_F(CudaRun, ALongPromptFillsTheCacheToItsLastPosition) {
-  constexpr std::int64_t kRoom = 80;
-  std::vector<std::int32_t> tokens(kRoom);
-  for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::int32_t>(i * 7 % 40);
-  const auto logits_of = [&](std::int64_t cached_positions, std::int64_t pass_length) {
-    engine::TrainingOptions options = training_in(DType::kF32, false);
-    options.model.sequences = 1;
-    options.model.cached_positions = cached_positions;
-    options.model.seq_length = pass_length;
-    std::vector<float> values;
-    run_ranks(on_gpu(1, 0), [&](sharding::Rank& rank) {
-      engine::ShardedModel model(options, rank);
-      const sharding::MirroredBuffer inputs(
-          rank, {"inputs", Category::kData, DType::kI32, options.model.tokens(), kAlways, true});
-      rank.guard([&] {
-        engine::Decoder decoder(model, inputs);
-        decoder.logits(tokens, 0, [&](std::int64_t, std::span<const float> row) {
-          values.insert(values.end(), row.begin(), row.end());
-        });
-      });
-    });
-    return values;
-  };
-  const std::vector<float> expected = logits_of(0, kRoom), cached = logits_of(kRoom, 64);
-  ASSERT_EQ(cached.size(), expected.size());
-  for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(cached[i], expected[i], 2e-4) << i;
 }
 
 // What a machine with one GPU can show of NCCL: that calls arrive, and that an abort is heard.

@@ -59,6 +59,22 @@ TEST(MachineTraffic, GathersThatArePassedOnCrossOnce) {
   EXPECT_EQ(direct.sum.across - passed_on.sum.across, 2 * gathered / 3);
 }
 
+// Two of three peers are elsewhere: of its first half both get a contribution, of its second one gets the sum.
+TEST(MachineTraffic, OfAnAllReduceTheSecondHalfIsAGather) {
+  const auto across = [](const char* how) {
+    LinkBytes sum;
+    for (const MachineTraffic::Row& row :
+         traffic_of({"zero_optimization.stage=0", std::string("parallelism.hierarchical=") + how},
+                    2)
+             .rows) {
+      if (row.what == "gradients, all_reduce") sum += row.bytes;
+    }
+    return sum.across;
+  };
+  EXPECT_GT(across("auto"), 0);
+  EXPECT_EQ(4 * across("auto"), 3 * across("off"));
+}
+
 // Two ranks of a machine have one sum for each owner elsewhere, instead of two contributions; in f32.
 TEST(MachineTraffic, SumsThatAreFormedOnMachinesCrossOnce) {
   const Strings sets = {"zero_optimization.stage=2", "parallelism.hierarchical=auto"};

@@ -201,6 +201,18 @@ TEST_F(AdapterRun, AFrozenMatrixAtBothEndsOfAPipelineIsOneInTheBasesDigest) {
   EXPECT_EQ(final_state(folder_, "run"), final_state(folder_, "whole"));
 }
 
+// Parts of frozen matrices lie in every replica.
+TEST_F(AdapterRun, ReplicasThatDivideTheOptimizerCountAFrozenMatrixOnce) {
+  const std::string model = base();
+  train("run", adapter(), 4, 1, 0, from(model));
+  std::vector<std::string> divided = from(model);
+  divided.insert(divided.end(), {"parallelism.data_parallel_replicate_degree=2",
+                                 "zero_optimization.shard_optimizer_over_replicas=true"});
+  for (const int shards : {1, 2}) {
+    train("run", adapter(), 4 + 2 * shards, shards, 3, divided);  // refused, were it another base
+  }
+}
+
 TEST_F(AdapterRun, SavesWhatIsTrainedAndTheBasesDigest) {
   const std::string model = base();
   train("run", adapter(), 4, 2, 2, from(model));
