@@ -118,12 +118,12 @@ class MpiCommunicator final : public Communicator {
                   static_cast<std::size_t>(own.bytes()));
       MpiTransfers transfers(*world_, routes_, meter_);
       for_others([&](int peer) {
-        const Tensor theirs = slice_of(*this, out, peer);
-        transfers.receive(peer, theirs.data, theirs.bytes());
-      });
-      for_others([&](int peer) {
         const Tensor theirs = slice_of(*this, call.data, peer);
         transfers.send(peer, theirs.data, theirs.bytes());
+      });
+      for_others([&](int peer) {
+        const Tensor theirs = slice_of(*this, out, peer);
+        transfers.receive(peer, theirs.data, theirs.bytes());
       });
       finish(transfers, call);
     });
@@ -198,13 +198,13 @@ class MpiCommunicator final : public Communicator {
     {
       MpiTransfers transfers(*world_, routes_, meter_);
       for_others([&](int peer) {
+        if (relays_.between(rank_, peer) != peer) return;
+        transfers.send(peer, mine.data, mine.bytes());
+      });
+      for_others([&](int peer) {
         if (relays_.between(peer, rank_) != rank_) return;
         const Tensor theirs = slice_of(*this, call.data, peer);
         transfers.receive(peer, theirs.data, theirs.bytes());
-      });
-      for_others([&](int peer) {
-        if (relays_.between(rank_, peer) != peer) return;
-        transfers.send(peer, mine.data, mine.bytes());
       });
       finish(transfers, call);
     }
@@ -250,13 +250,13 @@ class MpiCommunicator final : public Communicator {
       const std::int64_t at = number * piece, count = std::min(piece, out.numel - at);
       MpiTransfers& transfers = *under_way[number % 2];
       for_others([&](int peer) {
-        if (!addends.contains(peer)) return;
-        transfers.receive(peer, staged(number, peer, piece * element), count * element);
-      });
-      for_others([&](int peer) {
         if (!addends.contains(rank_)) return;
         const Tensor theirs = slice_of(*this, call.data, peer).part(at, count);
         transfers.send(peer, theirs.data, theirs.bytes());
+      });
+      for_others([&](int peer) {
+        if (!addends.contains(peer)) return;
+        transfers.receive(peer, staged(number, peer, piece * element), count * element);
       });
     };
     const std::int64_t num_pieces = (out.numel + piece - 1) / std::max<std::int64_t>(piece, 1);

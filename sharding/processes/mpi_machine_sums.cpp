@@ -35,19 +35,13 @@ class Sum {
   void run() {
     const auto outgoing = new_transfers_();
     send_to_neighbours(*outgoing);
-    if (num_pieces_ > 0) receive(0);
+    if (num_pieces_ > 0) receive_from_neighbours(0);
     for (std::int64_t number = 0; number < num_pieces_; ++number) {
-      if (number + 1 < num_pieces_) receive(number + 1);
-      Piece& piece = pieces_[static_cast<std::size_t>(number % 2)];
-      finish_(*piece.from_neighbours);
-      for (const int owner : relayed_) {
-        const Tensor sum = slot(number, DType::kF32);
-        add_in_order(added(piece, owner), sum, false);
-        piece.crossing->send(owner, sum.data, sum.bytes());
-      }
-      finish_(*piece.from_machines);
-      add_machines(number, piece);
+      exchange_with_machines(number);
+      if (number > 0) add_machines(number - 1);
+      if (number + 1 < num_pieces_) receive_from_neighbours(number + 1);
     }
+    if (num_pieces_ > 0) add_machines(num_pieces_ - 1);
     for (Piece& piece : pieces_) {
       if (piece.crossing) finish_(*piece.crossing);
     }
@@ -57,7 +51,7 @@ class Sum {
  private:
   static constexpr std::int64_t kAlignment = 16;
 
-  // Two of them are under way at a time.
+  // Two of them are under way at a time: while one crosses, the next one is collected on the machine.
   struct Piece {
     std::int64_t at = 0, count = 0;
     std::unique_ptr<MpiTransfers> from_neighbours, from_machines, crossing;
@@ -73,7 +67,7 @@ class Sum {
     return what_.full.part(owner * what_.out.numel + number * piece_, count_of(number));
   }
   Tensor slot(std::int64_t number, DType dtype) {
-    Piece& piece = pieces_[static_cast<std::size_t>(number % 2)];
+    Piece& piece = piece_of(number);
     CHECK(piece.used < num_slots_, "more is staged than planned");
     char* const begin = static_cast<char*>(what_.staging.data) +
                         ((number % 2) * num_slots_ + piece.used++) * piece_ * 4;
@@ -97,8 +91,10 @@ class Sum {
     }
   }
 
-  void receive(std::int64_t number) {
-    Piece& piece = pieces_[static_cast<std::size_t>(number % 2)];
+  Piece& piece_of(std::int64_t number) { return pieces_[static_cast<std::size_t>(number % 2)]; }
+
+  void receive_from_neighbours(std::int64_t number) {
+    Piece& piece = piece_of(number);
     if (piece.crossing) finish_(*piece.crossing);  // what leaves these slots
     piece = {.at = number * piece_,
              .count = count_of(number),
@@ -116,6 +112,16 @@ class Sum {
     };
     for (const int owner : relayed_) receive_slice_of(owner);
     receive_slice_of(what_.rank);
+  }
+
+  void exchange_with_machines(std::int64_t number) {
+    Piece& piece = piece_of(number);
+    finish_(*piece.from_neighbours);
+    for (const int owner : relayed_) {
+      const Tensor sum = slot(number, DType::kF32);
+      add_in_order(added(piece, owner), sum, false);
+      piece.crossing->send(owner, sum.data, sum.bytes());
+    }
     for (const auto& [machine, members] : relays_.machines()) {
       if (machine == relays_.machine_of(what_.rank)) continue;
       const Tensor theirs = slot(number, DType::kF32);
@@ -137,7 +143,9 @@ class Sum {
     return inputs;
   }
 
-  void add_machines(std::int64_t number, const Piece& piece) {
+  void add_machines(std::int64_t number) {
+    Piece& piece = piece_of(number);
+    finish_(*piece.from_machines);
     const Tensor own = slot(number, DType::kF32);
     add_in_order(added(piece, what_.rank), own, false);
     std::vector<ConstTensor> sums;

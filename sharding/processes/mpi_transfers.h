@@ -95,6 +95,9 @@ class MpiTransfers {
   MpiTransfers(const MpiTransfers&) = delete;
   MpiTransfers& operator=(const MpiTransfers&) = delete;
 
+  /// Of two peers that have much for each other both send before they receive. A receive that finds its
+  /// message announced asks for it on the connection that carries this rank's own messages: if the peer
+  /// asks first, all of ours goes ahead of our question, and the two directions take turns.
   void send(int peer, const void* data, std::int64_t bytes);
   void receive(int peer, void* data, std::int64_t bytes);
 
