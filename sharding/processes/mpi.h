@@ -3,7 +3,8 @@
 ///
 /// Only nonblocking sends and receives between two ranks are used, on the stream's own thread, which
 /// tests them and sleeps in between: MPI makes progress only in calls, and has no deadline. A message's
-/// tag names the group and both ranks within their processes.
+/// tag names the group and both ranks within their processes. Between ranks of one process messages are
+/// copied without MPI (sharding/processes/thread_messages.h).
 ///
 ///   every collective  begins with each rank telling each other what it has called
 ///   all_gather        each slice goes straight to every other rank; or, if the processes' machines are given,

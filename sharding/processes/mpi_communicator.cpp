@@ -79,6 +79,7 @@ class MpiCommunicator final : public Communicator {
       const int mine = group.world_rank() % here, theirs = other % here;
       routes_.push_back({.process = other / here,
                          .crosses = machine_of(other) != machine_of(group.world_rank()),
+                         .within_process = other / here == group.world_rank() / here,
                          .send_tag = tag_of(group_number, mine, theirs),
                          .receive_tag = tag_of(group_number, theirs, mine)});
     }

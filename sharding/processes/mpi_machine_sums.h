@@ -9,9 +9,9 @@
 /// Of groups with as many members on each machine, and of sums of all ranks. Relays are those of gathers
 /// (machine_relays.h).
 ///
-/// Order    all ranks go through the pieces of slices together. Of a piece a rank first adds what its neighbours bring
-///          and sends the sums that it relays, and then waits for those of other machines, so nobody waits for somebody
-///          who waits for it. What it is to receive of the next piece is posted before.
+/// Order    all ranks go through the pieces of slices together. Of a piece a rank adds what its neighbours bring and
+///          sends the sums that it relays; while these cross, it ends the piece before. So nobody waits for somebody who
+///          waits for it.
 /// Sent     by each rank as many slices as directly; of W ranks on M machines of m ranks each, M - 1 of them, in f32,
 ///          leave the machine instead of W - m.
 /// Memory   of `staging` (Group::staging) all of it.

@@ -114,6 +114,10 @@ void MpiTransfers::add(MPI_Request request, int peer, bool receiving) {
 void MpiTransfers::send(int peer, const void* data, std::int64_t bytes) {
   const MpiRoute& route = routes_[static_cast<std::size_t>(peer)];
   if (meter_) meter_->add(route.crosses, bytes);
+  if (route.within_process) {
+    sent_here_.push_back({world_.thread_messages().send(route.send_tag, data, bytes), peer});
+    return;
+  }
   for (std::int64_t at = 0; at < bytes; at += kLongestMessage) {
     MPI_Request request = MPI_REQUEST_NULL;
     check(world_,
@@ -127,6 +131,10 @@ void MpiTransfers::send(int peer, const void* data, std::int64_t bytes) {
 
 void MpiTransfers::receive(int peer, void* data, std::int64_t bytes) {
   const MpiRoute& route = routes_[static_cast<std::size_t>(peer)];
+  if (route.within_process) {
+    expected_here_.push_back({world_.thread_messages().expect(route.receive_tag, data, bytes), peer});
+    return;
+  }
   for (std::int64_t at = 0; at < bytes; at += kLongestMessage) {
     MPI_Request request = MPI_REQUEST_NULL;
     check(world_,
@@ -140,6 +148,20 @@ void MpiTransfers::receive(int peer, void* data, std::int64_t bytes) {
 
 // Whether any has been completed since.
 bool MpiTransfers::test() {
+  const bool here = test_here();
+  return test_mpi() || here;
+}
+
+bool MpiTransfers::test_here() {
+  const auto copied =
+      std::erase_if(sent_here_, [](const HereSent& sent) { return sent.message->copied(); });
+  const auto taken = std::erase_if(expected_here_, [this](const HereExpected& expected) {
+    return world_.thread_messages().take(expected.receive);
+  });
+  return copied + taken > 0;
+}
+
+bool MpiTransfers::test_mpi() {
   if (num_open_ == 0) return false;
   completed_.resize(requests_.size());
   int count = 0;
@@ -152,10 +174,21 @@ bool MpiTransfers::test() {
   return count > 0;
 }
 
+// The peers of what isn't complete.
+std::vector<int> MpiTransfers::missing() const {
+  std::set<int> peers;
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    if (requests_[i] != MPI_REQUEST_NULL) peers.insert(peers_[i]);
+  }
+  for (const HereSent& sent : sent_here_) peers.insert(sent.peer);
+  for (const HereExpected& expected : expected_here_) peers.insert(expected.peer);
+  return {peers.begin(), peers.end()};
+}
+
 void MpiTransfers::wait(const std::function<std::string(const std::vector<int>& peers)>& overdue) {
   auto deadline = Clock::now() + world_.timeout();
   BackOff back_off;
-  while (num_open_ > 0) {
+  while (any_open()) {
     if (test()) {
       back_off.reset();
       deadline = Clock::now() + world_.timeout();
@@ -163,11 +196,7 @@ void MpiTransfers::wait(const std::function<std::string(const std::vector<int>& 
     }
     world_.throw_if_aborted();
     if (Clock::now() >= deadline) {
-      std::set<int> missing;
-      for (std::size_t i = 0; i < requests_.size(); ++i) {
-        if (requests_[i] != MPI_REQUEST_NULL) missing.insert(peers_[i]);
-      }
-      world_.links().abort(overdue({missing.begin(), missing.end()}));
+      world_.links().abort(overdue(missing()));
       world_.throw_if_aborted();
     }
     back_off.pause();
@@ -180,6 +209,7 @@ void MpiTransfers::wait(const std::function<std::string(const std::vector<int>& 
 // A send that is never received stays open: MPI can't cancel it, and nobody will read its buffer, since
 // all receives are cancelled.
 MpiTransfers::~MpiTransfers() {
+  for (const HereSent& sent : sent_here_) ThreadMessages::give_up(*sent.message);
   if (num_open_ == 0) return;
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     if (receiving_[i] && requests_[i] != MPI_REQUEST_NULL) MPI_Cancel(&requests_[i]);
@@ -195,7 +225,7 @@ MpiTransfers::~MpiTransfers() {
   BackOff back_off;
   try {
     while (receives() && Clock::now() < deadline) {
-      if (!test()) back_off.pause();
+      if (!test_mpi()) back_off.pause();
     }
   } catch (const PeerError&) {  // the collective is given up with another reason already
   }

@@ -18,6 +18,7 @@
 
 #include "core/link_bytes.h"
 #include "sharding/processes/control_links.h"
+#include "sharding/processes/thread_messages.h"
 
 namespace sherd::sharding {
 
@@ -44,6 +45,8 @@ class MpiWorld : public std::enable_shared_from_this<MpiWorld> {
   ControlLinks& links() const { return links_; }
   int ranks_per_process() const { return ranks_per_process_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
+  /// Between this process's ranks.
+  ThreadMessages& thread_messages() { return thread_messages_; }
   /// Of this process's rank `place`.
   LinkMeter& meter_of(int place) { return meters_[static_cast<std::size_t>(place)]; }
 
@@ -72,6 +75,7 @@ class MpiWorld : public std::enable_shared_from_this<MpiWorld> {
   ControlLinks& links_;
   const int ranks_per_process_;
   const std::chrono::milliseconds timeout_;
+  ThreadMessages thread_messages_;
   std::vector<LinkMeter> meters_;
   std::mutex mutex_;
   int under_way_ = 0;
@@ -80,8 +84,9 @@ class MpiWorld : public std::enable_shared_from_this<MpiWorld> {
 
 /// The way between a rank and one of its peers.
 struct MpiRoute {
-  int process = 0;       ///< of the peer
-  bool crosses = false;  ///< to another machine
+  int process = 0;               ///< of the peer
+  bool crosses = false;          ///< to another machine
+  bool within_process = false;   ///< without MPI
   int send_tag = 0, receive_tag = 0;
 };
 
@@ -109,6 +114,10 @@ class MpiTransfers {
  private:
   void add(MPI_Request request, int peer, bool receiving);
   bool test();
+  bool test_mpi();
+  bool test_here();
+  bool any_open() const { return num_open_ > 0 || !sent_here_.empty() || !expected_here_.empty(); }
+  std::vector<int> missing() const;
 
   MpiWorld& world_;
   const std::vector<MpiRoute>& routes_;
@@ -117,7 +126,17 @@ class MpiTransfers {
   std::vector<int> peers_;       // of each request
   std::vector<char> receiving_;  // whether it is a receive
   std::vector<int> completed_;
-  int num_open_ = 0;
+  struct HereSent {
+    std::shared_ptr<ThreadMessages::Message> message;
+    int peer = 0;
+  };
+  struct HereExpected {
+    ThreadMessages::Receive receive;
+    int peer = 0;
+  };
+  std::vector<HereSent> sent_here_;          // to ranks of this process, and not yet copied
+  std::vector<HereExpected> expected_here_;  // from them
+  int num_open_ = 0;                         // of MPI's
 };
 
 }  // namespace sherd::sharding

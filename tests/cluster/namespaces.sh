@@ -14,7 +14,7 @@
 #                                    which code, and whether anybody is left
 #   restarts                         the last node dies behind step 3: does the run go on without it?
 #
-# ROUNDS=N: of compare and overlap (3). Everything is removed at the end. SHERD names the program (build/cpu/sherd).
+# ROUNDS=N: of compare and overlap (3). FORMS='direct free': of compare (all five). Everything is removed at the end. SHERD names the program (build/cpu/sherd).
 set -euo pipefail
 here=$(realpath "$(dirname "${BASH_SOURCE[0]}")")
 source=$(realpath "$here/../..")
@@ -144,7 +144,7 @@ counted = int(open(folder + "/bytes").read())
 print(f"{counted:,} B from a node per step ({predicted['planned_bytes']:,} planned), "
       f"{slow[0]:.0f} tokens/s ({predicted['tokens_per_s']:.0f} predicted, "
       f"{slow[0] / predicted['tokens_per_s']:.2f}; {unlimited[0]:.0f} without a limit), "
-      f"{slow[1]:.0f} ms exposed, {1000 * predicted['compute_s']:.0f} ms computed, "
+      f"{slow[1]:.0f} ms exposed, {1000 * predicted['free_s']:.0f} ms without a limit, "
       f"{1000 * predicted['link_s']:.0f} ms on the link")
 PYTHON
 }
@@ -159,7 +159,7 @@ compare() {
     [copies]="${hybrid[*]}"
     [divided]="${hybrid[*]} --set zero_optimization.shard_optimizer_over_replicas=true")
   for round in $(seq "${ROUNDS:-3}"); do
-    for form in direct passed_on free copies divided; do
+    for form in ${FORMS:-direct passed_on free copies divided}; do
       # shellcheck disable=SC2086  # words
       limit && trained 2 "$work/free-$form" ${words[$form]}
       # shellcheck disable=SC2086
