@@ -132,7 +132,8 @@ void MpiTransfers::send(int peer, const void* data, std::int64_t bytes) {
 void MpiTransfers::receive(int peer, void* data, std::int64_t bytes) {
   const MpiRoute& route = routes_[static_cast<std::size_t>(peer)];
   if (route.within_process) {
-    expected_here_.push_back({world_.thread_messages().expect(route.receive_tag, data, bytes), peer});
+    expected_here_.push_back(
+        {world_.thread_messages().expect(route.receive_tag, data, bytes), peer});
     return;
   }
   for (std::int64_t at = 0; at < bytes; at += kLongestMessage) {

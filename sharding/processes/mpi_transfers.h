@@ -84,9 +84,9 @@ class MpiWorld : public std::enable_shared_from_this<MpiWorld> {
 
 /// The way between a rank and one of its peers.
 struct MpiRoute {
-  int process = 0;               ///< of the peer
-  bool crosses = false;          ///< to another machine
-  bool within_process = false;   ///< without MPI
+  int process = 0;              ///< of the peer
+  bool crosses = false;         ///< to another machine
+  bool within_process = false;  ///< without MPI
   int send_tag = 0, receive_tag = 0;
 };
 

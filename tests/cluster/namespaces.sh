@@ -5,16 +5,17 @@
 #
 #   run PROCESSES SHERD-WORDS...     sherd launch over all nodes, PROCESSES on each
 #   compare                          ZeRO-3 over 2 processes on each node, gathers direct and passed on,
-#                                    sums formed on nodes first, and hybrid sharding, a replica on each node: without a limit, then at RATE.
-#                                    Bytes that left a node in a step, counted at its link and planned, and
-#                                    tokens/s, measured and predicted (predict.py)
+#                                    sums formed on nodes first, and hybrid sharding, a replica on each node:
+#                                    without a limit, then at RATE. Bytes that left a node in a step, counted at
+#                                    its link and planned, and tokens/s, measured and predicted (predict.py)
 #   overlap                          ZeRO-3 on 2 nodes, with gathers that take 50 to 80 % as long as the
 #                                    computation at RATE: what a step waits for with prefetch and without
 #   failures                         processes on other nodes killed, stopped and cut off: who is named, with
 #                                    which code, and whether anybody is left
 #   restarts                         the last node dies behind step 3: does the run go on without it?
 #
-# ROUNDS=N: of compare and overlap (3). FORMS='direct free': of compare (all five). Everything is removed at the end. SHERD names the program (build/cpu/sherd).
+# ROUNDS=N: of compare and overlap (3). FORMS='direct free': of compare (all five). SHERD names the program
+# (build/cpu/sherd). Everything is removed at the end.
 set -euo pipefail
 here=$(realpath "$(dirname "${BASH_SOURCE[0]}")")
 source=$(realpath "$here/../..")
@@ -27,7 +28,7 @@ while [ $# -gt 0 ]; do
     *) break ;;
   esac
 done
-[ $# -gt 0 ] || { sed -n '2,20s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,19s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2; }
 [ "$(id -u)" -eq 0 ] || { echo "namespaces: needs root, for network namespaces" >&2; exit 2; }
 for tool in ip tc unshare mpirun; do
   command -v "$tool" >/dev/null || { echo "namespaces: there is no $tool" >&2; exit 2; }
