@@ -40,6 +40,16 @@ void check_shape(const AttentionShape& shape) {
              shape.query_groups * shape.of_a_query_group >= shape.num_queries()),
         "attention: {} groups of {} queries, of {}", shape.query_groups, shape.of_a_query_group,
         shape.num_queries());
+  const AttentionBlock& block = shape.block;
+  CHECK(!block || (shape.kv_sum_groups == 1 && shape.query_groups == 0 &&
+                   (block.first_key + block.keys <= shape.first_query ||
+                    (block.first_key == shape.first_query && block.keys == shape.queries))),
+        "attention: keys [{}, +{}) of queries [{}, +{})", block.first_key, block.keys,
+        shape.first_query, shape.queries);
+  CHECK(!block || (shape.queries > 0 && block.query_row + shape.queries <= block.rows &&
+                   block.key_row + block.keys <= block.rows),
+        "attention: {} queries and {} keys from rows {} and {} of {}", shape.queries, block.keys,
+        block.query_row, block.key_row, block.rows);
   CHECK(shape.scale >= 0.0f && shape.window >= 0 && shape.softcap >= 0.0f,
         "attention: scale {}, window {}, soft cap {}", shape.scale, shape.window, shape.softcap);
 }
@@ -55,18 +65,18 @@ void check_documents(const AttentionShape& shape, const Documents& documents, bo
 }
 
 void check_keys_values(const AttentionShape& shape, const ConstTensor& keys_values, DType dtype) {
-  CHECK((shape.queries > 0) == static_cast<bool>(keys_values),
+  CHECK(shape.block || (shape.queries > 0) == static_cast<bool>(keys_values),
         "attention: {} queries, and keys and values apart", shape.queries);
   if (!keys_values) return;
   check_tensor("attention: keys and values", keys_values, dtype,
-               shape.tokens() * 2 * shape.kv_heads * shape.head_width);
+               shape.key_tokens() * 2 * shape.kv_heads * shape.head_width);
 }
 
 // A model that is cut is refused on a GPU before.
 void check_whole(const AttentionShape& shape) {
   CHECK(shape.kv_sum_groups == 1 && shape.query_groups == 0, "attention: sums in groups on a GPU");
   CHECK(shape.all_query_heads == 0, "attention: some of a model's heads on a GPU");
-  CHECK(shape.queries == 0, "attention: some of the queries on a GPU");
+  CHECK(shape.queries == 0 && !shape.block, "attention: some of the queries or keys on a GPU");
 }
 
 }  // namespace
@@ -76,7 +86,8 @@ void attention_forward(Stream& stream, const AttentionForward& args) {
   check_shape(shape);
   const DType dtype = args.qkv.dtype;
   check_tensor("attention: qkv", args.qkv, dtype, shape.query_tokens() * shape.packed_width());
-  check_tensor("attention: out", args.out, dtype,
+  CHECK(shape.block || !args.merge, "attention: all keys' results are merged");
+  check_tensor("attention: out", args.out, shape.block ? DType::kF32 : dtype,
                shape.query_tokens() * shape.query_heads * shape.head_width);
   check_tensor("attention: lse", args.lse, DType::kF32, shape.query_tokens() * shape.query_heads);
   check_documents(shape, args.documents, is_cuda(stream));
@@ -97,12 +108,16 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
   check_tensor("attention: out", args.out, dtype, out_numel);
   check_tensor("attention: dout", args.dout, dtype, out_numel);
   check_tensor("attention: lse", args.lse, DType::kF32, shape.query_tokens() * shape.query_heads);
-  check_tensor("attention: dqkv", args.dqkv, dtype, shape.query_tokens() * shape.packed_width());
+  if (shape.block) {
+    check_tensor("attention: dq", args.dq, DType::kF32, out_numel);
+  } else {
+    check_tensor("attention: dqkv", args.dqkv, dtype, shape.query_tokens() * shape.packed_width());
+  }
   CHECK(shape.queries == 0 || args.dkv, "attention: nowhere for all keys' gradients");
   if (args.dkv) {
     const int planes = args.dkv_of_each_group ? shape.kv_sum_groups : 1;
     check_tensor("attention: dkv", args.dkv, DType::kF32,
-                 planes * shape.tokens() * 2 * shape.kv_heads * shape.head_width);
+                 planes * shape.key_tokens() * 2 * shape.kv_heads * shape.head_width);
   }
   check_documents(shape, args.documents, is_cuda(stream));
   check_keys_values(shape, args.keys_values, dtype);

@@ -25,6 +25,15 @@
 /// With a part of the queries (`queries` of the shape), qkv, out, lse and their gradients have rows for these alone,
 /// and the keys and values of all positions stand in `keys_values`; their gradients are of these queries.
 ///
+/// With a block of the keys alone (`block` of the shape), out is f32 and the softmax's sum is over these keys. Results
+/// over other keys are merged with (Milakov and Gimelshein, arXiv:1805.02867):
+///
+///   lse = m + log(exp(lse_1 - m) + exp(lse_2 - m)),  m the larger of the two
+///   o   = exp(lse_1 - lse) o_1 + exp(lse_2 - lse) o_2
+///
+/// The backward of a block is told the whole's out and lse, so its p are those of the whole. Its gradients are added in
+/// f32 to what stands in dq and dkv.
+///
 /// Shapes    qkv and dqkv [B * S, (H + 2 G) * K] packed (all query heads, key heads, value heads);
 ///           out and dout [B * S, H * K]; lse [B, H, S] f32.
 /// Types     qkv, out and gradients of one type (f32, bf16, f16); softmax and sums in f32.
@@ -61,6 +70,16 @@
 
 namespace sherd::kernels {
 
+/// Of every sequence, the keys [first_key, first_key + keys) alone, which are those of the queries' own positions or of
+/// earlier ones. A GPU takes all.
+struct AttentionBlock {
+  std::int64_t first_key = 0, keys = 0;  ///< 0 keys: all of them
+  std::int64_t rows = 0;                 ///< of a sequence, in all tensors of queries and of keys
+  std::int64_t query_row = 0, key_row = 0;  ///< of these: where the block's queries and keys begin
+
+  explicit operator bool() const { return keys > 0; }
+};
+
 struct AttentionShape {
   std::int64_t sequences = 0;    ///< B
   std::int64_t positions = 0;    ///< S
@@ -82,11 +101,16 @@ struct AttentionShape {
   /// query heads: kernels/token_groups.h. 0: all queries in order. A GPU takes 0.
   int query_groups = 0;
   std::int64_t of_a_query_group = 0;
+  AttentionBlock block{};  ///< with `queries`
 
   std::int64_t tokens() const { return sequences * positions; }
   std::int64_t num_queries() const { return queries > 0 ? queries : positions; }  ///< of a sequence
-  std::int64_t query_tokens() const { return sequences * num_queries(); }
-  bool windowed() const { return window > 0 && window < positions; }
+  /// That are read at a time, of a sequence.
+  std::int64_t num_keys() const { return block ? block.keys : positions; }
+  /// Rows of tensors of queries, and of keys.
+  std::int64_t query_tokens() const { return sequences * (block ? block.rows : num_queries()); }
+  std::int64_t key_tokens() const { return sequences * (block ? block.rows : positions); }
+  bool windowed() const { return window > 0 && (block || window < positions); }
   float score_scale() const {
     return scale > 0.0f ? scale : 1.0f / std::sqrt(static_cast<float>(head_width));
   }
@@ -101,6 +125,9 @@ struct AttentionForward {
   Tensor workspace;
   Documents documents{};
   ConstTensor keys_values{};  ///< [B * S, 2 * G * K], where the queries are a part
+  /// With a block, whose keys and values may stand in qkv, too: merged with what stands in out and lse. Otherwise these
+  /// are written, of padding zeros.
+  bool merge = false;
 };
 void attention_forward(Stream& stream, const AttentionForward& args);
 
@@ -108,7 +135,7 @@ struct AttentionBackward {
   AttentionShape shape;
   ConstTensor qkv, out, lse, dout;
   Dropout dropout;
-  Tensor dqkv;  ///< written whole, but for what goes to dkv
+  Tensor dqkv;  ///< written whole, but for what goes to dkv; empty with a block
   Tensor workspace;
   Documents documents{};
   /// f32 [B * S, 2 * G * K], or empty: gradients of keys and values go here, unrounded, where they aren't
@@ -118,6 +145,7 @@ struct AttentionBackward {
   /// dkv is [kv_sum_groups, B * S, 2 * G * K], of each group of query heads. Where other ranks have the other queries
   /// of the same heads, each group's sum goes on over them before the tree over groups does.
   bool dkv_of_each_group = false;
+  Tensor dq{};  ///< with a block: f32 [B * S, H * K]
 };
 void attention_backward(Stream& stream, const AttentionBackward& args);
 

@@ -14,12 +14,13 @@
 
 namespace sherd::kernels {
 
-/// Where a tensor is a part of the one that a single rank has: of each of its sequences some rows, of each row some
-/// columns, neighbours. A GPU takes tensors without gaps alone.
+/// Where a tensor is a part of the one that a single rank has: of each of its sequences some rows, neighbours but for one
+/// gap, of each row some columns, neighbours. A GPU takes tensors without gaps alone.
 struct DropoutPart {
   std::int64_t columns = 0, all_columns = 0;  ///< of a row, here and there; 0: there are no gaps
   std::int64_t rows = 0, all_rows = 0;        ///< of a sequence
   std::int64_t rows_before = 0;               ///< of the part, which stand elsewhere
+  std::int64_t gap_at = 0, gap = 0;  ///< before row gap_at of a sequence there are so many more
 };
 
 struct Dropout {
@@ -46,8 +47,12 @@ struct Dropout {
     if (part.columns == 0) return {first_element + offset, most};
     const std::int64_t row = part.rows_before + offset / part.columns;
     const std::int64_t column = offset % part.columns, place = row % part.rows;
-    const std::int64_t there = row / part.rows * part.all_rows + place;
-    const std::int64_t rows = part.columns == part.all_columns ? part.rows - place : 1;
+    const bool before_gap = part.gap > 0 && place < part.gap_at;
+    const bool behind_gap = part.gap > 0 && !before_gap;
+    const std::int64_t there =
+        row / part.rows * part.all_rows + place + (behind_gap ? part.gap : 0);
+    const std::int64_t end = before_gap ? part.gap_at : part.rows;
+    const std::int64_t rows = part.columns == part.all_columns ? end - place : 1;
     return {first_element + there * part.all_columns + column,
             std::min(most, rows * part.columns - column)};
   }

@@ -56,16 +56,23 @@ struct EmbeddingBackward {
   float scale = 1.0f;
   Documents documents{};
   VocabularyRows rows{};  ///< of d_token_weight; a GPU takes all
-  /// Documents of whole rows of so many positions, of which the tokens have [first_position, + positions) of each.
-  /// 0: the tokens have all of them. A GPU takes all.
-  std::int64_t row_positions = 0, first_position = 0;
+  /// Whole rows, and their documents, have so many positions, of which the tokens have [first_position, + positions); or
+  /// with a second_position above 0 half as many there, and the other half from it on. Without documents the rows of
+  /// d_position_weight are all positions of a row, too. 0: the tokens have all of them. A GPU takes all.
+  std::int64_t row_positions = 0, first_position = 0, second_position = 0;
   TokenGroups groups{};  ///< a GPU takes none
 
   /// Which of the tokens token `token` of whole rows is; -1: it isn't among them.
   std::int64_t own_token(std::int64_t token) const {
     if (row_positions == 0) return token;
-    const std::int64_t place = token % row_positions - first_position;
-    return place >= 0 && place < positions ? token / row_positions * positions + place : -1;
+    const std::int64_t position = token % row_positions, row = token / row_positions * positions;
+    const std::int64_t first = second_position > 0 ? positions / 2 : positions;
+    const auto in = [&](std::int64_t begin, std::int64_t count) {
+      return position >= begin && position < begin + count;
+    };
+    if (in(first_position, first)) return row + position - first_position;
+    if (in(second_position, positions - first)) return row + first + position - second_position;
+    return -1;
   }
 };
 void embedding_backward(Stream& stream, const EmbeddingBackward& args);

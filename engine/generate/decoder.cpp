@@ -37,6 +37,7 @@ Decoder::Decoder(ShardedModel& model, const sharding::MirroredBuffer& inputs)
       sequences_(model.transformer().shape().sequences),
       seq_length_(model.transformer().shape().seq_length),
       context_ranks_(model.transformer().shape().context.degree),
+      parts_(context_ranks_ * model.transformer().shape().position_runs()),
       context_(
           std::max(seq_length_ * context_ranks_, model.transformer().shape().cached_positions)),
       cached_(model.transformer().shape().cached_positions > 0) {
@@ -85,12 +86,12 @@ std::vector<float> Decoder::last_logits(std::span<const std::int32_t> tokens) {
 }
 
 // On a GPU every length costs plans of its libraries, so lengths are rounded up: attention is
-// causal, and what stands behind the last token changes nothing before it. Context ranks have parts of one length. One token alone is a length
+// causal, and what stands behind the last token changes nothing before it. Parts of context ranks have one length. One token alone is a length
 // of its own where there is a cache, in which there is room up to `context_`.
 std::int64_t Decoder::pass_length(std::int64_t begin, std::int64_t count) const {
   constexpr std::int64_t kStep = 64;
   if (model_.rank().compute().device() == DeviceKind::kCpu || (cached_ && count == 1)) {
-    return (count + context_ranks_ - 1) / context_ranks_ * context_ranks_;
+    return (count + parts_ - 1) / parts_ * parts_;
   }
   return std::min({seq_length_, context_ - begin, (count + kStep - 1) / kStep * kStep});
 }
@@ -101,11 +102,17 @@ void Decoder::pass(std::span<const std::int32_t> tokens, std::int64_t begin,
                    std::int64_t head_uses) {
   const auto count = static_cast<std::int64_t>(tokens.size());
   const std::int64_t passed = pass_length(begin, count);
-  auto* window = inputs_.host().as<std::int32_t>();
-  std::fill_n(std::copy(tokens.begin(), tokens.end(), window), passed - count, 0);
-  inputs_.to_device(model_.rank().compute(), 0, passed);
   const std::int64_t own = passed / context_ranks_;
   model_.transformer().resize(1, own);
+  const model::ModelShape& shape = model_.transformer().shape();
+  auto* window = inputs_.host().as<std::int32_t>();
+  std::fill_n(std::copy(tokens.begin(), tokens.end(), window), passed - count, 0);
+  auto* to = window;
+  for (int run = 0; run < shape.position_runs(); ++run) {
+    const auto [first, length] = shape.position_run(run);
+    to = std::copy_n(window + first, length, to);  // never behind where it is read
+  }
+  inputs_.to_device(model_.rank().compute(), 0, own);
   std::vector<int> uses = model_.evaluation_uses();
   if (model_.has_head()) {
     const int head = uses.back();
@@ -113,10 +120,7 @@ void Decoder::pass(std::span<const std::int32_t> tokens, std::int64_t begin,
     uses.insert(uses.end(), static_cast<std::size_t>(head_uses), head);
   }
   model_.parameters().plan(uses);
-  model_.forward(
-      {.inputs = inputs_.device().part(model_.transformer().shape().first_position(), own),
-       .targets = {},
-       .first_position = begin});
+  model_.forward({.inputs = inputs_.device().part(0, own), .targets = {}, .first_position = begin});
 }
 
 std::vector<float> Decoder::rows_on_host(std::int64_t first, std::int64_t count) {

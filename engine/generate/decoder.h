@@ -45,7 +45,7 @@ class Decoder {
   ShardedModel& model_;
   const sharding::MirroredBuffer& inputs_;
   std::int64_t sequences_, seq_length_;  // as planned; the second of a context rank's part
-  std::int64_t context_ranks_;           // among which a pass's tokens are shared
+  std::int64_t context_ranks_, parts_;   // among which a pass's tokens are shared, in so many parts
   std::int64_t context_;
   bool cached_;
   std::vector<std::int32_t> in_cache_;

@@ -251,6 +251,19 @@ void Activations::acquire_scratch(const ModelShape& shape, const Acquire& acquir
     d_keys_values = acquire({"d_keys_values", Category::kActivations, DType::kF32,
                              shape.gathered_key_sums() * numel, kBackward});
   }
+  if (shape.context.passes_keys()) {
+    const std::int64_t numel = tokens * shape.kv_gradient_width();
+    for (int i = 0; i < 2; ++i) {
+      ring_keys.push_back(
+          scratch(fmt::format("ring.keys_values.{}", i), shape.kv_gradient_width(), kInBlocks));
+    }
+    for (int i = 0; i < std::min(shape.context.degree, 3); ++i) {
+      d_ring_keys.push_back(acquire({fmt::format("ring.d_keys_values.{}", i),
+                                     Category::kActivations, DType::kF32, numel, kBackward}));
+    }
+    ring_sum_TD = acquire(
+        {"ring.sum", Category::kActivations, DType::kF32, tokens * shape.heads_width(), kInBlocks});
+  }
   if (shape.context.deals_heads()) {
     deal_send = scratch("deal.send", shape.qkv_width(), kInBlocks);
     deal_received = scratch("deal.received", shape.qkv_width(), kInBlocks);

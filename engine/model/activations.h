@@ -89,6 +89,11 @@ struct Activations {
   Buffer deal_send, deal_received, deal_qkv, deal_out, deal_d_out;
   Buffer keys_values,
       d_keys_values;  ///< or of all positions, [B S, 2 G K]; the second f32, gathered_key_sums() of it
+  /// Or those of one rank after the other, [T, 2 G K]: two, of which one is read while the other comes. Their gradients,
+  /// f32: one goes, one comes, and with more than two ranks one is computed. And f32 [T, H K], what queries have
+  /// attended to, or their gradients.
+  std::vector<Buffer> ring_keys, d_ring_keys;
+  Buffer ring_sum_TD;
   Buffer workspace;  ///< the largest that any kernel asks for
   AdapterProducts adapters;
 

@@ -165,7 +165,10 @@ void AdapterProducts::begin(const ModelShape& shape, std::int64_t block, const P
   tokens_ = shape.tokens();
   block_ = block;
   first_token_ = pass.first_row * shape.whole_seq_length() + shape.first_position();
-  rows_ = {.rows = shape.seq_length, .all_rows = shape.whole_seq_length()};
+  rows_ = {.rows = shape.seq_length,
+           .all_rows = shape.whole_seq_length(),
+           .gap_at = shape.position_run(0).count,
+           .gap = shape.position_gap()};
   address_ = {pass.seed, pass.step, 0};
   probability_ = pass.training ? shape.adapter.dropout : 0.0;
 }

@@ -275,6 +275,30 @@ void Transformer::attention_backward(std::int64_t block, const BlockParameters& 
   project_backward(parameters[SiteId::kAttentionOutput], gradients[SiteId::kAttentionOutput],
                    {attended_TD, d_out_TD, heads_width, shape_.width, d_attended_TD},
                    &WaitingBuffers::d_attention_output);
+  if (shape_.context.passes_keys()) {
+    ring_backward(block, pass, kept[SiteId::kQkv].output, kept[SiteId::kAttention], d_attended_TD,
+                  d_qkv_TE);
+  } else {
+    attention_gradients(block, kept, pass, d_attended_TD, d_qkv_TE);
+  }
+  if (d_kv_TN) add_up_key_values(d_qkv_TE);
+  rotate(block, d_qkv_TE, true, pass);
+  qk_norm_backward(kept, parameters, gradients, d_qkv_TE);
+  InputGradient qkv{read_again(attention_input(kept)), d_qkv_TE, shape_.width, shape_.qkv_width(),
+                    reach.input ? d_read_TD() : Tensor{}};
+  qkv.add = shape_.block_form == BlockForm::kParallelOneNorm;  // to the MLP's
+  if (shape_.shares_kv_heads()) qkv.dy_of_copies = d_qkv_TE;
+  if (shape_.part.has_canonical_sums()) qkv.fused = qkv_columns();
+  project_backward(parameters[SiteId::kQkv], gradients[SiteId::kQkv], qkv, &WaitingBuffers::d_qkv);
+}
+
+// Of queries, and of keys and values where the ranks' queries don't share these.
+void Transformer::attention_gradients(std::int64_t block, const BlockTensors& kept,
+                                      const Pass& pass, const Tensor& d_attended_TD,
+                                      const Tensor& d_qkv_TE) {
+  const std::int64_t heads_width = shape_.heads_width();
+  const Tensor& attended_TD = kept[SiteId::kAttention].output;
+  const Tensor d_kv_TN = rows(activations_.d_kv, shape_.tokens(), shape_.kv_gradient_width());
   const bool dealt = shape_.context.deals_heads(), gathered = shape_.context.gathers_keys();
   Tensor out = attended_TD, d_out = d_attended_TD, d_qkv = d_qkv_TE;
   if (dealt) {
@@ -302,15 +326,6 @@ void Transformer::attention_backward(std::int64_t block, const BlockParameters& 
   if (dealt) {
     to_positions("gradients of queries, keys and values", HeadRows::kQkv, d_qkv, d_qkv_TE);
   }
-  if (d_kv_TN) add_up_key_values(d_qkv_TE);
-  rotate(block, d_qkv_TE, true, pass);
-  qk_norm_backward(kept, parameters, gradients, d_qkv_TE);
-  InputGradient qkv{read_again(attention_input(kept)), d_qkv_TE, shape_.width, shape_.qkv_width(),
-                    reach.input ? d_read_TD() : Tensor{}};
-  qkv.add = shape_.block_form == BlockForm::kParallelOneNorm;  // to the MLP's
-  if (shape_.shares_kv_heads()) qkv.dy_of_copies = d_qkv_TE;
-  if (shape_.part.has_canonical_sums()) qkv.fused = qkv_columns();
-  project_backward(parameters[SiteId::kQkv], gradients[SiteId::kQkv], qkv, &WaitingBuffers::d_qkv);
 }
 
 void Transformer::qk_norm_backward(const BlockTensors& kept, const BlockParameters& parameters,

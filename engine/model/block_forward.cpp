@@ -42,12 +42,16 @@ void Transformer::normalise(const Affine& parameters, const Tensor& r_TD, const 
 void Transformer::rotate(std::int64_t block, const Tensor& qkv_TE, bool inverse, const Pass& pass) {
   const int table = shape_.layer(block).rotary;
   if (table < 0) return;
-  const std::int64_t head_width = shape_.head_width(), first = first_table_row(pass);
+  const std::int64_t head_width = shape_.head_width(), width = shape_.qkv_width();
   const Tensor& table_SK = activations_.rotary_SK[static_cast<std::size_t>(table)].tensor();
-  kernels::rotary(
-      compute_, {shape_.sequences, shape_.seq_length, shape_.query_heads, shape_.kv_heads,
-                 head_width, table_SK.part(first * head_width, table_SK.numel - first * head_width),
-                 qkv_TE, inverse, pass.documents.positions});
+  for_each_run(pass, [&](std::int64_t token, std::int64_t position, std::int64_t count) {
+    const std::int64_t first = first_table_row(pass) + position;
+    const std::int64_t sequences = count == shape_.tokens() ? shape_.sequences : 1;
+    kernels::rotary(compute_,
+                    {sequences, count / sequences, shape_.query_heads, shape_.kv_heads, head_width,
+                     table_SK.part(first * head_width, table_SK.numel - first * head_width),
+                     qkv_TE.part(token * width, count * width), inverse, pass.documents.positions});
+  });
 }
 
 void Transformer::block_forward(std::int64_t block, const BlockParameters& parameters,
@@ -129,6 +133,9 @@ void Transformer::fill_attention(std::int64_t block, const BlockParameters& para
                    .cache = activations_.kv_cache[static_cast<std::size_t>(block)],
                    .out = kept[SiteId::kAttention].output,
                    .workspace = activations_.workspace});
+  }
+  if (shape_.context.passes_keys()) {
+    return ring_forward(block, pass, kept_qkv, kept[SiteId::kAttention]);
   }
   const Tensor& attended_TD = kept[SiteId::kAttention].output;
   const Tensor out =

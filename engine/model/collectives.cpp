@@ -22,6 +22,11 @@ class NoCollectives final : public Collectives {
   void reduce_scatter_positions(const char* what, const Tensor&, const Tensor&) override {
     CHECK(false, "{} of a whole model", what);
   }
+  void pass_on(const char* what, const Tensor&, const Tensor&) override {
+    CHECK(false, "{} of a whole model", what);
+  }
+  void await_passed() override { CHECK(false, "nothing is passed on in a whole model"); }
+  void await_sent() override { CHECK(false, "nothing is passed on in a whole model"); }
 };
 
 }  // namespace

@@ -23,18 +23,21 @@
 ///   attention, ulysses                 2 all_to_all        3 all_to_all
 ///   attention, all_gather              gather_positions    gather_positions, reduce_scatter_positions
 ///                                      of each sequence's keys and values
+///   attention, ring                    C - 1 pass_on       C - 1 pass_on of keys and values,
+///                                                          C - 1 of their gradients
 ///
 /// All gradients that leave the model are therefore those of the whole model: of the boxes that a rank
 /// holds. Nothing is left to be summed over tensor ranks afterwards.
 ///
-/// Order    calls are enqueued on the compute stream. All ranks make the same calls in the same order.
+/// Order    calls are enqueued on the compute stream, but those of a ring, which go on beside it. All ranks make the
+///          same calls in the same order.
 ///          Sums are in rank order, or canonical ones as a balanced tree, and every rank gets the same bits.
 /// Cost     of b sequences: 4 sums of [tokens, width] per block (forward and backward, 2 each), 1 for the
 ///          embedding, 1 for the head, 2 + R numbers per token for the loss. A block whose branches read one norm
 ///          needs 3. Canonical sums are always 4, and f32 but for the embedding's, which is exact in any type. Of
 ///          sequence parallelism 6 gathers and 4 reduce_scatters, each of which costs half of a sum. With degree 1
 ///          nothing. Over context ranks, per block the rows of query, key and value twice, and those of
-///          queries three times.
+///          queries three times; in a ring those of key and value C - 1 times each way, and their gradients in f32.
 /// Errors   PeerError as the communicators behind it.
 #pragma once
 
@@ -61,6 +64,14 @@ class Collectives {
   /// `gather` and `reduce_scatter` over context ranks.
   virtual void gather_positions(const char* what, const Tensor& x) = 0;
   virtual void reduce_scatter_positions(const char* what, const Tensor& x, const Tensor& out) = 0;
+  /// Over context ranks in a ring: `to` becomes the `from` of the rank before, and the one behind gets this rank's. It
+  /// begins when what is enqueued so far is done, and goes on beside what follows. Until it is awaited `to` isn't
+  /// touched, and until `await_sent` `from` isn't written, but by a later call as its `to`.
+  virtual void pass_on(const char* what, const Tensor& from, const Tensor& to) = 0;
+  /// What is enqueued from now on finds the `to` of the first call that hasn't been awaited.
+  virtual void await_passed() = 0;
+  /// What is enqueued from now on may write every `from`.
+  virtual void await_sent() = 0;
 };
 
 /// Of a model that is whole: does nothing.

@@ -126,6 +126,19 @@ void add_gathered_keys(const ModelShape& part, PassKind pass, const PassCounts& 
       part.gathered_key_sums() * backwards);
 }
 
+void add_passed_keys(const ModelShape& part, PassKind pass, const PassCounts& counts, List& list) {
+  const std::int64_t numel = part.tokens() * part.kv_gradient_width();
+  const std::int64_t steps = part.context.degree - 1;
+  const auto add = [&](const char* what, DType dtype, std::int64_t passes) {
+    list.add(Kind::kPassOn, what, dtype, numel, steps * passes);
+  };
+  add("keys and values", part.dtype, counts.blocks + counts.blocks_again);
+  if (pass != PassKind::kTraining) return;
+  const std::int64_t backwards = Backwards(part, counts).attentions;
+  add("keys and values, again", part.dtype, backwards);
+  add("gradients of passed keys and values", DType::kF32, backwards);
+}
+
 void add_attention(const ModelShape& part, PassKind pass, const PassCounts& counts, List& list) {
   const std::int64_t T = part.tokens(), forwards = counts.blocks + counts.blocks_again;
   const auto add = [&](const char* what, std::int64_t width, std::int64_t calls) {
@@ -180,6 +193,7 @@ std::vector<Exchange> exchanges(const ModelShape& part, DeviceKind device, DType
   }
   if (part.context.deals_heads()) add_attention(part, pass, counts, list);
   if (part.context.gathers_keys()) add_gathered_keys(part, pass, counts, list);
+  if (part.context.passes_keys()) add_passed_keys(part, pass, counts, list);
   return list.take();
 }
 

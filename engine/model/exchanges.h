@@ -18,7 +18,8 @@ struct Exchange {
     kGather,
     kAllToAll,
     kGatherPositions,
-    kReduceScatterPositions
+    kReduceScatterPositions,
+    kPassOn
   };
 
   Kind kind = Kind::kSum;

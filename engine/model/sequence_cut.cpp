@@ -16,10 +16,11 @@ int shares_of_tokens(const ModelShape& whole) {
 
 bool divides(int degree, const ModelShape& whole) {
   const bool deals = whole.context.method == ContextMethod::kUlysses;
+  const bool in_halves = whole.context.method == ContextMethod::kRing && degree > 1;
   if (whole.part.has_canonical_sums() && kSumGroups % (degree * shares_of_tokens(whole)) != 0) {
     return false;
   }
-  return whole.seq_length % degree == 0 &&
+  return whole.seq_length % (in_halves ? 2 * degree : degree) == 0 &&
          (!deals || (whole.query_heads % degree == 0 && whole.kv_heads % degree == 0));
 }
 
@@ -29,6 +30,11 @@ ModelShape context_part(const ModelShape& whole, int degree, int rank) {
   CHECK(degree >= 1 && rank >= 0 && rank < degree && !whole.context.is_cut(),
         "context rank {} of {}", rank, degree);
   if (degree == 1) return whole;
+  if (whole.part.has_canonical_sums() && whole.context.method == ContextMethod::kRing) {
+    throw UsageError(
+        "a ring of context ranks merges what queries attend to in an order of its own, so its sums "
+        "can't be canonical. Use the method all_gather or ulysses, or sum_order: rank.");
+  }
   check_sequence_groups(whole);
   if (!divides(degree, whole)) {
     int nearest = degree - 1;
@@ -47,6 +53,13 @@ ModelShape context_part(const ModelShape& whole, int degree, int rank) {
           "{} context ranks can't share sequences of {} tokens: the number must divide that. {} "
           "would do.",
           degree, whole.seq_length, nearest);
+    }
+    if (whole.context.method == ContextMethod::kRing) {
+      throw UsageError(
+          "{} context ranks can't share sequences of {} tokens in a ring: twice the number must "
+          "divide that. {} would do, or sequences of {} tokens.",
+          degree, whole.seq_length, nearest,
+          (whole.seq_length + 2 * degree - 1) / (2 * degree) * (2 * degree));
     }
     throw UsageError(
         "{} context ranks can't share sequences of {} tokens and {} query heads on {} key/value "

@@ -1,6 +1,7 @@
-/// How sequences are cut over context ranks: each has neighbouring positions of every sequence, and whole matrices.
+/// How sequences are cut over context ranks: each has neighbouring positions of every sequence, or in a ring two runs of
+/// them, and whole matrices.
 ///
-/// Everything but attention works on each position alone. For attention there are two methods:
+/// Everything but attention works on each position alone. For attention there are three methods:
 ///
 ///   ulysses      the ranks change sides (Jacobs et al., arXiv:2309.14509): each gives away its positions of most
 ///                heads, and takes all positions of its own heads. So attention is computed as on one rank, bit for
@@ -11,14 +12,19 @@
 ///                keys and values are sums over ranks, in f32 and in rank order before they are rounded. The last
 ///                positions see the most keys, so the last rank computes longest.
 ///                [B, S / C, keys and values]   -- all_gather ->   [B, S, keys and values]
+///   ring         each computes its own queries against the keys and values of one rank after the other, which go round
+///                meanwhile (engine/model/ring.h). A rank has two halves of its part, one from either end of the
+///                sequence, so that all see as many keys. Results are merged in f32, so losses differ from those of one
+///                rank in their last digits.
+///                [B, 2, S / 2 C, keys and values]   -- to the next rank, C - 1 times ->
 ///
 /// With canonical sums (engine/model/canonical_sums.cpp) sums over tokens, of which those over queries are some, are
 /// trees over eight groups of positions, and ranks have whole ones.
 ///
 /// Positions, dropout's addresses and targets are those of the whole sequence.
 ///
-/// Errors   UsageError with the nearest degree that works, where the sequence, or for ulysses a rank's heads, can't be
-///          divided so.
+/// Errors   UsageError with the nearest degree or method that works, where the sequence, or for ulysses a rank's heads,
+///          can't be divided so, or sums in a ring are to be canonical.
 #pragma once
 
 #include "engine/model/shape.h"

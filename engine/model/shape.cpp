@@ -15,6 +15,11 @@ kernels::AttentionShape ModelShape::attention(std::int64_t block) const {
   const bool some_heads = part.is_cut() || deals;
   const kernels::TokenGroups groups = token_groups();
   const int group_degree = gathers ? 1 : context.degree;  // ulysses: of all positions
+  const PositionRun run = position_run(0);
+  kernels::AttentionBlock keys;
+  if (context.passes_keys()) {  // engine/model/ring.h: of the first half, its own
+    keys = {.first_key = run.first, .keys = run.count, .rows = seq_length};
+  }
   return {.sequences = sequences,
           .positions = whole_seq_length(),
           .query_heads = own_heads,
@@ -26,10 +31,20 @@ kernels::AttentionShape ModelShape::attention(std::int64_t block) const {
           .first_query_head = part.first_query_head + share * own_heads,
           .all_query_heads = some_heads ? all_query_heads() : 0,
           .kv_sum_groups = part.kv_sum_groups,
-          .first_query = gathers ? first_position() : 0,
-          .queries = gathers ? seq_length : 0,
+          .first_query = gathers || keys ? run.first : 0,
+          .queries = gathers || keys ? run.count : 0,
           .query_groups = groups.groups * group_degree,
-          .of_a_query_group = groups.of_a_group};
+          .of_a_query_group = groups.of_a_group,
+          .block = keys};
+}
+
+ModelShape::Place ModelShape::place_of(std::int64_t position) const {
+  if (!context.is_cut()) return {0, position};
+  const std::int64_t count = position_run(0).count;
+  const auto part = static_cast<int>(position / count);
+  if (!context.passes_keys()) return {part, position % count};
+  return part < context.degree ? Place{part, position % count}
+                               : Place{2 * context.degree - 1 - part, count + position % count};
 }
 
 kernels::TokenGroups ModelShape::token_groups() const {

@@ -101,7 +101,12 @@ struct TensorPart {
 };
 
 /// How context ranks share attention: engine/model/sequence_cut.h.
-enum class ContextMethod { kUlysses, kAllGather };
+enum class ContextMethod { kUlysses, kAllGather, kRing };
+
+/// Positions of a sequence: [first, first + count).
+struct PositionRun {
+  std::int64_t first = 0, count = 0;
+};
 
 /// Which positions of every sequence a context rank has (engine/model/sequence_cut.h).
 struct ContextPart {
@@ -111,6 +116,11 @@ struct ContextPart {
   bool is_cut() const { return degree > 1; }
   bool deals_heads() const { return is_cut() && method == ContextMethod::kUlysses; }
   bool gathers_keys() const { return is_cut() && method == ContextMethod::kAllGather; }
+  bool passes_keys() const { return is_cut() && method == ContextMethod::kRing; }
+  /// Of a ring, where a sequence is 2 * degree halves and each rank has two: which one `of_rank` has as `which`, 0 or 1.
+  int half(int of_rank, int which) const {
+    return which == 0 ? of_rank : 2 * degree - 1 - of_rank;  // one from either end
+  }
 };
 
 /// Where matrices are cut over tensor ranks, the heads, feed-forward width and vocabulary are `part`'s.
@@ -169,7 +179,25 @@ struct ModelShape {
     return sequence_parallel() ? part.rank * residual_tokens() : 0;
   }
   std::int64_t whole_seq_length() const { return seq_length * context.degree; }
-  std::int64_t first_position() const { return seq_length * context.rank; }
+  /// The runs of positions of a sequence that are here, in order: one, or of a ring's rank two.
+  int position_runs() const { return context.passes_keys() ? 2 : 1; }
+  PositionRun position_run(int which) const {
+    const std::int64_t count = seq_length / position_runs();
+    const int part = context.passes_keys() ? context.half(context.rank, which) : context.rank;
+    return {part * count, count};
+  }
+  std::int64_t first_position() const { return position_run(0).first; }
+  /// Positions between the two runs; 0 where there is one.
+  std::int64_t position_gap() const {
+    const PositionRun first = position_run(0), last = position_run(position_runs() - 1);
+    return position_runs() == 1 ? 0 : last.first - first.first - first.count;
+  }
+  /// Which context rank has a position of a sequence, and as which of its own; of a whole one the position itself.
+  struct Place {
+    int context_rank = 0;
+    std::int64_t token = 0;
+  };
+  Place place_of(std::int64_t position) const;
   std::int64_t head_width() const { return head_size > 0 ? head_size : width / query_heads; }
   std::int64_t heads_width() const { return query_heads * head_width(); }
   std::int64_t kv_gradient_width() const { return 2 * kv_heads * head_width(); }
@@ -186,7 +214,9 @@ struct ModelShape {
   /// A key/value head's gradient is that of its heads on several ranks.
   bool shares_kv_heads() const { return part.kv_copies > 1; }
   /// Several ranks' queries read a key: its gradient is the sum of theirs.
-  bool adds_up_keys() const { return shares_kv_heads() || context.gathers_keys(); }
+  bool adds_up_keys() const {
+    return shares_kv_heads() || context.gathers_keys() || context.passes_keys();
+  }
   /// Rows that queries and keys are normalised by lie on several ranks, or are added up as if they did.
   bool cuts_normalised_rows() const { return in_parts() && qk_norm == QkNorm::kProjection; }
   /// Each tensor rank has a part of the sums over heads from which gradients of heads' norms are taken.

@@ -28,6 +28,11 @@ Transformer::Transformer(const ModelShape& shape, Allocator& memory, Stream& com
       residuals_(static_cast<std::size_t>(shape.num_layers) + 1),
       kept_(static_cast<std::size_t>(shape.num_layers)),
       waiting_(static_cast<std::size_t>(shape.num_layers)) {
+  if (shape.context.passes_keys() && compute.device() == DeviceKind::kCuda) {
+    throw UsageError(
+        "a ring of context ranks is computed on CPUs only, for now: set run.device to "
+        "cpu.");
+  }
   if ((shape.part.is_cut() || shape.context.is_cut()) && compute.device() == DeviceKind::kCuda) {
     throw UsageError(
         "a model can't be cut over tensor or context ranks on GPUs yet; use CPUs or other axes.");
@@ -74,7 +79,9 @@ kernels::Dropout Transformer::dropout(const Pass& pass, std::uint32_t site) cons
     dropout.part = {.columns = shape_.width,
                     .all_columns = shape_.width,
                     .rows = shape_.seq_length,
-                    .all_rows = shape_.whole_seq_length()};
+                    .all_rows = shape_.whole_seq_length(),
+                    .gap_at = shape_.position_run(0).count,
+                    .gap = shape_.position_gap()};
   }
   return dropout;
 }
@@ -104,24 +111,34 @@ void Transformer::embed(const EmbeddingParameters& parameters, const Pass& pass)
     position_weight = position_weight.part(before, position_weight.numel - before);
   }
   const Tensor addend_TD = all_rows_place(residual_TD(0));
-  kernels::embedding_forward(compute_, {.sequences = shape_.sequences,
-                                        .positions = shape_.seq_length,
-                                        .width = shape_.width,
-                                        .vocab_size = shape_.vocab_size,
-                                        .tokens = pass.inputs,
-                                        .token_weight = parameters.token_weight,
-                                        .position_weight = position_weight,
-                                        .dropout = dropout(pass, embedding_site()),
-                                        .y = addend_TD,
-                                        .scale = static_cast<float>(shape_.embedding_scale),
-                                        .documents = pass.documents,
-                                        .rows = shape_.vocabulary_rows()});
+  for_each_run(pass, [&](std::int64_t token, std::int64_t position, std::int64_t count) {
+    const std::int64_t sequences = count == shape_.tokens() ? shape_.sequences : 1;
+    const std::int64_t before = position * shape_.width;
+    kernels::Dropout mask = dropout(pass, embedding_site());
+    mask.part.rows_before = token;
+    kernels::embedding_forward(
+        compute_, {.sequences = sequences,
+                   .positions = count / sequences,
+                   .width = shape_.width,
+                   .vocab_size = shape_.vocab_size,
+                   .tokens = pass.inputs.part(token, count),
+                   .token_weight = parameters.token_weight,
+                   .position_weight = position_weight ? position_weight.part(
+                                                            before, position_weight.numel - before)
+                                                      : Tensor{},
+                   .dropout = mask,
+                   .y = addend_TD.part(token * shape_.width, count * shape_.width),
+                   .scale = static_cast<float>(shape_.embedding_scale),
+                   .documents = pass.documents,
+                   .rows = shape_.vocabulary_rows()});
+  });
   add_up_rows("embedding", addend_TD, residual_TD(0));
 }
 
 void Transformer::embed_backward(const EmbeddingParameters& gradients, const Pass& pass,
                                  bool add_to_head) {
-  const bool cut_rows = shape_.context.is_cut() && pass.documents;
+  const bool in_runs = shape_.position_runs() > 1;
+  const bool cut_rows = in_runs || (shape_.context.is_cut() && pass.documents);
   Tensor d_position_weight = gradients.position_weight;
   const std::int64_t before = first_table_row(pass);  // positions that other ranks have
   if (d_position_weight && before > 0) {
@@ -147,6 +164,7 @@ void Transformer::embed_backward(const EmbeddingParameters& gradients, const Pas
                                .rows = shape_.vocabulary_rows(),
                                .row_positions = cut_rows ? shape_.whole_seq_length() : 0,
                                .first_position = shape_.first_position(),
+                               .second_position = in_runs ? shape_.position_run(1).first : 0,
                                .groups = shape_.token_groups()});
 }
 

@@ -103,10 +103,16 @@ class Transformer {
   kernels::Dropout dropout(const Pass& pass, std::uint32_t site) const;
   kernels::Dropout branch_dropout(const Pass& pass, std::uint32_t site) const;
   kernels::Dropout attention_dropout(const Pass& pass, std::uint32_t site) const;
-  /// The row of tables of positions with which those that kernels are given begin. Documents say all positions.
+  /// The row of tables of positions with which those that kernels are given begin. Documents say all positions, and runs
+  /// of neighbours theirs.
   std::int64_t first_table_row(const Pass& pass) const {
-    return pass.documents ? 0 : pass.first_position + shape_.first_position();
+    const bool begins_here = !pass.documents && shape_.position_runs() == 1;
+    return begins_here ? pass.first_position + shape_.first_position() : 0;
   }
+  /// Calls `each(first token, its position, number of tokens)` for runs of tokens whose positions are neighbours, where a
+  /// row has two; else once for all tokens, with position 0 for the first.
+  template <class Each>
+  void for_each_run(const Pass& pass, const Each& each) const;
   /// Of whole rows, as attention reads them.
   kernels::Documents attention_documents(const Pass& pass) const;
   /// What the head reads, of all tokens.
@@ -168,6 +174,8 @@ class Transformer {
   void attention_backward(std::int64_t block, const BlockParameters& parameters,
                           const BlockParameters& gradients, const Pass& pass,
                           const BackwardReach& reach);
+  void attention_gradients(std::int64_t block, const BlockTensors& kept, const Pass& pass,
+                           const Tensor& d_attended_TD, const Tensor& d_qkv_TE);
   Affine norm_gradients(const Affine& parameters, const Affine& gradients) const;
   void qk_norm_backward(const BlockTensors& kept, const BlockParameters& parameters,
                         const BlockParameters& gradients, const Tensor& d_qkv_TE);
@@ -225,6 +233,14 @@ class Transformer {
   // Or the keys and values of all positions are put together (gathered_keys.cpp), and their gradients added up.
   ConstTensor gather_keys_values(const char* what, const ConstTensor& qkv_TE);
   void add_up_gathered_keys();
+  // Or they go from rank to rank (ring.h).
+  Tensor passed_keys(int step) const;
+  Tensor passed_gradients(int which) const;
+  void send_keys_round(const char* what, const ConstTensor& qkv_TE);
+  void ring_forward(std::int64_t block, const Pass& pass, const ConstTensor& qkv_TE,
+                    const SiteTensors& site);
+  void ring_backward(std::int64_t block, const Pass& pass, const ConstTensor& qkv_TE,
+                     const SiteTensors& site, const Tensor& d_out_TD, const Tensor& d_qkv_TE);
 
   Tensor branch_TD() const {
     return rows(activations_.branch_TD, shape_.residual_tokens(), shape_.width);
@@ -244,5 +260,16 @@ class Transformer {
       nullptr;                      ///< the weight gradients of the block that is computed
   std::int64_t filled_block_ = -1;  ///< with full recompute: whose activations are there
 };
+
+template <class Each>
+void Transformer::for_each_run(const Pass& pass, const Each& each) const {
+  if (pass.documents || shape_.position_runs() == 1) return each(0, 0, shape_.tokens());
+  for (std::int64_t row = 0; row < shape_.sequences; ++row) {
+    for (int run = 0; run < shape_.position_runs(); ++run) {
+      const auto [first, count] = shape_.position_run(run);
+      each(row * shape_.seq_length + run * count, first, count);
+    }
+  }
+}
 
 }  // namespace sherd::model

@@ -101,7 +101,7 @@ constexpr ForeignKey kKeys[] = {
     {"pipeline_parallel_schedule pp_schedule", "parallelism.pipeline_schedule"},
     {"pipeline_layers_per_rank", "parallelism.pipeline_layers_per_chunk"},
     {"virtual_pipeline_model_parallel_size", "parallelism.pipeline_chunks_per_rank"},
-    {"context_parallel_size cp_size ulysses_degree ulysses_sequence_parallel_size sequence_parallel_size", "parallelism.context_parallel_degree"},
+    {"context_parallel_size cp_size ring_attn_size ulysses_degree ulysses_sequence_parallel_size sequence_parallel_size", "parallelism.context_parallel_degree"},
     {"cp_comm_type context_parallel_rotate_method", "parallelism.context_parallel_method"},
     {"sequence_parallel enable_sequence_parallel", "parallelism.sequence_parallel"},
     {"expert_parallel_degree expert_model_parallel_size num_experts moe", "", "there are no mixtures of experts."},

@@ -144,6 +144,12 @@ void require_cpu_for_parts_of_models(const Recipe& recipe, DeviceKind kind) {
         "parallelism.sum_order is canonical, which CPUs alone compute; use sum_order: rank, or set "
         "run.device: cpu.");
   }
+  if (degrees.context_parallel_degree > 1 &&
+      degrees.context_parallel_method == ContextMethod::kRing) {
+    throw UsageError(
+        "parallelism.context_parallel_method is ring; rings run on CPUs only, for now: set "
+        "run.device: cpu.");
+  }
   const auto refuse = [](const char* axis, std::int64_t degree, const char* what) {
     if (degree == 1) return;
     throw UsageError(

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "engine/train/model_collectives.h"
 #include "kernels/token.h"
 
 namespace sherd::engine {
@@ -38,18 +39,22 @@ std::vector<BufferSpec> batch_buffers(const std::string& name, const TrainingOpt
 OwnPositions::OwnPositions(const TrainingOptions& options, const sharding::Rank& rank)
     : sequences_(options.model.sequences),
       seq_length_(options.model.seq_length),
-      degree_(rank.mesh.degree(sharding::kContextAxis)),
-      rank_(rank.mesh.coordinate(rank.rank, sharding::kContextAxis)) {}
+      degree_(rank.mesh.degree(sharding::kContextAxis)) {
+  const model::ModelShape own = rank_model(options, rank.mesh, rank.rank);
+  for (int run = 0; run < own.position_runs(); ++run) runs_.push_back(own.position_run(run));
+}
 
 void OwnPositions::move_to_front(const data::Batch& batch) const {
   if (degree_ == 1) return;
-  const std::int64_t own = seq_length_ / degree_;
   for (const Tensor& tokens : {batch.inputs, batch.targets, batch.positions}) {
     if (!tokens) continue;  // without documents apart
     auto* ids = tokens.as<std::int32_t>();
+    auto* to = ids;
     for (std::int64_t row = 0; row < sequences_; ++row) {
-      const auto* from = ids + row * seq_length_ + rank_ * own;
-      std::copy(from, from + own, ids + row * own);  // never behind where it is read
+      for (const auto& [first, count] : runs_) {
+        const auto* from = ids + row * seq_length_ + first;
+        to = std::copy(from, from + count, to);  // never behind where it is read
+      }
     }
   }
 }

@@ -16,7 +16,7 @@ namespace sherd::engine {
 std::vector<BufferSpec> batch_buffers(const std::string& name, const TrainingOptions& options,
                                       Phases phases);
 
-/// Which tokens of each row a rank computes: all, or along the context axis its part of them.
+/// Which tokens of each row a rank computes: all, or along the context axis its part of them, one run or two.
 class OwnPositions {
  public:
   OwnPositions() = default;
@@ -28,7 +28,8 @@ class OwnPositions {
   TokenBatch of(TokenBatch batch) const;
 
  private:
-  std::int64_t sequences_ = 1, seq_length_ = 0, degree_ = 1, rank_ = 0;
+  std::int64_t sequences_ = 1, seq_length_ = 0, degree_ = 1;
+  std::vector<model::PositionRun> runs_;
 };
 
 class BatchBuffers {

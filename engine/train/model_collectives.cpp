@@ -47,9 +47,21 @@ Call call_of(model::Exchange::Kind kind, const model::ModelShape& shape) {
       return {Collective::kAllGather, context};
     case Kind::kReduceScatterPositions:
       return {Collective::kReduceScatter, context};
+    case Kind::kPassOn:
+      break;  // add_passed
   }
   CHECK(false, "unknown exchange");
   __builtin_unreachable();
+}
+
+// A message to the next rank, and one from the rank before.
+void add_passed(const model::Exchange& one, const RingNeighbours& neighbours,
+                sharding::Traffic& traffic) {
+  constexpr auto kMessage = sharding::Collective::kBroadcast;
+  traffic.add(one.what, kMessage, one.dtype, one.numel, {.count = 2, .peer = neighbours.next},
+              one.calls);
+  traffic.add_silent(one.what, kMessage, one.dtype, {.count = 2, .peer = neighbours.previous},
+                     one.calls);
 }
 
 class Stopwatch {
@@ -76,9 +88,14 @@ BufferSpec tensor_sum_tail(const model::TensorPart& part) {
 }
 
 sharding::Traffic exchange_traffic(const model::ModelShape& shape,
-                                   const std::vector<model::Exchange>& exchanges) {
+                                   const std::vector<model::Exchange>& exchanges,
+                                   const RingNeighbours& neighbours) {
   sharding::Traffic traffic;
   for (const model::Exchange& one : exchanges) {
+    if (one.kind == model::Exchange::Kind::kPassOn) {
+      add_passed(one, neighbours, traffic);
+      continue;
+    }
     const Call call = call_of(one.kind, shape);
     // An all-reduce takes as many elements for each rank: ModelCollectives::sum_over.
     const bool sums = call.collective == sharding::Collective::kAllReduce;
@@ -125,6 +142,7 @@ ModelCollectives::ModelCollectives(const model::ModelShape& shape, const shardin
     tail_ = rank.memory->acquire(tensor_sum_tail(shape.part));
   }
   if (shape.context.is_cut()) context_ = along(sharding::kContextAxis);
+  if (shape.context.passes_keys()) ring_ = std::make_unique<Ring>(rank);
 }
 
 std::chrono::nanoseconds ModelCollectives::time_spent(std::string_view axis) const {
@@ -171,6 +189,23 @@ void ModelCollectives::reduce_scatter_positions(const char* what, const Tensor& 
   CHECK(context_ != nullptr, "{} of a model whose sequences are whole", what);
   const Stopwatch watch(on_context_);
   scatter_over(*context_, what, x, out);
+}
+
+void ModelCollectives::pass_on(const char* what, const Tensor& from, const Tensor& to) {
+  CHECK(ring_ != nullptr, "{} of a model without a ring", what);
+  ring_->pass_on(what, from, to);
+}
+
+void ModelCollectives::await_passed() {
+  ring_->await_passed();
+}
+
+void ModelCollectives::await_sent() {
+  ring_->await_sent();
+}
+
+std::chrono::nanoseconds ModelCollectives::cpu_time() const {
+  return ring_ ? ring_->cpu_time() : std::chrono::nanoseconds(0);
 }
 
 void ModelCollectives::scatter_over(sharding::Communicator& communicator, const char* what,

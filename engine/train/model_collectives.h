@@ -8,6 +8,7 @@
 #include "core/stream.h"
 #include "engine/model/collectives.h"
 #include "engine/model/exchanges.h"
+#include "engine/train/ring.h"
 #include "sharding/comm/communicator.h"
 #include "sharding/mesh/rank.h"
 #include "sharding/mesh/traffic.h"
@@ -23,9 +24,11 @@ model::ModelShape rank_model(const TrainingOptions& options, const sharding::Mes
 /// Where the last elements of a sum wait, of tensors that the ranks can't share evenly.
 BufferSpec tensor_sum_tail(const model::TensorPart& part);
 
-/// What a rank sends in these exchanges: sums as all-reduces, of which one may be of the tail alone.
+/// What a rank sends in these exchanges: sums as all-reduces, of which one may be of the tail alone; in a ring to the next
+/// of its `neighbours`.
 sharding::Traffic exchange_traffic(const model::ModelShape& shape,
-                                   const std::vector<model::Exchange>& exchanges);
+                                   const std::vector<model::Exchange>& exchanges,
+                                   const RingNeighbours& neighbours = {});
 
 class ModelCollectives final : public model::Collectives {
  public:
@@ -43,12 +46,18 @@ class ModelCollectives final : public model::Collectives {
   void all_to_all(const char* what, const Tensor& from, const Tensor& to) override;
   void gather_positions(const char* what, const Tensor& x) override;
   void reduce_scatter_positions(const char* what, const Tensor& x, const Tensor& out) override;
+  void pass_on(const char* what, const Tensor& from, const Tensor& to) override;
+  void await_passed() override;
+  void await_sent() override;
 
   /// x = that of context rank `owner`. For text, which ranks of a run sample; the model itself doesn't ask for it.
   void broadcast_position(const char* what, const Tensor& x, int owner);
 
-  /// How long the compute stream has been in calls along an axis, tensor or context: nothing is computed meanwhile.
+  /// How long the compute stream has been in calls along an axis, tensor or context: nothing is computed meanwhile. For
+  /// what goes round a ring it waits as for other streams.
   std::chrono::nanoseconds time_spent(std::string_view axis) const;
+  /// Processor time of a ring's streams, in total.
+  std::chrono::nanoseconds cpu_time() const;
 
  private:
   void sum_over(sharding::Communicator& communicator, const char* what, const Tensor& x);
@@ -64,6 +73,7 @@ class ModelCollectives final : public model::Collectives {
   std::unique_ptr<sharding::Communicator> own_copies_;
   sharding::Communicator* copies_;
   sharding::Communicator* context_ = nullptr;
+  std::unique_ptr<Ring> ring_;
   Buffer tail_;
   std::chrono::nanoseconds on_tensor_{0}, on_context_{0};
 };

@@ -96,7 +96,9 @@ ShardedModel::ShardedModel(const TrainingOptions& options, const sharding::Rank&
   });
 }
 
-ShardedModel::~ShardedModel() = default;
+ShardedModel::~ShardedModel() {
+  collectives_.reset();  // what it still sends lies in buffers of the transformer
+}
 
 // What a block's kernels depend on besides shapes that never change: where its parameters, gradients and
 // activations stand, and the pass. Dropout draws anew at every step, a recomputed block's backward depends
@@ -153,7 +155,8 @@ void ShardedModel::evaluate(int num_passes, const std::function<model::Pass(int)
 }
 
 std::chrono::nanoseconds ShardedModel::message_cpu_time() const {
-  return pipeline_->message_cpu_time();
+  return pipeline_->message_cpu_time() +
+         (collectives_ ? collectives_->cpu_time() : std::chrono::nanoseconds(0));
 }
 
 ShardedModel::Waits ShardedModel::waits() const {
@@ -283,16 +286,13 @@ void ShardedModel::evaluate_head(const model::Pass& pass) {
 Tensor ShardedModel::logits(std::int64_t first, std::int64_t count) {
   Tensor logits;
   if (has_head_) {
-    // Of a context rank's part of the text, whose parts are equally long.
     const model::ModelShape& shape = transformer_->shape();
-    const std::int64_t own = shape.context.is_cut() ? first % shape.seq_length : first;
+    const model::ModelShape::Place place = shape.place_of(first);
     logits = transformer_->logits(
-        model::head_parameters(options_.model, parameters_.get(head_unit())), own, count);
+        model::head_parameters(options_.model, parameters_.get(head_unit())), place.token, count);
     parameters_.release(head_unit());
     if (shape.part.is_cut()) logits = whole_logits(logits);
-    if (shape.context.is_cut()) {
-      logits = from_context_rank(logits, static_cast<int>(first / shape.seq_length));
-    }
+    if (shape.context.is_cut()) logits = from_context_rank(logits, place.context_rank);
   }
   return pipeline_->from_head(logits, count * options_.model.vocab_size);
 }

@@ -88,7 +88,7 @@ class ShardedModel {
   void backward(const Chunk& chunk, const model::Pass& pass, bool input_alone = false);
   void weight_gradients(const Chunk& chunk);
 
-  /// Processor time that messages of a pipeline have taken, in total.
+  /// Processor time that messages of a pipeline and in a ring have taken, in total.
   std::chrono::nanoseconds message_cpu_time() const;
   /// How long the compute stream has stood still for other ranks, in total: waiting for other streams, and in the
   /// model's own exchanges. On a GPU that is known when its work is done.

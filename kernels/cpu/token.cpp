@@ -150,7 +150,12 @@ void for_each_token_at(const EmbeddingBackward& args, std::int64_t s, const Visi
     const std::int64_t token = args.own_token(starts[i] + s);
     if (token >= 0) visit(token);
   }
-  for (std::int64_t b = 0; !args.documents && s < S && b < args.sequences; ++b) visit(b * S + s);
+  if (args.documents) return;
+  const std::int64_t row = args.row_positions > 0 ? args.row_positions : S;
+  for (std::int64_t b = 0; s < row && b < args.sequences; ++b) {
+    const std::int64_t token = args.own_token(b * row + s);
+    if (token >= 0) visit(token);
+  }
 }
 
 template <class T, class G>

@@ -14,10 +14,10 @@
 
 namespace sherd::testing {
 
-/// Texts of 2 to 40 bytes, each a document, in rows of nine tokens.
+/// Texts of 2 to 40 bytes, each a document, in rows of nine tokens or so many.
 class DocumentTraining : public ::testing::Test {
  protected:
-  DocumentTraining() {
+  explicit DocumentTraining(std::int64_t seq_length = 9) : seq_length_(seq_length) {
     std::uint64_t state = 1;
     for (int file = 0; file < 90; ++file) {
       std::string text;
@@ -30,13 +30,13 @@ class DocumentTraining : public ::testing::Test {
     dataset_ = data::open_dataset({.path = folder_.file("train"),
                                    .validation_path = folder_.file("held"),
                                    .vocab_size = 41,
-                                   .seq_length = 9,
+                                   .seq_length = seq_length_,
                                    .separate_documents = true});
   }
 
   data::Batcher batcher(const engine::TrainingOptions& options, const RunShape& setup) const {
     return {dataset_,
-            {.seq_length = 9,
+            {.seq_length = seq_length_,
              .micro_batch_size = options.model.sequences,
              .num_micro_steps = setup.num_micro_steps,
              .world = mesh_of(setup).degree(sharding::data_axes()),
@@ -80,6 +80,7 @@ class DocumentTraining : public ::testing::Test {
     return outcome;
   }
 
+  const std::int64_t seq_length_;
   test::TempFolder folder_;
   std::shared_ptr<const data::Dataset> dataset_;
 };

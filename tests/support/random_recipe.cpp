@@ -217,7 +217,7 @@ class LegalRecipe {
         fmt::format("[{}{}]", counts, layers - degree + 1));
   }
 
-  /// Two tensor ranks, or two context ranks, of a model that they can share.
+  /// Two tensor ranks, or two context ranks, perhaps a ring, of a model that they can share.
   void parts_of_models() {
     const auto value = [&](const char* key, const std::string& otherwise) {
       const auto found = settings_.find(std::string(key));
@@ -245,7 +245,9 @@ class LegalRecipe {
     const bool in_groups = length_ % 8 == 0;  // of tokens, which ranks can share
     const bool apart =
         value("data.documents", "joined") == "separate" || settings_.at("data.format") == "chat";
-    const bool canonical = in_eighths && ((in_groups && !apart) || !in_sequences) &&
+    const bool in_ring = length_ % 4 == 0 && random_.chance(0.4);
+    if (in_ring) set("parallelism.context_parallel_method", "ring");
+    const bool canonical = in_eighths && ((in_groups && !apart && !in_ring) || !in_sequences) &&
                            !has_adapter_ && random_.chance(0.6) &&
                            settings_.at("mixed_precision.reduce_dtype") == "f32";
     set("parallelism.sum_order", canonical ? "canonical" : "rank");

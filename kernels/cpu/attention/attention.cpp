@@ -2,6 +2,8 @@
 #include "kernels/cpu/attention/attention.h"
 
 #include <algorithm>
+#include <limits>
+#include <type_traits>
 
 #include "kernels/cpu/attention/attention_strip.h"
 #include "kernels/dispatch_float.h"
@@ -11,16 +13,27 @@ namespace {
 
 struct ForwardBuffers {
   ForwardBuffers(const AttentionShape& shape, Scratch& scratch)
-      : copy_SK(scratch.take(shape.positions * shape.head_width)),
-        key_panels(scratch.take(panel_floats(shape.head_width, shape.positions))),
-        value_panels(scratch.take(panel_floats(shape.positions, shape.head_width))),
-        strip(kStrip, shape.positions, shape.head_width, scratch) {}
+      : copy_SK(scratch.take(shape.num_keys() * shape.head_width)),
+        key_panels(scratch.take(panel_floats(shape.head_width, shape.num_keys()))),
+        value_panels(scratch.take(panel_floats(shape.num_keys(), shape.head_width))),
+        strip(kStrip, shape.num_keys(), shape.head_width, scratch) {}
   float *copy_SK, *key_panels, *value_panels;
   StripBuffers strip;
 };
 
-// One head of one document, strip of queries by strip; writes its rows of out and lse.
-template <class T>
+// A query's result over these keys joins that over others.
+void merge_row(const float* own, float own_lse, std::int64_t head_width, float* out, float* lse) {
+  if (own_lse == -std::numeric_limits<float>::infinity()) return;  // it sees none of these
+  const float most = std::max(*lse, own_lse);
+  const float merged = most + fast_log(fast_exp(*lse - most) + fast_exp(own_lse - most));
+  const float kept = fast_exp(*lse - merged), added = fast_exp(own_lse - merged);
+#pragma omp simd
+  for (std::int64_t k = 0; k < head_width; ++k) out[k] = kept * out[k] + added * own[k];
+  *lse = merged;
+}
+
+// One head of one document, strip of queries by strip; writes its rows of out and lse, or merges with them.
+template <class T, class Out>
 void forward_head(const AttentionForward& args, const Document& document, std::int64_t h,
                   const ForwardBuffers& buffers) {
   const AttentionShape& shape = document.shape;
@@ -28,11 +41,13 @@ void forward_head(const AttentionForward& args, const Document& document, std::i
   const std::int64_t g = h / (shape.query_heads / shape.kv_heads);
   const std::int64_t first_row = document.first_query_row();
   const StripBuffers& strip = buffers.strip;
-  const HeadRows<T> out = out_head(args.out.as<T>(), shape, first_row, h);
+  const HeadRows<Out> out = out_head(args.out.as<Out>(), shape, first_row, h);
   float* lse_Q = args.lse.as<float>() + document.statistic(h);
-  clear_padding(out, document.num_queries, document.query_padding, K);
-  std::fill_n(lse_Q + document.num_queries, document.query_padding, 0.0f);
-  if (document.num_queries == 0) return;
+  if (!args.merge) {
+    clear_padding(out, document.num_queries, document.query_padding, K);
+    std::fill_n(lse_Q + document.num_queries, document.query_padding, 0.0f);
+  }
+  if (document.empty()) return;
   const auto head_of = [&](Part part) {
     return view_head(key_value_head<T>(args.qkv, args.keys_values, document, part, g), S, K,
                      buffers.copy_SK);
@@ -48,14 +63,23 @@ void forward_head(const AttentionForward& args, const Document& document, std::i
     const std::int64_t q0 = std::max(strip_begin, first_query);
     const std::int64_t row = q0 - first_query, rows = std::min(strip_begin + kStrip, end) - q0;
     const KeyRange keys = keys_of_strip(shape, strip_begin, q0 + rows);
+    if (keys.begin >= keys.end) continue;  // all of the block are before the window
+    float merged_lse[kStrip];
+    float* lse = args.merge ? merged_lse : lse_Q + row;
     widen_rows(queries.first + row * queries.stride, queries.stride, strip.query, K, rows, K);
     score_queries(shape, packed, rows, keys, strip);
     for (std::int64_t r = 0; r < rows; ++r) {
       strip.factor[r] = softmax_row(shape, args.dropout, document.element(h, q0 + r), q0 + r, keys,
-                                    strip.score + r * strip.score_stride, lse_Q + row + r);
+                                    strip.score + r * strip.score_stride, lse + r);
     }
     weigh_values(shape, packed, rows, keys, strip);
-    narrow_rows(strip.out, K, out.first + row * out.stride, out.stride, rows, K);
+    Out* out_rows = out.first + row * out.stride;
+    if constexpr (std::is_same_v<Out, float>) {
+      for (std::int64_t r = 0; args.merge && r < rows; ++r) {
+        merge_row(strip.out + r * K, lse[r], K, out_rows + r * out.stride, lse_Q + row + r);
+      }
+    }
+    if (!args.merge) narrow_rows(strip.out, K, out_rows, out.stride, rows, K);
   }
 }
 
@@ -69,7 +93,11 @@ void attention_forward(ThreadTeam& team, const AttentionForward& args) {
       Scratch scratch = checked_scratch(args.workspace, floats, team.num_threads(), thread);
       const ForwardBuffers buffers(args.shape, scratch);
       for_each_document(args.shape, args.documents, task / H, [&](const Document& document) {
-        forward_head<T>(args, document, task % H, buffers);
+        if (args.shape.block) {
+          forward_head<T, float>(args, document, task % H, buffers);
+        } else {
+          forward_head<T, T>(args, document, task % H, buffers);
+        }
       });
     });
   });

@@ -26,7 +26,7 @@ static_assert(kTile % kMaxTileColumns == 0);
 // (_KS), the positions (_SK) or the queries (_QK), rows of gradients, and p and ds of one tile.
 struct BackwardBuffers {
   BackwardBuffers(const AttentionShape& shape, Scratch& scratch) {
-    const std::int64_t S = shape.positions, K = shape.head_width, Q = shape.num_queries();
+    const std::int64_t S = shape.num_keys(), K = shape.head_width, Q = shape.num_queries();
     for (float** panels : {&key_KS, &value_KS}) *panels = scratch.take(panel_floats(K, S));
     key_SK = scratch.take(panel_floats(S, K));
     for (float** panels : {&query_QK, &dout_QK}) *panels = scratch.take(panel_floats(Q, K));
@@ -115,7 +115,7 @@ void multiply_row(const float* factor, float* row, std::int64_t count) {
 }
 
 // The keys [k0, k0 + num_keys) and the queries [q0, q0 + num_queries) of one head of a document,
-// q0 >= k0.
+// q0 >= k0. Of a block, queries are behind the last key, too.
 struct BackwardTile {
   std::int64_t h, k0, num_keys, q0, num_queries;
   bool begins_sum;  ///< of its keys' gradients
@@ -227,6 +227,14 @@ void finish_head(const float* gradient, std::int64_t rows, std::int64_t padding,
   clear_padding(head, rows, padding, head_width);
 }
 
+// The gradient of a block is added to others'.
+void add_head(const float* gradient, std::int64_t rows, std::int64_t head_width,
+              const HeadRows<float>& head) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    add_narrowed(gradient + r * head_width, head.first + r * head.stride, head_width);
+  }
+}
+
 // Of keys that none of the queries sees.
 void clear_keys(std::int64_t k0, std::int64_t num_keys, std::int64_t head_width,
                 const BackwardBuffers& buffers) {
@@ -242,7 +250,6 @@ void backward_head(const AttentionBackward& args, const Document& document, std:
   const AttentionShape& shape = document.shape;
   const std::int64_t first_row = document.first_query_row(), Q = document.num_queries;
   const std::int64_t S = shape.positions, K = shape.head_width;
-  const HeadRows<T> d_query = packed_head(args.dqkv.as<T>(), shape, first_row, Part::kQuery, h);
   if (Q == 0) {
     if (first_of_group) clear_keys(0, S, K, buffers);
     return;
@@ -258,10 +265,10 @@ void backward_head(const AttentionBackward& args, const Document& document, std:
            buffers.dot_Q);
   // A window begins anywhere in a tile: which tile comes first for a query isn't known.
   if (shape.windowed()) std::fill_n(buffers.dquery, Q * K, 0.0f);
-  const std::int64_t last = shape.first_query + Q;
-  if (first_of_group) clear_keys(last, S - last, K, buffers);
-  for (std::int64_t k0 = 0; k0 < last; k0 += kTile) {
-    const std::int64_t num_keys = std::min(kTile, last - k0);
+  const std::int64_t last = shape.first_query + Q, last_key = std::min(last, S);
+  if (first_of_group) clear_keys(last_key, S - last_key, K, buffers);
+  for (std::int64_t k0 = 0; k0 < last_key; k0 += kTile) {
+    const std::int64_t num_keys = std::min(kTile, last_key - k0);
     const std::int64_t end =
         shape.windowed() ? std::min(last, k0 + num_keys - 1 + shape.window) : last;
     const std::int64_t begin = std::max(k0, shape.first_query);
@@ -273,6 +280,10 @@ void backward_head(const AttentionBackward& args, const Document& document, std:
       accumulate_tile(shape, tile, buffers);
     }
   }
+  if (shape.block) {
+    return add_head(buffers.dquery, Q, K, out_head(args.dq.as<float>(), shape, first_row, h));
+  }
+  const HeadRows<T> d_query = packed_head(args.dqkv.as<T>(), shape, first_row, Part::kQuery, h);
   narrow_rows(buffers.dquery, K, d_query.first, d_query.stride, Q, K);
 }
 
@@ -343,7 +354,7 @@ HeadRows<float> unrounded_head(const Tensor& dkv, const Document& document, Part
   const AttentionShape& shape = document.shape;
   const std::int64_t stride = 2 * shape.kv_heads * shape.head_width;
   const std::int64_t before = part == Part::kKey ? 0 : shape.kv_heads;
-  return {dkv.as<float>() + document.first_token() * stride + (before + g) * shape.head_width,
+  return {dkv.as<float>() + document.first_key_row() * stride + (before + g) * shape.head_width,
           stride};
 }
 
@@ -352,6 +363,7 @@ template <class T>
 void backward_group(const AttentionBackward& args, const Document& document, std::int64_t g,
                     const BackwardBuffers& buffers) {
   const AttentionShape& shape = document.shape;
+  if (shape.block && document.empty()) return;  // adds nothing
   const std::int64_t S = shape.positions, K = shape.head_width;
   const std::int64_t group = shape.query_heads / shape.kv_heads;
   const auto head_of = [&](Part part) {
@@ -369,15 +381,18 @@ void backward_group(const AttentionBackward& args, const Document& document, std
                       shape.kv_sum_groups / planes, buffers);
     for (const auto& [part, gradient] :
          {std::pair(Part::kKey, buffers.dkey), std::pair(Part::kValue, buffers.dvalue)}) {
-      if (args.dkv) {
+      if (shape.block) {
+        add_head(gradient, S, K, unrounded_head(args.dkv, document, part, g));
+      } else if (args.dkv) {
         const Tensor dkv = args.dkv.part(plane * numel, numel);
         finish_head(gradient, S, document.padding, K, unrounded_head(dkv, document, part, g));
       } else {
         finish_head(gradient, S, document.padding, K,
-                    packed_head(args.dqkv.as<T>(), shape, document.first_token(), part, g));
+                    packed_head(args.dqkv.as<T>(), shape, document.first_key_row(), part, g));
       }
     }
   }
+  if (shape.block) return;
   for (std::int64_t h = g * group; h < (g + 1) * group; ++h) {
     clear_padding(
         packed_head(args.dqkv.as<T>(), shape, document.first_query_row(), Part::kQuery, h),

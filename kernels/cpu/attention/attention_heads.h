@@ -40,18 +40,22 @@ class Scratch {
   std::int64_t taken_ = 0;
 };
 
-/// What a query may see of: one document of row `row`, from its position `first` on, or all of it.
+/// What a query may see of: one document of row `row`, from its position `first` on, or all of it. Of a block of keys,
+/// the document's keys among them, with which its positions begin.
 struct Document {
   AttentionShape shape;  ///< with the document's positions, and its queries that are computed
   std::int64_t row = 0, first = 0;
   std::int64_t row_positions = 0,
-               row_queries = 0;    ///< of the whole row; queries: those that are computed
-  std::int64_t num_queries = 0;    ///< that are computed of it, perhaps none
-  std::int64_t place = 0;          ///< of the first of these among the row's
-  std::int64_t padding = 0;        ///< tokens behind it
-  std::int64_t query_padding = 0;  ///< of these, among the queries that are computed
+               row_queries = 0;              ///< of the whole row; queries: those that are computed
+  std::int64_t num_queries = 0;              ///< that are computed of it, perhaps none
+  std::int64_t place = 0;                    ///< of the first of these among the row's
+  std::int64_t padding = 0;                  ///< tokens behind it
+  std::int64_t query_padding = 0;            ///< of these, among the queries that are computed
+  std::int64_t key_rows = 0, key_place = 0;  ///< of a sequence; the row of its first key
 
-  std::int64_t first_token() const { return row * row_positions + first; }
+  /// None of its queries is computed, or none of its keys is there.
+  bool empty() const { return num_queries == 0 || shape.positions == 0; }
+  std::int64_t first_key_row() const { return row * key_rows + key_place; }
   /// Of the queries that are computed: the first one's row, and its place in lse.
   std::int64_t first_query_row() const { return row * row_queries + place; }
   std::int64_t statistic(std::int64_t h) const {
@@ -79,22 +83,30 @@ struct Document {
 /// A document of `length` tokens of row `row`, with `padding` behind it.
 inline Document document_at(const AttentionShape& shape, std::int64_t row, std::int64_t first,
                             std::int64_t length, std::int64_t padding) {
+  const AttentionBlock& block = shape.block;
+  const std::int64_t behind = first + length;
+  // The keys of the row that are there, and of the document those.
+  const std::int64_t all_keys = block ? block.first_key : 0;
+  const std::int64_t first_key = std::clamp(all_keys, first, behind);
+  const std::int64_t end_key = std::clamp(all_keys + shape.num_keys(), first_key, behind);
   Document document{.shape = shape,
                     .row = row,
-                    .first = first,
+                    .first = first_key,
                     .row_positions = shape.positions,
-                    .row_queries = shape.num_queries(),
-                    .padding = padding};
-  // The queries of the row that are computed, counted from the document's begin.
-  const std::int64_t begin = shape.first_query - first, end = begin + shape.num_queries();
-  const std::int64_t from = std::clamp<std::int64_t>(begin, 0, length);
-  document.num_queries = std::clamp<std::int64_t>(end, from, length) - from;
-  document.place = std::max<std::int64_t>(from - begin, 0);
+                    .row_queries = block ? block.rows : shape.num_queries(),
+                    .padding = padding,
+                    .key_rows = block ? block.rows : shape.positions,
+                    .key_place = block.key_row + first_key - all_keys};
+  // The queries of the row that are computed, and of the document those.
+  const std::int64_t begin = shape.first_query, end = begin + shape.num_queries();
+  const std::int64_t from = std::clamp(begin, first, behind);
+  document.num_queries = std::clamp(end, from, behind) - from;
+  document.place = block.query_row + std::max<std::int64_t>(from - begin, 0);
   document.query_padding =
-      std::clamp(length + padding, begin, end) - std::clamp(length, begin, end);
-  document.shape.positions = length;
+      std::clamp(behind + padding, begin, end) - std::clamp(behind, begin, end);
+  document.shape.positions = end_key - first_key;
   if (shape.queries > 0) {
-    document.shape.first_query = from;
+    document.shape.first_query = from - first_key;
     document.shape.queries = document.num_queries;
   }
   return document;
@@ -149,10 +161,10 @@ template <class T>
 HeadRows<const T> key_value_head(const ConstTensor& qkv, const ConstTensor& keys_values,
                                  const Document& document, Part part, std::int64_t g) {
   const AttentionShape& shape = document.shape;
-  if (!keys_values) return packed_head(qkv.as<T>(), shape, document.first_token(), part, g);
+  if (!keys_values) return packed_head(qkv.as<T>(), shape, document.first_key_row(), part, g);
   const std::int64_t stride = 2 * shape.kv_heads * shape.head_width;
   const std::int64_t before = part == Part::kKey ? 0 : shape.kv_heads;
-  return {keys_values.as<T>() + document.first_token() * stride + (before + g) * shape.head_width,
+  return {keys_values.as<T>() + document.first_key_row() * stride + (before + g) * shape.head_width,
           stride};
 }
 

@@ -47,7 +47,7 @@ void drop(const Dropout& dropout, std::int64_t element, float* p, std::int64_t c
 
 KeyRange keys_of_strip(const AttentionShape& shape, std::int64_t q0, std::int64_t end) {
   // Panels can be entered at multiples of their columns only.
-  return {first_key(shape, q0) / kMaxTileColumns * kMaxTileColumns, end};
+  return {first_key(shape, q0) / kMaxTileColumns * kMaxTileColumns, std::min(end, shape.positions)};
 }
 
 StripBuffers::StripBuffers(std::int64_t rows, std::int64_t most_keys, std::int64_t head_width,
@@ -74,8 +74,14 @@ void score_queries(const AttentionShape& shape, const PackedHead& head, std::int
 float softmax_row(const AttentionShape& shape, const Dropout& dropout, std::int64_t first_element,
                   std::int64_t q, const KeyRange& keys, float* row, float* lse) {
   constexpr float kMasked = -std::numeric_limits<float>::infinity();
-  const std::int64_t first = first_key(shape, q) - keys.begin, end = q + 1 - keys.begin;
+  const std::int64_t first = first_key(shape, q) - keys.begin;
+  const std::int64_t end = std::min(q + 1, shape.positions) - keys.begin;
   const std::int64_t num_keys = keys.end - keys.begin, padded = round_up(end, kLine);
+  if (first >= end) {
+    std::fill(row, row + num_keys, 0.0f);
+    *lse = kMasked;
+    return 0.0f;
+  }
   if (shape.softcap > 0.0f) cap_scores(SoftCap(shape.softcap), row + first, end - first);
   std::fill(row, row + first, kMasked);
   std::fill(row + end, row + padded, kMasked);

@@ -12,7 +12,8 @@
 
 namespace sherd::kernels::cpu {
 
-/// The keys [begin, end) whose scores stand in a strip's rows; every query of it sees some of them.
+/// The keys [begin, end) whose scores stand in a strip's rows; every query of it sees some of them. Of a block of keys
+/// only some queries do, or none, and there may be no keys.
 struct KeyRange {
   std::int64_t begin = 0, end = 0;
 };
@@ -37,7 +38,8 @@ void score_queries(const AttentionShape& shape, const PackedHead& head, std::int
                    const KeyRange& keys, const StripBuffers& buffers);
 
 /// Turns the scores of query q against `keys` into what multiplies the values: the exponentials,
-/// exactly zero where masked or dropped. Returns the factor that is still missing.
+/// exactly zero where masked or dropped. Returns the factor that is still missing. Of a query that sees none of the
+/// keys, zeros, and lse is -inf.
 float softmax_row(const AttentionShape& shape, const Dropout& dropout, std::int64_t first_element,
                   std::int64_t q, const KeyRange& keys, float* row, float* lse);
 

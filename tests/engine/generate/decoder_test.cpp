@@ -123,6 +123,41 @@ TEST(Decoder, OnContextRanksEveryRankHasTheLogitsOfOne) {
   }
 }
 
+// A ring merges what queries attend to in another order. A text of 9 tokens is 12 or 16 of two parts each.
+TEST(Decoder, OnARingEveryRankHasTheLogitsOfOneNearly) {
+  engine::TrainingOptions options = tiny(0, 16);
+  options.model.ffn_width = 36;
+  options.model.context.method = model::ContextMethod::kRing;
+  Rows one;
+  with_decoder(options, [&](Decoder& decoder, engine::ShardedModel&) {
+    one = rows_of(decoder, kText, 0);
+    one[100] = decoder.last_logits(Ids{7});
+  });
+  const auto expect_near = [&](const std::vector<sharding::MeshAxis>& axes, int world) {
+    std::vector<Rows> rows(static_cast<std::size_t>(world));
+    with_decoder(options,
+                 [&](Decoder& decoder, engine::ShardedModel& model) {
+                   EXPECT_EQ(decoder.context(), 16);
+                   Rows& own = rows[static_cast<std::size_t>(model.rank().rank)];
+                   own = rows_of(decoder, kText, 0);
+                   own[100] = decoder.last_logits(Ids{7});
+                 },
+                 {.world_size = world, .axes = axes});
+    for (const Rows& own : rows) {
+      EXPECT_EQ(own, rows[0]);
+      for (const auto& [position, logits] : one) {
+        ASSERT_EQ(own.at(position).size(), logits.size());
+        for (std::size_t i = 0; i < logits.size(); ++i) {
+          EXPECT_NEAR(own.at(position)[i], logits[i], 1e-5) << position << ", token " << i;
+        }
+      }
+    }
+  };
+  for (const int context : {2, 4, 8}) expect_near({{"context", context}}, context);
+  expect_near({{"pipeline", 2}, {"shard", 2}, {"context", 2}}, 8);
+  expect_near({{"context", 2}, {"tensor", 2}}, 4);
+}
+
 TEST(Decoder, GoesOnWhereATextWasLeft) {
   with_decoder(tiny(9, 4), [&](Decoder& decoder, engine::ShardedModel& model) {
     const Ids beginning(kText.begin(), kText.begin() + 6);

@@ -42,6 +42,12 @@ class Noting final : public model::Collectives {
     note(Kind::kReduceScatterPositions, what, x);
     inner_.reduce_scatter_positions(what, x, out);
   }
+  void pass_on(const char* what, const Tensor& from, const Tensor& to) override {
+    note(Kind::kPassOn, what, from);
+    inner_.pass_on(what, from, to);
+  }
+  void await_passed() override { inner_.await_passed(); }
+  void await_sent() override { inner_.await_sent(); }
   /// Calls by kind, name, type and size.
   std::map<std::tuple<Kind, std::string, DType, std::int64_t>, std::int64_t> calls;
 

@@ -140,6 +140,25 @@ TEST(ContextRanksRules, GatheredKeysNeedToDivideTheSequenceAlone) {
       "4 would do, or the method all_gather, for which it must divide the tokens alone.");
 }
 
+// Of which each rank has two parts.
+TEST(ContextRanksRules, RingsNeedTwiceTheirNumberToDivideTheSequence) {
+  const std::string ring = "parallelism.context_parallel_method=ring";
+  for (const auto& [degree, length] : {std::pair("1", "7"), {"8", "16"}, {"5", "20"}}) {
+    EXPECT_EQ(refusal({ring, std::string("parallelism.context_parallel_degree=") + degree,
+                       std::string("training.seq_length=") + length}),
+              "no error")
+        << degree;
+  }
+  expect_refused({ring, "parallelism.context_parallel_degree=4", "training.seq_length=20"},
+                 "4 context ranks can't share sequences of 20 tokens in a ring: twice the number "
+                 "must divide that. 2 would do, or sequences of 24 tokens.");
+  expect_refused({ring, "parallelism.context_parallel_degree=2", "training.seq_length=15"},
+                 "1 would do, or sequences of 16 tokens.");
+  expect_refused({ring, "parallelism.context_parallel_degree=2", "parallelism.sum_order=canonical",
+                  "training.seq_length=16"},
+                 "Use the method all_gather or ulysses, or sum_order: rank.");
+}
+
 TEST(ContextRanksRules, DocumentsDropoutInSeveralRowsTextsAndAdaptersAreServed) {
   const std::string degree = "parallelism.context_parallel_degree=2";
   for (std::vector<std::string> sets :

@@ -70,9 +70,10 @@ TEST(ShortPasses, ARunOnContextRanksEndsWithTheTextThatItsCheckpointGives) {
   const test::TempFolder folder;
   folder.write("text.txt", text());
   int number = 0;
-  for (const char* mesh : {"context_parallel_degree: 2",
-                           "context_parallel_degree: 4, "
-                           "context_parallel_method: all_gather, tensor_parallel_degree: 2"}) {
+  for (const char* mesh :
+       {"context_parallel_degree: 2", "context_parallel_degree: 4, context_parallel_method: ring",
+        "context_parallel_degree: 4, "
+        "context_parallel_method: all_gather, tensor_parallel_degree: 2"}) {
     ::testing::internal::CaptureStdout();
     train(resolve_recipe({.path = "short.yaml",
                           .text = fmt::format(kRecipe, folder.path(), "f32", 24, 1) +

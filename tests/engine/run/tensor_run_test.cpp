@@ -126,6 +126,9 @@ const MeshOf kContext{"context 2", 1, 2, "context_parallel_degree: 2"};
 const MeshOf kGathered{"keys gathered on context 4", 1, 3,
                        "context_parallel_degree: 4, context_parallel_method: all_gather"};
 
+const MeshOf kRing{"a ring of context 4", 1, 3,
+                   "context_parallel_degree: 4, context_parallel_method: ring"};
+
 // B.4 #8 along the sequence.
 class ContextRun : public TensorRun {
  protected:
@@ -139,7 +142,7 @@ class ContextRun : public TensorRun {
 
 TEST_F(ContextRun, StaysNearOneRankEvaluationsIncluded) {
   train_in(folder_, "one", with_context(kOne));
-  for (const MeshOf& mesh : {kContext, kGathered}) {
+  for (const MeshOf& mesh : {kContext, kGathered, kRing}) {
     SCOPED_TRACE(mesh.name);
     train_in(folder_, mesh.name, with_context(mesh));
     expect_near(mesh.name, "one");
@@ -151,7 +154,7 @@ TEST_F(ContextRun, GoesOnOnAnyMesh) {
   train_in(folder_, "run", with_context(kContext));
   const MeshOf mixed{"context 2 x pipeline 2", 1, 1,
                      "context_parallel_degree: 2, pipeline_parallel_degree: 2"};
-  for (const MeshOf& mesh : {kOne, mixed, kGathered, kSharded, kContext}) {
+  for (const MeshOf& mesh : {kOne, mixed, kRing, kGathered, kRing, kSharded, kContext}) {
     SCOPED_TRACE(mesh.name);
     forget_second_half("run");
     train_in(folder_, "run", with_context(mesh));

@@ -1,0 +1,51 @@
+/// What goes round a ring of context ranks (engine/model/ring.h), beside the computation.
+///
+///   rank r     from ──── link r ────▶ to     rank r + 1 (mod C)
+///
+/// Each link is a communicator of two ranks, with a stream at each end, as a pipeline's channels are: a rank's sends and
+/// receives go on at the same time, and neither waits for the compute stream once it has begun.
+///
+/// Order    calls of a link are in the order of the ranks' calls, which is the same everywhere. A receive begins when the
+///          rank's earlier sends have left, so that it may be written where they were read.
+/// Errors   PeerError where another rank stopped, from `await_passed` or `await_sent`.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "sharding/comm/communicator.h"
+#include "sharding/mesh/rank.h"
+
+namespace sherd::engine {
+
+/// The ranks of the world beside a rank in its ring.
+struct RingNeighbours {
+  int next = 0, previous = 0;
+};
+RingNeighbours ring_neighbours(const sharding::Mesh& mesh, int rank);
+
+class Ring {
+ public:
+  /// Of the rank's context group, which has several ranks.
+  explicit Ring(const sharding::Rank& rank);
+
+  /// As model::Collectives has them.
+  void pass_on(const char* what, const Tensor& from, const Tensor& to);
+  void await_passed();
+  void await_sent();
+
+  /// Processor time of the streams' threads, in total.
+  std::chrono::nanoseconds cpu_time() const;
+
+ private:
+  Stream& compute_;
+  RingNeighbours neighbours_;
+  std::unique_ptr<sharding::Communicator> to_next_, from_previous_;
+  std::unique_ptr<Event> ready_, sent_;
+  std::deque<std::unique_ptr<Event>> under_way_, spare_;  // arrivals that are still to be awaited
+  std::unique_ptr<Stream> out_, in_;  // destroyed first: their work uses the others
+};
+
+}  // namespace sherd::engine
