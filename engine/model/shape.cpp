@@ -29,7 +29,8 @@ kernels::AttentionShape ModelShape::attention(std::int64_t block) const {
           .first_query = gathers ? first_position() : 0,
           .queries = gathers ? seq_length : 0,
           .query_groups = groups.groups * group_degree,
-          .of_a_query_group = groups.of_a_group};
+          .of_a_query_group = groups.of_a_group,
+          .shares_keys = shares_kv_heads()};
 }
 
 kernels::TokenGroups ModelShape::token_groups() const {
