@@ -82,6 +82,9 @@ class CudaStream : public Stream {
   /// Host memory that the device can write: a few results of a kernel that the caller waits for.
   /// One user at a time; `synchronize` before it is read.
   virtual void* mailbox() = 0;
+  /// `calls` enqueue communication on this stream itself. The time that the device spends there counts as waited for
+  /// `kind` (Event::counts_as).
+  virtual void communicate(std::size_t kind, const std::function<void()>& calls) = 0;
   static constexpr std::int64_t kMailboxBytes = 8192;
 };
 

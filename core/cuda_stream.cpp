@@ -28,8 +28,8 @@ class CudaEvent final : public Event {
   bool is_communication_ = false;
 };
 
-// How long a stream stood still at its waits for communication: a timed event before and after each. They are read
-// once the device has passed them, and never waited for.
+// How long a stream stood still at its waits for communication, or was communicating itself: a timed event before and
+// after each. They are read once the device has passed them, and never waited for.
 class WaitMeter {
  public:
   template <class Wait>
@@ -174,6 +174,9 @@ class QueueOnDevice final : public CudaStream {
     awaited.is_communication() ? waits_.around(stream_, event.counts_as, enqueue_wait)
                                : enqueue_wait();
     boundary("wait");
+  }
+  void communicate(std::size_t kind, const std::function<void()>& calls) override {
+    waits_.around(stream_, kind, calls);
   }
   void synchronize() override {
     const cudaError_t status = cudaStreamSynchronize(stream_);

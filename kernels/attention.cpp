@@ -54,13 +54,13 @@ void check_shape(const AttentionShape& shape) {
         "attention: scale {}, window {}, soft cap {}", shape.scale, shape.window, shape.softcap);
 }
 
-void check_documents(const AttentionShape& shape, const Documents& documents, bool on_gpu) {
+void check_documents(const AttentionShape& shape, const Documents& documents) {
   if (!documents) return;
   check_tensor("attention: starts of documents", documents.starts, DType::kI32,
                documents.count() + 1);
   check_tensor("attention: lengths of documents", documents.lengths, DType::kI32,
                documents.count());
-  if (!on_gpu && !documents.positions) return;
+  if (!documents.positions) return;
   check_tensor("attention: positions", documents.positions, DType::kI32, shape.query_tokens());
 }
 
@@ -72,11 +72,10 @@ void check_keys_values(const AttentionShape& shape, const ConstTensor& keys_valu
                shape.key_tokens() * 2 * shape.kv_heads * shape.head_width);
 }
 
-// A model that is cut is refused on a GPU before.
-void check_whole(const AttentionShape& shape) {
+// A model whose sums are canonical is refused on a GPU before.
+void check_on_gpu(const AttentionShape& shape) {
   CHECK(shape.kv_sum_groups == 1 && shape.query_groups == 0, "attention: sums in groups on a GPU");
-  CHECK(shape.all_query_heads == 0, "attention: some of a model's heads on a GPU");
-  CHECK(shape.queries == 0 && !shape.block, "attention: some of the queries or keys on a GPU");
+  CHECK(!shape.block, "attention: some of the keys on a GPU");
 }
 
 }  // namespace
@@ -90,10 +89,10 @@ void attention_forward(Stream& stream, const AttentionForward& args) {
   check_tensor("attention: out", args.out, shape.block ? DType::kF32 : dtype,
                shape.query_tokens() * shape.query_heads * shape.head_width);
   check_tensor("attention: lse", args.lse, DType::kF32, shape.query_tokens() * shape.query_heads);
-  check_documents(shape, args.documents, is_cuda(stream));
+  check_documents(shape, args.documents);
   check_keys_values(shape, args.keys_values, dtype);
   if (is_cuda(stream)) {
-    check_whole(shape);
+    check_on_gpu(shape);
     return cuda::attention_forward(stream, args);
   }
   stream.run("attention_forward", [&stream, args] { cpu::attention_forward(stream.team(), args); });
@@ -119,10 +118,12 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
     check_tensor("attention: dkv", args.dkv, DType::kF32,
                  planes * shape.key_tokens() * 2 * shape.kv_heads * shape.head_width);
   }
-  check_documents(shape, args.documents, is_cuda(stream));
+  check_documents(shape, args.documents);
   check_keys_values(shape, args.keys_values, dtype);
   if (is_cuda(stream)) {
-    check_whole(shape);
+    check_on_gpu(shape);
+    CHECK(!args.dkv || shape.queries > 0 || shape.shares_keys,
+          "attention: f32 gradients of keys that nobody shares, on a GPU");
     return cuda::attention_backward(stream, args);
   }
   stream.run("attention_backward",

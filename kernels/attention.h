@@ -50,9 +50,10 @@
 ///
 /// On a GPU cuDNN computes 16-bit heads whose width is a multiple of 8; our own kernels, in f32 without
 /// tensor cores, the rest (heads up to 256 wide), and all heads with a window, a soft cap or documents, whose bits
-/// follow the row there. What cuDNN doesn't promise, we don't:
-///   Dropout   its mask is its own: a function of the seed (seed, step, site and first_element make
-///             it) and of the place in the micro-batch. Forward and backward agree and a run
+/// follow the row there, with a part of the queries, or with gradients of keys and values in f32. What cuDNN doesn't
+/// promise, we don't:
+///   Dropout   its mask is its own: a function of the seed (seed, step, site, first_element and the first
+///             head make it) and of the place in the micro-batch. Forward and backward agree and a run
 ///             repeats its bits; the CPU's mask and another micro-batch size give other ones.
 ///   Bits      the same from run to run on streams that are `deterministic`.
 ///   Workspace a fixed reserve (kernels/device_common/attention.h): what its plan wants is known
@@ -95,13 +96,15 @@ struct AttentionShape {
   /// with a part of them have subtrees (kernels/grouped_linear.h). 1: the query heads in order. A GPU takes 1.
   int kv_sum_groups = 1;
   /// Of every sequence, the queries [first_query, first_query + queries) alone. 0: all of them.
-  /// A GPU takes all.
   std::int64_t first_query = 0, queries = 0;
   /// dK and dV are balanced trees over so many groups (2^n) of so many of these queries each, within each group of
   /// query heads: kernels/token_groups.h. 0: all queries in order. A GPU takes 0.
   int query_groups = 0;
   std::int64_t of_a_query_group = 0;
-  AttentionBlock block{};  ///< with `queries`
+  AttentionBlock block{};  ///< with `queries`; a GPU takes none
+  /// Other ranks' query heads read these keys and values, so the backward gives their gradients in f32 (`dkv`). Said of
+  /// both directions, since on a GPU it decides who computes them.
+  bool shares_keys = false;
 
   std::int64_t tokens() const { return sequences * positions; }
   std::int64_t num_queries() const { return queries > 0 ? queries : positions; }  ///< of a sequence
@@ -139,7 +142,7 @@ struct AttentionBackward {
   Tensor workspace;
   Documents documents{};
   /// f32 [B * S, 2 * G * K], or empty: gradients of keys and values go here, unrounded, where they aren't
-  /// whole yet because other ranks have query heads that read them. A GPU takes none.
+  /// whole yet because other ranks have query heads that read them. A GPU wants `shares_keys` of the shape then.
   Tensor dkv{};
   ConstTensor keys_values{};  ///< where the queries are a part; then dkv is there, too
   /// dkv is [kv_sum_groups, B * S, 2 * G * K], of each group of query heads. Where other ranks have the other queries

@@ -41,23 +41,24 @@ void take_columns(Stream& stream, const Columns& columns, ConstTensor y, float s
 
 void store_columns(Stream& stream, const Columns& columns, ConstTensor values, Tensor y) {
   check(columns, y, values, DType::kF32);
-  CHECK(!is_cuda(stream), "store_columns on a GPU");
+  if (is_cuda(stream)) return cuda::store_columns(stream, columns, values, y);
   stream.run("store_columns",
              [=, &stream] { cpu::store_columns(stream.team(), columns, values, y); });
 }
 
 void clear_columns(Stream& stream, const Columns& columns, Tensor y) {
   check(columns, y);
-  CHECK(!is_cuda(stream), "clear_columns on a GPU");
+  if (is_cuda(stream)) return cuda::clear_columns(stream, columns, y);
   stream.run("clear_columns", [=, &stream] { cpu::clear_columns(stream.team(), columns, y); });
 }
 
 void move_columns(Stream& stream, const Columns& from, ConstTensor x, const Columns& to, Tensor y) {
   check(from, x);
   check(to, y);
-  CHECK(from.rows == to.rows && from.count == to.count && x.dtype == y.dtype && !is_cuda(stream),
+  CHECK(from.rows == to.rows && from.count == to.count && x.dtype == y.dtype,
         "move_columns: {} rows of {} columns to {} of {}", from.rows, from.count, to.rows,
         to.count);
+  if (is_cuda(stream)) return cuda::move_columns(stream, from, x, to, y);
   stream.run("move_columns", [=, &stream] { cpu::move_columns(stream.team(), from, x, to, y); });
 }
 

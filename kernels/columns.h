@@ -10,7 +10,6 @@
 /// Types    y and z of one type (f32, bf16, f16), computed in f32, rounded once. Stored values are f32, rounded
 ///          to y's type.
 /// Bits     an element follows its own inputs alone: the same on every device, wherever it lies.
-/// Device   columns are stored, cleared and moved on a CPU only: a model that is cut is refused on a GPU.
 /// Errors   sizes that disagree are our bug (CHECK). y and z may not overlap.
 #pragma once
 

@@ -17,7 +17,7 @@
 /// Shapes    logits [T, V] of V rows of the vocabulary; targets [T] i32, ids of the whole vocabulary;
 ///           maxima [R, T], sums [2, T], losses [T] f32. Logits f32, bf16 or f16; all sums in f32.
 /// Bits      m is exact: the same on any number of ranks. losses are the same on every rank.
-/// Device    CPU; a cut model is refused on a GPU.
+/// Device    a GPU takes one group.
 #pragma once
 
 #include "kernels/token.h"

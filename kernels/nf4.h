@@ -21,6 +21,7 @@
 /// Bits     the same on CPUs and GPUs.
 #pragma once
 
+#include "core/host_device.h"
 #include "core/stream.h"
 #include "core/tensor.h"
 
@@ -49,11 +50,11 @@ struct Nf4Part {
   ConstTensor ranges{};  ///< of the whole tensor
   std::int64_t first_block = 0;
   /// Where the part is of a box with some columns of each row: how many blocks a row has, here and in the tensor, and
-  /// how many blocks of the box are before the part; `first_block` is then the box's. A GPU takes 0: no gaps.
+  /// how many blocks of the box are before the part; `first_block` is then the box's. 0: no gaps.
   std::int64_t row_blocks = 0, all_row_blocks = 0, blocks_before = 0;
 
   /// The number in the tensor of a block of the part.
-  std::int64_t number_of(std::int64_t block) const {
+  SHERD_HOST_DEVICE std::int64_t number_of(std::int64_t block) const {
     if (row_blocks == 0) return first_block + block;
     const std::int64_t in_box = blocks_before + block;
     return first_block + in_box / row_blocks * all_row_blocks + in_box % row_blocks;

@@ -1,6 +1,7 @@
 // The twin of kernels/cuda in a program built without CUDA: a stream on a GPU can't exist here, so
 // whoever comes is our bug or asked for a device that this program doesn't have.
 #include "kernels/cuda/columns.h"
+#include "kernels/cuda/cut_cross_entropy.h"
 #include "kernels/cuda/forms.h"
 #include "kernels/device.h"
 #include "kernels/libraries.h"
@@ -43,6 +44,30 @@ void add_to_columns(Stream&, const Columns&, const ConstTensor&, float, const Te
 }
 void take_columns(Stream&, const Columns&, const ConstTensor&, float, const Tensor&) {
   no_cuda_kernel("take_columns");
+}
+void logit_maxima(Stream&, const CutCrossEntropy&) {
+  no_cuda_kernel("logit_maxima");
+}
+void exponential_sums(Stream&, const CutCrossEntropy&) {
+  no_cuda_kernel("exponential_sums");
+}
+void cut_cross_entropy(Stream&, const CutCrossEntropy&) {
+  no_cuda_kernel("cut_cross_entropy");
+}
+void qk_norm_sums(Stream&, const QkNormSums&) {
+  no_cuda_kernel("qk_norm_sums");
+}
+void qk_norm_backward_sums(Stream&, const QkNormBackward&) {
+  no_cuda_kernel("qk_norm_backward_sums");
+}
+void store_columns(Stream&, const Columns&, const ConstTensor&, const Tensor&) {
+  no_cuda_kernel("store_columns");
+}
+void clear_columns(Stream&, const Columns&, const Tensor&) {
+  no_cuda_kernel("clear_columns");
+}
+void move_columns(Stream&, const Columns&, const ConstTensor&, const Columns&, const Tensor&) {
+  no_cuda_kernel("move_columns");
 }
 void fill_uniform(Stream&, const Tensor&, const RandomAddress&, std::int64_t, float) {
   no_cuda_kernel("fill_uniform");

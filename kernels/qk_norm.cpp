@@ -32,10 +32,10 @@ void check_cut(const QkNormShape& shape) {
         shape.all_query_heads, shape.all_kv_heads);
 }
 
-// A model that is cut is refused there before.
+// A model whose sums are canonical is refused there before.
 void check_device(const Stream& stream, const QkNormShape& shape) {
-  CHECK(!is_cuda(stream) || (!shape.is_cut() && shape.groups == 1 && !shape.token_groups),
-        "a norm of parts of queries and keys, or with sums in {} groups, on a GPU", shape.groups);
+  CHECK(!is_cuda(stream) || (shape.groups == 1 && !shape.token_groups),
+        "a norm of queries and keys with sums in {} groups, on a GPU", shape.groups);
 }
 
 }  // namespace
@@ -46,6 +46,7 @@ void qk_norm_sums(Stream& stream, const QkNormSums& args) {
   check(args.sums, DType::kF32, 2 * args.shape.tokens);
   if (args.row_sums) check(args.row_sums, DType::kF32, 2 * args.shape.tokens);
   check_device(stream, args.shape);
+  if (is_cuda(stream)) return cuda::qk_norm_sums(stream, args);
   stream.run("qk_norm_sums", [=, &stream] { cpu::qk_norm_sums(stream.team(), args); });
 }
 
@@ -97,6 +98,7 @@ void check_backward(Stream& stream, const QkNormBackward& args) {
 void qk_norm_backward_sums(Stream& stream, const QkNormBackward& args) {
   CHECK(args.shape.is_cut(), "sums of rows that are whole");
   check_backward(stream, args);
+  if (is_cuda(stream)) return cuda::qk_norm_backward_sums(stream, args);
   stream.run("qk_norm_backward_sums",
              [=, &stream] { cpu::qk_norm_backward_sums(stream.team(), args); });
 }

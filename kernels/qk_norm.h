@@ -26,7 +26,7 @@
 ///               layernorm   qk_norm_sums (r), sum over ranks, qk_norm_sums (squared differences from the
 ///                           mean), sum over ranks, qk_norm_forward
 ///               backward    qk_norm_backward_sums, sum over ranks, qk_norm_backward
-/// Device    a GPU takes rows that are whole, and one group.
+/// Device    a GPU takes one group.
 #pragma once
 
 #include "core/stream.h"

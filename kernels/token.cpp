@@ -30,10 +30,7 @@ void embedding_forward(Stream& stream, const EmbeddingForward& args) {
         "embedding: position_weight has {} elements, {} positions of width {}",
         args.position_weight.numel, args.positions, args.width);
   check_rows(args.rows, args.vocab_size);
-  if (is_cuda(stream)) {
-    CHECK(args.rows.all == 0, "a cut vocabulary on a GPU");
-    return cuda::embedding_forward(stream, args);
-  }
+  if (is_cuda(stream)) return cuda::embedding_forward(stream, args);
   stream.run("embedding_forward", [&stream, args] { cpu::embedding_forward(stream.team(), args); });
 }
 
@@ -59,8 +56,7 @@ void embedding_backward(Stream& stream, const EmbeddingBackward& args) {
           "embedding: a tree over {} groups that is rounded, or added to", args.groups.groups);
   }
   if (is_cuda(stream)) {
-    CHECK(args.rows.all == 0 && args.row_positions == 0 && !args.groups,
-          "a cut model, or a tree over tokens, on a GPU");
+    CHECK(!args.groups, "embedding: a tree over tokens on a GPU");
     return cuda::embedding_backward(stream, args);
   }
   stream.run("embedding_backward",

@@ -14,6 +14,16 @@ namespace sherd::kernels {
 /// first + i. The other ids below `all` have their rows elsewhere. all 0: the rows are the vocabulary.
 struct VocabularyRows {
   std::int64_t first = 0, all = 0;
+
+  /// Whether there is such an id, where these are `num_rows` rows.
+  SHERD_HOST_DEVICE bool knows(std::int32_t id, std::int64_t num_rows) const {
+    return id >= 0 && id < (all > 0 ? all : num_rows);
+  }
+  /// Its row among these; -1: it is elsewhere.
+  SHERD_HOST_DEVICE std::int64_t row_of(std::int32_t id, std::int64_t num_rows) const {
+    const std::int64_t row = id - first;
+    return row >= 0 && row < num_rows ? row : -1;
+  }
 };
 
 /// y[t,:] = dropout(scale * token_weight[token[t],:] + position_weight[p,:]), p = t mod S, or t's
@@ -31,7 +41,7 @@ struct EmbeddingForward {
   Tensor y;
   float scale = 1.0f;  ///< of tokens
   Documents documents{};
-  VocabularyRows rows{};  ///< of token_weight; a GPU takes all
+  VocabularyRows rows{};  ///< of token_weight
 };
 void embedding_forward(Stream& stream, const EmbeddingForward& args);
 
@@ -55,10 +65,10 @@ struct EmbeddingBackward {
   Tensor workspace;  ///< embedding_backward_workspace_bytes
   float scale = 1.0f;
   Documents documents{};
-  VocabularyRows rows{};  ///< of d_token_weight; a GPU takes all
+  VocabularyRows rows{};  ///< of d_token_weight
   /// Whole rows, and their documents, have so many positions, of which the tokens have [first_position, + positions); or
   /// with a second_position above 0 half as many there, and the other half from it on. Without documents the rows of
-  /// d_position_weight are all positions of a row, too. 0: the tokens have all of them. A GPU takes all.
+  /// d_position_weight are all positions of a row, too. 0: the tokens have all of them. A GPU takes no second_position.
   std::int64_t row_positions = 0, first_position = 0, second_position = 0;
   TokenGroups groups{};  ///< a GPU takes none
 

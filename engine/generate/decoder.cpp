@@ -86,14 +86,15 @@ std::vector<float> Decoder::last_logits(std::span<const std::int32_t> tokens) {
 }
 
 // On a GPU every length costs plans of its libraries, so lengths are rounded up: attention is
-// causal, and what stands behind the last token changes nothing before it. Parts of context ranks have one length. One token alone is a length
-// of its own where there is a cache, in which there is room up to `context_`.
+// causal, and what stands behind the last token changes nothing before it. Context ranks have parts of one length. One
+// token alone is a length of its own where there is a cache, in which there is room up to `context_`.
 std::int64_t Decoder::pass_length(std::int64_t begin, std::int64_t count) const {
-  constexpr std::int64_t kStep = 64;
+  const std::int64_t step = 64 * context_ranks_;
   if (model_.rank().compute().device() == DeviceKind::kCpu || (cached_ && count == 1)) {
     return (count + parts_ - 1) / parts_ * parts_;
   }
-  return std::min({seq_length_, context_ - begin, (count + kStep - 1) / kStep * kStep});
+  return std::min(
+      {seq_length_ * context_ranks_, context_ - begin, (count + step - 1) / step * step});
 }
 
 // Embedding and blocks of tokens at the positions from `begin` on; the head is used so many times after

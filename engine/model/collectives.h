@@ -30,8 +30,8 @@
 /// holds. Nothing is left to be summed over tensor ranks afterwards.
 ///
 /// Order    calls are enqueued on the compute stream, but those of a ring, which go on beside it. All ranks make the
-///          same calls in the same order.
-///          Sums are in rank order, or canonical ones as a balanced tree, and every rank gets the same bits.
+///          same calls in the same order. Sums are in rank order, or canonical ones as a balanced tree; between GPUs in an
+///          order of NCCL's, which rounds 16-bit sums on the way. Every rank gets the same bits.
 /// Cost     of b sequences: 4 sums of [tokens, width] per block (forward and backward, 2 each), 1 for the
 ///          embedding, 1 for the head, 2 + R numbers per token for the loss. A block whose branches read one norm
 ///          needs 3. Canonical sums are always 4, and f32 but for the embedding's, which is exact in any type. Of

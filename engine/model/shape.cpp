@@ -35,7 +35,8 @@ kernels::AttentionShape ModelShape::attention(std::int64_t block) const {
           .queries = gathers || keys ? run.count : 0,
           .query_groups = groups.groups * group_degree,
           .of_a_query_group = groups.of_a_group,
-          .block = keys};
+          .block = keys,
+          .shares_keys = shares_kv_heads()};
 }
 
 ModelShape::Place ModelShape::place_of(std::int64_t position) const {

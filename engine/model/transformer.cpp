@@ -33,10 +33,6 @@ Transformer::Transformer(const ModelShape& shape, Allocator& memory, Stream& com
         "a ring of context ranks is computed on CPUs only, for now: set run.device to "
         "cpu.");
   }
-  if ((shape.part.is_cut() || shape.context.is_cut()) && compute.device() == DeviceKind::kCuda) {
-    throw UsageError(
-        "a model can't be cut over tensor or context ranks on GPUs yet; use CPUs or other axes.");
-  }
   if (shape.part.has_canonical_sums() && compute.device() == DeviceKind::kCuda) {
     throw UsageError(
         "sums can't be canonical on GPUs: set parallelism.sum_order to rank (--set "

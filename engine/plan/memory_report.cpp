@@ -91,7 +91,8 @@ std::string readable_name(Category category) {
   return name;
 }
 
-std::int64_t library_reserve_bytes(int world_size, bool share_device, int num_pairs) {
+std::int64_t library_reserve_bytes(int world_size, bool share_device,
+                                   const std::vector<int>& further) {
   constexpr std::int64_t kMiB = 1 << 20;
   constexpr std::int64_t kMathLibraries = 1024 * kMiB;
   if (world_size == 1 || share_device) return kMathLibraries;
@@ -99,18 +100,31 @@ std::int64_t library_reserve_bytes(int world_size, bool share_device, int num_pa
   const auto communicator = [=](int peers) {
     return 256 * kMiB + 64 * kMiB * std::min(peers, kMostPeers);
   };
-  return kMathLibraries + kCommunicators * communicator(world_size - 1) +
-         num_pairs * communicator(1);
+  std::int64_t bytes = kMathLibraries + kCommunicators * communicator(world_size - 1);
+  for (const int ranks : further) bytes += communicator(ranks - 1);
+  return bytes;
 }
 
 namespace {
 
-// A pipeline's rank has one communicator for each direction of each end of its parts, and of a tied matrix.
-int num_pairs_of(const Recipe& recipe) {
+// The groups of a rank beside those of gathers and reductions, by their sizes. A pipeline's rank has one for each
+// direction of each end of its parts, and of a tied matrix. A tensor rank has one for its sums, one with those that
+// have the same key/value heads, and one for Muon's matrices; a context rank has one.
+std::vector<int> further_groups_of(const Recipe& recipe) {
   const auto& degrees = recipe.parallelism;
-  if (degrees.pipeline_parallel_degree <= 1) return 0;
-  const auto chunks = static_cast<int>(degrees.pipeline_chunks_per_rank);
-  return 4 * chunks + (recipe.model.tie_embeddings ? 1 : 0);
+  std::vector<int> groups;
+  if (degrees.pipeline_parallel_degree > 1) {
+    const auto chunks = static_cast<int>(degrees.pipeline_chunks_per_rank);
+    groups.assign(static_cast<std::size_t>(4 * chunks + (recipe.model.tie_embeddings ? 1 : 0)), 2);
+  }
+  const auto tensor = static_cast<int>(degrees.tensor_parallel_degree);
+  const auto context = static_cast<int>(degrees.context_parallel_degree);
+  const auto kv_heads = static_cast<int>(recipe.model.num_kv_heads);
+  if (tensor > 1) groups.push_back(tensor);
+  if (kv_heads > 0 && tensor > kv_heads) groups.push_back(tensor / kv_heads);
+  if (tensor > 1 && recipe.optimizer.type == optim::OptimizerType::kMuon) groups.push_back(tensor);
+  if (context > 1) groups.push_back(context);
+  return groups;
 }
 
 }  // namespace
@@ -131,7 +145,7 @@ DeviceLimit device_limit(const Recipe& recipe, std::optional<std::int64_t> devic
   }
   const auto world_size = static_cast<int>(recipe.world_size());
   const bool share = recipe.run.share_device;
-  const std::int64_t reserve = library_reserve_bytes(world_size, share, num_pairs_of(recipe));
+  const std::int64_t reserve = library_reserve_bytes(world_size, share, further_groups_of(recipe));
   // Of the ranks' GPUs, as far as they are here; others aren't touched.
   const int num_gpus = share ? 1 : std::min(world_size, static_cast<int>(system.devices.size()));
   std::int64_t least = INT64_MAX;

@@ -25,12 +25,12 @@ bool ranks_differ(const Recipe& recipe) {
 // Of the rank of one place in the pipeline that sends most. Where the optimizer makes ranks differ, those
 // that broadcast send most, and they are the first ones.
 sharding::Traffic most_traffic(const TrainingOptions& options, const sharding::Mesh& mesh,
-                               int first_rank) {
-  sharding::Traffic most = TrainingStep::traffic(options, mesh, first_rank);
+                               int first_rank, DeviceKind device) {
+  sharding::Traffic most = TrainingStep::traffic(options, mesh, first_rank, device);
   if (!optimizer_differs(options)) return most;
   const int ranks = mesh.world_size() / mesh.degree(sharding::kPipelineAxis);
   for (int rank = first_rank + 1; rank < first_rank + ranks; ++rank) {
-    sharding::Traffic traffic = TrainingStep::traffic(options, mesh, rank);
+    sharding::Traffic traffic = TrainingStep::traffic(options, mesh, rank, device);
     const bool owns = std::any_of(traffic.sent().begin(), traffic.sent().end(), [](const auto& s) {
       return s.collective == sharding::Collective::kBroadcast && s.bytes > 0;
     });
@@ -43,10 +43,11 @@ sharding::Traffic most_traffic(const TrainingOptions& options, const sharding::M
 sharding::Traffic most_traffic(const Recipe& recipe) {
   const TrainingOptions options = training_options(recipe);
   const sharding::Mesh mesh = mesh_of(recipe);
+  const DeviceKind device = device_traits(recipe).kind;
   sharding::Traffic most;
   const int ranks = mesh.world_size() / mesh.degree(sharding::kPipelineAxis);
   for (int first = 0; first < mesh.world_size(); first += ranks) {
-    sharding::Traffic traffic = most_traffic(options, mesh, first);
+    sharding::Traffic traffic = most_traffic(options, mesh, first, device);
     if (first == 0 || traffic.total_bytes() > most.total_bytes()) most = std::move(traffic);
   }
   return most;

@@ -135,8 +135,8 @@ void require_groups_of_replicas(const Recipe& recipe, DeviceKind kind) {
       degrees.batch_groups, degrees.data_parallel_replicate_degree);
 }
 
-// What ranks exchange inside of layers has no form on GPUs yet.
-void require_cpu_for_parts_of_models(const Recipe& recipe, DeviceKind kind) {
+// Canonical sums have no form on GPUs yet, and graphs none for what ranks exchange inside of layers.
+void require_what_gpus_can(const Recipe& recipe, DeviceKind kind) {
   const auto& degrees = recipe.parallelism;
   if (kind == DeviceKind::kCpu) return;
   if (degrees.sum_order == SumOrderChoice::kCanonical) {
@@ -150,14 +150,12 @@ void require_cpu_for_parts_of_models(const Recipe& recipe, DeviceKind kind) {
         "parallelism.context_parallel_method is ring; rings run on CPUs only, for now: set "
         "run.device: cpu.");
   }
-  const auto refuse = [](const char* axis, std::int64_t degree, const char* what) {
-    if (degree == 1) return;
+  if (recipe.run.cuda_graphs &&
+      degrees.tensor_parallel_degree * degrees.context_parallel_degree > 1) {
     throw UsageError(
-        "parallelism.{}_parallel_degree is {}; {} run on CPUs only, for now: set run.device: cpu.",
-        axis, degree, what);
-  };
-  refuse("tensor", degrees.tensor_parallel_degree, "tensor ranks");
-  refuse("context", degrees.context_parallel_degree, "context ranks");
+        "run.cuda_graphs is true, but graphs can't hold what tensor or context ranks exchange; use "
+        "cuda_graphs: false.");
+  }
 }
 
 // What a rank's communicators were asked for last.
@@ -218,7 +216,7 @@ void train(const ResolvedRecipe& written, std::shared_ptr<const Machine> machine
            checkpoint::Disk& disk, const OnStuck& on_stuck) {
   outlive_lost_output();
   require_groups_of_replicas(written.values, machine->traits().kind);
-  require_cpu_for_parts_of_models(written.values, machine->traits().kind);
+  require_what_gpus_can(written.values, machine->traits().kind);
   const WorldPlan plan = plan_world(written.values, machine->traits());
   const RanksHere here = machine->ranks_here(static_cast<int>(written.values.world_size()));
   sharding::Processes* const processes = machine->processes();

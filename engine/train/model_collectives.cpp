@@ -1,10 +1,12 @@
 #include "engine/train/model_collectives.h"
 
+#include "core/cuda_device.h"
 #include "core/trace.h"
 #include "engine/model/sequence_cut.h"
 #include "engine/model/tensor_cut.h"
 #include "engine/train/training_options.h"
 #include "kernels/pointwise.h"
+#include "sharding/mesh/waits.h"
 
 namespace sherd::engine {
 namespace {
@@ -150,6 +152,15 @@ std::chrono::nanoseconds ModelCollectives::time_spent(std::string_view axis) con
   return axis == sharding::kContextAxis ? on_context_ : std::chrono::nanoseconds(0);
 }
 
+// Behind the calls the next kernel needs what they bring: all of their time is exposed.
+void ModelCollectives::call(std::string_view axis, const std::function<void()>& calls) {
+  if (compute_.device() == DeviceKind::kCuda) {
+    return cuda_stream(compute_).communicate(sharding::wait_kind(axis), calls);
+  }
+  const Stopwatch watch(axis == sharding::kTensorAxis ? on_tensor_ : on_context_);
+  calls();
+}
+
 void ModelCollectives::sum(const char* what, const Tensor& x) {
   if (ranks_ != nullptr) sum_over(*ranks_, what, x);
 }
@@ -161,34 +172,29 @@ void ModelCollectives::sum_copies(const char* what, const Tensor& x) {
 
 void ModelCollectives::reduce_scatter(const char* what, const Tensor& x, const Tensor& out) {
   CHECK(ranks_ != nullptr, "{} of a model whose matrices are whole", what);
-  const Stopwatch watch(on_tensor_);
-  scatter_over(*ranks_, what, x, out);
+  call(sharding::kTensorAxis, [&] { scatter_over(*ranks_, what, x, out); });
 }
 
 void ModelCollectives::gather(const char* what, const Tensor& x) {
   if (ranks_ == nullptr)
     return;  // a model whose matrices are whole takes canonical sums the same way
-  const Stopwatch watch(on_tensor_);
-  ranks_->all_gather(compute_, what, x);
+  call(sharding::kTensorAxis, [&] { ranks_->all_gather(compute_, what, x); });
 }
 
 void ModelCollectives::all_to_all(const char* what, const Tensor& from, const Tensor& to) {
   CHECK(context_ != nullptr, "{} of a model whose sequences are whole", what);
-  const Stopwatch watch(on_context_);
-  context_->all_to_all(compute_, what, from, to);
+  call(sharding::kContextAxis, [&] { context_->all_to_all(compute_, what, from, to); });
 }
 
 void ModelCollectives::gather_positions(const char* what, const Tensor& x) {
   CHECK(context_ != nullptr, "{} of a model whose sequences are whole", what);
-  const Stopwatch watch(on_context_);
-  context_->all_gather(compute_, what, x);
+  call(sharding::kContextAxis, [&] { context_->all_gather(compute_, what, x); });
 }
 
 void ModelCollectives::reduce_scatter_positions(const char* what, const Tensor& x,
                                                 const Tensor& out) {
   CHECK(context_ != nullptr, "{} of a model whose sequences are whole", what);
-  const Stopwatch watch(on_context_);
-  scatter_over(*context_, what, x, out);
+  call(sharding::kContextAxis, [&] { scatter_over(*context_, what, x, out); });
 }
 
 void ModelCollectives::pass_on(const char* what, const Tensor& from, const Tensor& to) {
@@ -215,15 +221,18 @@ void ModelCollectives::scatter_over(sharding::Communicator& communicator, const 
 
 void ModelCollectives::broadcast_position(const char* what, const Tensor& x, int owner) {
   CHECK(context_ != nullptr, "{} of a model whose sequences are whole", what);
-  const Stopwatch watch(on_context_);
-  context_->broadcast(compute_, what, x, owner);
+  call(sharding::kContextAxis, [&] { context_->broadcast(compute_, what, x, owner); });
+}
+
+void ModelCollectives::sum_over(sharding::Communicator& communicator, const char* what,
+                                const Tensor& x) {
+  call(sharding::kTensorAxis, [&] { add_up(communicator, what, x); });
 }
 
 // An all-reduce takes as many elements for each rank. Those that are left over, fewer than there are
 // ranks, are added up beside.
-void ModelCollectives::sum_over(sharding::Communicator& communicator, const char* what,
-                                const Tensor& x) {
-  const Stopwatch watch(on_tensor_);
+void ModelCollectives::add_up(sharding::Communicator& communicator, const char* what,
+                              const Tensor& x) {
   const std::int64_t left = x.numel % communicator.world_size(), even = x.numel - left;
   if (even > 0) communicator.all_reduce(compute_, what, x.part(0, even), tree_of(communicator));
   if (left == 0) return;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 
 #include "core/memory.h"
@@ -53,14 +54,16 @@ class ModelCollectives final : public model::Collectives {
   /// x = that of context rank `owner`. For text, which ranks of a run sample; the model itself doesn't ask for it.
   void broadcast_position(const char* what, const Tensor& x, int owner);
 
-  /// How long the compute stream has been in calls along an axis, tensor or context: nothing is computed meanwhile. For
-  /// what goes round a ring it waits as for other streams.
+  /// How long a CPU's compute stream has been in calls along an axis, tensor or context: nothing is computed
+  /// meanwhile. A GPU's counts it among its waits (Stream::waited_for), and any stream so what goes round a ring.
   std::chrono::nanoseconds time_spent(std::string_view axis) const;
   /// Processor time of a ring's streams, in total.
   std::chrono::nanoseconds cpu_time() const;
 
  private:
+  void call(std::string_view axis, const std::function<void()>& calls);
   void sum_over(sharding::Communicator& communicator, const char* what, const Tensor& x);
+  void add_up(sharding::Communicator& communicator, const char* what, const Tensor& x);
   void scatter_over(sharding::Communicator& communicator, const char* what, const Tensor& x,
                     const Tensor& out);
   int tree_of(const sharding::Communicator& communicator) const {

@@ -64,11 +64,11 @@ model::PassCounts pass_counts(const TrainingOptions& options, const RankPipeline
 }
 
 sharding::Traffic traffic_inside(const TrainingOptions& options, const RankPipeline& pipeline,
-                                 const sharding::Mesh& mesh, int rank) {
+                                 const sharding::Mesh& mesh, int rank, DeviceKind device) {
   const model::ModelShape part = rank_model(options, mesh, rank);
   return exchange_traffic(
       part,
-      model::exchanges(part, DeviceKind::kCpu, options.precision.reduce, model::PassKind::kTraining,
+      model::exchanges(part, device, options.precision.reduce, model::PassKind::kTraining,
                        pass_counts(options, pipeline)),
       ring_neighbours(mesh, rank));
 }
@@ -76,11 +76,11 @@ sharding::Traffic traffic_inside(const TrainingOptions& options, const RankPipel
 }  // namespace
 
 sharding::Traffic TrainingStep::traffic(const TrainingOptions& options, const sharding::Mesh& mesh,
-                                        int rank) {
+                                        int rank, DeviceKind device) {
   const sharding::ShardingPlan plan = sharding_plan(options, mesh, rank);
   const RankPipeline pipeline = rank_pipeline(options, mesh, rank);
   sharding::Traffic traffic = parameter_traffic(options, pipeline, plan);
-  traffic.add(traffic_inside(options, pipeline, mesh, rank));
+  traffic.add(traffic_inside(options, pipeline, mesh, rank, device));
   traffic.add(sharding::gradient_traffic(plan.units, options.num_micro_steps));
   traffic.add(optim::descriptor_of(options.optimizer.type).traffic(options.optimizer, plan, rank));
   traffic.add(Pipeline::traffic(options, pipeline, mesh, rank));

@@ -14,8 +14,9 @@ inline std::int64_t checked_token(std::int32_t token, std::int64_t vocab_size) {
 /// The row of `token` among `num_rows`; -1: it is elsewhere.
 inline std::int64_t row_of_token(const VocabularyRows& rows, std::int64_t num_rows,
                                  std::int32_t token) {
-  const std::int64_t row = checked_token(token, rows.all > 0 ? rows.all : num_rows) - rows.first;
-  return row >= 0 && row < num_rows ? row : -1;
+  CHECK(rows.knows(token, num_rows), "token {} in a vocabulary of {}", token,
+        rows.all > 0 ? rows.all : num_rows);
+  return rows.row_of(token, num_rows);
 }
 
 void embedding_forward(ThreadTeam& team, const EmbeddingForward& args);

@@ -76,7 +76,7 @@ void execute(Stream& stream, AttentionGraphKey key, const Dropout& dropout, Poin
   key.scratch_bytes = needed - device_common::kAttentionSeedBytes;
   auto* seed = static_cast<std::int64_t*>(workspace.data);
   if (dropout.active()) {
-    set_pair(stream, seed, device_common::cudnn_dropout_seed(dropout), 0);
+    set_pair(stream, seed, device_common::cudnn_dropout_seed(key.shape, dropout), 0);
     pointers[kSeed] = seed;
     pointers[kOffset] = seed + 1;
   }

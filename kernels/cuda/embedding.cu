@@ -14,14 +14,14 @@ constexpr int kTile = 1024;  // tokens that a block of the ordering compares wit
 constexpr int kSharers = 8;
 
 __global__ void __launch_bounds__(device_common::kThreads)
-    order_by_token(const std::int32_t* tokens, std::int64_t num_tokens, std::int64_t vocab_size,
-                   std::int32_t* order) {
+    order_by_token(const std::int32_t* tokens, std::int64_t num_tokens, const VocabularyRows rows,
+                   std::int64_t num_rows, std::int32_t* order) {
   __shared__ std::int32_t tile[kTile];
   const auto sharer = static_cast<int>(threadIdx.x % kSharers);
   const std::int64_t t =
       (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kSharers;
   const std::int32_t token = t < num_tokens ? tokens[t] : 0;
-  if (token < 0 || token >= vocab_size) __trap();
+  if (!rows.knows(token, num_rows)) __trap();
   std::int32_t place = 0;
   for (std::int64_t first = 0; first < num_tokens; first += kTile) {
     const std::int64_t rest = num_tokens - first;
@@ -42,15 +42,18 @@ __global__ void __launch_bounds__(device_common::kThreads)
 constexpr int kColumnThreads = 128;
 constexpr int kAtOnce = 8;  // rows that a thread reads before it adds them
 
-// The block of a run's first position sums the run, in order; the other blocks have nothing to do.
+// The block of a run's first position sums the run, in order; the other blocks, and those of tokens whose row is
+// elsewhere, have nothing to do.
 // A text's commonest word is a twentieth of it, so a run's rows are read several at a time.
 template <int N, class T, class G>
 __global__ void __launch_bounds__(kColumnThreads)
     sum_by_token(const device_common::EmbeddingSums<T> sums, const std::int32_t* tokens,
-                 const std::int32_t* order, std::int64_t num_tokens, float scale, bool add,
-                 G* gradient) {
+                 const std::int32_t* order, std::int64_t num_tokens, const VocabularyRows rows,
+                 std::int64_t num_rows, float scale, bool add, G* gradient) {
   const std::int64_t first = blockIdx.x;
   const std::int32_t token = tokens[order[first]];
+  const std::int64_t own_row = rows.row_of(token, num_rows);
+  if (own_row < 0) return;
   if (first > 0 && tokens[order[first - 1]] == token) return;
   const std::int64_t d = (static_cast<std::int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * N;
   if (d >= sums.width) return;
@@ -74,7 +77,7 @@ __global__ void __launch_bounds__(kColumnThreads)
     }
     more = row[kAtOnce - 1] >= 0;
   }
-  G* out = gradient + token * sums.width + d;
+  G* out = gradient + own_row * sums.width + d;
   for (int i = 0; i < N; ++i) {
     const float own = scale * sum[i];
     out[i] = device_common::narrow<G>(add ? device_common::widen(out[i]) + own : own);
@@ -85,6 +88,17 @@ __global__ void __launch_bounds__(kColumnThreads)
 struct Places {
   const std::int32_t *starts, *lengths;
   std::int64_t documents, sequences, positions;
+  std::int64_t row_positions, first_position;  // EmbeddingBackward's
+
+  __device__ std::int64_t tokens_of_rows() const {
+    return sequences * (row_positions > 0 ? row_positions : positions);
+  }
+  /// EmbeddingBackward::own_token.
+  __device__ std::int64_t own_token(std::int64_t token) const {
+    if (row_positions == 0) return token;
+    const std::int64_t place = token % row_positions - first_position;
+    return place >= 0 && place < positions ? token / row_positions * positions + place : -1;
+  }
 };
 
 template <int N, class T, class G>
@@ -95,9 +109,11 @@ __global__ void __launch_bounds__(kColumnThreads)
   if (d >= sums.width) return;
   float sum[N] = {};
   if (places.starts != nullptr) {
-    const std::int64_t tokens = places.sequences * places.positions;
+    const std::int64_t tokens = places.tokens_of_rows();
     for (std::int64_t i = 0; i < places.documents && places.starts[i] < tokens; ++i) {
-      if (s < places.lengths[i]) sums.template add<N>(places.starts[i] + s, d, sum);
+      if (s >= places.lengths[i]) continue;
+      const std::int64_t own = places.own_token(places.starts[i] + s);
+      if (own >= 0) sums.template add<N>(own, d, sum);
     }
   } else if (s < places.positions) {
 #pragma unroll 4
@@ -121,14 +137,18 @@ void sum_gradients(Stream& stream, const EmbeddingBackward& args, const std::int
                                              args.width};
   dispatch_float(args.d_token_weight.dtype, [&]<class G>(G) {
     sum_by_token<N><<<grid_over(num_tokens, args.width, N), kColumnThreads, 0, handle_of(stream)>>>(
-        sums, args.tokens.as<std::int32_t>(), order, num_tokens, args.scale,
-        args.add_to_token_gradient, args.d_token_weight.as<G>());
+        sums, args.tokens.as<std::int32_t>(), order, num_tokens, args.rows, args.vocab_size,
+        args.scale, args.add_to_token_gradient, args.d_token_weight.as<G>());
   });
   check_launch("embedding_backward");
   if (!args.d_position_weight) return;
   const Places places{args.documents.starts.as<std::int32_t>(),
-                      args.documents.lengths.as<std::int32_t>(), args.documents.count(),
-                      args.sequences, args.positions};
+                      args.documents.lengths.as<std::int32_t>(),
+                      args.documents.count(),
+                      args.sequences,
+                      args.positions,
+                      args.row_positions,
+                      args.first_position};
   dispatch_float(args.d_position_weight.dtype, [&]<class G>(G) {
     sum_by_position<N>
         <<<grid_over(args.position_rows, args.width, N), kColumnThreads, 0, handle_of(stream)>>>(
@@ -152,7 +172,8 @@ void embedding_forward(Stream& stream, const EmbeddingForward& args) {
         .positions = args.positions,
         .width = args.width,
         .vocab_size = args.vocab_size,
-        .scale = args.scale};
+        .scale = args.scale,
+        .rows = args.rows};
     const bool packs = args.width % N == 0 &&
                        device_common::allow_packs(work.token_weight, work.position_weight, work.y);
     launch_flat<N>(stream, "embedding_forward", args.y.numel, packs, work);
@@ -169,7 +190,7 @@ void embedding_backward(Stream& stream, const EmbeddingBackward& args) {
   const unsigned blocks =
       grid_of(device_common::ceil_div(num_tokens * kSharers, device_common::kThreads));
   order_by_token<<<blocks, device_common::kThreads, 0, handle_of(stream)>>>(
-      args.tokens.as<std::int32_t>(), num_tokens, args.vocab_size, order);
+      args.tokens.as<std::int32_t>(), num_tokens, args.rows, args.vocab_size, order);
   check_launch("embedding_backward (order)");
   if (!args.add_to_token_gradient) fill_zero(stream, args.d_token_weight);
   dispatch_float(args.dy.dtype, [&]<class T>(T) {

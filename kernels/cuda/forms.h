@@ -53,6 +53,8 @@ void activation_backward(Stream& stream, const ActivationBackward& args);
 
 void norm_forward(Stream& stream, const NormForward& args);
 void norm_backward(Stream& stream, const NormBackward& args);
+void qk_norm_sums(Stream& stream, const QkNormSums& args);
+void qk_norm_backward_sums(Stream& stream, const QkNormBackward& args);
 void qk_norm_forward(Stream& stream, const QkNormForward& args);
 void qk_norm_backward(Stream& stream, const QkNormBackward& args);
 

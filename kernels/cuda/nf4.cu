@@ -60,7 +60,7 @@ template <class T>
 struct Decode {
   const std::uint8_t *codes, *scale_codes;
   const float* ranges;
-  std::int64_t first_block;
+  Nf4Part part;  // which block of the tensor is which
   const float *values, *dynamic;
   T* out;
 
@@ -68,7 +68,7 @@ struct Decode {
   template <int N>
   __device__ void apply(std::int64_t first) const {
     const std::int64_t block = first / kNf4Block;
-    const float range = ranges[1 + (first_block + block) / kNf4Group];
+    const float range = ranges[1 + part.number_of(block) / kNf4Group];
     const float from_mean = dynamic[scale_codes[block]] * range;
     const float scale = from_mean + ranges[0];
     float value[N];
@@ -121,7 +121,7 @@ void nf4_decode(Stream& stream, const Nf4Part& part, const Tensor& out) {
     const Decode<T> work{part.codes.as<std::uint8_t>(),
                          part.scale_codes.as<std::uint8_t>(),
                          part.ranges.as<float>(),
-                         part.first_block,
+                         part,
                          nullptr,
                          nullptr,
                          out.as<T>()};

@@ -13,8 +13,8 @@
 namespace sherd::kernels::device_common {
 
 /// cuDNN computes on tensor cores. Our own kernels (kernels/cuda/attention_tiles.cu), in f32 without them, do
-/// what it refuses (f32, heads of other widths, a single position), and what we don't ask it for: windows,
-/// soft caps, documents.
+/// what it refuses (f32, heads of other widths, a single position, gradients of keys and values in f32), and what we
+/// don't ask it for: windows, soft caps, documents, a part of the queries.
 enum class AttentionForm { kOwn, kCudnn };
 
 inline constexpr std::int64_t kWidestOwnHead = 256;
@@ -23,7 +23,8 @@ inline AttentionForm attention_form(const AttentionShape& shape, DType dtype,
                                     bool has_documents = false) {
   const bool takes = size_of(dtype) == 2 && shape.head_width % 8 == 0 && shape.head_width <= 256 &&
                      shape.positions > 1;
-  const bool asked = !shape.windowed() && shape.softcap == 0.0f && !has_documents;
+  const bool asked = !shape.windowed() && shape.softcap == 0.0f && !has_documents &&
+                     shape.queries == 0 && !shape.shares_keys;
   return takes && asked ? AttentionForm::kCudnn : AttentionForm::kOwn;
 }
 
@@ -54,13 +55,14 @@ inline std::int64_t attention_workspace_bytes(AttentionShape shape, DType dtype,
   if (attention_form(shape, dtype) == AttentionForm::kCudnn) {
     return kAttentionSeedBytes + cudnn_attention_bytes(shape, deterministic);
   }
-  return shape.tokens() * shape.query_heads * 4;  // D of every query
+  return shape.query_tokens() * shape.query_heads * 4;  // D of every query
 }
 
-/// The seed of cuDNN's dropout: of (seed, step, layer, first global row) and nothing else.
-inline std::int64_t cudnn_dropout_seed(const Dropout& dropout) {
-  const RandomBlock block =
-      random_block(dropout.address, static_cast<std::uint64_t>(dropout.first_element));
+/// The seed of cuDNN's dropout: of (seed, step, layer, first global row, first head) and nothing else.
+inline std::int64_t cudnn_dropout_seed(const AttentionShape& shape, const Dropout& dropout) {
+  const std::int64_t first =
+      dropout.first_element + shape.first_query_head * shape.positions * shape.positions;
+  const RandomBlock block = random_block(dropout.address, static_cast<std::uint64_t>(first));
   const std::uint64_t word = static_cast<std::uint64_t>(block.word[0]) << 32 | block.word[1];
   return static_cast<std::int64_t>(word >> 1);
 }
@@ -135,9 +137,14 @@ struct AttentionTask {
   std::int64_t b, head, tile;
 };
 
-/// Where the rows of one head lie in the packed tensors, in elements.
+/// Where the rows of one head lie in the packed tensors, in elements. Of every sequence there are all S positions of
+/// keys and values, and Q queries from position `first_query` on.
 struct AttentionLayout {
   std::int64_t B, S, H, G, K;
+  std::int64_t Q, first_query;
+  bool keys_apart;  // from the queries: rows of keys and values alone
+  std::int64_t all_heads,
+      first_head;  // query heads of the model, and the first of these among them
 
   AttentionLayout() = default;
   explicit AttentionLayout(const AttentionShape& shape)
@@ -145,48 +152,61 @@ struct AttentionLayout {
         S(shape.positions),
         H(shape.query_heads),
         G(shape.kv_heads),
-        K(shape.head_width) {}
+        K(shape.head_width),
+        Q(shape.num_queries()),
+        first_query(shape.first_query),
+        keys_apart(shape.queries > 0),
+        all_heads(shape.all_query_heads > 0 ? shape.all_query_heads : shape.query_heads),
+        first_head(shape.first_query_head) {}
 
-  SHERD_HOST_DEVICE std::int64_t num_tiles() const {
-    return (S + kAttentionTile - 1) / kAttentionTile;
+  SHERD_HOST_DEVICE static std::int64_t tiles_of(std::int64_t positions) {
+    return (positions + kAttentionTile - 1) / kAttentionTile;
   }
-  SHERD_HOST_DEVICE std::int64_t num_tasks(std::int64_t heads) const {
-    return B * heads * num_tiles();
-  }
+  SHERD_HOST_DEVICE std::int64_t num_query_tasks() const { return B * H * tiles_of(Q); }
+  SHERD_HOST_DEVICE std::int64_t num_key_tasks() const { return B * G * tiles_of(S); }
   /// Tiles with the most work come first: the last queries, the first keys.
   SHERD_HOST_DEVICE AttentionTask query_task(std::int64_t block) const {
-    AttentionTask task = key_task(block, H);
-    task.tile = num_tiles() - 1 - task.tile;
+    AttentionTask task = task_of(block, H);
+    task.tile = tiles_of(Q) - 1 - task.tile;
     return task;
   }
-  SHERD_HOST_DEVICE AttentionTask key_task(std::int64_t block, std::int64_t heads) const {
-    return {block / heads % B, block % heads, block / (heads * B)};
-  }
+  SHERD_HOST_DEVICE AttentionTask key_task(std::int64_t block) const { return task_of(block, G); }
 
   SHERD_HOST_DEVICE std::int64_t group_of(std::int64_t h) const { return h / (H / G); }
   SHERD_HOST_DEVICE std::int64_t packed_row() const { return (H + 2 * G) * K; }
   SHERD_HOST_DEVICE std::int64_t out_row() const { return H * K; }
-  /// Position 0 of a head; position s is s rows behind it.
+  /// Of what has the keys and values.
+  SHERD_HOST_DEVICE std::int64_t key_row() const { return keys_apart ? 2 * G * K : packed_row(); }
+  /// The first query, or key, of a head; the next is a row behind it.
   SHERD_HOST_DEVICE std::int64_t query(std::int64_t b, std::int64_t h) const {
-    return b * S * packed_row() + h * K;
+    return b * Q * packed_row() + h * K;
   }
   SHERD_HOST_DEVICE std::int64_t key(std::int64_t b, std::int64_t g) const {
-    return b * S * packed_row() + (H + g) * K;
+    return b * S * key_row() + ((keys_apart ? 0 : H) + g) * K;
   }
   SHERD_HOST_DEVICE std::int64_t value(std::int64_t b, std::int64_t g) const {
-    return b * S * packed_row() + (H + G + g) * K;
+    return key(b, g) + G * K;
   }
   SHERD_HOST_DEVICE std::int64_t out(std::int64_t b, std::int64_t h) const {
-    return b * S * out_row() + h * K;
+    return b * Q * out_row() + h * K;
   }
-  /// Of lse and D, [B, H, S].
+  /// Of lse and D, [B, H, Q].
   SHERD_HOST_DEVICE std::int64_t statistic(std::int64_t b, std::int64_t h) const {
-    return (b * H + h) * S;
+    return (b * H + h) * Q;
   }
-  /// Of the dropout.
+  /// Of the dropout: of query and key at these positions.
   SHERD_HOST_DEVICE std::int64_t element(std::int64_t b, std::int64_t h, std::int64_t q,
                                          std::int64_t k) const {
-    return ((b * H + h) * S + q) * S + k;
+    return ((b * all_heads + first_head + h) * S + q) * S + k;
+  }
+  /// Of gradients of keys and values in f32, [B * S, 2 G K].
+  SHERD_HOST_DEVICE std::int64_t wide_key(std::int64_t b, std::int64_t g) const {
+    return b * S * 2 * G * K + g * K;
+  }
+
+ private:
+  SHERD_HOST_DEVICE AttentionTask task_of(std::int64_t block, std::int64_t heads) const {
+    return {block / heads % B, block % heads, block / (heads * B)};
   }
 };
 

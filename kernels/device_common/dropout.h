@@ -25,6 +25,7 @@ SHERD_HOST_DEVICE void random_words(const RandomAddress& address, std::int64_t f
 
 struct Mask {
   RandomAddress address;
+  DropoutPart part;
   std::int64_t first_element = 0;
   std::uint32_t threshold = 0;
   float scale = 1.0f;
@@ -33,25 +34,44 @@ struct Mask {
   Mask() = default;
   explicit Mask(const Dropout& dropout)
       : address(dropout.address),
+        part(dropout.part),
         first_element(dropout.first_element),
         threshold(dropout.threshold()),
         scale(dropout.scale()),
         active(dropout.active()) {}
 
+  /// The global index of the element `offset` after the tensor's first: Dropout::run_from.
+  SHERD_HOST_DEVICE std::int64_t element(std::int64_t offset) const {
+    if (part.columns == 0) return first_element + offset;
+    const std::int64_t row = part.rows_before + offset / part.columns;
+    const std::int64_t there = row / part.rows * part.all_rows + row % part.rows;
+    return first_element + there * part.all_columns + offset % part.columns;
+  }
+
   /// What one element, `offset` after the tensor's first, is multiplied by.
   SHERD_HOST_DEVICE float factor(std::int64_t offset) const {
     if (!active) return 1.0f;
-    const auto element = static_cast<std::uint64_t>(first_element + offset);
-    const RandomBlock block = random_block(address, element >> 2);
-    return word_at(block, element) >= threshold ? scale : 0.0f;
+    const auto global = static_cast<std::uint64_t>(element(offset));
+    const RandomBlock block = random_block(address, global >> 2);
+    return word_at(block, global) >= threshold ? scale : 0.0f;
   }
 
   /// x becomes mask * x, for N elements that start `offset` after the tensor's first.
   template <int N>
   SHERD_HOST_DEVICE void apply(std::int64_t offset, float (&x)[N]) const {
     if (!active) return;
+    const std::int64_t first = element(offset);
+    // Global indices ascend, so these are neighbours if the first and the last are N - 1 apart. A pack may lie on both
+    // sides of a gap.
+    if (part.columns > 0 && element(offset + N - 1) != first + N - 1) {
+      for (int i = 0; i < N; ++i) {
+        const float kept = factor(offset + i);
+        x[i] = kept > 0.0f ? x[i] * kept : 0.0f;
+      }
+      return;
+    }
     std::uint32_t word[N];
-    random_words<N>(address, first_element + offset, word);
+    random_words<N>(address, first, word);
     for (int i = 0; i < N; ++i) x[i] = word[i] >= threshold ? x[i] * scale : 0.0f;
   }
 };

@@ -3,6 +3,7 @@
 
 #include "kernels/device_common/dropout.h"
 #include "kernels/device_common/number.h"
+#include "kernels/token.h"
 
 namespace sherd::kernels::device_common {
 
@@ -36,16 +37,22 @@ struct Embed {
   Mask mask;
   std::int64_t positions, width, vocab_size;
   float scale;
+  VocabularyRows rows{};
 
   template <int N>
   SHERD_HOST_DEVICE void apply(std::int64_t first) const {
     const std::int64_t t = first / width, d = first % width;
     const std::int32_t token = tokens[t];
 #ifdef __CUDA_ARCH__
-    if (token < 0 || token >= vocab_size) __trap();
+    if (!rows.knows(token, vocab_size)) __trap();
 #endif
-    float value[N], position[N];
-    load_wide<N>(token_weight + token * width + d, value);
+    float value[N] = {}, position[N];
+    const std::int64_t row = rows.row_of(token, vocab_size);
+    if (row < 0) {  // another rank's
+      store_narrow<N>(y + first, value);
+      return;
+    }
+    load_wide<N>(token_weight + row * width + d, value);
     for (int i = 0; i < N; ++i) value[i] = scale * value[i];
     if (position_weight != nullptr) {
       const std::int64_t s = token_positions != nullptr ? token_positions[t] : t % positions;

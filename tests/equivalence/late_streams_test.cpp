@@ -55,5 +55,31 @@ TEST(LateStreamsLadder, EachStreamLateInTurnChangesNoBit) {
   }
 }
 
+// Ranks that have parts of a layer exchange inside of it, on the compute stream.
+TEST(LateStreamsLadder, ChangesNoBitOfTensorAndContextRanksOnADeviceOfTheirOwn) {
+  for (const auto method : {model::ContextMethod::kUlysses, model::ContextMethod::kAllGather}) {
+    model::ModelShape model = tiny_model(false);
+    model.ffn_width = 36;
+    model.kv_heads = 4;
+    model.seq_length = 8;
+    model.part.sequence_parallel = true;
+    model.context.method = method;
+    engine::TrainingOptions options = tiny_training(model, 0.5f);
+    options.optimizer.type = OptimizerType::kMuon;
+    options.optimizer.momentum = 0.9f;
+    RunShape shape{
+        .world_size = 4, .axes = {{"context", 2}, {"tensor", 2}}, .num_micro_steps = 2, .stage = 3};
+    const Outcome plain = train(options, shape, 3);
+    shape.place = Place::kApart;
+    for (const char* late : {"compute", "gather", "reduce", "tokens"}) {
+      shape.late_stream = late;
+      EXPECT_EQ(difference(plain, train(options, shape, 3)), "") << name_of(shape);
+    }
+    shape.late_stream = "";
+    shape.place = Place::kApartDeferred;
+    EXPECT_EQ(difference(plain, train(options, shape, 3)), "") << name_of(shape);
+  }
+}
+
 }  // namespace
 }  // namespace sherd::testing

@@ -48,6 +48,17 @@ TEST_F(OnFakeMachine, ARunFitsIntoTheGpusOfItsRanksAndTouchesNoOther) {
   EXPECT_EQ(engine::device_limit(recipe).bytes,
             static_cast<std::int64_t>(50 * kGiB) - engine::library_reserve_bytes(2, false));
   EXPECT_EQ(fake_cuda::contexts(), (std::set{0, 1}));
+  recipe.parallelism.data_parallel_shard_degree = 1;
+  recipe.parallelism.tensor_parallel_degree = 2;  // on one key/value head, updated by Muon
+  recipe.model.num_kv_heads = 1;
+  recipe.optimizer.type = optim::OptimizerType::kMuon;
+  EXPECT_EQ(
+      engine::device_limit(recipe).bytes,
+      static_cast<std::int64_t>(50 * kGiB) - engine::library_reserve_bytes(2, false, {2, 2, 2}));
+  recipe.parallelism.tensor_parallel_degree = 1;
+  recipe.parallelism.context_parallel_degree = 2;
+  EXPECT_EQ(engine::device_limit(recipe).bytes,
+            static_cast<std::int64_t>(50 * kGiB) - engine::library_reserve_bytes(2, false, {2}));
   recipe.run.share_device = true;
   EXPECT_EQ(engine::device_limit(recipe).bytes,
             (static_cast<std::int64_t>(60 * kGiB) - engine::library_reserve_bytes(2, true)) / 2);

@@ -69,11 +69,10 @@ TEST(AttentionLayout, RowsLieWhereThePackedShapesSay) {
 
 TEST(AttentionLayout, EveryTileOfEveryHeadIsOneBlocksAndTheLongestComeFirst) {
   const AttentionLayout at(kShape);
-  EXPECT_EQ(at.num_tiles(), 3);
-  const auto check = [&](std::int64_t heads, auto task_of, auto work_of) {
+  const auto check = [&](std::int64_t heads, std::int64_t tasks, auto task_of, auto work_of) {
     std::set<std::tuple<std::int64_t, std::int64_t, std::int64_t>> seen;
-    std::int64_t last = at.num_tiles();
-    for (std::int64_t block = 0; block < at.num_tasks(heads); ++block) {
+    std::int64_t last = 3;
+    for (std::int64_t block = 0; block < tasks; ++block) {
       const AttentionTask task = task_of(block);
       EXPECT_TRUE(task.b >= 0 && task.b < 3 && task.head >= 0 && task.head < heads);
       EXPECT_TRUE(task.tile >= 0 && task.tile < 3);
@@ -85,15 +84,40 @@ TEST(AttentionLayout, EveryTileOfEveryHeadIsOneBlocksAndTheLongestComeFirst) {
   };
   // A tile of queries sees the keys before it, a tile of keys is seen by the queries behind it.
   check(
-      6, [&](std::int64_t i) { return at.query_task(i); },
+      6, at.num_query_tasks(), [&](std::int64_t i) { return at.query_task(i); },
       [](std::int64_t tile) { return tile + 1; });
   check(
-      2, [&](std::int64_t i) { return at.key_task(i, 2); },
+      2, at.num_key_tasks(), [&](std::int64_t i) { return at.key_task(i); },
       [](std::int64_t tile) { return 3 - tile; });
 }
 
-TEST(AttentionDropout, CudnnsSeedFollowsSeedStepSiteAndRowAndNothingElse) {
+// Of rows 20 to 52 of each sequence, and of heads 6 to 12 of 18.
+TEST(AttentionLayout, APartOfTheQueriesHasItsKeysApartAndPlacesAmongAllHeads) {
+  AttentionShape shape = kShape;
+  shape.first_query = 20;
+  shape.queries = 33;
+  shape.first_query_head = 6;
+  shape.all_query_heads = 18;
+  const AttentionLayout at(shape);
+  EXPECT_EQ(at.num_query_tasks(), 3 * 6 * 2);
+  EXPECT_EQ(at.num_key_tasks(), 3 * 2 * 3);
+  EXPECT_EQ(at.query_task(0).tile, 1);
+  EXPECT_EQ(at.query(2, 5) + at.packed_row(), ((2 * 33 + 1) * 10 + 5) * 8);
+  EXPECT_EQ(at.out(2, 5) + at.out_row(), ((2 * 33 + 1) * 6 + 5) * 8);
+  EXPECT_EQ(at.statistic(2, 5), (2 * 6 + 5) * 33);
+  EXPECT_EQ(at.key(2, 1) + at.key_row(), ((2 * 70 + 1) * 4 + 1) * 8);
+  EXPECT_EQ(at.value(2, 1) + at.key_row(), ((2 * 70 + 1) * 4 + 2 + 1) * 8);
+  EXPECT_EQ(at.wide_key(2, 1), (2 * 70 * 4 + 1) * 8);
+  EXPECT_EQ(at.element(2, 5, 21, 3), ((2 * 18 + 6 + 5) * 70 + 21) * 70 + 3);
+}
+
+TEST(AttentionDropout, CudnnsSeedFollowsSeedStepSiteRowAndHeadAndNothingElse) {
   const Dropout dropout{0.1f, {7, 3, 2}, 4096};
+  const auto cudnn_dropout_seed = [](const Dropout& of, std::int64_t first_head = 0) {
+    AttentionShape shape = kShape;
+    shape.first_query_head = first_head;
+    return device_common::cudnn_dropout_seed(shape, of);
+  };
   std::set<std::int64_t> seeds{cudnn_dropout_seed(dropout)};
   EXPECT_GE(*seeds.begin(), 0);
   Dropout other = dropout;
@@ -107,6 +131,7 @@ TEST(AttentionDropout, CudnnsSeedFollowsSeedStepSiteAndRowAndNothingElse) {
     if (label == 3) other.first_element += 4096;
     EXPECT_TRUE(seeds.insert(cudnn_dropout_seed(other)).second) << label;
   }
+  EXPECT_TRUE(seeds.insert(cudnn_dropout_seed(dropout, 6)).second) << "other heads";
 }
 
 TEST(MatmulKey, GeluIsTakenAlongIn16BitsWhereItsInputsRowsAreWholePacks) {

@@ -3,6 +3,14 @@
 #include <algorithm>
 
 namespace sherd::testing {
+namespace {
+
+// Of a rank's part, where an element is in the whole tensor.
+std::int64_t element_of_whole(const ParameterSpec& parameter, std::int64_t element) {
+  return parameter.cut ? parameter.element_of_whole(element) : element;
+}
+
+}  // namespace
 
 void set_parameters(engine::ShardedModel& model, const ValuesByName& values) {
   // At stages 1 and 2 the initial values may still be on their way into the same buffers.
@@ -10,10 +18,17 @@ void set_parameters(engine::ShardedModel& model, const ValuesByName& values) {
   for (std::size_t u = 0; u < model.units().size(); ++u) {
     const sharding::UnitState& unit = model.units()[u];
     for (const int slice_index : unit.updated_slices()) {
-      float* slice = unit.fp32_slice(slice_index).as<float>();
+      const Tensor slice = unit.fp32_slice(slice_index);
       for (const sharding::Piece& piece : unit.layout().pieces(slice_index)) {
-        const auto& whole = values.at(unit.spec().parameters[piece.parameter].name);
-        std::copy_n(whole.begin() + piece.first_element, piece.count, slice + piece.position);
+        const ParameterSpec& parameter = unit.spec().parameters[piece.parameter];
+        const auto& whole = values.at(parameter.name);
+        std::vector<float> own;
+        for (std::int64_t i = piece.first_element; i < piece.first_element + piece.count; ++i) {
+          own.push_back(whole[static_cast<std::size_t>(element_of_whole(parameter, i))]);
+        }
+        const Tensor part = slice.part(piece.position, piece.count);
+        model.rank().compute().copy(own.data(), part.data, part.bytes());
+        model.rank().compute().synchronize();
       }
     }
     model.parameters().publish(static_cast<int>(u));
@@ -21,14 +36,23 @@ void set_parameters(engine::ShardedModel& model, const ValuesByName& values) {
 }
 
 void collect_gradients(const engine::ShardedModel& model, ValuesByName& gradients) {
-  const int rank = model.rank().rank;
   for (const sharding::UnitState& unit : model.units()) {
-    if (!unit.trains()) continue;
-    const float* slice = unit.gradient(rank).as<float>();
-    for (const sharding::Piece& piece : unit.layout().pieces(rank)) {
-      const std::string& name = unit.spec().parameters[piece.parameter].name;
-      std::copy_n(slice + piece.position, piece.count,
-                  gradients.at(name).begin() + piece.first_element);
+    if (!unit.trains() || !unit.contributes_slice()) continue;  // another rank writes the same
+    const Tensor slice = unit.gradient(unit.own_slice());
+    CHECK(slice.dtype == DType::kF32, "gradients of {}", name_of(slice.dtype));
+    for (const sharding::Piece& piece : unit.layout().pieces(unit.own_slice())) {
+      const ParameterSpec& parameter = unit.spec().parameters[piece.parameter];
+      std::vector<float>& whole = gradients.at(parameter.name);
+      std::vector<float> own(static_cast<std::size_t>(piece.count));
+      const Tensor part = slice.part(piece.position, piece.count);
+      model.rank().compute().copy(part.data, own.data(), part.bytes());
+      model.rank().compute().synchronize();
+      for (std::int64_t i = 0; i < piece.count; ++i) {
+        const std::int64_t element = piece.first_element + i;
+        if (parameter.cut && !parameter.place_of(element).counts) continue;
+        whole[static_cast<std::size_t>(element_of_whole(parameter, element))] =
+            own[static_cast<std::size_t>(i)];
+      }
     }
   }
 }

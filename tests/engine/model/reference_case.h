@@ -14,12 +14,16 @@
 
 namespace sherd::testing {
 
+inline Json reference_file(const std::string& name) {
+  std::ifstream file(std::string(SHERD_SOURCE_DIR) + "/tests/reference/" + name + ".json");
+  return Json::parse(file);
+}
+
 /// One case: what the file says, and the model and weights that it describes.
 class ReferenceCase {
  public:
-  explicit ReferenceCase(const std::string& name) {
-    std::ifstream file(std::string(SHERD_SOURCE_DIR) + "/tests/reference/" + name + ".json");
-    json_ = Json::parse(file);
+  explicit ReferenceCase(const std::string& name) : ReferenceCase(reference_file(name)) {}
+  explicit ReferenceCase(Json json) : json_(std::move(json)) {
     const Json& c = json_.at("config");
     shape_.num_layers = c.at("layers");
     shape_.width = c.at("width");

@@ -5,35 +5,16 @@
 // 8e-6 in projections (`trainings.py --float32`).
 
 #include "tests/engine/model/reference_case.h"
+#include "tests/engine/model/reference_optimizers.h"
 #include "tests/where.h"
 
 namespace sherd::testing {
 namespace {
 
-using optim::OptimizerType;
 using sharding::GradSync;
 
 Json trainings() {
-  std::ifstream file(std::string(SHERD_SOURCE_DIR) + "/tests/reference/trainings.json");
-  return Json::parse(file);
-}
-
-optim::OptimizerOptions optimizer_options(const std::string& name, const Json& o) {
-  static const std::map<std::string, OptimizerType> kTypes = {
-      {"adamw", OptimizerType::kAdamW}, {"adam", OptimizerType::kAdam},
-      {"sgd", OptimizerType::kSgd},     {"lion", OptimizerType::kLion},
-      {"lamb", OptimizerType::kLamb},   {"lars", OptimizerType::kLars},
-      {"muon", OptimizerType::kMuon}};
-  optim::OptimizerOptions options;
-  options.type = kTypes.at(name);
-  options.beta1 = o.value("beta1", 0.0f);
-  options.beta2 = o.value("beta2", 0.0f);
-  options.eps = o.value("eps", 0.0f);
-  options.momentum = o.value("momentum", 0.0f);
-  options.trust_coefficient = o.value("trust_coefficient", 0.0f);
-  options.adamw_lr_ratio = static_cast<float>(o.value("adamw_lr", 0.0) / o.at("lr").get<double>());
-  options.decay.rate = o.at("weight_decay");
-  return options;
+  return reference_file("trainings");
 }
 
 // The six rows of a step, cut up: every stage, both ways to reduce, and loss scales.
@@ -57,12 +38,7 @@ engine::TrainingOptions options_of(const ReferenceCase& model, const Json& all,
   const Json& o = all.at("optimizers").at(name);
   engine::TrainingOptions options = model.options(cut.setup, cut.rows);
   options.optimizer = optimizer_options(name, o);
-  const Json& schedule = all.at("schedule");
-  options.lr_schedule = {.type = optim::ScheduleType::kCosine,
-                         .lr = o.at("lr"),
-                         .warmup_steps = schedule.at("warmup_steps"),
-                         .decay_steps = schedule.at("decay_steps"),
-                         .min_lr_ratio = schedule.at("min_lr_ratio")};
+  options.lr_schedule = schedule_of(all, o);
   options.max_norm = all.at("max_norm");
   if (cut.loss_scale_power > 0) {
     options.loss_scaling.mode = optim::LossScaling::Mode::kStatic;
@@ -115,7 +91,7 @@ TEST_P(Trainings, AreThoseOfPyTorchAtEveryStageAndWorldClippedAndAccumulated) {
   int num_compared = 0;
   for (const Json& training : all.at("trainings")) {
     if (training.at("optimizer") != GetParam()) continue;
-    const ReferenceCase model(training.at("model"));
+    const ReferenceCase model(training.at("model").get<std::string>());
     const int num_steps = static_cast<int>(training.at("steps").size());
     for (const Cut& cut : cuts()) {
       const auto options = options_of(model, all, training, cut);

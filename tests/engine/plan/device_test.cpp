@@ -78,7 +78,10 @@ TEST(Device, TheReserveForLibrariesHoldsTwoCommunicatorsWhereThereAreSome) {
   EXPECT_EQ(library_reserve_bytes(2, false), (1024 + 2 * 320) * kMiB);
   EXPECT_EQ(library_reserve_bytes(8, false), (1024 + 2 * 704) * kMiB);
   EXPECT_EQ(library_reserve_bytes(64, false), library_reserve_bytes(8, false));
-  EXPECT_EQ(library_reserve_bytes(2, false, 5), (1024 + 7 * 320) * kMiB);  // a pipeline's messages
+  EXPECT_EQ(library_reserve_bytes(2, false, {2, 2, 2, 2, 2}),
+            (1024 + 7 * 320) * kMiB);  // a pipeline's messages
+  EXPECT_EQ(library_reserve_bytes(4, false, {4, 2}),
+            (1024 + 3 * 448 + 320) * kMiB);  // tensor ranks' sums
 }
 
 TEST(Device, RanksHaveAGpuEachUnlessTheyAreToShare) {

@@ -1,0 +1,189 @@
+// T tokens (rows), V of the vocabulary's rows, R ranks. One block does one row of the logits.
+#include "kernels/cut_cross_entropy.h"
+
+#include "kernels/cuda/cut_cross_entropy.h"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/device_common/logits_form.h"
+
+namespace sherd::kernels::cuda {
+namespace {
+
+using device_common::load_wide;
+using device_common::store_narrow;
+
+constexpr int kRowThreads = 1024;
+
+// As in cross_entropy.cu: e^(x - most) of an x up to `most`.
+__device__ inline float exp_below(float x, float most) {
+  return exp2f((x - most) * 1.44269504088896341f);
+}
+
+template <class T>
+struct Arguments {
+  T* logits;
+  const std::int32_t* targets;
+  float *maxima, *sums, *losses;
+  std::int64_t tokens, num_rows, first_row, all_rows;
+  int num_ranks, rank;
+  bool gradient;
+  float grad_scale;
+
+  /// The largest of all ranks' maxima.
+  __device__ float maximum(std::int64_t t) const {
+    float most = maxima[t];
+    for (int r = 1; r < num_ranks; ++r) {
+      const float other = maxima[r * tokens + t];
+      most = other > most ? other : most;
+    }
+    return most;
+  }
+  /// The target's row here; -1: another rank has it.
+  __device__ std::int64_t target_row(std::int64_t t) const {
+    const std::int32_t target = targets[t];
+    if (target < 0 || target >= all_rows) __trap();
+    const std::int64_t row = target - first_row;
+    return row >= 0 && row < num_rows ? row : -1;
+  }
+};
+
+// A thread has packs of N elements of a row: where the first begins, and how far the next is.
+template <int N>
+__device__ inline std::int64_t own_begin() {
+  return static_cast<std::int64_t>(threadIdx.x) * N;
+}
+template <int N>
+__device__ inline std::int64_t own_step() {
+  return static_cast<std::int64_t>(blockDim.x) * N;
+}
+
+template <int N, class T, class Form>
+__global__ void __launch_bounds__(kRowThreads)
+    maxima_of_rows(const Arguments<T> a, const Form form) {
+  __shared__ float scratch[32];
+  const std::int64_t t = blockIdx.x;
+  const T* x = a.logits + t * a.num_rows;
+  float most = -device_common::kInfinity;
+#pragma unroll 2
+  for (std::int64_t v = own_begin<N>(); v < a.num_rows; v += own_step<N>()) {
+    float pack[N];
+    load_wide<N>(x + v, pack);
+    for (int i = 0; i < N; ++i) {
+      const float z = form.shape(pack[i]);
+      most = z > most ? z : most;
+    }
+  }
+  most = block_max(most, scratch);
+  if (threadIdx.x == 0) a.maxima[a.rank * a.tokens + t] = most;
+}
+
+template <int N, class T, class Form>
+__global__ void __launch_bounds__(kRowThreads)
+    exponentials_of_rows(const Arguments<T> a, const Form form) {
+  __shared__ float scratch[32];
+  const std::int64_t t = blockIdx.x;
+  if (a.targets[t] == kNoTarget) {  // all threads of the block
+    if (threadIdx.x == 0) a.sums[t] = a.sums[a.tokens + t] = 0.0f;
+    return;
+  }
+  const T* x = a.logits + t * a.num_rows;
+  const float maximum = a.maximum(t);
+  float sum = 0.0f;
+#pragma unroll 2
+  for (std::int64_t v = own_begin<N>(); v < a.num_rows; v += own_step<N>()) {
+    float pack[N];
+    load_wide<N>(x + v, pack);
+    for (int i = 0; i < N; ++i) sum += exp_below(form.shape(pack[i]), maximum);
+  }
+  sum = block_sum(sum, scratch);
+  if (threadIdx.x != 0) return;
+  const std::int64_t row = a.target_row(t);
+  a.sums[t] = sum;
+  a.sums[a.tokens + t] = row < 0 ? 0.0f : form.shape(device_common::widen(x[row])) - maximum;
+}
+
+template <int N, class T, class Form>
+__global__ void __launch_bounds__(kRowThreads)
+    losses_of_rows(const Arguments<T> a, const Form form) {
+  const std::int64_t t = blockIdx.x;
+  T* x = a.logits + t * a.num_rows;
+  if (a.targets[t] == kNoTarget) {
+    if (threadIdx.x == 0) a.losses[t] = 0.0f;
+    const float zeros[N] = {};
+    for (std::int64_t v = own_begin<N>(); a.gradient && v < a.num_rows; v += own_step<N>()) {
+      store_narrow<N>(x + v, zeros);
+    }
+    return;
+  }
+  const float total = a.sums[t];
+  if (threadIdx.x == 0) a.losses[t] = device_common::fast_log(total) - a.sums[a.tokens + t];
+  if (!a.gradient) return;
+  const float maximum = a.maximum(t), factor = a.grad_scale / total;
+  const std::int64_t target = a.target_row(t);
+#pragma unroll 2
+  for (std::int64_t v = own_begin<N>(); v < a.num_rows; v += own_step<N>()) {
+    float pack[N];
+    load_wide<N>(x + v, pack);
+    for (int i = 0; i < N; ++i) {
+      const float z = form.shape(pack[i]);
+      const float share = factor * exp_below(z, maximum);
+      pack[i] = (v + i == target ? share - a.grad_scale : share) * form.slope(z);
+    }
+    store_narrow<N>(x + v, pack);
+  }
+}
+
+enum class Step { kMaxima, kSums, kLosses };
+
+template <Step kStep, int N, class T, class Form>
+void launch(Stream& stream, const Arguments<T>& a, const Form& form) {
+  const auto kernel = [] {
+    if constexpr (kStep == Step::kMaxima) return maxima_of_rows<N, T, Form>;
+    if constexpr (kStep == Step::kSums) return exponentials_of_rows<N, T, Form>;
+    if constexpr (kStep == Step::kLosses) return losses_of_rows<N, T, Form>;
+  }();
+  kernel<<<grid_of(a.tokens), kRowThreads, 0, handle_of(stream)>>>(a, form);
+}
+
+template <Step kStep>
+void run(Stream& stream, const char* name, const CutCrossEntropy& args) {
+  CHECK(args.groups == 1, "cut cross-entropy: sums in {} groups on a GPU", args.groups);
+  dispatch_float(args.logits.dtype, [&]<class T>(T) {
+    constexpr int N = device_common::pack_of<T>();
+    const Arguments<T> a{.logits = args.logits.as<T>(),
+                         .targets = args.targets.as<std::int32_t>(),
+                         .maxima = args.maxima.as<float>(),
+                         .sums = args.sums.as<float>(),
+                         .losses = args.losses.as<float>(),
+                         .tokens = args.tokens,
+                         .num_rows = args.num_rows,
+                         .first_row = args.rows.first,
+                         .all_rows = args.rows.all,
+                         .num_ranks = args.num_ranks,
+                         .rank = args.rank,
+                         .gradient = args.gradient,
+                         .grad_scale = args.grad_scale};
+    const bool packs = args.num_rows % N == 0 && device_common::allow_packs(a.logits);
+    const auto with = [&](const auto& form) {
+      packs ? launch<kStep, N>(stream, a, form) : launch<kStep, 1>(stream, a, form);
+    };
+    args.form.is_neutral() ? with(device_common::PlainLogits{})
+                           : with(device_common::ShapedLogits(args.form));
+  });
+  check_launch(name);
+}
+
+}  // namespace
+
+void logit_maxima(Stream& stream, const CutCrossEntropy& args) {
+  run<Step::kMaxima>(stream, "logit_maxima", args);
+}
+
+void exponential_sums(Stream& stream, const CutCrossEntropy& args) {
+  run<Step::kSums>(stream, "exponential_sums", args);
+}
+
+void cut_cross_entropy(Stream& stream, const CutCrossEntropy& args) {
+  run<Step::kLosses>(stream, "cut_cross_entropy", args);
+}
+
+}  // namespace sherd::kernels::cuda

@@ -1,0 +1,12 @@
+/// CUDA form of kernels/cut_cross_entropy.h, as kernels/cuda/forms.h has the others.
+#pragma once
+
+#include "kernels/cut_cross_entropy.h"
+
+namespace sherd::kernels::cuda {
+
+void logit_maxima(Stream& stream, const CutCrossEntropy& args);
+void exponential_sums(Stream& stream, const CutCrossEntropy& args);
+void cut_cross_entropy(Stream& stream, const CutCrossEntropy& args);
+
+}  // namespace sherd::kernels::cuda
