@@ -15,7 +15,7 @@
 namespace sherd::kernels {
 
 /// Where a tensor is a part of the one that a single rank has: of each of its sequences some rows, neighbours but for one
-/// gap, of each row some columns, neighbours. A GPU takes tensors without gaps alone.
+/// gap, of each row some columns, neighbours.
 struct DropoutPart {
   std::int64_t columns = 0, all_columns = 0;  ///< of a row, here and there; 0: there are no gaps
   std::int64_t rows = 0, all_rows = 0;        ///< of a sequence

@@ -44,7 +44,9 @@ struct Mask {
   SHERD_HOST_DEVICE std::int64_t element(std::int64_t offset) const {
     if (part.columns == 0) return first_element + offset;
     const std::int64_t row = part.rows_before + offset / part.columns;
-    const std::int64_t there = row / part.rows * part.all_rows + row % part.rows;
+    const std::int64_t place = row % part.rows;
+    const std::int64_t there =
+        row / part.rows * part.all_rows + place + (place >= part.gap_at ? part.gap : 0);
     return first_element + there * part.all_columns + offset % part.columns;
   }
 

@@ -62,7 +62,9 @@ TEST_P(CudaParts, DropoutOfAPartDrawsAsTheWhole) {
                                   {24, 24, 5, 15, 3},
                                   {37, 37, 3, 4, 1},
                                   {8, 96, 7, 7, 0},
-                                  {5, 23, 2, 6, 1}}) {
+                                  {5, 23, 2, 6, 1},
+                                  {24, 24, 6, 18, 0, 3, 9},
+                                  {37, 37, 4, 12, 0, 2, 6}}) {
     const std::int64_t rows = 2 * part.rows;
     const OwnedTensor x = filled(rows * part.columns, 1), residual = filled(rows * part.columns, 2);
     const Dropout dropout{0.3f, {0x5eed5eedull, 3, 12}, 1'000'003, part};
