@@ -123,24 +123,28 @@ TEST(Decoder, OnContextRanksEveryRankHasTheLogitsOfOne) {
   }
 }
 
-// A ring merges what queries attend to in another order. A text of 9 tokens is 12 or 16 of two parts each.
+// A ring merges what queries attend to in another order. Texts of 9 tokens end in the middle of the ranks' second parts,
+// those of 15 in the last one, the first rank's.
 TEST(Decoder, OnARingEveryRankHasTheLogitsOfOneNearly) {
   engine::TrainingOptions options = tiny(0, 16);
   options.model.ffn_width = 36;
   options.model.context.method = model::ContextMethod::kRing;
+  Ids long_text = kText;
+  long_text.insert(long_text.end(), {8, 0, 12, 33, 2, 19});
+  const auto all_rows = [&](Decoder& decoder) {
+    Rows rows = rows_of(decoder, long_text, 0);
+    for (auto& [position, logits] : rows_of(decoder, kText, 0)) rows[100 + position] = logits;
+    rows[200] = decoder.last_logits(Ids{7});
+    return rows;
+  };
   Rows one;
-  with_decoder(options, [&](Decoder& decoder, engine::ShardedModel&) {
-    one = rows_of(decoder, kText, 0);
-    one[100] = decoder.last_logits(Ids{7});
-  });
+  with_decoder(options, [&](Decoder& decoder, engine::ShardedModel&) { one = all_rows(decoder); });
   const auto expect_near = [&](const std::vector<sharding::MeshAxis>& axes, int world) {
     std::vector<Rows> rows(static_cast<std::size_t>(world));
     with_decoder(options,
                  [&](Decoder& decoder, engine::ShardedModel& model) {
                    EXPECT_EQ(decoder.context(), 16);
-                   Rows& own = rows[static_cast<std::size_t>(model.rank().rank)];
-                   own = rows_of(decoder, kText, 0);
-                   own[100] = decoder.last_logits(Ids{7});
+                   rows[static_cast<std::size_t>(model.rank().rank)] = all_rows(decoder);
                  },
                  {.world_size = world, .axes = axes});
     for (const Rows& own : rows) {
