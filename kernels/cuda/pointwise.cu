@@ -51,8 +51,10 @@ void residual_add(Stream& stream, const ConstTensor& residual, const ConstTensor
   dispatch_float(out.dtype, [&]<class T>(T) {
     const device_common::ResidualAdd<T> work{residual.as<T>(), branch.as<T>(),
                                              device_common::Mask(dropout), scale, out.as<T>()};
-    launch_flat<pack_of<T>()>(stream, "residual_add", out.numel,
-                              allow_packs(work.residual, work.branch, work.out), work);
+    launch_flat<pack_of<T>()>(
+        stream, "residual_add", out.numel,
+        allow_packs(work.residual, work.branch, work.out) && work.mask.keeps_packs(pack_of<T>()),
+        work);
   });
 }
 
@@ -61,7 +63,8 @@ void dropout_backward(Stream& stream, const ConstTensor& dy, const Dropout& drop
   dispatch_float(dx.dtype, [&]<class T>(T) {
     const device_common::DropoutBackward<T> work{dy.as<T>(), device_common::Mask(dropout), scale,
                                                  dx.as<T>()};
-    launch_flat<pack_of<T>()>(stream, "dropout_backward", dx.numel, allow_packs(work.dy, work.dx),
+    launch_flat<pack_of<T>()>(stream, "dropout_backward", dx.numel,
+                              allow_packs(work.dy, work.dx) && work.mask.keeps_packs(pack_of<T>()),
                               work);
   });
 }

@@ -58,22 +58,16 @@ struct Mask {
     return word_at(block, global) >= threshold ? scale : 0.0f;
   }
 
-  /// x becomes mask * x, for N elements that start `offset` after the tensor's first.
+  /// Whether packs of so many elements, one behind the other, have neighbours' indices each: none lies on both sides of
+  /// a gap.
+  bool keeps_packs(int count) const { return part.columns == 0 || part.columns % count == 0; }
+
+  /// x becomes mask * x, for N elements that start `offset` after the tensor's first: a pack that is kept, or one.
   template <int N>
   SHERD_HOST_DEVICE void apply(std::int64_t offset, float (&x)[N]) const {
     if (!active) return;
-    const std::int64_t first = element(offset);
-    // Global indices ascend, so these are neighbours if the first and the last are N - 1 apart. A pack may lie on both
-    // sides of a gap.
-    if (part.columns > 0 && element(offset + N - 1) != first + N - 1) {
-      for (int i = 0; i < N; ++i) {
-        const float kept = factor(offset + i);
-        x[i] = kept > 0.0f ? x[i] * kept : 0.0f;
-      }
-      return;
-    }
     std::uint32_t word[N];
-    random_words<N>(address, first, word);
+    random_words<N>(address, element(offset), word);
     for (int i = 0; i < N; ++i) x[i] = word[i] >= threshold ? x[i] * scale : 0.0f;
   }
 };
