@@ -25,7 +25,7 @@
 /// With a part of the queries (`queries` of the shape), qkv, out, lse and their gradients have rows for these alone,
 /// and the keys and values of all positions stand in `keys_values`; their gradients are of these queries.
 ///
-/// With a block of the keys alone (`block` of the shape), out is f32 and the softmax's sum is over these keys. Results
+/// With a block of the keys alone (`block` of the shape), the forward's out is f32 and the softmax's sum is over these keys. Results
 /// over other keys are merged with (Milakov and Gimelshein, arXiv:1805.02867):
 ///
 ///   lse = m + log(exp(lse_1 - m) + exp(lse_2 - m)),  m the larger of the two

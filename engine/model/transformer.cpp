@@ -28,11 +28,6 @@ Transformer::Transformer(const ModelShape& shape, Allocator& memory, Stream& com
       residuals_(static_cast<std::size_t>(shape.num_layers) + 1),
       kept_(static_cast<std::size_t>(shape.num_layers)),
       waiting_(static_cast<std::size_t>(shape.num_layers)) {
-  if (shape.context.passes_keys() && compute.device() == DeviceKind::kCuda) {
-    throw UsageError(
-        "a ring of context ranks is computed on CPUs only, for now: set run.device to "
-        "cpu.");
-  }
   if (shape.part.has_canonical_sums() && compute.device() == DeviceKind::kCuda) {
     throw UsageError(
         "sums can't be canonical on GPUs: set parallelism.sum_order to rank (--set "

@@ -76,8 +76,18 @@ LinkBytes bytes_of(const sharding::Sent& sent, const Peers& peers, const Machine
   return sum += reduced();
 }
 
-std::string callers_text(const sharding::Mesh& mesh, const sharding::Callers& callers) {
-  if (callers.peer) return "pipeline neighbours";
+// Two neighbours differ in one coordinate.
+std::string neighbours_text(const sharding::Mesh& mesh, int rank, int peer) {
+  for (const sharding::MeshAxis& axis : mesh.axes()) {
+    if (mesh.coordinate(rank, axis.name) != mesh.coordinate(peer, axis.name)) {
+      return axis.name + " neighbours";
+    }
+  }
+  return "itself";
+}
+
+std::string callers_text(const sharding::Mesh& mesh, int rank, const sharding::Callers& callers) {
+  if (callers.peer) return neighbours_text(mesh, rank, *callers.peer);
   std::string text;
   for (const sharding::MeshAxis& axis : mesh.axes()) {
     if (axis.degree == 1 || !callers.axes.contains(axis.name)) continue;
@@ -95,7 +105,7 @@ Rows rows_of_machine(const TrainingOptions& options, const sharding::Mesh& mesh,
   Rows rows;
   for (int rank = first_rank; rank < first_rank + how.ranks_per_machine; ++rank) {
     std::vector<std::pair<sharding::Callers, Peers>> known;
-    const sharding::Traffic traffic = TrainingStep::traffic(options, mesh, rank);
+    const sharding::Traffic traffic = TrainingStep::traffic(options, mesh, rank, DeviceKind::kCpu);
     for (const sharding::Sent& sent : traffic.sent()) {
       if (sent.callers.count == 1) continue;
       auto found = std::ranges::find(known, sent.callers, &decltype(known)::value_type::first);
@@ -104,7 +114,7 @@ Rows rows_of_machine(const TrainingOptions& options, const sharding::Mesh& mesh,
                            peers_of(sent.callers.ranks(mesh, rank), rank, how.ranks_per_machine));
         found = known.end() - 1;
       }
-      rows[{callers_text(mesh, sent.callers),
+      rows[{callers_text(mesh, rank, sent.callers),
             fmt::format("{}, {}", sent.label, sharding::name_of(sent.collective))}] +=
           bytes_of(sent, found->second, how);
     }

@@ -107,12 +107,19 @@ std::int64_t library_reserve_bytes(int world_size, bool share_device,
 
 namespace {
 
-// The groups of a rank beside those of gathers and reductions, by their sizes. A pipeline's rank has one for each
+// The groups of a rank beside those of gathers and reductions, by their sizes. Where these aren't the world's, the
+// exchanges of all ranks have one of their own, and replicas one, or two if they divide the optimizer. A pipeline's rank has one for each
 // direction of each end of its parts, and of a tied matrix. A tensor rank has one for its sums, one with those that
 // have the same key/value heads, and one for Muon's matrices; a context rank has one.
 std::vector<int> further_groups_of(const Recipe& recipe) {
   const auto& degrees = recipe.parallelism;
   std::vector<int> groups;
+  const auto replicas = static_cast<int>(degrees.data_parallel_replicate_degree);
+  if (replicas * recipe.model_ranks() > 1) groups.push_back(static_cast<int>(recipe.world_size()));
+  if (replicas > 1) groups.push_back(replicas);
+  if (replicas > 1 && recipe.zero_optimization.shard_optimizer_over_replicas) {
+    groups.push_back(replicas);
+  }
   if (degrees.pipeline_parallel_degree > 1) {
     const auto chunks = static_cast<int>(degrees.pipeline_chunks_per_rank);
     groups.assign(static_cast<std::size_t>(4 * chunks + (recipe.model.tie_embeddings ? 1 : 0)), 2);

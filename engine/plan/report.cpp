@@ -32,7 +32,7 @@ sharding::Traffic most_traffic(const TrainingOptions& options, const sharding::M
   for (int rank = first_rank + 1; rank < first_rank + ranks; ++rank) {
     sharding::Traffic traffic = TrainingStep::traffic(options, mesh, rank, device);
     const bool owns = std::any_of(traffic.sent().begin(), traffic.sent().end(), [](const auto& s) {
-      return s.collective == sharding::Collective::kBroadcast && s.bytes > 0;
+      return s.collective == sharding::Collective::kBroadcast && !s.callers.peer && s.bytes > 0;
     });
     if (!owns) break;
     if (traffic.total_bytes() > most.total_bytes()) most = std::move(traffic);

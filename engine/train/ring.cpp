@@ -48,7 +48,6 @@ Ring::Ring(const sharding::Rank& rank)
   join(std::min(place, before));
   join(std::max(place, before));
   CHECK(!to_next_->calls_meet(), "a ring whose calls meet");
-  // Of a purpose that has priority on a GPU.
   out_ = rank.make_stream(StreamPurpose::kReduce, "ring.out");
   in_ = rank.make_stream(StreamPurpose::kReduce, "ring.in");
 }

@@ -60,7 +60,7 @@ class TrainingStep {
   /// What rank `rank` sends in one step, to the byte. Not in it: evaluations, and the diagnosis of a
   /// step that is skipped or replayed. `device`: tensor ranks on GPUs have their logits in other chunks.
   static sharding::Traffic traffic(const TrainingOptions& options, const sharding::Mesh& mesh,
-                                   int rank, DeviceKind device = DeviceKind::kCpu);
+                                   int rank, DeviceKind device);
 
   /// Runs step `step` (from 0). `asked` is this rank's wish to end after the step.
   /// With loss scaling, a step whose gradient isn't finite is skipped by all ranks.

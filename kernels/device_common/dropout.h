@@ -59,7 +59,7 @@ struct Mask {
   }
 
   /// Whether packs of so many elements, one behind the other, have neighbours' indices each: none lies on both sides of
-  /// a gap.
+  /// a gap. Kernels of rows that are the mask's own rows needn't ask: their packs end where a row does.
   bool keeps_packs(int count) const { return part.columns == 0 || part.columns % count == 0; }
 
   /// x becomes mask * x, for N elements that start `offset` after the tensor's first: a pack that is kept, or one.

@@ -224,7 +224,7 @@ std::string version_text(int version) {
 
 // What the code above rests on. Not where the user has said otherwise.
 void set_up_nccl() {
-  // A rank has two communicators at work at once. Every rank calls them in the same order, and NCCL
+  // A rank has several communicators at work at once. Every rank calls them in the same order, and NCCL
   // keeps to the order of calls if it is told so: two kernels that wait for peers can't then take
   // each other's place on the device.
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
@@ -252,8 +252,7 @@ std::shared_ptr<Rendezvous> make_nccl_rendezvous(const NcclRanks& ranks,
   constexpr int kKeepsOrder = NCCL_VERSION(2, 26, 0);
   if (ranks.world_size > 1 && nccl_version() < kKeepsOrder) {
     throw UsageError(
-        "{} ranks with a GPU each need NCCL 2.26 or newer, which keeps a rank's two communicators "
-        "in "
+        "{} ranks with a GPU each need NCCL 2.26 or newer, which keeps a rank's communicators in "
         "order; {} was loaded. Put a newer libnccl.so.2 first into LD_LIBRARY_PATH, or use "
         "--share-device on one GPU",
         ranks.world_size, nccl_library().text());

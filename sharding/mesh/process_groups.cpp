@@ -33,7 +33,7 @@ std::vector<BufferSpec> staging_buffers(const Mesh& mesh, std::int64_t bytes) {
   if (bytes == 0) return {};
   std::vector<BufferSpec> buffers = {
       {"communicator.staging", Category::kCommunication, DType::kU8, bytes, kAlways}};
-  if (mesh.degree(kTensorAxis) > 1) {
+  if (mesh.degree(kTensorAxis) * mesh.degree(kContextAxis) > 1) {
     buffers.push_back(
         {"communicator.tensor_staging", Category::kCommunication, DType::kU8, bytes, kAlways});
   }

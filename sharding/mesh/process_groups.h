@@ -35,7 +35,7 @@ std::string_view name_of(Purpose purpose);
 Group group_of(const Mesh& mesh, int rank, const AxisSet& axes, Purpose purpose);
 
 /// Where a rank stages what it reduces, if its kind of communicator does (sharding/processes/mpi.h): on the
-/// reduce stream, and where tensor ranks add, on the compute stream.
+/// reduce stream, and where tensor or context ranks add, on the compute stream.
 std::vector<BufferSpec> staging_buffers(const Mesh& mesh, std::int64_t bytes);
 
 class ProcessGroups {

@@ -92,7 +92,7 @@ void check_tags(MPI_Comm comm) {
   int* most = nullptr;
   int known = 0;
   MPI_Comm_get_attr(comm, MPI_TAG_UB, static_cast<void*>(&most), &known);
-  constexpr int kMost = (1 << 30) - 1;  // tag_of
+  constexpr int kMost = (1 << 30) - 1;  // of mpi_communicator.cpp's Tags
   if (known == 0 || *most >= kMost) return;
   throw UsageError(
       "the way that MPI has chosen between processes allows tags up to {}, and {} are needed; give "

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -51,11 +52,20 @@ struct Announcement {
 };
 static_assert(sizeof(Announcement) == 256);
 
-// The group, the sender and the receiver within their processes. 14 + 8 + 8 bits.
-int tag_of(std::uint32_t group, int sender, int receiver) {
-  return static_cast<int>(group << 16 | static_cast<std::uint32_t>(sender) << 8 |
-                          static_cast<std::uint32_t>(receiver));
-}
+// Of a message: the group, the sender and the receiver within their processes. MPI has 31 bits for it; what the two
+// places leave of 30 is the group's, so that two groups of a rank hardly ever have the same number.
+struct Tags {
+  int bits_of_a_place = 0;
+
+  explicit Tags(int ranks_per_process)
+      : bits_of_a_place(std::bit_width(static_cast<std::uint32_t>(ranks_per_process - 1))) {}
+  std::uint32_t num_groups() const { return 1u << (30 - 2 * bits_of_a_place); }
+  int of(std::uint32_t group, int sender, int receiver) const {
+    return static_cast<int>((group << bits_of_a_place | static_cast<std::uint32_t>(sender))
+                                << bits_of_a_place |
+                            static_cast<std::uint32_t>(receiver));
+  }
+};
 
 class MpiCommunicator final : public Communicator {
  public:
@@ -75,13 +85,14 @@ class MpiCommunicator final : public Communicator {
       const auto process = static_cast<std::size_t>(rank / here);
       return machines.of_process.empty() ? 0 : machines.of_process[process];
     };
+    const Tags tags(here);
     for (const int other : ranks_) {
       const int mine = group.world_rank() % here, theirs = other % here;
       routes_.push_back({.process = other / here,
                          .crosses = machine_of(other) != machine_of(group.world_rank()),
                          .within_process = other / here == group.world_rank() / here,
-                         .send_tag = tag_of(group_number, mine, theirs),
-                         .receive_tag = tag_of(group_number, theirs, mine)});
+                         .send_tag = tags.of(group_number, mine, theirs),
+                         .receive_tag = tags.of(group_number, theirs, mine)});
     }
   }
 
@@ -215,15 +226,17 @@ class MpiCommunicator final : public Communicator {
   // What has come from other machines, inside of this one.
   void pass_on_slices(const Contribution& call) const {
     MpiTransfers transfers(*world_, routes_, meter_);
-    for (int owner = 0; owner < world_size(); ++owner) {
-      const int relay = relays_.between(owner, rank_);
-      if (owner == rank_ || relays_.are_neighbours(owner, rank_)) continue;
-      const Tensor theirs = slice_of(*this, call.data, owner);
-      if (relay != rank_) transfers.receive(relay, theirs.data, theirs.bytes());
-      for_others([&](int peer) {
-        if (relay != rank_ || !relays_.are_neighbours(rank_, peer)) return;
-        transfers.send(peer, theirs.data, theirs.bytes());
-      });
+    for (const bool sending : {true, false}) {
+      for (int owner = 0; owner < world_size(); ++owner) {
+        if (owner == rank_ || relays_.are_neighbours(owner, rank_)) continue;
+        const int relay = relays_.between(owner, rank_);
+        const Tensor theirs = slice_of(*this, call.data, owner);
+        if (!sending && relay != rank_) transfers.receive(relay, theirs.data, theirs.bytes());
+        for_others([&](int peer) {
+          if (!sending || relay != rank_ || !relays_.are_neighbours(rank_, peer)) return;
+          transfers.send(peer, theirs.data, theirs.bytes());
+        });
+      }
     }
     finish(transfers, call);
   }
@@ -321,8 +334,8 @@ class MpiRendezvous final : public Rendezvous {
   // The same on every process, without a question. Two groups with a rank in common never share a
   // number: that would be found out here.
   std::uint32_t number_of(const Group& group) {
-    const auto number =
-        static_cast<std::uint32_t>(std::hash<std::string>{}(group.name) % (1u << 14));
+    const auto number = static_cast<std::uint32_t>(std::hash<std::string>{}(group.name) %
+                                                   Tags(world_->ranks_per_process()).num_groups());
     std::lock_guard lock(mutex_);
     const auto [at, is_new] = names_.emplace(std::pair(group.world_rank(), number), group.name);
     CHECK(at->second == group.name, "groups \"{}\" and \"{}\" have the same number", group.name,

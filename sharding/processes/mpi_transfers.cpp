@@ -163,7 +163,12 @@ bool MpiTransfers::test_here() {
 }
 
 bool MpiTransfers::test_mpi() {
-  if (num_open_ == 0) return false;
+  if (num_open_ == 0) {  // other transfers of this rank may be, which only calls of MPI move
+    int found = 0;
+    if (any_open())
+      MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, world_.comm(), &found, MPI_STATUS_IGNORE);
+    return false;
+  }
   completed_.resize(requests_.size());
   int count = 0;
   check(world_,

@@ -22,7 +22,7 @@
 
 namespace sherd::sharding {
 
-/// What a rank has sent, counted when it is handed to MPI. Any thread may ask.
+/// What a rank has sent, counted when its message begins. Any thread may ask.
 class LinkMeter {
  public:
   void add(bool crosses, std::int64_t bytes) { (crosses ? across_ : within_) += bytes; }
@@ -100,7 +100,7 @@ class MpiTransfers {
   MpiTransfers(const MpiTransfers&) = delete;
   MpiTransfers& operator=(const MpiTransfers&) = delete;
 
-  /// Of two peers that have much for each other both send before they receive. A receive that finds its
+  /// Of two processes that have much for each other both send before they receive. A receive that finds its
   /// message announced asks for it on the connection that carries this rank's own messages: if the peer
   /// asks first, all of ours goes ahead of our question, and the two directions take turns.
   void send(int peer, const void* data, std::int64_t bytes);

@@ -2,7 +2,8 @@
 ///
 /// A tag names the group, the sender and the receiver, as it does in MPI. Of one tag, the first message
 /// meets the first receive, the second the second.
-/// Wait   nobody waits here: both sides look again and again whether a message has been copied.
+/// Wait   both sides look again and again whether a message has been copied. Only who gives one up waits, for a copy
+///        that has begun.
 #pragma once
 
 #include <atomic>

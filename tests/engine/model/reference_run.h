@@ -54,7 +54,7 @@ inline std::vector<ReferenceMesh> reference_meshes() {
            .stage = 3}};
 }
 
-/// What a plain f32 run of PyTorch strays by, times some tens; `runs.py --float32`. Relative, of gradients to the
+/// What a plain f32 run of PyTorch strays by, times 2 to 30; `runs.py --float32`. Relative, of gradients to the
 /// tensor's norm; projections and values of weights are absolute.
 struct RunTolerance {
   double loss, gradient_norm, gradient_projection, gradient_value;

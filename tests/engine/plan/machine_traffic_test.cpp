@@ -30,7 +30,8 @@ std::int64_t sent_by_a_rank(const Strings& sets) {
   Strings all = {"training.micro_batch_size=4"};
   all.insert(all.end(), sets.begin(), sets.end());
   const Recipe recipe = resolved(kSmallRecipe, all).values;
-  return TrainingStep::traffic(training_options(recipe), mesh_of(recipe), 0).total_bytes();
+  return TrainingStep::traffic(training_options(recipe), mesh_of(recipe), 0, DeviceKind::kCpu)
+      .total_bytes();
 }
 
 TEST(MachineTraffic, StraightToEveryRankTwoOfThreePeersAreElsewhere) {
@@ -51,7 +52,8 @@ TEST(MachineTraffic, GathersThatArePassedOnCrossOnce) {
   std::int64_t gathered = 0;
   const Recipe recipe =
       resolved(kSmallRecipe, {"training.micro_batch_size=4", "zero_optimization.stage=3"}).values;
-  const auto whole = TrainingStep::traffic(training_options(recipe), mesh_of(recipe), 0);
+  const auto whole =
+      TrainingStep::traffic(training_options(recipe), mesh_of(recipe), 0, DeviceKind::kCpu);
   for (const sharding::Sent& sent : whole.sent()) {
     if (sent.collective == sharding::Collective::kAllGather) gathered += sent.bytes;
   }
@@ -122,6 +124,16 @@ TEST(MachineTraffic, OfAPipelineAcrossMachinesMessagesCross) {
   EXPECT_EQ(row_of(within, "pipeline neighbours").across, 0);
   EXPECT_GT(row_of(across, "pipeline neighbours").across, 0);
   EXPECT_EQ(row_of(across, "shard").across, 0);
+}
+
+TEST(MachineTraffic, OfARingIsSaidOfItsNeighbours) {
+  const Strings sets = {"parallelism.data_parallel_shard_degree=1",
+                        "parallelism.context_parallel_degree=4",
+                        "parallelism.context_parallel_method=ring"};
+  const MachineTraffic traffic = traffic_of(sets, 2);
+  EXPECT_GT(row_of(traffic, "context neighbours").within, 0);
+  EXPECT_EQ(row_of(traffic, "context neighbours").within,
+            row_of(traffic, "context neighbours").across);
 }
 
 // 16,384 ranks, in less time than anybody notices.

@@ -200,6 +200,21 @@ TEST_P(ContextTraffic, IsWhatAttentionExchanges) {
   }
 }
 
+// Of two ranks the next one is the one before, too.
+TEST(RingTraffic, OfThreeRanksGoesToTheNextAndComesFromTheOneBefore) {
+  for (const auto recompute : {model::Recompute::kNone, model::Recompute::kFull}) {
+    model::ModelShape shape = tiny_model(true);
+    shape.context.method = model::ContextMethod::kRing;
+    shape.seq_length = 12;
+    shape.dropout = 0.0;
+    shape.recompute = recompute;
+    expect_as_planned(tiny_training(shape), {.world_size = 6,
+                                             .axes = {{"shard", 2}, {"context", 3}},
+                                             .num_micro_steps = 2,
+                                             .stage = 2});
+  }
+}
+
 TEST_P(ContextTraffic, HasTheExchangesOfAdapters) {
   for (int stage = 0; stage <= 3; ++stage) {
     for (const int pipeline : {1, 2}) {
@@ -348,8 +363,8 @@ TEST(Traffic, StaysWithinTwoOrThreeElementsPerParameter) {
           padded += (numel + 64 * world_size - 1) / (64 * world_size) * 64 * world_size;
         }
         std::int64_t elements = 0;
-        const auto traffic =
-            engine::TrainingStep::traffic(options, sharding::Mesh::sharded(world_size), 0);
+        const auto traffic = engine::TrainingStep::traffic(
+            options, sharding::Mesh::sharded(world_size), 0, DeviceKind::kCpu);
         for (const sharding::Sent& sent : traffic.sent()) {
           if (sent.dtype == DType::kF32) elements += sent.bytes / 4;
         }
