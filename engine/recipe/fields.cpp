@@ -38,9 +38,6 @@ constexpr Fallback derived(std::string_view rule) {
 constexpr Range between(double min, double max) {
   return {.min = min, .max = max};
 }
-constexpr Range at_least(double min) {
-  return {.min = min};
-}
 constexpr Range kFraction{.min = 0, .max = 1, .below_max = true};
 // What kernels and updates compute with as a float.
 constexpr Range kPositiveFloat{.min = 0, .above_min = true, .as_float = true};
