@@ -91,21 +91,28 @@ std::string readable_name(Category category) {
   return name;
 }
 
-std::int64_t library_reserve_bytes(int world_size, bool share_device,
+std::int64_t library_reserve_bytes(int zero_ranks, bool share_device,
                                    const std::vector<int>& further) {
   constexpr std::int64_t kMiB = 1 << 20;
-  constexpr std::int64_t kMathLibraries = 1024 * kMiB;
-  if (world_size == 1 || share_device) return kMathLibraries;
-  constexpr int kCommunicators = 2, kMostPeers = 7;  // gathers and reductions; of one node
-  const auto communicator = [=](int peers) {
-    return 256 * kMiB + 64 * kMiB * std::min(peers, kMostPeers);
+  std::int64_t bytes = 1024 * kMiB;  // cuBLASLt, cuDNN
+  if (share_device) return bytes;
+  const auto add_communicator = [&](int ranks) {
+    constexpr int kMostPeers = 7;  // of one node
+    if (ranks > 1) bytes += 256 * kMiB + 64 * kMiB * std::min(ranks - 1, kMostPeers);
   };
-  std::int64_t bytes = kMathLibraries + kCommunicators * communicator(world_size - 1);
-  for (const int ranks : further) bytes += communicator(ranks - 1);
+  add_communicator(zero_ranks);  // gathers
+  add_communicator(zero_ranks);  // reductions
+  for (const int ranks : further) add_communicator(ranks);
   return bytes;
 }
 
 namespace {
+
+// Those that share the training state.
+int zero_ranks_of(const Recipe& recipe) {
+  return static_cast<int>(recipe.parallelism.data_parallel_shard_degree *
+                          recipe.parallelism.context_parallel_degree);
+}
 
 // The groups of a rank beside those of gathers and reductions, by their sizes. Where these aren't the world's, the
 // exchanges of all ranks have one of their own, and replicas one, or two if they divide the optimizer. A pipeline's rank has one for each
@@ -115,7 +122,9 @@ std::vector<int> further_groups_of(const Recipe& recipe) {
   const auto& degrees = recipe.parallelism;
   std::vector<int> groups;
   const auto replicas = static_cast<int>(degrees.data_parallel_replicate_degree);
-  if (replicas * recipe.model_ranks() > 1) groups.push_back(static_cast<int>(recipe.world_size()));
+  if (zero_ranks_of(recipe) < recipe.world_size()) {
+    groups.push_back(static_cast<int>(recipe.world_size()));
+  }
   if (replicas > 1) groups.push_back(replicas);
   if (replicas > 1 && recipe.zero_optimization.shard_optimizer_over_replicas) {
     groups.push_back(replicas);
@@ -152,7 +161,8 @@ DeviceLimit device_limit(const Recipe& recipe, std::optional<std::int64_t> devic
   }
   const auto world_size = static_cast<int>(recipe.world_size());
   const bool share = recipe.run.share_device;
-  const std::int64_t reserve = library_reserve_bytes(world_size, share, further_groups_of(recipe));
+  const std::int64_t reserve =
+      library_reserve_bytes(zero_ranks_of(recipe), share, further_groups_of(recipe));
   // Of the ranks' GPUs, as far as they are here; others aren't touched.
   const int num_gpus = share ? 1 : std::min(world_size, static_cast<int>(system.devices.size()));
   std::int64_t least = INT64_MAX;

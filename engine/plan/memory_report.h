@@ -51,10 +51,10 @@ struct DeviceLimit {
 DeviceLimit device_limit(const Recipe& recipe, std::optional<std::int64_t> device_memory = {});
 
 /// What stays free on each GPU for what libraries take there after the arena: 1 GiB for cuBLASLt's and
-/// cuDNN's code, and, where ranks have a GPU each, two NCCL communicators of 256 MiB and 64 MiB for
-/// each peer of a node (buffers of its channels), and one for each of `further` groups of so many ranks. A guess until
-/// it is measured on a GPU.
-std::int64_t library_reserve_bytes(int world_size, bool share_device,
+/// cuDNN's code, and, where ranks have a GPU each, NCCL communicators of 256 MiB and 64 MiB for each peer
+/// of a node (buffers of its channels): two for the `zero_ranks` that share the training state, and one for each of
+/// `further` groups of so many ranks. A guess until it is measured on a GPU.
+std::int64_t library_reserve_bytes(int zero_ranks, bool share_device,
                                    const std::vector<int>& further = {});
 
 /// What has to fit into `limit`: the worst rank's arena, or all ranks' together.

@@ -54,7 +54,7 @@ TEST_F(OnFakeMachine, ARunFitsIntoTheGpusOfItsRanksAndTouchesNoOther) {
   recipe.optimizer.type = optim::OptimizerType::kMuon;
   EXPECT_EQ(
       engine::device_limit(recipe).bytes,
-      static_cast<std::int64_t>(50 * kGiB) - engine::library_reserve_bytes(2, false, {2, 2, 2}));
+      static_cast<std::int64_t>(50 * kGiB) - engine::library_reserve_bytes(1, false, {2, 2, 2, 2}));
   recipe.parallelism.tensor_parallel_degree = 1;
   recipe.parallelism.context_parallel_degree = 2;
   EXPECT_EQ(engine::device_limit(recipe).bytes,

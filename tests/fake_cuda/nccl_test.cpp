@@ -71,7 +71,7 @@ TEST_F(Nccl, AnOlderNcclThatKeepsNoOrderIsRefusedForSeveralRanks) {
   const std::string text = test::error_text<UsageError>([] { make_nccl_rendezvous({0, 1}); });
   EXPECT_TRUE(
       text.starts_with("2 ranks with a GPU each need NCCL 2.26 or newer, which keeps a rank's "
-                       "two communicators in order; NCCL 2.21.5 from "))
+                       "communicators in order; NCCL 2.21.5 from "))
       << text;
   EXPECT_NO_THROW(make_nccl_rendezvous({0}));
   fake_cuda::start({.num_devices = 2, .nccl_version = 22600});

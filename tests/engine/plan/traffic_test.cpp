@@ -205,7 +205,7 @@ TEST(RingTraffic, OfThreeRanksGoesToTheNextAndComesFromTheOneBefore) {
   for (const auto recompute : {model::Recompute::kNone, model::Recompute::kFull}) {
     model::ModelShape shape = tiny_model(true);
     shape.context.method = model::ContextMethod::kRing;
-    shape.seq_length = 12;
+    shape.seq_length = 6;
     shape.dropout = 0.0;
     shape.recompute = recompute;
     expect_as_planned(tiny_training(shape), {.world_size = 6,
