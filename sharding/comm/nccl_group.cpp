@@ -277,7 +277,9 @@ void NcclGroup::leave(int index) noexcept {
     all_have_left_ = reason_.empty();
     if (reason_.empty()) communicator = std::exchange(member.communicator, nullptr);
   }
-  if (communicator) ncclCommDestroy(communicator);
+  if (!communicator) return;
+  { const std::lock_guard calling(member.calling); }  // whoever asks it for errors has ended
+  ncclCommDestroy(communicator);
 }
 
 std::string NcclGroup::reason() {

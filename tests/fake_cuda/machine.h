@@ -29,6 +29,7 @@ struct Machine {
   int nccl_version = 0;                   ///< 0: that of the header
   std::vector<std::size_t> free_bytes{};  ///< of each device, 64 GiB where not said
   bool connecting_hangs = false;  ///< NCCL's connections are made when let_connect() is called
+  int asking_takes_ms = 0;        ///< until NCCL says what has gone wrong by itself
 };
 
 /// The machine from now on. Nothing of the last one may be left.

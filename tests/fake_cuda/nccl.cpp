@@ -354,6 +354,11 @@ ncclResult_t ncclCommAbort(ncclComm_t handle) {
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* error) {
   Lock lock(scheduler().mutex);
+  if (const int takes = scheduler().machine.asking_takes_ms; takes > 0) {
+    lock.unlock();
+    std::this_thread::sleep_for(std::chrono::milliseconds(takes));
+    lock.lock();
+  }
   *error = existing(handle)->broken ? ncclRemoteError : ncclSuccess;
   return ncclSuccess;
 }

@@ -66,6 +66,14 @@ class Nccl : public ::testing::Test {
   }
 };
 
+// The watch looks every 50 ms, so when the ranks leave it is nearly always asking.
+TEST_F(Nccl, IsNotEndedWhileSomebodyAsksItForErrors) {
+  fake_cuda::start({.num_devices = 2, .asking_takes_ms = 300});
+  for (int time = 0; time < 3; ++time) {
+    run([](Member&) { std::this_thread::sleep_for(milliseconds(100)); }, milliseconds(1000));
+  }
+}
+
 TEST_F(Nccl, AnOlderNcclThatKeepsNoOrderIsRefusedForSeveralRanks) {
   fake_cuda::start({.num_devices = 2, .nccl_version = 22105});
   const std::string text = test::error_text<UsageError>([] { make_nccl_rendezvous({0, 1}); });
