@@ -115,9 +115,9 @@ int zero_ranks_of(const Recipe& recipe) {
 }
 
 // The groups of a rank beside those of gathers and reductions, by their sizes. Where these aren't the world's, the
-// exchanges of all ranks have one of their own, and replicas one, or two if they divide the optimizer. A pipeline's rank has one for each
-// direction of each end of its parts, and of a tied matrix. A tensor rank has one for its sums, one with those that
-// have the same key/value heads, and one for Muon's matrices; a context rank has one.
+// exchanges of all ranks have one of their own, and replicas one, or two if they divide the optimizer. A pipeline's
+// rank has one for each direction of each end of its parts, and of a tied matrix. A tensor rank has one for its sums,
+// one with those that have the same key/value heads, and one for Muon's matrices; a context rank has one.
 std::vector<int> further_groups_of(const Recipe& recipe) {
   const auto& degrees = recipe.parallelism;
   std::vector<int> groups;
@@ -131,7 +131,8 @@ std::vector<int> further_groups_of(const Recipe& recipe) {
   }
   if (degrees.pipeline_parallel_degree > 1) {
     const auto chunks = static_cast<int>(degrees.pipeline_chunks_per_rank);
-    groups.assign(static_cast<std::size_t>(4 * chunks + (recipe.model.tie_embeddings ? 1 : 0)), 2);
+    groups.insert(groups.end(),
+                  static_cast<std::size_t>(4 * chunks + (recipe.model.tie_embeddings ? 1 : 0)), 2);
   }
   const auto tensor = static_cast<int>(degrees.tensor_parallel_degree);
   const auto context = static_cast<int>(degrees.context_parallel_degree);

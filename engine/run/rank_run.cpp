@@ -68,8 +68,9 @@ class RankRun {
       StopRequest stop = result.stop;
       if (stop == StopRequest::kNone) stop = evaluate_if_due(step, outcome);
       outcome.best = best_;
-      outcome.save_now = stop == StopRequest::kRequeue ||
-                         (stop == StopRequest::kInterrupt && recipe_.checkpoint.on_interrupt);
+      outcome.save_now = recipe_.checkpoint.saves() &&
+                         (stop == StopRequest::kRequeue ||
+                          (stop == StopRequest::kInterrupt && recipe_.checkpoint.on_interrupt));
       if (stops_early(step + 1)) {
         end_early(step + 1);
         outcome.save_now = recipe_.checkpoint.interval > 0;

@@ -5,8 +5,8 @@
 
 #include "engine/data/batcher.h"
 #include "engine/train/token_feed.h"
+#include "tests/emulated_gpu/on_machine.h"
 #include "tests/engine/model/reference_run.h"
-#include "tests/fake_cuda/machine.h"
 #include "tests/support/counted_traffic.h"
 #include "tests/support/gpu_meshes.h"
 
@@ -14,15 +14,6 @@ namespace sherd::testing {
 namespace {
 
 using Place = RunShape::Place;
-
-// On a machine that takes work in another order for each seed, and is left as it was found.
-template <class Work>
-void on_machine(int num_devices, std::uint64_t seed, const Work& work) {
-  fake_cuda::start({.num_devices = num_devices, .seed = seed});
-  work();
-  EXPECT_EQ(fake_cuda::races(), std::vector<std::string>()) << "seed " << seed;
-  EXPECT_EQ(fake_cuda::left_behind(), "") << "seed " << seed;
-}
 
 TEST(SharedDeviceMesh, LossesFollowTheCpusAndBitsAreThoseOfUnshardedRanks) {
   std::uint64_t seed = 0;

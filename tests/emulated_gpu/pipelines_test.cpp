@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/fake_cuda/machine.h"
+#include "tests/emulated_gpu/on_machine.h"
 #include "tests/support/gpu_pipelines.h"
 
 namespace sherd::testing {
@@ -11,15 +11,6 @@ namespace {
 
 using schedule::Order;
 using Place = RunShape::Place;
-
-// On a machine that takes work in another order for each seed, and is left as it was found.
-template <class Work>
-void on_machine(int num_devices, std::uint64_t seed, const Work& work) {
-  fake_cuda::start({.num_devices = num_devices, .seed = seed});
-  work();
-  EXPECT_EQ(fake_cuda::races(), std::vector<std::string>()) << "seed " << seed;
-  EXPECT_EQ(fake_cuda::left_behind(), "") << "seed " << seed;
-}
 
 TEST(NcclPipeline, EveryScheduleHasTheBitsOfOneRank) {
   std::uint64_t seed = 0;

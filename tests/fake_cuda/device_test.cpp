@@ -64,6 +64,24 @@ TEST_F(OnFakeMachine, ARunFitsIntoTheGpusOfItsRanksAndTouchesNoOther) {
             (static_cast<std::int64_t>(60 * kGiB) - engine::library_reserve_bytes(2, true)) / 2);
 }
 
+TEST_F(OnFakeMachine, EveryGroupThatARunJoinsHasRoom) {
+  fake_cuda::start({.num_devices = 8});
+  engine::Recipe recipe;
+  recipe.run.device = engine::DeviceChoice::kCuda;
+  recipe.model.tie_embeddings = true;
+  recipe.zero_optimization.shard_optimizer_over_replicas = true;
+  recipe.parallelism.data_parallel_shard_degree = 2;
+  recipe.parallelism.data_parallel_replicate_degree = 2;
+  recipe.parallelism.pipeline_parallel_degree = 2;
+  recipe.parallelism.pipeline_chunks_per_rank = 1;
+  recipe.parallelism.tensor_parallel_degree = 1;
+  recipe.parallelism.context_parallel_degree = 1;
+  // The world's 8; replicas twice; two directions at each of two ends, and the tied matrix.
+  EXPECT_EQ(
+      engine::device_limit(recipe).bytes,
+      (std::int64_t{64} << 30) - engine::library_reserve_bytes(2, false, {8, 2, 2, 2, 2, 2, 2, 2}));
+}
+
 TEST_F(OnFakeMachine, ADriverThatIsTooOldIsAUsersErrorWithWhatToDo) {
   fake_cuda::start({.driver_version = 12080});
   const std::string text = test::error_text<UsageError>([] { require_cuda_devices(1); });

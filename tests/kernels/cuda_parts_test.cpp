@@ -21,15 +21,7 @@ using test::Place;
 using test::random_values;
 using test::Values;
 
-class CudaParts : public test::OnGpuInEveryType {
- protected:
-  OwnedTensor filled(std::int64_t numel, std::uint64_t seed, double scale = 1.0) const {
-    return {GetParam(), random_values(numel, seed, scale)};
-  }
-  void same_bits_as_cpu(const test::Work& work, const std::string& label) {
-    EXPECT_TRUE(test::same_bits(test::on_gpu(work), test::on_cpu(work))) << label;
-  }
-};
+class CudaParts : public test::OnGpuInEveryType {};
 INSTANTIATE_TEST_SUITE_P(Types, CudaParts, test::compute_types(), test::type_name);
 
 // Columns on multiples of 16 bytes, which move as such, and beside them.

@@ -24,15 +24,7 @@ using test::random_values;
 constexpr std::int64_t kSizes[] = {1, 7, 8, 63, 131, 4099, 50021};
 constexpr Dropout kDropout{0.25f, {0x5eed5eed5eedull, 3, 12}, 5};
 
-class CudaPointwise : public test::OnGpuInEveryType {
- protected:
-  OwnedTensor filled(std::int64_t numel, std::uint64_t seed, double scale = 1.0) const {
-    return {GetParam(), random_values(numel, seed, scale)};
-  }
-  void same_bits_as_cpu(const test::Work& work, const std::string& label) {
-    EXPECT_TRUE(test::same_bits(test::on_gpu(work), test::on_cpu(work))) << label;
-  }
-};
+class CudaPointwise : public test::OnGpuInEveryType {};
 INSTANTIATE_TEST_SUITE_P(Types, CudaPointwise, test::compute_types(), test::type_name);
 
 TEST_P(CudaPointwise, ColumnsForAdaptersAndUniformNumbersHaveTheCpusBits) {

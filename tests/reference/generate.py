@@ -528,6 +528,17 @@ def close(a, b):
     return a == b
 
 
+def keep(name, text, data, check_only):
+    """Writes `text`, which says `data`, to the file; or compares the file that is there with it."""
+    assert json.loads(text) == data
+    path = HERE / name
+    if not check_only:
+        path.write_text(text)
+        print(f"  wrote {path.name}, {len(text)} bytes")
+    elif not close(json.loads(path.read_text()), data):
+        sys.exit(f"{path} differs from what this file computes")
+
+
 def main():
     parser = argparse.ArgumentParser(description="Reference values for Sherd's whole-model tests.")
     parser.add_argument("--check", action="store_true", help="compare with the stored files instead of writing")
@@ -551,15 +562,7 @@ def main():
               " ".join(f"{s['clip_scale']:.4f}" for s in data["steps"]))
         if args.float32:
             report_float32(c, data)
-        path = HERE / f"{case}.json"
-        text = to_text(data)
-        assert json.loads(text) == data
-        if args.check:
-            if not close(json.loads(path.read_text()), data):
-                sys.exit(f"{path} differs from what this file computes")
-        else:
-            path.write_text(text)
-            print(f"  wrote {path.name}, {len(text)} bytes")
+        keep(f"{case}.json", to_text(data), data, args.check)
 
 
 if __name__ == "__main__":

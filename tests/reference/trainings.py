@@ -12,7 +12,6 @@ arXiv:1708.03888 Alg. 1, and https://kellerjordan.github.io/posts/muon.
 import argparse
 import json
 import math
-import sys
 
 import torch
 
@@ -274,17 +273,9 @@ def main():
     torch.use_deterministic_algorithms(True)
     check_optimizers()
     data = reference()
-    text = to_text(data)
-    assert json.loads(text) == data
     if args.float32:
         report_float32(data)
-    path = generate.HERE / "trainings.json"
-    if args.check:
-        if not generate.close(json.loads(path.read_text()), data):
-            sys.exit(f"{path} differs from what this file computes")
-    else:
-        path.write_text(text)
-        print(f"wrote {path.name}, {len(text)} bytes")
+    generate.keep("trainings.json", to_text(data), data, args.check)
 
 
 if __name__ == "__main__":

@@ -143,6 +143,9 @@ void OnGpu::SetUp() {
 void OnGpuInEveryType::SetUp() {
   skip_without_gpu();
 }
+void OnGpuInEveryType::same_bits_as_cpu(const Work& work, const std::string& label) {
+  EXPECT_TRUE(same_bits(on_gpu(work), on_cpu(work))) << label;
+}
 
 ::testing::AssertionResult same_bits(const Outputs& actual, const Outputs& expected) {
   if (actual.size() != expected.size()) {

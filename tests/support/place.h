@@ -47,6 +47,11 @@ class OnGpu : public ::testing::Test {
 class OnGpuInEveryType : public ::testing::TestWithParam<DType> {
  protected:
   void SetUp() override;
+  /// Random numbers in the test's type.
+  OwnedTensor filled(std::int64_t numel, std::uint64_t seed, double scale = 1.0) const {
+    return {GetParam(), random_values(numel, seed, scale)};
+  }
+  static void same_bits_as_cpu(const Work& work, const std::string& label);
 };
 
 /// Every output has the same bits.

@@ -237,5 +237,14 @@ TEST_F(Failures, ASignalToLaunchSavesOnAll) {
   expect_nobody_is_left();
 }
 
+TEST_F(Failures, ARunWithoutCheckpointsPromisesNoneWhenItIsStopped) {
+  const auto outcome =
+      act_on([&](const auto&) { ::kill(launcher_, SIGTERM); }, {"checkpoint.interval=0"});
+  expect_line(outcome.err, "and there is no checkpoint");
+  EXPECT_EQ(outcome.out.find("saving after step"), std::string::npos) << outcome.out;
+  EXPECT_EQ(outcome.err.find("saving after step"), std::string::npos) << outcome.err;
+  expect_nobody_is_left();
+}
+
 }  // namespace
 }  // namespace sherd::testing

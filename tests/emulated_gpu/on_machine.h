@@ -1,0 +1,19 @@
+/// A run on the fake CUDA machine, which has to end without races and with nothing left behind.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include "tests/fake_cuda/machine.h"
+
+namespace sherd::testing {
+
+/// On a machine that takes work in another order for each seed, and is left as it was found.
+template <class Work>
+void on_machine(int num_devices, std::uint64_t seed, const Work& work) {
+  fake_cuda::start({.num_devices = num_devices, .seed = seed});
+  work();
+  EXPECT_EQ(fake_cuda::races(), std::vector<std::string>()) << "seed " << seed;
+  EXPECT_EQ(fake_cuda::left_behind(), "") << "seed " << seed;
+}
+
+}  // namespace sherd::testing
