@@ -2,8 +2,8 @@
 
 #include "core/error.h"
 #include "kernels/cpu/activation.h"
-#include "kernels/cuda/forms.h"
 #include "kernels/device.h"
+#include "kernels/launches/on_gpu.h"
 
 namespace sherd::kernels {
 namespace {
@@ -21,14 +21,16 @@ void check(const ActivationShape& shape, ConstTensor in, ConstTensor out) {
 
 void activation_forward(Stream& stream, const ActivationForward& args) {
   check(args.shape, args.x, args.y);
-  if (is_cuda(stream)) return cuda::activation_forward(stream, args);
+  if (is_cuda(stream))
+    return on_gpu(stream, cuda::activation_forward, launches::activation_forward, args);
   stream.run("activation_forward", [=, &stream] { cpu::activation_forward(stream.team(), args); });
 }
 
 void activation_backward(Stream& stream, const ActivationBackward& args) {
   check(args.shape, args.x, args.dy);
   check(args.shape, args.dx, args.dy);
-  if (is_cuda(stream)) return cuda::activation_backward(stream, args);
+  if (is_cuda(stream))
+    return on_gpu(stream, cuda::activation_backward, launches::activation_backward, args);
   stream.run("activation_backward",
              [=, &stream] { cpu::activation_backward(stream.team(), args); });
 }

@@ -6,9 +6,9 @@
 #include "core/thread_team.h"
 #include "kernels/check_tensor.h"
 #include "kernels/cpu/attention/attention.h"
-#include "kernels/cuda/forms.h"
 #include "kernels/device.h"
 #include "kernels/device_common/attention.h"
+#include "kernels/launches/on_gpu.h"
 #include "kernels/token_groups.h"
 
 namespace sherd::kernels {
@@ -93,7 +93,7 @@ void attention_forward(Stream& stream, const AttentionForward& args) {
   check_keys_values(shape, args.keys_values, dtype);
   if (is_cuda(stream)) {
     check_on_gpu(shape);
-    return cuda::attention_forward(stream, args);
+    return on_gpu(stream, cuda::attention_forward, launches::attention_forward, args);
   }
   stream.run("attention_forward", [&stream, args] { cpu::attention_forward(stream.team(), args); });
 }
@@ -124,7 +124,7 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
     check_on_gpu(shape);
     CHECK(!args.dkv || shape.queries > 0 || shape.shares_keys,
           "attention: f32 gradients of keys that nobody shares, on a GPU");
-    return cuda::attention_backward(stream, args);
+    return on_gpu(stream, cuda::attention_backward, launches::attention_backward, args);
   }
   stream.run("attention_backward",
              [&stream, args] { cpu::attention_backward(stream.team(), args); });

@@ -6,13 +6,15 @@
 #include "kernels/cpu/cut_cross_entropy.h"
 #include "kernels/cuda/cut_cross_entropy.h"
 #include "kernels/device.h"
+#include "kernels/launches/on_gpu.h"
 
 namespace sherd::kernels {
 namespace {
 
 void run(Stream& stream, const char* label, const CutCrossEntropy& args,
          void (*kernel)(ThreadTeam&, const CutCrossEntropy&),
-         void (*on_gpu)(Stream&, const CutCrossEntropy&)) {
+         void (*form)(Stream&, const CutCrossEntropy&),
+         Launches (*launches)(const CutCrossEntropy&)) {
   CHECK(args.tokens >= 1 && args.num_rows >= 1 && args.rows.first >= 0 &&
             args.rows.first + args.num_rows <= args.rows.all,
         "cut cross-entropy: {} tokens, rows [{}, +{}) of {}", args.tokens, args.rows.first,
@@ -28,22 +30,24 @@ void run(Stream& stream, const char* label, const CutCrossEntropy& args,
   check_tensor("cut cross-entropy: maxima", args.maxima, DType::kF32, args.num_ranks * args.tokens);
   check_tensor("cut cross-entropy: sums", args.sums, DType::kF32, 2 * args.tokens);
   check_tensor("cut cross-entropy: losses", args.losses, DType::kF32, args.tokens);
-  if (is_cuda(stream)) return on_gpu(stream, args);
+  if (is_cuda(stream)) return on_gpu(stream, form, launches, args);
   stream.run(label, [=, &stream] { kernel(stream.team(), args); });
 }
 
 }  // namespace
 
 void logit_maxima(Stream& stream, const CutCrossEntropy& args) {
-  run(stream, "logit_maxima", args, cpu::logit_maxima, cuda::logit_maxima);
+  run(stream, "logit_maxima", args, cpu::logit_maxima, cuda::logit_maxima, launches::logit_maxima);
 }
 
 void exponential_sums(Stream& stream, const CutCrossEntropy& args) {
-  run(stream, "exponential_sums", args, cpu::exponential_sums, cuda::exponential_sums);
+  run(stream, "exponential_sums", args, cpu::exponential_sums, cuda::exponential_sums,
+      launches::exponential_sums);
 }
 
 void cut_cross_entropy(Stream& stream, const CutCrossEntropy& args) {
-  run(stream, "cut_cross_entropy", args, cpu::cut_cross_entropy, cuda::cut_cross_entropy);
+  run(stream, "cut_cross_entropy", args, cpu::cut_cross_entropy, cuda::cut_cross_entropy,
+      launches::cut_cross_entropy);
 }
 
 }  // namespace sherd::kernels

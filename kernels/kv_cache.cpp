@@ -2,8 +2,8 @@
 
 #include "core/thread_team.h"
 #include "kernels/cpu/attention/kv_cache.h"
-#include "kernels/cuda/forms.h"
 #include "kernels/device.h"
+#include "kernels/launches/on_gpu.h"
 
 namespace sherd::kernels {
 
@@ -19,7 +19,8 @@ void cached_attention(Stream& stream, const CachedAttention& args) {
         "qkv [{}], out [{}] for {} tokens", args.qkv.numel, args.out.numel, args.count);
   CHECK(args.cache.dtype == DType::kF32 && args.cache.numel == kv_cache_numel(shape),
         "a cache of {} elements, {} expected", args.cache.numel, kv_cache_numel(shape));
-  if (is_cuda(stream)) return cuda::cached_attention(stream, args);
+  if (is_cuda(stream))
+    return on_gpu(stream, cuda::cached_attention, launches::cached_attention, args);
   stream.run("cached_attention", [&stream, args] { cpu::cached_attention(stream.team(), args); });
 }
 

@@ -4,8 +4,8 @@
 #include "kernels/activation.h"
 #include "kernels/check_tensor.h"
 #include "kernels/cpu/linear.h"
-#include "kernels/cuda/forms.h"
 #include "kernels/device_common/matmul_key.h"
+#include "kernels/launches/on_gpu.h"
 
 namespace sherd::kernels {
 namespace {
@@ -50,7 +50,8 @@ void linear_forward(Stream& stream, const LinearForward& args) {
                    {args.shape, args.x, args.w, args.bias, args.gelu_input, args.workspace});
     return activation_forward(stream, {gelu_of(T, O), args.gelu_input, args.y});
   }
-  if (stream.device() == DeviceKind::kCuda) return cuda::linear_forward(stream, args);
+  if (stream.device() == DeviceKind::kCuda)
+    return on_gpu(stream, cuda::linear_forward, launches::linear_forward, args);
   stream.run("linear_forward", [&stream, args] { cpu::linear_forward(stream.team(), args); });
 }
 
@@ -66,7 +67,8 @@ void linear_backward_input(Stream& stream, const LinearBackwardInput& args) {
     linear_backward_input(stream, {args.shape, args.dy, args.w, args.dx, false, args.workspace});
     return activation_backward(stream, {gelu_of(T, I), args.gelu_input, args.dx, args.dx});
   }
-  if (stream.device() == DeviceKind::kCuda) return cuda::linear_backward_input(stream, args);
+  if (stream.device() == DeviceKind::kCuda)
+    return on_gpu(stream, cuda::linear_backward_input, launches::linear_backward_input, args);
   stream.run("linear_backward_input",
              [&stream, args] { cpu::linear_backward_input(stream.team(), args); });
 }
@@ -78,7 +80,8 @@ void linear_backward_weight(Stream& stream, const LinearBackwardWeight& args) {
   check_tensor("linear: x", args.x, args.dy.dtype, T * I);
   check_tensor("linear: dw", args.dw, args.dw.dtype, O * I);
   if (args.dbias) check_tensor("linear: dbias", args.dbias, args.dw.dtype, O);
-  if (stream.device() == DeviceKind::kCuda) return cuda::linear_backward_weight(stream, args);
+  if (stream.device() == DeviceKind::kCuda)
+    return on_gpu(stream, cuda::linear_backward_weight, launches::linear_backward_weight, args);
   stream.run("linear_backward_weight",
              [&stream, args] { cpu::linear_backward_weight(stream.team(), args); });
 }

@@ -2,9 +2,9 @@
 
 #include "core/error.h"
 #include "kernels/cpu/norm/norm.h"
-#include "kernels/cuda/forms.h"
 #include "kernels/device.h"
 #include "kernels/device_common/norm_blocks.h"
+#include "kernels/launches/on_gpu.h"
 
 namespace sherd::kernels {
 namespace {
@@ -33,7 +33,7 @@ void norm_forward(Stream& stream, const NormForward& args) {
   check(args.rstd, DType::kF32, tokens);
   CHECK(!args.branch || args.residual_out, "a branch, but no place for the sum");
   CHECK(args.mean || args.shape.kind == NormKind::kRmsNorm, "layernorm without mean");
-  if (is_cuda(stream)) return cuda::norm_forward(stream, args);
+  if (is_cuda(stream)) return on_gpu(stream, cuda::norm_forward, launches::norm_forward, args);
   stream.run("norm_forward", [=, &stream] { cpu::norm_forward(stream.team(), args); });
 }
 
@@ -59,7 +59,7 @@ void norm_backward(Stream& stream, const NormBackward& args) {
           "gradients of a norm as trees on a GPU, rounded, or added to others");
     check_token_groups(args.shape.groups, tokens);
   }
-  if (is_cuda(stream)) return cuda::norm_backward(stream, args);
+  if (is_cuda(stream)) return on_gpu(stream, cuda::norm_backward, launches::norm_backward, args);
   stream.run("norm_backward", [=, &stream] { cpu::norm_backward(stream.team(), args); });
 }
 

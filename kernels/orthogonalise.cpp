@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cuda/forms.h"
 #include "kernels/device.h"
+#include "kernels/launches/on_gpu.h"
 #include "kernels/linear.h"
 
 namespace sherd::kernels {
@@ -15,7 +15,6 @@ using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMa
 using MatrixMap = Eigen::Map<Matrix>;
 
 constexpr float kA = 3.4445f, kB = -4.7750f, kC = 2.0315f;
-constexpr int kIterations = 5;
 constexpr std::int64_t kLine = 16;  // floats of a cache line
 
 MatrixMap map_of(const Tensor& tensor, std::int64_t rows, std::int64_t columns) {
@@ -70,7 +69,8 @@ void orthogonalise(Stream& stream, Tensor matrix, std::int64_t rows, std::int64_
             workspace.numel >= orthogonalise_workspace_numel(rows, columns),
         "a workspace of {} elements", workspace.numel);
   if (is_cuda(stream)) {
-    return cuda::orthogonalise(stream, matrix, rows, columns, workspace);
+    return on_gpu(stream, cuda::orthogonalise, launches::orthogonalise, matrix, rows, columns,
+                  workspace);
   }
   const std::int64_t small = std::min(rows, columns), large = std::max(rows, columns);
   const std::int64_t numel = rows * columns;
@@ -92,7 +92,7 @@ void orthogonalise(Stream& stream, Tensor matrix, std::int64_t rows, std::int64_
       map_of(x, small, large) = inverse * source;
     }
   });
-  for (int i = 0; i < kIterations; ++i) newton_schulz(stream, x, small, large, scratch);
+  for (int i = 0; i < kNewtonSchulzSteps; ++i) newton_schulz(stream, x, small, large, scratch);
   stream.run("orthogonalise", [=] {
     if (rows > columns) {
       map_of(matrix, rows, columns) = map_of(x, small, large).transpose();

@@ -16,6 +16,8 @@
 
 namespace sherd::kernels {
 
+inline constexpr int kNewtonSchulzSteps = 5;
+
 void orthogonalise(Stream& stream, Tensor matrix, std::int64_t rows, std::int64_t columns,
                    Tensor workspace);
 std::int64_t orthogonalise_workspace_numel(std::int64_t rows, std::int64_t columns);

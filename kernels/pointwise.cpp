@@ -7,8 +7,8 @@
 #include "core/error.h"
 #include "core/exact_sum.h"
 #include "kernels/cpu/pointwise.h"
-#include "kernels/cuda/forms.h"
 #include "kernels/device.h"
+#include "kernels/launches/on_gpu.h"
 
 namespace sherd::kernels {
 namespace {
@@ -33,12 +33,13 @@ Tensor f64_addend(Tensor exact_sum) {
 }  // namespace
 
 void fill_zero(Stream& stream, Tensor x) {
-  if (is_cuda(stream)) return cuda::fill_zero(stream, x);
+  if (is_cuda(stream)) return on_gpu(stream, cuda::fill_zero, launches::fill_zero, x);
   stream.run("fill_zero", [=, &stream] { cpu::fill_zero(stream.team(), x); });
 }
 
 void fill_constant(Stream& stream, Tensor out, float value) {
-  if (is_cuda(stream)) return cuda::fill_constant(stream, out, value);
+  if (is_cuda(stream))
+    return on_gpu(stream, cuda::fill_constant, launches::fill_constant, out, value);
   stream.run("fill_constant", [=, &stream] { cpu::fill_constant(stream.team(), out, value); });
 }
 
@@ -46,13 +47,13 @@ void cast(Stream& stream, ConstTensor x, Tensor y) {
   CHECK(x.numel == y.numel, "cast of {} elements into {}", x.numel, y.numel);
   CHECK(x.data != y.data || size_of(x.dtype) == size_of(y.dtype), "cast of {} to {} in place",
         name_of(x.dtype), name_of(y.dtype));
-  if (is_cuda(stream)) return cuda::cast(stream, x, y);
+  if (is_cuda(stream)) return on_gpu(stream, cuda::cast, launches::cast, x, y);
   stream.run("cast", [=, &stream] { cpu::cast(stream.team(), x, y); });
 }
 
 void add(Stream& stream, ConstTensor x, Tensor accumulator) {
   CHECK(x.numel == accumulator.numel, "{} elements added to {}", x.numel, accumulator.numel);
-  if (is_cuda(stream)) return cuda::add(stream, x, accumulator);
+  if (is_cuda(stream)) return on_gpu(stream, cuda::add, launches::add, x, accumulator);
   stream.run("add", [=, &stream] { cpu::add(stream.team(), x, accumulator); });
 }
 
@@ -77,7 +78,9 @@ void residual_add(Stream& stream, ConstTensor residual, ConstTensor branch, cons
                   Tensor out, float scale) {
   check_alike(residual, out);
   check_alike(branch, out);
-  if (is_cuda(stream)) return cuda::residual_add(stream, residual, branch, dropout, scale, out);
+  if (is_cuda(stream))
+    return on_gpu(stream, cuda::residual_add, launches::residual_add, residual, branch, dropout,
+                  scale, out);
   stream.run("residual_add", [=, &stream] {
     cpu::residual_add(stream.team(), residual, branch, dropout, scale, out);
   });
@@ -86,7 +89,9 @@ void residual_add(Stream& stream, ConstTensor residual, ConstTensor branch, cons
 void dropout_backward(Stream& stream, ConstTensor dy, const Dropout& dropout, Tensor dx,
                       float scale) {
   check_alike(dy, dx);
-  if (is_cuda(stream)) return cuda::dropout_backward(stream, dy, dropout, scale, dx);
+  if (is_cuda(stream))
+    return on_gpu(stream, cuda::dropout_backward, launches::dropout_backward, dy, dropout, scale,
+                  dx);
   stream.run("dropout_backward",
              [=, &stream] { cpu::dropout_backward(stream.team(), dy, dropout, scale, dx); });
 }
@@ -97,8 +102,9 @@ void sum_of_squares(Stream& stream, ConstTensor x, Tensor out, Tensor workspace)
             workspace.bytes() >= sum_of_squares_workspace_bytes(x.numel),
         "workspace is {} of {}", workspace.numel, name_of(workspace.dtype));
   if (is_cuda(stream)) {
-    cuda::fill_zero(stream, out);
-    return cuda::sum_of_squares(stream, x, f64_addend(out), workspace);
+    on_gpu(stream, cuda::fill_zero, launches::fill_zero, out);
+    return on_gpu(stream, cuda::sum_of_squares, launches::sum_of_squares, x, f64_addend(out),
+                  workspace);
   }
   stream.run("sum_of_squares", [=, &stream] { cpu::sum_of_squares(stream.team(), x, out); });
 }
@@ -111,8 +117,8 @@ void sum(Stream& stream, ConstTensor x, Tensor out, bool add) {
   check_exact_sum(out);
   CHECK(x.dtype == DType::kF32, "a sum of {}", name_of(x.dtype));
   if (is_cuda(stream)) {
-    if (!add) cuda::fill_zero(stream, out);
-    return cuda::sum(stream, x, f64_addend(out), true);
+    if (!add) on_gpu(stream, cuda::fill_zero, launches::fill_zero, out);
+    return on_gpu(stream, cuda::sum, launches::sum, x, f64_addend(out), true);
   }
   stream.run("sum", [=] {
     const std::span<double> numbers(out.as<double>(), ExactSum::kNumbers);
@@ -137,7 +143,8 @@ void fill_normal(Stream& stream, Tensor out, const RandomAddress& address,
   CHECK(out.dtype == DType::kF32, "fill_normal into {}", name_of(out.dtype));
   CHECK(first_element >= 0, "first element {}", first_element);
   if (is_cuda(stream)) {
-    return cuda::fill_normal(stream, out, address, first_element, mean, stddev);
+    return on_gpu(stream, cuda::fill_normal, launches::fill_normal, out, address, first_element,
+                  mean, stddev);
   }
   stream.run("fill_normal", [=, &stream] {
     cpu::fill_normal(stream.team(), out, address, first_element, mean, stddev);
@@ -147,7 +154,9 @@ void fill_normal(Stream& stream, Tensor out, const RandomAddress& address,
 void fill_uniform(Stream& stream, Tensor out, const RandomAddress& address,
                   std::int64_t first_element, float bound) {
   CHECK(out.dtype == DType::kF32, "fill_uniform into {}", name_of(out.dtype));
-  if (is_cuda(stream)) return cuda::fill_uniform(stream, out, address, first_element, bound);
+  if (is_cuda(stream))
+    return on_gpu(stream, cuda::fill_uniform, launches::fill_uniform, out, address, first_element,
+                  bound);
   stream.run("fill_uniform", [=, &stream] {
     cpu::fill_uniform(stream.team(), out, address, first_element, bound);
   });

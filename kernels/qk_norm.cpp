@@ -2,9 +2,9 @@
 
 #include "core/error.h"
 #include "kernels/cpu/norm/qk_norm.h"
-#include "kernels/cuda/forms.h"
 #include "kernels/device.h"
 #include "kernels/device_common/norm_blocks.h"
+#include "kernels/launches/on_gpu.h"
 
 namespace sherd::kernels {
 namespace {
@@ -46,7 +46,7 @@ void qk_norm_sums(Stream& stream, const QkNormSums& args) {
   check(args.sums, DType::kF32, 2 * args.shape.tokens);
   if (args.row_sums) check(args.row_sums, DType::kF32, 2 * args.shape.tokens);
   check_device(stream, args.shape);
-  if (is_cuda(stream)) return cuda::qk_norm_sums(stream, args);
+  if (is_cuda(stream)) return on_gpu(stream, cuda::qk_norm_sums, launches::qk_norm_sums, args);
   stream.run("qk_norm_sums", [=, &stream] { cpu::qk_norm_sums(stream.team(), args); });
 }
 
@@ -63,7 +63,8 @@ void qk_norm_forward(Stream& stream, const QkNormForward& args) {
   check(args.key_weight, dtype, shape.key_weights());
   check_kept(shape, dtype, args.raw, args.mean, args.rstd);
   check_device(stream, args.shape);
-  if (is_cuda(stream)) return cuda::qk_norm_forward(stream, args);
+  if (is_cuda(stream))
+    return on_gpu(stream, cuda::qk_norm_forward, launches::qk_norm_forward, args);
   stream.run("qk_norm_forward", [=, &stream] { cpu::qk_norm_forward(stream.team(), args); });
 }
 
@@ -98,14 +99,16 @@ void check_backward(Stream& stream, const QkNormBackward& args) {
 void qk_norm_backward_sums(Stream& stream, const QkNormBackward& args) {
   CHECK(args.shape.is_cut(), "sums of rows that are whole");
   check_backward(stream, args);
-  if (is_cuda(stream)) return cuda::qk_norm_backward_sums(stream, args);
+  if (is_cuda(stream))
+    return on_gpu(stream, cuda::qk_norm_backward_sums, launches::qk_norm_backward_sums, args);
   stream.run("qk_norm_backward_sums",
              [=, &stream] { cpu::qk_norm_backward_sums(stream.team(), args); });
 }
 
 void qk_norm_backward(Stream& stream, const QkNormBackward& args) {
   check_backward(stream, args);
-  if (is_cuda(stream)) return cuda::qk_norm_backward(stream, args);
+  if (is_cuda(stream))
+    return on_gpu(stream, cuda::qk_norm_backward, launches::qk_norm_backward, args);
   stream.run("qk_norm_backward", [=, &stream] { cpu::qk_norm_backward(stream.team(), args); });
 }
 

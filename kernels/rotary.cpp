@@ -4,8 +4,8 @@
 
 #include "core/error.h"
 #include "kernels/cpu/rotary.h"
-#include "kernels/cuda/forms.h"
 #include "kernels/device.h"
+#include "kernels/launches/on_gpu.h"
 
 namespace sherd::kernels {
 
@@ -17,7 +17,8 @@ void rotary_table(Stream& stream, Tensor table, std::int64_t positions, std::int
   const double factor = rotary_factor(frequencies);
   std::vector<double> of_pairs = frequencies_of_pairs(frequencies, head_width, positions);
   if (is_cuda(stream)) {
-    return cuda::rotary_table(stream, table, positions, of_pairs, factor);
+    return on_gpu(stream, cuda::rotary_table, launches::rotary_table, table, positions, of_pairs,
+                  factor);
   }
   stream.run("rotary_table", [=, of_pairs = std::move(of_pairs), &stream] {
     cpu::rotary_table(stream.team(), table, positions, of_pairs, factor);
@@ -36,7 +37,7 @@ void rotary(Stream& stream, const Rotary& args) {
   CHECK(!args.token_positions || args.token_positions.numel == args.sequences * args.positions,
         "{} positions for {} x {} tokens", args.token_positions.numel, args.sequences,
         args.positions);
-  if (is_cuda(stream)) return cuda::rotary(stream, args);
+  if (is_cuda(stream)) return on_gpu(stream, cuda::rotary, launches::rotary, args);
   stream.run("rotary", [=, &stream] { cpu::rotary(stream.team(), args); });
 }
 

@@ -3,9 +3,9 @@
 #include "core/thread_team.h"
 #include "kernels/check_tensor.h"
 #include "kernels/cpu/token.h"
-#include "kernels/cuda/forms.h"
 #include "kernels/device.h"
 #include "kernels/device_common/token.h"
+#include "kernels/launches/on_gpu.h"
 
 namespace sherd::kernels {
 namespace {
@@ -30,7 +30,8 @@ void embedding_forward(Stream& stream, const EmbeddingForward& args) {
         "embedding: position_weight has {} elements, {} positions of width {}",
         args.position_weight.numel, args.positions, args.width);
   check_rows(args.rows, args.vocab_size);
-  if (is_cuda(stream)) return cuda::embedding_forward(stream, args);
+  if (is_cuda(stream))
+    return on_gpu(stream, cuda::embedding_forward, launches::embedding_forward, args);
   stream.run("embedding_forward", [&stream, args] { cpu::embedding_forward(stream.team(), args); });
 }
 
@@ -58,7 +59,7 @@ void embedding_backward(Stream& stream, const EmbeddingBackward& args) {
   if (is_cuda(stream)) {
     CHECK(!args.groups, "embedding: a tree over tokens on a GPU");
     CHECK(args.second_position == 0, "embedding: two runs of positions on a GPU");
-    return cuda::embedding_backward(stream, args);
+    return on_gpu(stream, cuda::embedding_backward, launches::embedding_backward, args);
   }
   stream.run("embedding_backward",
              [&stream, args] { cpu::embedding_backward(stream.team(), args); });
@@ -77,13 +78,14 @@ void cross_entropy(Stream& stream, const CrossEntropy& args) {
                args.tokens * args.vocab_size);
   check_tensor("cross_entropy: targets", args.targets, DType::kI32, args.tokens);
   check_tensor("cross_entropy: losses", args.losses, DType::kF32, args.tokens);
-  if (is_cuda(stream)) return cuda::cross_entropy(stream, args);
+  if (is_cuda(stream)) return on_gpu(stream, cuda::cross_entropy, launches::cross_entropy, args);
   stream.run("cross_entropy", [&stream, args] { cpu::cross_entropy(stream.team(), args); });
 }
 
 void shape_logits(Stream& stream, const LogitsForm& form, Tensor logits) {
   if (form.is_neutral()) return;
-  if (is_cuda(stream)) return cuda::shape_logits(stream, form, logits);
+  if (is_cuda(stream))
+    return on_gpu(stream, cuda::shape_logits, launches::shape_logits, form, logits);
   stream.run("shape_logits", [=, &stream] { cpu::shape_logits(stream.team(), form, logits); });
 }
 

@@ -3,8 +3,8 @@
 #include "core/error.h"
 #include "core/exact_sum.h"
 #include "kernels/cpu/update.h"
-#include "kernels/cuda/forms.h"
 #include "kernels/device.h"
+#include "kernels/launches/on_gpu.h"
 
 namespace sherd::kernels {
 namespace {
@@ -53,7 +53,7 @@ void adam_update(Stream& stream, const AdamUpdate& args) {
   check_moment(args.common, args.exp_avg);
   check_moment(args.common, args.exp_avg_sq);
   CHECK(args.update_number >= 1, "time step {}", args.update_number);
-  if (is_cuda(stream)) return cuda::adam_update(stream, args);
+  if (is_cuda(stream)) return on_gpu(stream, cuda::adam_update, launches::adam_update, args);
   stream.run("adam_update", [=, &stream] { cpu::adam_update(stream.team(), args); });
 }
 
@@ -62,20 +62,20 @@ void sgd_update(Stream& stream, const SgdUpdate& args) {
   if (args.momentum_buffer) check_moment(args.common, args.momentum_buffer);
   CHECK(args.momentum_buffer || args.momentum == 0.0f, "momentum {} without a buffer",
         args.momentum);
-  if (is_cuda(stream)) return cuda::sgd_update(stream, args);
+  if (is_cuda(stream)) return on_gpu(stream, cuda::sgd_update, launches::sgd_update, args);
   stream.run("sgd_update", [=, &stream] { cpu::sgd_update(stream.team(), args); });
 }
 
 void lion_update(Stream& stream, const LionUpdate& args) {
   check_common(args.common);
   check_moment(args.common, args.exp_avg);
-  if (is_cuda(stream)) return cuda::lion_update(stream, args);
+  if (is_cuda(stream)) return on_gpu(stream, cuda::lion_update, launches::lion_update, args);
   stream.run("lion_update", [=, &stream] { cpu::lion_update(stream.team(), args); });
 }
 
 void lamb_moments(Stream& stream, const LambUpdate& args) {
   check_lamb(args);
-  if (is_cuda(stream)) return cuda::lamb_moments(stream, args);
+  if (is_cuda(stream)) return on_gpu(stream, cuda::lamb_moments, launches::lamb_moments, args);
   stream.run("lamb_moments", [=, &stream] { cpu::lamb_moments(stream.team(), args); });
 }
 
@@ -83,8 +83,8 @@ void lamb_norms(Stream& stream, const LambUpdate& args, Tensor sums) {
   check_lamb(args);
   check_sums(args.common, sums);
   if (is_cuda(stream)) {
-    cuda::fill_zero(stream, sums);
-    return cuda::lamb_norms(stream, args, sums);
+    on_gpu(stream, cuda::fill_zero, launches::fill_zero, sums);
+    return on_gpu(stream, cuda::lamb_norms, launches::lamb_norms, args, sums);
   }
   stream.run("lamb_norms", [=, &stream] { cpu::lamb_norms(stream.team(), args, sums); });
 }
@@ -92,7 +92,7 @@ void lamb_norms(Stream& stream, const LambUpdate& args, Tensor sums) {
 void lamb_apply(Stream& stream, const LambUpdate& args, std::span<const float> ratios) {
   check_lamb(args);
   check_ratios(args.common, ratios);
-  if (is_cuda(stream)) return cuda::lamb_apply(stream, args, ratios);
+  if (is_cuda(stream)) return on_gpu(stream, cuda::lamb_apply, launches::lamb_apply, args, ratios);
   stream.run("lamb_apply", [=, &stream] { cpu::lamb_apply(stream.team(), args, ratios); });
 }
 
@@ -100,8 +100,8 @@ void lars_norms(Stream& stream, const LarsUpdate& args, Tensor sums) {
   check_common(args.common);
   check_sums(args.common, sums);
   if (is_cuda(stream)) {
-    cuda::fill_zero(stream, sums);
-    return cuda::lars_norms(stream, args, sums);
+    on_gpu(stream, cuda::fill_zero, launches::fill_zero, sums);
+    return on_gpu(stream, cuda::lars_norms, launches::lars_norms, args, sums);
   }
   stream.run("lars_norms", [=, &stream] { cpu::lars_norms(stream.team(), args, sums); });
 }
@@ -110,7 +110,7 @@ void lars_apply(Stream& stream, const LarsUpdate& args, std::span<const float> r
   check_common(args.common);
   check_moment(args.common, args.momentum_buffer);
   check_ratios(args.common, ratios);
-  if (is_cuda(stream)) return cuda::lars_apply(stream, args, ratios);
+  if (is_cuda(stream)) return on_gpu(stream, cuda::lars_apply, launches::lars_apply, args, ratios);
   stream.run("lars_apply", [=, &stream] { cpu::lars_apply(stream.team(), args, ratios); });
 }
 
@@ -119,7 +119,7 @@ void muon_momentum(Stream& stream, const MuonUpdate& args) {
   check_moment(args.common, args.momentum_buffer);
   CHECK(args.update.dtype == DType::kF32 && args.update.numel == args.common.parameter.numel,
         "{} updates of {} parameters", args.update.numel, args.common.parameter.numel);
-  if (is_cuda(stream)) return cuda::muon_momentum(stream, args);
+  if (is_cuda(stream)) return on_gpu(stream, cuda::muon_momentum, launches::muon_momentum, args);
   stream.run("muon_momentum", [=, &stream] { cpu::muon_momentum(stream.team(), args); });
 }
 
@@ -128,7 +128,7 @@ void muon_apply(Stream& stream, const MuonUpdate& args, std::span<const float> r
   CHECK(args.update.dtype == DType::kF32 && args.update.numel == args.common.parameter.numel,
         "{} updates of {} parameters", args.update.numel, args.common.parameter.numel);
   check_ratios(args.common, ratios);
-  if (is_cuda(stream)) return cuda::muon_apply(stream, args, ratios);
+  if (is_cuda(stream)) return on_gpu(stream, cuda::muon_apply, launches::muon_apply, args, ratios);
   stream.run("muon_apply", [=, &stream] { cpu::muon_apply(stream.team(), args, ratios); });
 }
 

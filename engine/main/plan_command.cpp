@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "engine/main/html_file.h"
+#include "engine/plan/ledger/step_ledger.h"
 #include "engine/plan/paper_convention.h"
 #include "engine/plan/parameter_table.h"
 #include "engine/plan/report.h"
@@ -27,6 +28,9 @@ PlanCommand::PlanCommand(CLI::App& command, const engine::RecipeRequest& request
       ->type_name("FILE");
   command.add_flag("--parameters", parameters_,
                    "Instead: one row per parameter: its cut, its sums, who counts it in norms");
+  command.add_flag("--ledger", ledger_,
+                   "Instead: every kernel that a step launches on a GPU, its bytes and flops, and "
+                   "how long the step would take on an H100 and an H200");
   command.add_flag("--paper-convention", paper_convention_,
                    "Instead: the states alone, counted as in the ZeRO paper's table 1");
 }
@@ -35,6 +39,14 @@ void PlanCommand::run() const {
   engine::RecipeRequest request = request_;
   request.reads_data = false;
   const engine::ResolvedRecipe recipe = engine::resolve_recipe(request);
+  if (ledger_) {
+    if (parameters_ || paper_convention_ || !html_.empty() || device_memory_) {
+      throw UsageError("--ledger goes without other options but --json.");
+    }
+    fmt::print("{}",
+               json_ ? engine::ledger_json(recipe.values) : engine::ledger_text(recipe.values));
+    return;
+  }
   if (parameters_) {
     if (json_ || !html_.empty() || device_memory_ || paper_convention_) {
       throw UsageError("--parameters goes without other options: it is one table.");

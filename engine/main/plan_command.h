@@ -20,7 +20,7 @@ class PlanCommand {
   std::optional<std::string> device_memory_;
   std::string html_;
   int ranks_per_machine_ = 0;
-  bool json_ = false, parameters_ = false, paper_convention_ = false;
+  bool json_ = false, parameters_ = false, ledger_ = false, paper_convention_ = false;
 };
 
 }  // namespace sherd::main

@@ -106,7 +106,7 @@ void sum_of_squares(Stream& stream, const ConstTensor& x, const Tensor& out,
     check_launch("sum_of_squares");
   }
   add_partials<<<1, kAddThreads, 0, handle_of(stream)>>>(partial, num_blocks, out.as<double>());
-  check_launch("sum_of_squares");
+  check_launch("sum_of_squares (partial sums)");
 }
 
 void sum(Stream& stream, const ConstTensor& x, const Tensor& out, bool add) {

@@ -9,7 +9,6 @@ namespace sherd::kernels::cuda {
 namespace {
 
 constexpr float kA = 3.4445f, kB = -4.7750f, kC = 2.0315f;
-constexpr int kIterations = 5;
 
 // out [columns, rows] = scale * in [rows, columns]^T, or in the same shape; scale is 1 without sum.
 __global__ void scaled_copy(const float* in, std::int64_t rows, std::int64_t columns,
@@ -69,7 +68,7 @@ void orthogonalise(Stream& stream, const Tensor& matrix, std::int64_t rows, std:
   sum_of_squares(stream, matrix, {partials.data, DType::kF64, 1}, partials);
   const bool transpose = rows > columns;
   copy_scaled(stream, matrix, rows, columns, transpose, partials.as<double>(), x);
-  for (int i = 0; i < kIterations; ++i) {
+  for (int i = 0; i < kNewtonSchulzSteps; ++i) {
     kernels::linear_forward(stream, {{small, large, small}, x, x, {}, gram, {}});
     kernels::linear_forward(stream, {{small, small, small}, gram, gram, {}, gram2, {}});
     blend(stream, gram2, gram, kB, kC);

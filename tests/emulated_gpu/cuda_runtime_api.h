@@ -52,6 +52,8 @@ void enqueue(cudaStream_t stream, std::function<void()> work);
 /// Runs `thread` in every thread of every block. Odd and even launches take threads in opposite
 /// orders, so that a missing barrier changes bits between two runs.
 void launch(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<void()>& thread);
+/// Behind each launch (kernels/cuda/launch.cuh's check_launch), with the name of its kernel: counted.
+void launched(const char* kernel);
 void wait_for_block();
 void wait_for_warp();
 std::uint64_t exchange_in_warp(std::uint64_t mine, int lane_mask);

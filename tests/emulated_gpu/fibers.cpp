@@ -7,8 +7,25 @@
 #include <ucontext.h>
 
 #include "cuda_runtime_api.h"
+#include "tests/emulated_gpu/launch_counts.h"
 
 namespace emulated {
+
+namespace {
+
+std::mutex counts_mutex;
+LaunchCounts counts;
+
+}  // namespace
+
+void launched(const char* kernel) {
+  const std::lock_guard lock(counts_mutex);
+  ++counts[kernel];
+}
+LaunchCounts launch_counts() {
+  const std::lock_guard lock(counts_mutex);
+  return counts;
+}
 
 alignas(128) unsigned char shared_memory[kSharedBytes];
 

@@ -22,6 +22,7 @@ def closing(text, at):
 def rewrite(text):
     text = re.sub(r"extern __shared__ float (\w+)\[\];",
                   r"static float* \1 = reinterpret_cast<float*>(emulated::shared_memory);", text)
+    text = text.replace("check_cuda(cudaGetLastError(), kernel);", "emulated::launched(kernel);")
     launch = re.compile(r"([A-Za-z_]\w*(?:<[^<>;]*>)?)\s*<<<(.*?)>>>\(", re.S)
     while match := launch.search(text):
         open_at = match.end() - 1

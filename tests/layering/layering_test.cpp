@@ -35,7 +35,8 @@ const std::vector<Layer> kLayers = {
     {"core", {}},
     {"kernels",
      {"core", "kernels/cpu", "kernels/cpu/attention", "kernels/cpu/matmul", "kernels/cpu/norm",
-      "kernels/cuda", "kernels/device_common"}},
+      "kernels/cuda", "kernels/device_common", "kernels/launches"}},
+    {"kernels/launches", {"core", "kernels", "kernels/cuda", "kernels/device_common"}},
     {"kernels/cpu/matmul", {"core", "kernels", "kernels/cpu"}},
     {"kernels/cpu/attention", {"core", "kernels", "kernels/cpu", "kernels/cpu/matmul"}},
     {"kernels/cpu/norm", {"core", "kernels", "kernels/cpu"}},
@@ -87,6 +88,8 @@ const std::vector<Layer> kLayers = {
      {"core", "optim", "sharding/comm", "sharding/mesh", "sharding/zero", "engine/model",
       "engine/report", "engine/recipe", "engine/schedule", "engine/train", "engine/train/pipeline",
       "engine/saving", "engine/launch"}},
+    {"engine/plan/ledger",
+     {"core", "sharding/mesh", "engine/recipe", "engine/train", "engine/launch", "engine/plan"}},
     {"engine/run",
      {"core", "kernels", "sharding/processes", "checkpoint", "checkpoint/store",
       "engine/huggingface", "engine/model", "engine/data", "engine/report", "engine/recipe",
@@ -100,7 +103,7 @@ const std::vector<Layer> kLayers = {
      {"core", "checkpoint", "checkpoint/store", "checkpoint/interchange", "engine/data",
       "engine/data/tokenize", "engine/data/tokenizer", "engine/report", "engine/recipe",
       "engine/schedule", "engine/saving", "engine/generate", "engine/launch", "engine/plan",
-      "engine/run", "engine/inference", "sharding/processes"}},
+      "engine/plan/ledger", "engine/run", "engine/inference", "sharding/processes"}},
 };
 
 struct Home {

@@ -70,6 +70,24 @@ TEST_F(PlanCliTest, ThePapersConventionIsATableOfItsOwn) {
   expect_plan_refused({"--paper-convention", "--json"}, {"--paper-convention goes without"});
 }
 
+TEST_F(PlanCliTest, TheLedgerListsWhatAStepLaunchesOnGpus) {
+  const auto text = plan({"--ledger"});
+  ASSERT_EQ(text.exit_code, 0) << text.err;
+  for (const char* part :
+       {"H100 SXM 80GB: about ", "H200 SXM 141GB: about ", "linear_forward", "estimate"}) {
+    EXPECT_NE(text.out.find(part), std::string::npos) << text.out;
+  }
+  const auto outcome = plan({"--ledger", "--json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const Json json = Json::parse(outcome.out);
+  ASSERT_EQ(json.size(), 2u);
+  EXPECT_GT(json[0].at("estimated_tokens_per_s"), 0.0);
+  EXPECT_GT(json[0].at("rows").size(), 10u);
+  expect_plan_refused({"--ledger", "--parameters"}, {"--ledger goes without"});
+  expect_plan_refused({"--ledger", "--set", "parallelism.pipeline_parallel_degree=2"},
+                      {"--ledger goes without a pipeline"});
+}
+
 TEST_F(PlanCliTest, RefusesSizesThatAreNone) {
   expect_plan_refused({"--device-memory", "80"}, {"--device-memory: \"80\" has no unit", "GiB"});
   expect_plan_refused({"--device-memory", "80GX"}, {"unknown unit \"GX\""});

@@ -1,0 +1,99 @@
+#include "core/ledger.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+
+#include "core/error.h"
+#include "core/thread_team.h"
+
+namespace sherd {
+namespace {
+
+struct LedgerEvent final : Event {
+  double at = 0.0;  // 0: never recorded
+};
+
+std::chrono::nanoseconds nanoseconds_of(double seconds) {
+  return std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9));
+}
+
+}  // namespace
+
+// Nothing begins before the host has asked for it.
+void LedgerStream::begin_call() {
+  ledger_.host_now += ledger_.host_seconds_of_a_call();
+  now_ = std::max(now_, ledger_.host_now);
+}
+
+void LedgerStream::add(const Launches& launches) {
+  for (Launch launch : launches) {
+    begin_call();
+    launch.deterministic = cuda_.deterministic;
+    now_ += ledger_.launch(launch);
+  }
+}
+
+void LedgerStream::add(const Exchange& exchange) {
+  begin_call();
+  now_ += ledger_.exchange(exchange);
+}
+
+void LedgerStream::run(std::string_view, std::function<void()> work) {
+  work();
+}
+
+void LedgerStream::copy(const void*, void*, std::int64_t bytes) {
+  if (bytes == 0) return;
+  add({{.kernel = "copy", .read = bytes, .written = bytes}});
+}
+
+std::unique_ptr<Event> LedgerStream::make_event() const {
+  return std::make_unique<LedgerEvent>();
+}
+
+void LedgerStream::record(Event& event) {
+  dynamic_cast<LedgerEvent&>(event).at = now_;
+}
+
+void LedgerStream::wait(const Event& event) {
+  const auto& recorded = dynamic_cast<const LedgerEvent&>(event);
+  const double begin = std::max(now_, ledger_.host_now);
+  if (recorded.at <= begin) return;
+  waited_.at(event.counts_as) += recorded.at - begin;
+  now_ = recorded.at;
+}
+
+void LedgerStream::synchronize() {
+  ledger_.host_now = std::max(ledger_.host_now, now_);
+}
+
+std::chrono::nanoseconds LedgerStream::waited() const {
+  return nanoseconds_of(std::accumulate(waited_.begin(), waited_.end(), 0.0));
+}
+
+std::chrono::nanoseconds LedgerStream::waited_for(std::size_t kind) const {
+  return nanoseconds_of(waited_.at(kind));
+}
+
+ThreadTeam& LedgerStream::team() {
+  CHECK(false, "a stream that keeps a ledger has no threads");
+  std::abort();
+}
+
+CUstream_st* LedgerStream::handle() const {
+  CHECK(false, "a stream that keeps a ledger has no queue on a GPU");
+  std::abort();
+}
+
+void LedgerStream::communicate(std::size_t kind, const std::function<void()>& calls) {
+  const double begin = std::max(now_, ledger_.host_now);
+  calls();
+  waited_.at(kind) += std::max(0.0, now_ - begin);
+}
+
+LedgerStream* ledger_stream(Stream& stream) {
+  return dynamic_cast<LedgerStream*>(&stream);
+}
+
+}  // namespace sherd

@@ -1,0 +1,192 @@
+#include "engine/plan/ledger/gpu_rates.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <span>
+
+#include "core/error.h"
+
+namespace sherd::engine {
+namespace {
+
+struct Point {
+  double x, y;
+};
+
+// Straight between points over log x; beyond them as the nearest.
+double interpolated(std::span<const Point> points, double x) {
+  if (x <= points.front().x) return points.front().y;
+  for (std::size_t i = 1; i < points.size(); ++i) {
+    if (x > points[i].x) continue;
+    const auto [x0, y0] = points[i - 1];
+    const auto [x1, y1] = points[i];
+    return y0 + (y1 - y0) * std::log(x / x0) / std::log(x1 / x0);
+  }
+  return points.back().y;
+}
+
+// Of the best rate, by how long the matmul would take at it. Source: Calculon's a100_80g.json by flops (128, 16, 1
+// Gflop: 0.97, 0.9, 0.6 of 312 Tflop/s; below, 0.1), taken as times, since a GPU that is faster needs larger ones.
+constexpr std::array kMatmulShares = {Point{0.3e-6, 0.1}, Point{3.2e-6, 0.6}, Point{51e-6, 0.9},
+                                      Point{410e-6, 0.97}};
+
+// A wave is a tile of 128 x 256 for each multiprocessor; the last one of a matmul takes as long as a whole one
+// (PARALLELISM.md E.2, recalled). A short matmul over a long depth, as weight gradients are, is cut along it into parts
+// of at least kShortestDepth, and what leaves the multiprocessors busiest is taken: an assumption.
+constexpr double kMultiprocessors = 132.0;
+constexpr std::int64_t kTileRows = 128, kTileColumns = 256, kShortestDepth = 512;
+
+double share_of_waves(const Launch& launch) {
+  const auto tiles_of = [](std::int64_t m, std::int64_t n) {
+    return static_cast<double>((m + kTileRows - 1) / kTileRows) *
+           static_cast<double>((n + kTileColumns - 1) / kTileColumns);
+  };
+  const double tiles = std::min(tiles_of(launch.m, launch.n), tiles_of(launch.n, launch.m));
+  const double useful = static_cast<double>(launch.m) * static_cast<double>(launch.n) /
+                        static_cast<double>(kTileRows * kTileColumns);
+  double best = 0.0;
+  const std::int64_t most = std::max<std::int64_t>(1, launch.k / kShortestDepth);
+  for (std::int64_t parts = 1; parts <= std::min<std::int64_t>(most, 64); ++parts) {
+    const double waves = tiles * static_cast<double>(parts) / kMultiprocessors;
+    best =
+        std::max(best, useful * static_cast<double>(parts) / kMultiprocessors / std::ceil(waves));
+  }
+  return best;
+}
+
+// Tflop/s of cuDNN's causal attention in bf16 at 1,024 positions, heads of 64 and of 128: measured on an H100
+// (docs/gpu_log.md, 22 November 2026), where only pairs that a query sees count.
+struct AttentionRate {
+  double of_64, of_128;
+};
+constexpr AttentionRate kForward{297e12, 363e12}, kBackward{214e12, 282e12};
+constexpr AttentionRate kDeterministicBackward{186e12, 230e12};
+// Our own attention has no tensor cores: a tenth of what the multiprocessors reach in f32. An assumption; nobody has
+// timed it.
+constexpr double kOwnAttentionShare = 0.1;
+
+// Of a copy's rate. Source: docs/gpu_log.md, the same day; the middle of a range, everything else 0.97.
+struct MemoryShare {
+  std::string_view kernel;  // a name that begins so
+  double share;
+};
+constexpr std::array kMemoryShares = {
+    MemoryShare{"embedding_backward (order)", 0.02},  // comparisons, not bytes: an assumption
+    MemoryShare{"embedding_backward", 0.22},
+    MemoryShare{"norm_backward", 0.46},
+    MemoryShare{"cross_entropy", 0.50},
+    MemoryShare{"exponential_sums", 0.50},   // as cross_entropy: an assumption
+    MemoryShare{"cut_cross_entropy", 0.50},  // as cross_entropy: an assumption
+    MemoryShare{"sum_of_squares", 0.45},
+    MemoryShare{"linear_backward_weight (bias", 0.55},
+};
+constexpr double kOtherMemoryShare = 0.97;
+// Between a kernel and the next: an assumption.
+constexpr double kSecondsOfALaunch = 1e-6;
+
+// Seconds of an all-reduce of so many bytes over eight H100: dgxc-benchmarking's nccl README (PARALLELISM.md E.3).
+constexpr std::array kAllReduce = {Point{8, 13e-6},
+                                   Point{64 << 10, 19.5e-6},
+                                   Point{1 << 20, 27e-6},
+                                   Point{4 << 20, 1.75 * (4 << 20) / 135e9},
+                                   Point{16 << 20, 1.75 * (16 << 20) / 237e9},
+                                   Point{64 << 20, 1.75 * (64 << 20) / 362e9},
+                                   Point{256 << 20, 1.75 * (256 << 20) / 422e9},
+                                   Point{1024.0 * (1 << 20), 1.75 * 1024.0 * (1 << 20) / 466e9},
+                                   Point{16384.0 * (1 << 20), 1.75 * 16384.0 * (1 << 20) / 480e9}};
+// What all-gathers and reduce-scatters of eight GPUs reach, whose sums no switch makes (the same table's text).
+constexpr double kMostOneWay = 360e9;
+// A pair of GPUs of one machine (measured on H200), and a network card of 400 Gbit/s.
+constexpr double kPairBytes = 396e9, kCardBytes = 50e9;
+// The share of the card's rate by bytes of a call, on four machines (PARALLELISM.md E.3).
+constexpr std::array kCardShares = {Point{1 << 20, 0.03}, Point{16 << 20, 0.125},
+                                    Point{128 << 20, 0.38}, Point{1024.0 * (1 << 20), 0.70},
+                                    Point{16384.0 * (1 << 20), 0.74}};
+constexpr double kPairShareOfCard = 0.86;  // of 4 MB and more: 80-92 % (PARALLELISM.md E.4)
+
+// Times grow with bytes in proportion where bandwidth decides, so the logarithms are what lies on a line.
+double all_reduce_seconds(double bytes) {
+  if (bytes <= kAllReduce.front().x) return kAllReduce.front().y;
+  std::array<Point, kAllReduce.size()> logs{};
+  for (std::size_t i = 0; i < logs.size(); ++i) {
+    logs[i] = {kAllReduce[i].x, std::log(kAllReduce[i].y)};
+  }
+  const double beyond = std::max(1.0, bytes / kAllReduce.back().x);
+  return std::exp(interpolated(logs, bytes)) * beyond;
+}
+
+}  // namespace
+
+double GpuRates::seconds(const Launch& launch, bool allow_tf32) const {
+  const auto bytes = static_cast<double>(launch.read + launch.written);
+  const bool half = size_of(launch.dtype) == 2;
+  if (launch.kind == LaunchKind::kMatmul) {
+    const double best = half ? matmul_flops : allow_tf32 ? tf32_flops : f32_flops;
+    const double share = matmul_share * std::min(share_of_waves(launch),
+                                                 interpolated(kMatmulShares, launch.flops / best));
+    return std::max(launch.flops / (best * share), bytes / (copy_bytes * memory_share)) +
+           kSecondsOfALaunch;
+  }
+  if (launch.kind == LaunchKind::kAttention) {
+    const AttentionRate& rate = !launch.backward       ? kForward
+                                : launch.deterministic ? kDeterministicBackward
+                                                       : kBackward;
+    const double best =
+        half ? (launch.k > 64 ? rate.of_128 : rate.of_64) : kOwnAttentionShare * f32_flops;
+    return std::max(launch.flops / (best * attention_share), bytes / (copy_bytes * memory_share)) +
+           kSecondsOfALaunch;
+  }
+  double share = kOtherMemoryShare;
+  for (const MemoryShare& row : kMemoryShares) {
+    if (!launch.kernel.starts_with(row.kernel)) continue;
+    share = row.share;
+    break;
+  }
+  return bytes / (copy_bytes * share * memory_share) + kSecondsOfALaunch;
+}
+
+double GpuRates::seconds(const Exchange& exchange, int ranks_per_machine) const {
+  const auto n = static_cast<double>(exchange.ranks.size());
+  const auto bytes = static_cast<double>(exchange.bytes);
+  int machines = 0, last = -1;
+  for (const int rank : exchange.ranks) {
+    if (rank / ranks_per_machine != last) ++machines;
+    last = rank / ranks_per_machine;
+  }
+  const bool sums = exchange.collective == "all_reduce";
+  const double factor = (sums ? 2.0 : 1.0) * (n - 1) / n;
+  const bool pair = exchange.collective == "broadcast" && exchange.ranks.size() == 2;
+  double seconds = 0.0;
+  if (pair) {
+    seconds =
+        kAllReduce.front().y + bytes / (machines > 1 ? kPairShareOfCard * kCardBytes : kPairBytes);
+  } else if (machines > 1) {
+    const double rail = interpolated(kCardShares, bytes) * kCardBytes;
+    seconds = kAllReduce.front().y + factor * bytes / (rail * (n - 1) / (machines - 1));
+  } else {
+    // As much on the wire as an all-reduce of eight would have.
+    const double on_wire = factor * bytes;
+    seconds = all_reduce_seconds(on_wire / 1.75);
+    if (!sums) seconds = std::max(seconds, on_wire / kMostOneWay);
+  }
+  return seconds / exchange_share;
+}
+
+GpuRates h100_rates() {
+  return {.name = "H100 SXM 80GB",
+          .stated_flops = 989e12,    // NVIDIA's datasheet
+          .matmul_flops = 794.5e12,  // ml-engineering, the best shape; 798e12 on ours at 8192 cubed
+          .tf32_flops = 0.8 * 494e12,  // the datasheet's, at bf16's share: an assumption
+          .f32_flops = 0.8 * 67e12,    // the same
+          .copy_bytes = 2980e9};       // docs/gpu_log.md
+}
+
+GpuRates h200_rates() {
+  GpuRates rates = h100_rates();
+  rates.name = "H200 SXM 141GB";
+  rates.copy_bytes = 4300e9;  // PARALLELISM.md E.1, measured for Sherd
+  return rates;
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,159 @@
+#include <algorithm>
+
+#include "kernels/device_common/attention.h"
+#include "kernels/device_common/matmul_key.h"
+#include "kernels/launches/memory.h"
+#include "kernels/orthogonalise.h"
+
+namespace sherd::kernels::launches {
+
+namespace {
+
+using device_common::MatmulKey;
+
+Launch matmul(std::string_view kernel, const MatmulKey& key, DType dtype, std::int64_t read,
+              std::int64_t written) {
+  return {.kernel = kernel,
+          .kind = LaunchKind::kMatmul,
+          .read = read,
+          .written = written,
+          .flops = 2.0 * static_cast<double>(key.m) * static_cast<double>(key.n) *
+                   static_cast<double>(key.k),
+          .dtype = dtype,
+          .m = key.m,
+          .n = key.n,
+          .k = key.k};
+}
+
+}  // namespace
+
+Launches linear_forward(const LinearForward& args) {
+  return {matmul("linear_forward", device_common::forward_matmul(args.shape), args.x.dtype,
+                 bytes_of(args.x, args.w, args.bias), bytes_of(args.y, args.gelu_input))};
+}
+Launches linear_backward_input(const LinearBackwardInput& args) {
+  return {matmul(
+      "linear_backward_input", device_common::backward_input_matmul(args.shape), args.dy.dtype,
+      bytes_of(args.dy, args.w, args.gelu_input) + (args.add_to_output ? args.dx.bytes() : 0),
+      args.dx.bytes())};
+}
+Launches linear_backward_weight(const LinearBackwardWeight& args) {
+  Launches launches = {matmul(
+      "linear_backward_weight", device_common::backward_weight_matmul(args.shape), args.dy.dtype,
+      bytes_of(args.dy, args.x) + (args.add_to_output ? args.dw.bytes() : 0), args.dw.bytes())};
+  if (!args.dbias) return launches;
+  const std::int64_t blocks =
+      (args.shape.tokens + device_common::kBiasRows - 1) / device_common::kBiasRows;
+  launches.push_back(memory("linear_backward_weight (bias, blocks)", args.dy.bytes(),
+                            blocks * args.shape.outputs * kFloat));
+  launches.push_back(
+      add_row_blocks("linear_backward_weight (bias)", blocks, args.dbias, args.add_to_output));
+  return launches;
+}
+
+namespace {
+
+// Pairs of a query and a key that it sees, of all heads.
+double seen_pairs(const AttentionShape& shape) {
+  const std::int64_t last = shape.first_query + shape.num_queries();
+  const std::int64_t window = shape.windowed() ? shape.window : shape.positions;
+  // Queries up to the window's end see all keys before them, the others as many as the window has.
+  const auto up_to = [&](std::int64_t queries) {
+    const auto q = static_cast<double>(queries), w = static_cast<double>(window);
+    return queries <= window ? q * (q + 1) / 2 : w * (w + 1) / 2 + (q - w) * w;
+  };
+  return (up_to(last) - up_to(shape.first_query)) *
+         static_cast<double>(shape.sequences * shape.query_heads);
+}
+
+Launch attention(std::string_view kernel, const AttentionShape& shape, DType dtype, double products,
+                 std::int64_t read, std::int64_t written) {
+  return {.kernel = kernel,
+          .kind = LaunchKind::kAttention,
+          .read = read,
+          .written = written,
+          .flops = 2.0 * products * seen_pairs(shape) * static_cast<double>(shape.head_width),
+          .dtype = dtype,
+          .m = 0,
+          .n = 0,
+          .k = shape.head_width,
+          .backward = products > 2};
+}
+
+template <class Args>
+bool by_cudnn(const Args& args) {
+  return device_common::attention_form(args.shape, args.qkv.dtype,
+                                       static_cast<bool>(args.documents)) ==
+         device_common::AttentionForm::kCudnn;
+}
+
+Launches seed_of(const Dropout& dropout) {
+  return dropout.active() ? Launches{memory("set_pair", 0, 2 * kDouble)} : Launches{};
+}
+
+}  // namespace
+
+Launches attention_forward(const AttentionForward& args) {
+  const std::int64_t read = bytes_of(args.qkv, args.keys_values);
+  const std::int64_t written = bytes_of(args.out, args.lse);
+  if (by_cudnn(args)) {
+    return seed_of(args.dropout) +
+           Launches{attention("attention_forward", args.shape, args.qkv.dtype, 2, read, written)};
+  }
+  return {attention("attention_forward", args.shape, DType::kF32, 2, read, written)};
+}
+
+// Five products: the scores again, dP, dQ, dK and dV. Our own kernels form the first two twice.
+Launches attention_backward(const AttentionBackward& args) {
+  const std::int64_t rows = bytes_of(args.out, args.dout);
+  const std::int64_t read = bytes_of(args.qkv, args.keys_values, args.lse);
+  const std::int64_t written = bytes_of(args.dqkv, args.dkv);
+  if (by_cudnn(args)) {
+    return seed_of(args.dropout) + Launches{attention("attention_backward", args.shape,
+                                                      args.qkv.dtype, 5, read + rows, written)};
+  }
+  const std::int64_t dot = args.lse.bytes(), half = read + args.dout.bytes() + dot;
+  const auto own = [&](std::string_view kernel, double products, std::int64_t out) {
+    return attention(kernel, args.shape, DType::kF32, products, half, out);
+  };
+  const std::int64_t queries = args.shape.query_tokens() * args.shape.query_heads *
+                               args.shape.head_width *
+                               static_cast<std::int64_t>(size_of(args.qkv.dtype));
+  return {memory("attention_backward (dot)", rows, dot),
+          own("attention_backward (keys)", 4, written - queries),
+          own("attention_backward (queries)", 3, queries)};
+}
+
+Launches cached_attention(const CachedAttention& args) {
+  const std::int64_t kept = args.count * 2 * args.shape.kv_heads * args.shape.head_width;
+  const std::int64_t cache =
+      (args.first + args.count) * 2 * args.shape.kv_heads * args.shape.head_width * kFloat;
+  return {memory("cached_attention (keep)",
+                 kept * static_cast<std::int64_t>(size_of(args.qkv.dtype)), kept * kFloat),
+          memory("cached_attention", args.qkv.bytes() + cache, args.out.bytes())};
+}
+
+// Five rounds of Newton and Schulz, each of three products in f32 and two blends.
+Launches orthogonalise(const Tensor& matrix, std::int64_t rows, std::int64_t columns,
+                       const Tensor& workspace) {
+  const std::int64_t small = std::min(rows, columns), large = std::max(rows, columns);
+  const Tensor x = workspace.part(0, matrix.numel), y = workspace.part(0, matrix.numel);
+  const Tensor gram = workspace.part(0, small * small);
+  const auto copy = memory("orthogonalise", matrix.bytes(), matrix.bytes());
+  const auto blend = [](const Tensor& into) {
+    return memory("orthogonalise", 2 * into.bytes(), into.bytes());
+  };
+  Launches launches = sum_of_squares(matrix, {workspace.data, DType::kF64, 1}, {});
+  launches.push_back(copy);
+  for (int i = 0; i < kNewtonSchulzSteps; ++i) {
+    launches = launches + linear_forward({{small, large, small}, x, x, {}, gram, {}}) +
+               linear_forward({{small, small, small}, gram, gram, {}, gram, {}});
+    launches.push_back(blend(gram));
+    launches = launches + linear_backward_input({{small, large, small}, gram, x, y, false, {}});
+    launches.push_back(blend(x));
+  }
+  launches.push_back(copy);
+  return launches;
+}
+
+}  // namespace sherd::kernels::launches

@@ -1,0 +1,60 @@
+#include "sharding/comm/ledger_group.h"
+
+#include "core/ledger.h"
+
+namespace sherd::sharding {
+namespace {
+
+class LedgerCommunicator final : public Communicator {
+ public:
+  explicit LedgerCommunicator(const Group& group) : index_(group.index), ranks_(group.ranks) {}
+
+  int rank() const override { return index_; }
+  int world_size() const override { return static_cast<int>(ranks_.size()); }
+
+  void all_gather(Stream& stream, const std::string&, Tensor full) override {
+    note(stream, "all_gather", full);
+  }
+  void reduce_scatter(Stream& stream, const std::string&, Tensor full, Tensor,
+                      const Addends&) override {
+    note(stream, "reduce_scatter", full);
+  }
+  void all_reduce(Stream& stream, const std::string&, Tensor full, int) override {
+    note(stream, "all_reduce", full);
+  }
+  void all_to_all(Stream& stream, const std::string&, Tensor full, Tensor) override {
+    note(stream, "all_to_all", full);
+  }
+  void broadcast(Stream& stream, const std::string&, Tensor data, int) override {
+    note(stream, "broadcast", data);
+  }
+  void barrier(Stream& stream, const std::string&) override { note(stream, "barrier", {}); }
+  void abort(const std::string&) override {}
+
+ private:
+  void note(Stream& stream, std::string_view collective, const Tensor& full) const {
+    if (world_size() == 1) return;
+    LedgerStream* ledger = ledger_stream(stream);
+    CHECK(ledger != nullptr, "{} on a stream that keeps no ledger", collective);
+    ledger->add(Exchange{collective, full.bytes(), ranks_});
+  }
+
+  const int index_;
+  const std::vector<int> ranks_;
+};
+
+class LedgerRendezvous final : public Rendezvous {
+ public:
+  std::unique_ptr<Communicator> join(const Group& group) override {
+    return std::make_unique<LedgerCommunicator>(group);
+  }
+  void abort(const std::string&) override {}
+};
+
+}  // namespace
+
+std::shared_ptr<Rendezvous> make_ledger_rendezvous() {
+  return std::make_shared<LedgerRendezvous>();
+}
+
+}  // namespace sherd::sharding

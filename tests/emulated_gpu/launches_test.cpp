@@ -1,0 +1,95 @@
+// What the ledger says that a step launches, beside what it launches on the emulated GPU.
+#include <gtest/gtest.h>
+
+#include "engine/plan/ledger/step_ledger.h"
+#include "tests/emulated_gpu/launch_counts.h"
+#include "tests/support/model_forms.h"
+#include "tests/support/training_harness.h"
+
+namespace sherd::testing {
+namespace {
+
+using emulated::LaunchCounts;
+using optim::OptimizerType;
+
+RunShape one_gpu(int micro_steps) {
+  return {.num_micro_steps = micro_steps, .place = RunShape::Place::kGpu};
+}
+
+LaunchCounts launched_by(const engine::TrainingOptions& options, const RunShape& setup, int steps) {
+  const LaunchCounts before = emulated::launch_counts();
+  train(options, setup, steps);
+  LaunchCounts after = emulated::launch_counts();
+  for (const auto& [kernel, count] : before) after[kernel] -= count;
+  return after;
+}
+
+// One step's: whatever a run does once is in both runs.
+LaunchCounts launched_in_a_step(const engine::TrainingOptions& options, const RunShape& setup) {
+  const LaunchCounts one = launched_by(options, setup, 1);
+  LaunchCounts counts = launched_by(options, setup, 2);
+  for (const auto& [kernel, count] : one) counts[kernel] -= count;
+  std::erase_if(counts, [](const auto& row) { return row.second == 0; });
+  return counts;
+}
+
+LaunchCounts in_the_ledger(const engine::TrainingOptions& options, const RunShape& setup) {
+  const engine::StepLedger step =
+      engine::step_ledger({applied(options, setup), mesh_of(setup), {}, 0}, engine::h100_rates());
+  LaunchCounts counts;
+  for (const engine::LedgerRow& row : step.rows) counts[row.name] = row.launches;
+  // Matmuls are a library's, these two the driver's.
+  for (const char* other :
+       {"linear_forward", "linear_backward_input", "linear_backward_weight", "fill_zero", "copy"}) {
+    counts.erase(other);
+  }
+  return counts;
+}
+
+std::string text(const LaunchCounts& counts) {
+  std::string text;
+  for (const auto& [kernel, count] : counts) text += fmt::format("{} {}\n", kernel, count);
+  return text;
+}
+
+void expect_alike(const engine::TrainingOptions& options, const RunShape& setup) {
+  const LaunchCounts launched = launched_in_a_step(options, setup);
+  EXPECT_GT(launched.size(), 8u);
+  EXPECT_EQ(text(in_the_ledger(options, setup)), text(launched));
+}
+
+TEST(Launches, OfAStepAreThoseInTheLedgerForEveryFormOfAModel) {
+  for (const ModelForm& form : model_forms()) {
+    SCOPED_TRACE(form.name);
+    expect_alike(tiny_training(form.shape, 1.0f), one_gpu(1));
+  }
+}
+
+TEST(Launches, OfAStepAreThoseInTheLedgerForEveryOptimizer) {
+  for (const OptimizerType type :
+       {OptimizerType::kAdam, OptimizerType::kAdamW, OptimizerType::kSgd, OptimizerType::kLion,
+        OptimizerType::kLamb, OptimizerType::kLars, OptimizerType::kMuon}) {
+    SCOPED_TRACE(static_cast<int>(type));
+    engine::TrainingOptions options = tiny_training(tiny_model(type == OptimizerType::kLamb), 1.0f);
+    options.optimizer.type = type;
+    expect_alike(options, one_gpu(2));
+  }
+}
+
+TEST(Launches, OfAStepIn16BitsAreThoseInTheLedger) {
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    SCOPED_TRACE(name_of(dtype));
+    model::ModelShape shape = tiny_model(false);
+    shape.dtype = dtype;
+    engine::TrainingOptions options = tiny_training(shape, 1.0f);
+    options.precision = {dtype, DType::kF32, DType::kF32};
+    if (dtype == DType::kF16) {
+      options.loss_scaling.mode = optim::LossScaling::Mode::kDynamic;
+      options.loss_scaling.initial_scale_power = 8;
+    }
+    expect_alike(options, one_gpu(1));
+  }
+}
+
+}  // namespace
+}  // namespace sherd::testing

@@ -1,0 +1,192 @@
+// What a step's ledger counts, beside numbers worked out by hand and the plan of what ranks send. Which kernels are
+// launched how often: tests/emulated_gpu/launches_test.cpp.
+
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <numeric>
+
+#include "engine/launch/device.h"
+#include "engine/plan/ledger/step_ledger.h"
+#include "engine/train/from_recipe.h"
+#include "engine/train/training_step.h"
+#include "tests/engine/plan/plan_support.h"
+
+namespace sherd::engine {
+namespace {
+
+// Sequences of 256 tokens, 64 of them in a step.
+constexpr const char* kRecipe = R"(run: {name: small, device: cuda}
+model:
+  num_layers: 6
+  hidden_size: 512
+  num_attention_heads: 4
+  ffn_hidden_size: 1024
+  vocab_size: 1024
+  activation: swiglu
+  norm: rmsnorm
+  positions: rope
+  bias: false
+  tie_embeddings: false
+data: {path: nowhere}
+training: {seq_length: 256, global_batch_size: 64, micro_batch_size: 8, max_steps: 10}
+mixed_precision: {param_dtype: bf16}
+checkpoint: {interval: 0}
+)";
+
+StepLedger ledger_of(const Strings& sets, const GpuRates& rates = h100_rates()) {
+  return step_ledger(resolved(kRecipe, sets).values, rates);
+}
+
+double flops_of(const StepLedger& step, LedgerRow::Class of) {
+  double flops = 0.0;
+  for (const LedgerRow& row : step.rows) flops += row.of == of ? row.flops : 0.0;
+  return flops;
+}
+
+TEST(Ledger, MatmulsTakeSixFlopsForEveryWeightAndToken) {
+  const double of_a_layer = 4.0 * 512 * 512 + 3.0 * 512 * 1024, head = 1024.0 * 512;
+  EXPECT_EQ(flops_of(ledger_of({}), LedgerRow::Class::kMatmul),
+            6.0 * (6 * of_a_layer + head) * 64 * 256);
+}
+
+// The last block's activations still stand there, and what a block's last matmul gave isn't needed.
+TEST(Ledger, FullRecomputeTakesAllBlocksButTheLastTwice) {
+  const double of_a_layer = 4.0 * 512 * 512 + 3.0 * 512 * 1024, head = 1024.0 * 512;
+  const double again = 5 * (of_a_layer - 512.0 * 1024);
+  EXPECT_EQ(flops_of(ledger_of({"activation_checkpointing.mode=full"}), LedgerRow::Class::kMatmul),
+            (6.0 * (6 * of_a_layer + head) + 2.0 * again) * 64 * 256);
+}
+
+// Two products forward and five backward, of a query and each key that it sees.
+TEST(Ledger, AttentionCountsWhatACausalMaskLeaves) {
+  const double pairs = 256.0 * 257 / 2;
+  EXPECT_EQ(flops_of(ledger_of({}), LedgerRow::Class::kAttention), 6.0 * 64 * 7 * 2 * pairs * 512);
+}
+
+TEST(Ledger, AWindowTakesItsKeysAlone) {
+  const double pairs = 32.0 * 33 / 2 + (256.0 - 32) * 32;
+  double flops = 0.0;
+  for (const LedgerRow& row : ledger_of({"model.window=32"}).rows) {
+    if (row.name == "attention_forward") flops = row.flops;
+  }
+  EXPECT_EQ(flops, 6.0 * 64 * 2 * 2 * pairs * 512);
+}
+
+// What a rank sends for an exchange of so many bytes in all (sharding/comm/communicator.h).
+std::int64_t sent_bytes(const StepLedger& step) {
+  std::int64_t sent = 0;
+  for (const LedgerRow& row : step.rows) {
+    if (row.of != LedgerRow::Class::kExchange) continue;
+    const std::size_t of = row.name.find(" of ");
+    const std::int64_t ranks = std::stoll(row.name.substr(of + 4));
+    sent += (row.name.starts_with("all_reduce") ? 2 : 1) * (row.read / ranks) * (ranks - 1);
+  }
+  return sent;
+}
+
+TEST(Ledger, ExchangesAreThoseOfTheTrafficPlan) {
+  const std::vector<Strings> meshes = {
+      {"parallelism.data_parallel_shard_degree=4", "zero_optimization.stage=3"},
+      {"parallelism.data_parallel_shard_degree=4", "zero_optimization.stage=2"},
+      {"parallelism.data_parallel_shard_degree=4", "zero_optimization.stage=1"},
+      {"parallelism.data_parallel_shard_degree=4", "zero_optimization.stage=0"},
+      {"parallelism.data_parallel_shard_degree=2", "parallelism.data_parallel_replicate_degree=2",
+       "zero_optimization.stage=3"},
+      {"parallelism.data_parallel_shard_degree=2", "parallelism.tensor_parallel_degree=2",
+       "zero_optimization.stage=3"},
+      {"parallelism.tensor_parallel_degree=4", "parallelism.sequence_parallel=true"},
+      {"parallelism.data_parallel_shard_degree=2", "parallelism.context_parallel_degree=2"},
+      {"parallelism.context_parallel_degree=4", "parallelism.context_parallel_method=all_gather"}};
+  for (const Strings& mesh : meshes) {
+    SCOPED_TRACE(fmt::format("{}", fmt::join(mesh, " ")));
+    const Recipe recipe = resolved(kRecipe, mesh).values;
+    const sharding::Traffic planned =
+        TrainingStep::traffic(training_options(recipe), mesh_of(recipe), 0, DeviceKind::kCuda);
+    EXPECT_EQ(sent_bytes(step_ledger(recipe, h100_rates())), planned.total_bytes());
+  }
+}
+
+TEST(Ledger, AStepOnOneGpuTakesAsLongAsItsKernels) {
+  const StepLedger step = ledger_of({"model.hidden_size=4096"});
+  const double kernels =
+      std::accumulate(step.rows.begin(), step.rows.end(), 0.0,
+                      [](double sum, const LedgerRow& row) { return sum + row.seconds; });
+  EXPECT_NEAR(step.seconds, kernels, 0.01 * kernels);
+  EXPECT_LT(step.exposed_seconds, 1e-5);
+}
+
+TEST(Ledger, KernelsThatTheHostCantLaunchInTimeLeaveTheGpuIdle) {
+  const StepLedger step =
+      ledger_of({"model.hidden_size=64", "training.seq_length=16", "training.micro_batch_size=1"});
+  const double launches = std::accumulate(
+      step.rows.begin(), step.rows.end(), 0.0,
+      [](double sum, const LedgerRow& row) { return sum + static_cast<double>(row.launches); });
+  EXPECT_NEAR(step.seconds, launches * kHostSecondsOfACall, 0.2 * step.seconds);
+}
+
+TEST(Ledger, GathersThatArePrefetchedAreHiddenBehindTheComputation) {
+  const Strings sharded = {"model.hidden_size=4096",
+                           "model.ffn_hidden_size=8192",
+                           "training.seq_length=2048",
+                           "training.global_batch_size=64",
+                           "parallelism.data_parallel_shard_degree=8",
+                           "zero_optimization.stage=3"};
+  const auto with_depth = [&](int depth) {
+    Strings sets = sharded;
+    sets.push_back(fmt::format("zero_optimization.prefetch_depth={}", depth));
+    return ledger_of(sets);
+  };
+  const StepLedger without = with_depth(0), with = with_depth(1);
+  double gathers = 0.0;
+  for (const LedgerRow& row : without.rows) {
+    if (row.name == "all_gather of 8") gathers = row.seconds;
+  }
+  EXPECT_GT(without.exposed_seconds, 0.9 * gathers);
+  EXPECT_LT(with.exposed_seconds, 0.3 * gathers);
+  EXPECT_LT(with.seconds, without.seconds);
+}
+
+std::int64_t resident_bytes() {
+  std::int64_t total = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> total >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+TEST(Ledger, OfATrillionParametersTakesNoMemory) {
+  const std::int64_t before = resident_bytes();
+  const Recipe recipe = resolved(kTrillionRecipe).values;
+  const StepLedger step = step_ledger(recipe, h100_rates());
+  EXPECT_GT(step.tokens_per_s, 0.0);
+  EXPECT_LT(resident_bytes() - before, 256 << 20);
+}
+
+TEST(Ledger, RatesGiveTheTimesThatWereMeasured) {
+  const GpuRates rates = h100_rates();
+  const std::vector<int> node = {0, 1, 2, 3, 4, 5, 6, 7};
+  EXPECT_NEAR(rates.seconds({"all_reduce", 1 << 20, node}), 27e-6, 1e-7);
+  EXPECT_NEAR(rates.seconds({"all_reduce", 256 << 20, node}), 1.75 * (256 << 20) / 422e9, 1e-6);
+  EXPECT_NEAR(rates.seconds({"all_gather", 1 << 30, node}), 0.875 * (1 << 30) / 360e9, 1e-5);
+  const Launch copy{.kernel = "cast", .read = 1 << 30, .written = 1 << 30};
+  EXPECT_NEAR(rates.seconds(copy, false), 2.0 * (1 << 30) / (0.97 * 2980e9), 2e-6);
+}
+
+TEST(Ledger, AClassOfWorkThatIsSlowerMakesTheStepSlower) {
+  const Recipe recipe =
+      resolved(kRecipe, {"model.hidden_size=4096", "parallelism.data_parallel_shard_degree=8",
+                         "zero_optimization.stage=3", "zero_optimization.prefetch_depth=0"})
+          .values;
+  const double now = step_ledger(recipe, h100_rates()).tokens_per_s;
+  for (const auto& [of, slower, faster] : sensitivities(recipe, h100_rates())) {
+    EXPECT_LT(slower, now) << of;
+    EXPECT_GT(faster, now) << of;
+  }
+}
+
+TEST(Ledger, GoesWithoutAPipeline) {
+  EXPECT_THROW(ledger_of({"parallelism.pipeline_parallel_degree=2"}), UsageError);
+}
+
+}  // namespace
+}  // namespace sherd::engine
