@@ -95,7 +95,8 @@ struct BackwardRows {
 };
 
 // The backward in one pass, for rows of at most P packs a thread: a row stays in registers, and each
-// thread keeps the sums over its block's rows of its own columns. partial [blocks][2][D].
+// thread keeps the sums over its block's rows of its own columns. partial [blocks][2][D]. Weights stay in
+// registers where a thread has one pack; with two they would spill, and are found in the cache.
 template <int N, int P, class T>
 __global__ void __launch_bounds__(kMostThreads)
     backward_rows(const BackwardRows<T> a, std::int64_t tokens, float* partial) {
@@ -103,11 +104,11 @@ __global__ void __launch_bounds__(kMostThreads)
   const device_common::RowBlocks blocks(tokens, a.width);
   const std::int64_t block = blockIdx.x, end = blocks.end(block);
   std::int64_t column[P];
-  float w[P][N] = {}, dweight[P][N] = {}, dbias[P][N] = {};
+  float w[N] = {}, dweight[P][N] = {}, dbias[P][N] = {};
 #pragma unroll
   for (int p = 0; p < P; ++p) {
     column[p] = (static_cast<std::int64_t>(p) * blockDim.x + threadIdx.x) * N;
-    if (column[p] < a.width) load_wide<N>(a.weight + column[p], w[p]);
+    if (P == 1 && column[p] < a.width) load_wide<N>(a.weight + column[p], w);
   }
   for (std::int64_t row = blocks.begin(block); row < end; ++row) {
     const std::int64_t start = row * a.width;
@@ -122,12 +123,13 @@ __global__ void __launch_bounds__(kMostThreads)
       if (a.d_residual_out != nullptr) {
         load_wide<N>(a.d_residual_out + start + column[p], later[p]);
       }
+      if (P > 1) load_wide<N>(a.weight + column[p], w);
 #pragma unroll
       for (int i = 0; i < N; ++i) {
         xhat[p][i] = (xhat[p][i] - mean) * rstd;
         dweight[p][i] += g[p][i] * xhat[p][i];
         dbias[p][i] += g[p][i];
-        g[p][i] *= w[p][i] + a.weight_offset;
+        g[p][i] *= w[i] + a.weight_offset;
         sum_g += g[p][i];
         sum_g_xhat += g[p][i] * xhat[p][i];
       }
