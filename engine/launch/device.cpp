@@ -11,6 +11,13 @@ DeviceTraits device_traits(const Recipe& recipe) {
   return cuda_system().problem.empty() ? kGpu : DeviceTraits{};
 }
 
+TrainingOptions options_on_device(const Recipe& recipe) {
+  TrainingOptions options = training_options(recipe);
+  options.adds_in_matmuls =
+      device_traits(recipe).kind == DeviceKind::kCuda && !recipe.run.deterministic;
+  return options;
+}
+
 std::shared_ptr<const Machine> choose_machine(const Recipe& recipe) {
   if (device_traits(recipe).kind == DeviceKind::kCpu) return cpu_machine();
   return cuda_machine(static_cast<int>(recipe.world_size()), cuda_options(recipe));

@@ -6,6 +6,7 @@
 
 #include "engine/launch/launch.h"
 #include "engine/recipe/recipe.h"
+#include "engine/train/training_options.h"
 
 namespace sherd::engine {
 
@@ -15,6 +16,9 @@ DeviceTraits device_traits(const Recipe& recipe);
 
 /// How it wants GPUs to be used.
 CudaMachineOptions cuda_options(const Recipe& recipe);
+
+/// A step of the recipe on that device (TrainingOptions::adds_in_matmuls: on GPUs that needn't repeat their bits).
+TrainingOptions options_on_device(const Recipe& recipe);
 
 /// Errors   as cpu_machine and cuda_machine.
 std::shared_ptr<const Machine> choose_machine(const Recipe& recipe);

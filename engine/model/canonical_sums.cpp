@@ -155,8 +155,8 @@ void Transformer::weight_gradient(const Affine& gradients, const ConstTensor& x,
     return kernels::grouped_backward_weight(compute_, {matmul, groups, dy, x, gradients.weight,
                                                        gradients.bias, activations_.workspace});
   }
-  kernels::linear_backward_weight(
-      compute_, {matmul, dy, x, gradients.weight, gradients.bias, false, activations_.workspace});
+  kernels::linear_backward_weight(compute_, {matmul, dy, x, gradients.weight, gradients.bias,
+                                             gradients.adds, activations_.workspace});
 }
 
 // out = the tree over `terms`, the first of which may change.

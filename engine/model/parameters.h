@@ -29,6 +29,7 @@ namespace sherd::model {
 struct Affine {
   Tensor weight, bias;
   std::vector<AdapterTensors> adapters{};
+  bool adds = false;  ///< of gradients: added to what stands there
 };
 
 struct EmbeddingParameters {
@@ -37,7 +38,8 @@ struct EmbeddingParameters {
 using BlockParameters = PerSite<Affine>;
 struct HeadParameters {
   Affine final_norm;
-  Tensor weight;  ///< [V, D]; the token embedding's where tied
+  Tensor weight;      ///< [V, D]; the token embedding's where tied
+  bool adds = false;  ///< of the weight's gradient: added to what stands there
 };
 
 std::vector<UnitSpec> parameter_table(const ModelShape& shape);

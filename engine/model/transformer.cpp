@@ -236,7 +236,7 @@ void Transformer::train_chunks(const HeadParameters& parameters, const HeadParam
                                                  .x = normed_CD,
                                                  .dw = gradients.weight,
                                                  .dbias = {},
-                                                 .add_to_output = first > 0,
+                                                 .add_to_output = first > 0 || gradients.adds,
                                                  .workspace = activations_.workspace});
     }
     // The chunk of norm outputs has been used up: its gradient takes its place.

@@ -52,7 +52,7 @@ const std::vector<Field> kFields = {
     {MUST_MATCH(run.seed), .fallback = value("1"), .help = "Every random number (initial weights, order of the data, dropout, sampling) is a function of it."},
     {MAY_CHANGE(run.device), .fallback = value("auto"), .choices = {"auto", "cpu", "cuda"}, .help = "auto takes a GPU if there is one that this program can use. cuda needs a build with CUDA, and a GPU for each rank."},
     {FREE(run.share_device), .fallback = value("false"), .help = "GPUs: put all ranks on the first GPU; slower than one rank, good for trying stages out. Same as --share-device."},
-    {MAY_CHANGE(run.deterministic), .fallback = value("true"), .help = "GPUs: only algorithms that give the same bits in every run; false may be faster. A CPU always gives them."},
+    {MAY_CHANGE(run.deterministic), .fallback = value("true"), .help = "GPUs: only algorithms that give the same bits in every run; false is faster: attention's backward, and weight gradients that matmuls add up themselves. A CPU always gives them."},
     {FREE(run.cuda_graphs), .fallback = value("false"), .help = "GPUs: launch each unit's kernels as one CUDA graph. Changes no bit."},
     {FREE(run.peer_timeout), .fallback = value("600"), .range = between(1, 86400), .help = "Seconds that a rank waits for another in a collective before it ends the run with the other's name."},
     {FREE(run.num_threads), .fallback = value("0"), .range = between(0, 4096), .help = "Compute threads per rank; 0 shares the machine's cores among the ranks, at least one each. Results don't depend on it."},

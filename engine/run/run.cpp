@@ -230,7 +230,7 @@ void train(const ResolvedRecipe& written, std::shared_ptr<const Machine> machine
   const data::Batcher batcher(dataset, batch_shape(written.values));
   const ResolvedRecipe resolved = with_epoch_steps(written, batcher.num_steps());
   const Recipe& recipe = resolved.values;
-  const TrainingOptions options = training_options(recipe);
+  const TrainingOptions options = options_on_device(recipe);
   // A prompt that the vocabulary can't spell is an error now, not after the last step.
   if (recipe.training.sample_tokens > 0) dataset->text().ids(recipe.training.sample_prompt);
   require_utf8(resolved);

@@ -209,8 +209,9 @@ void ShardedModel::backward(const Chunk& chunk, const model::Pass& pass, bool in
     const auto gradients = gradients_.open(unit, end);
     if (tied_ && !joined) zero(model::embedding_parameters(shape, gradients).position_weight);
     TraceSpan span(rank_.compute(), "head and loss");
-    transformer_->head_train(model::head_parameters(shape, views),
-                             model::head_parameters(shape, gradients), pass);
+    model::HeadParameters to = model::head_parameters(shape, gradients);
+    to.adds = gradients_.adds(unit);
+    transformer_->head_train(model::head_parameters(shape, views), to, pass);
     parameters_.release(unit);
     if (!joined) gradients_.close(unit, end);
   }
@@ -226,10 +227,11 @@ void ShardedModel::backward(const Chunk& chunk, const model::Pass& pass, bool in
     }
     const auto gradients = gradients_.open(unit);
     TraceSpan span(rank_.compute(), "backward " + units_[unit].name());
-    section("backward", unit, views, gradients, pass, [&] {
-      transformer_->block_backward(block, model::block_parameters(shape, views),
-                                   model::block_parameters(shape, gradients), pass);
-    });
+    section(gradients_.adds(unit) ? "backward, adding" : "backward", unit, views, gradients, pass,
+            [&] {
+              transformer_->block_backward(block, model::block_parameters(shape, views),
+                                           block_gradients(unit, gradients), pass);
+            });
     parameters_.release(unit);
     gradients_.close(unit);
   }
@@ -251,6 +253,16 @@ void ShardedModel::backward(const Chunk& chunk, const model::Pass& pass, bool in
   gradients_.close(unit);
 }
 
+model::BlockParameters ShardedModel::block_gradients(int unit,
+                                                     const std::vector<Tensor>& views) const {
+  model::BlockParameters gradients = model::block_parameters(options_.model, views);
+  if (!gradients_.adds(unit)) return gradients;
+  for (const model::Site& site : model::block_sites(options_.model)) {
+    gradients[site.id].adds = site.columns > 0;
+  }
+  return gradients;
+}
+
 bool ShardedModel::ends_apart() const {
   return tied_ && has_head_ && units_[static_cast<std::size_t>(head_unit())].plan().ends_apart;
 }
@@ -265,7 +277,7 @@ void ShardedModel::weight_gradients(const Chunk& chunk) {
     if (normalises) parameters = model::block_parameters(shape, parameters_.get(unit));
     TraceSpan span(rank_.compute(), "weight gradient " + units_[unit].name());
     transformer_->block_weight_gradient(block, parameters,
-                                        model::block_parameters(shape, gradients_.open(unit)));
+                                        block_gradients(unit, gradients_.open(unit)));
     if (normalises) parameters_.release(unit);
     gradients_.close(unit);
   }

@@ -18,7 +18,10 @@
 
 namespace sherd::model {
 class Transformer;
+struct Affine;
 struct ModelShape;
+template <class T>
+struct PerSite;
 }  // namespace sherd::model
 
 namespace sherd::engine {
@@ -107,6 +110,7 @@ class ShardedModel {
 
  private:
   void zero(const Tensor& gradient);
+  model::PerSite<model::Affine> block_gradients(int unit, const std::vector<Tensor>& views) const;
   Tensor whole_logits(const Tensor& own);
   Tensor from_context_rank(const Tensor& own, int owner);
   int local(int unit) const;

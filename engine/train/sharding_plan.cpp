@@ -1,9 +1,12 @@
 #include "engine/train/sharding_plan.h"
 
+#include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "engine/model/adapter.h"
 #include "engine/model/parameters.h"
+#include "engine/model/sites.h"
 #include "engine/model/tensor_cut.h"
 #include "engine/train/model_collectives.h"
 #include "engine/train/pipeline/pipeline_plan.h"
@@ -44,6 +47,31 @@ std::vector<UnitSpec> rank_units(const TrainingOptions& options, const sharding:
   return units;
 }
 
+// Which of the unit's gradients matmuls form alone: of blocks' matrices with their biases, and of an untied head. Tensor
+// ranks add up some of theirs behind the matmul.
+std::vector<bool> added_in_matmuls(const TrainingOptions& options, const sharding::Mesh& mesh,
+                                   const sharding::UnitPlan& unit) {
+  if (!options.adds_in_matmuls || mesh.degree(sharding::kTensorAxis) > 1 || unit.has_frozen() ||
+      unit.has_quantised() || options.model.part.has_canonical_sums()) {
+    return {};
+  }
+  std::vector<std::string> endings;
+  for (const model::Site& site : model::block_sites(options.model)) {
+    if (site.columns == 0) continue;
+    endings.insert(endings.end(), {"." + site.name + ".weight", "." + site.name + ".bias"});
+  }
+  std::vector<bool> added;
+  for (const ParameterSpec& parameter : unit.spec.parameters) {
+    const bool of_block = parameter.name.starts_with("block.") &&
+                          std::ranges::any_of(endings, [&](const std::string& ending) {
+                            return parameter.name.ends_with(ending);
+                          });
+    added.push_back(of_block || parameter.name == "head.weight");
+  }
+  if (std::ranges::none_of(added, std::identity())) added.clear();
+  return added;
+}
+
 }  // namespace
 
 bool rests_in_four_bits(const TrainingOptions& options, std::string_view name,
@@ -71,6 +99,7 @@ sharding::ShardingPlan sharding_plan(const TrainingOptions& options, const shard
     if (options.model.part.has_canonical_sums()) {
       plan.units.back().tree_of_ranks = mesh.degree(sharding::kContextAxis);
     }
+    plan.units.back().may_add = added_in_matmuls(options, mesh, plan.units.back());
     if (unit == 0 && options.model.tied) {
       plan.units.back().tie = tie_of(pipeline, mesh, rank);
       plan.units.back().ends_apart =

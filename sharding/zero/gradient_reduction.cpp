@@ -275,7 +275,43 @@ std::vector<Tensor> GradientReduction::open(int unit, UnitEnd end) {
     open_slot_[at] = static_cast<int>(&slot - slots_.data());
   }
   const Slot& slot = slots_[open_slot_[at]];
-  return state.plan().views(slot.buffer.tensor().part(0, state.layout().numel()), {});
+  std::vector<Tensor> views =
+      state.plan().views(slot.buffer.tensor().part(0, state.layout().numel()), {});
+  if (!adds(unit)) return views;
+  const std::vector<Tensor> sums = state.plan().views(gradients_at(at), {});
+  for (std::size_t i = 0; i < views.size(); ++i) {
+    if (state.plan().may_add[i]) views[i] = sums[i];
+  }
+  return views;
+}
+
+bool GradientReduction::adds(int unit) const {
+  const UnitPlan& plan = (*units_)[unit].plan();
+  return !plan.may_add.empty() && !first() && at_boundary(plan) &&
+         !plan.placement.gradients_sharded() && same_type(plan) && !in_groups(plan);
+}
+
+// What the backward hasn't added itself: runs of neighbouring parameters.
+void GradientReduction::add_the_rest(int at, const Tensor& full) {
+  const UnitState& unit = state_at(at);
+  const std::vector<ParameterSpec>& parameters = unit.spec().parameters;
+  const Tensor sums = gradients_at(at);
+  std::int64_t begin = 0, end = 0;
+  const auto add_run = [&] {
+    if (end > begin) {
+      kernels::add(rank_->compute(), full.part(begin, end - begin), sums.part(begin, end - begin));
+    }
+  };
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const std::int64_t offset = unit.layout().offset(static_cast<int>(i));
+    if (unit.plan().may_add[i]) {
+      add_run();
+      begin = end = offset + parameters[i].numel();
+    } else {
+      end = offset + parameters[i].numel();
+    }
+  }
+  add_run();
 }
 
 // Another unit's gradient may have stood where this one has padding.
@@ -301,13 +337,15 @@ void GradientReduction::close(int unit, UnitEnd end) {
   const Tensor full = index == kAccumulator
                           ? gradients_at(at)
                           : slots_[index].buffer.tensor().part(0, state.layout().numel());
-  if (inspect) inspect(unit, end, full);
+  const bool added = index != kAccumulator && adds(unit);
+  if (added) add_the_rest(at, full);
+  if (inspect) inspect(unit, end, added ? gradients_at(at) : full);
 
   if (index != kAccumulator) {
     Slot& slot = slots_[index];
     slot.open = false;
     if (!at_boundary(state.plan())) return reduce_slot(at, slot);
-    kernels::add(rank_->compute(), full, gradients_at(at));
+    if (!added) kernels::add(rank_->compute(), full, gradients_at(at));
   }
   if (!at_boundary(state.plan()) || last()) {
     rank_->compute().record(*written_[at]);

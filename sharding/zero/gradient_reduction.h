@@ -1,13 +1,15 @@
 /// Gradients on their way from the backward pass to the slices that are updated: open -> close.
 ///
-/// A micro-step's gradient is always formed from zero, in a gradient slot, and added to the
-/// accumulator once; the first micro-step writes the accumulator. Which way it goes follows from
+/// A micro-step's gradient is formed from zero, in a gradient slot, and added to the accumulator once; the first
+/// micro-step writes the accumulator. Which way it goes follows from
 /// the placement:
 ///
 ///   every micro-step (stages 2-3;   slot -> reduce_scatter onto the accumulated part
 ///     0-1 if grad_sync says so)
 ///   at the boundary (stages 0-1;    slot -> added to the full accumulator; after the last
 ///     2-3 if grad_sync says so)     micro-step all_reduce (stage 0) or reduce_scatter in place
+///   at the boundary, for those that   accumulator: the backward itself adds (UnitPlan::may_add)
+///     may be added
 ///   stage 0, every micro-step       and after the last one an all_gather of the sums
 ///   hybrid sharding                 before it, an all_reduce of the part over the replicas; a reduce_scatter
 ///                                     where they divide the optimizer's state
@@ -69,6 +71,8 @@ class GradientReduction {
   /// Where the backward writes this unit's gradient, one view per parameter, empty for frozen ones. Each
   /// must be written, not added to. Opening an open unit again returns the same views, with what stands in them.
   std::vector<Tensor> open(int unit, UnitEnd end = UnitEnd::kUnit);
+  /// Whether those that may be added (UnitPlan::may_add) must be, in this micro-step.
+  bool adds(int unit) const;
   /// The compute stream has written the gradient: accumulate, and reduce when it is time.
   void close(int unit, UnitEnd end = UnitEnd::kUnit);
   /// After the last micro-step: the compute stream waits until every slice has its gradient.
@@ -94,6 +98,7 @@ class GradientReduction {
   /// `at`, a place: a unit's number; or, behind all units, the head's end of the one whose ends are apart.
   Slot& slot_for(int at);
   void zero_padding(const UnitState& unit, const Tensor& full);
+  void add_the_rest(int at, const Tensor& full);
   void reduce_slot(int at, Slot& slot);
   void reduce_in_place(int at);
   void finish_unit(int at);

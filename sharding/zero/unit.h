@@ -63,6 +63,9 @@ struct UnitPlan {
   /// So many neighbours of the ZeRO group have parts of the same micro-batch's gradient, whose sum is a balanced
   /// tree: context ranks, where sums are canonical (docs/precision.md). 1: sums are in rank order.
   int tree_of_ranks = 1;
+  /// By parameter: whether the backward may add its gradient to what is accumulated already, where that is whole
+  /// (gradient_reduction.h). Empty: none.
+  std::vector<bool> may_add{};
 
   UnitSpec spec;  ///< with the trained parameters
   Placement placement;

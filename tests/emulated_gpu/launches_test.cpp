@@ -91,5 +91,44 @@ TEST(Launches, OfAStepIn16BitsAreThoseInTheLedger) {
   }
 }
 
+// The emulated matmul forms its sum from zero before it adds it, as cuBLASLt needn't.
+TEST(AddingInMatmuls, GivesTheBitsOfAddingBehindThem) {
+  for (const bool tied : {false, true}) {
+    for (const int world : {1, 2}) {
+      SCOPED_TRACE(fmt::format("tied {}, {} ranks", tied, world));
+      model::ModelShape shape = tiny_model(tied);
+      shape.dropout = 0.0;
+      engine::TrainingOptions options = tiny_training(shape, 1.0f);
+      RunShape setup = one_gpu(3);
+      setup.world_size = world;
+      setup.stage = world - 1;
+      setup.grad_sync = sharding::GradSync::kBoundary;
+      const Outcome apart = train(options, setup, 3);
+      options.adds_in_matmuls = true;
+      const Outcome added = train(options, setup, 3);
+      EXPECT_EQ(difference(apart, added), "");
+    }
+  }
+}
+
+TEST(AddingInMatmuls, LaunchesWhatTheLedgerSays) {
+  engine::TrainingOptions options = tiny_training(tiny_model(false), 1.0f);
+  RunShape setup = one_gpu(3);
+  setup.grad_sync = sharding::GradSync::kBoundary;
+  const auto ledger = [&] {
+    return engine::step_ledger({applied(options, setup), mesh_of(setup), {}, 0},
+                               engine::h100_rates());
+  };
+  const auto added_bytes = [](const engine::StepLedger& step) {
+    std::int64_t bytes = 0;
+    for (const engine::LedgerRow& row : step.rows) bytes += row.name == "add" ? row.read : 0;
+    return bytes;
+  };
+  const std::int64_t apart = added_bytes(ledger());
+  options.adds_in_matmuls = true;
+  expect_alike(options, setup);
+  EXPECT_LT(added_bytes(ledger()), apart / 4);  // norms and the embedding are left
+}
+
 }  // namespace
 }  // namespace sherd::testing

@@ -132,8 +132,10 @@ StepLedger step_ledger(const LedgerRequest& request, const GpuRates& rates) {
 }
 
 // On GPUs, one for each rank, whatever it says of devices.
-StepLedger step_ledger(const Recipe& recipe, const GpuRates& rates) {
-  return step_ledger({training_options(recipe), mesh_of(recipe), cuda_options(recipe).stream, 0},
+StepLedger step_ledger(const Recipe& of, const GpuRates& rates) {
+  Recipe recipe = of;
+  recipe.run.device = DeviceChoice::kCuda;
+  return step_ledger({options_on_device(recipe), mesh_of(recipe), cuda_options(recipe).stream, 0},
                      rates);
 }
 

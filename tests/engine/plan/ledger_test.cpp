@@ -184,6 +184,18 @@ TEST(Ledger, AClassOfWorkThatIsSlowerMakesTheStepSlower) {
   }
 }
 
+TEST(Ledger, ARunThatRepeatsItsBitsAddsGradientsApartFromTheirMatmuls) {
+  const auto added_bytes = [](const char* deterministic) {
+    std::int64_t bytes = 0;
+    for (const LedgerRow& row :
+         ledger_of({fmt::format("run.deterministic={}", deterministic)}).rows) {
+      bytes += row.name == "add" ? row.read : 0;
+    }
+    return bytes;
+  };
+  EXPECT_LT(2 * added_bytes("false"), added_bytes("true"));
+}
+
 TEST(Ledger, GoesWithoutAPipeline) {
   EXPECT_THROW(ledger_of({"parallelism.pipeline_parallel_degree=2"}), UsageError);
 }
