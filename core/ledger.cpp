@@ -30,7 +30,9 @@ void LedgerStream::add(const Launches& launches) {
   for (Launch launch : launches) {
     begin_call();
     launch.deterministic = cuda_.deterministic;
-    now_ += ledger_.launch(launch);
+    const double seconds = ledger_.launch(launch);
+    now_ += seconds;
+    if (options().purpose != StreamPurpose::kCompute) ledger_.beside_compute += seconds;
   }
 }
 

@@ -51,6 +51,8 @@ class Ledger {
   virtual double host_seconds_of_a_call() const = 0;
 
   double host_now = 0.0;  ///< the host's clock; streams move it
+  /// What kernels of other streams than kCompute's took: from the GPU, and so from the computation, whenever it was.
+  double beside_compute = 0.0;
 };
 
 class LedgerStream final : public CudaStream {

@@ -46,8 +46,9 @@ class RowLedger final : public Ledger {
   void begin() {
     rows_.clear();
     began_ = host_now;
+    beside_compute = 0.0;
   }
-  double seconds() const { return host_now - began_; }
+  double seconds() const { return host_now - began_ + beside_compute; }
   std::vector<LedgerRow> rows() const {
     std::vector<LedgerRow> rows;
     for (const auto& [name, row] : rows_) rows.push_back(row);

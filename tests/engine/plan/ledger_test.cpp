@@ -117,6 +117,14 @@ TEST(Ledger, AStepOnOneGpuTakesAsLongAsItsKernels) {
   EXPECT_LT(step.exposed_seconds, 1e-5);
 }
 
+// One GPU computes for all streams: what the reduce stream adds isn't free.
+TEST(Ledger, KernelsOfOtherStreamsTakeTheirTimeFromTheComputation) {
+  const Strings large = {"model.hidden_size=4096"};
+  Strings beside = large;
+  beside.push_back("zero_optimization.grad_sync=every_micro_step");
+  EXPECT_NEAR(ledger_of(beside).seconds, ledger_of(large).seconds, 0.01 * ledger_of(large).seconds);
+}
+
 TEST(Ledger, KernelsThatTheHostCantLaunchInTimeLeaveTheGpuIdle) {
   const StepLedger step =
       ledger_of({"model.hidden_size=64", "training.seq_length=16", "training.micro_batch_size=1"});
