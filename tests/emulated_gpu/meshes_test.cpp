@@ -52,18 +52,33 @@ TEST(NcclMesh, TwoRanksHaveTheBitsOfTwoThatShareAGpu) {
 }
 
 TEST(NcclMesh, ARunRepeatsItsBitsInEveryOrderOfItsWork) {
-  const GpuMesh each{.tensor = 2,
-                     .context = 2,
-                     .shards = 2,
-                     .stage = 3,
-                     .micro_steps = 2,
-                     .sequence_parallel = true,
-                     .method = model::ContextMethod::kAllGather,
-                     .steps = 2};
+  const GpuMesh gathers{.tensor = 2,
+                        .context = 2,
+                        .shards = 2,
+                        .stage = 3,
+                        .sequence_parallel = true,
+                        .method = model::ContextMethod::kAllGather,
+                        .steps = 2};
+  const GpuMesh ring{.context = 4, .stage = 3, .method = model::ContextMethod::kRing, .steps = 2};
+  for (const GpuMesh& each : {gathers, ring}) {
+    Outcome first;
+    for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+      on_machine(each.world_size(), seed, [&] {
+        const Outcome outcome = train_on(each, Place::kGpus);
+        if (seed == 1) first = outcome;
+        EXPECT_EQ(difference(outcome, first), "") << name_of(each) << ", seed " << seed;
+      });
+    }
+  }
+}
+
+// Calls of ranks that share a GPU meet, on threads of the ring's own.
+TEST(SharedDeviceMesh, ARingRepeatsItsBitsInEveryOrderOfItsWork) {
+  const GpuMesh each{.context = 3, .stage = 2, .method = model::ContextMethod::kRing, .steps = 2};
   Outcome first;
-  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
-    on_machine(each.world_size(), seed, [&] {
-      const Outcome outcome = train_on(each, Place::kGpus);
+  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+    on_machine(1, seed, [&] {
+      const Outcome outcome = train_on(each, Place::kGpu);
       if (seed == 1) first = outcome;
       EXPECT_EQ(difference(outcome, first), "") << "seed " << seed;
     });
