@@ -18,7 +18,7 @@ struct GpuMesh {
   model::ContextMethod method = model::ContextMethod::kUlysses;
   model::Recompute recompute = model::Recompute::kNone;
   optim::OptimizerType optimizer = optim::OptimizerType::kAdamW;
-  int steps = 3;
+  int steps = 2;
   /// Heads of a width that cuDNN doesn't take: in 16 bits, too, dropout has the CPU's masks.
   bool own_heads = false;
 
