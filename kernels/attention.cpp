@@ -75,7 +75,6 @@ void check_keys_values(const AttentionShape& shape, const ConstTensor& keys_valu
 // A model whose sums are canonical is refused on a GPU before.
 void check_on_gpu(const AttentionShape& shape) {
   CHECK(shape.kv_sum_groups == 1 && shape.query_groups == 0, "attention: sums in groups on a GPU");
-  CHECK(!shape.block, "attention: some of the keys on a GPU");
 }
 
 }  // namespace

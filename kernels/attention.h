@@ -50,10 +50,11 @@
 ///
 /// On a GPU cuDNN computes 16-bit heads whose width is a multiple of 8; our own kernels, in f32 without
 /// tensor cores, the rest (heads up to 256 wide), and all heads with a window, a soft cap or documents, whose bits
-/// follow the row there, with a part of the queries, or with gradients of keys and values in f32. What cuDNN doesn't
-/// promise, we don't:
+/// follow the row there, with a part of the queries, or with gradients of keys and values in f32. Of blocks it computes
+/// those that no window cuts: their results and gradients are rounded to 16 bits before they are merged and added in f32.
+/// What cuDNN doesn't promise, we don't:
 ///   Dropout   its mask is its own: a function of the seed (seed, step, site, first_element and the first
-///             head make it) and of the place in the micro-batch. Forward and backward agree and a run
+///             head, and of a block its place, make it) and of the place in the micro-batch. Forward and backward agree and a run
 ///             repeats its bits; the CPU's mask and another micro-batch size give other ones.
 ///   Bits      the same from run to run on streams that are `deterministic`.
 ///   Workspace a fixed reserve (kernels/device_common/attention.h): what its plan wants is known
@@ -72,7 +73,7 @@
 namespace sherd::kernels {
 
 /// Of every sequence, the keys [first_key, first_key + keys) alone, which are those of the queries' own positions or of
-/// earlier ones. A GPU takes all.
+/// earlier ones.
 struct AttentionBlock {
   std::int64_t first_key = 0, keys = 0;  ///< 0 keys: all of them
   std::int64_t rows = 0;                 ///< of a sequence, in all tensors of queries and of keys
@@ -101,7 +102,7 @@ struct AttentionShape {
   /// query heads: kernels/token_groups.h. 0: all queries in order. A GPU takes 0.
   int query_groups = 0;
   std::int64_t of_a_query_group = 0;
-  AttentionBlock block{};  ///< with `queries`; a GPU takes none
+  AttentionBlock block{};  ///< with `queries`
   /// Other ranks' query heads read these keys and values, so the backward gives their gradients in f32 (`dkv`). Said of
   /// both directions, since on a GPU it decides who computes them.
   bool shares_keys = false;

@@ -58,7 +58,6 @@ void embedding_backward(Stream& stream, const EmbeddingBackward& args) {
   }
   if (is_cuda(stream)) {
     CHECK(!args.groups, "embedding: a tree over tokens on a GPU");
-    CHECK(args.second_position == 0, "embedding: two runs of positions on a GPU");
     return on_gpu(stream, cuda::embedding_backward, launches::embedding_backward, args);
   }
   stream.run("embedding_backward",

@@ -68,7 +68,7 @@ struct EmbeddingBackward {
   VocabularyRows rows{};  ///< of d_token_weight
   /// Whole rows, and their documents, have so many positions, of which the tokens have [first_position, + positions); or
   /// with a second_position above 0 half as many there, and the other half from it on. Without documents the rows of
-  /// d_position_weight are all positions of a row, too. 0: the tokens have all of them. A GPU takes no second_position.
+  /// d_position_weight are all positions of a row, too. 0: the tokens have all of them.
   std::int64_t row_positions = 0, first_position = 0, second_position = 0;
   TokenGroups groups{};  ///< a GPU takes none
 

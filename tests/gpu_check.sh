@@ -78,7 +78,7 @@ section() {
 say "# GPU check of $(date -u +%F)" "" '```' "$info"
 say "$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>&1)" '```'
 
-section "Kernels against their CPU twins and the oracle" 100 "$tests" --gtest_filter='-CudaRun.*'
+section "Kernels against their CPU twins and the oracle" 100 "$tests" --gtest_filter='-CudaRun.*:*Slow.*'
 section "Runs: the ladder with 2 and 4 ranks on one GPU, memory, graphs, checkpoints" 150 \
   "$tests" --gtest_filter='CudaRun.*'
 lines=80 section "Kernels against this GPU's bounds" 50 "$bench"

@@ -117,7 +117,8 @@ int zero_ranks_of(const Recipe& recipe) {
 // The groups of a rank beside those of gathers and reductions, by their sizes. Where these aren't the world's, the
 // exchanges of all ranks have one of their own, and replicas one, or two if they divide the optimizer. A pipeline's
 // rank has one for each direction of each end of its parts, and of a tied matrix. A tensor rank has one for its sums,
-// one with those that have the same key/value heads, and one for Muon's matrices; a context rank has one.
+// one with those that have the same key/value heads, and one for Muon's matrices; a context rank has one, and in a
+// ring one with each neighbour.
 std::vector<int> further_groups_of(const Recipe& recipe) {
   const auto& degrees = recipe.parallelism;
   std::vector<int> groups;
@@ -141,6 +142,9 @@ std::vector<int> further_groups_of(const Recipe& recipe) {
   if (kv_heads > 0 && tensor > kv_heads) groups.push_back(tensor / kv_heads);
   if (tensor > 1 && recipe.optimizer.type == optim::OptimizerType::kMuon) groups.push_back(tensor);
   if (context > 1) groups.push_back(context);
+  if (context > 1 && degrees.context_parallel_method == ContextMethod::kRing) {
+    groups.insert(groups.end(), 2, 2);
+  }
   return groups;
 }
 

@@ -144,12 +144,6 @@ void require_what_gpus_can(const Recipe& recipe, DeviceKind kind) {
         "parallelism.sum_order is canonical, which CPUs alone compute; use sum_order: rank, or set "
         "run.device: cpu.");
   }
-  if (degrees.context_parallel_degree > 1 &&
-      degrees.context_parallel_method == ContextMethod::kRing) {
-    throw UsageError(
-        "parallelism.context_parallel_method is ring; rings run on CPUs only, for now: set "
-        "run.device: cpu.");
-  }
   if (recipe.run.cuda_graphs &&
       degrees.tensor_parallel_degree * degrees.context_parallel_degree > 1) {
     throw UsageError(

@@ -5,6 +5,8 @@
 /// Each link is a communicator of two ranks, with a stream at each end, as a pipeline's channels are: a rank's sends and
 /// receives go on at the same time, and neither waits for the compute stream once it has begun.
 ///
+/// Threads  where calls meet (Communicator::calls_meet), each end makes its own on a thread of its own; a rank's thread
+///          waits for such a call when it needs its event, and before the next one.
 /// Order    calls of a link are in the order of the ranks' calls, which is the same everywhere. A receive begins when the
 ///          rank's earlier sends have left, so that it may be written where they were read.
 /// Errors   PeerError where another rank stopped, from `await_passed` or `await_sent`.
@@ -12,6 +14,7 @@
 
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -30,6 +33,7 @@ class Ring {
  public:
   /// Of the rank's context group, which has several ranks.
   explicit Ring(const sharding::Rank& rank);
+  ~Ring();
 
   /// As model::Collectives has them.
   void pass_on(const char* what, const Tensor& from, const Tensor& to);
@@ -40,12 +44,26 @@ class Ring {
   std::chrono::nanoseconds cpu_time() const;
 
  private:
+  struct Caller;
+  void make_caller(Caller& caller, const char* name, int rank);
+  void call(Caller& caller, const std::function<void()>& calls);
+  void wait_for_calls(const Caller& caller);
+
   Stream& compute_;
   RingNeighbours neighbours_;
-  std::unique_ptr<sharding::Communicator> to_next_, from_previous_;
+  // In ascending order: members leave a communicator together, as they join it.
+  std::vector<std::unique_ptr<sharding::Communicator>> links_;
+  sharding::Communicator *to_next_ = nullptr, *from_previous_ = nullptr;
   std::unique_ptr<Event> ready_, sent_;
   std::deque<std::unique_ptr<Event>> under_way_, spare_;  // arrivals that are still to be awaited
-  std::unique_ptr<Stream> out_, in_;  // destroyed first: their work uses the others
+  std::unique_ptr<Stream> out_, in_;
+  // Where calls meet: threads that make them, and how far they are.
+  struct Caller {
+    std::unique_ptr<Event> called;
+    std::unique_ptr<Stream> thread;  // destroyed first
+  };
+  Caller sends_, receives_;
+  std::unique_ptr<Stream> own_thread_;  // the rank's, as what waits for the others
 };
 
 }  // namespace sherd::engine

@@ -1,5 +1,5 @@
-// Causal attention through cuDNN (attention_graph.h); what it refuses goes to our own kernels
-// (attention_tiles.h). Handles and graphs are leased to threads (kernels/device_common/lease_pool.h).
+// Causal attention through cuDNN (attention_graph.h), of blocks too (attention_blocks.h); what it refuses goes to our
+// own kernels (attention_tiles.h). Handles and graphs are leased to threads (kernels/device_common/lease_pool.h).
 //
 // Scratch: the two words of the dropout, then cuDNN's own.
 #include "kernels/attention.h"
@@ -7,6 +7,7 @@
 #include <map>
 
 #include "core/cuda_device.h"
+#include "kernels/cuda/attention_blocks.h"
 #include "kernels/cuda/attention_graph.h"
 #include "kernels/cuda/attention_tiles.h"
 #include "kernels/cuda/forms.h"
@@ -53,39 +54,11 @@ const graph::Graph& planned(Library& library, const AttentionGraphKey& key) {
   return *graph;
 }
 
-using Pointers = std::unordered_map<std::int64_t, void*>;
-
 // Keys and values begin inside a row of qkv: their places are multiples of 16 bytes if its own is.
-void check_alignment(const Pointers& pointers) {
+void check_alignment(const AttentionPointers& pointers) {
   for (const auto& [uid, pointer] : pointers) {
     CHECK(reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0, "attention: tensor {} at {}", uid,
           pointer);
-  }
-}
-
-void execute(Stream& stream, AttentionGraphKey key, const Dropout& dropout, Pointers pointers,
-             const Tensor& workspace) {
-  check_alignment(pointers);
-  CudaStream& cuda = cuda_stream(stream);
-  key.deterministic = cuda.cuda().deterministic;
-  key.dropout = dropout.active() ? dropout.probability : 0.0f;
-  const std::int64_t needed =
-      device_common::attention_workspace_bytes(key.shape, key.dtype, key.deterministic);
-  CHECK(workspace.bytes() >= needed, "attention: a workspace of {} bytes, {} needed",
-        workspace.bytes(), needed);
-  key.scratch_bytes = needed - device_common::kAttentionSeedBytes;
-  auto* seed = static_cast<std::int64_t*>(workspace.data);
-  if (dropout.active()) {
-    set_pair(stream, seed, device_common::cudnn_dropout_seed(key.shape, dropout), 0);
-    pointers[kSeed] = seed;
-    pointers[kOffset] = seed + 1;
-  }
-  Library& library = library_of(cuda);
-  const graph::Graph& graph = planned(library, key);
-  void* scratch = static_cast<char*>(workspace.data) + device_common::kAttentionSeedBytes;
-  const auto status = graph.execute(library.handle.get(), pointers, scratch);
-  if (status.is_bad()) {
-    throw TrainingError("{} failed: {}", key.text(), cudnn_frontend::error_t(status).get_message());
   }
 }
 
@@ -103,33 +76,60 @@ void* at(const ConstTensor& tensor, std::int64_t element) {
 
 }  // namespace
 
+void execute_attention(Stream& stream, AttentionGraphKey key, const Dropout& dropout,
+                       AttentionPointers pointers, const Tensor& workspace) {
+  check_alignment(pointers);
+  CudaStream& cuda = cuda_stream(stream);
+  key.deterministic = cuda.cuda().deterministic;
+  key.dropout = dropout.active() ? dropout.probability : 0.0f;
+  key.scratch_bytes = device_common::cudnn_attention_bytes(key.shape, key.deterministic);
+  const std::int64_t needed = device_common::kAttentionSeedBytes + key.scratch_bytes;
+  CHECK(workspace.bytes() >= needed, "attention: a workspace of {} bytes, {} needed",
+        workspace.bytes(), needed);
+  auto* seed = static_cast<std::int64_t*>(workspace.data);
+  if (dropout.active()) {
+    set_pair(stream, seed, device_common::cudnn_dropout_seed(key.shape, dropout), 0);
+    pointers[kSeed] = seed;
+    pointers[kOffset] = seed + 1;
+  }
+  Library& library = library_of(cuda);
+  const graph::Graph& graph = planned(library, key);
+  void* scratch = static_cast<char*>(workspace.data) + device_common::kAttentionSeedBytes;
+  const auto status = graph.execute(library.handle.get(), pointers, scratch);
+  if (status.is_bad()) {
+    throw TrainingError("{} failed: {}", key.text(), cudnn_frontend::error_t(status).get_message());
+  }
+}
+
 void attention_forward(Stream& stream, const AttentionForward& args) {
   if (is_ours(args)) return attention_tiles_forward(stream, args);
+  if (args.shape.block) return attention_block_forward(stream, args);
   const device_common::AttentionLayout layout(args.shape);
-  execute(stream, {args.shape, args.qkv.dtype, false}, args.dropout,
-          {{kQ, at(args.qkv, 0)},
-           {kK, at(args.qkv, layout.key(0, 0))},
-           {kV, at(args.qkv, layout.value(0, 0))},
-           {kOut, args.out.data},
-           {kLse, args.lse.data}},
-          args.workspace);
+  execute_attention(stream, {args.shape, args.qkv.dtype, false}, args.dropout,
+                    {{kQ, at(args.qkv, 0)},
+                     {kK, at(args.qkv, layout.key(0, 0))},
+                     {kV, at(args.qkv, layout.value(0, 0))},
+                     {kOut, args.out.data},
+                     {kLse, args.lse.data}},
+                    args.workspace);
 }
 
 void attention_backward(Stream& stream, const AttentionBackward& args) {
   if (is_ours(args)) return attention_tiles_backward(stream, args);
+  if (args.shape.block) return attention_block_backward(stream, args);
   const device_common::AttentionLayout layout(args.shape);
   const std::int64_t keys = layout.key(0, 0), values = layout.value(0, 0);
-  execute(stream, {args.shape, args.qkv.dtype, true}, args.dropout,
-          {{kQ, at(args.qkv, 0)},
-           {kK, at(args.qkv, keys)},
-           {kV, at(args.qkv, values)},
-           {kOut, at(args.out, 0)},
-           {kLse, at(args.lse, 0)},
-           {kDout, at(args.dout, 0)},
-           {kDq, at(args.dqkv, 0)},
-           {kDk, at(args.dqkv, keys)},
-           {kDv, at(args.dqkv, values)}},
-          args.workspace);
+  execute_attention(stream, {args.shape, args.qkv.dtype, true}, args.dropout,
+                    {{kQ, at(args.qkv, 0)},
+                     {kK, at(args.qkv, keys)},
+                     {kV, at(args.qkv, values)},
+                     {kOut, at(args.out, 0)},
+                     {kLse, at(args.lse, 0)},
+                     {kDout, at(args.dout, 0)},
+                     {kDq, at(args.dqkv, 0)},
+                     {kDk, at(args.dqkv, keys)},
+                     {kDv, at(args.dqkv, values)}},
+                    args.workspace);
 }
 
 }  // namespace sherd::kernels::cuda

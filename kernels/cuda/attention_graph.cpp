@@ -1,4 +1,4 @@
-// B sequences, S positions, H query heads, G key/value heads, K head width. q, k and v are strided
+// B sequences, H query heads, G key/value heads, K head width. q, k and v are strided
 // views of the packed qkv, so nothing is copied.
 #include "kernels/cuda/attention_graph.h"
 
@@ -15,14 +15,14 @@ void check_graph(const AttentionGraphKey& key, cudnn_frontend::error_t status) {
 
 using Handle = std::shared_ptr<graph::Tensor_attributes>;
 
-// [B, heads, S, K] inside rows of `row` elements.
+// [B, heads, rows, K] inside of wider rows.
 graph::Tensor_attributes heads(const char* name, AttentionUid uid, const AttentionShape& s,
-                               std::int64_t num_heads, std::int64_t row) {
+                               const device_common::HeadRows& rows) {
   return graph::Tensor_attributes()
       .set_name(name)
       .set_uid(uid)
-      .set_dim({s.sequences, num_heads, s.positions, s.head_width})
-      .set_stride({s.positions * row, s.head_width, row, 1});
+      .set_dim({s.sequences, rows.heads, rows.rows, s.head_width})
+      .set_stride({rows.sequence, s.head_width, rows.row, 1});
 }
 
 void place(const Handle& tensor, const graph::Tensor_attributes& like) {
@@ -32,12 +32,12 @@ void place(const Handle& tensor, const graph::Tensor_attributes& like) {
       .set_stride(like.get_stride());
 }
 
-graph::Tensor_attributes lse_of(const AttentionShape& s) {
+graph::Tensor_attributes lse_of(const AttentionShape& s, const device_common::HeadRows& rows) {
   return graph::Tensor_attributes()
       .set_name("lse")
       .set_uid(kLse)
-      .set_dim({s.sequences, s.query_heads, s.positions, 1})
-      .set_stride({s.query_heads * s.positions, s.positions, 1, 1})
+      .set_dim({s.sequences, rows.heads, rows.rows, 1})
+      .set_stride({rows.sequence, rows.rows, rows.row, 1})
       .set_data_type(cudnn_frontend::DataType_t::FLOAT);
 }
 
@@ -53,7 +53,7 @@ Handle number(graph::Graph& graph, const char* name, AttentionUid uid) {
 
 template <class Attributes>
 void describe_common(const AttentionGraphKey& key, graph::Graph& graph, Attributes& attributes) {
-  attributes.set_causal_mask(true).set_attn_scale(key.shape.score_scale());
+  attributes.set_causal_mask(key.views().causal).set_attn_scale(key.shape.score_scale());
   if (key.dropout > 0.0f) {
     attributes.set_dropout(key.dropout, number(graph, "seed", kSeed),
                            number(graph, "offset", kOffset));
@@ -63,29 +63,30 @@ void describe_common(const AttentionGraphKey& key, graph::Graph& graph, Attribut
 void describe_forward(const AttentionGraphKey& key, graph::Graph& graph, const Handle& q,
                       const Handle& k, const Handle& v) {
   const AttentionShape& s = key.shape;
+  const device_common::AttentionViews views = key.views();
   graph::SDPA_attributes attributes;
   attributes.set_name("attention").set_generate_stats(true);
   describe_common(key, graph, attributes);
   auto [out, lse] = graph.sdpa(q, k, v, attributes);
-  place(out, heads("out", kOut, s, s.query_heads, s.query_heads * s.head_width));
-  place(lse, lse_of(s));
+  place(out, heads("out", kOut, s, views.out_written));
+  place(lse, lse_of(s, views.lse));
   lse->set_data_type(cudnn_frontend::DataType_t::FLOAT);
 }
 
 void describe_backward(const AttentionGraphKey& key, graph::Graph& graph, const Handle& q,
                        const Handle& k, const Handle& v) {
   const AttentionShape& s = key.shape;
-  const std::int64_t row = s.query_heads * s.head_width;
-  const Handle out = graph.tensor(heads("out", kOut, s, s.query_heads, row));
-  const Handle dout = graph.tensor(heads("dout", kDout, s, s.query_heads, row));
-  const Handle lse = graph.tensor(lse_of(s));
+  const device_common::AttentionViews views = key.views();
+  const Handle out = graph.tensor(heads("out", kOut, s, views.out));
+  const Handle dout = graph.tensor(heads("dout", kDout, s, views.dout));
+  const Handle lse = graph.tensor(lse_of(s, views.lse));
   graph::SDPA_backward_attributes attributes;
   attributes.set_name("attention_backward").set_deterministic_algorithm(key.deterministic);
   describe_common(key, graph, attributes);
   auto [dq, dk, dv] = graph.sdpa_backward(q, k, v, out, dout, lse, attributes);
-  place(dq, heads("dq", kDq, s, s.query_heads, s.packed_width()));
-  place(dk, heads("dk", kDk, s, s.kv_heads, s.packed_width()));
-  place(dv, heads("dv", kDv, s, s.kv_heads, s.packed_width()));
+  place(dq, heads("dq", kDq, s, views.dq));
+  place(dk, heads("dk", kDk, s, views.dkv));
+  place(dv, heads("dv", kDv, s, views.dkv));
 }
 
 void describe(const AttentionGraphKey& key, graph::Graph& graph) {
@@ -95,9 +96,10 @@ void describe(const AttentionGraphKey& key, graph::Graph& graph) {
       .set_intermediate_data_type(cudnn_frontend::DataType_t::FLOAT)
       .set_compute_data_type(cudnn_frontend::DataType_t::FLOAT);
   const AttentionShape& s = key.shape;
-  const Handle q = graph.tensor(heads("q", kQ, s, s.query_heads, s.packed_width()));
-  const Handle k = graph.tensor(heads("k", kK, s, s.kv_heads, s.packed_width()));
-  const Handle v = graph.tensor(heads("v", kV, s, s.kv_heads, s.packed_width()));
+  const device_common::AttentionViews views = key.views();
+  const Handle q = graph.tensor(heads("q", kQ, s, views.q));
+  const Handle k = graph.tensor(heads("k", kK, s, views.kv));
+  const Handle v = graph.tensor(heads("v", kV, s, views.kv));
   key.backward ? describe_backward(key, graph, q, k, v) : describe_forward(key, graph, q, k, v);
 }
 
@@ -113,10 +115,13 @@ void choose_plan(const AttentionGraphKey& key, graph::Graph& graph, cudnnHandle_
 
 std::string AttentionGraphKey::text() const {
   return fmt::format(
-      "attention {} of {} on {} x {} tokens, {} query and {} key/value heads of width {}{}{}, in "
+      "attention {} of {} on {} x {} tokens{}{}, {} query and {} key/value heads of width {}{}{}, "
+      "in "
       "{} bytes of scratch",
-      backward ? "backward" : "forward", name_of(dtype), shape.sequences, shape.positions,
-      shape.query_heads, shape.kv_heads, shape.head_width, deterministic ? ", deterministic" : "",
+      backward ? "backward" : "forward", name_of(dtype), shape.sequences, shape.num_keys(),
+      shape.block ? fmt::format(" in rows of {}", shape.block.rows) : "",
+      views().causal ? "" : ", all seen", shape.query_heads, shape.kv_heads, shape.head_width,
+      deterministic ? ", deterministic" : "",
       dropout > 0.0f ? fmt::format(", dropout {}", dropout) : "", scratch_bytes);
 }
 

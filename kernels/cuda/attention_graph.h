@@ -8,32 +8,12 @@
 
 #include <cudnn_frontend.h>
 
+#include <memory>
 #include <string>
-#include <tuple>
 
-#include "kernels/attention.h"
+#include "kernels/cuda/attention_key.h"
 
 namespace sherd::kernels::cuda {
-
-/// The graph's tensors. Seed and offset, 64-bit numbers, where there is dropout.
-enum AttentionUid : std::int64_t { kQ, kK, kV, kOut, kLse, kDout, kDq, kDk, kDv, kSeed, kOffset };
-
-struct AttentionGraphKey {
-  AttentionShape shape;
-  DType dtype = DType::kBF16;
-  bool backward = false, deterministic = true;
-  float dropout = 0.0f;
-  std::int64_t scratch_bytes = 0;
-
-  auto tied() const {
-    return std::tie(shape.sequences, shape.positions, shape.query_heads, shape.kv_heads,
-                    shape.head_width, shape.scale, dtype, backward, deterministic, dropout,
-                    scratch_bytes);
-  }
-  bool operator<(const AttentionGraphKey& other) const { return tied() < other.tied(); }
-
-  std::string text() const;
-};
 
 /// UsageError in one line, with the key and cuDNN's version, if it has no plan or none that fits.
 std::unique_ptr<cudnn_frontend::graph::Graph> build_attention_graph(const AttentionGraphKey& key,

@@ -13,6 +13,7 @@ using device_common::AttentionLayout;
 using device_common::AttentionTask;
 using device_common::fast_exp;
 using device_common::Mask;
+using device_common::Merged;
 using device_common::Sight;
 using device_common::SoftCap;
 
@@ -29,9 +30,12 @@ struct Arguments {
   SoftCap soft_cap;
   Mask mask;
   float scale;
-  const T *qkv, *keys_values, *out, *dout;  // keys_values: qkv, or those of all positions apart
+  const T *qkv, *keys_values, *out, *dout;  // keys_values: qkv, or apart from the queries
   T *out_written, *dqkv;
+  float* out_of_block;  // of a block: instead of out_written; null: all keys are here
+  bool merge;
   float* dkv;  // null: gradients of keys and values go to dqkv
+  float* dq;   // of a block: to this and to dkv gradients are added
   float *lse, *dot;
 };
 
@@ -58,14 +62,16 @@ __device__ void load_douts(const Arguments<T>& a, std::int64_t b, std::int64_t h
   load_tile(a.dout + a.at.out(b, h), a.at.out_row(), first, a.at.Q, a.at.K, tile);
 }
 template <class T>
-__device__ void load_keys(const Arguments<T>& a, std::int64_t b, std::int64_t g, std::int64_t first,
-                          float* tile) {
-  load_tile(a.keys_values + a.at.key(b, g), a.at.key_row(), first, a.at.S, a.at.K, tile);
+__device__ void load_keys(const Arguments<T>& a, std::int64_t b, std::int64_t g,
+                          std::int64_t position, float* tile) {
+  load_tile(a.keys_values + a.at.key(b, g), a.at.key_row(), position - a.at.first_key, a.at.N,
+            a.at.K, tile);
 }
 template <class T>
 __device__ void load_values(const Arguments<T>& a, std::int64_t b, std::int64_t g,
-                            std::int64_t first, float* tile) {
-  load_tile(a.keys_values + a.at.value(b, g), a.at.key_row(), first, a.at.S, a.at.K, tile);
+                            std::int64_t position, float* tile) {
+  load_tile(a.keys_values + a.at.value(b, g), a.at.key_row(), position - a.at.first_key, a.at.N,
+            a.at.K, tile);
 }
 
 // score[j] += <own, other rows 4 lane + j>
@@ -101,6 +107,26 @@ __device__ void store_row(const float (&sum)[kChunks], float scale, int K, int l
   }
 }
 
+template <int kChunks>
+__device__ void add_row(const float (&sum)[kChunks], float scale, int K, int lane, float* row) {
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+    const int c = lane + kLanes * i;
+    if (c < K) row[c] += scale * sum[i];
+  }
+}
+
+// A block's result, to which what stands in the row is added if it is merged with that.
+template <int kChunks>
+__device__ void merge_row(const float (&sum)[kChunks], float scale, const Merged& by, bool merge,
+                          int K, int lane, float* row) {
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+    const int c = lane + kLanes * i;
+    if (c < K) row[c] = by.result(merge ? row[c] : 0.0f, scale * sum[i]);
+  }
+}
+
 __device__ float row_maximum(float value) {
   for (int offset = kLanes / 2; offset > 0; offset /= 2) {
     const float other = __shfl_xor_sync(0xffffffffu, value, offset);
@@ -115,7 +141,7 @@ __device__ float row_sum(float value) {
   return value;
 }
 
-// The first key that each of a tile's queries sees, and the first tile of keys that any of them does.
+// The first key that each of a tile's queries sees of its row, and the first one that any of them does.
 struct TileSight {
   int first_key[kTile];
 
@@ -126,17 +152,17 @@ struct TileSight {
     }
     __syncthreads();
   }
-  __device__ std::int64_t first_tile() const {
+  __device__ std::int64_t first() const {
     int first = first_key[0];
     for (int i = 1; i < kTile; ++i) first = first_key[i] < first ? first_key[i] : first;
-    return first / kTile * kTile;
+    return first;
   }
 };
 
-// The position of the last query of the tile that begins with row `first`.
-__device__ std::int64_t last_of_tile(const AttentionLayout& at, std::int64_t first) {
-  const std::int64_t end = first + kTile < at.Q ? first + kTile : at.Q;
-  return at.first_query + end - 1;
+// Behind the last key that a query sees of the tile that begins with row `first`.
+__device__ std::int64_t end_of_tile(const AttentionLayout& at, std::int64_t first) {
+  const std::int64_t end = at.first_query + (first + kTile < at.Q ? first + kTile : at.Q);
+  return end < at.end_of_keys() ? end : at.end_of_keys();
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
 // B sequences, S positions, Q of them with queries, H query heads, G key/value heads, K head width. A block does 32
 // rows of one head: queries (forward, dQ) or keys (dK and dV). Eight threads share a row: each forms
 // four of the 32 scores of a tile, then the columns c = lane, lane + 8, ... of the row's result.
-// Tiles of keys begin at multiples of 32, wherever the queries do: so a query's sums have the same order.
+// Tiles of keys begin at multiples of 32 from the first key, wherever the queries do: so a query's sums have the same
+// order.
 #include "kernels/cuda/attention_tiles.h"
 
 #include "kernels/cuda/attention_rows.cuh"
@@ -28,10 +29,11 @@ __global__ void __launch_bounds__(kThreads) forward_tile(const Arguments<T> a) {
   const std::int64_t q0 = at.first_query + first_row, q = q0 + row, g = at.group_of(task.head);
   __shared__ TileSight seen;
   seen.look(a.sight, at.first_query + at.Q, task.b, q0);
-  const std::int64_t first_key = seen.first_key[row], last_q = last_of_tile(at, first_row);
+  const std::int64_t first_key = seen.first_key[row], end_key = end_of_tile(at, first_row);
+  const std::int64_t end_of_keys = at.end_of_keys();
   load_queries(a, task.b, task.head, first_row, query);
   float sum_out[kChunks] = {}, most = -device_common::kInfinity, sum = 0.0f;
-  for (std::int64_t k0 = seen.first_tile(); k0 <= last_q; k0 += kTile) {
+  for (std::int64_t k0 = at.tile_with(seen.first()); k0 < end_key; k0 += kTile) {
     __syncthreads();  // whoever still reads the last tile
     load_keys(a, task.b, g, k0, key);
     load_values(a, task.b, g, k0, value);
@@ -40,7 +42,9 @@ __global__ void __launch_bounds__(kThreads) forward_tile(const Arguments<T> a) {
     dot_rows(query + row * pitch, key + kOwnScores * lane * pitch, K, p);
     const std::int64_t first = k0 + kOwnScores * lane;
     float largest = most;
-    const auto is_seen = [&](int j) { return first_key <= first + j && first + j <= q; };
+    const auto is_seen = [&](int j) {
+      return first_key <= first + j && first + j <= q && first + j < end_of_keys;
+    };
     for (int j = 0; j < kOwnScores; ++j) {
       p[j] = is_seen(j) ? a.soft_cap.apply(p[j] * a.scale) : -device_common::kInfinity;
       largest = p[j] > largest ? p[j] : largest;
@@ -61,14 +65,24 @@ __global__ void __launch_bounds__(kThreads) forward_tile(const Arguments<T> a) {
     for (int i = 0; i < kChunks; ++i) sum_out[i] *= factor;
     add_weighted_rows(weight + row * kScorePitch, value, K, lane, sum_out);
   }
-  if (own_row >= at.Q) return;
+  float* lse = a.lse + at.statistic(task.b, task.head) + own_row;
+  const bool inside = own_row < at.Q;
+  if (a.out_of_block != nullptr) {
+    const float own = sum > 0.0f ? most + device_common::fast_log(sum) : -device_common::kInfinity;
+    const bool merge = inside && a.merge;
+    const Merged merged(merge ? *lse : -device_common::kInfinity, own);
+    __syncwarp();  // the row's lanes have read what one of them overwrites
+    if (!inside) return;
+    merge_row(sum_out, sum > 0.0f ? 1.0f / sum : 0.0f, merged, merge, K, lane,
+              a.out_of_block + at.out(task.b, task.head) + own_row * at.out_row());
+    if (lane == 0) *lse = merged.statistic();
+    return;
+  }
+  if (!inside) return;
   const bool padding = first_key > q;
   store_row(sum_out, padding ? 0.0f : 1.0f / sum, K, lane,
             a.out_written + at.out(task.b, task.head) + own_row * at.out_row());
-  if (lane == 0) {
-    a.lse[at.statistic(task.b, task.head) + own_row] =
-        padding ? 0.0f : most + device_common::fast_log(sum);
-  }
+  if (lane == 0) *lse = padding ? 0.0f : most + device_common::fast_log(sum);
 }
 
 // D of the header: one warp for one query of one head.
@@ -78,16 +92,16 @@ __global__ void __launch_bounds__(kThreads) dot_kernel(const Arguments<T> a) {
   const std::int64_t row =
       (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;  // (b Q + q) H + h
   if (row >= at.B * at.Q * at.H) return;
+  const std::int64_t h = row % at.H, b = row / at.H / at.Q, q = row / at.H % at.Q;
+  const std::int64_t from = at.out(b, h) + q * at.out_row();
   float sum = 0.0f;
   for (std::int64_t c = threadIdx.x % 32; c < at.K; c += 32) {
-    sum = fmaf(device_common::widen(a.dout[row * at.K + c]),
-               device_common::widen(a.out[row * at.K + c]), sum);
+    sum = fmaf(device_common::widen(a.dout[from + c]), device_common::widen(a.out[from + c]), sum);
   }
   for (int offset = 16; offset > 0; offset /= 2) {
     sum += __shfl_xor_sync(0xffffffffu, sum, offset);
   }
-  const std::int64_t h = row % at.H, token = row / at.H;
-  if (threadIdx.x % 32 == 0) a.dot[at.statistic(token / at.Q, h) + token % at.Q] = sum;
+  if (threadIdx.x % 32 == 0) a.dot[at.statistic(b, h) + q] = sum;
 }
 
 // ds and drop(p) of one score; both exactly zero where it isn't seen.
@@ -116,12 +130,12 @@ __global__ void __launch_bounds__(kThreads) backward_keys(const Arguments<T> a) 
   const int row = static_cast<int>(threadIdx.x) / kLanes;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const AttentionTask task = at.key_task(blockIdx.x);
-  const std::int64_t k0 = task.tile * kTile, k = k0 + row, group = at.H / at.G;
+  const std::int64_t k0 = at.first_key + task.tile * kTile, k = k0 + row, group = at.H / at.G;
   __shared__ int end_of_queries[kTile];
   if (threadIdx.x < kTile) {
     const std::int64_t own = k0 + threadIdx.x;
     end_of_queries[threadIdx.x] =
-        static_cast<int>(own < at.S ? a.sight.end_of_queries(task.b, own) : 0);
+        static_cast<int>(own < at.end_of_keys() ? a.sight.end_of_queries(task.b, own) : 0);
   }
   load_keys(a, task.b, task.head, k0, key);
   load_values(a, task.b, task.head, k0, value);
@@ -161,14 +175,20 @@ __global__ void __launch_bounds__(kThreads) backward_keys(const Arguments<T> a) 
       add_weighted_rows(d_score + row * kScorePitch, query, K, lane, dk);
     }
   }
-  if (k >= at.S) return;
+  if (k >= at.end_of_keys()) return;
+  const std::int64_t own_row = task.tile * kTile + row;
   if (a.dkv != nullptr) {
-    float* wide = a.dkv + at.wide_key(task.b, task.head) + k * 2 * at.G * at.K;
+    float* wide = a.dkv + at.wide_key(task.b, task.head) + own_row * 2 * at.G * at.K;
+    if (a.dq != nullptr) {
+      add_row(dk, a.scale, K, lane, wide);
+      add_row(dv, 1.0f, K, lane, wide + at.G * at.K);
+      return;
+    }
     store_row(dk, a.scale, K, lane, wide);
     store_row(dv, 1.0f, K, lane, wide + at.G * at.K);
     return;
   }
-  T* to = a.dqkv + k * at.packed_row();
+  T* to = a.dqkv + own_row * at.packed_row();
   store_row(dk, a.scale, K, lane, to + at.key(task.b, task.head));
   store_row(dv, 1.0f, K, lane, to + at.value(task.b, task.head));
 }
@@ -192,11 +212,12 @@ __global__ void __launch_bounds__(kThreads) backward_queries(const Arguments<T> 
   const float lse = inside ? a.lse[statistic] : 0.0f, dot = inside ? a.dot[statistic] : 0.0f;
   __shared__ TileSight seen;
   seen.look(a.sight, at.first_query + at.Q, task.b, q0);
-  const std::int64_t first_key = seen.first_key[row], last_q = last_of_tile(at, first_row);
+  const std::int64_t first_key = seen.first_key[row], end_key = end_of_tile(at, first_row);
+  const std::int64_t end_of_keys = at.end_of_keys();
   load_queries(a, task.b, task.head, first_row, query);
   load_douts(a, task.b, task.head, first_row, dout);
   float dq[kChunks] = {};
-  for (std::int64_t k0 = seen.first_tile(); k0 <= last_q; k0 += kTile) {
+  for (std::int64_t k0 = at.tile_with(seen.first()); k0 < end_key; k0 += kTile) {
     __syncthreads();
     load_keys(a, task.b, g, k0, key);
     load_values(a, task.b, g, k0, value);
@@ -208,7 +229,8 @@ __global__ void __launch_bounds__(kThreads) backward_queries(const Arguments<T> 
     for (int j = 0; j < kOwnScores; ++j) {
       const std::int64_t k = k0 + first + j;
       float p;
-      differentiate(a.soft_cap, first_key <= k && k <= q, score[j] * a.scale, dp[j], lse, dot,
+      const bool is_seen = first_key <= k && k <= q && k < end_of_keys;
+      differentiate(a.soft_cap, is_seen, score[j] * a.scale, dp[j], lse, dot,
                     a.mask.factor(at.element(task.b, task.head, q, k)), p,
                     d_score[row * kScorePitch + first + j]);
     }
@@ -216,6 +238,9 @@ __global__ void __launch_bounds__(kThreads) backward_queries(const Arguments<T> 
     add_weighted_rows(d_score + row * kScorePitch, key, K, lane, dq);
   }
   if (!inside) return;
+  if (a.dq != nullptr) {
+    return add_row(dq, a.scale, K, lane, a.dq + at.out(task.b, task.head) + own_row * at.out_row());
+  }
   store_row(dq, a.scale, K, lane, a.dqkv + at.query(task.b, task.head) + own_row * at.packed_row());
 }
 
@@ -235,14 +260,15 @@ void launch(Stream& stream, const char* name, void (*kernel)(Arguments<T>), std:
 }
 
 template <class T>
-Arguments<T> arguments_of(const AttentionShape& shape, const Documents& documents,
-                          const Dropout& dropout) {
+Arguments<T> arguments_of(const AttentionShape& shape, const auto& from) {
   Arguments<T> args{};
-  args.at = AttentionLayout(shape);
-  args.sight = Sight(shape, documents);
+  args.at = AttentionLayout(shape, static_cast<bool>(from.keys_values));
+  args.sight = Sight(shape, from.documents);
   args.soft_cap = SoftCap(shape.softcap);
-  args.mask = Mask(dropout);
+  args.mask = Mask(from.dropout);
   args.scale = shape.score_scale();
+  args.qkv = from.qkv.template as<T>();
+  args.keys_values = args.at.keys_apart ? from.keys_values.template as<T>() : args.qkv;
   return args;
 }
 
@@ -255,10 +281,13 @@ __global__ void set_pair_kernel(std::int64_t* pair, std::int64_t first, std::int
 
 void attention_tiles_forward(Stream& stream, const AttentionForward& args) {
   dispatch_float(args.qkv.dtype, [&]<class T>(T) {
-    Arguments<T> a = arguments_of<T>(args.shape, args.documents, args.dropout);
-    a.qkv = args.qkv.as<T>();
-    a.keys_values = a.at.keys_apart ? args.keys_values.as<T>() : a.qkv;
-    a.out_written = args.out.as<T>();
+    Arguments<T> a = arguments_of<T>(args.shape, args);
+    if (args.shape.block) {
+      a.out_of_block = args.out.as<float>();
+      a.merge = args.merge;
+    } else {
+      a.out_written = args.out.as<T>();
+    }
     a.lse = args.lse.as<float>();
     const std::int64_t K = args.shape.head_width;
     device_common::dispatch_head_width<kLanes>(K, [&]<int kChunks>() {
@@ -269,19 +298,19 @@ void attention_tiles_forward(Stream& stream, const AttentionForward& args) {
 }
 
 void attention_tiles_backward(Stream& stream, const AttentionBackward& args) {
-  const std::int64_t rows = args.shape.query_tokens() * args.shape.query_heads;
-  CHECK(args.workspace.bytes() >= rows * 4, "attention: a workspace of {} bytes, {} needed",
-        args.workspace.bytes(), rows * 4);
+  const std::int64_t statistics = args.shape.query_tokens() * args.shape.query_heads;
+  CHECK(args.workspace.bytes() >= statistics * 4, "attention: a workspace of {} bytes, {} needed",
+        args.workspace.bytes(), statistics * 4);
   dispatch_float(args.qkv.dtype, [&]<class T>(T) {
-    Arguments<T> a = arguments_of<T>(args.shape, args.documents, args.dropout);
-    a.qkv = args.qkv.as<T>();
-    a.keys_values = a.at.keys_apart ? args.keys_values.as<T>() : a.qkv;
+    Arguments<T> a = arguments_of<T>(args.shape, args);
     a.dkv = args.dkv.as<float>();
+    if (args.shape.block) a.dq = args.dq.as<float>();
     a.out = args.out.as<T>();
     a.dout = args.dout.as<T>();
     a.dqkv = args.dqkv.as<T>();
     a.lse = const_cast<float*>(args.lse.as<float>());
     a.dot = static_cast<float*>(args.workspace.data);
+    const std::int64_t rows = a.at.B * a.at.Q * a.at.H;
     dot_kernel<<<grid_of(device_common::ceil_div(rows, kThreads / 32)), kThreads, 0,
                  handle_of(stream)>>>(a);
     check_launch("attention_backward (dot)");

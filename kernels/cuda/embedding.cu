@@ -88,16 +88,18 @@ __global__ void __launch_bounds__(kColumnThreads)
 struct Places {
   const std::int32_t *starts, *lengths;
   std::int64_t documents, sequences, positions;
-  std::int64_t row_positions, first_position;  // EmbeddingBackward's
+  std::int64_t row_positions, first_position, second_position;  // EmbeddingBackward's
 
-  __device__ std::int64_t tokens_of_rows() const {
-    return sequences * (row_positions > 0 ? row_positions : positions);
-  }
+  /// Positions of a whole row.
+  __device__ std::int64_t row() const { return row_positions > 0 ? row_positions : positions; }
   /// EmbeddingBackward::own_token.
   __device__ std::int64_t own_token(std::int64_t token) const {
     if (row_positions == 0) return token;
-    const std::int64_t place = token % row_positions - first_position;
-    return place >= 0 && place < positions ? token / row_positions * positions + place : -1;
+    const std::int64_t position = token % row_positions, own = token / row_positions * positions;
+    const std::int64_t first = second_position > 0 ? positions / 2 : positions;
+    const std::int64_t place = position - first_position, behind = position - second_position;
+    if (place >= 0 && place < first) return own + place;
+    return behind >= 0 && behind < positions - first ? own + first + behind : -1;
   }
 };
 
@@ -109,16 +111,18 @@ __global__ void __launch_bounds__(kColumnThreads)
   if (d >= sums.width) return;
   float sum[N] = {};
   if (places.starts != nullptr) {
-    const std::int64_t tokens = places.tokens_of_rows();
+    const std::int64_t tokens = places.sequences * places.row();
     for (std::int64_t i = 0; i < places.documents && places.starts[i] < tokens; ++i) {
       if (s >= places.lengths[i]) continue;
       const std::int64_t own = places.own_token(places.starts[i] + s);
       if (own >= 0) sums.template add<N>(own, d, sum);
     }
-  } else if (s < places.positions) {
+  } else if (s < places.row()) {
+    const std::int64_t own = places.own_token(s);
+    const std::int64_t sequences = own >= 0 ? places.sequences : 0;
 #pragma unroll 4
-    for (std::int64_t b = 0; b < places.sequences; ++b) {
-      sums.template add<N>(b * places.positions + s, d, sum);
+    for (std::int64_t b = 0; b < sequences; ++b) {
+      sums.template add<N>(b * places.positions + own, d, sum);
     }
   }
   G* out = gradient + s * sums.width + d;
@@ -148,7 +152,8 @@ void sum_gradients(Stream& stream, const EmbeddingBackward& args, const std::int
                       args.sequences,
                       args.positions,
                       args.row_positions,
-                      args.first_position};
+                      args.first_position,
+                      args.second_position};
   dispatch_float(args.d_position_weight.dtype, [&]<class G>(G) {
     sum_by_position<N>
         <<<grid_over(args.position_rows, args.width, N), kColumnThreads, 0, handle_of(stream)>>>(

@@ -8,23 +8,34 @@
 #include "core/error.h"
 #include "core/host_device.h"
 #include "kernels/attention.h"
+#include "kernels/device_common/math.h"
 #include "kernels/device_common/soft_cap.h"
 
 namespace sherd::kernels::device_common {
 
 /// cuDNN computes on tensor cores. Our own kernels (kernels/cuda/attention_tiles.cu), in f32 without them, do
 /// what it refuses (f32, heads of other widths, a single position, gradients of keys and values in f32), and what we
-/// don't ask it for: windows, soft caps, documents, a part of the queries.
+/// don't ask it for: windows, soft caps, documents, a part of the queries. Of a block of keys it is asked where every
+/// query sees all of them, or those before its own.
 enum class AttentionForm { kOwn, kCudnn };
 
 inline constexpr std::int64_t kWidestOwnHead = 256;
 
+/// Of a block: some query doesn't see a key that is neither its own nor behind it.
+inline bool window_cuts(const AttentionShape& shape) {
+  if (!shape.block) return shape.windowed();
+  return shape.window > 0 &&
+         shape.window < shape.first_query + shape.queries - shape.block.first_key;
+}
+
 inline AttentionForm attention_form(const AttentionShape& shape, DType dtype,
                                     bool has_documents = false) {
   const bool takes = size_of(dtype) == 2 && shape.head_width % 8 == 0 && shape.head_width <= 256 &&
-                     shape.positions > 1;
-  const bool asked = !shape.windowed() && shape.softcap == 0.0f && !has_documents &&
-                     shape.queries == 0 && !shape.shares_keys;
+                     shape.num_keys() > 1;
+  const bool whole = shape.queries == 0 && !shape.shares_keys;
+  const bool halves = shape.block && shape.queries == shape.block.keys;
+  const bool asked =
+      !window_cuts(shape) && shape.softcap == 0.0f && !has_documents && (whole || halves);
   return takes && asked ? AttentionForm::kCudnn : AttentionForm::kOwn;
 }
 
@@ -40,28 +51,45 @@ inline constexpr std::int64_t kAttentionSeedBytes = 256;
 inline std::int64_t cudnn_attention_bytes(const AttentionShape& shape, bool deterministic) {
   constexpr std::int64_t kSlack = 16 << 20, kTile = 128;
   const std::int64_t heads = shape.sequences * shape.query_heads;
-  const std::int64_t positions = (shape.positions + kTile - 1) / kTile * kTile;
+  const std::int64_t positions = (shape.num_keys() + kTile - 1) / kTile * kTile;
   const std::int64_t row = shape.head_width * 4;
   const std::int64_t shared = shape.query_heads == shape.kv_heads ? 0 : 2 * row;
   const std::int64_t dq = deterministic ? positions * 2 : row;
   return heads * positions * (8 + shared + dq) + kSlack;
 }
 
-/// With documents and without, and of layers with the window and without: cuDNN's reserve holds what our
-/// own kernels need.
+/// What a block of cuDNN's has in scratch: cuDNN's own, then this block's log-sum-exp [B, H, n] in f32, then its result
+/// [B * n, H * K] or its gradients [B * n, (H + 2 G) * K] in 16 bits, of n queries and as many keys.
+struct BlockScratch {
+  std::int64_t lse = 0, rows = 0, bytes = 0;  ///< where they begin, and all
+
+  BlockScratch(const AttentionShape& shape, bool deterministic) {
+    const auto aligned = [](std::int64_t at) { return (at + 255) / 256 * 256; };
+    const std::int64_t tokens = shape.sequences * shape.num_keys();
+    lse = aligned(kAttentionSeedBytes + cudnn_attention_bytes(shape, deterministic));
+    rows = aligned(lse + tokens * shape.query_heads * 4);
+    bytes = rows + tokens * shape.packed_width() * 2;
+  }
+};
+
+/// With documents and without, and of layers with the window and without: enough for cuDNN and for our own kernels.
 inline std::int64_t attention_workspace_bytes(AttentionShape shape, DType dtype,
                                               bool deterministic) {
   shape.window = 0;
-  if (attention_form(shape, dtype) == AttentionForm::kCudnn) {
-    return kAttentionSeedBytes + cudnn_attention_bytes(shape, deterministic);
-  }
-  return shape.query_tokens() * shape.query_heads * 4;  // D of every query
+  const std::int64_t own = shape.query_tokens() * shape.query_heads * 4;  // D of every query
+  if (attention_form(shape, dtype) == AttentionForm::kOwn) return own;
+  // Its reserve holds D, but for a block of a long row.
+  if (shape.block) return std::max(own, BlockScratch(shape, deterministic).bytes);
+  return kAttentionSeedBytes + cudnn_attention_bytes(shape, deterministic);
 }
 
-/// The seed of cuDNN's dropout: of (seed, step, layer, first global row, first head) and nothing else.
+/// The seed of cuDNN's dropout: of (seed, step, layer, first global row, first head), of a block's place, and nothing
+/// else.
 inline std::int64_t cudnn_dropout_seed(const AttentionShape& shape, const Dropout& dropout) {
   const std::int64_t first =
-      dropout.first_element + shape.first_query_head * shape.positions * shape.positions;
+      dropout.first_element +
+      (shape.first_query_head * shape.positions + shape.first_query) * shape.positions +
+      shape.block.first_key;
   const RandomBlock block = random_block(dropout.address, static_cast<std::uint64_t>(first));
   const std::uint64_t word = static_cast<std::uint64_t>(block.word[0]) << 32 | block.word[1];
   return static_cast<std::int64_t>(word >> 1);
@@ -78,6 +106,30 @@ void dispatch_head_width(std::int64_t width, const Function& function) {
   throw UsageError("attention heads of width {} aren't computed on GPUs; the widest is {}", width,
                    kWidestOwnHead);
 }
+
+/// How a query's results over two sets of keys become one (kernels/attention.h). lse of no keys is -infinity; where
+/// there are none at all, in padding, the statistic is 0.
+class Merged {
+ public:
+  SHERD_HOST_DEVICE Merged(float lse, float own_lse) {
+    if (own_lse == -kInfinity) {
+      if (lse != -kInfinity) lse_ = lse, kept_ = 1.0f;
+    } else if (lse == -kInfinity) {
+      lse_ = own_lse, added_ = 1.0f;
+    } else {
+      const float most = lse > own_lse ? lse : own_lse;
+      lse_ = most + fast_log(fast_exp(lse - most) + fast_exp(own_lse - most));
+      kept_ = fast_exp(lse - lse_), added_ = fast_exp(own_lse - lse_);
+    }
+  }
+  SHERD_HOST_DEVICE float statistic() const { return lse_; }
+  SHERD_HOST_DEVICE float result(float before, float own) const {
+    return fmaf(added_, own, kept_ * before);
+  }
+
+ private:
+  float lse_ = 0.0f, kept_ = 0.0f, added_ = 0.0f;
+};
 
 /// Rows of queries or keys that one thread block of our own form does.
 inline constexpr std::int64_t kAttentionTile = 32;
@@ -137,17 +189,21 @@ struct AttentionTask {
   std::int64_t b, head, tile;
 };
 
-/// Where the rows of one head lie in the packed tensors, in elements. Of every sequence there are all S positions of
-/// keys and values, and Q queries from position `first_query` on.
+/// Where the rows of one head lie in the packed tensors, in elements. Of every sequence there are N keys and values from
+/// position `first_key` on, and Q queries from `first_query` on. Tensors have `query_rows` and `key_rows` of a sequence,
+/// of which these begin at `query_at` and `key_at`.
 struct AttentionLayout {
   std::int64_t B, S, H, G, K;
-  std::int64_t Q, first_query;
+  std::int64_t Q, first_query, query_rows, query_at;
+  std::int64_t N, first_key, key_rows, key_at;
   bool keys_apart;  // from the queries: rows of keys and values alone
   std::int64_t all_heads,
       first_head;  // query heads of the model, and the first of these among them
 
   AttentionLayout() = default;
   explicit AttentionLayout(const AttentionShape& shape)
+      : AttentionLayout(shape, shape.queries > 0) {}
+  AttentionLayout(const AttentionShape& shape, bool keys_and_values_apart)
       : B(shape.sequences),
         S(shape.positions),
         H(shape.query_heads),
@@ -155,7 +211,13 @@ struct AttentionLayout {
         K(shape.head_width),
         Q(shape.num_queries()),
         first_query(shape.first_query),
-        keys_apart(shape.queries > 0),
+        query_rows(shape.block ? shape.block.rows : Q),
+        query_at(shape.block.query_row),
+        N(shape.num_keys()),
+        first_key(shape.block.first_key),
+        key_rows(shape.block ? shape.block.rows : N),
+        key_at(shape.block.key_row),
+        keys_apart(keys_and_values_apart),
         all_heads(shape.all_query_heads > 0 ? shape.all_query_heads : shape.query_heads),
         first_head(shape.first_query_head) {}
 
@@ -163,7 +225,7 @@ struct AttentionLayout {
     return (positions + kAttentionTile - 1) / kAttentionTile;
   }
   SHERD_HOST_DEVICE std::int64_t num_query_tasks() const { return B * H * tiles_of(Q); }
-  SHERD_HOST_DEVICE std::int64_t num_key_tasks() const { return B * G * tiles_of(S); }
+  SHERD_HOST_DEVICE std::int64_t num_key_tasks() const { return B * G * tiles_of(N); }
   /// Tiles with the most work come first: the last queries, the first keys.
   SHERD_HOST_DEVICE AttentionTask query_task(std::int64_t block) const {
     AttentionTask task = task_of(block, H);
@@ -177,31 +239,38 @@ struct AttentionLayout {
   SHERD_HOST_DEVICE std::int64_t out_row() const { return H * K; }
   /// Of what has the keys and values.
   SHERD_HOST_DEVICE std::int64_t key_row() const { return keys_apart ? 2 * G * K : packed_row(); }
+  /// The position behind the last key.
+  SHERD_HOST_DEVICE std::int64_t end_of_keys() const { return first_key + N; }
+  /// Where the tile with the key at this position begins; before them all, the first.
+  SHERD_HOST_DEVICE std::int64_t tile_with(std::int64_t position) const {
+    const std::int64_t behind = position > first_key ? position - first_key : 0;
+    return first_key + behind / kAttentionTile * kAttentionTile;
+  }
   /// The first query, or key, of a head; the next is a row behind it.
   SHERD_HOST_DEVICE std::int64_t query(std::int64_t b, std::int64_t h) const {
-    return b * Q * packed_row() + h * K;
+    return (b * query_rows + query_at) * packed_row() + h * K;
   }
   SHERD_HOST_DEVICE std::int64_t key(std::int64_t b, std::int64_t g) const {
-    return b * S * key_row() + ((keys_apart ? 0 : H) + g) * K;
+    return (b * key_rows + key_at) * key_row() + ((keys_apart ? 0 : H) + g) * K;
   }
   SHERD_HOST_DEVICE std::int64_t value(std::int64_t b, std::int64_t g) const {
     return key(b, g) + G * K;
   }
   SHERD_HOST_DEVICE std::int64_t out(std::int64_t b, std::int64_t h) const {
-    return b * Q * out_row() + h * K;
+    return (b * query_rows + query_at) * out_row() + h * K;
   }
-  /// Of lse and D, [B, H, Q].
+  /// Of lse and D, [B, H, query_rows].
   SHERD_HOST_DEVICE std::int64_t statistic(std::int64_t b, std::int64_t h) const {
-    return (b * H + h) * Q;
+    return (b * H + h) * query_rows + query_at;
   }
   /// Of the dropout: of query and key at these positions.
   SHERD_HOST_DEVICE std::int64_t element(std::int64_t b, std::int64_t h, std::int64_t q,
                                          std::int64_t k) const {
     return ((b * all_heads + first_head + h) * S + q) * S + k;
   }
-  /// Of gradients of keys and values in f32, [B * S, 2 G K].
+  /// Of gradients of keys and values in f32, [B * key_rows, 2 G K].
   SHERD_HOST_DEVICE std::int64_t wide_key(std::int64_t b, std::int64_t g) const {
-    return b * S * 2 * G * K + g * K;
+    return (b * key_rows + key_at) * 2 * G * K + g * K;
   }
 
  private:

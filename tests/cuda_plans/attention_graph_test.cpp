@@ -60,27 +60,51 @@ std::int64_t wanted_by_first(
     if (at != std::string::npos) bytes = std::stoll(text.substr(at + word.size()));
   }
   if (!key.backward) return bytes;
-  return bytes + s.tokens() * s.query_heads * 4 * (key.deterministic ? 1 : 1 + s.head_width);
+  return bytes + s.sequences * s.num_keys() * s.query_heads * 4 *
+                     (key.deterministic ? 1 : 1 + s.head_width);
+}
+
+// In both types and directions, with dropout and without, deterministic or not.
+void expect_plans(const AttentionShape& shape, bool keys_apart,
+                  const std::shared_ptr<const cudnn_frontend::DeviceProperties>& device) {
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    ASSERT_EQ(device_common::attention_form(shape, dtype), device_common::AttentionForm::kCudnn);
+    for (const bool deterministic : {true, false}) {
+      for (const bool backward : {false, true}) {
+        for (const float dropout : {0.0f, 0.1f}) {
+          const AttentionGraphKey key{
+              shape,         dtype,   backward,
+              deterministic, dropout, device_common::cudnn_attention_bytes(shape, deterministic),
+              keys_apart};
+          EXPECT_NO_THROW(check_attention_graph(key, device)) << key.text();
+          const std::int64_t wanted = wanted_by_first(key, device);
+          EXPECT_LE(wanted, key.scratch_bytes) << key.text();
+          if (dtype == DType::kBF16) fmt::print("{:>12} wanted: {}\n", wanted, key.text());
+        }
+      }
+    }
+  }
 }
 
 TEST(AttentionGraph, HasAPlanOnAnH100ThatFitsIntoTheReserve) {
   const auto device = h100();
-  for (const AttentionShape& shape : kShapes) {
-    for (const DType dtype : {DType::kBF16, DType::kF16}) {
-      ASSERT_EQ(device_common::attention_form(shape, dtype), device_common::AttentionForm::kCudnn);
-      for (const bool deterministic : {true, false}) {
-        for (const bool backward : {false, true}) {
-          for (const float dropout : {0.0f, 0.1f}) {
-            const AttentionGraphKey key{
-                shape,         dtype,   backward,
-                deterministic, dropout, device_common::cudnn_attention_bytes(shape, deterministic)};
-            EXPECT_NO_THROW(check_attention_graph(key, device)) << key.text();
-            const std::int64_t wanted = wanted_by_first(key, device);
-            EXPECT_LE(wanted, key.scratch_bytes) << key.text();
-            if (dtype == DType::kBF16) fmt::print("{:>12} wanted: {}\n", wanted, key.text());
-          }
-        }
-      }
+  for (const AttentionShape& shape : kShapes) expect_plans(shape, false, device);
+}
+
+// Pairs of halves of a ring: the queries' own keys, in rows of qkv, and keys of another rank, all of which are seen.
+TEST(AttentionGraph, HasPlansForBlocksOfARing) {
+  const auto device = h100();
+  const std::vector<AttentionShape> shapes{{1, 32768, 32, 8, 128}, {2, 4096, 12, 12, 64},
+                                           {1, 16384, 8, 1, 128},  {2, 600, 4, 2, 24},
+                                           {2, 16, 3, 1, 8},       {4, 24, 4, 2, 8}};
+  for (const AttentionShape& whole : shapes) {
+    AttentionShape shape = whole;
+    const std::int64_t half = whole.positions / 8 > 1 ? whole.positions / 8 : 2;
+    shape.first_query = 2 * half;
+    shape.queries = half;
+    for (const bool own : {true, false}) {
+      shape.block = {.first_key = own ? 2 * half : half, .keys = half, .rows = 2 * half};
+      expect_plans(shape, !own, device);
     }
   }
 }

@@ -15,7 +15,8 @@ namespace {
 std::vector<CommunicatorKind> kinds() {
   std::vector<CommunicatorKind> kinds;
   for (const int world_size : {1, 2, 3, 4, 8}) {
-    for (std::uint64_t seed = 1; seed <= 2; ++seed) {
+    // Of eight ranks one order of the work takes as long as all others.
+    for (std::uint64_t seed = 1; seed <= (world_size < 8 ? 2 : 1); ++seed) {
       kinds.push_back(on_gpus("shared", world_size,
                               std::vector<int>(static_cast<std::size_t>(world_size), 0),
                               /*adds_in_rank_order=*/true, seed,

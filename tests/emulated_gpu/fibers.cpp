@@ -56,10 +56,17 @@ std::size_t current = 0;
 const std::function<void()>* body = nullptr;
 bool backwards = false;
 
+void stop(State state) {
+  fibers[current].state = state;
+  if (_setjmp(fibers[current].at) == 0) _longjmp(scheduler, 1);
+}
+
+// Of one block after the other: to make a context anew takes longer than most threads' work.
 void fiber_main() {
-  (*body)();
-  fibers[current].state = State::kDone;
-  _longjmp(scheduler, 1);
+  for (;;) {
+    (*body)();
+    stop(State::kDone);
+  }
 }
 
 void resume(std::size_t i) {
@@ -75,11 +82,6 @@ void resume(std::size_t i) {
   context.uc_link = nullptr;
   makecontext(&context, fiber_main, 0);
   setcontext(&context);
-}
-
-void stop(State state) {
-  fibers[current].state = state;
-  if (_setjmp(fibers[current].at) == 0) _longjmp(scheduler, 1);
 }
 
 // Those of [begin, end) that haven't ended all wait at `state`: they go on.
@@ -140,7 +142,6 @@ void launch(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function
         turn.assign(count, 0);
         for (std::size_t i = 0; i < count; ++i) {
           fibers[i].state = State::kReady;
-          fibers[i].started = false;
           const auto n = static_cast<unsigned>(i);
           fibers[i].index = {n % block.x, n / block.x % block.y, n / block.x / block.y};
         }

@@ -1,12 +1,14 @@
 // What of kernels/cuda calls NVIDIA's libraries, on the emulated GPU: matmuls are the CPU's, attention is
-// our own kernels'.
+// our own kernels', but of blocks that cuDNN computes (cudnn.cpp).
 #include "kernels/libraries.h"
 #include "core/cuda_device.h"
 #include "cuda_runtime_api.h"
 #include "kernels/cpu/linear.h"
+#include "kernels/cuda/attention_blocks.h"
 #include "kernels/cuda/attention_tiles.h"
 #include "kernels/cuda/column_sums.h"
 #include "kernels/cuda/forms.h"
+#include "kernels/device_common/attention.h"
 
 namespace sherd::kernels {
 namespace cuda {
@@ -32,6 +34,12 @@ void enqueue(Stream& stream, const Args& matmul, DType dtype, Compute compute) {
     args.workspace = host_scratch(args.shape, dtype);
     compute(stream.team(), args);
   });
+}
+
+bool is_cudnns_block(const auto& args) {
+  return args.shape.block && device_common::attention_form(args.shape, args.qkv.dtype,
+                                                           static_cast<bool>(args.documents)) ==
+                                 device_common::AttentionForm::kCudnn;
 }
 
 }  // namespace
@@ -66,9 +74,11 @@ double seconds_on_device(Stream&, int, const std::function<void()>&, const std::
 }
 
 void attention_forward(Stream& stream, const AttentionForward& args) {
+  if (is_cudnns_block(args)) return attention_block_forward(stream, args);
   attention_tiles_forward(stream, args);
 }
 void attention_backward(Stream& stream, const AttentionBackward& args) {
+  if (is_cudnns_block(args)) return attention_block_backward(stream, args);
   attention_tiles_backward(stream, args);
 }
 

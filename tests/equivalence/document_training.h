@@ -50,7 +50,11 @@ class DocumentTraining : public ::testing::Test {
     const data::Batcher batches = batcher(options, setup);
     Outcome outcome;
     outcome.parameters = empty_parameters(options.model);
-    run_ranks(setup, [&](sharding::Rank& rank) {
+    engine::LaunchOptions launch = launch_options(setup);
+    if (setup.place != RunShape::Place::kHost) {
+      place_ranks(launch, setup, [&](int r) { return buffers_of(options, setup, r); });
+    }
+    engine::run_ranks(launch, [&](sharding::Rank& rank) {
       engine::ShardedModel model(options, rank);
       engine::TrainingStep step(options, model);
       step.num_targets = [&](std::int64_t s) { return batches.num_targets(s); };
@@ -78,6 +82,19 @@ class DocumentTraining : public ::testing::Test {
       });
     });
     return outcome;
+  }
+
+  /// Of a rank on a GPU.
+  static std::vector<BufferSpec> buffers_of(const engine::TrainingOptions& options,
+                                            const RunShape& setup, int rank) {
+    auto buffers = engine::training_buffers(
+        options,
+        {.mesh = mesh_of(setup), .rank = rank, .num_threads = 1, .device = DeviceKind::kCuda});
+    for (const auto& others : {engine::batch_buffers(options),
+                               engine::evaluation_buffers(options, mesh_of(setup).world_size())}) {
+      buffers.insert(buffers.end(), others.begin(), others.end());
+    }
+    return buffers;
   }
 
   const std::int64_t seq_length_;

@@ -80,6 +80,14 @@ TEST_F(OnFakeMachine, EveryGroupThatARunJoinsHasRoom) {
   EXPECT_EQ(
       engine::device_limit(recipe).bytes,
       (std::int64_t{64} << 30) - engine::library_reserve_bytes(2, false, {8, 2, 2, 2, 2, 2, 2, 2}));
+  // A ring's rank has its group, and one with each neighbour.
+  engine::Recipe ring = recipe;
+  ring.parallelism.pipeline_parallel_degree = ring.parallelism.data_parallel_replicate_degree = 1;
+  ring.parallelism.data_parallel_shard_degree = 1;
+  ring.parallelism.context_parallel_degree = 4;
+  ring.parallelism.context_parallel_method = engine::ContextMethod::kRing;
+  EXPECT_EQ(engine::device_limit(ring).bytes,
+            (std::int64_t{64} << 30) - engine::library_reserve_bytes(4, false, {4, 2, 2}));
 }
 
 TEST_F(OnFakeMachine, ADriverThatIsTooOldIsAUsersErrorWithWhatToDo) {

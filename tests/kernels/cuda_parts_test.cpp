@@ -142,15 +142,23 @@ TEST_P(CudaParts, EmbeddingsOfACutVocabularyHaveTheCpusBitsAndAddUpToTheWhole) {
   static_assert(kRanks * kRows > V);
 }
 
-// Of whole rows, a rank has the positions from 100 on: the documents that begin before, end behind or aren't there.
-TEST_P(CudaParts, PositionsOfDocumentsOnSeveralRanksHaveTheCpusGradients) {
+// Of whole rows, a rank has the positions from 100 on: the documents that begin before, end behind or aren't there. Or two
+// runs of positions, with documents or without.
+TEST_P(CudaParts, PositionsOnSeveralRanksHaveTheCpusGradients) {
+  struct Runs {
+    std::int64_t first, second = 0;
+    bool documents = true;
+  };
   constexpr std::int64_t kOwn = 215, D = 24, V = 11;
   const test::OwnedDocuments where = test::documents_in_rows();
   const OwnedTensor tokens(test::random_tokens(2 * kOwn, V, 1)), dy = filled(2 * kOwn * D, 2);
-  for (const std::int64_t first : {std::int64_t{0}, std::int64_t{100}, kOwn}) {
+  for (const Runs runs :
+       {Runs{0}, Runs{100}, Runs{kOwn}, Runs{50, 320}, Runs{0, 107, false}, Runs{60, 210, false}}) {
     same_bits_as_cpu(
         [&](Place& place) {
           Outputs out{{DType::kF32, V * D}, {DType::kF32, test::kDocumentPositions * D}};
+          Documents documents;
+          if (runs.documents) documents = {place.in(where.starts), place.in(where.lengths), {}};
           embedding_backward(place.stream(),
                              {.sequences = 2,
                               .positions = kOwn,
@@ -164,13 +172,14 @@ TEST_P(CudaParts, PositionsOfDocumentsOnSeveralRanksHaveTheCpusGradients) {
                               .d_position_weight = place.out(out[1]),
                               .workspace = place.scratch(
                                   embedding_backward_workspace_bytes(2 * kOwn, V, place.device())),
-                              .documents = {place.in(where.starts), place.in(where.lengths), {}},
+                              .documents = documents,
                               .row_positions = test::kDocumentPositions,
-                              .first_position = first});
+                              .first_position = runs.first,
+                              .second_position = runs.second});
           place.finish();
           return out;
         },
-        fmt::format("from position {}", first));
+        fmt::format("from positions {} and {}", runs.first, runs.second));
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 
 namespace sherd::test {
 namespace {
@@ -32,9 +33,13 @@ class HostPlace final : public Place {
   std::vector<OwnedTensor> scratch_;
 };
 
-std::unique_ptr<ArenaMemory> arena_on(int device) {
+// Kept as well: to make one anew takes longer than most tests.
+ArenaMemory& arena_on(int device) {
+  static auto* arenas = new std::map<int, std::unique_ptr<ArenaMemory>>;
   use_cuda_device(device);
-  return cuda_arena_memory(kArenaBytes);
+  std::unique_ptr<ArenaMemory>& arena = (*arenas)[device];
+  if (!arena) arena = cuda_arena_memory(kArenaBytes);
+  return *arena;
 }
 
 // All tensors of one run, one behind the other in an arena; copies go through page-locked memory.
@@ -79,13 +84,13 @@ class GpuPlace final : public Place {
   char* send(const void* from, std::int64_t bytes, std::int64_t misaligned) {
     const std::int64_t whole = bytes + 2 * kFence;
     const std::int64_t begin = (used_ + 255) / 256 * 256 + misaligned;
-    CHECK(begin + whole <= arena_->bytes(), "the test's tensors take more than {} bytes",
-          arena_->bytes());
+    CHECK(begin + whole <= arena_.bytes(), "the test's tensors take more than {} bytes",
+          arena_.bytes());
     used_ = begin + whole;
     unsigned char* staged = staging(whole);
     std::memset(staged, 0xff, static_cast<std::size_t>(whole));
     std::memcpy(staged + kFence, from, static_cast<std::size_t>(bytes));
-    char* to = arena_->data() + begin;
+    char* to = arena_.data() + begin;
     stream_->copy(staged, to, whole);
     stream_->synchronize();
     fences_.push_back({to, to + kFence + bytes});
@@ -108,7 +113,7 @@ class GpuPlace final : public Place {
   struct Fences {
     const char *begin, *end;
   };
-  std::unique_ptr<ArenaMemory> arena_;
+  ArenaMemory& arena_;
   std::unique_ptr<CudaStream> stream_;
   std::int64_t used_ = 0;
   std::vector<Out> out_;

@@ -1,0 +1,25 @@
+/// Attention of one block of keys by cuDNN: its 16-bit results and gradients join those of other blocks in f32
+/// (kernels/attention.h; kernels/device_common/attention.h says of which blocks).
+///
+///   forward    this block's result and log-sum-exp are written to scratch, then merged with what stands in out and lse
+///   backward   is told the whole's output and log-sum-exp, so that its p are those of the whole; the block's dQ, dK and
+///              dV are written to scratch, then added
+#pragma once
+
+#include "kernels/attention.h"
+
+namespace sherd::kernels::cuda {
+
+void attention_block_forward(Stream& stream, const AttentionForward& args);
+void attention_block_backward(Stream& stream, const AttentionBackward& args);
+
+/// attention_blocks.cu. `out` [B * n, H * K] and `lse` [B, H, n] of the n queries of the shape's block.
+void merge_block(Stream& stream, const AttentionForward& args, const ConstTensor& out,
+                 const ConstTensor& lse);
+/// lse of these queries, taken out of that of all rows.
+void take_block_lse(Stream& stream, const AttentionBackward& args, const Tensor& lse);
+/// `gradients` [B * n, (H + 2 G) * K].
+void add_block_gradients(Stream& stream, const AttentionBackward& args,
+                         const ConstTensor& gradients);
+
+}  // namespace sherd::kernels::cuda

@@ -1,0 +1,38 @@
+/// What cuDNN is told of attention's tensors: rows of heads inside of wider rows. Pure functions of the shape.
+#pragma once
+
+#include "kernels/device_common/attention.h"
+
+namespace sherd::kernels::device_common {
+
+/// [B, heads, rows, K] with strides {sequence, K, row, 1}, in elements.
+struct HeadRows {
+  std::int64_t heads = 0, rows = 0, sequence = 0, row = 0;
+};
+
+/// Each begins at its first row of the first sequence. Of a block, what cuDNN writes is in rows of its own, one sequence
+/// behind the other: a result of out's width, gradients of qkv's.
+struct AttentionViews {
+  HeadRows q, kv;
+  HeadRows out_written, dq, dkv;
+  HeadRows out, dout;  ///< that the backward reads
+  HeadRows lse;        ///< f32 [B, H, rows], contiguous: of a head 1
+  bool causal = true;  ///< or every query sees every key
+
+  AttentionViews(const AttentionShape& s, bool keys_apart) {
+    const std::int64_t n = s.num_keys(), H = s.query_heads, G = s.kv_heads, K = s.head_width;
+    const std::int64_t packed = s.packed_width(), row = H * K;
+    const std::int64_t rows = s.block ? s.block.rows : n;
+    const std::int64_t key_row = keys_apart ? 2 * G * K : packed;
+    q = {H, n, rows * packed, packed};
+    kv = {G, n, rows * key_row, key_row};
+    out = dout = {H, n, rows * row, row};
+    out_written = {H, n, n * row, row};
+    dq = {H, n, n * packed, packed};
+    dkv = {G, n, n * packed, packed};
+    lse = {H, n, H * n, 1};
+    causal = !s.block || s.block.first_key == s.first_query;
+  }
+};
+
+}  // namespace sherd::kernels::device_common
