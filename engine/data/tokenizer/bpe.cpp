@@ -119,18 +119,18 @@ void BpeEncoder::encode(std::string_view word, std::vector<std::int32_t>& ids) {
   }
   const auto bytes = data::as_bytes(word);
   std::size_t begin = 0;
-  char32_t before = 0;
-  bool knows_before = false;
-  for (std::size_t at = 0; at < bytes.size();) {
-    const data::CodePoint point = data::decode_utf8(bytes, at);
-    const bool knows_point = bpe_.character_id(point.value) >= 0;
+  const auto is_known = [&](char32_t point) { return bpe_.character_id(point) >= 0; };
+  data::CodePoint before = data::decode_utf8(bytes, 0);
+  for (auto at = static_cast<std::size_t>(before.length); at < bytes.size();) {
+    const data::CodePoint point =
+        bytes[at] < 0x80 ? data::CodePoint{bytes[at], 1} : data::decode_utf8(bytes, at);
     // Beside unknown characters nothing is cut: they may become one token, or vanish.
-    if (knows_before && knows_point && !bpe_.may_join(before, point.value)) {
+    if (!bpe_.may_join(before.value, point.value) && is_known(before.value) &&
+        is_known(point.value)) {
       encode_cached(word.substr(begin, at - begin), ids);
       begin = at;
     }
-    before = point.value;
-    knows_before = knows_point;
+    before = point;
     at += static_cast<std::size_t>(point.length);
   }
   encode_cached(word.substr(begin), ids);
