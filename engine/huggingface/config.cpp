@@ -8,6 +8,7 @@
 #include "checkpoint/interchange/safetensors.h"
 #include "core/error.h"
 #include "engine/huggingface/config_reader.h"
+#include "engine/huggingface/text_part.h"
 
 namespace sherd::huggingface {
 namespace {
@@ -22,6 +23,7 @@ std::string known_types() {
   for (const Family* family : all_families()) {
     types += fmt::format("{}{}", types.empty() ? "" : ", ", family->model_type);
   }
+  for (const Whole& whole : models_of_parts()) types += fmt::format(", {}", whole.model_type);
   return types;
 }
 
@@ -51,17 +53,22 @@ const Family& family_of(const json& config, const std::string& path) {
 }  // namespace
 
 ModelConfig parse_config(std::string_view text, const std::string& path) {
-  const json config = checkpoint::parse_strict(text, path);
-  if (!config.is_object()) throw DataError("{}: isn't an object", path);
-  if (const auto found = config.find("quantization_config");
-      found != config.end() && !found->is_null()) {
-    throw DataError(
-        "{}: the model is quantized (quantization_config), and such weights aren't read; take the "
-        "folder of the model that it was made from",
-        path);
+  const json whole = checkpoint::parse_strict(text, path);
+  if (!whole.is_object()) throw DataError("{}: isn't an object", path);
+  const std::optional<json> part = text_part(whole, path);
+  const json& config = part ? *part : whole;
+  for (const json* one : {&whole, &config}) {
+    if (const auto found = one->find("quantization_config");
+        found != one->end() && !found->is_null()) {
+      throw DataError(
+          "{}: the model is quantized (quantization_config), and such weights aren't read; take "
+          "the folder of the model that it was made from",
+          path);
+    }
   }
   ModelConfig result;
   result.path = path;
+  if (part) result.whole = whole.at("model_type").get<std::string>();
   result.family = &family_of(config, path);
   result.dtype = dtype_of(config);
   ConfigReader reader(config, result);
@@ -71,6 +78,10 @@ ModelConfig parse_config(std::string_view text, const std::string& path) {
     throw DataError("{}: a value inside of rope_parameters is of another kind than expected", path);
   }
   result.unused = reader.unused();
+  if (!part) return result;
+  for (const auto& [key, value] : whole.items()) {
+    if (is_of_whole(key) && !value.is_null()) result.unused.push_back(printable(key));
+  }
   return result;
 }
 

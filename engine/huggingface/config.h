@@ -34,6 +34,9 @@ struct ModelConfig {
   std::vector<std::string>
       unused;                  ///< keys that we don't know, and those that are the recipe's own
   std::optional<DType> dtype;  ///< of the weights, if it says
+  std::string whole;           ///< model_type of the model of several parts whose text part this is
+  /// The longest context that we compute; beyond it the model does what we haven't.
+  std::optional<std::int64_t> most_positions;
 };
 
 ModelConfig parse_config(std::string_view text, const std::string& path);

@@ -177,6 +177,11 @@ void ConfigReader::window(std::string_view from) {
   if (const auto window = text(from)) set("model.window", *window, from);
 }
 
+void ConfigReader::limit_positions(std::int64_t most) {
+  result_.most_positions = most;
+  set("model.max_seq_length", fmt::format("{}", most), "rope_parameters");
+}
+
 void ConfigReader::refuse(std::string_view key, const std::string& why) const {
   throw DataError("{}: {} {}", result_.path, key, why);
 }

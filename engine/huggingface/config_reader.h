@@ -12,6 +12,11 @@
 
 namespace sherd::huggingface {
 
+/// The settings of the text part of a parsed config.json, those that the whole model says for it
+/// included; nothing if it is a model of text alone (text_part.h).
+/// Errors   DataError: there is no text_config, or the two disagree.
+std::optional<nlohmann::json> text_part(const nlohmann::json& config, const std::string& path);
+
 class ConfigReader {
  public:
   static constexpr std::int64_t kMostLayers = 10'000;
@@ -51,6 +56,11 @@ class ConfigReader {
   bool window_layers();
   void window(std::string_view from = "sliding_window");
 
+  /// A key of tables of rotary frequencies that only some families have.
+  void know_in_rope(std::string_view key) { rope_keys_.emplace_back(key); }
+  /// The run's context may have no more positions than this.
+  void limit_positions(std::int64_t most);
+
   [[noreturn]] void refuse(std::string_view key, const std::string& why) const;
 
   void read_tables(const Family& family);
@@ -68,6 +78,7 @@ class ConfigReader {
   const nlohmann::json& config_;
   ModelConfig& result_;
   std::set<std::string> used_;
+  std::vector<std::string> rope_keys_;
 };
 
 }  // namespace sherd::huggingface

@@ -43,6 +43,7 @@ void ConfigReader::require_known(const json& table, std::string_view from,
   for (const auto& [key, value] : table.items()) {
     if (value.is_null() || key == "rope_theta" || key == "rope_type" || key == "type" ||
         key == "partial_rotary_factor" ||
+        std::find(rope_keys_.begin(), rope_keys_.end(), key) != rope_keys_.end() ||
         std::find(known.begin(), known.end(), key) != known.end()) {
       continue;
     }

@@ -76,6 +76,13 @@ struct Family {
   bool interleaved_rotary = false;  ///< elements 2 j and 2 j + 1 of a head are turned together
 };
 
+/// A model of several parts, one of them text (text_part.h).
+struct Whole {
+  std::string_view model_type{};
+  std::span<const std::string_view> others{};  ///< how names of the other parts' tensors begin
+};
+std::span<const Whole> models_of_parts();
+
 /// nullptr: not known.
 const Family* find_family(std::string_view model_type);
 std::span<const Family* const> all_families();

@@ -29,7 +29,8 @@ bool has_prefix(const SafetensorsFolder& folder, const Family& family) {
 }
 
 // A tensor that a tied model's file may have: the head, whose rows are the embedding's.
-int add_tied_head(const SafetensorsFolder& folder, const Family& family, WeightMap& map) {
+int add_tied_head(const SafetensorsFolder& folder, const Family& family, const TensorNames& names,
+                  WeightMap& map) {
   const auto is = [](std::string_view name) {
     return [name](const NamedShape& shape) { return shape.name == name; };
   };
@@ -37,7 +38,7 @@ int add_tied_head(const SafetensorsFolder& folder, const Family& family, WeightM
   const auto embedding = std::find_if(map.ours.begin(), map.ours.end(), is(kEmbedding));
   for (const auto modules : family.modules) {
     for (const Module& module : modules) {
-      const std::string name = std::string(module.theirs) + ".weight";
+      const std::string name = names.in_folder(std::string(module.theirs) + ".weight");
       if (module.ours != "head" || !folder.places().contains(name)) continue;
       map.theirs.push_back({name, embedding->shape});
       return static_cast<int>(map.theirs.size()) - 1;
@@ -130,11 +131,15 @@ class ChunkReader {
 
 FolderWeights::FolderWeights(checkpoint::Disk& disk, const std::string& folder,
                              const ModelWeights& model)
-    : disk_(disk), folder_(disk, folder) {
-  const ModelConfig config = read_config(disk, folder);
-  family_ = config.family;
-  map_ = weight_map(*family_, as_stored(model, config), has_prefix(folder_, *family_));
-  tied_head_ = add_tied_head(folder_, *family_, map_);
+    : FolderWeights(disk, folder, model, read_config(disk, folder)) {}
+
+FolderWeights::FolderWeights(checkpoint::Disk& disk, const std::string& folder,
+                             const ModelWeights& model, const ModelConfig& config)
+    : disk_(disk), folder_(disk, folder), family_(config.family), names_(folder_, config.whole) {
+  map_ = weight_map(*family_, as_stored(model, config),
+                    names_.has_parts() || has_prefix(folder_, *family_));
+  for (NamedShape& theirs : map_.theirs) theirs.name = names_.in_folder(std::move(theirs.name));
+  tied_head_ = add_tied_head(folder_, *family_, names_, map_);
   check_folder();
 }
 
@@ -174,7 +179,9 @@ void FolderWeights::check_folder() const {
   std::string extra;
   int num_extra = 0;
   for (const auto& [name, place] : folder_.places()) {
-    if (expected.contains(name) || is_buffer(*family_, name)) continue;
+    if (expected.contains(name)) continue;
+    const std::optional<std::string> of_text = names_.of_text(name);
+    if (!of_text || is_buffer(*family_, *of_text)) continue;
     if (++num_extra <= 3)
       extra += fmt::format("{}\"{}\"", extra.empty() ? "" : ", ", printable(name));
   }

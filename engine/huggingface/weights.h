@@ -16,6 +16,7 @@
 #include "checkpoint/interchange/safetensors_folder.h"
 #include "core/tensor.h"
 #include "engine/huggingface/config.h"
+#include "engine/huggingface/text_part.h"
 #include "engine/huggingface/weight_map.h"
 #include "sharding/state/state.h"
 
@@ -25,6 +26,8 @@ class FolderWeights {
  public:
   /// Errors   DataError naming the first tensor that is missing, too many, or another.
   FolderWeights(checkpoint::Disk& disk, const std::string& folder, const ModelWeights& model);
+  FolderWeights(checkpoint::Disk& disk, const std::string& folder, const ModelWeights& model,
+                const ModelConfig& config);
 
   const checkpoint::SafetensorsFolder& folder() const { return folder_; }
   const Family& family() const { return *family_; }
@@ -45,7 +48,8 @@ class FolderWeights {
   checkpoint::Disk& disk_;
   checkpoint::SafetensorsFolder folder_;
   const Family* family_ = nullptr;
-  WeightMap map_;
+  TensorNames names_;
+  WeightMap map_;       ///< with names as the folder has them
   int tied_head_ = -1;  ///< index into map_.theirs: a copy of the embedding
 };
 

@@ -4,6 +4,7 @@
 #include "engine/huggingface/config_writer.h"
 #include "engine/huggingface/model_files.h"
 #include "engine/huggingface/special_tokens.h"
+#include "engine/huggingface/text_part.h"
 #include "engine/inference/adapter_export.h"
 #include "engine/inference/trained_model.h"
 #include "engine/recipe/model_from.h"
@@ -76,7 +77,8 @@ ExportSummary export_checkpoint(const ExportRequest& request) {
   const std::vector<std::string>& tokens = trained.recipe.model.add_special_tokens;
   if (has_kept) {
     const std::string path = kept + "/" + kConfigName;
-    std::string text = checkpoint::read_followed(disk, path, kMaxFileBytes);
+    std::string text =
+        huggingface::text_part_of(checkpoint::read_followed(disk, path, kMaxFileBytes), path);
     if (!tokens.empty()) {
       text = huggingface::with_vocab_size(text, path, trained.recipe.model.vocab_size);
     }

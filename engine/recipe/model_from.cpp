@@ -113,6 +113,18 @@ bool take_model_from(Resolution& recipe) {
     if (compared && recipe.is_set(field.key)) recipe.put_aside(field.key);
   }
   assign_values(recipe, config);
+  if (const auto most = config.most_positions;
+      most && recipe.values().model.max_seq_length > *most) {
+    recipe.refuse({kLength},
+                  "{} is {}, but up to {} positions are computed as {} says; beyond them queries "
+                  "grow with their position, which this version doesn't have. Set at most {}.",
+                  kLength, recipe.values().model.max_seq_length, *most, config.path, *most);
+  }
+  if (!config.whole.empty()) {
+    recipe.note(fmt::format(
+        "{}: of a model of several parts ({}), the text part is taken, and exports hold it alone",
+        config.path, config.whole));
+  }
   std::string unused;
   for (const std::string& key : config.unused) unused += (unused.empty() ? "" : ", ") + key;
   if (!unused.empty()) recipe.note(fmt::format("{}: not used: {}", config.path, unused));

@@ -10,8 +10,6 @@
 namespace sherd::tokenizer {
 namespace {
 
-constexpr char32_t kMetaSpace = 0x2581;
-constexpr std::string_view kMetaSpaceText = "\xe2\x96\x81";
 constexpr std::size_t kCacheEntries = std::size_t{1} << 16;
 
 char32_t last_character(std::string_view text) {
@@ -23,6 +21,20 @@ char32_t last_character(std::string_view text) {
 bool is_one_character(std::string_view text) {
   return !text.empty() &&
          data::decode_utf8(data::as_bytes(text), 0).length == static_cast<int>(text.size());
+}
+
+/// Eight bytes at most, without a call of memcpy.
+std::uint64_t few_bytes(const char* text, std::size_t count) {
+  std::uint32_t low = 0;
+  std::uint32_t high = 0;
+  if (count >= 4) {
+    std::memcpy(&low, text, 4);
+    std::memcpy(&high, text + count - 4, 4);
+    return std::uint64_t{high} << (8 * (count - 4)) | low;
+  }
+  if (count == 0) return 0;
+  const auto at = [&](std::size_t i) { return std::uint64_t{static_cast<std::uint8_t>(text[i])}; };
+  return at(0) | at(count / 2) << (8 * (count / 2)) | at(count - 1) << (8 * (count - 1));
 }
 
 }  // namespace
@@ -78,18 +90,18 @@ void Bpe::number_symbols(const Vocabulary& vocabulary) {
 }
 
 void Bpe::find_cuts(const Vocabulary& vocabulary) {
-  const auto meta = vocabulary.find(std::string(kMetaSpaceText));
-  if (meta == vocabulary.end()) return;
   std::unordered_map<std::int32_t, std::string_view> text_of;
   for (const auto& [text, id] : vocabulary) text_of[id] = text;
+  joins_.resize((std::size_t{1} << kJoinBits) / 64);
   for (const auto& merge : merges_.merges()) {
     for (const std::int32_t id : {merge.left, merge.right}) {
       // Their symbols don't stand for the characters that spell them.
       if (id == options_.unknown_id || byte_of_token(text_of[id]) >= 0) return;
     }
-    if (text_of[merge.right].starts_with(kMetaSpaceText) && !text_of[merge.left].empty()) {
-      joins_meta_space_[last_character(text_of[merge.left])] = true;
-    }
+    const std::string_view right = text_of[merge.right];
+    const std::uint32_t bit = bit_of(last_character(text_of[merge.left]),
+                                     data::decode_utf8(data::as_bytes(right), 0).value);
+    joins_[bit / 64] |= std::uint64_t{1} << (bit % 64);
   }
   may_cut_ = true;
 }
@@ -101,44 +113,78 @@ std::int32_t Bpe::character_id(char32_t point) const {
 BpeEncoder::BpeEncoder(const Bpe& bpe) : bpe_(bpe), merger_(bpe.merges_), cache_(kCacheEntries) {}
 
 void BpeEncoder::encode(std::string_view word, std::vector<std::int32_t>& ids) {
-  if (!bpe_.may_cut_ || word.size() <= kMetaSpaceText.size()) {
+  if (!bpe_.may_cut_) {
     encode_cached(word, ids);
     return;
   }
+  const auto bytes = data::as_bytes(word);
   std::size_t begin = 0;
-  for (std::size_t cut = word.find(kMetaSpaceText, 1); cut != std::string_view::npos;
-       cut = word.find(kMetaSpaceText, cut + kMetaSpaceText.size())) {
-    const char32_t before = last_character(word.substr(0, cut));
-    if (bpe_.joins_meta_space_.contains(before)) continue;
-    encode_cached(word.substr(begin, cut - begin), ids);
-    begin = cut;
+  const auto is_known = [&](char32_t point) { return bpe_.character_id(point) >= 0; };
+  data::CodePoint before = data::decode_utf8(bytes, 0);
+  for (auto at = static_cast<std::size_t>(before.length); at < bytes.size();) {
+    const data::CodePoint point =
+        bytes[at] < 0x80 ? data::CodePoint{bytes[at], 1} : data::decode_utf8(bytes, at);
+    // Beside unknown characters nothing is cut: they may become one token, or vanish.
+    if (!bpe_.may_join(before.value, point.value) && is_known(before.value) &&
+        is_known(point.value)) {
+      encode_cached(word.substr(begin, at - begin), ids);
+      begin = at;
+    }
+    before = point;
+    at += static_cast<std::size_t>(point.length);
   }
   encode_cached(word.substr(begin), ids);
 }
 
+BpeEncoder::Key BpeEncoder::key_of(std::string_view word) {
+  Key key{};
+  std::size_t done = 0;
+  for (std::uint64_t& part : key) {
+    const std::size_t left = word.size() - done;
+    if (left < sizeof(part)) {
+      part = few_bytes(word.data() + done, left);
+      break;
+    }
+    std::memcpy(&part, word.data() + done, sizeof(part));
+    done += sizeof(part);
+  }
+  return key;
+}
+
 void BpeEncoder::encode_cached(std::string_view word, std::vector<std::int32_t>& ids) {
   if (word.size() > kKeyBytes) {
+    finish(ids);
     encode_uncached(word);
     ids.insert(ids.end(), symbols_.begin(), symbols_.end());
     return;
   }
-  std::array<std::uint64_t, 3> key{};
-  std::memcpy(key.data(), word.data(), word.size());
+  const Key key = key_of(word);
   std::uint64_t hash = (key[0] ^ word.size()) * 0x9e3779b97f4a7c15u;
   hash = ((hash ^ (hash >> 32)) + key[1]) * 0xbf58476d1ce4e5b9u;
   hash = ((hash ^ (hash >> 29)) + key[2]) * 0x94d049bb133111ebu;
-  Entry& entry = cache_[(hash >> 40) % kCacheEntries];
-  if (entry.length == word.size() && entry.key == key) {
-    ids.insert(ids.end(), entry.ids.begin(), entry.ids.begin() + entry.count);
-    return;
+  const auto entry = static_cast<std::uint32_t>((hash >> 40) % kCacheEntries);
+  __builtin_prefetch(&cache_[entry]);
+  waiting_[num_waiting_++] = {key, entry, static_cast<std::uint8_t>(word.size())};
+  if (num_waiting_ == kWaiting) finish(ids);
+}
+
+void BpeEncoder::finish(std::vector<std::int32_t>& ids) {
+  for (std::size_t i = 0; i < num_waiting_; ++i) {
+    const Waiting& word = waiting_[i];
+    Entry& entry = cache_[word.entry];
+    if (entry.length == word.length && entry.key == word.key) {
+      ids.insert(ids.end(), entry.ids.begin(), entry.ids.begin() + entry.count);
+      continue;
+    }
+    encode_uncached({reinterpret_cast<const char*>(word.key.data()), word.length});
+    ids.insert(ids.end(), symbols_.begin(), symbols_.end());
+    if (symbols_.size() > kCachedIds) continue;
+    entry.key = word.key;
+    entry.length = word.length;
+    entry.count = static_cast<std::uint8_t>(symbols_.size());
+    std::copy(symbols_.begin(), symbols_.end(), entry.ids.begin());
   }
-  encode_uncached(word);
-  ids.insert(ids.end(), symbols_.begin(), symbols_.end());
-  if (symbols_.size() > kCachedIds) return;
-  entry.key = key;
-  entry.length = static_cast<std::uint8_t>(word.size());
-  entry.count = static_cast<std::uint8_t>(symbols_.size());
-  std::copy(symbols_.begin(), symbols_.end(), entry.ids.begin());
+  num_waiting_ = 0;
 }
 
 void BpeEncoder::encode_uncached(std::string_view word) {

@@ -12,8 +12,6 @@
 namespace sherd::tokenizer {
 namespace {
 
-constexpr std::size_t kShort = 64;
-
 /// A set of ranks that knows its smallest: three levels of bits, 64 children to a word.
 class RankSet {
  public:
@@ -98,7 +96,7 @@ MergeTable::MergeTable(std::vector<Merge> merges) : merges_(std::move(merges)) {
     const std::uint64_t key = key_of(merges_[rank].left, merges_[rank].right);
     std::size_t slot = hash(key) & mask_;
     while (slots_[slot].rank != kNone && slots_[slot].key != key) slot = (slot + 1) & mask_;
-    slots_[slot] = {key, static_cast<std::uint32_t>(rank)};
+    slots_[slot] = {key, static_cast<std::uint32_t>(rank), merges_[rank].merged};
   }
 }
 
@@ -200,28 +198,43 @@ void Merger::merge(std::vector<std::int32_t>& symbols) {
 }
 
 void Merger::merge_short(std::vector<std::int32_t>& symbols) {
+  // A multiple of the width at which ranks are compared.
+  constexpr std::size_t kBlock = 8;
   std::size_t count = symbols.size();
-  ranks_.resize(count);
-  for (std::size_t i = 0; i + 1 < count; ++i) ranks_[i] = table_.rank(symbols[i], symbols[i + 1]);
-  ranks_[count - 1] = MergeTable::kNone;
+  const auto look_up = [&](std::size_t i) {
+    const MergeTable::Found found = table_.find(symbols[i], symbols[i + 1]);
+    ranks_[i] = found.rank;
+    merged_[i] = found.merged;
+  };
+  for (std::size_t i = 0; i + 1 < count; ++i) table_.fetch(symbols[i], symbols[i + 1]);
+  for (std::size_t i = 0; i + 1 < count; ++i) look_up(i);
+  std::fill_n(ranks_.begin() + static_cast<std::ptrdiff_t>(count) - 1, kBlock, MergeTable::kNone);
   while (true) {
-    std::size_t best = 0;
-    for (std::size_t i = 1; i < count; ++i) {
-      if (ranks_[i] < ranks_[best]) best = i;
+    std::array<std::uint32_t, kBlock> least;
+    least.fill(MergeTable::kNone);
+    for (std::size_t i = 0; i < count; i += kBlock) {
+      for (std::size_t j = 0; j < kBlock; ++j) least[j] = std::min(least[j], ranks_[i + j]);
     }
-    const std::uint32_t rank = ranks_[best];
+    const std::uint32_t rank = *std::min_element(least.begin(), least.end());
     if (rank == MergeTable::kNone) break;
-    symbols[best] = table_.merges()[rank].merged;
-    std::copy(symbols.begin() + static_cast<std::ptrdiff_t>(best) + 2,
-              symbols.begin() + static_cast<std::ptrdiff_t>(count),
-              symbols.begin() + static_cast<std::ptrdiff_t>(best) + 1);
-    std::copy(ranks_.begin() + static_cast<std::ptrdiff_t>(best) + 2,
-              ranks_.begin() + static_cast<std::ptrdiff_t>(count),
-              ranks_.begin() + static_cast<std::ptrdiff_t>(best) + 1);
+    std::size_t best = 0;
+    while (ranks_[best] != rank) ++best;
+    symbols[best] = merged_[best];
     --count;
-    ranks_[best] =
-        best + 1 < count ? table_.rank(symbols[best], symbols[best + 1]) : MergeTable::kNone;
-    if (best > 0) ranks_[best - 1] = table_.rank(symbols[best - 1], symbols[best]);
+    for (std::size_t i = best + 1; i < count; ++i) {
+      symbols[i] = symbols[i + 1];
+      ranks_[i] = ranks_[i + 1];
+      merged_[i] = merged_[i + 1];
+    }
+    ranks_[count] = MergeTable::kNone;
+    const bool has_next = best + 1 < count;
+    if (has_next) table_.fetch(symbols[best], symbols[best + 1]);
+    if (best > 0) look_up(best - 1);
+    if (has_next) {
+      look_up(best);
+    } else {
+      ranks_[best] = MergeTable::kNone;
+    }
   }
   symbols.resize(count);
 }

@@ -3,6 +3,7 @@
 /// first, of equal ones the leftmost, until no neighbours are a pair.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -23,13 +24,23 @@ class MergeTable {
   /// In the order of their ranks. Of a pair that is listed twice, the last counts.
   explicit MergeTable(std::vector<Merge> merges);
 
+  struct Found {
+    std::uint32_t rank = kNone;  ///< kNone: the two don't merge
+    std::int32_t merged = 0;
+  };
+
   /// The rank, or kNone.
-  std::uint32_t rank(std::int32_t left, std::int32_t right) const {
+  std::uint32_t rank(std::int32_t left, std::int32_t right) const { return find(left, right).rank; }
+  Found find(std::int32_t left, std::int32_t right) const {
     const std::uint64_t key = key_of(left, right);
     for (std::size_t slot = hash(key) & mask_;; slot = (slot + 1) & mask_) {
-      if (slots_[slot].key == key) return slots_[slot].rank;
-      if (slots_[slot].rank == kNone) return kNone;
+      const Slot& found = slots_[slot];
+      if (found.key == key || found.rank == kNone) return {found.rank, found.merged};
     }
+  }
+  /// Says that this pair will be looked up soon: the table is larger than the caches.
+  void fetch(std::int32_t left, std::int32_t right) const {
+    __builtin_prefetch(&slots_[hash(key_of(left, right)) & mask_]);
   }
   const std::vector<Merge>& merges() const { return merges_; }
 
@@ -37,6 +48,7 @@ class MergeTable {
   struct Slot {
     std::uint64_t key = ~std::uint64_t{0};
     std::uint32_t rank = kNone;
+    std::int32_t merged = 0;
   };
   static std::uint64_t key_of(std::int32_t left, std::int32_t right) {
     return static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32 |
@@ -65,9 +77,12 @@ class Merger {
   void merge(std::vector<std::int32_t>& symbols);
 
  private:
+  static constexpr std::size_t kShort = 64;
   void merge_short(std::vector<std::int32_t>& symbols);
   const MergeTable& table_;
-  std::vector<std::uint32_t> ranks_;
+  /// Of the pair that begins at a symbol of a short word; kNone behind the word.
+  std::array<std::uint32_t, kShort + 16> ranks_{};
+  std::array<std::int32_t, kShort + 16> merged_{};  ///< what the pair becomes
   class LongMerge;
   std::unique_ptr<LongMerge> long_;  ///< made when the first long word comes
 };

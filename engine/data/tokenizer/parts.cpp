@@ -23,6 +23,7 @@ class PartsParser {
   std::unique_ptr<Parts> parse(const std::vector<std::string>& special_tokens) {
     file_.only({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
                 "post_processor", "decoder", "model"});
+    require_bpe(file_["model"]);
     for (const char* key : {"truncation", "padding"}) {
       if (!file_.has(key)) continue;
       parts_->notes.push_back(
@@ -47,12 +48,15 @@ class PartsParser {
   }
 
  private:
-  void parse_model(const JsonNode& model, bool byte_level) {
+  /// Before all else: other models come with other parts, and which model it is says most.
+  static void require_bpe(const JsonNode& model) {
     // Old files name no type; the keys tell.
     const std::string type = model.has("type") ? model.type() : "BPE";
-    if (type != "BPE") {
-      model.refuse(fmt::format("{} isn't supported; Sherd knows tokenizers of type BPE.", type));
-    }
+    if (type == "BPE") return;
+    model.refuse(fmt::format("{} isn't supported; Sherd knows tokenizers of type BPE.", type));
+  }
+
+  void parse_model(const JsonNode& model, bool byte_level) {
     model.only({"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
                 "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"});
     if (model.has("dropout") && model["dropout"].value() != 0) {

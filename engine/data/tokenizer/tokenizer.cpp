@@ -195,6 +195,7 @@ void Encoder::encode(const Part& document, std::vector<std::int32_t>& ids) {
     state_->bpe.encode(word, ids);
   };
   const std::function<void(const AddedToken&)> on_token = [&](const AddedToken& token) {
+    state_->bpe.finish(ids);
     ids.push_back(token.id);
   };
   const std::size_t size_before = ids.size();
@@ -217,7 +218,9 @@ void Encoder::encode(const Part& document, std::vector<std::int32_t>& ids) {
   };
   try {
     parts.raw_tokens->split(text, document.policy, on_raw, on_token, document.trusted);
+    state_->bpe.finish(ids);
   } catch (...) {
+    state_->bpe.drop();
     ids.resize(size_before);
     throw;
   }

@@ -28,6 +28,16 @@ constexpr ConfigKey kNormAndHead[] = {
     {"tie_word_embeddings", "model.tie_embeddings", "true"},
 };
 constexpr std::span<const ConfigKey> kKeys[] = {kUsualSizes, kNormAndHead};
+// Where Gemma 3 is the text part of a larger model, files leave out what the class has.
+constexpr ConfigKey kSizes3[] = {
+    {"num_hidden_layers", "model.num_layers", "26"},
+    {"hidden_size", "model.hidden_size", "2304"},
+    {"num_attention_heads", "model.num_attention_heads", "8"},
+    {"intermediate_size", "model.ffn_hidden_size", "9216"},
+    {"vocab_size", "model.vocab_size", "262208"},
+    {"max_position_embeddings", "model.max_seq_length", "131072"},
+};
+constexpr std::span<const ConfigKey> kKeys3[] = {kSizes3, kNormAndHead};
 // Files that say gelu mean the tanh form all the same.
 constexpr ConfigWord kNewWords[] = {
     {"hidden_activation", "gelu_pytorch_tanh", "model.activation", "geglu"},
@@ -36,10 +46,9 @@ constexpr ConfigWord kNewWords[] = {
 constexpr Demand kDemands[] = {{"attention_bias", "false"}};
 constexpr std::string_view kHarmless[] = {"hidden_act", "cache_implementation"};
 
-void scaled(ConfigReader& config, double head_width) {
-  kv_heads(config);
-  config.head_width(static_cast<std::int64_t>(head_width));
-  const double width = config.number("hidden_size").value_or(0);
+void scaled(ConfigReader& config, double missing_width = 0) {
+  config.head_width(256);
+  const double width = config.number("hidden_size").value_or(missing_width);
   config.set("model.embedding_scale", std::sqrt(width), "hidden_size");
 }
 
@@ -55,12 +64,14 @@ void softcaps(ConfigReader& config) {
 }
 
 void gemma(ConfigReader& config) {
-  scaled(config, 256);
+  kv_heads(config);
+  scaled(config);
   config.rotary(10000.0);
 }
 
 void gemma2(ConfigReader& config) {
-  scaled(config, 256);
+  kv_heads(config);
+  scaled(config);
   config.rotary(10000.0);
   softcaps(config);
   if (config.window_layers()) return;
@@ -69,9 +80,12 @@ void gemma2(ConfigReader& config) {
 }
 
 void gemma3(ConfigReader& config) {
-  scaled(config, 256);
+  config.set("model.num_kv_heads", config.text("num_key_value_heads").value_or("4"),
+             "num_key_value_heads");
+  scaled(config, 2304);
   softcaps(config);
   config.set("model.qk_norm", "head");
+  if (!config.has("sliding_window")) config.refuse("sliding_window", "is missing");
   const double windowed = config.number("rope_local_base_freq").value_or(10000.0);
   config.rotary_by_layer(1000000.0, windowed);
   if (config.window_layers()) return;
@@ -113,7 +127,7 @@ constexpr Family kFamilies[] = {
      .modules = kSandwichModules,
      .buffers = kUsualBuffers,
      .fixed = kSandwich,
-     .keys = kKeys,
+     .keys = kKeys3,
      .words = kNewWords,
      .demands = kDemands,
      .harmless = kHarmless3,

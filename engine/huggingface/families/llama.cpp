@@ -22,7 +22,12 @@ constexpr auto kNormAndTiedHead = std::to_array<ConfigKey>({
     {"rms_norm_eps", "model.norm_eps", "1e-06"},
     {"tie_word_embeddings", "model.tie_embeddings", "true"},
 });
+constexpr auto kMinistralNormAndHead = std::to_array<ConfigKey>({
+    {"rms_norm_eps", "model.norm_eps", "1e-05"},
+    {"tie_word_embeddings", "model.tie_embeddings", "false"},
+});
 constexpr std::span<const ConfigKey> kKeys[] = {kUsualSizes, kNormAndHead};
+constexpr std::span<const ConfigKey> kMinistralKeys[] = {kUsualSizes, kMinistralNormAndHead};
 constexpr std::span<const ConfigKey> kTiedKeys[] = {kUsualSizes, kNormAndTiedHead};
 constexpr auto kLlamaHarmless = std::to_array<std::string_view>({"rope_interleaved"});
 
@@ -46,6 +51,31 @@ void mistral(ConfigReader& config) {
   config.head_width();
   config.rotary(10000.0);
   if (!config.window_layers()) config.window();
+}
+
+// Queries are multiplied by 1 + beta log(1 + floor(position / original length)): by 1 as long as
+// the text isn't longer than that.
+void ministral3(ConfigReader& config) {
+  constexpr const char* kTable = "rope_parameters";
+  const nlohmann::json& table = config.at(kTable);
+  if (!table.is_object()) config.refuse(kTable, "is missing");
+  const auto beta = table.find("llama_4_scaling_beta");
+  const auto length = table.find("original_max_position_embeddings");
+  if (beta == table.end() || !beta->is_number() || length == table.end() ||
+      !length->is_number_unsigned()) {
+    config.refuse(kTable, "lacks llama_4_scaling_beta or original_max_position_embeddings");
+  }
+  config.know_in_rope("llama_4_scaling_beta");
+  config.know_in_rope("max_position_embeddings");
+  kv_heads(config);
+  config.head_width(128);
+  config.rotary(1000000.0);
+  if (!config.window_layers()) config.window();
+  const double most = config.number("max_position_embeddings").value_or(0.0);
+  const double original = length->get<double>();
+  if (beta->get<double>() != 0.0 && original < most) {
+    config.limit_positions(length->get<std::int64_t>());
+  }
 }
 
 void qwen(ConfigReader& config) {
@@ -134,9 +164,12 @@ constexpr Family kLlamaForm = [] {
   return form;
 }();
 
+constexpr Family kMinistralForm = usual_form(kModules, kRmsNorm, kMinistralKeys);
+
 constexpr Family kFamilies[] = {
     family_of_form(kLlamaForm, "llama", "LlamaForCausalLM", llama),
     family_of_form(kForm, "mistral", "MistralForCausalLM", mistral),
+    family_of_form(kMinistralForm, "ministral3", "Ministral3ForCausalLM", ministral3),
     family_of_form(kForm, "qwen2", "Qwen2ForCausalLM", qwen2),
     family_of_form(kForm, "qwen3", "Qwen3ForCausalLM", qwen3),
     family_of_form(kTiedForm, "smollm3", "SmolLM3ForCausalLM", smollm3),

@@ -178,6 +178,88 @@ TEST(Config, RefusesWhatChangesTheModelAndIsntSupported) {
   EXPECT_NE(refusal(missing).find("has no model_type"), std::string::npos);
 }
 
+TEST(Config, OfAModelOfSeveralPartsTheTextPartCounts) {
+  json text = smollm2();
+  text.erase("torch_dtype");
+  text.erase("tie_word_embeddings");
+  text["model_type"] = "mistral";
+  const json whole = {{"model_type", "mistral3"},    {"text_config", text},
+                      {"torch_dtype", "bfloat16"},   {"tie_word_embeddings", true},
+                      {"vision_config", {{"a", 1}}}, {"spatial_merge_size", 2}};
+  const ModelConfig config = parse_config(whole.dump(), "config.json");
+  EXPECT_EQ(config.whole, "mistral3");
+  EXPECT_EQ(config.family->model_type, "mistral");
+  EXPECT_EQ(config.dtype, DType::kBF16);
+  EXPECT_EQ(config.unused,
+            (std::vector<std::string>{"attention_bias", "is_llama_config", "mlp_bias",
+                                      "rope_interleaved", "spatial_merge_size", "vision_config"}));
+  EXPECT_EQ(values_of(whole).at("model.tie_embeddings"), "true");
+  json quantized = whole;
+  quantized["text_config"]["quantization_config"] = {{"bits", 4}};
+  EXPECT_NE(refusal(quantized).find("is quantized"), std::string::npos);
+  json torn = whole;
+  torn["text_config"]["tie_word_embeddings"] = false;
+  EXPECT_EQ(refusal(torn),
+            "config.json: tie_word_embeddings is true and in text_config false; which counts can't "
+            "be known");
+  torn.erase("text_config");
+  EXPECT_EQ(refusal(torn),
+            "config.json: model_type is \"mistral3\", a model of several parts, but there is no "
+            "text_config");
+  torn["text_config"] = {{"model_type", "mamba"}};
+  EXPECT_EQ(refusal(torn).find("config.json: model_type is \"mamba\""), 0u);
+}
+
+TEST(Config, WhatATextPartLeavesOutIsWhatItsClassHas) {
+  // Gemma 3 4B's, where the class's own values are left out.
+  const json whole = {{"model_type", "gemma3"},
+                      {"text_config",
+                       {{"model_type", "gemma3_text"},
+                        {"hidden_size", 2560},
+                        {"intermediate_size", 10240},
+                        {"num_hidden_layers", 34},
+                        {"rope_scaling", {{"factor", 8.0}, {"rope_type", "linear"}}},
+                        {"sliding_window", 1024}}},
+                      {"mm_tokens_per_image", 256}};
+  const auto values = values_of(whole);
+  EXPECT_EQ(values.at("model.num_attention_heads"), "8");
+  EXPECT_EQ(values.at("model.num_kv_heads"), "4");
+  EXPECT_EQ(values.at("model.head_width"), "256");
+  EXPECT_EQ(values.at("model.vocab_size"), "262208");
+  EXPECT_EQ(values.at("model.max_seq_length"), "131072");
+  EXPECT_EQ(values.at("model.window_layers"), "\"111110\"");
+  EXPECT_EQ(values.at("model.rope_factor"), "8");
+}
+
+TEST(Config, OfQueriesThatGrowWithTheirPositionTheFirstPositionsAreTaken) {
+  json config = smollm2();
+  config["model_type"] = "ministral3";
+  config["max_position_embeddings"] = 262144;
+  config.erase("rope_theta");
+  config.erase("mlp_bias");
+  config["rope_parameters"] = {{"rope_type", "yarn"},
+                               {"rope_theta", 1000000.0},
+                               {"factor", 16.0},
+                               {"original_max_position_embeddings", 16384},
+                               {"max_position_embeddings", 262144},
+                               {"beta_fast", 32.0},
+                               {"beta_slow", 1.0},
+                               {"mscale", 1.0},
+                               {"mscale_all_dim", 1.0},
+                               {"llama_4_scaling_beta", 0.1}};
+  EXPECT_EQ(parse_config(config.dump(), "config.json").most_positions, 16384);
+  EXPECT_EQ(values_of(config).at("model.max_seq_length"), "16384");
+  EXPECT_EQ(values_of(config).at("model.rope_attention_factor"), "1");
+  config["rope_parameters"]["llama_4_scaling_beta"] = 0.0;
+  EXPECT_FALSE(parse_config(config.dump(), "config.json").most_positions);
+  config["rope_parameters"].erase("llama_4_scaling_beta");
+  EXPECT_NE(refusal(config).find("rope_parameters lacks llama_4_scaling_beta"), std::string::npos);
+  // Elsewhere the key isn't known.
+  config["rope_parameters"]["llama_4_scaling_beta"] = 0.1;
+  config["model_type"] = "mistral";
+  EXPECT_NE(refusal(config).find("has the key llama_4_scaling_beta"), std::string::npos);
+}
+
 TEST(Config, ReadsGpt2AndRefusesItsVariants) {
   const json config = {{"model_type", "gpt2"}, {"n_layer", 12},
                        {"n_embd", 768},        {"n_head", 12},

@@ -68,6 +68,25 @@ TEST_F(Folder, KeysBesideItMustSayTheSame) {
   EXPECT_EQ(resolve_recipe(again).values.model.num_kv_heads, 2);
 }
 
+TEST_F(Folder, ContextsBeyondWhatIsComputedAreRefused) {
+  write_tokens();
+  const std::string model = write_model("ministral3");
+  const auto positions = [&](const std::string& more) {
+    RecipeRequest request;
+    request.path = "r.yaml";
+    request.text = "model:\n  from: " + model + "\n" + more +
+                   "training: {seq_length: 16, micro_batch_size: 1, max_steps: 1}\n";
+    request.reads_data = false;
+    return resolve_recipe(request).values.model.max_seq_length;
+  };
+  EXPECT_EQ(positions(""), 64);
+  EXPECT_EQ(positions("  max_seq_length: 60\n"), 60);
+  const std::string refusal =
+      test::error_text<RecipeErrors>([&] { positions("  max_seq_length: 65\n"); });
+  EXPECT_EQ(refusal.find("r.yaml:3: model.max_seq_length is 65, but up to 64 positions"), 0u)
+      << refusal;
+}
+
 TEST_F(Folder, ThatDoesntFitIsAnErrorBeforeAnythingIsWritten) {
   write_tokens();
   const std::string model = write_model("llama");

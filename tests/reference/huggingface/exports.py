@@ -1,7 +1,7 @@
 """exports.py PROGRAM [PYTHON...]: every model of folders.py is saved by `transformers`, read by PROGRAM (sherd), trained
-for a step at stage 3 on 2 ranks, exported in f32, and loaded by `transformers` again. Checked: a step that learns
-nothing leaves the logits as they were, bit for bit; one that learns gives other logits, and sherd's own loss of
-its checkpoint is that of the exported folder.
+for a step at stage 3 on 2 ranks, exported in f32, and loaded by `transformers` again (of a model of several parts, its
+text part). Checked: a step that learns nothing leaves the logits as they were, bit for bit; one that learns gives
+other logits, and sherd's own loss of its checkpoint is that of the exported folder.
 
 PYTHON has another version of `transformers` (4.57.6, say). It loads every exported folder too and computes the same
 logits within a few roundings; what it saves is read and exported by sherd, and has the same logits here.
@@ -54,13 +54,15 @@ checkpoint: {{init_from: {model}, interval: 1}}
 
 def check(name, config, place):
     """The folder of the trained model, and its logits."""
-    model = transformers.AutoModelForCausalLM.from_config(config).to(torch.float32).eval()
+    whole = name in folders.WHOLES
+    kind = transformers.AutoModelForImageTextToText if whole else transformers.AutoModelForCausalLM
+    model = kind.from_config(config, attn_implementation="eager").to(torch.float32).eval()
     for tensor, parameter in model.named_parameters():
         folders.fill(tensor, parameter)
     model.save_pretrained(place / "model")
     (place / "tokens.bin").write_bytes(b"".join(t.to_bytes(2, "little") for t in TOKENS))
     (place / "many.bin").write_bytes((place / "tokens.bin").read_bytes() * 8)
-    before, sets = logits_in(place / "model"), []
+    before, sets = logits_of(model, TOKENS) if whole else logits_in(place / "model"), []
     for lr in ("0", "0.01"):
         checkpoint, exported = step(place / "model", place, lr)
         after = logits_in(exported)
@@ -89,7 +91,7 @@ def check_other(python, exports):
 def main():
     with tempfile.TemporaryDirectory() as scratch:
         exports = {}
-        for name, config in folders.MODELS.items():
+        for name, config in (folders.MODELS | folders.WHOLES).items():
             place = pathlib.Path(scratch, name)
             place.mkdir()
             exports[name] = check(name, config, place)

@@ -16,6 +16,7 @@ import pathlib
 import sys
 import tempfile
 
+import safetensors.torch
 import torch
 import transformers
 
@@ -41,6 +42,10 @@ MODELS = {
     "llama_yarn": transformers.LlamaConfig(**LLAMA, rope_parameters=YARN, rms_norm_eps=1e-5),
     "mistral": transformers.MistralConfig(**LLAMA, sliding_window=None),
     "mistral_nemo": transformers.MistralConfig(**LLAMA, head_dim=16, sliding_window=7),
+    "ministral3": transformers.Ministral3Config(**(LLAMA | dict(max_position_embeddings=128)), head_dim=16,
+                                                rope_parameters=YARN | dict(
+                                                    original_max_position_embeddings=64, mscale=1.0, mscale_all_dim=1.0,
+                                                    llama_4_scaling_beta=0.1)),
     "qwen2": transformers.Qwen2Config(**LLAMA, rope_theta=1000000.0),
     "qwen3": transformers.Qwen3Config(**LLAMA, head_dim=16, tie_word_embeddings=True),
     "smollm3": transformers.SmolLM3Config(**(LLAMA | dict(num_hidden_layers=4))),
@@ -73,6 +78,25 @@ MODELS = {
     "gpt2": transformers.GPT2Config(vocab_size=56, n_embd=32, n_layer=2, n_head=4, n_positions=64),
 }
 
+SMALL_EYES = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, image_size=28,
+                  patch_size=14)
+# Models of several parts; their text parts are two of those above.
+WHOLES = {
+    "gemma3_whole": transformers.Gemma3Config(text_config=MODELS["gemma3"].to_dict(), vision_config=SMALL_EYES,
+                                              mm_tokens_per_image=4, image_token_index=58, boi_token_index=56,
+                                              eoi_token_index=57),
+    "mistral3_whole": transformers.Mistral3Config(text_config=MODELS["ministral3"].to_dict(),
+                                                  vision_config=SMALL_EYES | dict(model_type="pixtral", head_dim=8),
+                                                  tie_word_embeddings=False, image_token_index=58),
+}
+
+
+def values_of(name, shape):
+    """The formula's values of a tensor."""
+    tensor = torch.empty(shape)
+    fill(name, tensor)
+    return tensor
+
 
 def fill(name, parameter):
     i = torch.arange(parameter.numel(), dtype=torch.int64)
@@ -101,8 +125,28 @@ def case_of(config):
         return {"config": pathlib.Path(folder, "config.json").read_text(), "header": header, "loss": loss.item()}
 
 
+def whole_case_of(config):
+    """A model of several parts as it is saved; its weights are the formula's by the names in the file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "model.safetensors")
+        transformers.AutoModelForImageTextToText.from_config(config).to(torch.float32).save_pretrained(folder)
+        data = path.read_bytes()
+        header = data[8:8 + int.from_bytes(data[:8], "little")].decode()
+        tensors = {name: values_of(name, entry["shape"]) for name, entry in json.loads(header).items()
+                   if name != "__metadata__"}
+        safetensors.torch.save_file(tensors, path, metadata={"format": "pt"})
+        text = pathlib.Path(folder, "config.json").read_text()
+        model = transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
+        tokens = torch.tensor([[(3 * t * t + 7 * t) % 56 for t in range(TOKENS)]])
+        with torch.no_grad():
+            logits = model.double()(input_ids=tokens).logits
+        loss = torch.nn.functional.cross_entropy(logits[0, :-1], tokens[0, 1:])
+        return {"config": text, "header": header, "loss": loss.item()}
+
+
 def main():
     cases = {name: case_of(config) for name, config in MODELS.items()}
+    cases |= {name: whole_case_of(config) for name, config in WHOLES.items()}
     if sys.argv[1:] != ["--check"]:
         VALUES.write_text(json.dumps(cases, indent=1) + "\n")
         return

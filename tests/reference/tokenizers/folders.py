@@ -75,7 +75,7 @@ PRE = {
     "aquila": (None, byte_level(True)),
     "llama-bpe": (None, regex_then_bytes(LLAMA3)),
     "qwen2": (NFC, regex_then_bytes(QWEN2)),
-    "qwen35": (NFC, regex_then_bytes(QWEN35)),
+    "qwen35": (None, regex_then_bytes(QWEN35)),  # its published ids keep a letter and its accent apart
     # Here digits are cut where the byte alphabet has digits, not where the text has them.
     "falcon": (None, chain(split(r"[\p{P}\$\+<=>\^~\|`]+", "Contiguous"), byte_level(True),
                            {"type": "Digits", "individual_digits": False}, split("[0-9][0-9][0-9]"))),

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "engine/data/tokenizer/pattern/automaton.h"
 
 namespace sherd::tokenizer {
 namespace {
@@ -29,7 +30,29 @@ struct Kinds {
   std::uint8_t of(char32_t point) const {
     return pages[page_of[point / kPageSize]][point % kPageSize];
   }
+  /// Of the code point at `at`, which moves behind it. Text is UTF-8, as those who give it know.
+  std::uint8_t take(const std::uint8_t*& at) const {
+    const std::uint8_t lead = *at;
+    if (lead < 0x80) return ascii[*at++];
+    const auto tail = [&](int i) { return at[i] & 0x3fu; };
+    char32_t point = 0;
+    if (lead < 0xe0) {
+      point = (lead & 0x1fu) << 6 | tail(1);
+      at += 2;
+    } else if (lead < 0xf0) {
+      point = (lead & 0x0fu) << 12 | tail(1) << 6 | tail(2);
+      at += 3;
+    } else {
+      point = (lead & 0x07u) << 18 | tail(1) << 12 | tail(2) << 6 | tail(3);
+      at += 4;
+    }
+    return of(point);
+  }
 };
+
+const std::uint8_t* bytes_of(std::string_view text) {
+  return reinterpret_cast<const std::uint8_t*>(text.data());
+}
 
 struct Segment {
   char32_t first;
@@ -103,13 +126,14 @@ std::string pattern_of_kinds(const ParsedPattern& parsed,
 
 struct SplitPattern::Compiled {
   std::unique_ptr<Kinds> kinds;
+  std::optional<Automaton> automaton;
   pcre2_code* code = nullptr;
   bool has_jit = false;
   std::string where;
   ~Compiled() { pcre2_code_free(code); }
 };
 
-SplitPattern::SplitPattern(const ParsedPattern& parsed, std::string_view where)
+SplitPattern::SplitPattern(const ParsedPattern& parsed, std::string_view where, Matcher matcher)
     : compiled_(std::make_unique<Compiled>()) {
   std::vector<std::uint64_t> sets_of_kind;
   const std::vector<Segment> cut = segments(parsed, where, sets_of_kind);
@@ -118,8 +142,10 @@ SplitPattern::SplitPattern(const ParsedPattern& parsed, std::string_view where)
   const std::string text = pattern_of_kinds(parsed, sets_of_kind);
   int error = 0;
   PCRE2_SIZE offset = 0;
-  compiled_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
-                                  PCRE2_NEVER_BACKSLASH_C, &error, &offset, nullptr);
+  // PCRE2 10.42's start optimisations miss matches: (?=x)c?x in "nx", whose x they look for twice.
+  compiled_->code =
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
+                    PCRE2_NEVER_BACKSLASH_C | PCRE2_NO_START_OPTIMIZE, &error, &offset, nullptr);
   if (!compiled_->code) {
     std::array<PCRE2_UCHAR, 256> message{};
     pcre2_get_error_message(error, message.data(), message.size());
@@ -129,7 +155,13 @@ SplitPattern::SplitPattern(const ParsedPattern& parsed, std::string_view where)
   std::uint32_t may_be_empty = 0;
   pcre2_pattern_info(compiled_->code, PCRE2_INFO_MATCHEMPTY, &may_be_empty);
   if (may_be_empty) throw DataError("{}: the pattern matches the empty string.", where);
+  if (matcher == Matcher::kBest) compiled_->automaton = Automaton::make(parsed, sets_of_kind);
+  if (compiled_->automaton) return;
   compiled_->has_jit = pcre2_jit_compile(compiled_->code, PCRE2_JIT_COMPLETE) == 0;
+}
+
+bool SplitPattern::is_table() const {
+  return compiled_->automaton.has_value();
 }
 
 SplitPattern::~SplitPattern() = default;
@@ -160,38 +192,57 @@ SplitPattern::Scratch::Scratch(Scratch&&) noexcept = default;
 
 SplitPattern::Scan::Scan(const SplitPattern& pattern, Scratch& scratch, std::string_view text)
     : pattern_(pattern), scratch_(scratch), text_(text) {
-  const Kinds& kinds = *pattern.compiled_->kinds;
-  Scratch::State& state = *scratch.state;
-  if (state.kinds.size() < text.size()) state.kinds.resize(text.size());
-  std::uint8_t* out = state.kinds.data();
-  const auto* in = reinterpret_cast<const std::uint8_t*>(text.data());
-  const auto* const end = in + text.size();
-  while (in != end) {
-    if (*in < 0x80) {
-      *out++ = kinds.ascii[*in++];
-      continue;
+  if (!pattern.is_table()) write_kinds();
+}
+
+bool SplitPattern::Scan::next(std::size_t& begin, std::size_t& end) {
+  return pattern_.is_table() ? next_of_table(begin, end) : next_of_pcre2(begin, end);
+}
+
+bool SplitPattern::Scan::next_of_table(std::size_t& begin, std::size_t& end) {
+  const Kinds& kinds = *pattern_.compiled_->kinds;
+  const Automaton& automaton = *pattern_.compiled_->automaton;
+  const std::uint8_t* const text = bytes_of(text_);
+  const std::uint8_t* const text_end = text + text_.size();
+  for (const std::uint8_t* first = text + next_byte_; first != text_end; kinds.take(first)) {
+    const std::uint8_t* at = first;
+    const std::uint8_t* match_end = nullptr;
+    std::uint32_t state = automaton.start();
+    while (at != text_end) {
+      const std::uint8_t* const here = at;
+      state = automaton.next(state, kinds.take(at));
+      if ((state & Automaton::kMatched) != 0) match_end = here;
+      state &= ~Automaton::kMatched;
+      if (state == Automaton::kDead) break;
     }
-    char32_t point = 0;
-    if (*in < 0xe0) {
-      point = (in[0] & 0x1fu) << 6 | (in[1] & 0x3fu);
-      in += 2;
-    } else if (*in < 0xf0) {
-      point = (in[0] & 0x0fu) << 12 | (in[1] & 0x3fu) << 6 | (in[2] & 0x3fu);
-      in += 3;
-    } else {
-      point =
-          (in[0] & 0x07u) << 18 | (in[1] & 0x3fu) << 12 | (in[2] & 0x3fu) << 6 | (in[3] & 0x3fu);
-      in += 4;
+    if (state != Automaton::kDead &&
+        (automaton.next(state, Automaton::kEndOfText) & Automaton::kMatched) != 0) {
+      match_end = text_end;
     }
-    *out++ = kinds.of(point);
+    if (!match_end) continue;
+    begin = static_cast<std::size_t>(first - text);
+    end = next_byte_ = static_cast<std::size_t>(match_end - text);
+    return true;
   }
+  next_byte_ = text_.size();
+  return false;
+}
+
+void SplitPattern::Scan::write_kinds() {
+  const Kinds& kinds = *pattern_.compiled_->kinds;
+  Scratch::State& state = *scratch_.state;
+  if (state.kinds.size() < text_.size()) state.kinds.resize(text_.size());
+  std::uint8_t* out = state.kinds.data();
+  const std::uint8_t* in = bytes_of(text_);
+  const std::uint8_t* const end = in + text_.size();
+  while (in != end) *out++ = kinds.take(in);
   state.num_kinds = static_cast<std::size_t>(out - state.kinds.data());
-  is_ascii_ = state.num_kinds == text.size();
+  is_ascii_ = state.num_kinds == text_.size();
 }
 
 std::size_t SplitPattern::Scan::byte_of(std::size_t character) {
   if (is_ascii_) return character;
-  const auto* const bytes = reinterpret_cast<const std::uint8_t*>(text_.data());
+  const std::uint8_t* const bytes = bytes_of(text_);
   for (; known_character_ < character; ++known_character_) {
     const std::uint8_t lead = bytes[known_byte_];
     known_byte_ += lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
@@ -199,7 +250,7 @@ std::size_t SplitPattern::Scan::byte_of(std::size_t character) {
   return known_byte_;
 }
 
-bool SplitPattern::Scan::next(std::size_t& begin, std::size_t& end) {
+bool SplitPattern::Scan::next_of_pcre2(std::size_t& begin, std::size_t& end) {
   Scratch::State& state = *scratch_.state;
   const Compiled& compiled = *pattern_.compiled_;
   if (next_character_ == state.num_kinds) return false;

@@ -1,11 +1,14 @@
 /// Finds the matches of a tokenizer's regular expression in UTF-8 text.
 ///
-/// A pattern tells code points apart only by the classes it names: some 20 kinds. Text is written as
-/// one byte per code point, its kind, and PCRE2 (compiled to machine code) matches the kinds. So the
-/// classes are exactly our Unicode 16.0 tables, and their size costs nothing while matching.
+/// A pattern tells code points apart only by the classes it names: some 20 kinds. What is matched are
+/// kinds, so the classes are exactly our Unicode 16.0 tables, and their size costs nothing while
+/// matching. Patterns that look ahead at most one code point (those of all families that we know) are
+/// a table (automaton.h). For others text is written as one byte per code point, its kind, and PCRE2
+/// (compiled to machine code) matches that; the two find the same, which tests hold them to.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -17,10 +20,16 @@ namespace sherd::tokenizer {
 /// Immutable; any thread may scan with it.
 class SplitPattern {
  public:
+  enum class Matcher : std::uint8_t { kBest, kPcre2 };
+
   /// Errors   DataError: refused (pattern_parser.h), or it can match nothing at all.
-  SplitPattern(const ParsedPattern& parsed, std::string_view where);
+  SplitPattern(const ParsedPattern& parsed, std::string_view where,
+               Matcher matcher = Matcher::kBest);
   ~SplitPattern();
   SplitPattern(SplitPattern&&) noexcept;
+
+  /// Whether a table matches, not PCRE2.
+  bool is_table() const;
 
   /// What one thread needs beside the pattern; to be used by one scan at a time.
   class Scratch {
@@ -42,10 +51,14 @@ class SplitPattern {
     bool next(std::size_t& begin, std::size_t& end);
 
    private:
+    bool next_of_table(std::size_t& begin, std::size_t& end);
+    bool next_of_pcre2(std::size_t& begin, std::size_t& end);
+    void write_kinds();
     std::size_t byte_of(std::size_t character);
     const SplitPattern& pattern_;
     Scratch& scratch_;
     std::string_view text_;
+    std::size_t next_byte_ = 0;  ///< of the table's matcher; what follows is PCRE2's
     bool is_ascii_ = true;
     std::size_t next_character_ = 0;
     std::size_t known_character_ = 0;  ///< begins at known_byte_

@@ -63,6 +63,8 @@ TEST(CodePointSet, ItsComplementsComplementIsItself) {
 TEST(SplitPattern, MatchesByOurTables) {
   EXPECT_EQ(matches(R"(\p{L}+)", "ab1\xe1\xb2\x89z \xf0\x93\x91\xa0."),
             (Parts{"ab", "\xe1\xb2\x89z", "\xf0\x93\x91\xa0"}));
+  // U+100041 isn't U+41.
+  EXPECT_EQ(matches(R"(\p{L}+)", "a\xf4\x80\x81\x81z"), (Parts{"a", "z"}));
   EXPECT_EQ(matches(R"(\s+(?!\S)|\s+)", "a  \xe3\x80\x80 b"), (Parts{"  \xe3\x80\x80", " "}));
   EXPECT_EQ(matches(R"([^\r\n\p{L}]?\p{L}+)", ",a b\nc"), (Parts{",a", " b", "c"}));
   EXPECT_EQ(matches(R"(\p{N}{1,3})", "12345"), (Parts{"123", "45"}));

@@ -41,6 +41,12 @@ TEST(TokenizerErrors, OtherModelsAreRefusedByName) {
     EXPECT_EQ(refusal_with("/model/type", type),
               "t.json.model: " + type + " isn't supported; Sherd knows tokenizers of type BPE.");
   }
+  // Whatever else the file has that we don't know: the model says most.
+  json file = test::small_tokenizer();
+  file["model"]["type"] = "WordPiece";
+  file["normalizer"]["type"] = "BertNormalizer";
+  EXPECT_EQ(refusal(file),
+            "t.json.model: WordPiece isn't supported; Sherd knows tokenizers of type BPE.");
   EXPECT_EQ(refusal_with("/model/dropout", 0.1),
             "t.json.model: dropout makes ids random and isn't supported; set it to null.");
   EXPECT_EQ(refusal_with("/model/end_of_word_suffix", "</w>"),
