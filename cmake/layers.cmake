@@ -26,6 +26,11 @@ function(sherd_layer name)
   # With CUDA they are shared: a dozen programs each with all kernels inside would be too large to
   # carry to a machine (./dev bundle).
   add_library(sherd_${name} ${layer_kind} ${sources})
+  # Static libraries, too, so that the cuda preset finds in ccache what the cpu preset has compiled.
+  if(NOT SHERD_SANITIZE)
+    set_target_properties(sherd_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    target_compile_options(sherd_${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-semantic-interposition>)
+  endif()
   target_include_directories(sherd_${name} PUBLIC ${CMAKE_SOURCE_DIR})
   target_link_libraries(sherd_${name} PUBLIC ${ARG_LINK})
 endfunction()

@@ -53,8 +53,16 @@ Launches linear_backward_weight(const LinearBackwardWeight& args) {
 
 namespace {
 
-// Pairs of a query and a key that it sees, of all heads.
+// Pairs of a query and a key that it sees, of all heads. Of a block of keys that aren't the queries' own all.
 double seen_pairs(const AttentionShape& shape) {
+  const auto heads = static_cast<double>(shape.sequences * shape.query_heads);
+  if (shape.block && shape.block.first_key != shape.first_query) {
+    return static_cast<double>(shape.num_queries()) * static_cast<double>(shape.num_keys()) * heads;
+  }
+  if (shape.block) {
+    const auto queries = static_cast<double>(shape.num_queries());
+    return queries * (queries + 1) / 2 * heads;
+  }
   const std::int64_t last = shape.first_query + shape.num_queries();
   const std::int64_t window = shape.windowed() ? shape.window : shape.positions;
   // Queries up to the window's end see all keys before them, the others as many as the window has.
@@ -62,8 +70,7 @@ double seen_pairs(const AttentionShape& shape) {
     const auto q = static_cast<double>(queries), w = static_cast<double>(window);
     return queries <= window ? q * (q + 1) / 2 : w * (w + 1) / 2 + (q - w) * w;
   };
-  return (up_to(last) - up_to(shape.first_query)) *
-         static_cast<double>(shape.sequences * shape.query_heads);
+  return (up_to(last) - up_to(shape.first_query)) * heads;
 }
 
 Launch attention(std::string_view kernel, const AttentionShape& shape, DType dtype, double products,
@@ -87,6 +94,22 @@ bool by_cudnn(const Args& args) {
          device_common::AttentionForm::kCudnn;
 }
 
+// Of a block's queries and keys: in the type that is multiplied, and in f32.
+struct BlockBytes {
+  std::int64_t queries, keys, sums, key_sums, statistics;
+
+  BlockBytes(const AttentionShape& shape, DType dtype) {
+    const std::int64_t of_queries = shape.sequences * shape.num_queries() * shape.query_heads;
+    const std::int64_t of_keys = shape.sequences * shape.num_keys() * 2 * shape.kv_heads;
+    const auto size = static_cast<std::int64_t>(size_of(dtype));
+    queries = of_queries * shape.head_width * size;
+    keys = of_keys * shape.head_width * size;
+    sums = of_queries * shape.head_width * kFloat;
+    key_sums = of_keys * shape.head_width * kFloat;
+    statistics = of_queries * kFloat;
+  }
+};
+
 Launches seed_of(const Dropout& dropout) {
   return dropout.active() ? Launches{memory("set_pair", 0, 2 * kDouble)} : Launches{};
 }
@@ -94,6 +117,16 @@ Launches seed_of(const Dropout& dropout) {
 }  // namespace
 
 Launches attention_forward(const AttentionForward& args) {
+  const AttentionBlock& block = args.shape.block;
+  if (block && by_cudnn(args)) {
+    const BlockBytes bytes(args.shape, args.qkv.dtype);
+    const std::int64_t merged = bytes.sums + bytes.statistics;
+    return seed_of(args.dropout) +
+           Launches{attention("attention_forward", args.shape, args.qkv.dtype, 2,
+                              bytes.queries + bytes.keys, bytes.queries + bytes.statistics),
+                    memory("merge_block",
+                           bytes.queries + bytes.statistics + (args.merge ? merged : 0), merged)};
+  }
   const std::int64_t read = bytes_of(args.qkv, args.keys_values);
   const std::int64_t written = bytes_of(args.out, args.lse);
   if (by_cudnn(args)) {
@@ -105,6 +138,16 @@ Launches attention_forward(const AttentionForward& args) {
 
 // Five products: the scores again, dP, dQ, dK and dV. Our own kernels form the first two twice.
 Launches attention_backward(const AttentionBackward& args) {
+  if (args.shape.block && by_cudnn(args)) {
+    const BlockBytes bytes(args.shape, args.qkv.dtype);
+    const std::int64_t gradients = bytes.queries + bytes.keys;
+    return Launches{memory("take_block_lse", bytes.statistics, bytes.statistics)} +
+           seed_of(args.dropout) +
+           Launches{attention("attention_backward", args.shape, args.qkv.dtype, 5,
+                              gradients + 2 * bytes.queries + bytes.statistics, gradients),
+                    memory("add_block_gradients", gradients + bytes.sums + bytes.key_sums,
+                           bytes.sums + bytes.key_sums)};
+  }
   const std::int64_t rows = bytes_of(args.out, args.dout);
   const std::int64_t read = bytes_of(args.qkv, args.keys_values, args.lse);
   const std::int64_t written = bytes_of(args.dqkv, args.dkv);
@@ -116,11 +159,12 @@ Launches attention_backward(const AttentionBackward& args) {
   const auto own = [&](std::string_view kernel, double products, std::int64_t out) {
     return attention(kernel, args.shape, DType::kF32, products, half, out);
   };
-  const std::int64_t queries = args.shape.query_tokens() * args.shape.query_heads *
-                               args.shape.head_width *
-                               static_cast<std::int64_t>(size_of(args.qkv.dtype));
-  return {memory("attention_backward (dot)", rows, dot),
-          own("attention_backward (keys)", 4, written - queries),
+  const std::int64_t queries = args.dq ? args.dq.bytes()
+                                       : args.shape.query_tokens() * args.shape.query_heads *
+                                             args.shape.head_width *
+                                             static_cast<std::int64_t>(size_of(args.qkv.dtype));
+  const std::int64_t keys = args.dq ? args.dkv.bytes() : written - queries;
+  return {memory("attention_backward (dot)", rows, dot), own("attention_backward (keys)", 4, keys),
           own("attention_backward (queries)", 3, queries)};
 }
 
