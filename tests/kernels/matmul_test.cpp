@@ -205,6 +205,10 @@ TEST_P(MatmulOnEachIsa, GivesAnElementTheSameBitsAloneAndInsideALargerMatmul) {
           EXPECT_EQ(product(f, turned, {p.rows, p.columns, s.depth}, p.row, p.column).values(),
                     alone)
               << describe(s, turned);
+          turned.turn_a = false;  // a row has a way of its own
+          EXPECT_EQ(product(f, turned, {p.rows, p.columns, s.depth}, p.row, p.column).values(),
+                    alone)
+              << describe(s, turned);
           Values inside;
           for (std::int64_t i = 0; i < p.rows; ++i) {
             for (std::int64_t j = 0; j < p.columns; ++j) {

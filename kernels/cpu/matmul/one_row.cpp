@@ -18,8 +18,9 @@ namespace sherd::kernels::cpu {
 namespace {
 
 constexpr std::int64_t kColumns = 16;  // at a time: two chains hide the latency of multiply-adds
-constexpr std::int64_t kTaskColumns = 64;  // of one task
-constexpr std::int64_t kMostUnits = 768;   // of a piece of the depth
+constexpr std::int64_t kMostTaskColumns = 768;
+constexpr std::int64_t kTasksPerThread = 2;  // so that a slower core does less
+constexpr std::int64_t kMostUnits = 768;     // of a piece of the depth
 
 Float8 multiply_add(Float8 x, Float8 y, Float8 z) {
 #ifdef __FMA__
@@ -59,7 +60,7 @@ Float8 add_block(const typename Form::Element* const* column, std::int64_t k, co
 }
 
 // Sums of one piece of the depth for kColumns columns of b, each a chain in the order of the units.
-// The next columns, `ahead` elements away, are fetched meanwhile: the processor doesn't see a pattern.
+// What comes next, `ahead` elements away, is fetched meanwhile: the processor doesn't see a pattern.
 template <class Form>
 void add_columns(const typename Form::Element* const* column, std::int64_t ahead,
                  std::int64_t depth, const float* a, std::int64_t units, float* sums) {
@@ -94,7 +95,7 @@ void multiply_columns(const Matmul& p, std::int64_t first, std::int64_t count) {
   const T* a = static_cast<const T*>(p.a.data);
   const T* b = static_cast<const T*>(p.b.data);
   const bool adds_before = p.add && p.c.dtype == DType::kF32;
-  float total[kTaskColumns];
+  float total[kMostTaskColumns];
   if (p.bias) widen(static_cast<const T*>(p.bias) + first, total, count);
   if (adds_before) std::copy_n(p.c.as<float>() + first, count, total);
   const std::int64_t piece = matmul_depth_piece(p.depth);
@@ -109,8 +110,13 @@ void multiply_columns(const Matmul& p, std::int64_t first, std::int64_t count) {
       for (std::int64_t i = 0; i < kColumns; ++i) {
         column[i] = b + (first + std::min(j + i, count - 1)) * p.b.stride + k;
       }
+      // The next columns, or the first ones' next piece; another task's columns may be another core's.
+      const bool has_columns = j + kColumns < count, has_piece = k + piece < p.depth;
+      const std::int64_t ahead = has_columns ? kColumns * p.b.stride
+                                 : has_piece ? piece - j * p.b.stride
+                                             : 0;
       float sums[kColumns];
-      add_columns<Form>(column, kColumns * p.b.stride, depth, a_units, units, sums);
+      add_columns<Form>(column, ahead, depth, a_units, units, sums);
       for (std::int64_t i = 0; i < std::min(kColumns, count - j); ++i) {
         total[j + i] = is_first ? sums[i] : total[j + i] + sums[i];
       }
@@ -131,10 +137,16 @@ void multiply_columns(const Matmul& p, std::int64_t first, std::int64_t count) {
 
 template <class Form>
 void multiply(ThreadTeam& team, const Matmul& p) {
-  const std::int64_t num_tasks = (p.columns + kTaskColumns - 1) / kTaskColumns;
+  // A column's chain knows nothing of its task, so tasks may follow the number of threads: long ones
+  // are what memory reads fastest.
+  const std::int64_t most_tasks = kTasksPerThread * team.num_threads();
+  const std::int64_t groups = (p.columns + kColumns - 1) / kColumns;
+  const std::int64_t columns =
+      std::min(kMostTaskColumns, (groups + most_tasks - 1) / most_tasks * kColumns);
+  const std::int64_t num_tasks = (p.columns + columns - 1) / columns;
   const auto task = [&](std::int64_t t, int) {
-    const std::int64_t first = t * kTaskColumns;
-    multiply_columns<Form>(p, first, std::min(kTaskColumns, p.columns - first));
+    const std::int64_t first = t * columns;
+    multiply_columns<Form>(p, first, std::min(columns, p.columns - first));
   };
   // Below 64 KiB or so a second thread costs more than it brings.
   if (p.columns * p.depth >= (1 << 15)) return team.parallel_for(num_tasks, task);
