@@ -92,14 +92,19 @@ struct Places {
 
   /// Positions of a whole row.
   __device__ std::int64_t row() const { return row_positions > 0 ? row_positions : positions; }
+  /// Where the tokens have this position of a row; -1: nowhere.
+  __device__ std::int64_t place_of(std::int64_t position) const {
+    if (row_positions == 0) return position;
+    const std::int64_t first = second_position > 0 ? positions / 2 : positions;
+    const std::int64_t place = position - first_position, behind = position - second_position;
+    if (place >= 0 && place < first) return place;
+    return behind >= 0 && behind < positions - first ? first + behind : -1;
+  }
   /// EmbeddingBackward::own_token.
   __device__ std::int64_t own_token(std::int64_t token) const {
     if (row_positions == 0) return token;
-    const std::int64_t position = token % row_positions, own = token / row_positions * positions;
-    const std::int64_t first = second_position > 0 ? positions / 2 : positions;
-    const std::int64_t place = position - first_position, behind = position - second_position;
-    if (place >= 0 && place < first) return own + place;
-    return behind >= 0 && behind < positions - first ? own + first + behind : -1;
+    const std::int64_t place = place_of(token % row_positions);
+    return place >= 0 ? token / row_positions * positions + place : -1;
   }
 };
 
@@ -118,11 +123,11 @@ __global__ void __launch_bounds__(kColumnThreads)
       if (own >= 0) sums.template add<N>(own, d, sum);
     }
   } else if (s < places.row()) {
-    const std::int64_t own = places.own_token(s);
-    const std::int64_t sequences = own >= 0 ? places.sequences : 0;
+    const std::int64_t place = places.place_of(s);
+    const std::int64_t sequences = place >= 0 ? places.sequences : 0;
 #pragma unroll 4
     for (std::int64_t b = 0; b < sequences; ++b) {
-      sums.template add<N>(b * places.positions + own, d, sum);
+      sums.template add<N>(b * places.positions + place, d, sum);
     }
   }
   G* out = gradient + s * sums.width + d;
