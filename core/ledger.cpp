@@ -22,6 +22,7 @@ std::chrono::nanoseconds nanoseconds_of(double seconds) {
 
 // Nothing begins before the host has asked for it.
 void LedgerStream::begin_call() {
+  if (in_graph_) return;
   ledger_.host_now += ledger_.host_seconds_of_a_call();
   now_ = std::max(now_, ledger_.host_now);
 }
@@ -39,6 +40,15 @@ void LedgerStream::add(const Launches& launches) {
 void LedgerStream::add(const Exchange& exchange) {
   begin_call();
   now_ += ledger_.exchange(exchange);
+}
+
+// As a graph it is one call of the host's.
+void LedgerStream::section(const std::string&, const std::function<void()>& enqueue) {
+  if (!cuda_.graphs) return enqueue();
+  begin_call();
+  in_graph_ = true;
+  enqueue();
+  in_graph_ = false;
 }
 
 void LedgerStream::run(std::string_view, std::function<void()> work) {
@@ -62,8 +72,13 @@ void LedgerStream::wait(const Event& event) {
   const auto& recorded = dynamic_cast<const LedgerEvent&>(event);
   const double begin = std::max(now_, ledger_.host_now);
   if (recorded.at <= begin) return;
-  waited_.at(event.counts_as) += recorded.at - begin;
+  const double stall = recorded.at - begin;
+  waited_.at(event.counts_as) += stall;
   now_ = recorded.at;
+  // Kernels that it has stood still for have had the GPU then.
+  if (options().purpose == StreamPurpose::kCompute) {
+    ledger_.beside_compute -= std::min(ledger_.beside_compute, stall);
+  }
 }
 
 void LedgerStream::synchronize() {

@@ -51,7 +51,8 @@ class Ledger {
   virtual double host_seconds_of_a_call() const = 0;
 
   double host_now = 0.0;  ///< the host's clock; streams move it
-  /// What kernels of other streams than kCompute's took: from the GPU, and so from the computation, whenever it was.
+  /// What kernels of other streams than kCompute's took from the GPU while the computation went on, so that it took so
+  /// much longer.
   double beside_compute = 0.0;
 };
 
@@ -68,6 +69,8 @@ class LedgerStream final : public CudaStream {
   // Stream
   void run(std::string_view label, std::function<void()> work) override;
   void copy(const void* from, void* to, std::int64_t bytes) override;
+  void section(const std::string& key, const std::function<void()>& enqueue) override;
+  bool keeps_sections() const override { return cuda_.graphs; }
   std::unique_ptr<Event> make_event() const override;
   void record(Event& event) override;
   void wait(const Event& event) override;
@@ -88,6 +91,7 @@ class LedgerStream final : public CudaStream {
   const CudaStreamOptions cuda_;
   Ledger& ledger_;
   double now_ = 0.0;
+  bool in_graph_ = false;
   std::array<double, Event::kMostKinds> waited_{};
   std::array<char, kMailboxBytes> mailbox_{};
 };

@@ -179,7 +179,9 @@ void ConfigReader::window(std::string_view from) {
 
 void ConfigReader::limit_positions(std::int64_t most) {
   result_.most_positions = most;
-  set("model.max_seq_length", fmt::format("{}", most), "rope_parameters");
+  if (number("max_position_embeddings").value_or(0.0) > static_cast<double>(most)) {
+    set("model.max_seq_length", fmt::format("{}", most), "rope_parameters");
+  }
 }
 
 void ConfigReader::refuse(std::string_view key, const std::string& why) const {

@@ -40,7 +40,8 @@ void PlanCommand::run() const {
   request.reads_data = false;
   const engine::ResolvedRecipe recipe = engine::resolve_recipe(request);
   if (ledger_) {
-    if (parameters_ || paper_convention_ || !html_.empty() || device_memory_) {
+    if (parameters_ || paper_convention_ || !html_.empty() || device_memory_ ||
+        ranks_per_machine_ > 0) {
       throw UsageError("--ledger goes without other options but --json.");
     }
     fmt::print("{}",

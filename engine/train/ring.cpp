@@ -95,11 +95,18 @@ void Ring::pass_on(const char* what, const Tensor& from, const Tensor& to) {
   compute_.record(*ready_);
   in_->wait(*ready_);
   in_->wait(*sent_);  // of earlier calls
+  out_->wait(*ready_);
+  // Links in ascending order, everywhere: so no order in which a library begins calls makes a circle.
+  const bool sends_first = to_next_ == links_.front().get();
+  if (sends_first) send(what, from);
   call(receives_, [this, what, to, arrived = under_way_.back().get()] {
     from_previous_->broadcast(*in_, what, to, root_of(*from_previous_, false));
     in_->record(*arrived);
   });
-  out_->wait(*ready_);
+  if (!sends_first) send(what, from);
+}
+
+void Ring::send(const char* what, const Tensor& from) {
   call(sends_, [this, what, from] {
     to_next_->broadcast(*out_, what, from, root_of(*to_next_, true));
     out_->record(*sent_);

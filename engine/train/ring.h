@@ -48,6 +48,7 @@ class Ring {
   void make_caller(Caller& caller, const char* name, int rank);
   void call(Caller& caller, const std::function<void()>& calls);
   void wait_for_calls(const Caller& caller);
+  void send(const char* what, const Tensor& from);
 
   Stream& compute_;
   RingNeighbours neighbours_;

@@ -199,9 +199,8 @@ Launches nf4_encode_scales(const ConstTensor& scales, const Tensor& codes, const
   return {memory("nf4_encode_scales (mean)", scales.bytes(), kFloat),
           memory("nf4_encode_scales", scales.bytes(), bytes_of(codes, ranges))};
 }
-Launches nf4_decode(const Nf4Part& part, const Tensor& out) {
+Launches nf4_decode(const Nf4Part&, const Tensor& out) {
   return flat("nf4_decode", out.numel, (out.numel + 1) / 2 + nf4_blocks(out.numel), out.bytes());
-  static_cast<void>(part);
 }
 
 }  // namespace sherd::kernels::launches

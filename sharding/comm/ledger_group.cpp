@@ -1,6 +1,7 @@
 #include "sharding/comm/ledger_group.h"
 
 #include "core/ledger.h"
+#include "sharding/comm/slices.h"
 
 namespace sherd::sharding {
 namespace {
@@ -15,9 +16,16 @@ class LedgerCommunicator final : public Communicator {
   void all_gather(Stream& stream, const std::string&, Tensor full) override {
     note(stream, "all_gather", full);
   }
-  void reduce_scatter(Stream& stream, const std::string&, Tensor full, Tensor,
-                      const Addends&) override {
+  // What NCCL's does behind it, as sharding/comm/nccl.cpp.
+  void reduce_scatter(Stream& stream, const std::string&, Tensor full, Tensor out,
+                      const Addends& addends) override {
     note(stream, "reduce_scatter", full);
+    const Tensor sum = full.part(index_ * out.numel, out.numel);
+    if (addends.onto_out || full.dtype != out.dtype) {
+      add_or_cast(stream, sum, out, addends.onto_out);
+    } else if (world_size() == 1 && full.data != out.data) {
+      stream.copy(full.data, out.data, full.bytes());
+    }
   }
   void all_reduce(Stream& stream, const std::string&, Tensor full, int) override {
     note(stream, "all_reduce", full);

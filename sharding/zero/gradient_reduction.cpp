@@ -303,13 +303,14 @@ void GradientReduction::add_the_rest(int at, const Tensor& full) {
     }
   };
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const std::int64_t offset = unit.layout().offset(static_cast<int>(i));
     if (unit.plan().may_add[i]) {
       add_run();
-      begin = end = offset + parameters[i].numel();
-    } else {
-      end = offset + parameters[i].numel();
+      begin = end = 0;
+      continue;
     }
+    const std::int64_t offset = unit.layout().offset(static_cast<int>(i));
+    if (end == 0) begin = offset;
+    end = offset + parameters[i].numel();
   }
   add_run();
 }

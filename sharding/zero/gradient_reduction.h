@@ -1,7 +1,7 @@
 /// Gradients on their way from the backward pass to the slices that are updated: open -> close.
 ///
-/// A micro-step's gradient is formed from zero, in a gradient slot, and added to the accumulator once; the first
-/// micro-step writes the accumulator. Which way it goes follows from
+/// A micro-step's gradient is formed from zero, in a gradient slot, and added to the accumulator once, unless the
+/// backward adds it there itself; the first micro-step writes the accumulator. Which way it goes follows from
 /// the placement:
 ///
 ///   every micro-step (stages 2-3;   slot -> reduce_scatter onto the accumulated part
@@ -69,7 +69,7 @@ class GradientReduction {
   void begin_micro_step(int micro_step);
   int micro_step() const { return micro_step_; }
   /// Where the backward writes this unit's gradient, one view per parameter, empty for frozen ones. Each
-  /// must be written, not added to. Opening an open unit again returns the same views, with what stands in them.
+  /// must be written, not added to, but those of which `adds` says otherwise. Opening an open unit again returns the same views, with what stands in them.
   std::vector<Tensor> open(int unit, UnitEnd end = UnitEnd::kUnit);
   /// Whether those that may be added (UnitPlan::may_add) must be, in this micro-step.
   bool adds(int unit) const;

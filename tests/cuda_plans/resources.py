@@ -83,7 +83,7 @@ def most_threads(library):
 def widest_accesses(library):
     """By mangled name: the widest load and store of global memory, in bits."""
     widest = collections.defaultdict(lambda: [0, 0])
-    access = re.compile(r"\b(LDG|STG)\.E(?:\.[A-Z]+)*?(?:\.(\d+))?(?:\.[A-Z]+)* ")
+    access = re.compile(r"\b(LDG|STG)\.E(?:\.[A-Z][A-Z0-9]*?)*?(?:\.[US]?(\d+))?(?:\.[A-Z]\w*)* ")
     name = None
     with subprocess.Popen([str(CUOBJDUMP), "-arch", ARCHITECTURE, "-sass", library], stdout=subprocess.PIPE, text=True) as tool:
         for line in tool.stdout:

@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include "engine/plan/ledger/step_ledger.h"
+#include "engine/schedule/order.h"
 #include "tests/emulated_gpu/launch_counts.h"
+#include "tests/support/gpu_meshes.h"
 #include "tests/support/model_forms.h"
 #include "tests/support/training_harness.h"
 
@@ -33,11 +35,16 @@ LaunchCounts launched_in_a_step(const engine::TrainingOptions& options, const Ru
   return counts;
 }
 
+// Of all ranks.
 LaunchCounts in_the_ledger(const engine::TrainingOptions& options, const RunShape& setup) {
-  const engine::StepLedger step =
-      engine::step_ledger({applied(options, setup), mesh_of(setup), {}, 0}, engine::h100_rates());
   LaunchCounts counts;
-  for (const engine::LedgerRow& row : step.rows) counts[row.name] = row.launches;
+  for (int rank = 0; rank < mesh_of(setup).world_size(); ++rank) {
+    const engine::StepLedger step = engine::step_ledger(
+        {applied(options, setup), mesh_of(setup), {}, rank}, engine::h100_rates());
+    for (const engine::LedgerRow& row : step.rows) {
+      if (row.of != engine::LedgerRow::Class::kExchange) counts[row.name] += row.launches;
+    }
+  }
   // Matmuls are a library's, these two the driver's.
   for (const char* other :
        {"linear_forward", "linear_backward_input", "linear_backward_weight", "fill_zero", "copy"}) {
@@ -91,6 +98,29 @@ TEST(Launches, OfAStepIn16BitsAreThoseInTheLedger) {
   }
 }
 
+// What stands behind collectives, and the kernels around a ring's blocks. In 16 bits attention itself is a library's.
+TEST(Launches, OfMeshesAreThoseInTheLedger) {
+  constexpr auto kRing = model::ContextMethod::kRing;
+  const std::vector<GpuMesh> meshes = {
+      {.tensor = 2, .stage = 2, .micro_steps = 2},
+      {.shards = 2, .stage = 3, .dtype = DType::kBF16},
+      {.context = 2, .stage = 1, .method = kRing},
+      {.context = 2, .stage = 1, .dtype = DType::kBF16, .method = kRing}};
+  for (const GpuMesh& each : meshes) {
+    SCOPED_TRACE(name_of(each));
+    LaunchCounts ledger = in_the_ledger(options_of(each), setup_of(each, RunShape::Place::kGpus));
+    LaunchCounts launched =
+        launched_in_a_step(options_of(each), setup_of(each, RunShape::Place::kGpus));
+    for (LaunchCounts* counts : {&ledger, &launched}) {
+      std::erase_if(*counts, [&](const auto& row) {
+        return each.dtype != DType::kF32 &&
+               (row.first.starts_with("attention_") || row.first == "set_pair");
+      });
+    }
+    EXPECT_EQ(text(ledger), text(launched));
+  }
+}
+
 // The emulated matmul forms its sum from zero before it adds it, as cuBLASLt needn't.
 TEST(AddingInMatmuls, GivesTheBitsOfAddingBehindThem) {
   for (const bool tied : {false, true}) {
@@ -109,6 +139,40 @@ TEST(AddingInMatmuls, GivesTheBitsOfAddingBehindThem) {
       EXPECT_EQ(difference(apart, added), "");
     }
   }
+}
+
+// Each form has its own gaps between what matmuls form and what not; a zero-bubble pipeline forms weights' gradients apart;
+// a graph of the first micro-step isn't that of the second.
+TEST(AddingInMatmuls, GivesTheBitsOfAddingBehindThemInEveryForm) {
+  std::vector<std::pair<std::string, engine::TrainingOptions>> trainings;
+  for (const ModelForm& form : model_forms()) {
+    trainings.emplace_back(form.name, tiny_training(form.shape, 1.0f));
+  }
+  RunShape setup = one_gpu(2);
+  setup.grad_sync = sharding::GradSync::kBoundary;
+  for (auto& [name, options] : trainings) {
+    SCOPED_TRACE(name);
+    options.model.dropout = 0.0;
+    const Outcome apart = train(options, setup, 2);
+    options.adds_in_matmuls = true;
+    EXPECT_EQ(difference(apart, train(options, setup, 2)), "");
+    RunShape graphs = setup;
+    graphs.cuda_graphs = true;
+    EXPECT_EQ(difference(apart, train(options, graphs, 2)), "") << "with graphs";
+  }
+}
+
+TEST(AddingInMatmuls, GivesTheBitsOfAddingBehindThemInAPipelineWithoutBubbles) {
+  model::ModelShape shape = tiny_model(true);
+  shape.num_layers = 4;
+  engine::TrainingOptions options = tiny_training(shape, 1.0f);
+  options.pipeline.order = schedule::Order::kZbH1;
+  RunShape setup = one_gpu(4);
+  setup.axes = {{"pipeline", 2}};
+  setup.grad_sync = sharding::GradSync::kBoundary;
+  const Outcome apart = train(options, setup, 2);
+  options.adds_in_matmuls = true;
+  EXPECT_EQ(difference(apart, train(options, setup, 2)), "");
 }
 
 TEST(AddingInMatmuls, LaunchesWhatTheLedgerSays) {

@@ -71,11 +71,7 @@ void ministral3(ConfigReader& config) {
   config.head_width(128);
   config.rotary(1000000.0);
   if (!config.window_layers()) config.window();
-  const double most = config.number("max_position_embeddings").value_or(0.0);
-  const double original = length->get<double>();
-  if (beta->get<double>() != 0.0 && original < most) {
-    config.limit_positions(length->get<std::int64_t>());
-  }
+  if (beta->get<double>() != 0.0) config.limit_positions(length->get<std::int64_t>());
 }
 
 void qwen(ConfigReader& config) {

@@ -161,14 +161,19 @@ double GpuRates::seconds(const Exchange& exchange, int ranks_per_machine) const 
   if (pair) {
     seconds =
         kAllReduce.front().y + bytes / (machines > 1 ? kPairShareOfCard * kCardBytes : kPairBytes);
-  } else if (machines > 1) {
-    const double rail = interpolated(kCardShares, bytes) * kCardBytes;
-    seconds = kAllReduce.front().y + factor * bytes / (rail * (n - 1) / (machines - 1));
   } else {
     // As much on the wire as an all-reduce of eight would have.
     const double on_wire = factor * bytes;
-    seconds = all_reduce_seconds(on_wire / 1.75);
-    if (!sums) seconds = std::max(seconds, on_wire / kMostOneWay);
+    if (exchange.ranks.size() > static_cast<std::size_t>(machines)) {
+      seconds = all_reduce_seconds(on_wire / 1.75);
+      if (!sums) seconds = std::max(seconds, on_wire / kMostOneWay);
+    }
+    // Between machines each carries what is another's for all of its ranks.
+    if (machines > 1) {
+      const double rail = interpolated(kCardShares, bytes) * kCardBytes;
+      seconds =
+          std::max(seconds, kAllReduce.front().y + on_wire / (rail * (n - 1) / (machines - 1)));
+    }
   }
   return seconds / exchange_share;
 }

@@ -63,7 +63,7 @@ std::vector<Number> read_all(const std::string& path) {
 }
 
 void describe(const engine::Recipe& recipe) {
-  const engine::TrainingOptions options = engine::training_options(recipe);
+  const engine::TrainingOptions options = engine::options_on_device(recipe);
   const model::ModelShape& shape = options.model;
   const bool cuda = engine::device_traits(recipe).kind == DeviceKind::kCuda;
   nlohmann::ordered_json out = {{"layers", shape.num_layers},
@@ -158,7 +158,7 @@ engine::LaunchOptions launch_of(const engine::Recipe& recipe,
 }
 
 void write_weights(const engine::Recipe& recipe, const std::string& path) {
-  const engine::TrainingOptions options = engine::training_options(recipe);
+  const engine::TrainingOptions options = engine::options_on_device(recipe);
   engine::run_ranks(launch_of(recipe, options), [&](sharding::Rank& rank) {
     engine::ShardedModel model(options, rank);
     engine::TrainingStep training_step(options, model);
@@ -213,7 +213,7 @@ data::FillBatch batches_of(const std::vector<std::int32_t>& file, const model::M
 }
 
 void train(const engine::Recipe& recipe, const std::string& tokens_path) {
-  const engine::TrainingOptions options = engine::training_options(recipe);
+  const engine::TrainingOptions options = engine::options_on_device(recipe);
   const std::vector<std::int32_t> tokens = read_all<std::int32_t>(tokens_path);
   const std::int64_t libraries = status_bytes("VmRSS");
   engine::LaunchOptions launch = launch_of(recipe, options);

@@ -108,13 +108,34 @@ TEST(Ledger, ExchangesAreThoseOfTheTrafficPlan) {
   }
 }
 
+double seconds_of_all_rows(const StepLedger& step) {
+  return std::accumulate(step.rows.begin(), step.rows.end(), 0.0,
+                         [](double sum, const LedgerRow& row) { return sum + row.seconds; });
+}
+
 TEST(Ledger, AStepOnOneGpuTakesAsLongAsItsKernels) {
   const StepLedger step = ledger_of({"model.hidden_size=4096"});
-  const double kernels =
-      std::accumulate(step.rows.begin(), step.rows.end(), 0.0,
-                      [](double sum, const LedgerRow& row) { return sum + row.seconds; });
+  const double kernels = seconds_of_all_rows(step);
   EXPECT_NEAR(step.seconds, kernels, 0.01 * kernels);
   EXPECT_LT(step.exposed_seconds, 1e-5);
+}
+
+// Waited for or not, the gather stream's casts are there once.
+TEST(Ledger, KernelsOfOtherStreamsCountOnce) {
+  for (const char* depth : {"0", "1"}) {
+    const StepLedger step = ledger_of({"model.hidden_size=4096", "zero_optimization.stage=3",
+                                       fmt::format("zero_optimization.prefetch_depth={}", depth)});
+    EXPECT_NEAR(step.seconds, seconds_of_all_rows(step), 0.02 * step.seconds) << depth;
+  }
+}
+
+TEST(Ledger, AGraphIsOneCallOfTheHosts) {
+  const Strings small = {"model.hidden_size=64", "training.seq_length=16",
+                         "training.micro_batch_size=1", "run.cuda_graphs=true"};
+  const StepLedger step = ledger_of(small);
+  double launches = 0.0;
+  for (const LedgerRow& row : step.rows) launches += static_cast<double>(row.launches);
+  EXPECT_LT(step.seconds, 0.8 * launches * kHostSecondsOfACall);
 }
 
 // One GPU computes for all streams: what the reduce stream adds isn't free.
@@ -178,6 +199,19 @@ TEST(Ledger, RatesGiveTheTimesThatWereMeasured) {
   EXPECT_NEAR(rates.seconds({"all_gather", 1 << 30, node}), 0.875 * (1 << 30) / 360e9, 1e-5);
   const Launch copy{.kernel = "cast", .read = 1 << 30, .written = 1 << 30};
   EXPECT_NEAR(rates.seconds(copy, false), 2.0 * (1 << 30) / (0.97 * 2980e9), 2e-6);
+}
+
+TEST(Ledger, MoreMachinesMakeNoCollectiveFaster) {
+  for (const std::string_view collective : {"all_gather", "reduce_scatter", "all_reduce"}) {
+    double before = 0.0;
+    for (const int ranks : {8, 16, 32, 64}) {
+      std::vector<int> all(static_cast<std::size_t>(ranks));
+      std::iota(all.begin(), all.end(), 0);
+      const double seconds = h100_rates().seconds({collective, std::int64_t{4} << 30, all});
+      EXPECT_GE(seconds, before) << collective << " of " << ranks;
+      before = seconds;
+    }
+  }
 }
 
 TEST(Ledger, AClassOfWorkThatIsSlowerMakesTheStepSlower) {

@@ -118,7 +118,10 @@ class Places {
     const bool most_first = node.greed != PatternNode::Greed::kLeast;
     const bool is_bounded = node.most != PatternNode::kUnbounded;
     if (node.greed == PatternNode::Greed::kPossessive) {
-      if (child.kind != Kind::kSet) possible_ = false;
+      if (child.kind != Kind::kSet) {
+        possible_ = false;
+        return 0;
+      }
       // What is possessive stops where it must, so none of the class follows, but behind a `?` that
       // took one.
       if (!is_bounded) {

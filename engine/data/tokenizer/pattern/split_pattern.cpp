@@ -204,6 +204,7 @@ bool SplitPattern::Scan::next_of_table(std::size_t& begin, std::size_t& end) {
   const Automaton& automaton = *pattern_.compiled_->automaton;
   const std::uint8_t* const text = bytes_of(text_);
   const std::uint8_t* const text_end = text + text_.size();
+  std::int64_t in_vain = 0;  // characters of attempts that failed
   for (const std::uint8_t* first = text + next_byte_; first != text_end; kinds.take(first)) {
     const std::uint8_t* at = first;
     const std::uint8_t* match_end = nullptr;
@@ -219,7 +220,11 @@ bool SplitPattern::Scan::next_of_table(std::size_t& begin, std::size_t& end) {
         (automaton.next(state, Automaton::kEndOfText) & Automaton::kMatched) != 0) {
       match_end = text_end;
     }
-    if (!match_end) continue;
+    if (!match_end) {
+      in_vain += at - first;
+      if (in_vain > kMatchLimit) backtracks_too_much();
+      continue;
+    }
     begin = static_cast<std::size_t>(first - text);
     end = next_byte_ = static_cast<std::size_t>(match_end - text);
     return true;
@@ -250,6 +255,11 @@ std::size_t SplitPattern::Scan::byte_of(std::size_t character) {
   return known_byte_;
 }
 
+void SplitPattern::Scan::backtracks_too_much() const {
+  throw DataError("{}: the pattern backtracks too much on a text of {} bytes.",
+                  pattern_.compiled_->where, text_.size());
+}
+
 bool SplitPattern::Scan::next_of_pcre2(std::size_t& begin, std::size_t& end) {
   Scratch::State& state = *scratch_.state;
   const Compiled& compiled = *pattern_.compiled_;
@@ -261,10 +271,7 @@ bool SplitPattern::Scan::next_of_pcre2(std::size_t& begin, std::size_t& end) {
     next_character_ = state.num_kinds;
     return false;
   }
-  if (result < 0) {
-    throw DataError("{}: the pattern backtracks too much on a text of {} bytes.", compiled.where,
-                    text_.size());
-  }
+  if (result < 0) backtracks_too_much();
   const PCRE2_SIZE* const found = pcre2_get_ovector_pointer(state.match);
   begin = byte_of(found[0]);
   end = byte_of(found[1]);

@@ -52,6 +52,7 @@ class SplitPattern {
 
    private:
     bool next_of_table(std::size_t& begin, std::size_t& end);
+    [[noreturn]] void backtracks_too_much() const;
     bool next_of_pcre2(std::size_t& begin, std::size_t& end);
     void write_kinds();
     std::size_t byte_of(std::size_t character);
