@@ -1,0 +1,36 @@
+// What ranks with a GPU each launch in a step, beside their ledgers.
+
+#include "tests/emulated_gpu/ledger_counts.h"
+#include "tests/emulated_gpu/on_machine.h"
+#include "tests/support/gpu_meshes.h"
+
+namespace sherd::testing {
+namespace {
+
+// What stands behind collectives, and the kernels around a ring's blocks. In 16 bits attention itself is a library's.
+TEST(NcclLaunches, OfMeshesAreThoseInTheLedger) {
+  constexpr auto kRing = model::ContextMethod::kRing;
+  const std::vector<GpuMesh> meshes = {
+      {.tensor = 2, .stage = 2, .micro_steps = 2},
+      {.shards = 2, .stage = 3, .dtype = DType::kBF16},
+      {.context = 2, .stage = 1, .method = kRing},
+      {.context = 2, .stage = 1, .dtype = DType::kBF16, .method = kRing}};
+  for (const GpuMesh& each : meshes) {
+    SCOPED_TRACE(name_of(each));
+    LaunchCounts ledger = in_the_ledger(options_of(each), setup_of(each, RunShape::Place::kGpus));
+    LaunchCounts launched;
+    on_machine(2, 1, [&] {
+      launched = launched_in_a_step(options_of(each), setup_of(each, RunShape::Place::kGpus));
+    });
+    for (LaunchCounts* counts : {&ledger, &launched}) {
+      std::erase_if(*counts, [&](const auto& row) {
+        return each.dtype != DType::kF32 &&
+               (row.first.starts_with("attention_") || row.first == "set_pair");
+      });
+    }
+    EXPECT_EQ(text_of(ledger), text_of(launched));
+  }
+}
+
+}  // namespace
+}  // namespace sherd::testing
