@@ -93,8 +93,10 @@ std::string RunModel::contents() const {
   for (const auto& entry : fs::recursive_directory_iterator(output())) {
     // The lock says who last had the folder, also of a run that was refused.
     if (!entry.is_regular_file() || entry.path().filename() == ".lock") continue;
-    // What a killed save left is no checkpoint; whoever takes the folder next may clear it away.
-    if (entry.path().string().find("/.tmp-step-") != std::string::npos) continue;
+    // What a killed save or removal left is no checkpoint; whoever takes the folder next may clear it away.
+    const std::string path = entry.path().string();
+    if (path.find("/.tmp-step-") != std::string::npos) continue;
+    if (path.find("/.gone-step-") != std::string::npos) continue;
     std::ifstream in(entry.path(), std::ios::binary);
     files[entry.path().string()] = std::string(std::istreambuf_iterator<char>(in), {});
   }
