@@ -136,7 +136,7 @@ std::int64_t attention_workspace_bytes(const AttentionShape& most, DType dtype,
     return device_common::attention_workspace_bytes(most, dtype, device.deterministic);
   }
   const std::int64_t floats = std::max(cpu::attention_forward_scratch_floats(most),
-                                       cpu::attention_backward_scratch_floats(most));
+                                       cpu::attention_backward_scratch_floats(most, dtype));
   return floats * 4 * device.num_threads;
 }
 

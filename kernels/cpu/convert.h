@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "core/dtype.h"
+#include "kernels/cpu/vectors.h"
 
 namespace sherd::kernels::cpu {
 
@@ -28,6 +29,24 @@ inline void narrow(const float* in, T* out, std::int64_t count) {
 template <>
 inline void narrow(const float* in, float* out, std::int64_t count) {
   std::memcpy(out, in, static_cast<std::size_t>(count) * sizeof(float));
+}
+
+// GCC vectorises neither the rounding to bf16 nor, of short rows, its opposite.
+template <>
+inline void widen(const BFloat16* in, float* out, std::int64_t count) {
+  std::int64_t i = 0;
+  for (; i + 8 <= count; i += 8) store8(out + i, std::bit_cast<Float8>(widened_bits(in + i) << 16));
+  for (; i < count; ++i) out[i] = static_cast<float>(in[i]);
+}
+inline void store_rounded8(Float8 values, BFloat16* out) {
+  const Half8 bits = __builtin_convertvector(bits_rounded_to_bf16(values) >> 16, Half8);
+  std::memcpy(static_cast<void*>(out), &bits, sizeof bits);
+}
+template <>
+inline void narrow(const float* in, BFloat16* out, std::int64_t count) {
+  std::int64_t i = 0;
+  for (; i + 8 <= count; i += 8) store_rounded8(load8(in + i), out + i);
+  for (; i < count; ++i) out[i] = static_cast<BFloat16>(in[i]);
 }
 
 #ifdef __F16C__
@@ -72,6 +91,15 @@ inline void add_narrowed(const float* in, T* out, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) {
     out[i] = static_cast<T>(static_cast<float>(out[i]) + in[i]);
   }
+}
+template <>
+inline void add_narrowed(const float* in, BFloat16* out, std::int64_t count) {
+  std::int64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    const auto before = std::bit_cast<Float8>(widened_bits(out + i) << 16);
+    store_rounded8(before + load8(in + i), out + i);
+  }
+  for (; i < count; ++i) out[i] = static_cast<BFloat16>(static_cast<float>(out[i]) + in[i]);
 }
 
 }  // namespace sherd::kernels::cpu

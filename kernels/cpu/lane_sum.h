@@ -2,17 +2,9 @@
 /// element i of a row is added to lane i mod 32, and the lanes are added pairwise at the end.
 #pragma once
 
-#include <cstring>
+#include "kernels/cpu/vectors.h"
 
 namespace sherd::kernels::cpu {
-
-using Float8 = float __attribute__((vector_size(32)));
-
-inline Float8 load8(const float* x) {
-  Float8 value;
-  std::memcpy(&value, x, sizeof value);
-  return value;
-}
 
 /// One running sum. All calls but the last must add a multiple of 32 elements.
 class LaneSum {

@@ -78,21 +78,23 @@ void openblas(benchmark::State& state) {
 BENCHMARK(openblas)->Iterations(1)->UseRealTime()->Unit(benchmark::kMillisecond);
 
 void attention(benchmark::State& state) {
+  const auto dtype = static_cast<DType>(state.range(1));
   const kernels::AttentionShape shape{1, kTokens, 12, 12, 64};
-  const Tensor qkv = tensor("qkv", kTokens * shape.packed_width());
-  const Tensor out = tensor("out", kTokens * kWidth), dout = tensor("dout", kTokens * kWidth);
-  const Tensor dqkv = tensor("dqkv", kTokens * shape.packed_width());
+  const Tensor qkv = tensor("qkv", kTokens * shape.packed_width(), dtype);
+  const Tensor out = tensor("out", kTokens * kWidth, dtype);
+  const Tensor dout = tensor("dout", kTokens * kWidth, dtype);
+  const Tensor dqkv = tensor("dqkv", kTokens * shape.packed_width(), dtype);
   const Tensor lse = tensor("lse", kTokens * 12);
-  const Tensor workspace =
-      tensor("attention.workspace",
-             kernels::attention_workspace_bytes(shape, DType::kF32,
-                                                {DeviceKind::kCpu, engine::num_usable_cores()}),
-             DType::kU8);
+  const Tensor workspace = tensor("attention.workspace",
+                                  kernels::attention_workspace_bytes(
+                                      shape, dtype, {DeviceKind::kCpu, engine::num_usable_cores()}),
+                                  DType::kU8);
   kernels::attention_forward(stream(), {shape, qkv, {}, out, lse, workspace});
   const bool backward = state.range(0) == 1;
-  state.SetLabel(backward ? "backward" : "forward");
+  state.SetLabel(fmt::format("{} {} {}", name_of(kernels::isa()), name_of(dtype),
+                             backward ? "backward" : "forward"));
   // Causal: half of S x S; two products forward, five backward.
-  measure_flops(state, DType::kF32, (backward ? 5.0 : 2.0) * kTokens * kTokens * kWidth, [&] {
+  measure_flops(state, dtype, (backward ? 5.0 : 2.0) * kTokens * kTokens * kWidth, [&] {
     if (backward) {
       kernels::attention_backward(stream(), {shape, qkv, out, lse, dout, {}, dqkv, workspace});
     } else {
@@ -100,7 +102,10 @@ void attention(benchmark::State& state) {
     }
   });
 }
-BENCHMARK(attention)->Arg(0)->Arg(1)->UseRealTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(attention)
+    ->ArgsProduct({{0, 1}, {static_cast<int>(DType::kF32), static_cast<int>(DType::kBF16)}})
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
 
 void norm_forward(benchmark::State& state) {
   const std::int64_t numel = kTokens * 32 * kWidth;

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <string>
 
 #include "core/memory.h"
@@ -14,6 +15,7 @@
 #include "engine/launch/system_info.h"
 #include "kernels/cpu/matmul/tile.h"
 #include "kernels/isa.h"
+#include "kernels/pointwise.h"
 #include "tests/bench/openblas.h"
 
 namespace sherd {

@@ -40,7 +40,8 @@ Outputs in_blocks(Stream& stream, const AttentionShape& shape, const AttentionIn
 }
 
 void expect_blocks_make_the_whole(DType dtype, const AttentionShape& shape, double dropout,
-                                  Documents documents = {}, double of_f32 = 1e-5) {
+                                  Documents documents = {}, double of_f32 = 1e-5,
+                                  double of_16_bits = 1e-2) {
   const std::int64_t B = shape.sequences, T = shape.tokens(), K = shape.head_width;
   const std::int64_t width = shape.query_heads * K;
   const AttentionInputs all{{dtype, test::random_values(T * shape.packed_width(), 1, 1.0)},
@@ -53,7 +54,7 @@ void expect_blocks_make_the_whole(DType dtype, const AttentionShape& shape, doub
   const AttentionInputs inputs{moved(all.qkv, B, shape.packed_width(), false),
                                moved(all.dout, B, width, false), all.dropout, documents};
   // Rounded once, where the whole's is; what is summed from rounded outputs moves with them.
-  const double relative = dtype == DType::kF32 ? of_f32 : 1e-2;
+  const double relative = dtype == DType::kF32 ? of_f32 : of_16_bits;
   // A query that sees one key has a gradient of 0 but for its output's rounding.
   const test::Tolerance rounding{relative, relative, 1e-6};
   for (const bool apart : {false, true}) {
@@ -114,7 +115,8 @@ TEST_P(AttentionBlocks, OfLargeScoresAreMergedBehindTheLargerMaximum) {
   AttentionShape shape{
       .sequences = 1, .positions = 60, .query_heads = 1, .kv_heads = 1, .head_width = 8};
   shape.scale = 30.0f;
-  expect_blocks_make_the_whole(GetParam(), shape, 0.0, {}, 1e-3);
+  // In bf16 the scores' gradients are rounded, and times 30 they cancel.
+  expect_blocks_make_the_whole(GetParam(), shape, 0.0, {}, 1e-3, 5e-2);
 }
 
 }  // namespace

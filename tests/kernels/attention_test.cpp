@@ -93,16 +93,16 @@ class Attention : public testing::TestWithParam<DType> {
 
     const Values mask = mask_of(shape, dropout);
     const oracle::Attention expected = oracle::attention_forward(shape, qkv.values(), mask);
-    const test::Tolerance tolerance = test::rounded_once(GetParam());
-    EXPECT_TRUE(test::close(out[kOut], expected.out, tolerance));
+    const test::Tolerance tolerance = test::attended(GetParam());
+    EXPECT_TRUE(test::close(out[kOut], expected.out, tolerance, expected.magnitudes));
     EXPECT_TRUE(test::close(out[kLse], expected.lse, {4e-6, 4e-6, 1e-6}));
     // A gradient is a difference dp - D of sums in f32: 1e-6 of numbers of order one may be left.
     test::Tolerance cancelling = tolerance;
     cancelling.absolute += 1e-6;
-    EXPECT_TRUE(test::close(
-        out[kDqkv],
-        oracle::attention_backward(shape, qkv.values(), mask, out[kOut].values(), dout.values()),
-        cancelling));
+    Values magnitudes;
+    const Values gradient = oracle::attention_backward(
+        shape, qkv.values(), mask, out[kOut].values(), dout.values(), &magnitudes);
+    EXPECT_TRUE(test::close(out[kDqkv], gradient, cancelling, magnitudes));
   }
 };
 INSTANTIATE_TEST_SUITE_P(Types, Attention, test::compute_types(), test::type_name);
@@ -184,15 +184,15 @@ TEST_P(Attention, LargeScoresDoNotOverflow) {
   const Values mask = mask_of(shape, kNone);
   const oracle::Attention expected = oracle::attention_forward(shape, qkv.values(), mask);
   // A score of 400 carries an f32 error of 400 * 2^-24 * some roundings, about 1e-4, into exp.
-  test::Tolerance tolerance = test::rounded_once(GetParam());
+  test::Tolerance tolerance = test::attended(GetParam());
   tolerance.relative += 2e-4;
   tolerance.floor += 2e-4;
-  EXPECT_TRUE(test::close(out[kOut], expected.out, tolerance));
+  EXPECT_TRUE(test::close(out[kOut], expected.out, tolerance, expected.magnitudes));
   EXPECT_TRUE(test::close(out[kLse], expected.lse, {1e-6, 1e-6, 0.0}));
-  EXPECT_TRUE(test::close(
-      out[kDqkv],
-      oracle::attention_backward(shape, qkv.values(), mask, out[kOut].values(), dout.values()),
-      tolerance));
+  Values magnitudes;
+  const Values gradient = oracle::attention_backward(shape, qkv.values(), mask, out[kOut].values(),
+                                                     dout.values(), &magnitudes);
+  EXPECT_TRUE(test::close(out[kDqkv], gradient, tolerance, magnitudes));
 }
 
 TEST_P(Attention, TheFutureChangesNothing) {

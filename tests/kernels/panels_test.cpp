@@ -53,6 +53,7 @@ Floats transposed(const Floats& x, std::int64_t rows, std::int64_t columns) {
 TEST(Panels, MultiplyInPiecesOf256OnEachInstructionSetForAnySizesAndLayouts) {
   for (const Isa isa : available_isas()) {
     const ForcedIsa forced(isa);
+    const Panels form(DType::kF32);
     for (const Sizes& s : kSizes) {
       SCOPED_TRACE(testing::Message() << s.rows << " x " << s.columns << ", depth " << s.depth
                                       << ", " << name_of(isa));
@@ -62,22 +63,113 @@ TEST(Panels, MultiplyInPiecesOf256OnEachInstructionSetForAnySizesAndLayouts) {
       for (const bool turned : {false, true}) {
         Floats panels(panel_floats(s.depth, s.columns), NAN), c = before;
         if (turned) {
-          pack_columns_of_transpose({b_t.data(), s.depth}, s.depth, s.columns, panels.data());
+          form.pack_transpose({b_t.data(), s.depth}, s.depth, s.columns, panels.data());
         } else {
-          pack_columns({b.data(), s.columns}, s.depth, s.columns, panels.data());
+          form.pack({b.data(), s.columns}, s.depth, s.columns, panels.data());
         }
-        multiply_panels({.first = {.depth = s.depth,
-                                   .a = turned ? a_t.data() : a.data(),
-                                   .a_row = turned ? 1 : s.depth,
-                                   .a_depth = turned ? s.rows : 1,
-                                   .b = panels.data(),
+        form.multiply({.first = {.depth = s.depth,
+                                 .a = turned ? a_t.data() : a.data(),
+                                 .a_row = turned ? 1 : s.depth,
+                                 .a_depth = turned ? s.rows : 1,
+                                 .b = panels.data(),
+                                 .c = c.data(),
+                                 .c_stride = s.columns,
+                                 .scale = 0.3f,
+                                 .add = true},
+                       .b_depth = s.depth},
+                      s.rows, s.columns);
+        EXPECT_EQ(c, expected(s, a, b, before, 0.3f));
+      }
+    }
+  }
+}
+
+// Pairs of bf16: of each the odd product, then the even one, of values that are rounded before; pieces as above.
+Floats expected_of_pairs(const Sizes& s, const Floats& a, const Floats& b) {
+  const auto element = [](const Floats& x, std::int64_t i) {
+    return static_cast<float>(BFloat16(x[static_cast<std::size_t>(i)]));
+  };
+  Floats out(static_cast<std::size_t>(s.rows * s.columns), 0.0f);
+  for (std::int64_t i = 0; i < s.rows; ++i) {
+    for (std::int64_t j = 0; j < s.columns; ++j) {
+      for (std::int64_t k = 0; k < s.depth;) {
+        float sum = 0.0f;
+        for (const std::int64_t end = std::min(s.depth, k + 256); k < end; k += 2) {
+          for (const std::int64_t own : {k + 1, k}) {
+            if (own >= end) continue;
+            sum = std::fma(element(a, i * s.depth + own), element(b, own * s.columns + j), sum);
+          }
+        }
+        out[i * s.columns + j] += sum;
+      }
+    }
+  }
+  return out;
+}
+
+std::vector<BFloat16> stored(const Floats& x) {
+  std::vector<BFloat16> out(x.size());
+  for (std::size_t i = 0; i < x.size(); ++i) out[i] = BFloat16(x[i]);
+  return out;
+}
+
+TEST(Panels, OfBf16AddTheOddOfAPairFirstOnEachInstructionSetHoweverTheLeftMatrixCameToBe) {
+  for (const Isa isa : available_isas()) {
+    const ForcedIsa forced(isa);
+    const Panels form(DType::kBF16);
+    for (const Sizes& s : kSizes) {
+      const Floats a = numbers(s.rows * s.depth, 0.1), b = numbers(s.depth * s.columns, 2);
+      const auto stored_a = stored(a), stored_b = stored(b);
+      const auto stored_b_t = stored(transposed(b, s.depth, s.columns));
+      const Floats want = expected_of_pairs(s, a, b);
+      Floats by_rows(panel_floats(s.depth, s.columns), NAN), turned = by_rows, one_by_one = by_rows;
+      form.pack({stored_b.data(), s.columns}, s.depth, s.columns, by_rows.data());
+      form.pack_transpose({stored_b_t.data(), s.depth}, s.depth, s.columns, turned.data());
+      for (std::int64_t k = 0; k < s.depth; ++k) {
+        form.put_row(&stored_b[k * s.columns], k, s.depth, s.columns, one_by_one.data());
+      }
+      Floats columns(panel_floats(s.depth, s.columns), NAN);
+      for (std::int64_t j = 0; j < s.columns; ++j) {
+        form.put_column(&stored_b_t[j * s.depth], j, s.depth, columns.data());
+      }
+
+      const std::int64_t stride = whole_pairs(s.depth);
+      Floats copy(static_cast<std::size_t>(s.rows * stride), NAN), computed = copy;
+      const MatrixView left = form.left({stored_a.data(), s.depth}, s.rows, s.depth, copy.data());
+      for (std::int64_t i = 0; i < s.rows; ++i) {
+        std::copy_n(&a[i * s.depth], s.depth, &computed[i * stride]);
+        form.to_units(&computed[i * stride], s.depth);
+      }
+      const Floats a_t = transposed(a, s.rows, s.depth);
+      Floats down(static_cast<std::size_t>(stride * s.rows), NAN);
+      for (std::int64_t k = 0; k < s.depth; k += 2) {
+        form.turn(&a_t[k * s.rows], k + 1 < s.depth ? &a_t[(k + 1) * s.rows] : nullptr, s.rows,
+                  &down[form.units(k) * s.rows], s.rows);
+      }
+      struct Left {
+        const char* name;
+        const float* data;
+        std::int64_t row, depth;
+      };
+      const Left lefts[] = {{"stored", left.data, left.stride, 1},
+                            {"computed", computed.data(), stride, 1},
+                            {"turned", down.data(), 1, s.rows}};
+      for (const Left& of : lefts) {
+        for (const Floats* panels : {&by_rows, &turned, &one_by_one, &columns}) {
+          SCOPED_TRACE(testing::Message() << s.rows << " x " << s.columns << ", depth " << s.depth
+                                          << ", " << name_of(isa) << ", left matrix " << of.name);
+          Floats c(want.size(), NAN);
+          form.multiply({.first = {.depth = s.depth,
+                                   .a = of.data,
+                                   .a_row = of.row,
+                                   .a_depth = of.depth,
+                                   .b = panels->data(),
                                    .c = c.data(),
-                                   .c_stride = s.columns,
-                                   .scale = 0.3f,
-                                   .add = true},
+                                   .c_stride = s.columns},
                          .b_depth = s.depth},
                         s.rows, s.columns);
-        EXPECT_EQ(c, expected(s, a, b, before, 0.3f));
+          EXPECT_EQ(c, want);
+        }
       }
     }
   }
@@ -88,19 +180,20 @@ TEST(Panels, WhatIsNotTheMatmulsIsLeftAlone) {
   const Floats a = numbers(12 * depth, 1), b = numbers(depth * 32, 3);
   for (const Isa isa : available_isas()) {
     const ForcedIsa forced(isa);
+    const Panels form(DType::kF32);
     Floats panels(panel_floats(depth, 32));
-    pack_columns({b.data(), 32}, depth, 32, panels.data());
+    form.pack({b.data(), 32}, depth, 32, panels.data());
     for (const std::int64_t rows : {1, 5, 11}) {
       for (const std::int64_t columns : {1, 7, 16, 17, 31}) {
         Floats c(13 * 33, -7.0f);
-        multiply_panels({.first = {.depth = depth,
-                                   .a = a.data(),
-                                   .a_row = depth,
-                                   .b = panels.data(),
-                                   .c = c.data(),
-                                   .c_stride = 33},
-                         .b_depth = depth},
-                        rows, columns);
+        form.multiply({.first = {.depth = depth,
+                                 .a = a.data(),
+                                 .a_row = depth,
+                                 .b = panels.data(),
+                                 .c = c.data(),
+                                 .c_stride = 33},
+                       .b_depth = depth},
+                      rows, columns);
         for (std::int64_t i = 0; i < 13; ++i) {
           for (std::int64_t j = 0; j < 33; ++j) {
             ASSERT_EQ(c[i * 33 + j] == -7.0f, i >= rows || j >= columns) << i << " " << j;

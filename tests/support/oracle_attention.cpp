@@ -98,7 +98,9 @@ Attention attention_forward(const AttentionShape& shape, const Values& qkv, cons
   const Layout at(shape);
   Attention result{
       Values(static_cast<std::size_t>(shape.tokens() * shape.query_heads * shape.head_width), 0.0),
-      Values(static_cast<std::size_t>(shape.tokens() * shape.query_heads))};
+      Values(static_cast<std::size_t>(shape.tokens() * shape.query_heads)),
+      {}};
+  result.magnitudes.assign(result.out.size(), 0.0);
   for (std::int64_t b = 0; b < shape.sequences; ++b) {
     for (std::int64_t h = 0; h < shape.query_heads; ++h) {
       for (std::int64_t q = 0; q < shape.positions; ++q) {
@@ -106,8 +108,10 @@ Attention attention_forward(const AttentionShape& shape, const Values& qkv, cons
             static_cast<std::size_t>((b * shape.query_heads + h) * shape.positions + q);
         const Values p = probabilities(shape, qkv, b, h, q, &result.lse[row]);
         for (std::int64_t k = 0; k <= q; ++k) {
-          add_scaled(p[static_cast<std::size_t>(k)] * mask[at.score(b, h, q, k)],
-                     &qkv[at.value(b, k, h)], &result.out[at.out(b, q, h)], shape.head_width);
+          const double weight = p[static_cast<std::size_t>(k)] * mask[at.score(b, h, q, k)];
+          const double* value = &qkv[at.value(b, k, h)];
+          add_scaled(weight, value, &result.out[at.out(b, q, h)], shape.head_width);
+          add_magnitudes(weight, value, &result.magnitudes[at.out(b, q, h)], shape.head_width);
         }
       }
     }

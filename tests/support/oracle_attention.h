@@ -9,6 +9,7 @@ namespace sherd::oracle {
 
 struct Attention {
   Values out, lse;
+  Values magnitudes;  ///< of each element of out, what its terms' absolute values add up to
 };
 Attention attention_forward(const kernels::AttentionShape& shape, const Values& qkv,
                             const Values& mask);

@@ -162,6 +162,12 @@ Tolerance rounded_once(DType dtype) {
   }
 }
 
+Tolerance attended(DType dtype) {
+  Tolerance tolerance = rounded_once(dtype);
+  if (dtype == DType::kBF16) tolerance.of_terms = 0x1p-8 + 4e-6;
+  return tolerance;
+}
+
 namespace {
 double root_mean_square(const Values& values) {
   double squares = 0.0;
@@ -170,8 +176,8 @@ double root_mean_square(const Values& values) {
 }
 }  // namespace
 
-::testing::AssertionResult close(const Values& actual, const Values& expected,
-                                 Tolerance tolerance) {
+::testing::AssertionResult close(const Values& actual, const Values& expected, Tolerance tolerance,
+                                 const Values& sizes_of_terms) {
   if (actual.size() != expected.size()) {
     return ::testing::AssertionFailure()
            << actual.size() << " elements, expected " << expected.size();
@@ -181,6 +187,7 @@ double root_mean_square(const Values& values) {
   for (std::size_t i = 0; i < bounds.size(); ++i) {
     bounds[i] =
         tolerance.relative * std::abs(expected[i]) + tolerance.floor * rms + tolerance.absolute;
+    if (!sizes_of_terms.empty()) bounds[i] += tolerance.of_terms * sizes_of_terms.at(i);
   }
   return within(actual, expected, bounds);
 }

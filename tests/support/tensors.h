@@ -62,14 +62,16 @@ Values rounded(DType dtype, const Values& values);
 /// `value` as a tensor of one element holds it.
 double rounded(DType dtype, double value);
 
-/// |actual - expected| <= relative * |expected| + floor * rms(expected) + absolute
+/// |actual - expected| <= relative * |expected| + floor * rms(expected) + absolute, and `of_terms` of what the sizes
+/// of a sum's terms add up to, where these are given.
 struct Tolerance {
   double relative = 0.0;
   double floor = 0.0;
   double absolute = 0.0;
+  double of_terms = 0.0;
 
   Tolerance times(double factor) const {
-    return {relative * factor, floor * factor, absolute * factor};
+    return {relative * factor, floor * factor, absolute * factor, of_terms * factor};
   }
 };
 
@@ -81,11 +83,15 @@ struct Tolerance {
 ///   f16    one rounding to 11 significant bits, 2^-11 at most; inside as f32; below 2^-14 the
 ///          rounding is half a unit of 2^-24.
 Tolerance rounded_once(DType dtype);
+/// The same of attention, whose weights (p and ds) are rounded to bf16 where its heads are bf16: a sum moves by at most
+/// 2^-8 of its terms' sizes.
+Tolerance attended(DType dtype);
 
-::testing::AssertionResult close(const Values& actual, const Values& expected, Tolerance tolerance);
+::testing::AssertionResult close(const Values& actual, const Values& expected, Tolerance tolerance,
+                                 const Values& sizes_of_terms = {});
 inline ::testing::AssertionResult close(const OwnedTensor& actual, const Values& expected,
-                                        Tolerance tolerance) {
-  return close(actual.values(), expected, tolerance);
+                                        Tolerance tolerance, const Values& sizes_of_terms = {}) {
+  return close(actual.values(), expected, tolerance, sizes_of_terms);
 }
 /// |actual - expected| <= bounds, element by element.
 ::testing::AssertionResult within(const Values& actual, const Values& expected,

@@ -27,8 +27,8 @@ std::string gpu_text(const Recipe& recipe, const GpuRates& rates, bool rows) {
   std::string text = fmt::format(
       "\n{}: about {:.1f}k tokens/s, {:.1f} ms a step, MFU {:.1f} % of {:.0f} Tflop/s\n"
       "  {:.1f} % of the step outside matmuls and attention, {:.1f} ms waiting for exchanges\n",
-      rates.name, step.tokens_per_s / 1e3, step.seconds * 1e3, 100 * step.mfu, rates.stated_flops / 1e12,
-      100 * step.outside_products(), step.exposed_seconds * 1e3);
+      rates.name, step.tokens_per_s / 1e3, step.seconds * 1e3, 100 * step.mfu,
+      rates.stated_flops / 1e12, 100 * step.outside_products(), step.exposed_seconds * 1e3);
   if (rows) {
     text += fmt::format("\n  {:<37}{:>9}{:>9}{:>9}{:>8}{:>6}\n", "", "launches", "GB", "Tflop",
                         "ms", "%");

@@ -13,11 +13,10 @@ namespace {
 
 struct ForwardBuffers {
   ForwardBuffers(const AttentionShape& shape, Scratch& scratch)
-      : copy_SK(scratch.take(shape.num_keys() * shape.head_width)),
-        key_panels(scratch.take(panel_floats(shape.head_width, shape.num_keys()))),
+      : key_panels(scratch.take(panel_floats(shape.head_width, shape.num_keys()))),
         value_panels(scratch.take(panel_floats(shape.num_keys(), shape.head_width))),
         strip(kStrip, shape.num_keys(), shape.head_width, scratch) {}
-  float *copy_SK, *key_panels, *value_panels;
+  float *key_panels, *value_panels;
   StripBuffers strip;
 };
 
@@ -49,12 +48,12 @@ void forward_head(const AttentionForward& args, const Document& document, std::i
   }
   if (document.empty()) return;
   const auto head_of = [&](Part part) {
-    return view_head(key_value_head<T>(args.qkv, args.keys_values, document, part, g), S, K,
-                     buffers.copy_SK);
+    return stored(key_value_head<T>(args.qkv, args.keys_values, document, part, g));
   };
-  pack_columns_of_transpose(head_of(Part::kKey), K, S, buffers.key_panels);
-  pack_columns(head_of(Part::kValue), S, K, buffers.value_panels);
-  const PackedHead packed{buffers.key_panels, buffers.value_panels, S};
+  const Panels panels(args.qkv.dtype);
+  panels.pack_transpose(head_of(Part::kKey), K, S, buffers.key_panels);
+  panels.pack(head_of(Part::kValue), S, K, buffers.value_panels);
+  const PackedHead packed{panels, buffers.key_panels, buffers.value_panels, S};
   const HeadRows<const T> queries =
       packed_head(args.qkv.as<T>(), shape, first_row, Part::kQuery, h);
   const std::int64_t first_query = shape.first_query, end = first_query + shape.num_queries();
@@ -66,8 +65,9 @@ void forward_head(const AttentionForward& args, const Document& document, std::i
     if (keys.begin >= keys.end) continue;  // all of the block are before the window
     float merged_lse[kStrip];
     float* lse = args.merge ? merged_lse : lse_Q + row;
-    widen_rows(queries.first + row * queries.stride, queries.stride, strip.query, K, rows, K);
-    score_queries(shape, packed, rows, keys, strip);
+    const MatrixView left =
+        panels.left({queries.first + row * queries.stride, queries.stride}, rows, K, strip.query);
+    score_queries(shape, packed, left, rows, keys, strip);
     for (std::int64_t r = 0; r < rows; ++r) {
       strip.factor[r] = softmax_row(shape, args.dropout, document.element(h, q0 + r), q0 + r, keys,
                                     strip.score + r * strip.score_stride, lse + r);

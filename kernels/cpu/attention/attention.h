@@ -8,7 +8,8 @@ namespace sherd::kernels::cpu {
 
 void attention_forward(ThreadTeam& team, const AttentionForward& args);
 void attention_backward(ThreadTeam& team, const AttentionBackward& args);
-std::int64_t attention_forward_scratch_floats(const AttentionShape& shape);   ///< of one thread
-std::int64_t attention_backward_scratch_floats(const AttentionShape& shape);  ///< of one thread
+/// Of one thread.
+std::int64_t attention_forward_scratch_floats(const AttentionShape& shape);
+std::int64_t attention_backward_scratch_floats(const AttentionShape& shape, DType dtype);
 
 }  // namespace sherd::kernels::cpu

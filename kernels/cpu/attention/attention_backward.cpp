@@ -25,15 +25,21 @@ static_assert(kTile % kMaxTileColumns == 0);
 // What the backward of one key/value head keeps in scratch: panels whose depth is the head's width
 // (_KS), the positions (_SK) or the queries (_QK), rows of gradients, and p and ds of one tile.
 struct BackwardBuffers {
-  BackwardBuffers(const AttentionShape& shape, Scratch& scratch) {
+  BackwardBuffers(const AttentionShape& shape, DType dtype, Scratch& scratch) {
     const std::int64_t S = shape.num_keys(), K = shape.head_width, Q = shape.num_queries();
     for (float** panels : {&key_KS, &value_KS}) *panels = scratch.take(panel_floats(K, S));
     key_SK = scratch.take(panel_floats(S, K));
     for (float** panels : {&query_QK, &dout_QK}) *panels = scratch.take(panel_floats(Q, K));
-    for (float** rows : {&copy, &dkey, &dvalue}) *rows = scratch.take(S * K);
-    for (float** rows : {&dout_copy, &dquery}) *rows = scratch.take(Q * K);
+    for (float** rows : {&dkey, &dvalue}) *rows = scratch.take(S * K);
+    for (float** rows : {&query_copy, &dout_copy}) *rows = scratch.take(Q * whole_pairs(K));
+    dquery = scratch.take(Q * K);
     p = scratch.take(kQueries * kTile);
     ds = scratch.take(kQueries * kTile);
+    p_turned = p;
+    ds_turned = ds;
+    if (dtype == DType::kBF16) {
+      for (float** turned : {&p_turned, &ds_turned}) *turned = scratch.take((kQueries + 2) * kTile);
+    }
     dot_Q = scratch.take(Q);
     std::size_t level = 0;
     for (int groups : {shape.query_groups, shape.kv_sum_groups}) {
@@ -44,10 +50,11 @@ struct BackwardBuffers {
     }
   }
   float *key_KS, *value_KS, *key_SK, *query_QK, *dout_QK;
-  float *copy, *dout_copy, *dquery, *dkey,
-      *dvalue;    // the first: of a query's, a key's or a value's rows
-  float *p, *ds;  // [queries, tile]
-  float* dot_Q;   // D of the header
+  float *query_copy, *dout_copy;  // as a left matrix
+  float *dquery, *dkey, *dvalue;
+  float *p, *ds;                // [queries, tile]
+  float *p_turned, *ds_turned;  // the same as units whose depth are the queries: Panels::turn
+  float* dot_Q;                 // D of the header
   // Of the upper halves of a tree, the smallest first: of queries, then of their heads.
   std::array<float*, kMostLevels> dkey_above{}, dvalue_above{};
 };
@@ -118,7 +125,11 @@ void multiply_row(const float* factor, float* row, std::int64_t count) {
 // q0 >= k0. Of a block, queries are behind the last key, too.
 struct BackwardTile {
   std::int64_t h, k0, num_keys, q0, num_queries;
-  bool begins_sum;  ///< of its keys' gradients
+  std::int64_t first_row;  ///< of q0 among the queries that are computed
+  bool begins_sum;         ///< of its keys' gradients
+
+  // Rows of 16 bits are taken by pairs, which begin at an even one.
+  std::int64_t lead(const Panels& panels) const { return panels.rounds() ? first_row % 2 : 0; }
 };
 
 // A query head's rows.
@@ -137,25 +148,43 @@ void for_each_strip(const BackwardTile& tile, Strip&& strip) {
   }
 }
 
+// Where 16 bits are multiplied, makes units of a row of the tile, once its pair is there: of p and ds as their columns'
+// depth, and in place of ds as its own.
+void turn_query(const BackwardTile& tile, std::int64_t row, const Panels& panels,
+                const BackwardBuffers& buffers) {
+  if (!panels.rounds()) return;
+  const std::int64_t lead = tile.lead(panels), place = row + lead;  // counted from an even row
+  const bool odd = place % 2 != 0;
+  if (!odd && row + 1 < tile.num_queries) return;
+  const std::int64_t even_row = odd ? row - 1 : row;  // -1: no row of this tile
+  const std::int64_t out = panels.units(place / 2 * 2) * kTile;
+  for (const auto& [from, to] :
+       {std::pair(buffers.p, buffers.p_turned), std::pair(buffers.ds, buffers.ds_turned)}) {
+    panels.turn(even_row >= 0 ? from + even_row * kTile : nullptr,
+                odd ? from + row * kTile : nullptr, tile.num_keys, to + out, kTile);
+  }
+  for (std::int64_t r = std::max<std::int64_t>(even_row, 0); r <= row; ++r) {
+    panels.to_units(buffers.ds + r * kTile, tile.num_keys);
+  }
+}
+
 // The scores and dp of the tile, then in their place drop(p) and ds, exactly zero where masked.
 void differentiate_tile(const AttentionBackward& args, const Document& document,
-                        const BackwardTile& tile, const QueryHead& head,
+                        const BackwardTile& tile, const QueryHead& head, const Panels& panels,
                         const BackwardBuffers& buffers) {
   const AttentionShape& shape = document.shape;
   const std::int64_t K = shape.head_width, k0 = tile.k0, q0 = tile.q0;
-  const std::int64_t first_row = q0 - shape.first_query;
-  const auto multiply = [&](const MatrixView& matrix, const float* panels, float scale,
-                            float* out) {
+  const auto multiply = [&](const MatrixView& matrix, const float* right, float scale, float* out) {
     for_each_strip(tile, [&](std::int64_t row, std::int64_t rows, std::int64_t keys) {
-      multiply_panels({.first = {.depth = K,
-                                 .a = matrix.from_row(first_row + row).data,
+      panels.multiply({.first = {.depth = K,
+                                 .a = matrix.from_row(tile.first_row + row).data,
                                  .a_row = matrix.stride,
-                                 .b = in_panels(panels, K, 0, k0),
+                                 .b = panels.at(right, K, 0, k0),
                                  .c = out + row * kTile,
                                  .c_stride = kTile,
                                  .scale = scale},
                        .b_depth = K},
-                      rows, round_up(keys, panel_columns()));
+                      rows, round_up(keys, panels.columns()));
     });
   };
   multiply(head.query, buffers.key_KS, shape.score_scale(), buffers.p);
@@ -177,25 +206,25 @@ void differentiate_tile(const AttentionBackward& args, const Document& document,
       std::fill(masked, masked + first, 0.0f);
       std::fill(masked + end, masked + tile.num_keys, 0.0f);
     }
+    turn_query(tile, q - q0, panels, buffers);
   }
 }
 
 // Adds the tile's part to dV and dK of its keys and to dQ of its queries.
-void accumulate_tile(const AttentionShape& shape, const BackwardTile& tile,
+void accumulate_tile(const AttentionShape& shape, const BackwardTile& tile, const Panels& panels,
                      const BackwardBuffers& buffers) {
   const std::int64_t S = shape.positions, K = shape.head_width, k0 = tile.k0, q0 = tile.q0;
-  const std::int64_t Q = shape.num_queries(), first_row = q0 - shape.first_query;
+  const std::int64_t Q = shape.num_queries(), lead = tile.lead(panels);
   // A key is seen by the queries from its own on.
   const std::int64_t strip = q0 == k0 ? kStrip : kTile;
-  const auto over_queries = [&](const float* weights, const float* panels, float scale,
-                                float* out) {
+  const auto over_queries = [&](const float* weights, const float* right, float scale, float* out) {
     for (std::int64_t key = 0; key < tile.num_keys; key += strip) {
       const std::int64_t unseen = q0 == k0 ? key : 0;
-      multiply_panels({.first = {.depth = tile.num_queries - unseen,
-                                 .a = weights + unseen * kTile + key,
+      panels.multiply({.first = {.depth = lead + tile.num_queries - unseen,
+                                 .a = weights + panels.units(unseen) * kTile + key,
                                  .a_row = 1,
                                  .a_depth = kTile,
-                                 .b = in_panels(panels, Q, first_row + unseen, 0),
+                                 .b = panels.at(right, Q, tile.first_row - lead + unseen, 0),
                                  .c = out + (k0 + key) * K,
                                  .c_stride = K,
                                  .scale = scale,
@@ -204,14 +233,14 @@ void accumulate_tile(const AttentionShape& shape, const BackwardTile& tile,
                       std::min(strip, tile.num_keys - key), K);
     }
   };
-  over_queries(buffers.p, buffers.dout_QK, 1.0f, buffers.dvalue);
-  over_queries(buffers.ds, buffers.query_QK, shape.score_scale(), buffers.dkey);
+  over_queries(buffers.p_turned, buffers.dout_QK, 1.0f, buffers.dvalue);
+  over_queries(buffers.ds_turned, buffers.query_QK, shape.score_scale(), buffers.dkey);
   for_each_strip(tile, [&](std::int64_t row, std::int64_t rows, std::int64_t keys) {
-    multiply_panels({.first = {.depth = keys,
+    panels.multiply({.first = {.depth = keys,
                                .a = buffers.ds + row * kTile,
                                .a_row = kTile,
-                               .b = in_panels(buffers.key_SK, S, k0, 0),
-                               .c = buffers.dquery + (first_row + row) * K,
+                               .b = panels.at(buffers.key_SK, S, k0, 0),
+                               .c = buffers.dquery + (tile.first_row + row) * K,
                                .c_stride = K,
                                .scale = shape.score_scale(),
                                .add = k0 > 0 || shape.windowed()},
@@ -254,15 +283,16 @@ void backward_head(const AttentionBackward& args, const Document& document, std:
     if (first_of_group) clear_keys(0, S, K, buffers);
     return;
   }
-  const QueryHead head{
-      view_head(packed_head(args.qkv.as<T>(), shape, first_row, Part::kQuery, h), Q, K,
-                buffers.copy),
-      view_head(out_head(args.dout.as<T>(), shape, first_row, h), Q, K, buffers.dout_copy)};
-  pack_columns(head.query, Q, K, buffers.query_QK);
-  pack_columns(head.dout, Q, K, buffers.dout_QK);
-  dot_rows(shape, head.dout,
+  const Panels panels(args.qkv.dtype);
+  const HeadRows<const T> dout = out_head(args.dout.as<T>(), shape, first_row, h);
+  const StoredRows query = stored(packed_head(args.qkv.as<T>(), shape, first_row, Part::kQuery, h));
+  panels.pack(query, Q, K, buffers.query_QK);
+  panels.pack(stored(dout), Q, K, buffers.dout_QK);
+  dot_rows(shape, view_head(dout, Q, K, buffers.dout_copy),
            view_head(out_head(args.out.as<T>(), shape, first_row, h), Q, K, buffers.dquery),
            buffers.dot_Q);
+  const QueryHead head{panels.left(query, Q, K, buffers.query_copy),
+                       panels.left(stored(dout), Q, K, buffers.dout_copy)};
   // A window begins anywhere in a tile: which tile comes first for a query isn't known.
   if (shape.windowed()) std::fill_n(buffers.dquery, Q * K, 0.0f);
   const std::int64_t last = shape.first_query + Q, last_key = std::min(last, S);
@@ -274,10 +304,15 @@ void backward_head(const AttentionBackward& args, const Document& document, std:
     const std::int64_t begin = std::max(k0, shape.first_query);
     if (begin >= end && first_of_group) clear_keys(k0, num_keys, K, buffers);
     for (std::int64_t q0 = begin; q0 < end; q0 += kQueries) {
-      const BackwardTile tile{
-          h, k0, num_keys, q0, std::min(kQueries, end - q0), first_of_group && q0 == begin};
-      differentiate_tile(args, document, tile, head, buffers);
-      accumulate_tile(shape, tile, buffers);
+      const BackwardTile tile{.h = h,
+                              .k0 = k0,
+                              .num_keys = num_keys,
+                              .q0 = q0,
+                              .num_queries = std::min(kQueries, end - q0),
+                              .first_row = q0 - shape.first_query,
+                              .begins_sum = first_of_group && q0 == begin};
+      differentiate_tile(args, document, tile, head, panels, buffers);
+      accumulate_tile(shape, tile, panels, buffers);
     }
   }
   if (shape.block) {
@@ -367,13 +402,12 @@ void backward_group(const AttentionBackward& args, const Document& document, std
   const std::int64_t S = shape.positions, K = shape.head_width;
   const std::int64_t group = shape.query_heads / shape.kv_heads;
   const auto head_of = [&](Part part) {
-    return view_head(key_value_head<T>(args.qkv, args.keys_values, document, part, g), S, K,
-                     buffers.copy);
+    return stored(key_value_head<T>(args.qkv, args.keys_values, document, part, g));
   };
-  const MatrixView key = head_of(Part::kKey);
-  pack_columns_of_transpose(key, K, S, buffers.key_KS);
-  pack_columns(key, S, K, buffers.key_SK);
-  pack_columns_of_transpose(head_of(Part::kValue), K, S, buffers.value_KS);
+  const Panels panels(args.qkv.dtype);
+  panels.pack_transpose(head_of(Part::kKey), K, S, buffers.key_KS);
+  panels.pack(head_of(Part::kKey), S, K, buffers.key_SK);
+  panels.pack_transpose(head_of(Part::kValue), K, S, buffers.value_KS);
   const int planes = args.dkv_of_each_group ? shape.kv_sum_groups : 1;
   const std::int64_t heads = group / planes, numel = args.dkv.numel / planes;
   for (int plane = 0; plane < planes; ++plane) {
@@ -404,11 +438,11 @@ void backward_group(const AttentionBackward& args, const Document& document, std
 
 void attention_backward(ThreadTeam& team, const AttentionBackward& args) {
   const std::int64_t G = args.shape.kv_heads;
-  const std::int64_t floats = attention_backward_scratch_floats(args.shape);
+  const std::int64_t floats = attention_backward_scratch_floats(args.shape, args.qkv.dtype);
   dispatch_float(args.qkv.dtype, [&]<class T>(T) {
     team.parallel_for(args.shape.sequences * G, [&](std::int64_t task, int thread) {
       Scratch scratch = checked_scratch(args.workspace, floats, team.num_threads(), thread);
-      const BackwardBuffers buffers(args.shape, scratch);
+      const BackwardBuffers buffers(args.shape, args.qkv.dtype, scratch);
       for_each_document(args.shape, args.documents, task / G, [&](const Document& document) {
         backward_group<T>(args, document, task % G, buffers);
       });
@@ -416,9 +450,9 @@ void attention_backward(ThreadTeam& team, const AttentionBackward& args) {
   });
 }
 
-std::int64_t attention_backward_scratch_floats(const AttentionShape& shape) {
+std::int64_t attention_backward_scratch_floats(const AttentionShape& shape, DType dtype) {
   Scratch scratch;
-  BackwardBuffers(shape, scratch);
+  BackwardBuffers(shape, dtype, scratch);
   return scratch.taken();
 }
 

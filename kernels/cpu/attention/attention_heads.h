@@ -3,7 +3,7 @@
 ///
 /// A task is one query head of one sequence (forward) or one key/value head of one sequence with its
 /// group (backward), document by document. The right factors of all matmuls are packed once per head, in panels; the left
-/// ones are read where they lie. Every instruction set walks the same strips and tiles.
+/// ones are read where they lie, or made units of their type (panels.h). Every instruction set walks the same strips and tiles.
 #pragma once
 
 #include <algorithm>
@@ -166,6 +166,11 @@ HeadRows<const T> key_value_head(const ConstTensor& qkv, const ConstTensor& keys
   const std::int64_t before = part == Part::kKey ? 0 : shape.kv_heads;
   return {keys_values.as<T>() + document.first_key_row() * stride + (before + g) * shape.head_width,
           stride};
+}
+
+template <class T>
+StoredRows stored(const HeadRows<T>& head) {
+  return {head.first, head.stride};
 }
 
 // `rows` of the head as f32: where they lie, or copied to `copy_SK`.

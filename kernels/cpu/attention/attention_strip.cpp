@@ -52,23 +52,25 @@ KeyRange keys_of_strip(const AttentionShape& shape, std::int64_t q0, std::int64_
 
 StripBuffers::StripBuffers(std::int64_t rows, std::int64_t most_keys, std::int64_t head_width,
                            Scratch& scratch)
-    : query(scratch.take(rows * head_width)),
+    : query(scratch.take(rows * whole_pairs(head_width))),
       out(scratch.take(rows * head_width)),
       score(scratch.take(rows * round_up(most_keys, kMaxTileColumns))),
       factor(scratch.take(rows)),
       score_stride(round_up(most_keys, kMaxTileColumns)) {}
 
-void score_queries(const AttentionShape& shape, const PackedHead& head, std::int64_t rows,
-                   const KeyRange& keys, const StripBuffers& buffers) {
-  multiply_panels({.first = {.depth = shape.head_width,
-                             .a = buffers.query,
-                             .a_row = shape.head_width,
-                             .b = in_panels(head.keys, shape.head_width, 0, keys.begin),
+void score_queries(const AttentionShape& shape, const PackedHead& head, const MatrixView& queries,
+                   std::int64_t rows, const KeyRange& keys, const StripBuffers& buffers) {
+  const Panels& panels = head.panels;
+  const std::int64_t K = shape.head_width;
+  panels.multiply({.first = {.depth = K,
+                             .a = queries.data,
+                             .a_row = queries.stride,
+                             .b = panels.at(head.keys, K, 0, keys.begin),
                              .c = buffers.score,
                              .c_stride = buffers.score_stride,
                              .scale = shape.score_scale()},
-                   .b_depth = shape.head_width},
-                  rows, round_up(keys.end - keys.begin, panel_columns()));
+                   .b_depth = K},
+                  rows, round_up(keys.end - keys.begin, panels.columns()));
 }
 
 float softmax_row(const AttentionShape& shape, const Dropout& dropout, std::int64_t first_element,
@@ -96,11 +98,15 @@ float softmax_row(const AttentionShape& shape, const Dropout& dropout, std::int6
 
 void weigh_values(const AttentionShape& shape, const PackedHead& head, std::int64_t rows,
                   const KeyRange& keys, const StripBuffers& buffers) {
-  const std::int64_t K = shape.head_width;
-  multiply_panels({.first = {.depth = keys.end - keys.begin,
+  const Panels& panels = head.panels;
+  const std::int64_t K = shape.head_width, num_keys = keys.end - keys.begin;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    panels.to_units(buffers.score + r * buffers.score_stride, num_keys);
+  }
+  panels.multiply({.first = {.depth = num_keys,
                              .a = buffers.score,
                              .a_row = buffers.score_stride,
-                             .b = in_panels(head.values, head.depth, keys.begin, 0),
+                             .b = panels.at(head.values, head.depth, keys.begin, 0),
                              .c = buffers.out,
                              .c_stride = K},
                    .b_depth = head.depth},

@@ -21,6 +21,7 @@ struct KeyRange {
 KeyRange keys_of_strip(const AttentionShape& shape, std::int64_t q0, std::int64_t end);
 
 struct PackedHead {
+  const Panels& panels;  ///< of the heads' type
   const float *keys = nullptr, *values = nullptr;
   std::int64_t depth = 0;
 };
@@ -28,14 +29,15 @@ struct PackedHead {
 struct StripBuffers {
   StripBuffers(std::int64_t rows, std::int64_t most_keys, std::int64_t head_width,
                Scratch& scratch);
-  float *query, *out, *score;
+  float* query;  ///< units of rows that need a copy
+  float *out, *score;
   float* factor;  ///< that softmax_row has left out of a row
   std::int64_t score_stride;
 };
 
-/// buffers.score[r, s - keys.begin] of `rows` queries in buffers.query, and a few beyond keys.end.
-void score_queries(const AttentionShape& shape, const PackedHead& head, std::int64_t rows,
-                   const KeyRange& keys, const StripBuffers& buffers);
+/// buffers.score[r, s - keys.begin] of `rows` queries, and a few beyond keys.end. `queries` is a left matrix (panels.h).
+void score_queries(const AttentionShape& shape, const PackedHead& head, const MatrixView& queries,
+                   std::int64_t rows, const KeyRange& keys, const StripBuffers& buffers);
 
 /// Turns the scores of query q against `keys` into what multiplies the values: the exponentials,
 /// exactly zero where masked or dropped. Returns the factor that is still missing. Of a query that sees none of the
@@ -43,7 +45,8 @@ void score_queries(const AttentionShape& shape, const PackedHead& head, std::int
 float softmax_row(const AttentionShape& shape, const Dropout& dropout, std::int64_t first_element,
                   std::int64_t q, const KeyRange& keys, float* row, float* lse);
 
-/// buffers.out[r, :] = factor[r] * the sum of what the scores have become times the values.
+/// buffers.out[r, :] = factor[r] * the sum of what the scores have become, rounded to bf16 where the values are bf16,
+/// times the values. The scores are gone then.
 void weigh_values(const AttentionShape& shape, const PackedHead& head, std::int64_t rows,
                   const KeyRange& keys, const StripBuffers& buffers);
 

@@ -1,6 +1,7 @@
 #include "kernels/cpu/attention/kv_cache.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/cpu/attention/attention_strip.h"
 #include "kernels/dispatch_float.h"
@@ -30,20 +31,15 @@ StripBuffers strip_buffers(const AttentionShape& shape, Scratch& scratch) {
 template <class T>
 void append(const CachedAttention& args, std::int64_t g) {
   const AttentionShape& shape = args.shape;
-  const std::int64_t K = shape.head_width, columns = panel_columns();
+  const Panels panels(args.qkv.dtype);
+  const std::int64_t K = shape.head_width;
   float* keys = args.cache.as<float>() + g * head_floats(shape);
   float* values = keys + key_floats(shape);
   const HeadRows<const T> key = packed_head(args.qkv.as<T>(), shape, 0, Part::kKey, g);
   const HeadRows<const T> value = packed_head(args.qkv.as<T>(), shape, 0, Part::kValue, g);
   for (std::int64_t t = 0; t < args.count; ++t) {
-    const std::int64_t s = args.first + t;
-    const T* key_K = key.first + t * key.stride;
-    const T* value_K = value.first + t * value.stride;
-    float* key_column = keys + s / columns * columns * K + s % columns;
-    for (std::int64_t k = 0; k < K; ++k) key_column[k * columns] = static_cast<float>(key_K[k]);
-    for (std::int64_t k = 0; k < K; k += columns) {
-      widen(value_K + k, values + k * shape.positions + s * columns, std::min(columns, K - k));
-    }
+    panels.put_column(key.first + t * key.stride, args.first + t, K, keys);
+    panels.put_row(value.first + t * value.stride, args.first + t, shape.positions, K, values);
   }
 }
 
@@ -55,16 +51,22 @@ void attend(const CachedAttention& args, std::int64_t g, std::int64_t first, std
   const std::int64_t K = shape.head_width, heads = heads_per_kv_head(shape), count = end - first;
   const StripBuffers strip = strip_buffers(shape, scratch);
   const float* keys_of_head = args.cache.as<float>() + g * head_floats(shape);
-  const PackedHead packed{keys_of_head, keys_of_head + key_floats(shape), shape.positions};
+  const Panels panels(args.qkv.dtype);
+  const PackedHead packed{panels, keys_of_head, keys_of_head + key_floats(shape), shape.positions};
   const KeyRange keys = keys_of_strip(shape, first / kStrip * kStrip, end);
   const std::int64_t row = first - args.first;
+  MatrixView queries{strip.query, whole_pairs(K)};
   for (std::int64_t h = 0; h < heads; ++h) {
     const HeadRows<const T> query =
         packed_head(args.qkv.as<T>(), shape, 0, Part::kQuery, g * heads + h);
-    widen_rows(query.first + row * query.stride, query.stride, strip.query + h * count * K, K,
-               count, K);
+    float* copy = strip.query + h * count * queries.stride;
+    if constexpr (std::is_same_v<T, float>) {  // the heads' rows one behind the other
+      widen_rows(query.first + row * query.stride, query.stride, copy, queries.stride, count, K);
+    } else {
+      panels.left({query.first + row * query.stride, query.stride}, count, K, copy);
+    }
   }
-  score_queries(shape, packed, heads * count, keys, strip);
+  score_queries(shape, packed, queries, heads * count, keys, strip);
   for (std::int64_t r = 0; r < heads * count; ++r) {
     float lse = 0.0f;
     strip.factor[r] = softmax_row(shape, {}, 0, first + r % count, keys,

@@ -9,29 +9,12 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <cstring>
 
 #include "core/dtype.h"
-#include "kernels/cpu/lane_sum.h"
 #include "kernels/cpu/matmul/pack.h"
+#include "kernels/cpu/vectors.h"
 
 namespace sherd::kernels::cpu {
-
-using Half8 = std::uint16_t __attribute__((vector_size(16)));
-using Bits8 = std::uint32_t __attribute__((vector_size(32)));
-
-template <class Vector, class T>
-inline Vector load(const T* x) {
-  Vector value;
-  std::memcpy(&value, x, sizeof value);
-  return value;
-}
-inline Bits8 widened_bits(const void* x) {
-  return __builtin_convertvector(load<Half8>(x), Bits8);
-}
-inline void store8(float* x, Float8 value) {
-  std::memcpy(x, &value, sizeof value);
-}
 
 struct Floats {
   using Element = float;

@@ -1,14 +1,19 @@
-/// Float matmuls of any size on one thread, the right matrix packed once into panels (pack.h): what
+/// Matmuls of any size on one thread, the right matrix packed once into panels (pack.h): what
 /// attention multiplies its heads with.
+///
+/// Operands are units of a type (tile.h): floats for f32 and f16; for bf16 pairs where the instruction
+/// set in use has dot products, else floats with the two of a pair swapped, which add up to the same bits.
+/// AMX's tiles aren't used, since heads are too small for them. What a matmul multiplies that isn't stored
+/// (the weights of attention, in f32) is rounded to bf16 where the other factor is bf16, and to nothing else.
 #pragma once
 
 #include <cstdint>
 
-#include "kernels/cpu/matmul/tile.h"
+#include "kernels/cpu/matmul/pack.h"
 
 namespace sherd::kernels::cpu {
 
-/// A row-major matrix of floats in memory.
+/// A row-major matrix in memory, of floats or of units of 32 bits.
 struct MatrixView {
   const float* data = nullptr;
   std::int64_t stride = 0;
@@ -16,34 +21,73 @@ struct MatrixView {
   MatrixView from_row(std::int64_t row) const { return {data + row * stride, stride}; }
 };
 
-/// b [depth, columns] into panels for `multiply_panels`, `panel_floats` of them.
-void pack_columns(const MatrixView& b, std::int64_t depth, std::int64_t columns, float* panels);
-/// The same of the transpose of b_t [columns, depth].
-void pack_columns_of_transpose(const MatrixView& b_t, std::int64_t depth, std::int64_t columns,
-                               float* panels);
+/// Rows of elements of the type, `stride` elements apart.
+struct StoredRows {
+  const void* first = nullptr;
+  std::int64_t stride = 0;
+};
 
-/// All tiles of a float matmul of any size, on the instruction set in use. The left matrix lies
-/// anywhere, the right one in panels. The depth is walked in pieces of kPanelDepth from its begin,
-/// each a chain of its own, added in order: what stands before an element in depth decides its
-/// bits, not how much follows (a causal row has the same bits in a longer sequence).
+/// All tiles of a matmul. The left matrix lies anywhere, as units; the right one in panels. The depth is
+/// walked in pieces of kPanelDepth from its begin, each a chain of its own, added in order: what stands
+/// before an element in depth decides its bits, not how much follows (a causal row has the same bits in a
+/// longer sequence).
 struct PanelMatmul {
-  Tile first;                ///< the tile at row 0, column 0, with the whole depth
-  std::int64_t b_depth = 0;  ///< of the panels: at least that of `first`
+  Tile first;                ///< the tile at row 0, column 0, with the whole depth in elements
+  std::int64_t b_depth = 0;  ///< of the panels, in elements: at least that of `first`
 };
 inline constexpr std::int64_t kPanelDepth = 256;
-void multiply_panels(const PanelMatmul& matmul, std::int64_t rows, std::int64_t columns);
 
-/// Columns of a panel on the instruction set in use; at most kMaxTileColumns.
-std::int64_t panel_columns();
-
-/// Where `multiply_panels` finds the row `k` and the column `column` (a multiple of
-/// kMaxTileColumns) of panels.
-const float* in_panels(const float* panels, std::int64_t b_depth, std::int64_t k,
-                       std::int64_t column);
-
-/// The same for every instruction set.
-inline std::int64_t panel_floats(std::int64_t depth, std::int64_t columns) {
-  return (columns + kMaxTileColumns - 1) / kMaxTileColumns * kMaxTileColumns * depth;
+/// In whole pairs, as buffers are sized, whatever the type and the instruction set.
+inline std::int64_t whole_pairs(std::int64_t depth) {
+  return (depth + 1) / 2 * 2;
 }
+/// The same for every type and instruction set.
+inline std::int64_t panel_floats(std::int64_t depth, std::int64_t columns) {
+  return (columns + kMaxTileColumns - 1) / kMaxTileColumns * kMaxTileColumns * whole_pairs(depth);
+}
+
+/// How matrices of one type are multiplied on the instruction set in use.
+class Panels {
+ public:
+  explicit Panels(DType dtype);
+
+  /// Columns of a panel; at most kMaxTileColumns.
+  std::int64_t columns() const { return tiles_.columns; }
+  /// Units of a depth.
+  std::int64_t units(std::int64_t depth) const { return num_units(dtype_, tiles_.units, depth); }
+
+  /// The right matrix b [depth, columns] into `panel_floats` of panels; what is missing of a last pair is zero.
+  void pack(const StoredRows& b, std::int64_t depth, std::int64_t columns, float* panels) const;
+  /// The same of the transpose of b_t [columns, depth].
+  void pack_transpose(const StoredRows& b_t, std::int64_t depth, std::int64_t columns,
+                      float* panels) const;
+  /// One row or one column of such panels, of `depth` rows, whose rows are written in order.
+  void put_row(const void* values, std::int64_t row, std::int64_t depth, std::int64_t columns,
+               float* panels) const;
+  void put_column(const void* values, std::int64_t column, std::int64_t depth, float* panels) const;
+  /// Where panels of `depth` rows have row `k`, of an even number, and a column of a multiple of kMaxTileColumns.
+  const float* at(const float* panels, std::int64_t depth, std::int64_t k,
+                  std::int64_t column) const {
+    return panels + column * units(depth) + units(k) * tiles_.columns;
+  }
+
+  /// The left matrix with its depth along the rows: where they lie, or as units in `copy`, [rows, whole_pairs(depth)].
+  MatrixView left(const StoredRows& a, std::int64_t rows, std::int64_t depth, float* copy) const;
+  /// A row of a left matrix that was computed, in place. Of an odd `depth` one float behind it is written, too.
+  void to_units(float* row, std::int64_t depth) const;
+  /// Whether `to_units` and `turn` change anything.
+  bool rounds() const { return dtype_ == DType::kBF16; }
+  /// Two rows that follow one another in depth, the first of an even number, as units for a left matrix whose depth
+  /// goes down the rows: `units(2)` rows of `columns` in `out`, `stride` apart. Null rows are zeros.
+  void turn(const float* even, const float* odd, std::int64_t columns, float* out,
+            std::int64_t stride) const;
+
+  void multiply(const PanelMatmul& matmul, std::int64_t rows, std::int64_t columns) const;
+
+ private:
+  DType dtype_;
+  const TileKernels& tiles_;
+  Packing packing_;
+};
 
 }  // namespace sherd::kernels::cpu

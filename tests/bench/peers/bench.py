@@ -27,7 +27,9 @@ MODELS = {"quickstart": 8, "llama_25m": 4, "gpt2_124m": 1}  # sequences of one s
 GPU_MODELS = {"gpt2_124m": 16, "llama_05b": 16, "llama_15b": 4}  # both sides of 1.5B fit one H100
 GPU = False
 WARM_UP = 2
-CASES = [(1, 0, "plain"), (2, 0, "ddp"), (2, 3, "fsdp2")]  # world, our stage, their wrapper
+# World, our stage, their wrapper. "pure", in bf16 only: weights and moments of theirs in bf16 alone, less than ours.
+CASES = [(1, 0, "plain"), (1, 0, "pure"), (2, 0, "ddp"), (2, 3, "fsdp2")]
+DTYPE = "f32"
 
 
 def output_of(*command):
@@ -53,12 +55,12 @@ def prepare(name, world, stage, pairs, threads):
     if GPU:
         sets += ["run.device=cuda", "mixed_precision.param_dtype=bf16", "activation_checkpointing.mode=none"]
     else:
-        sets += ["run.device=cpu"]
+        sets += ["run.device=cpu", f"mixed_precision.param_dtype={DTYPE}"]
     model = json.loads(output_of(OURS, "describe", recipe, *sets))
     shape, weights, tokens = (OUT / f"{name}.{what}" for what in ("json", "weights", "tokens"))
     shape.write_text(json.dumps(model))
     if not weights.exists():
-        output_of(OURS, "weights", recipe, weights, *weights_sets)
+        output_of(OURS, "weights", recipe, weights, *weights_sets)  # f32
     write_tokens(tokens, model, world, WARM_UP + pairs + 1)
     return model, rows, [OURS, "train", recipe, tokens, *sets]
 
@@ -73,7 +75,8 @@ def measure(name, world, stage, wrapper, mode, pairs, threads):
                   OUT / "theirs.log", cwd=ROOT)
     turns = []
     for turn in range(WARM_UP + pairs):
-        rate = float(output_of(OURS, "gpu_rate") if GPU else output_of(OURS, "rate", threads)) * 1e9
+        rate = float(output_of(OURS, "gpu_rate") if GPU else
+                     output_of(OURS, "rate" if DTYPE == "f32" else "bf16_rate", threads)) * 1e9
         turns.append({"rate": rate, "ours": ours.step(), "theirs": theirs.step()})
         if turn == 0 and not GPU:
             # What compiling took isn't counted against the peer's peak.
@@ -85,6 +88,7 @@ def measure(name, world, stage, wrapper, mode, pairs, threads):
     ours.end()
     theirs.end()
     return {"model": name, "world": world, "stage": stage, "wrapper": wrapper, "mode": mode, "threads": threads,
+            "dtype": DTYPE, "isa": model["isa"],
             "tokens": rows * model["seq_length"], "parameters": model["num_parameters"],
             "flops": model["flops_per_token"], "load": os.getloadavg()[0],
             "loss_gap": max(abs(t["ours"]["loss"] - t["theirs"]["loss"]) for t in turns), "turns": turns[WARM_UP:]}
@@ -124,7 +128,7 @@ def row_of(case):
     beyond = lambda side: (last[side]["peak"] - last[side]["libraries"] - 16 * case["parameters"] *
                            (1 if case["stage"] == 3 else case["world"])) / 2**20
     ours_name = f"stage {case['stage']}" if case["world"] > 1 else "plain"
-    return [case["model"], str(case["world"]), f"{ours_name} / {case['wrapper']}, {case['mode']}",
+    return [case["model"], case["dtype"], case["isa"], str(case["world"]), f"{ours_name} / {case['wrapper']}, {case['mode']}",
             f"{tokens / ours:,.0f}", f"{tokens / theirs:,.0f}",
             f"**{median(ratios):.2f}** ({min(ratios):.2f}–{max(ratios):.2f})",
             f"{processor:.2f}",
@@ -136,7 +140,7 @@ def row_of(case):
             f"{case['load']:.1f}"]
 
 
-HEAD = ["model", "world", "Sherd / PyTorch", "Sherd tokens/s", "PyTorch tokens/s", "ratio (min–max)",
+HEAD = ["model", "type", "instruction set", "world", "Sherd / PyTorch", "Sherd tokens/s", "PyTorch tokens/s", "ratio (min–max)",
         "ratio of processor time",
         "last loss", "share of matmul rate", "peak MiB", "of it libraries", "beyond 16 B/parameter", "load"]
 
@@ -154,14 +158,16 @@ def main():
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu",
                         help="cuda: one GPU, bf16, with the PyTorch of this python3")
     parser.add_argument("--models", help="comma-separated")
+    parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32",
+                        help="bf16: both with f32 weights and moments; PyTorch with these in bf16, too, as a case of its own")
     parser.add_argument("--modes", default="eager,compile")
-    parser.add_argument("--cases", default="plain,ddp,fsdp2,stages")
+    parser.add_argument("--cases", default="plain,pure,ddp,fsdp2,stages")
     parser.add_argument("--pairs", type=int, default=5, help="measured turns of each case")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of all ranks together")
     parser.add_argument("--fresh", action="store_true", help="forget the cases measured before")
     args = parser.parse_args()
-    global GPU, OURS, OUT
-    GPU = args.device == "cuda"
+    global GPU, OURS, OUT, DTYPE
+    GPU, DTYPE = args.device == "cuda", "bf16" if args.device == "cuda" else args.dtype
     if GPU:
         programs = pathlib.Path(os.environ.get("SHERD_PROGRAMS", ROOT / "build" / "cuda"))
         OURS = next(programs.rglob("sherd_peers"))
@@ -173,15 +179,17 @@ def main():
         kept.unlink(missing_ok=True)
         for weights in OUT.glob("*.weights"):
             weights.unlink()
-    key = lambda c: (c["model"], c["world"], c["wrapper"], c["mode"], c["threads"], len(c["turns"]))
+    key = lambda c: (c["model"], c["world"], c["wrapper"], c["mode"], c["threads"], len(c["turns"]),
+                     c.get("dtype"), c.get("isa"))
+    isa = json.loads(output_of(OURS, "describe", HERE / "quickstart.yaml"))["isa"]
     done = {key(c): c for c in map(json.loads, kept.read_text().splitlines())} if kept.exists() else {}
     shown, stages = [], []
     for name in args.models.split(","):
         for world, stage, wrapper in CASES:
             for mode in args.modes.split(","):
-                if wrapper not in args.cases.split(","):
+                if wrapper not in args.cases.split(",") or (wrapper == "pure" and DTYPE == "f32"):
                     continue
-                wanted = (name, world, wrapper, mode, args.threads, args.pairs)
+                wanted = (name, world, wrapper, mode, args.threads, args.pairs, DTYPE, isa)
                 if wanted not in done:
                     done[wanted] = measure(name, world, stage, wrapper, mode, args.pairs, args.threads)
                     with open(kept, "a") as file:

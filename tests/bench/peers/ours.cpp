@@ -7,6 +7,7 @@
 //                                                    global batch, {inputs, targets, positions}, S]
 //   sherd_peers train RECIPE TOKENS [KEY=VALUE...]   "step" on stdin takes a step, answered in JSON
 //   sherd_peers rate THREADS                         OpenBLAS's products per second, in GFLOP/s
+//   sherd_peers bf16_rate THREADS                    of the tiles that multiply bf16, in the first cache
 //   sherd_peers gpu_rate                             the GPU's, in bf16
 //
 // TOKENS: i32 [steps, global batch, S + 1]; rank r takes its micro-batch's rows.
@@ -23,6 +24,7 @@
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <thread>
 
 #include "core/arena.h"
@@ -37,6 +39,8 @@
 #include "engine/train/from_recipe.h"
 #include "engine/train/token_feed.h"
 #include "engine/train/training_step.h"
+#include "kernels/cpu/matmul/tile.h"
+#include "kernels/isa.h"
 #include "tests/bench/openblas.h"
 
 namespace {
@@ -88,6 +92,7 @@ void describe(const engine::Recipe& recipe) {
                                 {"max_norm", options.max_norm},
                                 {"device", cuda ? "cuda" : "cpu"},
                                 {"dtype", name_of(shape.dtype)},
+                                {"isa", kernels::name_of(kernels::isa())},
                                 {"num_parameters", model::num_parameters(shape)},
                                 {"flops_per_token", engine::flops_per_token(shape)}};
   for (const UnitSpec& unit : model::parameter_table(shape)) {
@@ -285,10 +290,25 @@ double matmul_rate(int num_threads) {
   return 2.0 * num_threads * kSize * kSize * kSize / best;
 }
 
+// What all threads reach at once in bf16 with panels in their first caches.
+double rate_of_tiles(int num_threads) {
+  std::vector<double> rates(static_cast<std::size_t>(num_threads));
+  ThreadTeam team(num_threads, /*may_spin=*/true);
+  team.parallel_for(num_threads, [&](std::int64_t task, int) {
+    rates[static_cast<std::size_t>(task)] =
+        kernels::cpu::tile_rate(DType::kBF16, kernels::isa());
+  });
+  return std::accumulate(rates.begin(), rates.end(), 0.0);
+}
+
 int run(std::vector<std::string> args) {
   const std::string command = args.empty() ? "" : args[0];
   if (command == "rate" && args.size() == 2) {
     fmt::print("{:.2f}\n", matmul_rate(std::stoi(args[1])) * 1e-9);
+    return 0;
+  }
+  if (command == "bf16_rate" && args.size() == 2) {
+    fmt::print("{:.2f}\n", rate_of_tiles(std::stoi(args[1])) * 1e-9);
     return 0;
   }
   if (command == "gpu_rate" && args.size() == 1) {

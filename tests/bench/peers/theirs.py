@@ -5,6 +5,9 @@
 MODE: eager or compile; plain at world 1, else with "+ddp" or "+fsdp2". "step" on stdin takes a step, the
 answer is JSON. Fused kernels where PyTorch has them: scaled_dot_product_attention, layer_norm,
 rms_norm, fused AdamW. Ranks are processes over gloo; rank 0 starts the others and passes turns on.
+
+bf16 keeps the state that Sherd keeps, f32 weights and moments: autocast, or FSDP2's MixedPrecisionPolicy
+(gradients reduced in f32). With "+pure" weights, gradients and moments are bf16 alone: less state, other results.
 """
 import json
 import pathlib
@@ -125,7 +128,7 @@ def load(model, m, path):
     assert not names and at == len(raw), (list(names), at, len(raw))
 
 
-def wrap(model, mode, world):
+def wrap(model, mode, world, dtype):
     compiled = mode.startswith("compile")
     if world == 1:
         return torch.compile(model) if compiled else model
@@ -134,10 +137,13 @@ def wrap(model, mode, world):
         block.compile()
     if mode.endswith("+ddp"):
         return nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    options = {}
+    if dtype == "bf16":
+        options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for block in model.block:
-        fully_shard(block)
-    return fully_shard(model)
+        fully_shard(block, **options)
+    return fully_shard(model, **options)
 
 
 def main():
@@ -152,9 +158,11 @@ def main():
     device = torch.device(m["device"])
     model = Model(m)
     load(model, m, weights)
-    model = model.to(device)
+    pure = mode.endswith("+pure")
+    model = model.to(device, torch.bfloat16) if pure else model.to(device)
+    autocast = m["dtype"] == "bf16" and not pure and not mode.endswith("+fsdp2")
     parameters = lambda: list(model.parameters())  # FSDP replaces them
-    wrapped = wrap(model, mode, world)
+    wrapped = wrap(model, mode, world, m["dtype"])
     decayed = [p for p in parameters() if p.dim() >= 2]
     plain = [p for p in parameters() if p.dim() < 2]
     optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": m["weight_decay"]},
@@ -166,7 +174,7 @@ def main():
     def take_step(step):
         rows = torch.from_numpy(tokens[step, rank].astype(numpy.int64))
         rows = rows.pin_memory().to(device, non_blocking=True) if on_gpu else rows
-        with torch.autocast(m["device"], dtype=torch.bfloat16, enabled=m["dtype"] == "bf16"):
+        with torch.autocast(m["device"], dtype=torch.bfloat16, enabled=autocast):
             loss = wrapped(rows[:, :-1].contiguous(), rows[:, 1:].contiguous())
         loss.backward()
         norm = nn.utils.clip_grad_norm_(parameters(), m["max_norm"])
