@@ -1,10 +1,17 @@
 #include "core/thread_team.h"
 
+#include <chrono>
+#include <limits>
+
 #include "core/error.h"
 #include "core/thread.h"
 
 namespace sherd {
 namespace {
+
+constexpr std::int64_t kNoTask = std::numeric_limits<std::int64_t>::max();
+// Some hundred microseconds: threads finish their last tasks that far apart, and waking one takes fifty.
+constexpr int kSpins = 20'000;
 
 void pause() {
 #if defined(__x86_64__)
@@ -14,8 +21,10 @@ void pause() {
 
 }  // namespace
 
-ThreadTeam::ThreadTeam(int num_threads, bool may_spin) : spins_(may_spin ? 4000 : 0) {
+ThreadTeam::ThreadTeam(int num_threads, bool may_spin) : spins_(may_spin ? kSpins : 0) {
   CHECK(num_threads >= 1, "a team of {} threads", num_threads);
+  places_ = std::make_unique<Place[]>(static_cast<std::size_t>(num_threads));
+  for (int thread = 0; thread < num_threads; ++thread) places_[thread].task = kNoTask;
   helpers_.reserve(static_cast<std::size_t>(num_threads - 1));
   try {
     for (int thread = 1; thread < num_threads; ++thread) {
@@ -40,11 +49,32 @@ void ThreadTeam::stop() {
   for (std::thread& helper : helpers_) helper.join();
 }
 
+// A thread says where it is before it takes a task, since nobody may believe for a moment that the task is done: whoever
+// has taken a later one has seen this one taken, and so what was said before.
 void ThreadTeam::work(int thread) {
+  std::atomic<std::int64_t>& place = places_[thread].task;
   for (;;) {
-    const std::int64_t i = next_task_.fetch_add(1, std::memory_order_relaxed);
-    if (i >= num_tasks_) return;
+    place.store(next_task_.load(std::memory_order_relaxed), std::memory_order_release);
+    const std::int64_t i = next_task_.fetch_add(1, std::memory_order_acq_rel);
+    if (i >= num_tasks_) break;
     invoke_(context_, i, thread);
+  }
+  place.store(kNoTask, std::memory_order_release);
+}
+
+void ThreadTeam::wait_for_tasks_below(std::int64_t end, int thread) const {
+  for (int other = 0; other < num_threads(); ++other) {
+    if (other == thread) continue;
+    const std::atomic<std::int64_t>& place = places_[other].task;
+    for (int looks = 0; place.load(std::memory_order_acquire) < end; ++looks) {
+      if (looks < spins_) {
+        pause();
+      } else if (looks < spins_ + 100) {
+        std::this_thread::yield();
+      } else {
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+      }
+    }
   }
 }
 

@@ -46,11 +46,23 @@ class ThreadTeam {
         });
   }
 
+  /// The same where tasks need what earlier ones have made: task i begins when all tasks below `needs(i)`, which is
+  /// at most i, are done. Tasks are handed out in order, so those that are waited for are under way or done. One loop
+  /// with such needs spares the meetings of all threads that a loop for each stage of the work would have.
+  template <class Needs, class Task>
+  void parallel_for_after(std::int64_t num_tasks, const Needs& needs, const Task& task) {
+    parallel_for(num_tasks, [&](std::int64_t i, int thread) {
+      wait_for_tasks_below(needs(i), thread);
+      task(i, thread);
+    });
+  }
+
  private:
   using Invoke = void (*)(void* context, std::int64_t task, int thread);
   void run(std::int64_t num_tasks, void* context, Invoke invoke);
   void work(int thread);
   void help(int thread);
+  void wait_for_tasks_below(std::int64_t end, int thread) const;
   void stop();
 
   // One loop at a time: these are written by the caller before `loop_` is advanced, and read by
@@ -59,6 +71,11 @@ class ThreadTeam {
   void* context_ = nullptr;
   Invoke invoke_ = nullptr;
   std::atomic<std::int64_t> next_task_{0};
+  // Each thread's: no task below it is or will be that thread's in this loop, but those that it has finished.
+  struct alignas(64) Place {
+    std::atomic<std::int64_t> task;
+  };
+  std::unique_ptr<Place[]> places_;
   alignas(64) std::atomic<std::uint32_t> loop_{0};
   alignas(64) std::atomic<std::int32_t> busy_{0};
   std::atomic<bool> stop_{false};

@@ -4,7 +4,9 @@
 #include "kernels/activation.h"
 #include "kernels/check_tensor.h"
 #include "kernels/cpu/linear.h"
+#include "kernels/cpu/matmul/tile.h"
 #include "kernels/device_common/matmul_key.h"
+#include "kernels/isa.h"
 #include "kernels/launches/on_gpu.h"
 
 namespace sherd::kernels {
@@ -91,6 +93,10 @@ std::int64_t linear_workspace_bytes(const LinearShape& most, DType dtype, DType 
   check_shape(most);
   if (device.kind == DeviceKind::kCuda) return device_common::matmul_workspace_bytes(most);
   return cpu::linear_workspace_bytes(most, dtype, grad_dtype);
+}
+
+double matmul_rate_of_a_thread(DType dtype) {
+  return cpu::tile_rate(dtype, isa());
 }
 
 }  // namespace sherd::kernels

@@ -1,10 +1,14 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/arena.h"
 #include "engine/launch/machine.h"
+#include "engine/launch/matmul_rate.h"
 #include "engine/launch/system_info.h"
 #include "kernels/isa.h"
 #include "sharding/comm/threads.h"
+#include "sharding/processes/processes.h"
 
 namespace sherd::engine {
 
@@ -24,6 +28,11 @@ std::unique_ptr<Allocator> Machine::make_host_memory(MemoryPlan plan) const {
 std::shared_ptr<sharding::Rendezvous> Machine::make_rendezvous(
     std::chrono::milliseconds peer_timeout) const {
   return sharding::make_thread_rendezvous(peer_timeout);
+}
+
+double Machine::matmul_peak(DType dtype, int threads_here) const {
+  const int count = processes() ? processes()->count() : 1;
+  return count * measure_matmul_peak(dtype, std::min(threads_here, num_usable_cores()));
 }
 
 std::string Machine::description(int world_size, int threads_per_rank) const {

@@ -61,7 +61,7 @@ class CudaMachine : public Machine {
                                               : "on a GPU each";
     return fmt::format("{}: {}", where, name_);
   }
-  double stated_peak(DType dtype) const override {
+  double matmul_peak(DType dtype, int) const override {
     const auto count = options_.share_device ? 1.0 : static_cast<double>(devices_.size());
     return count * dense_peak(name_, dtype, options_.stream.allow_tf32);
   }
@@ -98,7 +98,7 @@ class CudaProcessMachine final : public CudaMachine {
   std::string description(int, int) const override {
     return fmt::format("in {} processes with a GPU each: {}", processes_->count(), name_);
   }
-  double stated_peak(DType dtype) const override {
+  double matmul_peak(DType dtype, int) const override {
     return processes_->count() * dense_peak(name_, dtype, options_.stream.allow_tf32);
   }
 

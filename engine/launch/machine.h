@@ -53,9 +53,10 @@ class Machine {
 
   /// "on 8 cores, matmuls with AVX2", "on a GPU each: NVIDIA H200".
   virtual std::string description(int world_size, int threads_per_rank) const;
-  /// Floating-point operations per second that the maker states for dense matmuls of `dtype` on all
-  /// devices together; 0 where that isn't known.
-  virtual double stated_peak(DType /*dtype*/) const { return 0.0; }
+  /// Floating-point operations per second of dense matmuls of `dtype` on all devices together: what a GPU's maker
+  /// states, 0 where that isn't known; what this machine's cores reach now (engine/launch/matmul_rate.h), of as many as
+  /// `threads_here` threads of this process have.
+  virtual double matmul_peak(DType dtype, int threads_here) const;
 };
 
 /// Errors   UsageError: SHERD_ISA names instructions that the processor lacks.

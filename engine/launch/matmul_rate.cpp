@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <vector>
 
+#include "core/thread_team.h"
 #include "engine/launch/rank_memory.h"
 #include "kernels/linear.h"
 #include "kernels/pointwise.h"
@@ -54,22 +56,17 @@ std::vector<BufferSpec> operand_buffers(std::int64_t size, DType dtype) {
 
 }  // namespace
 
-double measure_matmul_rate(int num_threads) {
-  constexpr std::int64_t kSize = 1024;
-  HeapAllocator memory;
-  const auto stream = make_cpu_compute_stream({.name = "matmul rate",
-                                               .rank = 0,
-                                               .num_threads = num_threads,
-                                               .may_spin = true,
-                                               .hook = {},
-                                               .trace = nullptr});
-  std::vector<BufferSpec> buffers = operand_buffers(kSize, DType::kF32);
-  const std::int64_t workspace_bytes = kernels::linear_workspace_bytes(
-      {kSize, kSize, kSize}, DType::kF32, DType::kF32, kernels::compute_device(*stream));
-  buffers.push_back({"workspace", Category::kWorkspace, DType::kU8, workspace_bytes, kInit});
-  const Buffer x = memory.acquire(buffers[0]), w = memory.acquire(buffers[1]),
-               y = memory.acquire(buffers[2]), workspace = memory.acquire(buffers[3]);
-  return best_rate(*stream, kSize, 1, {x, w, y, workspace, y});
+double measure_matmul_peak(DType dtype, int num_threads) {
+  constexpr int kRounds = 10;
+  std::vector<double> rates(static_cast<std::size_t>(num_threads));
+  ThreadTeam team(num_threads, /*may_spin=*/true);
+  for (int round = 0; round < kRounds; ++round) {
+    team.parallel_for(num_threads, [&](std::int64_t task, int) {
+      double& rate = rates[static_cast<std::size_t>(task)];
+      rate = std::max(rate, kernels::matmul_rate_of_a_thread(dtype));
+    });
+  }
+  return std::accumulate(rates.begin(), rates.end(), 0.0);
 }
 
 double measure_matmul_rate_of_gpu(DType dtype, const CudaStreamOptions& options) {

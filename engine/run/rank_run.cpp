@@ -270,7 +270,11 @@ class RankRun {
     update.loss = loss;
     update.tokens_per_s = static_cast<double>(tokens_per_step) * steps / busy_seconds_;
     const double flops = update.tokens_per_s * flops_per_token(context_.options.model);
-    if (context_.stated_peak > 0.0) update.mfu = flops / context_.stated_peak;
+    if (context_.matmul_peak > 0.0) {
+      // What a busy machine was measured at doesn't bound what it reaches later.
+      matmul_peak_ = std::max({matmul_peak_, context_.matmul_peak, flops});
+      update.mfu = flops / matmul_peak_;
+    }
     update.exposed_comm_ms = exposed_ms_ / steps;
     for (const auto& [axis, milliseconds] : exposed_by_axis_) {
       update.exposed_by_axis.emplace_back(axis, milliseconds / steps);
@@ -346,6 +350,7 @@ class RankRun {
   TimeLeft time_left_{recipe_.training.gradient_accumulation_steps};
   Clock::time_point moved_{};
   double exposed_ms_ = 0.0, comm_cpu_ms_ = 0.0, busy_seconds_ = 0.0;
+  double matmul_peak_ = 0.0;
   std::map<std::string, double> exposed_by_axis_;
   std::int64_t steps_since_report_ = 0;
 };

@@ -20,7 +20,7 @@ struct RunContext {
   Progress& progress;
   Trace& trace;
   const CheckpointOptions& checkpoints;
-  double stated_peak = 0.0;  ///< floating-point operations per second; 0: not known
+  double matmul_peak = 0.0;  ///< Machine::matmul_peak: operations per second; 0: not known
 };
 
 void run_rank(const RunContext& context, sharding::Rank& rank);

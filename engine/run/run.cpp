@@ -279,7 +279,8 @@ void train(const ResolvedRecipe& written, std::shared_ptr<const Machine> machine
                            .progress = progress,
                            .trace = trace,
                            .checkpoints = checkpoints,
-                           .stated_peak = launch.machine->stated_peak(options.model.dtype)};
+                           .matmul_peak = launch.machine->matmul_peak(
+                               options.model.dtype, here.count * launch.compute_threads())};
   // Among processes also without checkpoints: mpirun's SIGTERM after the death of one must not keep the
   // others from saying who has died.
   const bool asks = recipe.checkpoint.saves() || processes;

@@ -86,6 +86,10 @@ Tolerance rounded_once(DType dtype);
 /// The same of attention, whose weights (p and ds) are rounded to bf16 where its heads are bf16: a sum moves by at most
 /// 2^-8 of its terms' sizes.
 Tolerance attended(DType dtype);
+/// What one kernel rounds that way and another doesn't, as a part of the array's rms, where terms aren't known.
+inline double weights_of_other_kernels(DType dtype) {
+  return dtype == DType::kBF16 ? 0x1p-5 : 0.0;
+}
 
 ::testing::AssertionResult close(const Values& actual, const Values& expected, Tolerance tolerance,
                                  const Values& sizes_of_terms = {});

@@ -17,8 +17,6 @@ constexpr std::int64_t kMaxDepth = 768;
 constexpr std::int64_t kMaxColumns = 1536;
 constexpr std::int64_t kGroupRows = 72;
 constexpr std::int64_t kTaskColumns = 128;  // of b, packed by one task
-// So few rows (a step of decoding) make packing b most of the work: each task multiplies what it has
-// packed while it is in its second cache.
 constexpr std::int64_t kFewRows = 12, kColumnsOfFewRows = 64;
 constexpr std::int64_t kSlack = 16;  // packing may write a little beyond the last panel
 // The block of a 16-bit output whose sums are kept in f32 from one piece of the depth to the next.
@@ -50,6 +48,67 @@ struct Block {
   bool is_first, is_last;  // piece of the depth
 };
 
+// The order in which threads take a matmul's tasks. Of every block b is packed, then groups of rows are multiplied. The
+// next block's b goes to another buffer while half of a block's groups are still to be multiplied, so that threads needn't
+// meet between blocks:
+//
+//   pack 0 | multiply 0, first half | pack 1 | multiply 0, second half | multiply 1, first half | pack 2 | ...
+class Schedule {
+ public:
+  struct Task {
+    bool packs;
+    std::int64_t block, part;
+  };
+
+  Schedule(std::int64_t blocks, std::int64_t packs, std::int64_t groups)
+      : blocks_(blocks), packs_(packs), groups_(groups), half_((groups + 1) / 2) {}
+
+  std::int64_t num_tasks() const { return blocks_ * (packs_ + groups_); }
+
+  Task task(std::int64_t i) const {
+    if (i < packs_) return {true, 0, i};
+    const std::int64_t of_block = packs_ + groups_;
+    const std::int64_t b = (i - packs_) / of_block, part = (i - packs_) % of_block;
+    if (part < half_ || b + 1 == blocks_) return {false, b, part};
+    if (part < half_ + packs_) return {true, b + 1, part - half_};
+    return {false, b, part - packs_};
+  }
+
+  /// Tasks before the first group of a block.
+  std::int64_t begin_of(std::int64_t block) const { return packs_ + block * (packs_ + groups_); }
+  std::int64_t end_of_packing(std::int64_t block) const {
+    return block == 0 ? packs_ : begin_of(block - 1) + half_ + packs_;
+  }
+  std::int64_t end_of_group(std::int64_t block, std::int64_t group) const {
+    const bool behind_packing = group >= half_ && block + 1 < blocks_;
+    return begin_of(block) + group + 1 + (behind_packing ? packs_ : 0);
+  }
+
+ private:
+  std::int64_t blocks_, packs_, groups_, half_;
+};
+
+// How the rows of a block are cut into groups, by tiles: of at most `most`, as many for each thread; with several
+// threads the last ones are smaller, so that all end at about the same time.
+class Groups {
+ public:
+  Groups(std::int64_t tiles, std::int64_t most, std::int64_t threads)
+      : small_(std::max<std::int64_t>(1, most / 3)),
+        tail_(threads > 1 ? std::min(tiles / 4, threads * most) / small_ * small_ : 0),
+        front_(tiles - tail_),
+        num_front_(std::min(front_, round_up(ceil_div(front_, most), threads))) {}
+
+  std::int64_t count() const { return num_front_ + tail_ / small_; }
+  /// The first tile of a group; of `count()`, the number of tiles.
+  std::int64_t begin(std::int64_t group) const {
+    return group <= num_front_ ? front_ * group / num_front_
+                               : front_ + (group - num_front_) * small_;
+  }
+
+ private:
+  std::int64_t small_, tail_, front_, num_front_;
+};
+
 // One matmul on one instruction set.
 class Run {
  public:
@@ -59,32 +118,80 @@ class Run {
         pack_a_(packing_of_rows(matmul.dtype, tiles_)),
         pack_b_(packing_of_columns(matmul.dtype, tiles_)),
         keeps_sums_(keeps_sums(matmul.c.dtype, matmul.depth)),
+        depth_(matmul_depth_piece(p_.depth)),
+        rows_(keeps_sums_ ? even_piece(p_.rows, kSumRows, rows_multiple()) : p_.rows),
+        columns_(even_piece(p_.columns, keeps_sums_ ? kSumColumns : kMaxColumns, kMaxTileColumns)),
         b_panels_(static_cast<float*>(workspace.data)),
         sums_(b_panels_ + b_floats(matmul.columns, matmul.depth)) {}
 
+  /// Two blocks of b, if there is more than one.
   static std::int64_t b_floats(std::int64_t columns, std::int64_t depth) {
-    return std::min(round_up(columns, kMaxTileColumns), kMaxColumns) *
-           std::min(round_up(depth, 16), kMaxDepth);
+    const bool one = columns <= kMaxColumns && depth <= kMaxDepth;
+    return (one ? 1 : 2) * floats_of_block(columns, depth);
   }
 
   void operator()(ThreadTeam& team) const {
-    const std::int64_t depth = matmul_depth_piece(p_.depth);
-    const std::int64_t rows =
-        keeps_sums_ ? even_piece(p_.rows, kSumRows, rows_multiple()) : p_.rows;
-    const std::int64_t columns =
-        even_piece(p_.columns, keeps_sums_ ? kSumColumns : kMaxColumns, kMaxTileColumns);
-    for (std::int64_t row = 0; row < p_.rows; row += rows) {
-      for (std::int64_t column = 0; column < p_.columns; column += columns) {
-        for (std::int64_t k = 0; k < p_.depth; k += depth) {
-          compute(team, {row, std::min(rows, p_.rows - row), column,
-                         std::min(columns, p_.columns - column), k, std::min(depth, p_.depth - k),
-                         k == 0, k + depth >= p_.depth});
-        }
-      }
+    if (p_.rows <= kFewRows) return multiply_few_rows(team);
+    const std::int64_t blocks =
+        ceil_div(p_.rows, rows_) * ceil_div(p_.columns, columns_) * depth_pieces();
+    const std::int64_t most = tiles_.units == Units::kTiles ? kGroupRowsOfAmx : kGroupRows;
+    const Groups groups(ceil_div(rows_, rows_multiple()), most / rows_multiple(),
+                        team.num_threads());
+    const Schedule schedule(blocks, ceil_div(columns_, kTaskColumns), groups.count());
+    const auto needs = [&](std::int64_t i) { return needs_of(schedule, schedule.task(i)); };
+    const auto run = [&](std::int64_t i, int) {
+      const Schedule::Task task = schedule.task(i);
+      const Block block = block_at(task.block);
+      if (task.packs) return pack_b(block, task.block, task.part * kTaskColumns, kTaskColumns);
+      const std::int64_t first = groups.begin(task.part) * rows_multiple();
+      const std::int64_t end = std::min(groups.begin(task.part + 1) * rows_multiple(), block.rows);
+      if (first < end) multiply(block, task.block, first, end - first, 0, block.columns);
+    };
+    // Below half a million multiply-adds a second thread costs more than it brings.
+    if (p_.rows * p_.columns * p_.depth < (1 << 19)) {
+      for (std::int64_t i = 0; i < schedule.num_tasks(); ++i) run(i, 0);
+    } else {
+      team.parallel_for_after(schedule.num_tasks(), needs, run);
     }
   }
 
  private:
+  static std::int64_t floats_of_block(std::int64_t columns, std::int64_t depth) {
+    return std::min(round_up(columns, kMaxTileColumns), kMaxColumns) *
+           std::min(round_up(depth, 16), kMaxDepth);
+  }
+
+  std::int64_t depth_pieces() const { return ceil_div(p_.depth, depth_); }
+
+  // Rows outermost, the depth innermost.
+  Block block_at(std::int64_t block) const {
+    const std::int64_t piece = block % depth_pieces(), rest = block / depth_pieces();
+    const std::int64_t in_a_row = ceil_div(p_.columns, columns_);
+    const std::int64_t row = rest / in_a_row * rows_, column = rest % in_a_row * columns_;
+    const std::int64_t k = piece * depth_;
+    return {row,
+            std::min(rows_, p_.rows - row),
+            column,
+            std::min(columns_, p_.columns - column),
+            k,
+            std::min(depth_, p_.depth - k),
+            piece == 0,
+            piece + 1 == depth_pieces()};
+  }
+
+  // How many of the schedule's first tasks must be done before this one.
+  std::int64_t needs_of(const Schedule& schedule, const Schedule::Task& task) const {
+    const std::int64_t b = task.block;
+    if (task.packs) return b < 2 ? 0 : schedule.begin_of(b - 1);  // who read the buffer before
+    const std::int64_t packed = schedule.end_of_packing(b);
+    if (b == 0) return packed;
+    const Block block = block_at(b), before = block_at(b - 1);
+    // The sums go on from the piece of the depth before, or are begun where others lay.
+    if (block.row != before.row) return keeps_sums_ ? schedule.begin_of(b) : packed;
+    if (block.is_first && !keeps_sums_) return packed;
+    return std::max(packed, schedule.end_of_group(b - 1, task.part));
+  }
+
   std::int64_t rows_multiple() const {
     return tiles_.units == Units::kTiles ? kMaxTileRows : kTileRowsMultiple;
   }
@@ -100,48 +207,43 @@ class Run {
            at * static_cast<std::int64_t>(size_of(p_.dtype));
   }
 
-  void compute(ThreadTeam& team, const Block& block) const {
-    // Below half a million products, or 256 KiB to read, a second thread costs more than it brings.
-    const bool few_rows = block.rows <= kFewRows;
-    const bool alone = few_rows ? block.columns * block.depth < (1 << 16)
-                                : block.rows * block.columns * block.depth < (1 << 19);
-    const auto each = [&](std::int64_t num_tasks, const auto& task) {
-      if (!alone) return team.parallel_for(num_tasks, task);
-      for (std::int64_t i = 0; i < num_tasks; ++i) task(i, 0);
-    };
-    const auto pack = [&](std::int64_t first, std::int64_t columns) {
-      pack_b(block, first, std::min(columns, block.columns - first));
-    };
-    if (few_rows) {
-      return each(ceil_div(block.columns, kColumnsOfFewRows), [&](std::int64_t task, int) {
-        const std::int64_t first = task * kColumnsOfFewRows;
-        pack(first, kColumnsOfFewRows);
-        multiply(block, 0, block.rows, first, std::min(first + kColumnsOfFewRows, block.columns));
-      });
+  // So few rows (a step of decoding) that packing b is most of the work: each task multiplies what it has packed while
+  // it is in its second cache.
+  void multiply_few_rows(ThreadTeam& team) const {
+    for (std::int64_t b = 0; b < ceil_div(p_.columns, columns_) * depth_pieces(); ++b) {
+      const Block block = block_at(b);
+      const auto task = [&](std::int64_t i, int) {
+        const std::int64_t first = i * kColumnsOfFewRows;
+        pack_b(block, 0, first, kColumnsOfFewRows);
+        multiply(block, 0, 0, block.rows, first, std::min(first + kColumnsOfFewRows, block.columns));
+      };
+      const std::int64_t tasks = ceil_div(block.columns, kColumnsOfFewRows);
+      // Below 256 KiB to read a second thread costs more than it brings.
+      if (block.columns * block.depth < (1 << 16)) {
+        for (std::int64_t i = 0; i < tasks; ++i) task(i, 0);
+      } else {
+        team.parallel_for(tasks, task);
+      }
     }
-    each(ceil_div(block.columns, kTaskColumns),
-         [&](std::int64_t task, int) { pack(task * kTaskColumns, kTaskColumns); });
-    // Groups of at most as many rows as a thread packs, as many for each thread.
-    const std::int64_t multiple = rows_multiple(), tiles = ceil_div(block.rows, multiple);
-    const std::int64_t least =
-        ceil_div(block.rows, tiles_.units == Units::kTiles ? kGroupRowsOfAmx : kGroupRows);
-    const std::int64_t groups = std::min(tiles, round_up(least, team.num_threads()));
-    each(groups, [&](std::int64_t g, int) {
-      const std::int64_t first = tiles * g / groups * multiple;
-      const std::int64_t end = std::min(tiles * (g + 1) / groups * multiple, block.rows);
-      multiply(block, first, end - first, 0, block.columns);
-    });
   }
 
-  void pack_b(const Block& block, std::int64_t first, std::int64_t columns) const {
+  float* panels_of(std::int64_t b) const {
+    return b_panels_ + b % 2 * floats_of_block(p_.columns, p_.depth);
+  }
+
+  // Columns [first, first + columns) of block number b, as far as they are there.
+  void pack_b(const Block& block, std::int64_t b, std::int64_t first, std::int64_t columns) const {
+    columns = std::min(columns, block.columns - first);
+    if (columns <= 0) return;
     (p_.b.transposed ? pack_b_.along : pack_b_.across)(element(p_.b, block.k, block.column + first),
                                                        p_.b.stride, columns, block.depth,
-                                                       b_panels_ + first * units(block));
+                                                       panels_of(b) + first * units(block));
   }
 
-  // Rows [first, first + rows) and columns [column, end) of the block.
-  void multiply(const Block& block, std::int64_t first, std::int64_t rows, std::int64_t column,
-                std::int64_t end) const {
+  // Rows [first, first + rows) and columns [column, end) of block number b.
+  void multiply(const Block& block, std::int64_t b, std::int64_t first, std::int64_t rows,
+                std::int64_t column, std::int64_t end) const {
+    const float* panels = panels_of(b);
     alignas(64) float a_panels[kGroupRows * kMaxDepth + kSlack];
     const FlushSubnormals flush(p_.dtype == DType::kBF16);
     (p_.a.transposed ? pack_a_.across : pack_a_.along)(element(p_.a, block.row + first, block.k),
@@ -156,9 +258,9 @@ class Run {
         multiply_tile(block, first + i, j, width,
                       {.depth = units(block),
                        .a = a_panels + i * units(block),
-                       .b = b_panels_ + j * units(block),
+                       .b = panels + j * units(block),
                        .bias = with_bias ? bias : nullptr,
-                       .fetch = next_panel(block, i, j)},
+                       .fetch = next_panel(block, panels, i, j)},
                       static_cast<int>(std::min<std::int64_t>(tiles_.rows, rows - i)));
       }
     }
@@ -166,11 +268,12 @@ class Run {
   }
 
   // The part of the next panel of b that the tiles at row i bring nearer.
-  const float* next_panel(const Block& block, std::int64_t i, std::int64_t j) const {
+  const float* next_panel(const Block& block, const float* panels, std::int64_t i,
+                          std::int64_t j) const {
     const std::int64_t from = i / tiles_.rows * units(block) * 16;
     const std::int64_t panel = tiles_.columns * units(block);
     if (from >= panel || j + tiles_.columns >= block.columns) return nullptr;
-    return b_panels_ + j * units(block) + panel + from;
+    return panels + j * units(block) + panel + from;
   }
 
   void widen_bias(std::int64_t column, int width, float* bias) const {
@@ -216,6 +319,7 @@ class Run {
   const TileKernels& tiles_;
   Packing pack_a_, pack_b_;
   bool keeps_sums_;
+  std::int64_t depth_, rows_, columns_;  // of a block, at most
   float *b_panels_, *sums_;
 };
 

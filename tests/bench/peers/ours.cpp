@@ -24,7 +24,6 @@
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <thread>
 
 #include "core/arena.h"
@@ -39,7 +38,6 @@
 #include "engine/train/from_recipe.h"
 #include "engine/train/token_feed.h"
 #include "engine/train/training_step.h"
-#include "kernels/cpu/matmul/tile.h"
 #include "kernels/isa.h"
 #include "tests/bench/openblas.h"
 
@@ -290,17 +288,6 @@ double matmul_rate(int num_threads) {
   return 2.0 * num_threads * kSize * kSize * kSize / best;
 }
 
-// What all threads reach at once in bf16 with panels in their first caches.
-double rate_of_tiles(int num_threads) {
-  std::vector<double> rates(static_cast<std::size_t>(num_threads));
-  ThreadTeam team(num_threads, /*may_spin=*/true);
-  team.parallel_for(num_threads, [&](std::int64_t task, int) {
-    rates[static_cast<std::size_t>(task)] =
-        kernels::cpu::tile_rate(DType::kBF16, kernels::isa());
-  });
-  return std::accumulate(rates.begin(), rates.end(), 0.0);
-}
-
 int run(std::vector<std::string> args) {
   const std::string command = args.empty() ? "" : args[0];
   if (command == "rate" && args.size() == 2) {
@@ -308,7 +295,7 @@ int run(std::vector<std::string> args) {
     return 0;
   }
   if (command == "bf16_rate" && args.size() == 2) {
-    fmt::print("{:.2f}\n", rate_of_tiles(std::stoi(args[1])) * 1e-9);
+    fmt::print("{:.2f}\n", engine::measure_matmul_peak(DType::kBF16, std::stoi(args[1])) * 1e-9);
     return 0;
   }
   if (command == "gpu_rate" && args.size() == 1) {
