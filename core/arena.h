@@ -1,7 +1,8 @@
 /// The memory of one rank of a run: one piece as large as its plan, in which every buffer has its
 /// place. Nothing can be acquired that isn't planned, and nothing as anything but what was planned.
 ///
-/// On the host it is a mapping, whose pages are touched first by whoever writes them first.
+/// On the host it is a mapping, of pages of 2 MiB where the system grants them (transparent huge pages), which are touched
+/// first by whoever writes them first.
 /// Compiled with SHERD_POISON_ARENA, under the address sanitizer everything outside of living
 /// buffers is poisoned, gaps between them included. On a GPU: core/cuda_device.h.
 ///

@@ -25,8 +25,9 @@ struct ProgressUpdate {
   std::int64_t max_steps = 0;
   std::optional<double> loss{};  ///< none before the first step
   double tokens_per_s = 0;       ///< shown with the loss, as what follows
-  std::optional<double> mfu{};   ///< share of the matmuls' peak: of GPUs as stated, of CPUs as measured
-  double exposed_comm_ms = 0;    ///< per step
+  std::optional<double>
+      mfu{};  ///< share of the matmuls' peak: of GPUs as stated, of CPUs as measured
+  double exposed_comm_ms = 0;  ///< per step
   /// Of it, by axis of the mesh; shown where there are several axes.
   std::vector<std::pair<std::string, double>> exposed_by_axis{};
   double comm_cpu_ms = 0;         ///< per step; shown if at least 0.05

@@ -9,6 +9,7 @@
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/matmul/matmul.h"
 #include "kernels/cpu/pointwise.h"
+#include "kernels/cpu/round_up.h"
 #include "kernels/dispatch_float.h"
 
 namespace sherd::kernels::cpu {
@@ -18,10 +19,6 @@ namespace {
 constexpr std::int64_t kRows = 256;
 constexpr std::int64_t kTileRows = 8;
 constexpr std::int64_t kBiasColumns = 128, kBiasRows = 64;
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
-  return (a + b - 1) / b;
-}
 
 // As many tasks for each thread.
 std::int64_t rows_of_a_task(std::int64_t rows, int num_threads) {

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
+#include <thread>
 
 #include "core/error.h"
 #include "tests/support/few_threads.h"
@@ -41,6 +44,29 @@ TEST(ThreadTeam, RunsManyShortLoopsOneAfterAnother) {
     for (const int num_threads : {2, 8}) {  // 8: more threads than most test machines have cores
       ThreadTeam team(num_threads, may_spin);
       for (int loop = 0; loop < 500; ++loop) expect_each_task_once(team, 1 + loop % 13);
+    }
+  }
+}
+
+// Task i needs up to seven of the tasks before it not to be done, and reads what one of the others has written. Some
+// take long.
+TEST(ThreadTeam, ATaskBeginsWhenAllTasksAreDoneThatItNeeds) {
+  constexpr std::int64_t kTasks = 120;
+  const auto needs = [](std::int64_t i) { return std::max<std::int64_t>(0, i - i * i % 8); };
+  for (const bool may_spin : {false, true}) {
+    for (const int num_threads : {1, 2, 3, 8}) {
+      ThreadTeam team(num_threads, may_spin);
+      for (int loop = 0; loop < 5; ++loop) {
+        std::vector<std::int64_t> written(kTasks, 0);
+        team.parallel_for_after(kTasks, needs, [&](std::int64_t i, int) {
+          if (i % 5 == loop) std::this_thread::sleep_for(std::chrono::microseconds(300));
+          for (std::int64_t before = 0; before < needs(i); ++before) {
+            ASSERT_EQ(written[static_cast<std::size_t>(before)], before + 1)
+                << "task " << i << ", " << num_threads << " threads";
+          }
+          written[static_cast<std::size_t>(i)] = i + 1;
+        });
+      }
     }
   }
 }

@@ -13,16 +13,13 @@
 #include "kernels/attention.h"
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/matmul/panels.h"
+#include "kernels/cpu/round_up.h"
 #include "kernels/cpu/vector_math.h"
 
 namespace sherd::kernels::cpu {
 
 inline constexpr std::int64_t kStrip = 24;  ///< rows or keys at a time along a mask's edge
 inline constexpr std::int64_t kLine = 16;   ///< floats of a cache line
-
-inline std::int64_t round_up(std::int64_t a, std::int64_t b) {
-  return (a + b - 1) / b * b;
-}
 
 // Hands out pieces of one thread's scratch, each at a cache line; without memory it only counts.
 class Scratch {

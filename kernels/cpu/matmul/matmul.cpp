@@ -6,6 +6,8 @@
 #include "kernels/cpu/flush_subnormals.h"
 #include "kernels/cpu/matmul/one_row.h"
 #include "kernels/cpu/matmul/pack.h"
+#include "kernels/cpu/matmul/schedule.h"
+#include "kernels/cpu/round_up.h"
 #include "kernels/dispatch_float.h"
 
 namespace sherd::kernels::cpu {
@@ -27,12 +29,6 @@ static_assert(kGroupRows % kTileRowsMultiple == 0 && kSumRows % kMaxTileRows == 
 constexpr std::int64_t kGroupRowsOfAmx = 128;
 static_assert(kGroupRowsOfAmx * kMaxDepth / 2 <= kGroupRows * kMaxDepth);
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
-  return (a + b - 1) / b;
-}
-std::int64_t round_up(std::int64_t a, std::int64_t b) {
-  return ceil_div(a, b) * b;
-}
 // The size of even pieces of at most `most`, rounded up to a multiple, of which `most` is one.
 std::int64_t even_piece(std::int64_t whole, std::int64_t most, std::int64_t multiple) {
   return round_up(ceil_div(whole, ceil_div(whole, most)), multiple);
@@ -46,67 +42,6 @@ bool keeps_sums(const DType c_dtype, std::int64_t depth) {
 struct Block {
   std::int64_t row, rows, column, columns, k, depth;
   bool is_first, is_last;  // piece of the depth
-};
-
-// The order in which threads take a matmul's tasks. Of every block b is packed, then groups of rows are multiplied. The
-// next block's b goes to another buffer while half of a block's groups are still to be multiplied, so that threads needn't
-// meet between blocks:
-//
-//   pack 0 | multiply 0, first half | pack 1 | multiply 0, second half | multiply 1, first half | pack 2 | ...
-class Schedule {
- public:
-  struct Task {
-    bool packs;
-    std::int64_t block, part;
-  };
-
-  Schedule(std::int64_t blocks, std::int64_t packs, std::int64_t groups)
-      : blocks_(blocks), packs_(packs), groups_(groups), half_((groups + 1) / 2) {}
-
-  std::int64_t num_tasks() const { return blocks_ * (packs_ + groups_); }
-
-  Task task(std::int64_t i) const {
-    if (i < packs_) return {true, 0, i};
-    const std::int64_t of_block = packs_ + groups_;
-    const std::int64_t b = (i - packs_) / of_block, part = (i - packs_) % of_block;
-    if (part < half_ || b + 1 == blocks_) return {false, b, part};
-    if (part < half_ + packs_) return {true, b + 1, part - half_};
-    return {false, b, part - packs_};
-  }
-
-  /// Tasks before the first group of a block.
-  std::int64_t begin_of(std::int64_t block) const { return packs_ + block * (packs_ + groups_); }
-  std::int64_t end_of_packing(std::int64_t block) const {
-    return block == 0 ? packs_ : begin_of(block - 1) + half_ + packs_;
-  }
-  std::int64_t end_of_group(std::int64_t block, std::int64_t group) const {
-    const bool behind_packing = group >= half_ && block + 1 < blocks_;
-    return begin_of(block) + group + 1 + (behind_packing ? packs_ : 0);
-  }
-
- private:
-  std::int64_t blocks_, packs_, groups_, half_;
-};
-
-// How the rows of a block are cut into groups, by tiles: of at most `most`, as many for each thread; with several
-// threads the last ones are smaller, so that all end at about the same time.
-class Groups {
- public:
-  Groups(std::int64_t tiles, std::int64_t most, std::int64_t threads)
-      : small_(std::max<std::int64_t>(1, most / 3)),
-        tail_(threads > 1 ? std::min(tiles / 4, threads * most) / small_ * small_ : 0),
-        front_(tiles - tail_),
-        num_front_(std::min(front_, round_up(ceil_div(front_, most), threads))) {}
-
-  std::int64_t count() const { return num_front_ + tail_ / small_; }
-  /// The first tile of a group; of `count()`, the number of tiles.
-  std::int64_t begin(std::int64_t group) const {
-    return group <= num_front_ ? front_ * group / num_front_
-                               : front_ + (group - num_front_) * small_;
-  }
-
- private:
-  std::int64_t small_, tail_, front_, num_front_;
 };
 
 // One matmul on one instruction set.
@@ -135,12 +70,15 @@ class Run {
     const std::int64_t blocks =
         ceil_div(p_.rows, rows_) * ceil_div(p_.columns, columns_) * depth_pieces();
     const std::int64_t most = tiles_.units == Units::kTiles ? kGroupRowsOfAmx : kGroupRows;
-    const Groups groups(ceil_div(rows_, rows_multiple()), most / rows_multiple(),
-                        team.num_threads());
-    const Schedule schedule(blocks, ceil_div(columns_, kTaskColumns), groups.count());
-    const auto needs = [&](std::int64_t i) { return needs_of(schedule, schedule.task(i)); };
+    const RowGroups groups(ceil_div(rows_, rows_multiple()), most / rows_multiple(),
+                           team.num_threads());
+    const MatmulSchedule schedule(blocks, ceil_div(columns_, kTaskColumns), groups.count());
+    const auto needs = [&](std::int64_t i) {
+      const MatmulTask task = schedule.task(i);
+      return schedule.needs(task, task.packs ? Before::kNothing : before(task.block));
+    };
     const auto run = [&](std::int64_t i, int) {
-      const Schedule::Task task = schedule.task(i);
+      const MatmulTask task = schedule.task(i);
       const Block block = block_at(task.block);
       if (task.packs) return pack_b(block, task.block, task.part * kTaskColumns, kTaskColumns);
       const std::int64_t first = groups.begin(task.part) * rows_multiple();
@@ -169,27 +107,17 @@ class Run {
     const std::int64_t in_a_row = ceil_div(p_.columns, columns_);
     const std::int64_t row = rest / in_a_row * rows_, column = rest % in_a_row * columns_;
     const std::int64_t k = piece * depth_;
-    return {row,
-            std::min(rows_, p_.rows - row),
-            column,
-            std::min(columns_, p_.columns - column),
-            k,
-            std::min(depth_, p_.depth - k),
-            piece == 0,
-            piece + 1 == depth_pieces()};
+    return {
+        row, std::min(rows_, p_.rows - row), column,     std::min(columns_, p_.columns - column),
+        k,   std::min(depth_, p_.depth - k), piece == 0, piece + 1 == depth_pieces()};
   }
 
-  // How many of the schedule's first tasks must be done before this one.
-  std::int64_t needs_of(const Schedule& schedule, const Schedule::Task& task) const {
-    const std::int64_t b = task.block;
-    if (task.packs) return b < 2 ? 0 : schedule.begin_of(b - 1);  // who read the buffer before
-    const std::int64_t packed = schedule.end_of_packing(b);
-    if (b == 0) return packed;
-    const Block block = block_at(b), before = block_at(b - 1);
-    // The sums go on from the piece of the depth before, or are begun where others lay.
-    if (block.row != before.row) return keeps_sums_ ? schedule.begin_of(b) : packed;
-    if (block.is_first && !keeps_sums_) return packed;
-    return std::max(packed, schedule.end_of_group(b - 1, task.part));
+  // What a block's groups need of the block before: the sums go on from there, or are begun where others lay.
+  Before before(std::int64_t b) const {
+    if (b == 0) return Before::kNothing;
+    const Block block = block_at(b);
+    if (block.row != block_at(b - 1).row) return keeps_sums_ ? Before::kAll : Before::kNothing;
+    return block.is_first && !keeps_sums_ ? Before::kNothing : Before::kSameGroup;
   }
 
   std::int64_t rows_multiple() const {
@@ -215,7 +143,8 @@ class Run {
       const auto task = [&](std::int64_t i, int) {
         const std::int64_t first = i * kColumnsOfFewRows;
         pack_b(block, 0, first, kColumnsOfFewRows);
-        multiply(block, 0, 0, block.rows, first, std::min(first + kColumnsOfFewRows, block.columns));
+        multiply(block, 0, 0, block.rows, first,
+                 std::min(first + kColumnsOfFewRows, block.columns));
       };
       const std::int64_t tasks = ceil_div(block.columns, kColumnsOfFewRows);
       // Below 256 KiB to read a second thread costs more than it brings.

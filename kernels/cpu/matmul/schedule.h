@@ -1,0 +1,64 @@
+/// The order in which threads take the tasks of a matmul (matmul.h), and what each must wait for.
+///
+/// The right matrix goes by blocks. Of each, parts are packed, then groups of rows are multiplied with it. The next
+/// block is packed into another of two buffers while half of a block's groups are still to come, so that threads needn't
+/// meet between blocks:
+///
+///   pack 0 | multiply 0, first half | pack 1 | multiply 0, second half | multiply 1, first half | pack 2 | ...
+///
+/// Needs are numbers of tasks from the first one on that must be done: ThreadTeam::parallel_for_after.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/round_up.h"
+
+namespace sherd::kernels::cpu {
+
+struct MatmulTask {
+  bool packs;
+  std::int64_t block, part;  ///< part: what is packed, or the group
+};
+
+/// What a group needs of the block before, beside its packed matrix.
+enum class Before {
+  kNothing,
+  kSameGroup,  ///< whose sums it goes on with
+  kAll,
+};
+
+class MatmulSchedule {
+ public:
+  /// Of every block, so many parts to pack and groups of rows.
+  MatmulSchedule(std::int64_t blocks, std::int64_t packs, std::int64_t groups)
+      : blocks_(blocks), packs_(packs), groups_(groups), half_((groups + 1) / 2) {}
+
+  std::int64_t num_tasks() const { return blocks_ * (packs_ + groups_); }
+  MatmulTask task(std::int64_t i) const;
+  std::int64_t needs(const MatmulTask& task, Before before) const;
+
+ private:
+  std::int64_t begin_of_groups(std::int64_t block) const {
+    return packs_ + block * (packs_ + groups_);
+  }
+  std::int64_t end_of_packing(std::int64_t block) const;
+  std::int64_t end_of_group(std::int64_t block, std::int64_t group) const;
+
+  std::int64_t blocks_, packs_, groups_, half_;
+};
+
+/// How the rows of a block are cut into groups, counted in tiles: of at most `most`, as many for each thread; with
+/// several threads the last ones are a third of that, so that all threads end at about the same time.
+class RowGroups {
+ public:
+  RowGroups(std::int64_t tiles, std::int64_t most, std::int64_t threads);
+
+  std::int64_t count() const { return num_front_ + ceil_div(tail_, small_); }
+  /// The first tile of a group; of `count()`, the number of tiles.
+  std::int64_t begin(std::int64_t group) const;
+
+ private:
+  std::int64_t small_, tail_, front_, num_front_;
+};
+
+}  // namespace sherd::kernels::cpu
