@@ -10,13 +10,28 @@ namespace sherd {
 namespace {
 
 constexpr std::int64_t kNoTask = std::numeric_limits<std::int64_t>::max();
-// Some hundred microseconds: threads finish their last tasks that far apart, and waking one takes fifty.
-constexpr int kSpins = 20'000;
+// Threads finish their last tasks that far apart, and waking one takes fifty microseconds.
+constexpr int kSpins = 300;
 
 void pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
+}
+
+// Looks whether something is so, for so many microseconds at most; a pause takes 40 cycles on one processor, 140 on another.
+template <class IsSo>
+bool spin_until(int spins, const IsSo& is_so) {
+  constexpr int kLooks = 50;
+  if (is_so() || spins == 0) return is_so();
+  const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(spins);
+  do {
+    for (int look = 0; look < kLooks; ++look) {
+      if (is_so()) return true;
+      pause();
+    }
+  } while (std::chrono::steady_clock::now() < end);
+  return false;
 }
 
 }  // namespace
@@ -50,13 +65,15 @@ void ThreadTeam::stop() {
 }
 
 // A thread says where it is before it takes a task, since nobody may believe for a moment that the task is done: whoever
-// has taken a later one has seen this one taken, and so what was said before.
+// has taken a later one has seen this one taken, and so what was said before. And again with the task itself, or two
+// threads that had looked at the same moment would wait for each other.
 void ThreadTeam::work(int thread) {
   std::atomic<std::int64_t>& place = places_[thread].task;
   for (;;) {
     place.store(next_task_.load(std::memory_order_relaxed), std::memory_order_release);
     const std::int64_t i = next_task_.fetch_add(1, std::memory_order_acq_rel);
     if (i >= num_tasks_) break;
+    place.store(i, std::memory_order_release);
     invoke_(context_, i, thread);
   }
   place.store(kNoTask, std::memory_order_release);
@@ -65,11 +82,12 @@ void ThreadTeam::work(int thread) {
 void ThreadTeam::wait_for_tasks_below(std::int64_t end, int thread) const {
   for (int other = 0; other < num_threads(); ++other) {
     if (other == thread) continue;
-    const std::atomic<std::int64_t>& place = places_[other].task;
-    for (int looks = 0; place.load(std::memory_order_acquire) < end; ++looks) {
-      if (looks < spins_) {
-        pause();
-      } else if (looks < spins_ + 100) {
+    const auto is_beyond = [&] {
+      return places_[other].task.load(std::memory_order_acquire) >= end;
+    };
+    spin_until(spins_, is_beyond);
+    for (int looks = 0; !is_beyond(); ++looks) {
+      if (looks < 100) {
         std::this_thread::yield();
       } else {
         std::this_thread::sleep_for(std::chrono::microseconds(20));
@@ -81,9 +99,7 @@ void ThreadTeam::wait_for_tasks_below(std::int64_t end, int thread) const {
 void ThreadTeam::help(int thread) {
   std::uint32_t seen = 0;
   for (;;) {
-    for (int spin = 0; spin < spins_ && loop_.load(std::memory_order_acquire) == seen; ++spin) {
-      pause();
-    }
+    spin_until(spins_, [&] { return loop_.load(std::memory_order_acquire) != seen; });
     loop_.wait(seen, std::memory_order_acquire);
     if (stop_.load()) return;
     ++seen;  // the caller waits for us before it starts another loop, so none is missed
@@ -101,7 +117,7 @@ void ThreadTeam::run(std::int64_t num_tasks, void* context, Invoke invoke) {
   loop_.fetch_add(1, std::memory_order_release);
   loop_.notify_all();
   work(0);
-  for (int spin = 0; spin < spins_ && busy_.load(std::memory_order_acquire) != 0; ++spin) pause();
+  spin_until(spins_, [&] { return busy_.load(std::memory_order_acquire) == 0; });
   for (std::int32_t busy = busy_.load(std::memory_order_acquire); busy != 0;
        busy = busy_.load(std::memory_order_acquire)) {
     busy_.wait(busy, std::memory_order_acquire);

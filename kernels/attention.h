@@ -36,7 +36,9 @@
 ///
 /// Shapes    qkv and dqkv [B * S, (H + 2 G) * K] packed (all query heads, key heads, value heads);
 ///           out and dout [B * S, H * K]; lse [B, H, S] f32.
-/// Types     qkv, out and gradients of one type (f32, bf16, f16); softmax and sums in f32.
+/// Types     qkv, out and gradients of one type (f32, bf16, f16); softmax and sums in f32. Of bf16, what is multiplied
+///           with values, queries, keys and do (p before it is divided by its row's sum, drop(p) and ds) is rounded to
+///           bf16 first, on a CPU and by cuDNN, which so rounds in f16, too.
 /// Dropout   element ((row * H + h) * S + q) * S + k, row counted within this micro-batch and
 ///           `first_element` set by the caller to its first global row times H * S * S. Where a model's
 ///           heads are cut over ranks, H and h count all of them.

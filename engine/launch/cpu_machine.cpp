@@ -31,8 +31,10 @@ std::shared_ptr<sharding::Rendezvous> Machine::make_rendezvous(
 }
 
 double Machine::matmul_peak(DType dtype, int threads_here) const {
-  const int count = processes() ? processes()->count() : 1;
-  return count * measure_matmul_peak(dtype, std::min(threads_here, num_usable_cores()));
+  const int processes_here = processes() ? processes()->num_on_this_host() : 1;
+  const int cores = std::max(1, num_usable_cores() / processes_here);
+  return (processes() ? processes()->count() : 1) *
+         measure_matmul_peak(dtype, std::min(threads_here, cores));
 }
 
 std::string Machine::description(int world_size, int threads_per_rank) const {

@@ -73,8 +73,9 @@ std::optional<std::string> check_fits(const ResolvedRecipe& recipe, const WorldP
 struct MeasuredMemory {
   std::int64_t peak_bytes = 0;
   BytesByCategory peak_by_category{};
-  BytesByPhase by_phase{};            ///< nothing in phases that never began
-  std::int64_t resident_bytes = 0;    ///< of its arena: pages that were written
+  BytesByPhase by_phase{};  ///< nothing in phases that never began
+  std::int64_t resident_bytes =
+      0;  ///< of its arena: pages, also of 2 MiB, in which something was written
   std::int64_t taken_bytes = 0;       ///< of the device, or of the host's address space
   std::int64_t host_bytes = 0;        ///< page-locked beside it, where the device's memory is apart
   int gpu = -1;                       ///< the rank's; -1 on a CPU

@@ -271,8 +271,10 @@ class RankRun {
     update.tokens_per_s = static_cast<double>(tokens_per_step) * steps / busy_seconds_;
     const double flops = update.tokens_per_s * flops_per_token(context_.options.model);
     if (context_.matmul_peak > 0.0) {
-      // What a busy machine was measured at doesn't bound what it reaches later.
-      matmul_peak_ = std::max({matmul_peak_, context_.matmul_peak, flops});
+      matmul_peak_ = std::max(matmul_peak_, context_.matmul_peak);
+      // What a busy CPU was measured at doesn't bound what it reaches later.
+      if (rank_.compute().device() == DeviceKind::kCpu)
+        matmul_peak_ = std::max(matmul_peak_, flops);
       update.mfu = flops / matmul_peak_;
     }
     update.exposed_comm_ms = exposed_ms_ / steps;

@@ -254,7 +254,7 @@ std::int64_t grouped_linear_workspace_bytes(std::int64_t rows, std::int64_t widt
   const std::int64_t most = std::min(rows, kRows);
   const std::int64_t levels =
       num_levels(groups) * level_numel(most, width) * static_cast<std::int64_t>(sizeof(float));
-  return levels + ceil_div(matmul_workspace_bytes(most, width, depth, DType::kF32), 64) * 64;
+  return levels + ceil_div(matmul_workspace_bytes(most, width, depth, DType::kF32, true), 64) * 64;
 }
 
 }  // namespace sherd::kernels::cpu

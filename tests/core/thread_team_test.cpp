@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -48,8 +49,7 @@ TEST(ThreadTeam, RunsManyShortLoopsOneAfterAnother) {
   }
 }
 
-// Task i needs up to seven of the tasks before it not to be done, and reads what one of the others has written. Some
-// take long.
+// Task i doesn't need up to four of the tasks before it, and reads what all others have written. Some take long.
 TEST(ThreadTeam, ATaskBeginsWhenAllTasksAreDoneThatItNeeds) {
   constexpr std::int64_t kTasks = 120;
   const auto needs = [](std::int64_t i) { return std::max<std::int64_t>(0, i - i * i % 8); };
@@ -67,6 +67,21 @@ TEST(ThreadTeam, ATaskBeginsWhenAllTasksAreDoneThatItNeeds) {
           written[static_cast<std::size_t>(i)] = i + 1;
         });
       }
+    }
+  }
+}
+
+// Threads that begin together look at the next task at the same moment.
+TEST(ThreadTeam, ThreadsThatWaitForTheSameTaskDontWaitForOneAnother) {
+  for (const std::int64_t first_tasks : {1, 6}) {
+    for (const bool may_spin : {false, true}) {
+      ThreadTeam team(8, may_spin);
+      std::atomic<std::int64_t> done{0};
+      const auto needs = [&](std::int64_t i) { return std::min(i, first_tasks); };
+      for (int loop = 0; loop < 300; ++loop) {
+        team.parallel_for_after(16, needs, [&](std::int64_t, int) { ++done; });
+      }
+      EXPECT_EQ(done, 300 * 16);
     }
   }
 }

@@ -130,6 +130,13 @@ TEST_P(QueriesAlone, HaveTheirBitsAndGradientsOfKeysAddUp) {
   expect_parts_make_the_whole(GetParam(), windowed, 0.0);
 }
 
+// A part that begins at an odd position and goes on for more than a tile of queries.
+TEST_P(QueriesAlone, HaveTheirBitsWhereTheirPairsBeginBeforeThem) {
+  const AttentionShape shape{
+      .sequences = 1, .positions = 700, .query_heads = 2, .kv_heads = 1, .head_width = 9};
+  expect_parts_make_the_whole(GetParam(), shape, 0.0);
+}
+
 // Parts with the begin, the middle or the end of a document, with none of its queries or with padding alone.
 TEST_P(QueriesAlone, HaveTheirBitsInsideOfDocuments) {
   const auto documents = test::documents_in_rows();

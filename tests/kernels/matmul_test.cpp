@@ -21,9 +21,10 @@ struct Sizes {
 };
 // Parts of a tile, beside whole ones; several pieces: of the depth, of the columns; and more rows
 // and columns than a 16-bit output keeps sums of.
-const Sizes kSizes[] = {{1, 1, 1},      {1, 77, 1601},   {1, 200, 40},   {12, 32, 8},
-                        {7, 17, 9},     {13, 40, 301},   {14, 129, 33},  {50, 260, 801},
-                        {25, 33, 1543}, {160, 1563, 12}, {1030, 7, 770}, {3, 1100, 770}};
+const Sizes kSizes[] = {{1, 1, 1},       {1, 77, 1601},   {1, 200, 40},   {12, 32, 8},
+                        {7, 17, 9},      {13, 40, 301},   {14, 129, 33},  {50, 260, 801},
+                        {25, 33, 1543},  {160, 1563, 12}, {1030, 7, 770}, {3, 1100, 770},
+                        {1070, 20, 770}, {40, 1100, 770}, {26, 70, 3100}};
 
 Values transposed(const Values& x, std::int64_t rows, std::int64_t columns) {
   Values out(x.size());

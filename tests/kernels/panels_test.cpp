@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <vector>
+
+#include "kernels/cpu/convert.h"
 
 namespace sherd::kernels::cpu {
 namespace {
@@ -111,6 +114,65 @@ std::vector<BFloat16> stored(const Floats& x) {
   std::vector<BFloat16> out(x.size());
   for (std::size_t i = 0; i < x.size(); ++i) out[i] = BFloat16(x[i]);
   return out;
+}
+
+// Every float that differs in its upper bits or in how it is rounded, and NaN with few bits or all: a NaN stays one.
+TEST(Panels, RoundToBf16AsTheScalarDoesAlsoNaN) {
+  Floats values;
+  for (std::uint64_t bits = 0; bits < (std::uint64_t{1} << 32); bits += 0x3fff) {
+    values.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(bits)));
+  }
+  for (const std::uint32_t sign : {0u, 0x80000000u}) {
+    for (const std::uint32_t bits :
+         {0x7f800000u, 0x7f800001u, 0x7f80ffffu, 0x7fc00000u, 0x7fffffffu}) {
+      values.push_back(std::bit_cast<float>(sign | bits));
+    }
+  }
+  const auto count = static_cast<std::int64_t>(values.size());
+  std::vector<BFloat16> narrowed(values.size());
+  narrow(values.data(), narrowed.data(), count);
+  Floats turned(values.size() + 1);
+  Panels(DType::kBF16).turn(values.data(), values.data(), count, turned.data(), count);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::uint16_t expected = BFloat16(values[i]).bits;
+    ASSERT_EQ(narrowed[i].bits, expected) << std::bit_cast<std::uint32_t>(values[i]);
+    const auto pair = std::bit_cast<std::uint32_t>(turned[i]);
+    if (Panels(DType::kBF16).units(2) == 1) {
+      ASSERT_EQ(pair, std::uint32_t{expected} << 16 | expected);
+    }
+  }
+}
+
+// Of values so small that products, or the factors themselves, are below the smallest normal number.
+TEST(Panels, OfBf16TakeSubnormalsForZeroOnEachInstructionSet) {
+  const std::int64_t rows = 5, columns = 33, depth = 70;
+  for (const float scale : {1e-38f, 3e-20f, 1e-19f}) {
+    Floats a = numbers(rows * depth, 0.1), b = numbers(depth * columns, 2);
+    for (float& value : a) value *= scale;
+    for (float& value : b) value *= scale < 1e-30f ? 1.0f : scale;
+    const auto stored_a = stored(a), stored_b = stored(b);
+    std::vector<Floats> results;
+    for (const Isa isa : available_isas()) {
+      const ForcedIsa forced(isa);
+      const Panels form(DType::kBF16);
+      Floats panels(panel_floats(depth, columns)), copy(rows * depth);
+      form.pack({stored_b.data(), columns}, depth, columns, panels.data());
+      const MatrixView left = form.left({stored_a.data(), depth}, rows, depth, copy.data());
+      Floats& c = results.emplace_back(rows * columns, 0x1p-126f);
+      form.multiply({.first = {.depth = depth,
+                               .a = left.data,
+                               .a_row = left.stride,
+                               .b = panels.data(),
+                               .c = c.data(),
+                               .c_stride = columns,
+                               .scale = 0.7f,
+                               .add = true},
+                     .b_depth = depth},
+                    rows, columns);
+      for (const float value : c) EXPECT_NE(std::fpclassify(value), FP_SUBNORMAL) << name_of(isa);
+      EXPECT_EQ(c, results.front()) << name_of(isa) << ", scale " << scale;
+    }
+  }
 }
 
 TEST(Panels, OfBf16AddTheOddOfAPairFirstOnEachInstructionSetHoweverTheLeftMatrixCameToBe) {

@@ -13,7 +13,7 @@
 namespace sherd::kernels::cpu {
 namespace {
 
-// 72 rows by 768: 216 KiB of a second cache. 768 by 1536: 4.5 MiB of the last one. Less depth means
+// 72 rows by 768: 216 KiB of a second cache. 768 by 1536, twice: 9 MiB of the last one. Less depth means
 // that the output goes through memory more often: 384 took 4 % longer.
 constexpr std::int64_t kMaxDepth = 768;
 constexpr std::int64_t kMaxColumns = 1536;
@@ -47,8 +47,9 @@ struct Block {
 // One matmul on one instruction set.
 class Run {
  public:
-  Run(const Matmul& matmul, const Tensor& workspace)
+  Run(const Matmul& matmul, const Tensor& workspace, bool one_thread)
       : p_(matmul),
+        one_thread_(one_thread),
         tiles_(tiles_of(matmul.dtype, isa())),
         pack_a_(packing_of_rows(matmul.dtype, tiles_)),
         pack_b_(packing_of_columns(matmul.dtype, tiles_)),
@@ -57,11 +58,11 @@ class Run {
         rows_(keeps_sums_ ? even_piece(p_.rows, kSumRows, rows_multiple()) : p_.rows),
         columns_(even_piece(p_.columns, keeps_sums_ ? kSumColumns : kMaxColumns, kMaxTileColumns)),
         b_panels_(static_cast<float*>(workspace.data)),
-        sums_(b_panels_ + b_floats(matmul.columns, matmul.depth)) {}
+        sums_(b_panels_ + b_floats(matmul.columns, matmul.depth, one_thread)) {}
 
-  /// Two blocks of b, if there is more than one.
-  static std::int64_t b_floats(std::int64_t columns, std::int64_t depth) {
-    const bool one = columns <= kMaxColumns && depth <= kMaxDepth;
+  /// Two blocks of b, if there is more than one and a thread that packs ahead.
+  static std::int64_t b_floats(std::int64_t columns, std::int64_t depth, bool one_thread) {
+    const bool one = one_thread || (columns <= kMaxColumns && depth <= kMaxDepth);
     return (one ? 1 : 2) * floats_of_block(columns, depth);
   }
 
@@ -77,19 +78,21 @@ class Run {
       const MatmulTask task = schedule.task(i);
       return schedule.needs(task, task.packs ? Before::kNothing : before(task.block));
     };
-    const auto run = [&](std::int64_t i, int) {
-      const MatmulTask task = schedule.task(i);
+    const auto run_task = [&](const MatmulTask& task) {
       const Block block = block_at(task.block);
       if (task.packs) return pack_b(block, task.block, task.part * kTaskColumns, kTaskColumns);
       const std::int64_t first = groups.begin(task.part) * rows_multiple();
       const std::int64_t end = std::min(groups.begin(task.part + 1) * rows_multiple(), block.rows);
       if (first < end) multiply(block, task.block, first, end - first, 0, block.columns);
     };
+    const auto run = [&](std::int64_t i, int) { run_task(schedule.task(i)); };
     // Below half a million multiply-adds a second thread costs more than it brings.
-    if (p_.rows * p_.columns * p_.depth < (1 << 19)) {
-      for (std::int64_t i = 0; i < schedule.num_tasks(); ++i) run(i, 0);
-    } else {
-      team.parallel_for_after(schedule.num_tasks(), needs, run);
+    if (!one_thread_ && p_.rows * p_.columns * p_.depth >= (1 << 19)) {
+      return team.parallel_for_after(schedule.num_tasks(), needs, run);
+    }
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      for (std::int64_t i = 0; i < ceil_div(columns_, kTaskColumns); ++i) run_task({true, b, i});
+      for (std::int64_t i = 0; i < groups.count(); ++i) run_task({false, b, i});
     }
   }
 
@@ -157,7 +160,7 @@ class Run {
   }
 
   float* panels_of(std::int64_t b) const {
-    return b_panels_ + b % 2 * floats_of_block(p_.columns, p_.depth);
+    return b_panels_ + (one_thread_ ? 0 : b % 2) * floats_of_block(p_.columns, p_.depth);
   }
 
   // Columns [first, first + columns) of block number b, as far as they are there.
@@ -245,6 +248,7 @@ class Run {
   }
 
   const Matmul& p_;
+  bool one_thread_;
   const TileKernels& tiles_;
   Packing pack_a_, pack_b_;
   bool keeps_sums_;
@@ -255,17 +259,19 @@ class Run {
 }  // namespace
 
 void matmul(ThreadTeam& team, const Matmul& p, const Tensor& workspace) {
-  const std::int64_t needed = matmul_workspace_bytes(p.rows, p.columns, p.depth, p.c.dtype);
+  const bool one_thread = team.num_threads() == 1;
+  const std::int64_t needed =
+      matmul_workspace_bytes(p.rows, p.columns, p.depth, p.c.dtype, one_thread);
   CHECK(workspace.bytes() >= needed, "matmul: a workspace of {} bytes, {} needed",
         workspace.bytes(), needed);
   if (is_one_row(p)) return multiply_one_row(team, p);
-  Run(p, workspace)(team);
+  Run(p, workspace, one_thread)(team);
 }
 
 std::int64_t matmul_workspace_bytes(std::int64_t rows, std::int64_t columns, std::int64_t depth,
-                                    DType c_dtype) {
+                                    DType c_dtype, bool one_thread) {
   const std::int64_t sums = keeps_sums(c_dtype, depth) ? std::min(rows, kSumRows) * kSumColumns : 0;
-  return 4 * (Run::b_floats(columns, depth) + sums);
+  return 4 * (Run::b_floats(columns, depth, one_thread) + sums);
 }
 
 std::int64_t matmul_depth_piece(std::int64_t depth) {

@@ -18,7 +18,8 @@
 ///            has the pieces of the whole. So an f32 c of the first half, to which the second half
 ///            is then added, has the bits of the whole matmul.
 /// Workspace  `matmul_workspace_bytes`, at a multiple of 64 bytes. It doesn't grow if M, N or L
-///            get smaller, and is the same for every instruction set and number of threads.
+///            get smaller, and is the same for every instruction set and number of threads; one thread alone, which
+///            packs nothing ahead, needs less.
 /// Errors     a workspace that is too small is our bug (CHECK). Nothing may alias c.
 #pragma once
 
@@ -47,7 +48,7 @@ struct Matmul {
 void matmul(ThreadTeam& team, const Matmul& matmul, const Tensor& workspace);
 
 std::int64_t matmul_workspace_bytes(std::int64_t rows, std::int64_t columns, std::int64_t depth,
-                                    DType c_dtype);
+                                    DType c_dtype, bool one_thread = false);
 
 /// The depth is halved until a piece has at most 768: 2^n even pieces, rounded up to a multiple of
 /// 8, the last one shorter.

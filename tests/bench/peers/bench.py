@@ -111,7 +111,7 @@ def measure_stages(name, pairs, threads):
     ratios = [t[0]["seconds"] / t[3]["seconds"] for t in turns]
     processor = median(t[0]["processor_seconds"] / t[3]["processor_seconds"] for t in turns)
     exposed = {stage: median(t[stage]["exposed_comm_ms"] / 1e3 / t[stage]["seconds"] for t in turns) for stage in (0, 3)}
-    return (f"{name}, 2 ranks: stage 3 at {median(ratios):.3f} ({min(ratios):.3f}–{max(ratios):.3f}) of stage 0's tokens/s,"
+    return (f"{name} in {DTYPE}, 2 ranks: stage 3 at {median(ratios):.3f} ({min(ratios):.3f}–{max(ratios):.3f}) of stage 0's tokens/s,"
             f" {processor:.3f} in processor time; exposed communication {exposed[0]:.1%} of the step at stage 0,"
             f" {exposed[3]:.1%} at stage 3; losses {turns[-1][0]['loss']:.6f} and {turns[-1][3]['loss']:.6f}")
 

@@ -110,7 +110,7 @@ class Model(nn.Module):
             x = x + self.position.weight
         for block in self.block:
             x = block(x, self.cos, self.sin)
-        logits = self.head(self.final_norm(x))
+        logits = self.head(self.final_norm(x)).float()  # autocast does the same
         return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
 
 
