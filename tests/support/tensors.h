@@ -88,7 +88,7 @@ Tolerance rounded_once(DType dtype);
 Tolerance attended(DType dtype);
 /// What one kernel rounds that way and another doesn't, as a part of the array's rms, where terms aren't known.
 inline double weights_of_other_kernels(DType dtype) {
-  return dtype == DType::kBF16 ? 0x1p-5 : 0.0;
+  return dtype == DType::kBF16 ? 0x1p-4 : 0.0;
 }
 
 ::testing::AssertionResult close(const Values& actual, const Values& expected, Tolerance tolerance,

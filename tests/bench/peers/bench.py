@@ -44,11 +44,11 @@ def write_tokens(path, model, world, steps):
     generator.choice(model["vocab_size"], size=shape, p=weights / weights.sum()).astype(numpy.int32).tofile(path)
 
 
-def prepare(name, world, stage, pairs, threads):
+def prepare(name, world, stage, pairs, threads, least_rows=1):
     """Files that both sides read; the model, the rows of a step, our command."""
     recipe = HERE / f"{name}.yaml"
     rows = (GPU_MODELS if GPU else MODELS)[name]
-    rows = rows if rows > 1 else world
+    rows = max(rows, world, least_rows)
     sets = [f"parallelism.data_parallel_shard_degree={world}", f"zero_optimization.stage={stage}",
             f"training.global_batch_size={rows}", f"run.num_threads={threads // world}"]
     weights_sets = ["run.device=cpu"]
@@ -116,6 +116,28 @@ def measure_stages(name, pairs, threads):
             f" {exposed[3]:.1%} at stage 3; losses {turns[-1][0]['loss']:.6f} and {turns[-1][3]['loss']:.6f}")
 
 
+def measure_threads(name, pairs, threads):
+    """One rank with all threads beside two ranks with half of them each, the same batch, taking turns."""
+    sides, turns = {}, []
+    for world in (1, 2):
+        model, rows, command = prepare(name, world, 0, pairs, threads, least_rows=2)
+        sides[world] = Side(command, OUT / f"world{world}.log", cwd=ROOT)
+    for turn in range(WARM_UP + pairs):
+        rate = float(output_of(OURS, "rate" if DTYPE == "f32" else "bf16_rate", threads)) * 1e9
+        turns.append({"rate": rate, **{world: side.step() for world, side in sides.items()}})
+        print(f"  {name} threads turn {turn - WARM_UP + 1}/{pairs}: world 1 {turns[-1][1]['seconds']:.3f} s, world 2"
+              f" {turns[-1][2]['seconds']:.3f} s, load {os.getloadavg()[0]:.1f}", flush=True)
+    for side in sides.values():
+        side.end()
+    turns, median = turns[WARM_UP:], statistics.median
+    ratios = [t[2]["seconds"] / t[1]["seconds"] for t in turns]
+    tokens = rows * model["seq_length"]
+    rate = {world: tokens / median(t[world]["seconds"] for t in turns) for world in sides}
+    share = {world: median(model["flops_per_token"] * tokens / t["rate"] / t[world]["seconds"] for t in turns) for world in sides}
+    return (f"| {name} | {DTYPE} | {rate[1]:,.0f} / {rate[2]:,.0f} | **{median(ratios):.2f}** ({min(ratios):.2f}–{max(ratios):.2f})"
+            f" | {share[1]:.0%} / {share[2]:.0%} | {turns[-1][1]['loss']:.5f} / {turns[-1][2]['loss']:.5f} |")
+
+
 def row_of(case):
     turns, tokens = case["turns"], case["tokens"]
     median = statistics.median
@@ -161,7 +183,7 @@ def main():
     parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32",
                         help="bf16: both with f32 weights and moments; PyTorch with these in bf16, too, as a case of its own")
     parser.add_argument("--modes", default="eager,compile")
-    parser.add_argument("--cases", default="plain,pure,ddp,fsdp2,stages")
+    parser.add_argument("--cases", default="plain,pure,ddp,fsdp2,stages,threads")
     parser.add_argument("--pairs", type=int, default=5, help="measured turns of each case")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of all ranks together")
     parser.add_argument("--fresh", action="store_true", help="forget the cases measured before")
@@ -183,7 +205,7 @@ def main():
                      c.get("dtype"), c.get("isa"))
     isa = json.loads(output_of(OURS, "describe", HERE / "quickstart.yaml"))["isa"]
     done = {key(c): c for c in map(json.loads, kept.read_text().splitlines())} if kept.exists() else {}
-    shown, stages = [], []
+    shown, stages, by_threads = [], [], []
     for name in args.models.split(","):
         for world, stage, wrapper in CASES:
             for mode in args.modes.split(","):
@@ -197,9 +219,14 @@ def main():
                 shown.append(done[wanted])
         if "stages" in args.cases.split(","):
             stages.append(measure_stages(name, args.pairs, args.threads))
+        if "threads" in args.cases.split(",") and not GPU:
+            by_threads.append(measure_threads(name, args.pairs, args.threads))
     if shown:
         print_table(shown)
     print("", *stages, sep="\n")
+    if by_threads:
+        print("\n| model | type | tokens/s, one rank / two | ratio (min–max) | share of matmul rate | last loss |\n" + "|---" * 6 + "|",
+              *by_threads, sep="\n")
 
 
 main()
