@@ -131,14 +131,22 @@ TEST(Panels, RoundToBf16AsTheScalarDoesAlsoNaN) {
   const auto count = static_cast<std::int64_t>(values.size());
   std::vector<BFloat16> narrowed(values.size());
   narrow(values.data(), narrowed.data(), count);
-  Floats turned(values.size() + 1);
-  Panels(DType::kBF16).turn(values.data(), values.data(), count, turned.data(), count);
   for (std::size_t i = 0; i < values.size(); ++i) {
-    const std::uint16_t expected = BFloat16(values[i]).bits;
-    ASSERT_EQ(narrowed[i].bits, expected) << std::bit_cast<std::uint32_t>(values[i]);
-    const auto pair = std::bit_cast<std::uint32_t>(turned[i]);
-    if (Panels(DType::kBF16).units(2) == 1) {
-      ASSERT_EQ(pair, std::uint32_t{expected} << 16 | expected);
+    ASSERT_EQ(narrowed[i].bits, BFloat16(values[i]).bits)
+        << std::bit_cast<std::uint32_t>(values[i]);
+  }
+  for (const Isa isa : available_isas()) {
+    const ForcedIsa forced(isa);
+    const Panels form(DType::kBF16);
+    Floats turned(2 * values.size());  // a row of pairs, or two rows of floats
+    form.turn(values.data(), values.data(), count, turned.data(), count);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const std::uint32_t bits = BFloat16(values[i]).bits;
+      const bool pairs = form.units(2) == 1;
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(turned[i]), bits << 16 | (pairs ? bits : 0u));
+      if (!pairs) {
+        ASSERT_EQ(std::bit_cast<std::uint32_t>(turned[values.size() + i]), bits << 16);
+      }
     }
   }
 }
