@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/flush_subnormals.h"
+#include "kernels/cpu/matmul/one_row_columns.h"
 #include "kernels/cpu/matmul/pack_forms.h"
 #include "kernels/dispatch_float.h"
 
@@ -17,7 +18,7 @@
 namespace sherd::kernels::cpu {
 namespace {
 
-constexpr std::int64_t kColumns = 16;  // at a time: two chains hide the latency of multiply-adds
+constexpr std::int64_t kColumns = kOneRowColumns;
 constexpr std::int64_t kMostTaskColumns = 768;
 constexpr std::int64_t kTasksPerThread = 2;  // so that a slower core does less
 constexpr std::int64_t kMostUnits = 768;     // of a piece of the depth
@@ -59,32 +60,32 @@ Float8 add_block(const typename Form::Element* const* column, std::int64_t k, co
   return sum;
 }
 
-// Sums of one piece of the depth for kColumns columns of b, each a chain in the order of the units.
-// What comes next, `ahead` elements away, is fetched meanwhile: the processor doesn't see a pattern.
+// Sums of kColumns columns, each a chain in the order of the units.
 template <class Form>
-void add_columns(const typename Form::Element* const* column, std::int64_t ahead,
-                 std::int64_t depth, const float* a, std::int64_t units, float* sums) {
-  constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(typename Form::Element));
-  constexpr int kSecondCache = 2;
+void add_columns(const ColumnsOfOneRow<typename Form::Element>& p, float* sums) {
   Float8 left{}, right{};
-  const std::int64_t whole = depth / kBlock<Form> * kBlock<Form>;
+  const std::int64_t whole = p.depth / kBlock<Form> * kBlock<Form>;
+  p.fetch_first();
   for (std::int64_t k = 0; k < whole; k += kBlock<Form>) {
-    if (k % kLine == 0) {
-      for (std::int64_t i = 0; i < kColumns; ++i) {
-        __builtin_prefetch(column[i] + k + ahead, 0, kSecondCache);
-      }
-    }
-    left = add_block<Form>(column, k, a, left);
-    right = add_block<Form>(column + 8, k, a, right);
+    if (k % p.kPerLine == 0) p.fetch_next(k);
+    left = add_block<Form>(p.column, k, p.a, left);
+    right = add_block<Form>(p.column + 8, k, p.a, right);
   }
-  for (std::int64_t u = whole; u < units; ++u) {
+  for (std::int64_t u = whole; u < p.units; ++u) {
     for (int i = 0; i < 8; ++i) {
-      left[i] = std::fma(a[u], Form::one(column[i], 1, u, depth), left[i]);
-      right[i] = std::fma(a[u], Form::one(column[8 + i], 1, u, depth), right[i]);
+      left[i] = std::fma(p.a[u], Form::one(p.column[i], 1, u, p.depth), left[i]);
+      right[i] = std::fma(p.a[u], Form::one(p.column[8 + i], 1, u, p.depth), right[i]);
     }
   }
   store8(sums, left);
   store8(sums + 8, right);
+}
+
+using Pairs = PairsOfBF16<Units::kPairs>;
+template <>
+void add_columns<Pairs>(const ColumnsOfOneRow<BFloat16>& p, float* sums) {
+  static const AddColumnsOfPairs add = avx512_bf16_one_row();
+  add(p, sums);
 }
 
 // Columns [first, first + count) of c.
@@ -101,22 +102,21 @@ void multiply_columns(const Matmul& p, std::int64_t first, std::int64_t count) {
   const std::int64_t piece = matmul_depth_piece(p.depth);
   for (std::int64_t k = 0; k < p.depth; k += piece) {
     const std::int64_t depth = std::min(piece, p.depth - k);
-    const std::int64_t units = num_units(p.dtype, Units::kFloats, depth);
+    const std::int64_t units = num_units(p.dtype, Form::kUnits, depth);
     float a_units[kMostUnits + 8];
     for (std::int64_t u = 0; u < units; ++u) a_units[u] = Form::one(a + k, 1, u, depth);
     const bool is_first = k == 0 && !p.bias && !adds_before;
     for (std::int64_t j = 0; j < count; j += kColumns) {
-      const T* column[kColumns];
+      ColumnsOfOneRow<T> columns{.depth = depth, .a = a_units, .units = units};
       for (std::int64_t i = 0; i < kColumns; ++i) {
-        column[i] = b + (first + std::min(j + i, count - 1)) * p.b.stride + k;
+        columns.column[i] = b + (first + std::min(j + i, count - 1)) * p.b.stride + k;
       }
       // The next columns, or the first ones' next piece; another task's columns may be another core's.
       const bool has_columns = j + kColumns < count, has_piece = k + piece < p.depth;
-      const std::int64_t ahead = has_columns ? kColumns * p.b.stride
-                                 : has_piece ? piece - j * p.b.stride
-                                             : 0;
+      columns.ahead = has_columns ? kColumns * p.b.stride : has_piece ? piece - j * p.b.stride : 0;
+      columns.is_first = k == 0 && j == 0;
       float sums[kColumns];
-      add_columns<Form>(column, ahead, depth, a_units, units, sums);
+      add_columns<Form>(columns, sums);
       for (std::int64_t i = 0; i < std::min(kColumns, count - j); ++i) {
         total[j + i] = is_first ? sums[i] : total[j + i] + sums[i];
       }
@@ -164,6 +164,7 @@ void multiply_one_row(ThreadTeam& team, const Matmul& p) {
   CHECK(matmul_depth_piece(p.depth) <= kMostUnits, "pieces of {}", matmul_depth_piece(p.depth));
   switch (p.dtype) {
     case DType::kBF16:
+      if (tiles_of(p.dtype, isa()).units == Units::kPairs) return multiply<Pairs>(team, p);
       return multiply<SwappedBF16>(team, p);
     case DType::kF16:
       return multiply<WidenedF16>(team, p);

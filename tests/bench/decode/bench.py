@@ -9,24 +9,13 @@ Needs `./dev deps oracle`.
 import argparse
 import os
 import pathlib
-import re
 import statistics
-import subprocess
 import time
 
 import torch
 import transformers
 
-TEXT = ("It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of "
-        "foolishness, it was the epoch of belief, it was the epoch of incredulity, ") * 8
-
-
-def ours(program, folder, text, tokens, dtype):
-    said = subprocess.run([program, "sample", folder, "--prompt", text, "--temperature", "0", "--tokens", str(tokens),
-                           "--ignore-end", "--speed", "--set", f"mixed_precision.param_dtype={dtype}"],
-                          check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True).stderr
-    first, number, others = re.search(r"prompt in ([\d.]+) s; then (\d+) in ([\d.]+) s", said).groups()
-    return float(first), int(number) / float(others)
+from sherd import TEXT, generate
 
 
 def theirs(model, ids, tokens, **options):
@@ -79,7 +68,7 @@ def main():
             first, rate = theirs(model, ids, options.tokens, **more)
             firsts[form].append(first)
             rates[form].append(rate)
-        first, rate = ours(options.program, options.folder, TEXT, options.tokens, options.dtype)
+        first, rate = generate(options.program, options.folder, TEXT, options.tokens, options.dtype)
         firsts["sherd"].append(first)
         rates["sherd"].append(rate)
     shares = [rate * weight_bytes / read for rate, read in zip(rates["sherd"], reads)]

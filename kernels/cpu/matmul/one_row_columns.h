@@ -1,0 +1,53 @@
+/// The innermost part of a matmul of one row (one_row.h): sixteen columns of b, one piece of the depth.
+///
+/// Instruction sets may have forms of their own, in folders of their names; all give the same bits.
+#pragma once
+
+#include <cstdint>
+
+#include "core/dtype.h"
+
+namespace sherd::kernels::cpu {
+
+inline constexpr std::int64_t kOneRowColumns =
+    16;  // at a time: two chains hide the latency of multiply-adds
+
+/// What the columns' sums are made of, and what is fetched meanwhile: the processor sees no pattern in sixteen columns.
+template <class T>
+struct ColumnsOfOneRow {
+  const T* column[kOneRowColumns] = {};  ///< each with `depth` elements one after another
+  std::int64_t depth = 0;
+  const float* a = nullptr;  ///< the row's units, `units` of them (pack_forms.h)
+  std::int64_t units = 0;
+  std::int64_t ahead = 0;  ///< in elements: what lies so far ahead comes next
+  bool is_first = false;   ///< a task's first columns: nobody has fetched them
+
+  static constexpr std::int64_t kPerLine = 64 / static_cast<std::int64_t>(sizeof(T));
+
+  // GCC drops calls to functions that only fetch, unless it has put them in their place before.
+  /// Before the loop over the depth.
+  [[gnu::always_inline]] void fetch_first() const {
+    if (!is_first) return;
+    for (std::int64_t line = 0; line < kFirstLines; ++line) fetch(line * kPerLine);
+  }
+  /// At each line of the depth.
+  [[gnu::always_inline]] void fetch_next(std::int64_t k) const {
+    fetch(k + ahead);
+    if (is_first) fetch(k + kFirstLines * kPerLine);
+  }
+
+ private:
+  static constexpr std::int64_t kFirstLines = 4;
+
+  [[gnu::always_inline]] void fetch(std::int64_t k) const {
+    constexpr int kSecondCache = 2;
+    for (const T* x : column) __builtin_prefetch(x + k, 0, kSecondCache);
+  }
+};
+
+using AddColumnsOfPairs = void (*)(const ColumnsOfOneRow<BFloat16>&, float* sums);
+
+/// sums[j] = the chain of dot products of column j's pairs and a's; null where it isn't compiled.
+AddColumnsOfPairs avx512_bf16_one_row();
+
+}  // namespace sherd::kernels::cpu
