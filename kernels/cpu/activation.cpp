@@ -2,6 +2,7 @@
 
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/vector_math.h"
+#include "kernels/cpu/wide.h"
 #include "kernels/dispatch_float.h"
 
 namespace sherd::kernels::cpu {
@@ -102,8 +103,7 @@ void plain_forward(ThreadTeam& team, const ActivationForward& args) {
     BlockScratch x_scratch, y_scratch;
     const float* in = load_block(x + first, count, x_scratch);
     float* out = block_target(y + first, y_scratch);
-#pragma omp simd
-    for (int i = 0; i < count; ++i) out[i] = A::value(in[i]);
+    each_element(count, [=](std::int64_t i) { out[i] = A::value(in[i]); });
     store_block(y + first, count, y_scratch);
   });
 }
@@ -118,8 +118,7 @@ void plain_backward(ThreadTeam& team, const ActivationBackward& args) {
     const float* in = load_block(x + first, count, x_scratch);
     const float* d_out = load_block(dy + first, count, dy_scratch);
     float* d_in = block_target(dx + first, dx_scratch);
-#pragma omp simd
-    for (int i = 0; i < count; ++i) d_in[i] = d_out[i] * A::slope(in[i]);
+    each_element(count, [=](std::int64_t i) { d_in[i] = d_out[i] * A::slope(in[i]); });
     store_block(dx + first, count, dx_scratch);
   });
 }
@@ -136,8 +135,7 @@ void gated_forward(ThreadTeam& team, const ActivationForward& args) {
       const float* u = load_block(x + (2 * row + 1) * width + first, count, up_scratch);
       T* place = y + row * width + first;
       float* out = block_target(place, y_scratch);
-#pragma omp simd
-      for (int i = 0; i < count; ++i) out[i] = A::value(g[i]) * u[i];
+      each_element(count, [=](std::int64_t i) { out[i] = A::value(g[i]) * u[i]; });
       store_block(place, count, y_scratch);
     });
   });
@@ -158,13 +156,12 @@ void gated_backward(ThreadTeam& team, const ActivationBackward& args) {
       const float* d_out = load_block(dy + row * width + first, count, dy_scratch);
       float* d_gate = block_target(dx + gate_at, d_gate_scratch);
       float* d_up = block_target(dx + up_at, d_up_scratch);
-#pragma omp simd
-      for (int i = 0; i < count; ++i) {
+      each_element(count, [=](std::int64_t i) {
         const float up = u[i], d = d_out[i];
         const Slope a = A::both(g[i]);
         d_up[i] = d * a.value;
         d_gate[i] = d * up * a.slope;
-      }
+      });
       store_block(dx + gate_at, count, d_gate_scratch);
       store_block(dx + up_at, count, d_up_scratch);
     });

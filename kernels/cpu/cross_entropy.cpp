@@ -6,6 +6,7 @@
 #include "kernels/cpu/lane_sum.h"
 #include "kernels/cpu/logits_form.h"
 #include "kernels/cpu/token.h"
+#include "kernels/cpu/wide.h"
 #include "kernels/dispatch_float.h"
 
 namespace sherd::kernels::cpu {
@@ -49,8 +50,7 @@ RowSum sum_exponentials(T* logits_V, std::int64_t V, const Form& form, float tar
     }
     const float base = row.base;
     float* e = keep ? block_target(logits_V + first, out) : out.value;
-#pragma omp simd
-    for (int i = 0; i < count; ++i) e[i] = fast_exp(x[i] - base);
+    each_element(count, [=](std::int64_t i) { e[i] = fast_exp(x[i] - base); });
     LaneSum sum;
     sum.add_values(e, count);
     row.sum += static_cast<double>(sum.total());
@@ -65,10 +65,9 @@ void differentiate_row(T* logits_V, std::int64_t V, const Form& form, float fact
     BlockScratch in, shaped, out;
     const float* x = form.shape(load_block(logits_V + first, count, in), count, shaped);
     float* gradient = block_target(logits_V + first, out);
-#pragma omp simd
-    for (int i = 0; i < count; ++i) {
+    each_element(count, [=](std::int64_t i) {
       gradient[i] = factor * fast_exp(x[i] - base) * form.slope(x[i]);
-    }
+    });
     store_block(logits_V + first, count, out);
   });
 }

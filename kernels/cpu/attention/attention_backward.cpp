@@ -11,6 +11,7 @@
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/lane_sum.h"
 #include "kernels/cpu/random.h"
+#include "kernels/cpu/wide.h"
 #include "kernels/dispatch_float.h"
 
 namespace sherd::kernels::cpu {
@@ -85,11 +86,10 @@ void differentiate_row(const Dropout& dropout, const ScoreRow& row, std::int64_t
   float *p = row.p, *ds = row.ds;
   const float lse = row.lse, dot = row.dot;
   if (!dropout.active()) {
-#pragma omp simd
-    for (std::int64_t k = 0; k < num_keys; ++k) {
+    each_element(num_keys, [=](std::int64_t k) {
       p[k] = fast_exp(p[k] - lse);
       ds[k] = p[k] * (ds[k] - dot);
-    }
+    });
     return;
   }
   WordScratch scratch;
@@ -97,13 +97,12 @@ void differentiate_row(const Dropout& dropout, const ScoreRow& row, std::int64_t
                                             static_cast<int>(num_keys), scratch);
   const std::uint32_t threshold = dropout.threshold();
   const float scale = dropout.scale();
-#pragma omp simd
-  for (std::int64_t k = 0; k < num_keys; ++k) {
+  each_element(num_keys, [=](std::int64_t k) {
     const float probability = fast_exp(p[k] - lse);
     const float kept = words[k] >= threshold ? scale : 0.0f;
     ds[k] = probability * ((words[k] >= threshold ? ds[k] * scale : 0.0f) - dot);
     p[k] = probability * kept;
-  }
+  });
 }
 
 // With a soft cap: the scores become what was capped, and `slope` the cap's derivative there.

@@ -6,6 +6,7 @@
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/lane_sum.h"
 #include "kernels/cpu/random.h"
+#include "kernels/cpu/wide.h"
 
 namespace sherd::kernels::cpu {
 namespace {
@@ -19,8 +20,7 @@ float row_maximum(const float* x, std::int64_t count) {
 
 // x[i] = exp(x[i] - maximum), in place; returns their sum.
 float exponentials(float* x, std::int64_t count, float maximum) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < count; ++i) x[i] = fast_exp(x[i] - maximum);
+  each_element(count, [=](std::int64_t i) { x[i] = fast_exp(x[i] - maximum); });
   LaneSum sum;
   sum.add_values(x, static_cast<int>(count));
   return sum.total();

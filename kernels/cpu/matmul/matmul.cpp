@@ -229,8 +229,13 @@ class Run {
     tile.c = keeps_sums_ ? sums_ + i * kSumColumns + j : aside;
     tile.c_stride = keeps_sums_ ? kSumColumns : kMaxTileColumns;
     tile.add = !block.is_first;
+    const bool rounds = tiles_.can_round && p_.c.dtype == DType::kBF16 && !p_.add;
+    if (rounds && block.is_last) {
+      tile.rounded = p_.c.as<BFloat16>() + at;
+      tile.rounded_stride = p_.columns;
+    }
     tiles_.multiply_packed(tile, rows, width);
-    if (block.is_last) put(tile, rows, width, at);
+    if (block.is_last && !rounds) put(tile, rows, width, at);
   }
 
   void put(const Tile& tile, int rows, int width, std::int64_t at) const {

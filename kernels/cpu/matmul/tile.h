@@ -30,6 +30,9 @@ struct Tile {
   float scale = 1.0f;
   bool add = false;
   const float* bias = nullptr;  ///< added to every row; not together with `add`
+  /// If it is there, c's elements go to it, rounded to nearest even, and c isn't written.
+  BFloat16* rounded = nullptr;
+  std::int64_t rounded_stride = 0;
   /// What the second cache should hold next: a line of 64 bytes for every unit of the depth.
   const float* fetch = nullptr;
 };
@@ -40,6 +43,7 @@ enum class Units { kFloats, kPairs, kTiles };
 struct TileKernels {
   int rows = 0, columns = 0;  ///< of a whole tile
   Units units = Units::kFloats;
+  bool can_round = false;  ///< whether `Tile::rounded` is heeded
   /// Only [0, num_rows) x [0, num_columns) of c is touched.
   void (*multiply)(const Tile&, int num_rows, int num_columns) = nullptr;
   /// The same with a packed: in a panel, a[i,k] at a[k * rows + i]; of which all rows can be read.

@@ -15,6 +15,18 @@ namespace {
 
 constexpr int kRows = 12, kColumns = 32;
 
+// AVX-512F has no masked store of 16 bits.
+template <class Dot>
+void put_rounded(__m512 x, __mmask16 columns, BFloat16* out) {
+  const __m256i bits = Dot::rounded(x);
+  if (columns == 0xffffu) return _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), bits);
+  alignas(32) std::uint16_t element[16];
+  _mm256_store_si256(reinterpret_cast<__m256i*>(element), bits);
+  for (int i = 0; i < 16; ++i) {
+    if (columns >> i & 1) out[i].bits = element[i];
+  }
+}
+
 template <class Dot, int kNumRows, bool kPacked>
 void multiply_rows(const Tile& tile, __mmask16 left_columns, __mmask16 right_columns) {
   __m512 sum[kNumRows][2];
@@ -26,6 +38,7 @@ void multiply_rows(const Tile& tile, __mmask16 left_columns, __mmask16 right_col
   for (int i = 0; i < kNumRows; ++i) {
     __builtin_prefetch(tile.c + i * tile.c_stride, 1);
     __builtin_prefetch(tile.c + i * tile.c_stride + 16, 1);
+    if (tile.rounded) __builtin_prefetch(tile.rounded + i * tile.rounded_stride, 1);
   }
   const float* fetch = tile.fetch ? tile.fetch : b;
   for (std::int64_t k = tile.depth; k > 0; --k, a += a_depth, b += kColumns, fetch += 16) {
@@ -47,6 +60,11 @@ void multiply_rows(const Tile& tile, __mmask16 left_columns, __mmask16 right_col
     if (plus) {
       left = _mm512_add_ps(_mm512_maskz_loadu_ps(left_columns, plus), left);
       right = _mm512_add_ps(_mm512_maskz_loadu_ps(right_columns, plus + 16), right);
+    }
+    if (tile.rounded) {
+      put_rounded<Dot>(left, left_columns, tile.rounded + i * tile.rounded_stride);
+      put_rounded<Dot>(right, right_columns, tile.rounded + i * tile.rounded_stride + 16);
+      continue;
     }
     _mm512_mask_storeu_ps(c, left_columns, left);
     _mm512_mask_storeu_ps(c + 16, right_columns, right);
@@ -72,6 +90,7 @@ template <class Dot>
 constexpr TileKernels kTilesOf{.rows = kRows,
                                .columns = kColumns,
                                .units = Dot::kUnits,
+                               .can_round = true,
                                .multiply = multiply_tile<Dot, false>,
                                .multiply_packed = multiply_tile<Dot, true>};
 

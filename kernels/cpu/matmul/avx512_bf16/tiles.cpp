@@ -12,6 +12,8 @@ struct DotOfPairs {
   static __m512 add(__m512 sum, __m512 a, __m512 b) {
     return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
   }
+  // Takes subnormals for zero: sums of pairs are none.
+  static __m256i rounded(__m512 x) { return (__m256i)_mm512_cvtneps_pbh(x); }
 };
 
 }  // namespace
