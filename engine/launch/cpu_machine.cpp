@@ -1,16 +1,42 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "core/arena.h"
 #include "engine/launch/machine.h"
 #include "engine/launch/matmul_rate.h"
+#include "engine/launch/memory_nodes.h"
 #include "engine/launch/system_info.h"
 #include "kernels/isa.h"
 #include "sharding/comm/threads.h"
 #include "sharding/processes/processes.h"
 
 namespace sherd::engine {
+namespace {
+
+// Ranks are threads of this process alone.
+class CpuMachine final : public Machine {
+ public:
+  explicit CpuMachine(std::vector<MemoryNode> nodes) : nodes_(std::move(nodes)) {}
+
+  void bind_rank(int r, int world_size) const override {
+    const int node = node_of_rank(nodes_, r, world_size);
+    if (node >= 0) run_on_cores(nodes_[static_cast<std::size_t>(node)].cores);
+  }
+  std::string description(int world_size, int threads_per_rank) const override {
+    std::string text = Machine::description(world_size, threads_per_rank);
+    if (node_of_rank(nodes_, 0, world_size) < 0) return text;
+    const auto on_each = world_size / static_cast<int>(nodes_.size());
+    return text + fmt::format("; {} rank{} on each of {} memory nodes", on_each,
+                              on_each == 1 ? "" : "s", nodes_.size());
+  }
+
+ private:
+  const std::vector<MemoryNode> nodes_;
+};
+
+}  // namespace
 
 std::unique_ptr<Stream> Machine::make_stream(StreamOptions options) const {
   return options.purpose == StreamPurpose::kCompute ? make_cpu_compute_stream(std::move(options))
@@ -48,9 +74,9 @@ std::string Machine::description(int world_size, int threads_per_rank) const {
   return text;
 }
 
-std::shared_ptr<const Machine> cpu_machine() {
+std::shared_ptr<const Machine> cpu_machine(std::vector<MemoryNode> nodes) {
   kernels::isa();  // a SHERD_ISA that can't be met is an error before anything is written
-  return std::make_shared<Machine>();
+  return std::make_shared<CpuMachine>(std::move(nodes));
 }
 
 }  // namespace sherd::engine

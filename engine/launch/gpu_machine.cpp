@@ -37,7 +37,7 @@ class CudaMachine : public Machine {
 
   DeviceTraits traits() const override { return {DeviceKind::kCuda, true}; }
 
-  void bind_rank(int r) const final { use_cuda_device(device_of(r)); }
+  void bind_rank(int r, int) const final { use_cuda_device(device_of(r)); }
   std::unique_ptr<Stream> make_stream(StreamOptions options) const final {
     CudaStreamOptions cuda = options_.stream;
     cuda.device = device_of(options.rank);

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/thread.h"
+#include "engine/launch/memory_nodes.h"
 #include "engine/launch/rank_watch.h"
 #include "engine/launch/system_info.h"
 #include "sharding/comm/flight_recorder.h"
@@ -36,7 +37,7 @@ class FirstError {
 std::unique_ptr<sharding::Rank> make_rank(const LaunchOptions& options, int r,
                                           std::shared_ptr<sharding::Rendezvous> rendezvous) {
   const Machine& machine = *options.machine;
-  machine.bind_rank(r);
+  machine.bind_rank(r, options.world_size());
   auto rank = std::make_unique<sharding::Rank>();
   rank->rank = r;
   rank->mesh = options.mesh;
@@ -138,6 +139,7 @@ void run_ranks(const LaunchOptions& options, const std::function<void(sharding::
     first_error.set(std::current_exception());
     rendezvous->abort(error.what());
   }
+  const KeptCores kept;  // this thread goes on after its rank
   if (started == here.count) run_rank(here.first);
   for (std::thread& thread : threads) thread.join();
   first_error.rethrow();

@@ -12,6 +12,7 @@
 
 #include "core/cuda_device.h"
 #include "core/memory_plan.h"
+#include "engine/launch/memory_nodes.h"
 #include "sharding/processes/processes.h"
 
 namespace sherd::engine {
@@ -40,8 +41,8 @@ class Machine {
   /// All processes that have ranks of this world; null: this one alone.
   virtual sharding::Processes* processes() const { return nullptr; }
 
-  /// The calling thread is rank r's from now on.
-  virtual void bind_rank(int /*r*/) const {}
+  /// The calling thread is rank r's from now on, of a world of that size.
+  virtual void bind_rank(int /*r*/, int /*world_size*/) const {}
   /// By `options.purpose`; of the bound rank's device.
   virtual std::unique_ptr<Stream> make_stream(StreamOptions options) const;
   /// Memory for a plan: the bound rank's device's, and the host's that such a device reaches.
@@ -59,8 +60,9 @@ class Machine {
   virtual double matmul_peak(DType dtype, int threads_here) const;
 };
 
+/// Ranks are bound to memory nodes where node_of_rank says so.
 /// Errors   UsageError: SHERD_ISA names instructions that the processor lacks.
-std::shared_ptr<const Machine> cpu_machine();
+std::shared_ptr<const Machine> cpu_machine(std::vector<MemoryNode> nodes = memory_nodes());
 
 struct CudaMachineOptions {
   bool share_device = false;   ///< all ranks on the first GPU, where they read each other's memory

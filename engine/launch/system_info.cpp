@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/launch/memory_nodes.h"
 #include "kernels/isa.h"
 #include "kernels/libraries.h"
 #include "sharding/comm/nccl.h"
@@ -43,6 +44,7 @@ double gib_of(const std::string& proc_kib) {
   return std::atof(proc_kib.c_str()) / (1 << 20);
 }
 
+// Those that the process began with: threads of ranks may run on fewer later.
 int cores_of_affinity() {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -134,7 +136,7 @@ std::int64_t usable_memory_bytes() {
 }
 
 int num_usable_cores() {
-  const int cores = cores_of_affinity();
+  static const int cores = cores_of_affinity();
   const double quota = cores_of_control_groups();
   return quota > 0 ? std::clamp(static_cast<int>(std::ceil(quota)), 1, cores) : cores;
 }
@@ -162,6 +164,9 @@ std::string system_info() {
   line("matmuls", isa_text());
   line("cores", fmt::format("{}, usable by this process: {}", std::thread::hardware_concurrency(),
                             num_usable_cores()));
+  for (const MemoryNode& node : memory_nodes()) {
+    line("", fmt::format("memory node {}: cores {}", node.number, list_of_cores(node.cores)));
+  }
   line("memory", fmt::format("{:.1f} GiB, {:.1f} GiB available",
                              gib_of(proc_value("/proc/meminfo", "MemTotal")),
                              gib_of(proc_value("/proc/meminfo", "MemAvailable"))));
