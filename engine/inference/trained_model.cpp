@@ -207,6 +207,8 @@ TrainedModel trained_model(const TrainedModelRequest& request) {
   model.options = training_options(model.recipe);
   model.options.placement.has_gradients = false;
   model.options.model.recompute = Recompute::kFull;  // nothing is kept for a backward
+  // An adapter's base comes from another folder, and a folder has no values for tokens that were added to it.
+  model.options.draws_weights = model.options.model.adapter.active() || model.options.adds_tokens;
   if (is_folder) {
     model.folder = std::make_shared<const huggingface::FolderWeights>(
         open_folder_weights(disk, request.checkpoint, model.options));

@@ -90,7 +90,9 @@ ShardedModel::ShardedModel(const TrainingOptions& options, const sharding::Rank&
   rank_.guard([&] {
     frozen_->fill_initial_values(options.seed);
     for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-      fill_initial_values(units_[unit], rank_.compute(), options.seed);
+      if (options.draws_weights) {
+        fill_initial_values(units_[unit], rank_.compute(), options.seed);
+      }
       parameters_.publish(static_cast<int>(unit));
     }
   });

@@ -30,6 +30,9 @@ struct TrainingOptions {
   PipelineOptions pipeline;
   int num_micro_steps = 1;
   std::uint64_t seed = 0;
+  /// Initial weights are drawn from `seed`. Without it they are whatever the memory holds, and all of them must be read
+  /// before they are used.
+  bool draws_weights = true;
   bool separate_documents = false;  ///< batches say where documents lie
   bool nf4_base = false;            ///< the blocks' frozen matrices rest as NF4 (kernels/nf4.h)
   bool adds_tokens = false;         ///< to the vocabulary of the folder that the model comes from
