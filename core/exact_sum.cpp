@@ -14,7 +14,14 @@ namespace {
 constexpr int kLowest = -298;
 constexpr int kMostBeforeCarry = 1 << 29;
 
+// How an f32 is stored.
 constexpr int kNotFinite = 255;  // exponent of infinity and NaN
+constexpr int kBias = 127, kMantissaBits = 23;
+constexpr std::uint32_t kMagnitude = 0x7fffffffu;
+
+constexpr std::int64_t kBlock = 256;
+constexpr int kExponents = 13;  // below the largest one, of numbers whose squares are split
+constexpr int kFarBelow = 4;    // a block that lies lower has too few of these left
 
 }  // namespace
 
@@ -99,32 +106,70 @@ double ExactSum::value() const {
   return negative ? -rounded : rounded;
 }
 
-// 2^16 squares of 24-bit numbers fit into 64 bits.
 void ExactSquares::add(const float* values, std::int64_t count) {
-  const auto add_to = [](std::uint64_t* sums, float value) {
-    const auto bits = std::bit_cast<std::uint32_t>(value);
-    const std::uint32_t exponent = bits >> 23 & 255u;
-    const std::uint64_t mantissa = (bits & 0x7fffffu) | (exponent != 0 ? 0x800000u : 0u);
-    sums[exponent] += mantissa * mantissa;
-  };
   while (count > 0) {
     if (room_ == 0) flush();
-    const std::int64_t now = std::min(room_, count);
-    std::int64_t i = 0;
-    for (; i + 4 <= now; i += 4) {
-      for (int table = 0; table < 4; ++table) add_to(by_exponent_[table], values[i + table]);
-    }
-    for (; i < now; ++i) add_to(by_exponent_[0], values[i]);
+    const auto now = static_cast<int>(std::min({room_, count, kBlock}));
+    add_block(values, now);
     values += now;
     count -= now;
     room_ -= now;
   }
 }
 
+void ExactSquares::add_block(const float* values, int count) {
+  std::uint32_t most = 0;
+#pragma omp simd reduction(max : most)
+  for (int i = 0; i < count; ++i)
+    most = std::max(most, std::bit_cast<std::uint32_t>(values[i]) & kMagnitude);
+  if (most == 0) return;
+  const auto top = static_cast<int>(most >> kMantissaBits);
+  if (top == kNotFinite) {
+    for (int i = 0; i < count; ++i) add_one(values[i]);
+    return;
+  }
+  if (top > top_ || top + kFarBelow < top_) {
+    flush();
+    top_ = std::min(top + 1, kNotFinite - 1);
+  }
+  const std::uint32_t least = static_cast<std::uint32_t>(std::max(1, top_ - kExponents))
+                              << kMantissaBits;
+  // f64's last bit is then worth 2^(T - 37).
+  const double split = std::ldexp(1.0, 2 * (top_ - kBias) + 2 + 15);
+  double above = 0.0, below = 0.0;
+  int others = 0;
+#pragma omp simd reduction(+ : above, below, others)
+  for (int i = 0; i < count; ++i) {
+    const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(values[i]) & kMagnitude;
+    const double value = magnitude >= least ? static_cast<double>(values[i]) : 0.0;
+    const double square = value * value, upper = (square + split) - split;
+    above += upper;
+    below += square - upper;
+    others += magnitude < least ? 1 : 0;
+  }
+  above_ += above;
+  below_ += below;
+  for (int i = 0; others > 0 && i < count; ++i) {
+    if ((std::bit_cast<std::uint32_t>(values[i]) & kMagnitude) < least) add_one(values[i]);
+  }
+}
+
+// 2^16 squares of 24-bit numbers fit into 64 bits.
+void ExactSquares::add_one(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t exponent = bits >> kMantissaBits & 255u;
+  const std::uint64_t mantissa = (bits & 0x7fffffu) | (exponent != 0 ? 0x800000u : 0u);
+  by_exponent_[exponent] += mantissa * mantissa;
+  has_others_ = true;
+}
+
 void ExactSquares::flush() {
+  sum_.add(std::exchange(above_, 0.0));
+  sum_.add(std::exchange(below_, 0.0));
+  room_ = kMost;
+  if (!std::exchange(has_others_, false)) return;
   for (int exponent = 0; exponent <= kNotFinite; ++exponent) {
-    std::uint64_t sum = 0;
-    for (auto& sums : by_exponent_) sum += std::exchange(sums[exponent], 0);
+    const std::uint64_t sum = std::exchange(by_exponent_[exponent], 0);
     if (sum == 0) continue;
     if (exponent == kNotFinite) {  // infinity's hidden bit was set, too
       sum_.not_finite_ += std::nan("");
@@ -132,7 +177,6 @@ void ExactSquares::flush() {
       sum_.add_scaled(false, sum, 2 * (std::max(exponent, 1) - 150));
     }
   }
-  room_ = kMost;
 }
 
 }  // namespace sherd

@@ -30,6 +30,8 @@ WARM_UP = 2
 # World, our stage, their wrapper. "pure", in bf16 only: weights and moments of theirs in bf16 alone, less than ours.
 CASES = [(1, 0, "plain"), (1, 0, "pure"), (2, 0, "ddp"), (2, 3, "fsdp2")]
 DTYPE = "f32"
+# What holds PyTorch's own kernels, oneDNN and MKL to an instruction set: --isa.
+THEIR_ISA = {"avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}}
 
 
 def output_of(*command):
@@ -76,7 +78,7 @@ def measure(name, world, stage, wrapper, mode, pairs, threads):
     turns = []
     for turn in range(WARM_UP + pairs):
         rate = float(output_of(OURS, "gpu_rate") if GPU else
-                     output_of(OURS, "rate" if DTYPE == "f32" else "bf16_rate", threads)) * 1e9
+                     output_of(OURS, "rate", threads, DTYPE)) * 1e9
         turns.append({"rate": rate, "ours": ours.step(), "theirs": theirs.step()})
         if turn == 0 and not GPU:
             # What compiling took isn't counted against the peer's peak.
@@ -123,7 +125,7 @@ def measure_threads(name, pairs, threads):
         model, rows, command = prepare(name, world, 0, pairs, threads, least_rows=2)
         sides[world] = Side(command, OUT / f"world{world}.log", cwd=ROOT)
     for turn in range(WARM_UP + pairs):
-        rate = float(output_of(OURS, "rate" if DTYPE == "f32" else "bf16_rate", threads)) * 1e9
+        rate = float(output_of(OURS, "rate", threads, DTYPE)) * 1e9
         turns.append({"rate": rate, **{world: side.step() for world, side in sides.items()}})
         print(f"  {name} threads turn {turn - WARM_UP + 1}/{pairs}: world 1 {turns[-1][1]['seconds']:.3f} s, world 2"
               f" {turns[-1][2]['seconds']:.3f} s, load {os.getloadavg()[0]:.1f}", flush=True)
@@ -186,8 +188,11 @@ def main():
     parser.add_argument("--cases", default="plain,pure,ddp,fsdp2,stages,threads")
     parser.add_argument("--pairs", type=int, default=5, help="measured turns of each case")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of all ranks together")
+    parser.add_argument("--isa", choices=list(THEIR_ISA), help="both sides use this instruction set instead of their choice")
     parser.add_argument("--fresh", action="store_true", help="forget the cases measured before")
     args = parser.parse_args()
+    if args.isa:
+        os.environ.update(THEIR_ISA[args.isa], SHERD_ISA=args.isa)
     global GPU, OURS, OUT, DTYPE
     GPU, DTYPE = args.device == "cuda", "bf16" if args.device == "cuda" else args.dtype
     if GPU:

@@ -6,8 +6,7 @@
 //   sherd_peers batches RECIPE FILE STEPS [KEY=VALUE...]   what the recipe's data are: i32 [steps,
 //                                                    global batch, {inputs, targets, positions}, S]
 //   sherd_peers train RECIPE TOKENS [KEY=VALUE...]   "step" on stdin takes a step, answered in JSON
-//   sherd_peers rate THREADS                         OpenBLAS's products per second, in GFLOP/s
-//   sherd_peers bf16_rate THREADS                    of the tiles that multiply bf16, in the first cache
+//   sherd_peers rate THREADS f32|bf16                of the tiles that multiply this type, in the first cache: GFLOP/s
 //   sherd_peers gpu_rate                             the GPU's, in bf16
 //
 // TOKENS: i32 [steps, global batch, S + 1]; rank r takes its micro-batch's rows.
@@ -27,7 +26,6 @@
 #include <thread>
 
 #include "core/arena.h"
-#include "core/thread_team.h"
 #include "engine/data/batcher.h"
 #include "engine/launch/device.h"
 #include "engine/launch/matmul_rate.h"
@@ -39,7 +37,6 @@
 #include "engine/train/token_feed.h"
 #include "engine/train/training_step.h"
 #include "kernels/isa.h"
-#include "tests/bench/openblas.h"
 
 namespace {
 
@@ -262,40 +259,11 @@ void train(const engine::Recipe& recipe, const std::string& tokens_path) {
   });
 }
 
-// Operations per second of OpenBLAS where it is fastest: every thread multiplies large matrices of
-// its own. The best of a few.
-double matmul_rate(int num_threads) {
-  constexpr std::int64_t kSize = 1536;
-  constexpr int kRepeats = 4;
-  std::vector<float> numbers(num_threads * 3 * kSize * kSize, 0.5f);
-  ThreadTeam team(num_threads, /*may_spin=*/true);
-  double best = 1e9;
-  for (int repeat = 0; repeat <= kRepeats; ++repeat) {
-    const auto begin = Clock::now();
-    team.parallel_for(num_threads, [&](std::int64_t task, int) {
-      float* own = numbers.data() + task * 3 * kSize * kSize;
-      bench::gemm({.rows = kSize,
-                   .columns = kSize,
-                   .depth = kSize,
-                   .a = {own, kSize},
-                   .b = {own + kSize * kSize, kSize},
-                   .c = own + 2 * kSize * kSize,
-                   .c_stride = kSize});
-    });
-    const std::chrono::duration<double> seconds = Clock::now() - begin;
-    if (repeat > 0) best = std::min(best, seconds.count());
-  }
-  return 2.0 * num_threads * kSize * kSize * kSize / best;
-}
-
 int run(std::vector<std::string> args) {
   const std::string command = args.empty() ? "" : args[0];
-  if (command == "rate" && args.size() == 2) {
-    fmt::print("{:.2f}\n", matmul_rate(std::stoi(args[1])) * 1e-9);
-    return 0;
-  }
-  if (command == "bf16_rate" && args.size() == 2) {
-    fmt::print("{:.2f}\n", engine::measure_matmul_peak(DType::kBF16, std::stoi(args[1])) * 1e-9);
+  if (command == "rate" && args.size() == 3) {
+    const DType dtype = args[2] == "bf16" ? DType::kBF16 : DType::kF32;
+    fmt::print("{:.2f}\n", engine::measure_matmul_peak(dtype, std::stoi(args[1])) * 1e-9);
     return 0;
   }
   if (command == "gpu_rate" && args.size() == 1) {
