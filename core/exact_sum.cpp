@@ -128,23 +128,18 @@ void ExactSquares::add_block(const float* values, int count) {
     for (int i = 0; i < count; ++i) add_one(values[i]);
     return;
   }
-  if (top > top_ || top + kFarBelow < top_) {
-    flush();
-    top_ = std::min(top + 1, kNotFinite - 1);
-  }
-  const std::uint32_t least = static_cast<std::uint32_t>(std::max(1, top_ - kExponents))
-                              << kMantissaBits;
-  // f64's last bit is then worth 2^(T - 37).
-  const double split = std::ldexp(1.0, 2 * (top_ - kBias) + 2 + 15);
+  if (top > top_ || top + kFarBelow < top_) take_exponents_up_to(top + 1);
+  const std::uint32_t least = least_;
+  const double split = split_;
   double above = 0.0, below = 0.0;
   int others = 0;
 #pragma omp simd reduction(+ : above, below, others)
   for (int i = 0; i < count; ++i) {
     const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(values[i]) & kMagnitude;
     const double value = magnitude >= least ? static_cast<double>(values[i]) : 0.0;
-    const double square = value * value, upper = (square + split) - split;
+    const double upper = std::fma(value, value, split) - split;
     above += upper;
-    below += square - upper;
+    below += std::fma(value, value, -upper);  // what is left, not rounded
     others += magnitude < least ? 1 : 0;
   }
   above_ += above;
@@ -152,6 +147,13 @@ void ExactSquares::add_block(const float* values, int count) {
   for (int i = 0; others > 0 && i < count; ++i) {
     if ((std::bit_cast<std::uint32_t>(values[i]) & kMagnitude) < least) add_one(values[i]);
   }
+}
+
+void ExactSquares::take_exponents_up_to(int top) {
+  flush();
+  top_ = std::min(top, kNotFinite - 1);
+  least_ = static_cast<std::uint32_t>(std::max(1, top_ - kExponents)) << kMantissaBits;
+  split_ = std::ldexp(1.0, 2 * (top_ - kBias) + 2 + 15);
 }
 
 // 2^16 squares of 24-bit numbers fit into 64 bits.

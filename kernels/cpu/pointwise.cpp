@@ -20,10 +20,8 @@ void parallel_bytes(ThreadTeam& team, std::int64_t bytes, Function&& function) {
 // x may be y.
 template <class From, class To>
 void cast_block(const From* x, int count, To* y) {
-  BlockScratch from, to;
-  const float* values = load_block(x, count, from);
-  std::memmove(block_target(y, to), values, static_cast<std::size_t>(count) * sizeof(float));
-  store_block(y, count, to);
+  BlockScratch scratch;
+  narrow(load_block(x, count, scratch), y, count);
 }
 
 template <class From, class To>

@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/flush_subnormals.h"
+#include "kernels/cpu/matmul/pair_rounding.h"
 #include "kernels/cpu/vectors.h"
 #include "kernels/dispatch_float.h"
 
@@ -20,13 +21,12 @@ float pair_of(std::uint32_t even, std::uint32_t odd) {
   return std::bit_cast<float>(odd << 16 | even);
 }
 
-// As elements of swapped floats.
+// As elements of swapped floats. Subnormals become zero, as where pairs are rounded (pair_rounding.h): the largest of them
+// would round to a normal number.
 Float8 rounded(Float8 x) {
-  return std::bit_cast<Float8>(bits_rounded_to_bf16(x) & 0xffff0000u);
-}
-Float8 pairs_of(Float8 even, Float8 odd) {
-  return std::bit_cast<Float8>(bits_rounded_to_bf16(even) >> 16 |
-                               (bits_rounded_to_bf16(odd) & 0xffff0000u));
+  const auto bits = std::bit_cast<Bits8>(x);
+  const Bits8 nearest = bits_rounded_to_bf16(x) & 0xffff0000u;
+  return std::bit_cast<Float8>((bits & 0x7f800000u) == 0u ? bits & 0x80000000u : nearest);
 }
 
 // Up to eight floats; what is missing is zero.
@@ -74,17 +74,6 @@ void swap_rounded(float* row, std::int64_t depth) {
   for (std::int64_t k = 0; k < depth; k += 8) {
     const Float8 x = rounded(load_some(row + k, depth - k));
     store_some(row + k, __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6), depth - k);
-  }
-}
-
-void pack_pairs(float* row, std::int64_t depth) {
-  for (std::int64_t k = 0; k < depth; k += 16) {
-    const Float8 x = load_some(row + k, depth - k);
-    const Float8 y = depth > k + 8 ? load_some(row + k + 8, depth - k - 8) : Float8{};
-    store_some(row + k / 2,
-               pairs_of(__builtin_shufflevector(x, y, 0, 2, 4, 6, 8, 10, 12, 14),
-                        __builtin_shufflevector(x, y, 1, 3, 5, 7, 9, 11, 13, 15)),
-               (depth - k) / 2);
   }
 }
 
@@ -166,21 +155,17 @@ MatrixView Panels::left(const StoredRows& a, std::int64_t rows, std::int64_t dep
 void Panels::to_units(float* row, std::int64_t depth) const {
   if (!rounds()) return;
   if (depth % 2 != 0) row[depth] = 0.0f;
-  (tiles_.units == Units::kPairs ? pack_pairs : swap_rounded)(row, whole_pairs(depth));
+  (tiles_.units == Units::kPairs ? avx512_bf16_rounding()->pack : swap_rounded)(row,
+                                                                                whole_pairs(depth));
 }
 
 void Panels::turn(const float* even, const float* odd, std::int64_t columns, float* out,
                   std::int64_t stride) const {
+  if (tiles_.units == Units::kPairs) return avx512_bf16_rounding()->turn(even, odd, columns, out);
   for (std::int64_t j = 0; j < columns; j += 8) {
     const std::int64_t count = columns - j;
-    const Float8 x = even ? load_some(even + j, count) : Float8{};
-    const Float8 y = odd ? load_some(odd + j, count) : Float8{};
-    if (tiles_.units == Units::kPairs) {
-      store_some(out + j, pairs_of(x, y), count);
-    } else {
-      store_some(out + j, rounded(y), count);
-      store_some(out + stride + j, rounded(x), count);
-    }
+    store_some(out + j, odd ? rounded(load_some(odd + j, count)) : Float8{}, count);
+    store_some(out + stride + j, even ? rounded(load_some(even + j, count)) : Float8{}, count);
   }
 }
 
