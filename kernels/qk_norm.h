@@ -1,7 +1,9 @@
 /// Normalisation of queries and keys, in place in a packed qkv tensor, before they are turned.
 ///
-///   per head     every query head and key head of a token is a row of width K
-///   projection   a token's query heads are one row of width H K, its key heads one of G K
+///   heads        every query head and key head of a token is a row of width K; all query heads have the
+///                same weights, and all key heads
+///   per head     the same rows; each head has weights of its own
+///   projections  a token's query heads are one row of width H K, its key heads one of G K
 ///
 ///   y = (r - mean) * rstd * (weight_offset + weight)        mean and rstd as in kernels/norm.h
 ///
@@ -10,14 +12,16 @@
 ///
 /// Values aren't touched. The backward reads the rows as they were, which the forward keeps in `raw`.
 ///
-/// Sources   per head: Henry et al. 2020, Dehghani et al. 2023; projection: OLMo 2 (arXiv:2501.00656).
+/// Sources   heads: Henry et al. 2020, Dehghani et al. 2023; per head: StableLM 2 12B, Command R+;
+///           projections: OLMo 2 (arXiv:2501.00656).
 /// Shapes    qkv and dqkv [T, (H + 2 G) K] packed as for kernels/attention.h; raw [T, (H + G) K];
-///           query_weight [K] or [H K], key_weight [K] or [G K]; mean (layernorm), rstd [T, rows] with
-///           `rows` rows of a token: H + G per head, 2 otherwise (f32).
+///           query_weight [K] (heads) or [H K], key_weight [K] or [G K]; mean (layernorm), rstd [T, rows]
+///           with `rows` rows of a token: 2 of projections, H + G otherwise (f32).
 /// Types     qkv, raw and weights of one type (f32, bf16, f16); weight gradients of their own; sums in
 ///           f32.
 /// Bits      a row's follow from the row alone; weight gradients are sums over fixed blocks of tokens. With token
-///           groups they are f32 trees over these, of which each term is a tree over the groups of heads.
+///           groups they are f32 trees over these, of which each term is a tree over the groups of heads
+///           whose weights they are.
 /// Workspace `qk_norm_backward_workspace_bytes`.
 /// Cut       Where a projection's heads are cut over ranks (all_query_heads > 0), each has a part of a row.
 ///           What whole rows add up to is then given to the forward and the backward: sums of each rank's
@@ -35,7 +39,7 @@
 
 namespace sherd::kernels {
 
-enum class QkRows { kHeads, kProjections };
+enum class QkRows { kHeads, kPerHead, kProjections };
 
 struct QkNormShape {
   NormKind kind = NormKind::kRmsNorm;
@@ -46,7 +50,7 @@ struct QkNormShape {
   float weight_offset = 0.0f;
   /// Where these are some of a model's heads, and rows are projections: how many there are in all. 0: these.
   std::int64_t all_query_heads = 0, all_kv_heads = 0;
-  /// With more than one, what heads add up to (the weight gradients of rows of heads, the sums of parts of
+  /// With more than one, what heads add up to (the gradients of weights that they share, the sums of parts of
   /// projections) is a balanced tree over so many groups of these heads, the same on any number of ranks.
   int groups = 1;
   TokenGroups token_groups{};  ///< of the weights' gradients
@@ -55,12 +59,16 @@ struct QkNormShape {
   std::int64_t heads() const { return query_heads + kv_heads; }
   std::int64_t packed_width() const { return (heads() + kv_heads) * head_width; }
   std::int64_t raw_width() const { return heads() * head_width; }
-  std::int64_t rows_per_token() const { return rows == QkRows::kHeads ? heads() : 2; }
+  std::int64_t rows_per_token() const { return rows == QkRows::kProjections ? 2 : heads(); }
   std::int64_t query_weights() const {
     return rows == QkRows::kHeads ? head_width : query_heads * head_width;
   }
   std::int64_t key_weights() const {
     return rows == QkRows::kHeads ? head_width : kv_heads * head_width;
+  }
+  std::int64_t row_width(bool of_queries) const {
+    if (rows != QkRows::kProjections) return head_width;
+    return head_width * (of_queries ? query_heads : kv_heads);
   }
 };
 

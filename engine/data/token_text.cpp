@@ -158,6 +158,8 @@ class IdText final : public TokenText {
     return text;
   }
 
+  std::int64_t num_bytes(std::int32_t) const override { return 0; }
+
   std::vector<std::int32_t> ids(std::string_view text) const override {
     constexpr std::string_view kSpaces = " \t\n";
     std::vector<std::int32_t> ids;
@@ -203,6 +205,8 @@ class TokenizerText final : public TokenText {
   std::string exact_text(std::span<const std::int32_t> ids) const override {
     return tokenizer_->decode(ids, false);
   }
+
+  std::int64_t num_bytes(std::int32_t id) const override { return tokenizer_->num_bytes(id); }
 
   std::vector<std::int32_t> ids(std::string_view text) const override {
     std::vector<std::int32_t> ids;

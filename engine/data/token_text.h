@@ -25,6 +25,11 @@ class TokenText {
   /// become U+FFFD. Ids that stand for no text are left out.
   virtual std::string exact_text(std::span<const std::int32_t> ids) const { return text(ids); }
 
+  /// Bytes of text that a token stands for; 0 for none.
+  virtual std::int64_t num_bytes(std::int32_t id) const {
+    return std::ssize(exact_text(std::span(&id, 1)));
+  }
+
   /// What stands before a document, whatever its text: the beginning token of some tokenizers.
   virtual std::vector<std::int32_t> before_document() const { return {}; }
 

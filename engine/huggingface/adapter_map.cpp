@@ -191,6 +191,8 @@ std::string target_of(std::string_view ours, Part part, bool gated) {
     case Part::kQkv:
     case Part::kQkvByHead:
     case Part::kHeads:
+    case Part::kHeadMatrix:
+    case Part::kEachHead:
       break;
   }
   return ours == "mlp.up" && gated ? "mlp.gate_up" : std::string(ours);

@@ -124,7 +124,8 @@ std::string config_of(const Family& family, const std::map<std::string, std::str
   }
   for (const ConfigWord& word : family.words) {
     const std::string key(word.theirs);
-    if (!config.contains(key) && value_of(word.ours) == word.value) config[key] = word.word;
+    if (!config.contains(key) && value_of(word.ours) == word.value)
+      config[key] = scalar(std::string(word.word));
   }
   const bool own_names = config.contains("n_embd");
   config[own_names ? "n_inner" : "intermediate_size"] = scalar(value_of("model.ffn_hidden_size"));

@@ -22,15 +22,18 @@ enum class Part {
   kQkvByHead,  ///< [heads, 3, head width]: as many key as query heads
   kGate,       ///< of mlp.up of a gated model
   kUp,
-  kHeads,  ///< all, row by row of each head (weights of QK-norms)
+  kHeads,       ///< all, row by row of each head (weights of QK-norms)
+  kHeadMatrix,  ///< the same as [heads, head width]
+  kEachHead,    ///< the same in a tensor for each head: "q_layernorm.norms.3.weight"
 };
 
 struct Module {
   std::string_view ours;
   std::string_view theirs;
   Part part = Part::kWhole;
-  bool transposed = false;      ///< theirs is [inputs, outputs]
-  bool outside_prefix = false;  ///< the family's prefix doesn't stand before it
+  bool transposed = false;       ///< theirs is [inputs, outputs]
+  bool outside_prefix = false;   ///< the family's prefix doesn't stand before it
+  std::string_view each_head{};  ///< of kEachHead: "norms.{}", by the head's number
 };
 
 /// A setting that is a value of the recipe.

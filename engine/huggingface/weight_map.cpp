@@ -43,15 +43,19 @@ class ParameterLinks {
     is_vector_ = shape.size() == 1;
   }
 
-  void add(const Module& module, std::string name) {
+  /// The tensor "MODULE.KIND" of theirs, or one for each head.
+  void add(const Module& module, const std::string& name, const std::string& kind) {
     const Rows rows = rows_of(module.part);
     CHECK(rows.count > 0 && rows.first + rows.count <= rows_, "rows of {}", name);
+    if (module.part == Part::kEachHead) return add_each_head(module, name, kind);
     std::vector<std::int64_t> shape = {rows.count, columns_};
     if (is_vector_) shape.pop_back();
+    if (module.part == Part::kHeadMatrix) {
+      shape = {rows.count / model_.head_width, model_.head_width};
+    }
     const bool turned = module.transposed && !is_vector_;
     if (turned) std::swap(shape[0], shape[1]);
-    map_.theirs.push_back({std::move(name), std::move(shape)});
-    theirs_ = static_cast<int>(map_.theirs.size()) - 1;
+    add_theirs(name + "." + kind, std::move(shape));
     if (turned) {
       link({rows.first * columns_, 0, {{rows.count, columns_, 1}, {columns_, 1, rows.count}}});
     } else {
@@ -60,6 +64,19 @@ class ParameterLinks {
   }
 
  private:
+  void add_theirs(std::string name, std::vector<std::int64_t> shape) {
+    map_.theirs.push_back({std::move(name), std::move(shape)});
+    theirs_ = static_cast<int>(map_.theirs.size()) - 1;
+  }
+
+  void add_each_head(const Module& module, const std::string& name, const std::string& kind) {
+    const std::int64_t width = model_.head_width;
+    for (std::int64_t head = 0; head < rows_ / width; ++head) {
+      add_theirs(fmt::format("{}.{}.{}", name, with_number(module.each_head, head), kind), {width});
+      add_heads(head * width, 0, 1, width, true);
+    }
+  }
+
   Rows rows_of(Part part) const {
     const std::int64_t query = model_.query_heads * model_.head_width;
     const std::int64_t key = model_.kv_heads * model_.head_width;
@@ -78,6 +95,8 @@ class ParameterLinks {
       case Part::kQkv:
       case Part::kQkvByHead:
       case Part::kHeads:
+      case Part::kHeadMatrix:
+      case Part::kEachHead:
         break;
     }
     return {0, rows_};
@@ -90,6 +109,7 @@ class ParameterLinks {
       case Part::kQuery:
       case Part::kKey:
       case Part::kHeads:
+      case Part::kHeadMatrix:
         return add_heads(rows.first, 0, rows.count / width, width, true);
       case Part::kQkv:
         add_heads(0, 0, model_.query_heads, width, true);
@@ -104,6 +124,7 @@ class ParameterLinks {
       case Part::kValue:
       case Part::kGate:
       case Part::kUp:
+      case Part::kEachHead:
         break;
     }
     plain(rows.first, 0, rows.count);
@@ -198,7 +219,7 @@ std::vector<StridedBox> boxes_of(const Family& family, const ModelWeights& model
   map.ours = {ours};
   Module upright = module;
   upright.transposed = false;
-  ParameterLinks(family, model, map, 0).add(upright, "");
+  ParameterLinks(family, model, map, 0).add(upright, "", "");
   theirs = map.theirs[0].shape;
   std::vector<StridedBox> boxes;
   for (Link& link : map.links) boxes.push_back(std::move(link.box));
@@ -218,8 +239,10 @@ WeightMap weight_map(const Family& family, const ModelWeights& model, bool with_
     ParameterLinks links(family, model, map, static_cast<int>(i));
     for (const Module* module : modules) {
       const bool prefixed = with_prefix && !module->outside_prefix;
-      links.add(*module, fmt::format("{}{}.{}", prefixed ? family.prefix : "",
-                                     with_number(module->theirs, name.number), name.kind));
+      links.add(*module,
+                fmt::format("{}{}", prefixed ? family.prefix : "",
+                            with_number(module->theirs, name.number)),
+                name.kind);
     }
   }
   return map;

@@ -1,5 +1,11 @@
 #include "engine/inference/evaluate.h"
 
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <unordered_map>
+#include <vector>
+
 #include "engine/data/dataset.h"
 #include "engine/inference/trained_model.h"
 #include "engine/inference/with_weights.h"
@@ -7,8 +13,50 @@
 #include "engine/train/from_recipe.h"
 
 namespace sherd::engine {
+namespace {
 
-EvaluationResult evaluate_checkpoint(const TrainedModelRequest& request) {
+// Of all targets of the split.
+std::int64_t num_target_bytes(const data::Batcher& batcher) {
+  const data::BatchShape& shape = batcher.shape();
+  const std::int64_t rows = shape.micro_batch_size, tokens = rows * shape.seq_length;
+  std::vector<std::int32_t> memory(static_cast<std::size_t>(5 * tokens + 1));
+  std::int64_t used = 0;
+  const auto ints = [&](std::int64_t count) {
+    const Tensor tensor{memory.data() + used, DType::kI32, count};
+    used += count;
+    return tensor;
+  };
+  const data::Batch batch{ints(tokens), ints(tokens), ints(tokens + 1), ints(tokens), ints(tokens)};
+  const data::TokenText& text = batcher.dataset().text();
+  std::unordered_map<std::int32_t, std::int64_t> bytes_of;
+  std::int64_t bytes = 0;
+  const std::int64_t windows = batcher.num_validation_windows();
+  for (std::int64_t first = 0; first < windows; first += rows) {
+    batcher.fill_validation(first, std::min(rows, windows - first), batch);
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      const std::int32_t target = batch.targets.as<std::int32_t>()[t];
+      if (target == data::kNoTarget) continue;
+      const auto [known, is_new] = bytes_of.try_emplace(target, 0);
+      if (is_new) known->second = text.num_bytes(target);
+      bytes += known->second;
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+double TextLoss::perplexity() const {
+  return std::exp(loss);
+}
+
+std::optional<double> TextLoss::bits_per_byte() const {
+  if (num_bytes == 0) return std::nullopt;
+  return loss * static_cast<double>(num_tokens) / std::numbers::ln2 /
+         static_cast<double>(num_bytes);
+}
+
+TextLoss evaluate_checkpoint(const TrainedModelRequest& request) {
   const TrainedModel trained = trained_model(request);
   data::DataOptions data = data_options(trained.recipe);
   data.only_validate = true;
@@ -26,7 +74,7 @@ EvaluationResult evaluate_checkpoint(const TrainedModelRequest& request) {
     if (rank.rank == 0) result = of_rank;
   });
   if (result.stop != StopRequest::kNone) throw_stopped(result.stop, "during the evaluation");
-  return result;
+  return {result, num_target_bytes(batcher)};
 }
 
 }  // namespace sherd::engine

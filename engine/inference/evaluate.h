@@ -22,6 +22,15 @@ struct TrainedModelRequest {
   std::shared_ptr<const Machine> machine{};  ///< none: what the recipe names; for tests
 };
 
+/// The loss in words that models with other tokenizers have too.
+struct TextLoss : EvaluationResult {
+  std::int64_t num_bytes = 0;  ///< of text that the tokens with a loss stand for; 0: of none
+
+  double perplexity() const;  ///< e^loss
+  /// None where tokens stand for no text, as in token files without a tokenizer.
+  std::optional<double> bits_per_byte() const;
+};
+
 /// Nothing in the checkpoint is trusted: its recipe is compared with its tensors, and memory with
 /// what this machine has, before anything is allocated.
 ///
@@ -29,6 +38,6 @@ struct TrainedModelRequest {
 /// Errors   DataError for a damaged checkpoint, or text without validation windows or with
 ///          characters that the model doesn't know; UsageError for a recipe that doesn't fit it;
 ///          Interrupted.
-EvaluationResult evaluate_checkpoint(const TrainedModelRequest& request);
+TextLoss evaluate_checkpoint(const TrainedModelRequest& request);
 
 }  // namespace sherd::engine

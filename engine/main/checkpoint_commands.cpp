@@ -41,20 +41,26 @@ void verify(const std::string& path, bool deep) {
 }
 
 void evaluate(const engine::TrainedModelRequest& request, bool as_json) {
-  const engine::EvaluationResult result = engine::evaluate_checkpoint(request);
+  const engine::TextLoss result = engine::evaluate_checkpoint(request);
   if (as_json) {
     auto& disk = checkpoint::posix_disk();
     std::int64_t steps = 0;  // of a folder they aren't known
     if (!checkpoint::is_model_folder(disk, request.checkpoint)) {
       steps = checkpoint::Checkpoint(disk, request.checkpoint).manifest().step;
     }
-    const engine::EvaluationMetrics line{steps, result.loss, result.loss_20_batches,
-                                         result.num_tokens};
+    const engine::EvaluationMetrics line{steps,
+                                         result.loss,
+                                         result.loss_20_batches,
+                                         result.num_tokens,
+                                         result.perplexity(),
+                                         result.bits_per_byte()};
     fmt::print("{}\n", engine::to_json(line));
     return;
   }
-  fmt::print("{}: validation loss {:.4f} over {} tokens\n", request.checkpoint, result.loss,
-             result.num_tokens);
+  const std::optional<double> bits = result.bits_per_byte();
+  fmt::print("{}: validation loss {:.4f} over {} tokens, perplexity {:.4f}{}\n", request.checkpoint,
+             result.loss, result.num_tokens, result.perplexity(),
+             bits ? fmt::format(", {:.4f} bits per byte", *bits) : "");
 }
 
 }  // namespace

@@ -4,57 +4,12 @@
 
 #include <algorithm>
 
-#include "kernels/attention.h"
-#include "kernels/grouped_linear.h"
+#include "engine/model/workspace.h"
 #include "kernels/kv_cache.h"
-#include "kernels/linear.h"
-#include "kernels/norm.h"
-#include "kernels/qk_norm.h"
-#include "kernels/token.h"
 #include "kernels/token_groups.h"
 
 namespace sherd::model {
 namespace {
-
-std::int64_t workspace_bytes(const ModelShape& shape, const kernels::ComputeDevice& device,
-                             bool embedding, bool head) {
-  const std::int64_t tokens = shape.tokens();
-  const std::int64_t heads_width = shape.heads_width();
-  std::int64_t bytes = kernels::attention_workspace_bytes(shape.attention(0), shape.dtype, device);
-  if (shape.cached_positions > 0) {
-    bytes = std::max(bytes,
-                     kernels::cached_attention_workspace_bytes(shape.cached_attention(0), device));
-  }
-  const kernels::LinearShape matmuls[] = {
-      {tokens, shape.width, shape.qkv_width()},
-      {tokens, heads_width, shape.width},
-      {tokens, shape.width, shape.up_width()},
-      {tokens, shape.ffn_width, shape.width},
-  };
-  const auto cover = [&](const kernels::LinearShape& matmul) {
-    bytes =
-        std::max(bytes, kernels::linear_workspace_bytes(matmul, shape.dtype, DType::kF32, device));
-    if (!shape.part.has_canonical_sums()) return;
-    // Of these, sums over columns have the model's width, and the other side is the depth.
-    const std::int64_t depth = matmul.inputs == shape.width ? matmul.outputs : matmul.inputs;
-    const auto grouped = [&](std::int64_t rows, std::int64_t width, std::int64_t of, int groups) {
-      bytes =
-          std::max(bytes, kernels::grouped_linear_workspace_bytes(rows, width, of, groups, device));
-    };
-    grouped(matmul.tokens, shape.width, depth, shape.part.sum_groups);
-    grouped(matmul.outputs, matmul.inputs, matmul.tokens, shape.token_groups().groups);
-  };
-  for (const kernels::LinearShape& matmul : matmuls) cover(matmul);
-  if (head) cover({logits_chunk_tokens(shape, device.kind), shape.width, shape.vocab_size});
-  bytes = std::max(bytes, kernels::norm_backward_workspace_bytes(shape.norm_shape(), device));
-  if (shape.qk_norm != QkNorm::kNone) {
-    bytes =
-        std::max(bytes, kernels::qk_norm_backward_workspace_bytes(shape.qk_norm_shape(), device));
-  }
-  if (!embedding) return bytes;
-  return std::max(bytes,
-                  kernels::embedding_backward_workspace_bytes(tokens, shape.vocab_size, device));
-}
 
 constexpr Phases kKept = kForwardToBackward | kEvaluation;
 constexpr Phases kInBlocks = kForward | kBackward | kEvaluation;

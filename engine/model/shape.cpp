@@ -7,6 +7,22 @@
 #include "kernels/token.h"
 
 namespace sherd::model {
+namespace {
+
+kernels::QkRows rows_of(QkNorm norm) {
+  switch (norm) {
+    case QkNorm::kPerHead:
+      return kernels::QkRows::kPerHead;
+    case QkNorm::kProjection:
+      return kernels::QkRows::kProjections;
+    case QkNorm::kNone:
+    case QkNorm::kHead:
+      break;
+  }
+  return kernels::QkRows::kHeads;
+}
+
+}  // namespace
 
 kernels::AttentionShape ModelShape::attention(std::int64_t block) const {
   const bool deals = context.deals_heads(), gathers = context.gathers_keys();
@@ -89,19 +105,18 @@ kernels::NormShape ModelShape::norm_shape() const {
 }
 
 kernels::QkNormShape ModelShape::qk_norm_shape() const {
-  return {
-      .kind = norm,
-      .rows = qk_norm == QkNorm::kHead ? kernels::QkRows::kHeads : kernels::QkRows::kProjections,
-      .tokens = tokens(),
-      .query_heads = query_heads,
-      .kv_heads = kv_heads,
-      .head_width = head_width(),
-      .eps = static_cast<float>(norm_eps),
-      .weight_offset = static_cast<float>(norm_offset),
-      .all_query_heads = cuts_normalised_rows() ? all_query_heads() : 0,
-      .all_kv_heads = cuts_normalised_rows() ? all_kv_heads() : 0,
-      .groups = std::max(1, part.sum_groups),
-      .token_groups = token_groups()};
+  return {.kind = norm,
+          .rows = rows_of(qk_norm),
+          .tokens = tokens(),
+          .query_heads = query_heads,
+          .kv_heads = kv_heads,
+          .head_width = head_width(),
+          .eps = static_cast<float>(norm_eps),
+          .weight_offset = static_cast<float>(norm_offset),
+          .all_query_heads = cuts_normalised_rows() ? all_query_heads() : 0,
+          .all_kv_heads = cuts_normalised_rows() ? all_kv_heads() : 0,
+          .groups = std::max(1, part.sum_groups),
+          .token_groups = token_groups()};
 }
 
 kernels::ActivationShape ModelShape::activation_shape() const {

@@ -39,7 +39,7 @@ enum class NormPlacement { kPre, kPost, kSandwich };
 enum class BlockForm { kSequential, kParallel, kParallelOneNorm };
 
 /// Norms of queries and keys: kernels/qk_norm.h.
-enum class QkNorm { kNone, kHead, kProjection };
+enum class QkNorm { kNone, kHead, kPerHead, kProjection };
 
 /// Layers differ in nothing else.
 struct LayerKind {

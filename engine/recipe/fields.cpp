@@ -83,7 +83,7 @@ const std::vector<Field> kFields = {
     {MUST_MATCH(model.qkv_bias), .fallback = derived("bias"), .help = "Biases of the query, key and value projections."},
     {MUST_MATCH(model.output_bias), .fallback = derived("bias"), .help = "Bias of the attention's output projection."},
     {MUST_MATCH(model.mlp_bias), .fallback = derived("bias"), .help = "Biases in the feed-forward layer."},
-    {MUST_MATCH(model.qk_norm), .fallback = value("none"), .choices = {"none", "head", "projection"}, .help = "Norms of queries and keys before they are turned: over each head, or over all heads together. Their kind, eps and offset are norm's."},
+    {MUST_MATCH(model.qk_norm), .fallback = value("none"), .choices = {"none", "head", "per_head", "projection"}, .help = "Norms of queries and keys before they are turned: over each head, with the same weights for all (head) or weights of its own for each (per_head), or over all heads together. Their kind, eps and offset are norm's."},
     {MUST_MATCH(model.attention_scale), .fallback = value("0"), .range = kFloatFromZero, .help = "Multiplies attention scores; 0 is 1 / sqrt(head_width)."},
     {MUST_MATCH(model.attention_softcap), .fallback = value("0"), .range = kFloatFromZero, .help = "Attention scores s become cap x tanh(s / cap); 0 is none."},
     {MUST_MATCH(model.logits_scale), .fallback = value("1"), .range = kPositiveFloat, .help = "Multiplies logits, before logits_softcap."},

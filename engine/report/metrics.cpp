@@ -77,6 +77,8 @@ std::string to_json(const EvaluationMetrics& metrics) {
   put(line, "val_loss", metrics.val_loss);
   if (metrics.val_loss_20_batches) put(line, "val_loss_20_batches", *metrics.val_loss_20_batches);
   line["num_tokens"] = metrics.num_tokens;
+  if (metrics.perplexity) put(line, "perplexity", *metrics.perplexity);
+  if (metrics.bits_per_byte) put(line, "bits_per_byte", *metrics.bits_per_byte);
   return line.dump();
 }
 

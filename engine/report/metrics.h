@@ -81,7 +81,8 @@ struct EvaluationMetrics {
   std::int64_t step = 0;
   double val_loss = 0;
   std::optional<double> val_loss_20_batches{};
-  std::int64_t num_tokens = 0;  ///< over which val_loss is the mean
+  std::int64_t num_tokens = 0;                          ///< over which val_loss is the mean
+  std::optional<double> perplexity{}, bits_per_byte{};  ///< of `sherd eval`
 };
 
 /// A checkpoint has been committed. Its line stands when that is known, which may be steps later.

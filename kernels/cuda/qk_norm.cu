@@ -18,7 +18,7 @@ using device_common::widen;
 // Where the rows of a token lie, in elements; queries first, then keys.
 struct Rows {
   std::int64_t tokens, query_heads, heads, width, packed, raw;  // heads: H + G; width: K
-  bool are_heads;
+  bool are_heads, have_own_weights;
   std::int64_t all_query_heads,
       all_kv_heads;  // of all ranks, where they have parts of rows; 0: rows are whole
 
@@ -29,7 +29,8 @@ struct Rows {
         width(shape.head_width),
         packed(shape.packed_width()),
         raw(shape.raw_width()),
-        are_heads(shape.rows == QkRows::kHeads),
+        are_heads(shape.rows != QkRows::kProjections),
+        have_own_weights(shape.rows == QkRows::kPerHead),
         all_query_heads(shape.all_query_heads),
         all_kv_heads(shape.all_kv_heads) {}
   __host__ __device__ bool are_cut() const { return all_query_heads > 0; }
@@ -43,6 +44,11 @@ struct Rows {
   /// Row's first element within a token.
   __device__ std::int64_t at(std::int64_t row) const {
     return row * width * (are_heads ? 1 : query_heads);
+  }
+  /// Row's first weight among those of queries, or of keys.
+  __device__ std::int64_t weight_at(std::int64_t row) const {
+    if (!have_own_weights) return 0;
+    return (is_query(row) ? row : row - query_heads) * width;
   }
   __device__ std::int64_t width_of(std::int64_t row) const {
     if (are_heads) return width;
@@ -80,7 +86,7 @@ struct Arguments {
     const std::int64_t at = rows.at(row);
     return {qkv + token * rows.packed + at,
             raw + token * rows.raw + at,
-            rows.is_query(row) ? query_weight : key_weight,
+            (rows.is_query(row) ? query_weight : key_weight) + rows.weight_at(row),
             rows.width_of(row),
             rows.whole_width_of(row),
             row * rows.tokens + token};
@@ -178,8 +184,8 @@ __global__ void __launch_bounds__(kMostThreads) backward_row(const Arguments<T> 
   }
 }
 
-// Of each block of tokens, in order, and of a token's heads in order: partial [blocks][weights], of
-// queries first. A thread has one weight.
+// Of each block of tokens, in order, and of a token's heads in order, or its own head: partial
+// [blocks][weights], of queries first. A thread has one weight.
 constexpr int kColumnThreads = 128;
 
 template <class T>
@@ -189,11 +195,14 @@ __global__ void __launch_bounds__(kColumnThreads)
   const std::int64_t w = static_cast<std::int64_t>(blockIdx.x) * kColumnThreads + threadIdx.x;
   if (w >= weights) return;
   const bool query = w < query_weights;
-  const std::int64_t column = query ? w : w - query_weights;
+  const std::int64_t of_kind = query ? w : w - query_weights;
   const std::int64_t of_a_token = a.rows.of_a_token();
   const std::int64_t first_key_row = a.rows.are_heads ? a.rows.query_heads : 1;
-  const std::int64_t row_begin = query ? 0 : first_key_row;
-  const std::int64_t row_end = query ? first_key_row : of_a_token;
+  const bool one_row = a.rows.have_own_weights;
+  const std::int64_t column = one_row ? of_kind % a.rows.width : of_kind;
+  const std::int64_t row_begin =
+      (query ? 0 : first_key_row) + (one_row ? of_kind / a.rows.width : 0);
+  const std::int64_t row_end = one_row ? row_begin + 1 : query ? first_key_row : of_a_token;
   const device_common::RowBlocks blocks(a.rows.tokens, weights);
   float sum = 0.0f;
   for (std::int64_t t = blocks.begin(blockIdx.y); t < blocks.end(blockIdx.y); ++t) {

@@ -172,12 +172,12 @@ TEST_P(CudaRows, NormGradientsAddToWhatStandsAndTakeItsPlace) {
 TEST_P(CudaRows, NormsOfQueriesAndKeysMatchTheOracleInBothDirections) {
   const DType type = GetParam();
   for (const NormKind kind : {NormKind::kRmsNorm, NormKind::kLayerNorm}) {
-    for (const QkRows rows : {QkRows::kHeads, QkRows::kProjections}) {
+    for (const QkRows rows : {QkRows::kHeads, QkRows::kPerHead, QkRows::kProjections}) {
       for (const QkNormShape& shape : {QkNormShape{kind, rows, 1, 1, 1, 2, 1e-5f, 0.0f},
                                        QkNormShape{kind, rows, 70, 4, 2, 24, 1e-6f, 1.0f},
                                        QkNormShape{kind, rows, 13, 6, 3, 200, 1e-5f, 0.0f}}) {
-        SCOPED_TRACE(fmt::format("layer {} projections {} T {}", kind == NormKind::kLayerNorm,
-                                 rows == QkRows::kProjections, shape.tokens));
+        SCOPED_TRACE(fmt::format("layer {} rows {} T {}", kind == NormKind::kLayerNorm,
+                                 static_cast<int>(rows), shape.tokens));
         const std::int64_t numel = shape.tokens * shape.packed_width();
         const std::int64_t statistics = shape.tokens * shape.rows_per_token();
         const OwnedTensor qkv(type, random_values(numel, 1)), dy(type, random_values(numel, 2));

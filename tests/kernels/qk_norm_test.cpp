@@ -16,7 +16,7 @@ using test::Values;
 std::vector<QkNormShape> shapes() {
   std::vector<QkNormShape> shapes;
   for (const NormKind kind : {NormKind::kRmsNorm, NormKind::kLayerNorm}) {
-    for (const QkRows rows : {QkRows::kHeads, QkRows::kProjections}) {
+    for (const QkRows rows : {QkRows::kHeads, QkRows::kPerHead, QkRows::kProjections}) {
       for (const float offset : {0.0f, 1.0f}) {
         shapes.push_back({kind, rows, 1, 1, 1, 2, 1e-5f, offset});
         shapes.push_back({kind, rows, 70, 4, 2, 24, 1e-6f, offset});
@@ -30,8 +30,10 @@ std::vector<QkNormShape> shapes() {
 std::string describe(const QkNormShape& s) {
   return fmt::format("{} {} T {} H {} G {} K {} offset {}",
                      s.kind == NormKind::kRmsNorm ? "rms" : "layer",
-                     s.rows == QkRows::kHeads ? "heads" : "projections", s.tokens, s.query_heads,
-                     s.kv_heads, s.head_width, s.weight_offset);
+                     s.rows == QkRows::kHeads     ? "heads"
+                     : s.rows == QkRows::kPerHead ? "per head"
+                                                  : "projections",
+                     s.tokens, s.query_heads, s.kv_heads, s.head_width, s.weight_offset);
 }
 
 enum Output : std::size_t { kY, kRaw, kMean, kRstd, kDqkv, kDQuery, kDKey };
@@ -209,6 +211,7 @@ TEST_P(QkNorm, OfRowsThatRanksHavePartsOfMatchesTheOracleOfWholeRows) {
 TEST(QkNormOracle, GradientsAreCentralDifferences) {
   for (const QkNormShape& shape :
        {QkNormShape{NormKind::kRmsNorm, QkRows::kHeads, 2, 2, 1, 3, 1e-5f, 1.0f},
+        QkNormShape{NormKind::kLayerNorm, QkRows::kPerHead, 2, 2, 1, 3, 1e-5f, 0.0f},
         QkNormShape{NormKind::kLayerNorm, QkRows::kProjections, 2, 2, 1, 3, 1e-5f, 0.0f}}) {
     const std::int64_t numel = shape.tokens * shape.packed_width();
     const Values qkv = test::random_values(numel, 1), direction = test::random_values(numel, 2);

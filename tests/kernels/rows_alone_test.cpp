@@ -120,7 +120,7 @@ TEST_P(RowsAlone, Norms) {
 
 TEST_P(RowsAlone, NormsOfQueriesAndKeys) {
   constexpr std::int64_t kTokens = 20;
-  for (const QkRows kind : {QkRows::kHeads, QkRows::kProjections}) {
+  for (const QkRows kind : {QkRows::kHeads, QkRows::kPerHead, QkRows::kProjections}) {
     const QkNormShape all{
         .rows = kind, .tokens = kTokens, .query_heads = 4, .kv_heads = 2, .head_width = 70};
     const OwnedTensor qkv = random(kTokens * all.packed_width(), 1);

@@ -165,15 +165,20 @@ TEST_P(TokenSums, OfNormsAreTrees) {
 }
 
 // And of each group apart, of which the tree is made.
-TEST_P(TokenSums, OfNormsOfHeadsAreTrees) {
+void expect_norms_of_heads_are_trees(DType dtype, QkRows rows) {
   constexpr std::int64_t kHeads = 8, kKeys = 4, kWidth = 6;
   constexpr std::int64_t kPacked = (kHeads + 2 * kKeys) * kWidth;
-  const OwnedTensor raw = random(GetParam(), kTokens * (kHeads + kKeys) * kWidth, 1);
-  const OwnedTensor dy = random(GetParam(), kTokens * kPacked, 2);
-  const OwnedTensor weight = random(GetParam(), kWidth, 3);
+  const OwnedTensor raw = random(dtype, kTokens * (kHeads + kKeys) * kWidth, 1);
+  const OwnedTensor dy = random(dtype, kTokens * kPacked, 2);
+  const bool own_weights = rows == QkRows::kPerHead;
+  const std::int64_t query_weights = (own_weights ? kHeads : 1) * kWidth;
+  const std::int64_t key_weights = (own_weights ? kKeys : 1) * kWidth;
+  const OwnedTensor query_weight = random(dtype, query_weights, 3);
+  const OwnedTensor key_weight = random(dtype, key_weights, 3);
   const auto run_with = [&](Stream& stream, int half, bool of_each_group) {
     const bool all = half < 0;
-    QkNormShape shape{.tokens = all ? kTokens : kTokens / 2,
+    QkNormShape shape{.rows = rows,
+                      .tokens = all ? kTokens : kTokens / 2,
                       .query_heads = kHeads,
                       .kv_heads = kKeys,
                       .head_width = kWidth,
@@ -186,8 +191,10 @@ TEST_P(TokenSums, OfNormsOfHeadsAreTrees) {
     OwnedTensor workspace =
         test::workspace(qk_norm_backward_workspace_bytes(shape, compute_device(stream)));
     const std::int64_t sums = of_each_group ? shape.token_groups.groups : 1;
-    Outputs out{{DType::kF32, sums * kWidth}, {DType::kF32, sums * kWidth}};
-    QkNormBackward args{shape, own_raw, {}, rstd, weight, weight, dqkv, out[0], out[1], workspace};
+    Outputs out{{DType::kF32, sums * shape.query_weights()},
+                {DType::kF32, sums * shape.key_weights()}};
+    QkNormBackward args{shape,      own_raw, {},     rstd,   query_weight,
+                        key_weight, dqkv,    out[0], out[1], workspace};
     args.of_each_group = of_each_group;
     qk_norm_backward(stream, args);
     stream.synchronize();
@@ -198,17 +205,25 @@ TEST_P(TokenSums, OfNormsOfHeadsAreTrees) {
   const auto stream = test::compute_stream();
   const Outputs groups = run_with(*stream, -1, true);
   for (std::size_t i = 0; i < 2; ++i) {
+    const auto numel = static_cast<std::size_t>(i == 0 ? query_weights : key_weights);
     Values sums = groups[i].values();
     for (std::size_t apart = 1; apart < 8; apart *= 2) {
-      for (std::size_t at = 0; at + apart * kWidth < sums.size(); at += 2 * apart * kWidth) {
-        for (std::size_t c = 0; c < kWidth; ++c) {
+      for (std::size_t at = 0; at + apart * numel < sums.size(); at += 2 * apart * numel) {
+        for (std::size_t c = 0; c < numel; ++c) {
           sums[at + c] =
-              static_cast<float>(sums[at + c]) + static_cast<float>(sums[at + apart * kWidth + c]);
+              static_cast<float>(sums[at + c]) + static_cast<float>(sums[at + apart * numel + c]);
         }
       }
     }
-    sums.resize(kWidth);
+    sums.resize(numel);
     EXPECT_TRUE(test::same_bits(out[i], OwnedTensor(DType::kF32, sums)));
+  }
+}
+
+TEST_P(TokenSums, OfNormsOfHeadsAreTrees) {
+  for (const QkRows rows : {QkRows::kHeads, QkRows::kPerHead}) {
+    SCOPED_TRACE(static_cast<int>(rows));
+    expect_norms_of_heads_are_trees(GetParam(), rows);
   }
 }
 

@@ -219,6 +219,20 @@ TEST(Layering, ATrainingStepKnowsAtMost37Headers) {
   EXPECT_LE(headers.size(), 37u);
 }
 
+// A block described by data stays small.
+TEST(Layering, NoFileOfTheModelHasMoreThan300Lines) {
+  int files = 0;
+  for (const auto& entry : fs::directory_iterator(fs::path(SHERD_SOURCE_DIR) / "engine/model")) {
+    std::ifstream stream(entry.path());
+    std::string line;
+    int lines = 0;
+    while (std::getline(stream, line)) ++lines;
+    EXPECT_LE(lines, 300) << entry.path();
+    ++files;
+  }
+  EXPECT_GT(files, 20);
+}
+
 // The tokenizer is below the data room that uses it: of that room it knows the bottom only.
 TEST(Layering, TheTokenizerKnowsOnlyTheLowerPartsOfData) {
   for (const Include& include : includes()) {

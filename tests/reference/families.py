@@ -122,6 +122,11 @@ FAMILIES = {
                                   qk_layernorm=False, use_parallel_residual=False,
                                   **rope(10000.0, partial_rotary_factor=0.25)),
                  dict(hidden_size=64, norm="layernorm", norm_bias=True, qkv_bias=True, rope_fraction=0.25)),
+    "stablelm_12b": ("StableLm", dict(hidden_size=64, layer_norm_eps=1e-6, use_qkv_bias=False, hidden_dropout=0.0,
+                                      qk_layernorm=True, use_parallel_residual=True,
+                                      **rope(10000.0, partial_rotary_factor=0.25)),
+                     dict(hidden_size=64, norm="layernorm", norm_bias=True, qk_norm="per_head",
+                          block="parallel_one_norm", rope_fraction=0.25)),
     "gpt_neox": ("GPTNeoX", dict(hidden_size=64, layer_norm_eps=1e-6, hidden_act="gelu", use_parallel_residual=True,
                                  hidden_dropout=0.0, attention_bias=True, **rope(10000.0, partial_rotary_factor=0.25)),
                  dict(hidden_size=64, num_kv_heads=H, norm="layernorm", bias=True, activation="gelu_erf",
@@ -137,6 +142,10 @@ FAMILIES = {
                      tie_embeddings=True)),
     "cohere": ("Cohere", dict(layer_norm_eps=1e-6, logit_scale=0.5, tie_word_embeddings=True, **rope()),
                dict(norm="layernorm", block="parallel_one_norm", logits_scale=0.5, tie_embeddings=True)),
+    "command_r_plus": ("Cohere", dict(layer_norm_eps=1e-6, logit_scale=0.5, tie_word_embeddings=True, use_qk_norm=True,
+                                      **rope()),
+                       dict(norm="layernorm", block="parallel_one_norm", qk_norm="per_head", logits_scale=0.5,
+                            tie_embeddings=True)),
     "cohere2": ("Cohere2", dict(num_hidden_layers=4, layer_norm_eps=1e-6, logit_scale=0.5, sliding_window=6,
                                 tie_word_embeddings=True,
                                 layer_types=["sliding_attention"] * 3 + ["full_attention"], **rope()),
@@ -150,7 +159,7 @@ FAMILIES = {
                       rope_fraction=0.5)),
 }
 ONE_PLUS = {"gemma", "gemma2", "gemma3", "nemotron"}  # norms that multiply by 1 + weight
-INTERLEAVED = {"cohere", "cohere2", "glm4"}           # pairs (2j, 2j + 1)
+INTERLEAVED = {"cohere", "command_r_plus", "cohere2", "glm4"}           # pairs (2j, 2j + 1)
 
 
 def build(name):
@@ -219,6 +228,11 @@ def parts_of(name, recipe, sherd):
         return [(attention + f"{n}_proj." + which, n) for n in "qkv"]
     if site in ("attention.query_norm", "attention.key_norm"):
         n = "q" if "query" in site else "k"
+        if name == "stablelm_12b":
+            heads = range(H if n == "q" else G)
+            return [(attention + f"{n}_layernorm.norms.{head}." + which, "head") for head in heads]
+        if name == "command_r_plus":
+            return [(attention + f"{n}_norm." + which, "matrix of heads")]
         return [(attention + f"{n}_norm." + which, "head" if recipe["qk_norm"] == "head" else n)]
     if site == "attention.output":
         return [(attention + "o_proj." + which, "rows")]

@@ -59,6 +59,16 @@ model::ModelShape parallel_one_norm() {
   return shape;
 }
 
+// As above, with biases of norms only and layer norms of queries and keys with weights for each head.
+model::ModelShape norms_per_head() {
+  model::ModelShape shape = parallel();
+  shape.block_form = model::BlockForm::kParallelOneNorm;
+  shape.qk_norm = model::QkNorm::kPerHead;
+  shape.activation = ActivationKind::kSwiGlu;
+  shape.biases = {.norm = true, .qkv = false, .output = false, .mlp = false};
+  return shape;
+}
+
 // Norms of heads, heads wider than width / heads, a long text's table.
 model::ModelShape wide_heads() {
   model::ModelShape shape = tiny_model(false);
@@ -76,6 +86,7 @@ std::vector<ModelForm> model_forms() {
           {"post", post()},
           {"parallel", parallel()},
           {"parallel_one_norm", parallel_one_norm()},
+          {"norms_per_head", norms_per_head()},
           {"wide_heads", wide_heads()}};
 }
 

@@ -10,15 +10,17 @@ namespace {
 using kernels::QkNormShape;
 using kernels::QkRows;
 
-/// Queries or keys: where they begin in a token, how many heads, and the rows that these make.
+/// Queries or keys, or one head of them: where they begin in a token, how many heads, the rows that these make, and
+/// where their weights begin.
 struct Part {
   std::int64_t begin, heads;
   bool is_query;
+  std::int64_t first_weight = 0;
 
   kernels::NormShape norm(const QkNormShape& shape) const {
-    const bool per_head = shape.rows == QkRows::kHeads;
-    return {shape.kind, shape.tokens * (per_head ? heads : 1),
-            shape.head_width * (per_head ? 1 : heads), shape.eps, shape.weight_offset};
+    const bool is_heads = shape.rows == QkRows::kHeads;
+    return {shape.kind, shape.tokens * (is_heads ? heads : 1),
+            shape.head_width * (is_heads ? 1 : heads), shape.eps, shape.weight_offset};
   }
   Values rows(const QkNormShape& shape, const Values& packed) const {
     Values rows;
@@ -37,9 +39,24 @@ struct Part {
   }
 };
 
+// Where heads have weights of their own, each is a projection of one head.
 std::vector<Part> parts(const QkNormShape& shape) {
-  return {{0, shape.query_heads, true},
-          {shape.query_heads * shape.head_width, shape.kv_heads, false}};
+  const std::int64_t K = shape.head_width, keys = shape.query_heads * K;
+  if (shape.rows != QkRows::kPerHead) {
+    return {{0, shape.query_heads, true}, {keys, shape.kv_heads, false}};
+  }
+  std::vector<Part> parts;
+  for (std::int64_t h = 0; h < shape.query_heads; ++h) parts.push_back({h * K, 1, true, h * K});
+  for (std::int64_t g = 0; g < shape.kv_heads; ++g) {
+    parts.push_back({keys + g * K, 1, false, g * K});
+  }
+  return parts;
+}
+
+Values weights_of(const QkNormShape& shape, const Part& part, const Values& weights) {
+  const auto first = weights.begin() + part.first_weight;
+  const bool is_heads = shape.rows == QkRows::kHeads;
+  return {first, first + (is_heads ? 1 : part.heads) * shape.head_width};
 }
 
 }  // namespace
@@ -47,8 +64,9 @@ std::vector<Part> parts(const QkNormShape& shape) {
 Values qk_norm_forward(const QkNormShape& shape, Values qkv, const Values& query_weight,
                        const Values& key_weight) {
   for (const Part& part : parts(shape)) {
-    const Norm norm = norm_forward(part.norm(shape), part.rows(shape, qkv),
-                                   part.is_query ? query_weight : key_weight, {});
+    const Norm norm =
+        norm_forward(part.norm(shape), part.rows(shape, qkv),
+                     weights_of(shape, part, part.is_query ? query_weight : key_weight), {});
     part.put_back(shape, norm.y, qkv);
   }
   return qkv;
@@ -61,9 +79,11 @@ QkNormGradients qk_norm_backward(const QkNormShape& shape, const Values& qkv,
   for (const Part& part : parts(shape)) {
     const NormGradients norm =
         norm_backward(part.norm(shape), part.rows(shape, qkv),
-                      part.is_query ? query_weight : key_weight, part.rows(shape, dy), {});
+                      weights_of(shape, part, part.is_query ? query_weight : key_weight),
+                      part.rows(shape, dy), {});
     part.put_back(shape, norm.d_residual, gradients.dqkv);
-    (part.is_query ? gradients.query_weight : gradients.key_weight) = norm.dweight;
+    Values& weights = part.is_query ? gradients.query_weight : gradients.key_weight;
+    weights.insert(weights.end(), norm.dweight.begin(), norm.dweight.end());
   }
   return gradients;
 }

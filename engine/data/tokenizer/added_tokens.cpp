@@ -69,6 +69,17 @@ AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens,
     if (nodes_[node].token < 0) nodes_[node].token = static_cast<std::int32_t>(token);
   }
   for (const auto& [byte, child] : nodes_[0].children) may_begin_[byte] = true;
+  if (nodes_[0].children.size() == 1) only_begin_ = nodes_[0].children[0].first;
+}
+
+// The first place from `begin` on where a token may begin; the text's end if there is none.
+std::size_t AddedTokenFinder::next_begin(std::string_view text, std::size_t begin) const {
+  if (nodes_[0].children.empty()) return text.size();
+  if (only_begin_) {
+    return std::min(text.find(static_cast<char>(*only_begin_), begin), text.size());
+  }
+  while (begin < text.size() && !may_begin_[static_cast<std::uint8_t>(text[begin])]) ++begin;
+  return begin;
 }
 
 std::int32_t AddedTokenFinder::match(std::string_view text, std::size_t begin,
@@ -94,10 +105,9 @@ void AddedTokenFinder::split(
     const std::function<void(std::string_view part, bool at_start)>& on_text,
     const std::function<void(const AddedToken&)>& on_token, std::string_view trusted) const {
   std::size_t done = 0;
-  for (std::size_t i = 0; i < text.size();) {
+  for (std::size_t i = 0; (i = next_begin(text, i)) < text.size();) {
     std::size_t end = 0;
-    const std::int32_t index =
-        may_begin_[static_cast<std::uint8_t>(text[i])] ? match(text, i, end) : -1;
+    const std::int32_t index = match(text, i, end);
     if (index < 0) {
       ++i;
       continue;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,10 +50,12 @@ class AddedTokenFinder {
   };
   /// The longest token that begins at `begin`, or -1; `end` is where it ends.
   std::int32_t match(std::string_view text, std::size_t begin, std::size_t& end) const;
+  std::size_t next_begin(std::string_view text, std::size_t begin) const;
 
   std::vector<AddedToken> tokens_;
   std::vector<Node> nodes_;
   std::array<bool, 256> may_begin_{};
+  std::optional<std::uint8_t> only_begin_;  ///< where all begin alike, mostly with "<"
 };
 
 }  // namespace sherd::tokenizer

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/error.h"
 #include "engine/data/tokenizer/byte_alphabet.h"
 #include "engine/data/utf8.h"
 
@@ -21,6 +22,32 @@ char32_t last_character(std::string_view text) {
 bool is_one_character(std::string_view text) {
   return !text.empty() &&
          data::decode_utf8(data::as_bytes(text), 0).length == static_cast<int>(text.size());
+}
+
+/// What SentencePiece writes for a space.
+constexpr char32_t kSpaceMark = 0x2581;
+
+/// A character of a text that is UTF-8, and its kind among the usual ones (kUsualKinds: none of them).
+struct Character {
+  char32_t value;
+  std::uint32_t kind;
+  std::size_t length;
+};
+
+Character character_at(const char* text, std::size_t kinds) {
+  const auto byte = [&](int i) {
+    return static_cast<char32_t>(static_cast<std::uint8_t>(text[i]));
+  };
+  const auto rest = [&](int i) { return byte(i) & 0x3f; };
+  const char32_t first = byte(0);
+  const auto none = static_cast<std::uint32_t>(kinds);
+  if (first < 0x80) return {first, first, 1};
+  if (first < 0xe0) return {(first & 0x1f) << 6 | rest(1), none, 2};
+  if (first < 0xf0) {
+    const char32_t value = (first & 0x0f) << 12 | rest(1) << 6 | rest(2);
+    return {value, value == kSpaceMark ? none - 1 : none, 3};
+  }
+  return {(first & 0x07) << 18 | rest(1) << 12 | rest(2) << 6 | rest(3), none, 4};
 }
 
 /// Eight bytes at most, without a call of memcpy.
@@ -41,7 +68,7 @@ std::uint64_t few_bytes(const char* text, std::size_t count) {
 
 Bpe::Bpe(const Vocabulary& vocabulary, std::vector<MergeTable::Merge> merges,
          const BpeOptions& options)
-    : options_(options), merges_(std::move(merges)) {
+    : options_(options), merges_(std::move(merges), usual_symbols(vocabulary, options)) {
   number_symbols(vocabulary);
   if (options.ignore_merges) {
     for (const auto& [text, id] : vocabulary) {
@@ -53,6 +80,25 @@ Bpe::Bpe(const Vocabulary& vocabulary, std::vector<MergeTable::Merge> merges,
     }
   }
   if (!options.byte_level && !options.ignore_merges) find_cuts(vocabulary);
+}
+
+// Bytes, or ASCII and the mark for a space.
+std::vector<std::int32_t> Bpe::usual_symbols(const Vocabulary& vocabulary,
+                                             const BpeOptions& options) {
+  std::vector<char32_t> points;
+  for (int byte = 0; byte < (options.byte_level ? 255 : 128); ++byte) {
+    const auto one = static_cast<std::uint8_t>(byte);
+    points.push_back(options.byte_level ? character_of_byte(one) : one);
+  }
+  if (!options.byte_level) points.push_back(kSpaceMark);
+  std::vector<std::int32_t> symbols;
+  for (const char32_t point : points) {
+    std::string spelled;
+    data::append_utf8(spelled, point);
+    const auto found = vocabulary.find(spelled);
+    if (found != vocabulary.end()) symbols.push_back(found->second);
+  }
+  return symbols;
 }
 
 void Bpe::number_symbols(const Vocabulary& vocabulary) {
@@ -89,6 +135,10 @@ void Bpe::number_symbols(const Vocabulary& vocabulary) {
   }
 }
 
+bool Bpe::cuts(char32_t x, char32_t y) const {
+  return !may_join(x, y) && character_id(x) >= 0 && character_id(y) >= 0;
+}
+
 void Bpe::find_cuts(const Vocabulary& vocabulary) {
   std::unordered_map<std::int32_t, std::string_view> text_of;
   for (const auto& [text, id] : vocabulary) text_of[id] = text;
@@ -104,40 +154,62 @@ void Bpe::find_cuts(const Vocabulary& vocabulary) {
     joins_[bit / 64] |= std::uint64_t{1} << (bit % 64);
   }
   may_cut_ = true;
+  usual_cuts_.resize(kUsualKinds * kUsualKinds);
+  const auto character = [](std::size_t kind) {
+    return kind + 1 == kUsualKinds ? kSpaceMark : static_cast<char32_t>(kind);
+  };
+  for (std::size_t x = 0; x < kUsualKinds; ++x) {
+    for (std::size_t y = 0; y < kUsualKinds; ++y) {
+      usual_cuts_[x * kUsualKinds + y] = cuts(character(x), character(y)) ? 1 : 0;
+    }
+  }
 }
 
-std::int32_t Bpe::character_id(char32_t point) const {
-  return pages_[page_of_[point / 256]][point % 256];
+BpeEncoder::BpeEncoder(const Bpe& bpe, std::vector<CachedWord> cache)
+    : bpe_(bpe), merger_(bpe.merges_), cache_(std::move(cache)) {
+  CHECK(cache_.size() == kCacheEntries, "a cache of {} words", cache_.size());
 }
 
-BpeEncoder::BpeEncoder(const Bpe& bpe) : bpe_(bpe), merger_(bpe.merges_), cache_(kCacheEntries) {}
+std::vector<CachedWord> BpeEncoder::tokens_as_words(const Bpe& bpe,
+                                                    const Bpe::Vocabulary& vocabulary) {
+  BpeEncoder encoder(bpe, std::vector<CachedWord>(kCacheEntries));
+  std::vector<std::pair<std::int32_t, std::string_view>> tokens;
+  for (const auto& [text, id] : vocabulary) tokens.emplace_back(id, text);
+  // Of those with one place the last stays, and what was merged early is used most.
+  std::sort(tokens.rbegin(), tokens.rend());
+  for (const auto& [id, text] : tokens) {
+    const auto bytes = bpe.options_.byte_level ? bytes_of_alphabet(text) : std::string(text);
+    if (!bytes || bytes->empty() || bytes->size() > CachedWord::kBytes) continue;
+    encoder.encode_uncached(*bytes);
+    if (encoder.symbols_.size() == 1) encoder.keep(place_of(*bytes));
+  }
+  return std::move(encoder.cache_);
+}
 
 void BpeEncoder::encode(std::string_view word, std::vector<std::int32_t>& ids) {
-  if (!bpe_.may_cut_) {
-    encode_cached(word, ids);
-    return;
-  }
-  const auto bytes = data::as_bytes(word);
+  bpe_.may_cut_ ? encode_in_parts(word, ids) : encode_cached(word, ids);
+}
+
+void BpeEncoder::encode_in_parts(std::string_view word, std::vector<std::int32_t>& ids) {
+  constexpr std::size_t kKinds = Bpe::kUsualKinds;
   std::size_t begin = 0;
-  const auto is_known = [&](char32_t point) { return bpe_.character_id(point) >= 0; };
-  data::CodePoint before = data::decode_utf8(bytes, 0);
-  for (auto at = static_cast<std::size_t>(before.length); at < bytes.size();) {
-    const data::CodePoint point =
-        bytes[at] < 0x80 ? data::CodePoint{bytes[at], 1} : data::decode_utf8(bytes, at);
-    // Beside unknown characters nothing is cut: they may become one token, or vanish.
-    if (!bpe_.may_join(before.value, point.value) && is_known(before.value) &&
-        is_known(point.value)) {
+  Character before = character_at(word.data(), kKinds);
+  for (std::size_t at = before.length; at < word.size();) {
+    const Character next = character_at(word.data() + at, kKinds);
+    const bool usual = before.kind < kKinds && next.kind < kKinds;
+    if (usual ? bpe_.usual_cuts_[before.kind * kKinds + next.kind] != 0
+              : bpe_.cuts(before.value, next.value)) {
       encode_cached(word.substr(begin, at - begin), ids);
       begin = at;
     }
-    before = point;
-    at += static_cast<std::size_t>(point.length);
+    before = next;
+    at += next.length;
   }
   encode_cached(word.substr(begin), ids);
 }
 
-BpeEncoder::Key BpeEncoder::key_of(std::string_view word) {
-  Key key{};
+BpeEncoder::Waiting BpeEncoder::place_of(std::string_view word) {
+  CachedWord::Key key{};
   std::size_t done = 0;
   for (std::uint64_t& part : key) {
     const std::size_t left = word.size() - done;
@@ -148,42 +220,59 @@ BpeEncoder::Key BpeEncoder::key_of(std::string_view word) {
     std::memcpy(&part, word.data() + done, sizeof(part));
     done += sizeof(part);
   }
-  return key;
+  std::uint64_t hash = (key[0] ^ word.size()) * 0x9e3779b97f4a7c15u;
+  hash = ((hash ^ (hash >> 32)) + key[1]) * 0xbf58476d1ce4e5b9u;
+  hash = ((hash ^ (hash >> 29)) + key[2]) * 0x94d049bb133111ebu;
+  return {key, static_cast<std::uint32_t>((hash >> 40) % kCacheEntries),
+          static_cast<std::uint8_t>(word.size())};
+}
+
+// `symbols_`, as the ids of this word.
+void BpeEncoder::keep(const Waiting& word) {
+  if (symbols_.size() > CachedWord::kIds) return;
+  CachedWord& entry = cache_[word.entry];
+  entry.key = word.key;
+  entry.length = word.length;
+  entry.count = static_cast<std::uint8_t>(symbols_.size());
+  std::copy(symbols_.begin(), symbols_.end(), entry.ids.begin());
 }
 
 void BpeEncoder::encode_cached(std::string_view word, std::vector<std::int32_t>& ids) {
-  if (word.size() > kKeyBytes) {
+  if (word.size() > CachedWord::kBytes) {
     finish(ids);
     encode_uncached(word);
     ids.insert(ids.end(), symbols_.begin(), symbols_.end());
     return;
   }
-  const Key key = key_of(word);
-  std::uint64_t hash = (key[0] ^ word.size()) * 0x9e3779b97f4a7c15u;
-  hash = ((hash ^ (hash >> 32)) + key[1]) * 0xbf58476d1ce4e5b9u;
-  hash = ((hash ^ (hash >> 29)) + key[2]) * 0x94d049bb133111ebu;
-  const auto entry = static_cast<std::uint32_t>((hash >> 40) % kCacheEntries);
-  __builtin_prefetch(&cache_[entry]);
-  waiting_[num_waiting_++] = {key, entry, static_cast<std::uint8_t>(word.size())};
+  Waiting& waiting = waiting_[num_waiting_++];
+  waiting = place_of(word);
+  __builtin_prefetch(&cache_[waiting.entry]);
   if (num_waiting_ == kWaiting) finish(ids);
 }
 
 void BpeEncoder::finish(std::vector<std::int32_t>& ids) {
+  // Of cached words, one behind the other. Each is copied with what stands behind its ids: a copy of one length is a
+  // few instructions.
+  std::array<std::int32_t, kWaiting * CachedWord::kIds> known;
+  std::int32_t* end = known.data();
+  const auto flush = [&] {
+    ids.insert(ids.end(), known.data(), end);
+    end = known.data();
+  };
   for (std::size_t i = 0; i < num_waiting_; ++i) {
     const Waiting& word = waiting_[i];
-    Entry& entry = cache_[word.entry];
-    if (entry.length == word.length && entry.key == word.key) {
-      ids.insert(ids.end(), entry.ids.begin(), entry.ids.begin() + entry.count);
+    const CachedWord& entry = cache_[word.entry];
+    if (entry.is(word.key, word.length)) {
+      std::memcpy(end, entry.ids.data(), sizeof(entry.ids));
+      end += entry.count;
       continue;
     }
+    flush();
     encode_uncached({reinterpret_cast<const char*>(word.key.data()), word.length});
     ids.insert(ids.end(), symbols_.begin(), symbols_.end());
-    if (symbols_.size() > kCachedIds) continue;
-    entry.key = word.key;
-    entry.length = word.length;
-    entry.count = static_cast<std::uint8_t>(symbols_.size());
-    std::copy(symbols_.begin(), symbols_.end(), entry.ids.begin());
+    keep(word);
   }
+  flush();
   num_waiting_ = 0;
 }
 

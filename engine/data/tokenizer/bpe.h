@@ -37,9 +37,13 @@ class Bpe {
 
  private:
   friend class BpeEncoder;
+  static std::vector<std::int32_t> usual_symbols(const Vocabulary& vocabulary,
+                                                 const BpeOptions& options);
   void number_symbols(const Vocabulary& vocabulary);
   void find_cuts(const Vocabulary& vocabulary);
-  std::int32_t character_id(char32_t point) const;
+  std::int32_t character_id(char32_t point) const {
+    return pages_[page_of_[point / 256]][point % 256];
+  }
 
   BpeOptions options_;
   MergeTable merges_;
@@ -63,6 +67,31 @@ class Bpe {
   static constexpr int kJoinBits = 20;
   bool may_cut_ = false;
   std::vector<std::uint64_t> joins_;  ///< a bit for pairs of one hash
+  /// Whether a word is cut between X and Y. Beside unknown characters nothing is: they may become one token, or
+  /// vanish.
+  bool cuts(char32_t x, char32_t y) const;
+  /// The same of the kinds of characters that texts are mostly made of, ASCII and what stands for a space, where
+  /// they are kinds; in the processor's nearest cache.
+  static constexpr std::size_t kUsualKinds = 129;
+  std::vector<std::uint8_t> usual_cuts_;
+};
+
+/// What is known of a word. One cache line.
+struct alignas(64) CachedWord {
+  static constexpr std::size_t kBytes = 24;
+  static constexpr std::size_t kIds = 9;
+  using Key = std::array<std::uint64_t, 3>;
+
+  Key key{};                ///< its bytes, and zeros
+  std::uint8_t length = 0;  ///< in bytes; 0: of none
+  std::uint8_t count = 0;
+  std::array<std::int32_t, kIds> ids{};
+
+  bool is(const Key& other, std::uint8_t other_length) const {
+    const std::uint64_t differences =
+        (key[0] ^ other[0]) | (key[1] ^ other[1]) | (key[2] ^ other[2]);
+    return differences == 0 && length == other_length;
+  }
 };
 
 /// Scratch and cache of one thread. Results don't depend on what it encoded before.
@@ -71,7 +100,12 @@ class Bpe {
 /// come from memory.
 class BpeEncoder {
  public:
-  explicit BpeEncoder(const Bpe& bpe);
+  /// Knows what is in `cache`, which tokens_as_words() made.
+  BpeEncoder(const Bpe& bpe, std::vector<CachedWord> cache);
+
+  /// The words that merge to one token, as a cache has them. A text's first words cost as much as merging them
+  /// otherwise; the tokens of a vocabulary are those that come soonest.
+  static std::vector<CachedWord> tokens_as_words(const Bpe& bpe, const Bpe::Vocabulary& vocabulary);
 
   /// Appends the ids of one word, UTF-8 and not empty, to `ids`: now or with a later word.
   void encode(std::string_view word, std::vector<std::int32_t>& ids);
@@ -81,24 +115,16 @@ class BpeEncoder {
   void drop() { num_waiting_ = 0; }
 
  private:
-  static constexpr std::size_t kKeyBytes = 24;
-  static constexpr std::size_t kCachedIds = 9;
   static constexpr std::size_t kWaiting = 16;
-  using Key = std::array<std::uint64_t, 3>;
-  /// One cache line.
-  struct alignas(64) Entry {
-    Key key{};
-    std::uint8_t length = 0;  ///< of the word; 0: the entry is empty
-    std::uint8_t count = 0;
-    std::array<std::int32_t, kCachedIds> ids{};
-  };
   struct Waiting {
-    Key key;  ///< the word's bytes, and zeros
+    CachedWord::Key key;
     std::uint32_t entry;
     std::uint8_t length;
   };
 
-  static Key key_of(std::string_view word);
+  static Waiting place_of(std::string_view word);
+  void keep(const Waiting& word);
+  void encode_in_parts(std::string_view word, std::vector<std::int32_t>& ids);
   void encode_cached(std::string_view word, std::vector<std::int32_t>& ids);
   void encode_uncached(std::string_view word);
   void symbols_of_bytes(std::string_view word);
@@ -107,7 +133,7 @@ class BpeEncoder {
   const Bpe& bpe_;
   Merger merger_;
   std::vector<std::int32_t> symbols_;
-  std::vector<Entry> cache_;
+  std::vector<CachedWord> cache_;
   std::array<Waiting, kWaiting> waiting_{};
   std::size_t num_waiting_ = 0;
   std::string word_;

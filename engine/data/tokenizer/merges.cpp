@@ -89,7 +89,8 @@ class PositionQueue {
 
 }  // namespace
 
-MergeTable::MergeTable(std::vector<Merge> merges) : merges_(std::move(merges)) {
+MergeTable::MergeTable(std::vector<Merge> merges, const std::vector<std::int32_t>& usual)
+    : merges_(std::move(merges)) {
   slots_.resize(std::bit_ceil(merges_.size() * 2 + 2));
   mask_ = slots_.size() - 1;
   for (std::size_t rank = 0; rank < merges_.size(); ++rank) {
@@ -97,6 +98,17 @@ MergeTable::MergeTable(std::vector<Merge> merges) : merges_(std::move(merges)) {
     std::size_t slot = hash(key) & mask_;
     while (slots_[slot].rank != kNone && slots_[slot].key != key) slot = (slot + 1) & mask_;
     slots_[slot] = {key, static_cast<std::uint32_t>(rank), merges_[rank].merged};
+  }
+  CHECK(usual.size() < 256, "{} usual symbols", usual.size());
+  num_usual_ = usual.size() + 1;
+  usual_.resize(num_usual_ * num_usual_);
+  for (std::size_t x = 0; x < usual.size(); ++x) {
+    const auto symbol = static_cast<std::size_t>(usual[x]);
+    if (numbers_.size() <= symbol) numbers_.resize(symbol + 1);
+    numbers_[symbol] = static_cast<std::uint8_t>(x + 1);
+    for (std::size_t y = 0; y < usual.size(); ++y) {
+      usual_[(x + 1) * num_usual_ + y + 1] = find(usual[x], usual[y]);
+    }
   }
 }
 
@@ -189,7 +201,7 @@ Merger::~Merger() = default;
 
 void Merger::merge(std::vector<std::int32_t>& symbols) {
   if (symbols.size() < 2) return;
-  if (symbols.size() <= kShort) {
+  if (symbols.size() <= kShort && table_.merges().size() < kMostRanks) {
     merge_short(symbols);
     return;
   }
@@ -197,46 +209,55 @@ void Merger::merge(std::vector<std::int32_t>& symbols) {
   long_->merge(symbols);
 }
 
+// A symbol stays where it is; one that has gone into the symbol before it is passed over. What a pair weighs has its
+// place in it, so the lightest is the leftmost of the lowest rank.
 void Merger::merge_short(std::vector<std::int32_t>& symbols) {
-  // A multiple of the width at which ranks are compared.
-  constexpr std::size_t kBlock = 8;
-  std::size_t count = symbols.size();
-  const auto look_up = [&](std::size_t i) {
-    const MergeTable::Found found = table_.find(symbols[i], symbols[i + 1]);
-    ranks_[i] = found.rank;
+  constexpr std::size_t kBlock = 8;  // the width at which weights are compared
+  const std::size_t count = symbols.size();
+  const auto know = [&](std::size_t i, const MergeTable::Found& found) {
+    weights_[i] = found.rank == MergeTable::kNone
+                      ? MergeTable::kNone
+                      : found.rank << kPlaceBits | static_cast<std::uint32_t>(i);
     merged_[i] = found.merged;
   };
-  for (std::size_t i = 0; i + 1 < count; ++i) table_.fetch(symbols[i], symbols[i + 1]);
-  for (std::size_t i = 0; i + 1 < count; ++i) look_up(i);
-  std::fill_n(ranks_.begin() + static_cast<std::ptrdiff_t>(count) - 1, kBlock, MergeTable::kNone);
+  const auto look_up = [&](std::size_t i, std::size_t next) {
+    know(i, table_.find(symbols[i], symbols[next]));
+  };
+  for (std::size_t i = 0; i + 1 < count; ++i) table_.fetch_first(symbols[i], symbols[i + 1]);
+  for (std::size_t i = 0; i + 1 < count; ++i) {
+    know(i, table_.find_first(symbols[i], symbols[i + 1]));
+  }
+  std::fill_n(weights_.begin() + static_cast<std::ptrdiff_t>(count) - 1, kBlock, MergeTable::kNone);
+  for (std::size_t i = 0; i < count; ++i) {
+    next_[i] = static_cast<std::uint8_t>(i + 1);
+    before_[i + 1] = static_cast<std::uint8_t>(i);
+  }
   while (true) {
     std::array<std::uint32_t, kBlock> least;
     least.fill(MergeTable::kNone);
     for (std::size_t i = 0; i < count; i += kBlock) {
-      for (std::size_t j = 0; j < kBlock; ++j) least[j] = std::min(least[j], ranks_[i + j]);
+      for (std::size_t j = 0; j < kBlock; ++j) least[j] = std::min(least[j], weights_[i + j]);
     }
-    const std::uint32_t rank = *std::min_element(least.begin(), least.end());
-    if (rank == MergeTable::kNone) break;
-    std::size_t best = 0;
-    while (ranks_[best] != rank) ++best;
+    std::uint32_t weight = MergeTable::kNone;
+    for (const std::uint32_t one : least) weight = std::min(weight, one);
+    if (weight == MergeTable::kNone) break;
+    const std::size_t best = weight % (1u << kPlaceBits), gone = next_[best], next = next_[gone];
     symbols[best] = merged_[best];
-    --count;
-    for (std::size_t i = best + 1; i < count; ++i) {
-      symbols[i] = symbols[i + 1];
-      ranks_[i] = ranks_[i + 1];
-      merged_[i] = merged_[i + 1];
-    }
-    ranks_[count] = MergeTable::kNone;
-    const bool has_next = best + 1 < count;
-    if (has_next) table_.fetch(symbols[best], symbols[best + 1]);
-    if (best > 0) look_up(best - 1);
+    weights_[gone] = MergeTable::kNone;
+    next_[best] = static_cast<std::uint8_t>(next);
+    before_[next] = static_cast<std::uint8_t>(best);
+    const bool has_next = next < count;
+    if (has_next) table_.fetch(symbols[best], symbols[next]);
+    if (best > 0) look_up(before_[best], best);
     if (has_next) {
-      look_up(best);
+      look_up(best, next);
     } else {
-      ranks_[best] = MergeTable::kNone;
+      weights_[best] = MergeTable::kNone;
     }
   }
-  symbols.resize(count);
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < count; i = next_[i]) symbols[kept++] = symbols[i];
+  symbols.resize(kept);
 }
 
 }  // namespace sherd::tokenizer

@@ -21,8 +21,9 @@ class MergeTable {
   };
   static constexpr std::uint32_t kNone = 0xffffffff;
 
-  /// In the order of their ranks. Of a pair that is listed twice, the last counts.
-  explicit MergeTable(std::vector<Merge> merges);
+  /// In the order of their ranks. Of a pair that is listed twice, the last counts. `usual`: at most 255 symbols that
+  /// words are mostly made of; what two of them make is found without a search.
+  explicit MergeTable(std::vector<Merge> merges, const std::vector<std::int32_t>& usual = {});
 
   struct Found {
     std::uint32_t rank = kNone;  ///< kNone: the two don't merge
@@ -38,9 +39,18 @@ class MergeTable {
       if (found.key == key || found.rank == kNone) return {found.rank, found.merged};
     }
   }
+  /// The same of symbols as a word has them before its first merge.
+  Found find_first(std::int32_t left, std::int32_t right) const {
+    const std::size_t x = usual_number(left), y = usual_number(right);
+    return x > 0 && y > 0 ? usual_[x * num_usual_ + y] : find(left, right);
+  }
   /// Says that this pair will be looked up soon: the table is larger than the caches.
   void fetch(std::int32_t left, std::int32_t right) const {
     __builtin_prefetch(&slots_[hash(key_of(left, right)) & mask_]);
+  }
+  /// Of find_first.
+  void fetch_first(std::int32_t left, std::int32_t right) const {
+    if (usual_number(left) == 0 || usual_number(right) == 0) fetch(left, right);
   }
   const std::vector<Merge>& merges() const { return merges_; }
 
@@ -59,9 +69,17 @@ class MergeTable {
     return key ^ (key >> 32);
   }
 
+  std::size_t usual_number(std::int32_t symbol) const {
+    const auto at = static_cast<std::size_t>(symbol);
+    return at < numbers_.size() ? numbers_[at] : 0;
+  }
+
   std::vector<Merge> merges_;
   std::vector<Slot> slots_;
   std::size_t mask_ = 0;
+  std::vector<std::uint8_t> numbers_;  ///< of usual symbols, from 1; 0: not one
+  std::vector<Found> usual_;           ///< of pairs of these
+  std::size_t num_usual_ = 0;          ///< and one
 };
 
 /// Merges the symbols of one word. Belongs to one thread.
@@ -80,9 +98,13 @@ class Merger {
   static constexpr std::size_t kShort = 64;
   void merge_short(std::vector<std::int32_t>& symbols);
   const MergeTable& table_;
-  /// Of the pair that begins at a symbol of a short word; kNone behind the word.
-  std::array<std::uint32_t, kShort + 16> ranks_{};
+  static constexpr int kPlaceBits = 6;
+  static constexpr std::size_t kMostRanks = std::size_t{1} << (32 - kPlaceBits);
+  static_assert(kShort <= std::size_t{1} << kPlaceBits);
+  /// Of the pair that begins at a symbol of a short word: rank and place; kNone where none merges.
+  std::array<std::uint32_t, kShort + 16> weights_{};
   std::array<std::int32_t, kShort + 16> merged_{};  ///< what the pair becomes
+  std::array<std::uint8_t, kShort + 1> next_{}, before_{};
   class LongMerge;
   std::unique_ptr<LongMerge> long_;  ///< made when the first long word comes
 };

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <utility>
 
 #include "core/error.h"
@@ -55,30 +56,62 @@ bool is_ascii(std::string_view text) {
                      [](char c) { return static_cast<unsigned char>(c) < 0x80; });
 }
 
-std::string run(const ToNormalForm& step, std::string text) {
-  if (is_ascii(text)) return text;
+// Each writes `result`, which is empty and isn't what `text` is in, and says whether anything changed.
+
+bool run(const ToNormalForm& step, std::string_view text, std::string& result) {
+  if (is_ascii(text)) return false;
   if (text.size() > std::size_t{1} << 30) {
     throw DataError("a text of {} bytes is too long to be normalised; cut it into documents.",
                     text.size());
   }
-  std::string normal;
-  normal.reserve(text.size());
-  icu::StringByteSink<std::string> sink(&normal);
+  result.reserve(text.size());
+  icu::StringByteSink<std::string> sink(&result);
   UErrorCode status = U_ZERO_ERROR;
   normalizer_of(step.form).normalizeUTF8(
       0, icu::StringPiece(text.data(), static_cast<std::int32_t>(text.size())), sink, nullptr,
       status);
   require(status);
-  return normal;
+  return true;
 }
 
-std::string run(const Prepend& step, std::string text) {
-  return text.empty() ? text : step.text + text;
+bool run(const Prepend& step, std::string_view text, std::string& result) {
+  if (text.empty()) return false;
+  result.append(step.text).append(text);
+  return true;
 }
 
-std::string run(const ReplaceText& step, const std::string& text) {
-  std::string result;
-  result.reserve(text.size() + text.size() / 4);
+// Spaces, mostly: every few bytes one.
+void replace_byte(char from, std::string_view to, std::string_view text, std::string& result) {
+  const auto count = static_cast<std::size_t>(std::count(text.begin(), text.end(), from));
+  const std::size_t size = text.size() + count * to.size() - count;
+  std::array<char, 4> word{};  // what is short is written whole: an instruction, not a call
+  const bool fits = to.size() <= word.size();
+  if (fits) std::copy(to.begin(), to.end(), word.begin());
+  result.resize(size + word.size());
+  char* out = result.data();
+  if (fits) {
+    std::uint32_t replacement = 0;
+    std::memcpy(&replacement, word.data(), sizeof(replacement));
+    for (const char c : text) {  // without a branch: where words end can't be guessed
+      const bool found = c == from;
+      const std::uint32_t written = found ? replacement : static_cast<std::uint8_t>(c);
+      std::memcpy(out, &written, sizeof(written));
+      out += found ? to.size() : 1;
+    }
+  } else {
+    for (const char& c : text) {
+      const std::string_view written = c == from ? to : std::string_view(&c, 1);
+      out = std::copy(written.begin(), written.end(), out);
+    }
+  }
+  result.resize(size);
+}
+
+bool run(const ReplaceText& step, std::string_view text, std::string& result) {
+  if (step.from.size() == 1) {
+    replace_byte(step.from[0], step.to, text, result);
+    return true;
+  }
   std::size_t done = 0;
   for (std::size_t found = text.find(step.from); found != std::string::npos;
        found = text.find(step.from, done)) {
@@ -86,11 +119,11 @@ std::string run(const ReplaceText& step, const std::string& text) {
     result += step.to;
     done = found + step.from.size();
   }
-  return result.append(text, done);
+  result.append(text, done);
+  return true;
 }
 
-std::string run(const ReplacePattern& step, const std::string& text) {
-  std::string result;
+bool run(const ReplacePattern& step, std::string_view text, std::string& result) {
   std::size_t done = 0;
   std::size_t begin = 0;
   std::size_t end = 0;
@@ -101,19 +134,28 @@ std::string run(const ReplacePattern& step, const std::string& text) {
     result += step.to;
     done = end;
   }
-  return result.append(text, done);
+  result.append(text, done);
+  return true;
 }
 
 }  // namespace
 
 Normalizer::Normalizer(std::vector<NormalizerStep> steps) : steps_(std::move(steps)) {}
 
-std::string Normalizer::apply(std::string_view text) const {
-  std::string result(text);
+std::string_view Normalizer::apply(std::string_view text, Scratch& scratch) const {
   for (const NormalizerStep& step : steps_) {
-    result = std::visit([&](const auto& kind) { return run(kind, std::move(result)); }, step);
+    std::string& result = scratch.other;
+    result.clear();
+    if (!std::visit([&](const auto& kind) { return run(kind, text, result); }, step)) continue;
+    scratch.text.swap(result);
+    text = scratch.text;
   }
-  return result;
+  return text;
+}
+
+std::string Normalizer::apply(std::string_view text) const {
+  Scratch scratch;
+  return std::string(apply(text, scratch));
 }
 
 }  // namespace sherd::tokenizer

@@ -38,7 +38,12 @@ class Normalizer {
   explicit Normalizer(std::vector<NormalizerStep> steps);
 
   bool changes_nothing() const { return steps_.empty(); }
-  /// `text` is UTF-8, and so is the result.
+  /// Memory that is used again from one text to the next.
+  struct Scratch {
+    std::string text, other;
+  };
+  /// `text` is UTF-8, and so is the result. It stands in `scratch`, or is `text`.
+  std::string_view apply(std::string_view text, Scratch& scratch) const;
   std::string apply(std::string_view text) const;
 
  private:

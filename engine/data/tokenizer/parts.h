@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -36,6 +37,17 @@ struct Parts {
   std::optional<std::vector<std::int32_t>> before_document;  ///< none: no part of the file says
   std::array<std::uint8_t, 16> digest{};
   std::vector<std::string> notes;
+
+  /// What encoders know from the start; made when the first one comes, by any thread.
+  const std::vector<CachedWord>& known_words() const {
+    std::call_once(knows_words_,
+                   [this] { known_words_ = BpeEncoder::tokens_as_words(*bpe, vocabulary); });
+    return known_words_;
+  }
+
+ private:
+  mutable std::once_flag knows_words_;
+  mutable std::vector<CachedWord> known_words_;
 };
 
 /// Errors   DataError: see tokenizer.h

@@ -3,6 +3,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -10,6 +11,7 @@
 
 #include "core/error.h"
 #include "engine/data/mapped_file.h"
+#include "engine/data/tokenizer/byte_alphabet.h"
 #include "engine/data/tokenizer/json_node.h"
 #include "engine/data/tokenizer/parts.h"
 #include "engine/data/utf8.h"
@@ -138,6 +140,21 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_speci
   return decode_tokens(parts_->decoder, std::move(tokens));
 }
 
+std::int64_t Tokenizer::num_bytes(std::int32_t id) const {
+  const std::string token(token_of(id));
+  if (token.empty() || parts_->is_special[static_cast<std::size_t>(id)]) return 0;
+  const bool spells_bytes = std::ranges::any_of(parts_->decoder, [](const DecoderStep& step) {
+    return std::holds_alternative<ByteLevelDecoder>(step);
+  });
+  if (spells_bytes) return std::ssize(bytes_of_alphabet(token).value_or(token));
+  if (byte_of_token(token) >= 0) return 1;
+  // Behind another word, since some decoders take away what stands before the first one.
+  const auto size = [&](std::vector<std::string> tokens) {
+    return std::ssize(decode_tokens(parts_->decoder, std::move(tokens)));
+  };
+  return size({"a", token}) - size({"a"});
+}
+
 std::optional<std::int32_t> Tokenizer::beginning() const {
   return parts_->beginning;
 }
@@ -164,9 +181,11 @@ std::vector<std::string> Tokenizer::special_tokens() const {
 }
 
 struct Encoder::State {
-  explicit State(const Parts& parts) : bpe(*parts.bpe), pre_tokenizer(*parts.pre_tokenizer) {}
+  explicit State(const Parts& parts)
+      : bpe(*parts.bpe, parts.known_words()), pre_tokenizer(*parts.pre_tokenizer) {}
   BpeEncoder bpe;
   PreTokenizer::Scratch pre_tokenizer;
+  Normalizer::Scratch normalizer;
 };
 
 Encoder::Encoder(std::shared_ptr<const Tokenizer> tokenizer)
@@ -212,7 +231,7 @@ void Encoder::encode(const Part& document, std::vector<std::int32_t>& ids) {
     if (parts.normalizer.changes_nothing()) {
       parts.normalized_tokens->split(part, normalised_policy, on_normal, on_token);
     } else {
-      const std::string normal = parts.normalizer.apply(part);
+      const std::string_view normal = parts.normalizer.apply(part, state_->normalizer);
       parts.normalized_tokens->split(normal, normalised_policy, on_normal, on_token);
     }
   };

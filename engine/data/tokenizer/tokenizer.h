@@ -57,6 +57,9 @@ class Tokenizer {
   /// library that we match. `skip_special` leaves out special tokens.
   std::string decode(std::span<const std::int32_t> ids, bool skip_special = true) const;
 
+  /// Bytes of text that a token stands for wherever it stands; 0 for special ones.
+  std::int64_t num_bytes(std::int32_t id) const;
+
   /// The tokens that begin and end a document, if tokenizer_config.json names them.
   std::optional<std::int32_t> beginning() const;
   std::optional<std::int32_t> end() const;

@@ -1,5 +1,6 @@
 // Command R and Command R7B: attention and feed-forward side by side behind one layer norm, interleaved
-// rotary pairs, and in the second only in windowed layers.
+// rotary pairs, and in the second only in windowed layers. Command R+ has norms of queries and keys with
+// weights for each head.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -10,7 +11,11 @@
 namespace sherd::huggingface {
 namespace {
 
-constexpr std::span<const Module> kModules[] = {kUsualModules};
+constexpr Module kHeadNorms[] = {
+    {"block.{}.attention.query_norm", "layers.{}.self_attn.q_norm", Part::kHeadMatrix},
+    {"block.{}.attention.key_norm", "layers.{}.self_attn.k_norm", Part::kHeadMatrix},
+};
+constexpr std::span<const Module> kModules[] = {kHeadNorms, kUsualModules};
 constexpr Fixed kFixed[] = {{"model.norm", "layernorm"}, {"model.block", "parallel_one_norm"}};
 constexpr ConfigKey kNormAndHead[] = {
     {"layer_norm_eps", "model.norm_eps", "1e-05"},
@@ -18,8 +23,15 @@ constexpr ConfigKey kNormAndHead[] = {
     {"logit_scale", "model.logits_scale", "0.0625"},
 };
 constexpr std::span<const ConfigKey> kKeys[] = {kUsualSizes, kNormAndHead};
-// Command R+ has layer norms of queries and keys with weights of their own for each head.
-constexpr Demand kDemands[] = {{"attention_bias", "false"}, {"use_qk_norm", "false"}};
+constexpr ConfigWord kWords[] = {
+    {"hidden_act", "silu", "model.activation", "swiglu"},
+    {"hidden_act", "swish", "model.activation", "swiglu"},
+    {"use_qk_norm", "false", "model.qk_norm", "none"},
+    {"use_qk_norm", "true", "model.qk_norm", "per_head"},
+};
+constexpr Demand kDemands[] = {{"attention_bias", "false"}};
+// Command R7B's class has no such norms.
+constexpr Demand kDemands2[] = {{"attention_bias", "false"}, {"use_qk_norm", "false"}};
 constexpr std::string_view kHarmless[] = {"head_dim", "cache_implementation",
                                           "sliding_window_pattern"};
 
@@ -48,11 +60,18 @@ constexpr Family kForm = [] {
   Family form = usual_form(kModules, kFixed, kKeys, kDemands);
   form.harmless = kHarmless;
   form.interleaved_rotary = true;
+  form.words = kWords;
+  return form;
+}();
+constexpr Family kForm2 = [] {
+  Family form = kForm;
+  form.words = kSilu;
+  form.demands = kDemands2;
   return form;
 }();
 constexpr Family kFamilies[] = {
     family_of_form(kForm, "cohere", "CohereForCausalLM", cohere),
-    family_of_form(kForm, "cohere2", "Cohere2ForCausalLM", cohere2),
+    family_of_form(kForm2, "cohere2", "Cohere2ForCausalLM", cohere2),
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
-// StableLM: Llama's form with layer norms and a quarter of each head turned.
+// StableLM: Llama's form with layer norms and a quarter of each head turned; in the 12B attention and
+// feed-forward side by side, and norms of queries and keys with weights for each head.
 #include <nlohmann/json.hpp>
 
 #include "engine/huggingface/families/common.h"
@@ -7,15 +8,29 @@
 namespace sherd::huggingface {
 namespace {
 
-constexpr std::span<const Module> kModules[] = {kUsualModules, kSecondNorm};
+constexpr Module kHeadNorms[] = {
+    {.ours = "block.{}.attention.query_norm",
+     .theirs = "layers.{}.self_attn.q_layernorm",
+     .part = Part::kEachHead,
+     .each_head = "norms.{}"},
+    {.ours = "block.{}.attention.key_norm",
+     .theirs = "layers.{}.self_attn.k_layernorm",
+     .part = Part::kEachHead,
+     .each_head = "norms.{}"},
+};
+constexpr std::span<const Module> kModules[] = {kHeadNorms, kUsualModules, kSecondNorm};
 constexpr Fixed kFixed[] = {{"model.norm", "layernorm"}, {"model.norm_bias", "true"}};
 constexpr ConfigKey kNormAndHead[] = {
     {"layer_norm_eps", "model.norm_eps", "1e-05"},
     {"tie_word_embeddings", "model.tie_embeddings", "false"},
 };
 constexpr std::span<const ConfigKey> kKeys[] = {kUsualSizes, kNormAndHead};
-// The 12B's layer norms per head have biases and weights of their own for each head.
-constexpr Demand kDemands[] = {{"qk_layernorm", "false"}};
+constexpr ConfigWord kWords[] = {
+    {"hidden_act", "silu", "model.activation", "swiglu"},
+    {"hidden_act", "swish", "model.activation", "swiglu"},
+    {"qk_layernorm", "false", "model.qk_norm", "none"},
+    {"qk_layernorm", "true", "model.qk_norm", "per_head"},
+};
 
 void stablelm(ConfigReader& config) {
   kv_heads(config);
@@ -28,8 +43,14 @@ void stablelm(ConfigReader& config) {
   }
 }
 
-constexpr Family kFamilies[] = {family_of_form(usual_form(kModules, kFixed, kKeys, kDemands),
-                                               "stablelm", "StableLmForCausalLM", stablelm)};
+constexpr Family kForm = [] {
+  Family form = usual_form(kModules, kFixed, kKeys);
+  form.words = kWords;
+  return form;
+}();
+constexpr Family kFamilies[] = {
+    family_of_form(kForm, "stablelm", "StableLmForCausalLM", stablelm),
+};
 
 }  // namespace
 

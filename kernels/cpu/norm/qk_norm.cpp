@@ -20,12 +20,17 @@ struct QkRow {
   std::int64_t at;   ///< its first element within the token, in qkv as in raw
   std::int64_t row;  ///< its place among the token's statistics
   bool is_query;
-  int group;  ///< of the heads, if it is one
+  int group;                 ///< of the heads, if it is one
+  std::int64_t weights = 0;  ///< its first weight among those of queries, or of keys
 };
 
 NormShape row_shape(const QkNormShape& shape, bool is_query) {
-  return {shape.kind, 1, is_query ? shape.query_weights() : shape.key_weights(), shape.eps,
-          shape.weight_offset};
+  return {shape.kind, 1, shape.row_width(is_query), shape.eps, shape.weight_offset};
+}
+
+// Gradients of weights that heads share are added up in each group; weights of one head or column nobody shares.
+int weight_groups(const QkNormShape& shape) {
+  return shape.rows == QkRows::kHeads ? shape.groups : 1;
 }
 
 template <class Function>
@@ -40,13 +45,9 @@ void for_each_row(const QkNormShape& shape, Function&& function) {
     const std::int64_t number = is_query ? head : head - shape.query_heads;
     const std::int64_t heads = is_query ? shape.query_heads : shape.kv_heads;
     function(QkRow{head * shape.head_width, head, is_query,
-                   static_cast<int>(number * shape.groups / heads)});
+                   static_cast<int>(number * weight_groups(shape) / heads),
+                   shape.rows == QkRows::kPerHead ? number * shape.head_width : 0});
   }
-}
-
-// Weight gradients of heads are added up in each group; those of a projection's columns nobody shares.
-int weight_groups(const QkNormShape& shape) {
-  return shape.rows == QkRows::kHeads ? shape.groups : 1;
 }
 
 std::int64_t sums_of_a_block(const QkNormShape& shape) {
@@ -104,6 +105,11 @@ float sum_of_part(const QkNormSums& args, std::int64_t token, const QkRow& row) 
   return sum_in_groups(sum_of, 0, row_shape(shape, row.is_query).width, shape.groups);
 }
 
+template <class T, class Arguments>
+const T* weight_of(const Arguments& args, const QkRow& row) {
+  return (row.is_query ? args.query_weight : args.key_weight).template as<T>() + row.weights;
+}
+
 template <class T>
 void normalise_token(const QkNormForward& args, std::int64_t token) {
   const QkNormShape& shape = args.shape;
@@ -112,7 +118,7 @@ void normalise_token(const QkNormForward& args, std::int64_t token) {
   std::memcpy(raw, qkv, static_cast<std::size_t>(shape.raw_width()) * sizeof(T));
   for_each_row(shape, [&](const QkRow& row) {
     const NormShape norm = row_shape(shape, row.is_query);
-    const T* weight = row.is_query ? args.query_weight.as<T>() : args.key_weight.as<T>();
+    const T* weight = weight_of<T>(args, row);
     const RowStatistics statistics =
         shape.is_cut() ? given_statistics(args, token, row) : row_statistics(norm, raw + row.at);
     const std::int64_t kept = token * shape.rows_per_token() + row.row;
@@ -132,7 +138,7 @@ void differentiate_row(const QkNormBackward& args, Pass pass, std::int64_t token
   const NormShape norm = row_shape(args.shape, row.is_query);
   const T* r = args.raw.as<T>() + token * args.shape.raw_width() + row.at;
   T* dy = args.dqkv.as<T>() + token * args.shape.packed_width() + row.at;
-  const T* weight = row.is_query ? args.query_weight.as<T>() : args.key_weight.as<T>();
+  const T* weight = weight_of<T>(args, row);
   const std::int64_t kept = token * args.shape.rows_per_token() + row.row;
   const bool centred = norm.kind == NormKind::kLayerNorm;
   const RowStatistics statistics{centred ? args.mean.as<float>()[kept] : 0.0f,
@@ -188,7 +194,7 @@ void differentiate(ThreadTeam& team, const QkNormBackward& args, Pass pass) {
         for_each_row(shape, [&](const QkRow& row) {
           float* dweight = row.is_query ? d_query + row.group * shape.query_weights()
                                         : d_key + row.group * shape.key_weights();
-          differentiate_row<T>(args, pass, token, row, dweight, no_bias);
+          differentiate_row<T>(args, pass, token, row, dweight + row.weights, no_bias);
         });
       });
     });

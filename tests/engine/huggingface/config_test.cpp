@@ -281,6 +281,20 @@ TEST(Config, ReadsGpt2AndRefusesItsVariants) {
   }
 }
 
+TEST(Config, NormsOfHeadsAreASettingOfTwoFamilies) {
+  for (const auto& [family, theirs] :
+       {std::pair("stablelm", "qk_layernorm"), std::pair("cohere", "use_qk_norm")}) {
+    const json config = with(smollm2(), "model_type", family);
+    EXPECT_EQ(values_of(config).at("model.qk_norm"), "none");
+    EXPECT_EQ(values_of(with(config, theirs, false)).at("model.qk_norm"), "none");
+    EXPECT_EQ(values_of(with(config, theirs, true)).at("model.qk_norm"), "per_head");
+    EXPECT_EQ(refusal(with(config, theirs, 2)),
+              fmt::format("config.json: {} is 2, which this family isn't read with", theirs));
+  }
+  EXPECT_EQ(refusal(with(with(smollm2(), "model_type", "cohere2"), "use_qk_norm", true)),
+            "config.json: use_qk_norm is true; only false is supported");
+}
+
 // Families are data: what isn't a table of theirs asks for none by its name.
 TEST(Config, NoFamilyIsNamedOutsideOfTheTables) {
   namespace fs = std::filesystem;

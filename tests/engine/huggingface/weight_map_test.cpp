@@ -31,9 +31,11 @@ ModelWeights tiny(std::int64_t kv_heads, std::int64_t rotary_width, bool gated, 
     const std::string block = "block." + std::to_string(i);
     add(block + ".norm1", {12});
     add(block + ".attention.qkv", {(4 + 2 * kv_heads) * 8, 12});
-    if (qk_norm == "head") {
-      model.parameters.push_back({block + ".attention.query_norm.weight", {8}});
-      model.parameters.push_back({block + ".attention.key_norm.weight", {8}});
+    if (!qk_norm.empty()) {
+      const std::int64_t queries = qk_norm == "head" ? 1 : 4,
+                         keys = qk_norm == "head" ? 1 : kv_heads;
+      model.parameters.push_back({block + ".attention.query_norm.weight", {queries * 8}});
+      model.parameters.push_back({block + ".attention.key_norm.weight", {keys * 8}});
     }
     add(block + ".attention.output", {12, 32});
     add(block + ".norm2", {12});
@@ -80,11 +82,18 @@ TEST(WeightMap, CoversEveryElementOfBothSidesOnceInEveryFamily) {
     ModelWeights model;
   };
   const std::vector<Case> cases = {
-      {"llama", tiny(2, 8, true, false)},         {"qwen2", tiny(2, 8, true, true)},
-      {"qwen3", tiny(2, 8, true, false, "head")}, {"phi3", tiny(2, 6, true, false)},
-      {"gpt2", tiny(4, 8, false, true)},          {"gpt_neox", tiny(4, 2, false, true)},
-      {"stablelm", tiny(2, 2, true, true)},       {"starcoder2", tiny(2, 8, false, true)},
-      {"glm4", tiny(2, 4, true, true)},           {"cohere", one_norm(tiny(2, 8, true, false))},
+      {"llama", tiny(2, 8, true, false)},
+      {"qwen2", tiny(2, 8, true, true)},
+      {"qwen3", tiny(2, 8, true, false, "head")},
+      {"phi3", tiny(2, 6, true, false)},
+      {"gpt2", tiny(4, 8, false, true)},
+      {"gpt_neox", tiny(4, 2, false, true)},
+      {"stablelm", tiny(2, 2, true, true)},
+      {"starcoder2", tiny(2, 8, false, true)},
+      {"glm4", tiny(2, 4, true, true)},
+      {"cohere", one_norm(tiny(2, 8, true, false))},
+      {"stablelm", one_norm(tiny(2, 2, true, false, "per_head"))},
+      {"cohere", one_norm(tiny(2, 8, true, false, "per_head"))},
   };
   for (const Case& c : cases) {
     const WeightMap map = weight_map(*find_family(c.family), c.model, true);
@@ -167,6 +176,34 @@ TEST(WeightMap, BringsInterleavedPairsApart) {
       EXPECT_EQ(place_of(whole, "block.0.attention.qkv.weight", (head * 8 + r) * 12 + 3),
                 fmt::format("model.layers.0.self_attn.q_proj.weight[{}]",
                             (head * 8 + whole_order[r]) * 12 + 3));
+    }
+  }
+}
+
+// In tensors of their own, or in a matrix; in the order of the rows that they multiply.
+TEST(WeightMap, KeepsTheNormWeightsOfEachHeadApart) {
+  const WeightMap apart =
+      weight_map(*find_family("stablelm"), one_norm(tiny(2, 2, true, false, "per_head")), true);
+  const WeightMap matrix =
+      weight_map(*find_family("cohere"), one_norm(tiny(2, 8, true, false, "per_head")), true);
+  const std::string at = "model.layers.1.self_attn.";
+  EXPECT_EQ(theirs(apart, at + "k_layernorm.norms.1.weight").shape, (std::vector<std::int64_t>{8}));
+  EXPECT_EQ(theirs(matrix, at + "q_norm.weight").shape, (std::vector<std::int64_t>{4, 8}));
+  EXPECT_EQ(theirs(matrix, at + "k_norm.weight").shape, (std::vector<std::int64_t>{2, 8}));
+  const int quarter_order[8] = {0, 2, 3, 4, 1, 5, 6, 7};
+  const int interleaved_order[8] = {0, 2, 4, 6, 1, 3, 5, 7};
+  for (const bool of_keys : {false, true}) {
+    const std::string ours =
+        fmt::format("block.1.attention.{}_norm.weight", of_keys ? "key" : "query");
+    const char letter = of_keys ? 'k' : 'q';
+    for (int head = 0; head < (of_keys ? 2 : 4); ++head) {
+      for (int r = 0; r < 8; ++r) {
+        EXPECT_EQ(
+            place_of(apart, ours, head * 8 + r),
+            fmt::format("{}{}_layernorm.norms.{}.weight[{}]", at, letter, head, quarter_order[r]));
+        EXPECT_EQ(place_of(matrix, ours, head * 8 + r),
+                  fmt::format("{}{}_norm.weight[{}]", at, letter, head * 8 + interleaved_order[r]));
+      }
     }
   }
 }

@@ -263,7 +263,15 @@ TEST_F(CheckpointCliTest, EvalAndSampleNeedTheVocabularyButNotTheTrainingText) {
   };
   const test::ProgramOutcome known = eval();
   EXPECT_EQ(known.exit_code, 0) << known.err;
-  EXPECT_NE(known.out.find("over 64 tokens"), std::string::npos) << known.out;
+  double loss = 0.0, perplexity = 0.0, bits = 0.0;
+  const char* said = std::strstr(known.out.c_str(), "validation loss ");
+  ASSERT_NE(said, nullptr) << known.out;
+  ASSERT_EQ(std::sscanf(said, "validation loss %lf over 64 tokens, perplexity %lf, %lf bits", &loss,
+                        &perplexity, &bits),
+            3)
+      << known.out;
+  EXPECT_NEAR(perplexity, std::exp(loss), 1e-3 * perplexity);
+  EXPECT_NEAR(bits, loss / std::log(2.0), 1e-3 * bits);  // a character is a byte
   folder_.write("some.txt", std::string(80, 'z') + "!");
   const test::ProgramOutcome unknown = eval();
   EXPECT_EQ(unknown.exit_code, 3);
@@ -282,7 +290,6 @@ TEST_F(CheckpointCliTest, EvalAndSampleNeedTheVocabularyButNotTheTrainingText) {
   folder_.write("some.txt", std::string(50, 'a'));
   const test::ProgramOutcome scored = sherd({"score", path, "--text", folder_.file("some.txt")});
   ASSERT_EQ(scored.exit_code, 0) << scored.err;
-  double loss = 0.0, perplexity = 0.0, bits = 0.0;
   const char* numbers = std::strstr(scored.out.c_str(), "50 tokens, 50 bytes: ");
   ASSERT_NE(numbers, nullptr) << scored.out;
   ASSERT_EQ(std::sscanf(numbers, "50 tokens, 50 bytes: loss %lf, perplexity %lf, %lf bits", &loss,

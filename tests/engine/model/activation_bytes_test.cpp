@@ -69,9 +69,9 @@ std::int64_t predicted(const ModelShape& shape, std::int64_t element_bytes) {
                                                                                 : 2;
   const std::int64_t behind = shape.norm_placement == NormPlacement::kPre ? 0 : 2;
   const std::int64_t raw = shape.qk_norm == QkNorm::kNone ? 0 : (H + G) * K;
-  const std::int64_t rows = shape.qk_norm == QkNorm::kHead         ? H + G
+  const std::int64_t rows = shape.qk_norm == QkNorm::kNone         ? 0
                             : shape.qk_norm == QkNorm::kProjection ? 2
-                                                                   : 0;
+                                                                   : H + G;
   // What selective recompute keeps: qkv and its queries and keys before their norm, attention's
   // output H K, the middle of a sequential block D, up U, what goes into norms behind branches.
   const PerToken most{E + raw + H * K + (sequential ? D : 0) + U + behind * D,

@@ -90,6 +90,13 @@ TEST(FamiliesMistakes, AForgottenPermutationOfHeadsIsSeen) {
   }
 }
 
+TEST(FamiliesMistakes, WeightsOfHeadsInAnotherOrderAreSeen) {
+  for (const char* name : {"stablelm_12b", "command_r_plus"}) {
+    expect_seen(name, {.heads_change_places = true});
+    expect_seen(name, {.rows_of_heads_stay = true});
+  }
+}
+
 TEST(FamiliesMistakes, AWindowThatIsOneOffIsSeen) {
   for (const char* name : {"mistral", "gemma2", "gemma3", "olmo3", "cohere2", "phi3"}) {
     for (const int by : {-1, 1}) {

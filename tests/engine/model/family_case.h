@@ -8,6 +8,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <functional>
@@ -49,7 +50,8 @@ using ValuesByName = std::map<std::string, std::vector<float>>;
 
 /// Mistakes that a test of these models must see.
 struct Mistake {
-  bool rows_of_heads_stay = false;  ///< no permutation of queries' and keys' rows
+  bool rows_of_heads_stay = false;   ///< no permutation of queries' and keys' rows
+  bool heads_change_places = false;  ///< each query head has the norm weights of the next one
   std::function<void(model::ModelShape&)> of_shape{};
 };
 
@@ -123,6 +125,10 @@ class Family {
       }
       sources_[name].push_back(std::move(source));
     }
+    if (mistake_.heads_change_places && name.ends_with(".query_norm.weight")) {
+      std::rotate(weights_[name].begin(), weights_[name].begin() + shape_.head_width(),
+                  weights_[name].end());
+    }
   }
 
   // The rows of the family's tensor that a part takes, in Sherd's order.
@@ -146,6 +152,12 @@ class Family {
     };
     if (part == "rows") {
       for (std::size_t row = 0; row < rows; ++row) add_row(row);
+      return;
+    }
+    if (part == "matrix of heads") {  // [heads, K]
+      for (std::size_t head = 0; head < rows; ++head) {
+        for (std::size_t d = 0; d < K; ++d) source.at.push_back(head * K + family_row(d));
+      }
       return;
     }
     const char which = part == "head" ? 'q' : part[0];

@@ -95,10 +95,11 @@ TEST(BlockKeys, WhatCannotGoTogetherIsRefusedByName) {
 TEST(BlockKeys, AGpuTakesWhateverABlockIsMadeOf) {
   for (const char* set :
        {"model.window=4", "model.attention_softcap=50", "model.attention_scale=0.1",
-        "model.qk_norm=head", "model.norm_offset=1", "model.activation=geglu",
-        "model.logits_scale=0.5", "model.logits_softcap=30", "model.embedding_scale=8",
-        "model.residual_scale=0.5", "model.rope_fraction=0.5", "model.rope_scaling=linear",
-        "data.documents=separate", "model.norm_placement=sandwich", "model.qkv_bias=true"}) {
+        "model.qk_norm=head", "model.qk_norm=per_head", "model.norm_offset=1",
+        "model.activation=geglu", "model.logits_scale=0.5", "model.logits_softcap=30",
+        "model.embedding_scale=8", "model.residual_scale=0.5", "model.rope_fraction=0.5",
+        "model.rope_scaling=linear", "data.documents=separate", "model.norm_placement=sandwich",
+        "model.qkv_bias=true"}) {
     EXPECT_EQ(error_of(kTinyRecipe, {set, "run.device=cuda"}), "no error") << set;
   }
 }

@@ -83,6 +83,12 @@ TEST(Metrics, WithLossScalingAStepHasItsScaleAndASkippedOneTheReason) {
 TEST(Metrics, AnEvaluationIsItsOwnLine) {
   EvaluationMetrics metrics{.step = 12, .val_loss = 4.125, .num_tokens = 111488};
   EXPECT_EQ(to_json(metrics), R"({"step":12,"val_loss":4.125,"num_tokens":111488})");
+  EvaluationMetrics of_text = metrics;
+  of_text.perplexity = 61.5;
+  of_text.bits_per_byte = 1.25;
+  EXPECT_EQ(
+      to_json(of_text),
+      R"({"step":12,"val_loss":4.125,"num_tokens":111488,"perplexity":61.5,"bits_per_byte":1.25})");
   metrics.val_loss_20_batches = 4.0625;
   EXPECT_EQ(to_json(metrics),
             R"({"step":12,"val_loss":4.125,"val_loss_20_batches":4.0625,"num_tokens":111488})");
