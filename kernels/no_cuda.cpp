@@ -141,7 +141,7 @@ void nf4_decode(Stream&, const Nf4Part&, const Tensor&) {
 void cached_attention(Stream&, const CachedAttention&) {
   no_cuda_kernel("cached_attention");
 }
-void orthogonalise(Stream&, const Tensor&, std::int64_t, std::int64_t, const Tensor&) {
+void orthogonalise(Stream&, const Orthogonalise&) {
   no_cuda_kernel("orthogonalise");
 }
 void adam_update(Stream&, const AdamUpdate&) {
