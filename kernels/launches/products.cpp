@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "kernels/device_common/attention.h"
-#include "kernels/device_common/matmul_key.h"
+#include "kernels/device_common/matmul_table.h"
 #include "kernels/launches/memory.h"
 
 namespace sherd::kernels::launches {
@@ -21,24 +21,25 @@ Launch matmul(std::string_view kernel, const MatmulKey& key, DType dtype, std::i
           .dtype = dtype,
           .m = key.m,
           .n = key.n,
-          .k = key.k};
+          .k = key.k,
+          .matmul = device_common::text_of(key)};
 }
 
 }  // namespace
 
 Launches linear_forward(const LinearForward& args) {
-  return {matmul("linear_forward", device_common::forward_matmul(args.shape), args.x.dtype,
+  return {matmul("linear_forward", device_common::matmul_key(args), args.x.dtype,
                  bytes_of(args.x, args.w, args.bias), bytes_of(args.y, args.gelu_input))};
 }
 Launches linear_backward_input(const LinearBackwardInput& args) {
   return {matmul(
-      "linear_backward_input", device_common::backward_input_matmul(args.shape), args.dy.dtype,
+      "linear_backward_input", device_common::matmul_key(args), args.dy.dtype,
       bytes_of(args.dy, args.w, args.gelu_input) + (args.add_to_output ? args.dx.bytes() : 0),
       args.dx.bytes())};
 }
 Launches linear_backward_weight(const LinearBackwardWeight& args) {
   Launches launches = {matmul(
-      "linear_backward_weight", device_common::backward_weight_matmul(args.shape), args.dy.dtype,
+      "linear_backward_weight", device_common::matmul_key(args), args.dy.dtype,
       bytes_of(args.dy, args.x) + (args.add_to_output ? args.dw.bytes() : 0), args.dw.bytes())};
   if (!args.dbias) return launches;
   const std::int64_t blocks =
