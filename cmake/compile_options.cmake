@@ -77,9 +77,9 @@ endfunction()
 sherd_compile_options(-ffp-contract=off -fno-math-errno -fno-trapping-math -fopenmp-simd)
 # Division, square root and subnormals are IEEE's in device code by default. constexpr functions of
 # the standard library (std::bit_cast) may be called there.
-add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:--fmad=false;--expt-relaxed-constexpr>")
 # nvcc 13 and fmt 9 disagree about consteval; the C++ files keep the check of format strings.
-add_compile_definitions("$<$<COMPILE_LANGUAGE:CUDA>:FMT_CONSTEVAL=;FMT_USE_CONSTEXPR=1>")
+set(SHERD_DEVICE_OPTIONS --fmad=false --expt-relaxed-constexpr -DFMT_CONSTEVAL= -DFMT_USE_CONSTEXPR=1)
+add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:${SHERD_DEVICE_OPTIONS}>")
 
 if(SHERD_SANITIZE)
   add_compile_options(-fsanitize=${SHERD_SANITIZE} -fno-omit-frame-pointer)

@@ -31,6 +31,8 @@ struct Launch {
                k = 0;         ///< of a matmul [m, n] over k; attention: k is the heads' width
   bool backward = false;      ///< of attention
   bool deterministic = true;  ///< as its stream
+  std::string
+      matmul{};  ///< of a matmul: all that chooses its algorithm (kernels/device_common/matmul_table.h)
 };
 using Launches = std::vector<Launch>;
 

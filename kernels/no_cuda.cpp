@@ -3,6 +3,7 @@
 #include "kernels/cuda/columns.h"
 #include "kernels/cuda/cut_cross_entropy.h"
 #include "kernels/cuda/forms.h"
+#include "kernels/cuda/matmul_tuning.h"
 #include "kernels/device.h"
 #include "kernels/libraries.h"
 
@@ -78,6 +79,14 @@ void sum_in_order(Stream&, const ConstTensor*, int, const Tensor&, bool) {
 double seconds_on_device(Stream&, int, const std::function<void()>&, const std::function<void()>&) {
   no_cuda_kernel("seconds_on_device");
 }
+device_common::MatmulPlace matmul_place(int) {
+  no_cuda_kernel("matmul_place");
+}
+std::vector<device_common::TimedAlgorithm> time_algorithms(Stream&, const device_common::MatmulKey&,
+                                                           const MatmulOperands&, const Tensor&,
+                                                           const MatmulTiming&) {
+  no_cuda_kernel("time_algorithms");
+}
 void activation_forward(Stream&, const ActivationForward&) {
   no_cuda_kernel("activation_forward");
 }
@@ -141,7 +150,7 @@ void nf4_decode(Stream&, const Nf4Part&, const Tensor&) {
 void cached_attention(Stream&, const CachedAttention&) {
   no_cuda_kernel("cached_attention");
 }
-void orthogonalise(Stream&, const Tensor&, std::int64_t, std::int64_t, const Tensor&) {
+void orthogonalise(Stream&, const Orthogonalise&) {
   no_cuda_kernel("orthogonalise");
 }
 void adam_update(Stream&, const AdamUpdate&) {
@@ -181,6 +190,9 @@ namespace sherd::kernels {
 
 std::vector<LoadedLibrary> loaded_libraries() {
   return {};
+}
+std::string measured_matmuls(int) {
+  return "";
 }
 
 }  // namespace sherd::kernels

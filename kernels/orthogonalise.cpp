@@ -11,95 +11,129 @@
 namespace sherd::kernels {
 namespace {
 
-using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-using MatrixMap = Eigen::Map<Matrix>;
+template <class T>
+using MatrixMap = Eigen::Map<Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
 
 constexpr float kA = 3.4445f, kB = -4.7750f, kC = 2.0315f;
-constexpr std::int64_t kLine = 16;  // floats of a cache line
+constexpr std::int64_t kPartBytes = 256;
 
-MatrixMap map_of(const Tensor& tensor, std::int64_t rows, std::int64_t columns) {
-  return {tensor.as<float>(), rows, columns};
+// `function` gets a value of the type that Eigen computes with.
+template <class Function>
+void dispatch(DType dtype, const Function& function) {
+  if (dtype == DType::kBF16) return function(Eigen::bfloat16{});
+  function(float{});
 }
 
-// What a step works in beside x [small, large].
-struct Scratch {
-  Tensor y;            // [small, large]
-  Tensor gram, gram2;  // [small, small]
-  Tensor of_the_matmuls;
-};
-
-std::int64_t matmul_floats(std::int64_t small, std::int64_t large) {
-  const auto bytes = [](const LinearShape& shape) {
-    return linear_workspace_bytes(shape, DType::kF32, DType::kF32, {});
-  };
-  return (std::max(bytes({small, large, small}), bytes({small, small, small})) + 3) / 4;
+template <class T>
+MatrixMap<T> map_of(const Tensor& tensor, std::int64_t rows, std::int64_t columns) {
+  return {static_cast<T*>(tensor.data), rows, columns};
 }
 
-// One step on x [small, large].
-void newton_schulz(Stream& stream, const Tensor& x, std::int64_t small, std::int64_t large,
-                   const Scratch& scratch) {
-  const auto& [y, gram, gram2, workspace] = scratch;
-  linear_forward(stream, {{small, large, small}, x, x, {}, gram, workspace});  // A = X X^T
-  linear_forward(stream,
-                 {{small, small, small}, gram, gram, {}, gram2, workspace});  // A A, A symmetric
-  stream.run("orthogonalise", [=, gram = gram, gram2 = gram2] {
-    MatrixMap polynomial = map_of(gram, small, small);
-    polynomial = kB * polynomial + kC * map_of(gram2, small, small);
+// y = a y + b x, rounded once.
+void blend(Stream& stream, const Tensor& x, const Tensor& y, float a, float b) {
+  stream.run("orthogonalise", [=] {
+    dispatch(y.dtype, [&]<class T>(T) {
+      auto out = map_of<T>(y, 1, y.numel);
+      out = (a * out.template cast<float>() + b * map_of<T>(x, 1, x.numel).template cast<float>())
+                .template cast<T>();
+    });
   });
-  // y [small, large] = polynomial [small, small] times X [small, large].
-  linear_backward_input(stream, {{small, large, small}, gram, x, y, false, workspace});
-  stream.run("orthogonalise", [=, y = y] {
-    MatrixMap result = map_of(x, small, large);
-    result = kA * result + map_of(y, small, large);
+}
+
+// to = scale * from, transposed if their shapes say so.
+template <class From, class To>
+void copy_scaled(const MatrixMap<From>& from, float scale, bool transpose, MatrixMap<To> to) {
+  if (transpose) {
+    to = (scale * from.transpose().template cast<float>()).template cast<To>();
+  } else {
+    to = (scale * from.template cast<float>()).template cast<To>();
+  }
+}
+
+std::int64_t part_bytes(std::int64_t numel, DType dtype) {
+  const std::int64_t bytes = numel * static_cast<std::int64_t>(size_of(dtype));
+  return (bytes + kPartBytes - 1) / kPartBytes * kPartBytes;
+}
+
+std::int64_t matmul_bytes(std::int64_t small, std::int64_t large, DType dtype) {
+  const auto bytes = [&](const LinearShape& shape) {
+    return linear_workspace_bytes(shape, dtype, dtype, {});
+  };
+  return std::max(bytes({small, large, small}), bytes({small, small, small}));
+}
+
+void compute(Stream& stream, const Orthogonalise& args) {
+  const auto [x, y, gram, gram2, workspace] = newton_schulz_parts(args);
+  const auto [matrix, rows, columns, dtype, whole_workspace] = args;
+  const std::int64_t small = std::min(rows, columns), large = std::max(rows, columns);
+  stream.run("orthogonalise", [=, matrix = matrix, rows = rows, columns = columns, x = x] {
+    const float* values = matrix.as<float>();
+    double sum = 0.0;
+    for (std::int64_t i = 0; i < matrix.numel; ++i) {
+      sum += static_cast<double>(values[i]) * values[i];
+    }
+    const auto inverse = static_cast<float>(1.0 / (std::sqrt(sum) + 1e-7));
+    dispatch(x.dtype, [&]<class T>(T) {
+      copy_scaled(map_of<float>(matrix, rows, columns), inverse, rows > columns,
+                  map_of<T>(x, small, large));
+    });
+  });
+  for (int i = 0; i < kNewtonSchulzSteps; ++i) {
+    linear_forward(stream, {{small, large, small}, x, x, {}, gram, workspace});
+    linear_forward(stream, {{small, small, small}, gram, gram, {}, gram2, workspace});
+    blend(stream, gram2, gram, kB, kC);
+    // y [small, large] = polynomial [small, small] times x [small, large].
+    linear_backward_input(stream, {{small, large, small}, gram, x, y, false, workspace});
+    blend(stream, y, x, kA, 1.0f);
+  }
+  stream.run("orthogonalise", [=, matrix = matrix, rows = rows, columns = columns, x = x] {
+    dispatch(x.dtype, [&]<class T>(T) {
+      copy_scaled(map_of<T>(x, small, large), 1.0f, rows > columns,
+                  map_of<float>(matrix, rows, columns));
+    });
   });
 }
 
 }  // namespace
 
-std::int64_t orthogonalise_workspace_numel(std::int64_t rows, std::int64_t columns) {
+std::int64_t orthogonalise_workspace_numel(std::int64_t rows, std::int64_t columns, DType dtype) {
   const std::int64_t small = std::min(rows, columns), large = std::max(rows, columns);
-  return 2 * rows * columns + 2 * small * small + kLine + matmul_floats(small, large);
+  const std::int64_t bytes = 2 * part_bytes(small * large, dtype) +
+                             2 * part_bytes(small * small, dtype) +
+                             matmul_bytes(small, large, dtype);
+  return (bytes + 3) / 4;
 }
 
-void orthogonalise(Stream& stream, Tensor matrix, std::int64_t rows, std::int64_t columns,
-                   Tensor workspace) {
-  CHECK(matrix.dtype == DType::kF32 && matrix.numel == rows * columns, "a matrix of {} elements",
-        matrix.numel);
-  CHECK(workspace.dtype == DType::kF32 &&
-            workspace.numel >= orthogonalise_workspace_numel(rows, columns),
-        "a workspace of {} elements", workspace.numel);
-  if (is_cuda(stream)) {
-    return on_gpu(stream, cuda::orthogonalise, launches::orthogonalise, matrix, rows, columns,
-                  workspace);
-  }
-  const std::int64_t small = std::min(rows, columns), large = std::max(rows, columns);
-  const std::int64_t numel = rows * columns;
-  const Tensor x = workspace.part(0, numel);
-  // The matmuls' own part lies first after these, at a multiple of 64 bytes.
-  const std::int64_t end = (2 * numel + 2 * small * small + kLine - 1) / kLine * kLine;
-  const Scratch scratch{workspace.part(numel, numel), workspace.part(2 * numel, small * small),
-                        workspace.part(2 * numel + small * small, small * small),
-                        workspace.part(end, matmul_floats(small, large))};
-  stream.run("orthogonalise", [=] {
-    const float* values = matrix.as<float>();
-    double sum = 0.0;
-    for (std::int64_t i = 0; i < numel; ++i) sum += static_cast<double>(values[i]) * values[i];
-    const auto inverse = static_cast<float>(1.0 / (std::sqrt(sum) + 1e-7));
-    const MatrixMap source = map_of(matrix, rows, columns);
-    if (rows > columns) {
-      map_of(x, small, large) = inverse * source.transpose();
-    } else {
-      map_of(x, small, large) = inverse * source;
-    }
-  });
-  for (int i = 0; i < kNewtonSchulzSteps; ++i) newton_schulz(stream, x, small, large, scratch);
-  stream.run("orthogonalise", [=] {
-    if (rows > columns) {
-      map_of(matrix, rows, columns) = map_of(x, small, large).transpose();
-    } else {
-      map_of(matrix, rows, columns) = map_of(x, small, large);
-    }
-  });
+NewtonSchulzParts newton_schulz_parts(const Orthogonalise& args) {
+  const std::int64_t small = std::min(args.rows, args.columns), numel = args.rows * args.columns;
+  auto* const begin = static_cast<std::byte*>(args.workspace.data);
+  auto* next = begin;
+  const auto take = [&](std::int64_t count) {
+    const Tensor part{next, args.dtype, count};
+    next += part_bytes(count, args.dtype);
+    return part;
+  };
+  NewtonSchulzParts parts;
+  parts.x = take(numel);
+  parts.y = take(numel);
+  parts.gram = take(small * small);
+  parts.gram2 = take(small * small);
+  const std::int64_t used = (next - begin) / 4;
+  parts.of_matmuls = args.workspace.part(used, args.workspace.numel - used);
+  return parts;
+}
+
+void orthogonalise(Stream& stream, const Orthogonalise& args) {
+  CHECK(args.matrix.dtype == DType::kF32 && args.matrix.numel == args.rows * args.columns,
+        "a matrix of {} elements", args.matrix.numel);
+  CHECK(args.dtype == DType::kF32 || args.dtype == DType::kBF16, "orthogonalise: in {}",
+        name_of(args.dtype));
+  CHECK(args.workspace.dtype == DType::kF32 &&
+            args.workspace.numel >=
+                orthogonalise_workspace_numel(args.rows, args.columns, args.dtype),
+        "a workspace of {} elements", args.workspace.numel);
+  if (is_cuda(stream)) return on_gpu(stream, cuda::orthogonalise, launches::orthogonalise, args);
+  compute(stream, args);
 }
 
 }  // namespace sherd::kernels

@@ -7,8 +7,12 @@
 /// Singular values end up between about 0.7 and 1.2: good enough for an update's direction.
 ///
 /// Shape      matrix [rows, columns], f32, in place.
+/// Types      `dtype`, f32 or bf16, is that of all matrices between the first and the last: X, A, A A, b A + c A A and
+///            (b A + c A A) X are each rounded to it once, from sums in f32. In bf16 (the author's choice) tensor cores
+///            multiply, and rounding moves what singular values end up at by some hundredths.
 /// Workspace  `orthogonalise_workspace_numel` f32 elements.
-/// Bits       products as kernels/linear.h; the norm is summed in f64 in row order.
+/// Bits       products as kernels/linear.h (f32 on a GPU: in TF32 where the stream allows it); the norm is summed in f64
+///            in row order.
 #pragma once
 
 #include "core/stream.h"
@@ -18,8 +22,21 @@ namespace sherd::kernels {
 
 inline constexpr int kNewtonSchulzSteps = 5;
 
-void orthogonalise(Stream& stream, Tensor matrix, std::int64_t rows, std::int64_t columns,
-                   Tensor workspace);
-std::int64_t orthogonalise_workspace_numel(std::int64_t rows, std::int64_t columns);
+struct Orthogonalise {
+  Tensor matrix;
+  std::int64_t rows = 0, columns = 0;
+  DType dtype = DType::kF32;
+  Tensor workspace;
+};
+void orthogonalise(Stream& stream, const Orthogonalise& args);
+std::int64_t orthogonalise_workspace_numel(std::int64_t rows, std::int64_t columns, DType dtype);
+
+/// How the workspace is divided; each part begins at a multiple of 256 bytes.
+struct NewtonSchulzParts {
+  Tensor x, y;         ///< [small, large], the shorter side first
+  Tensor gram, gram2;  ///< [small, small]
+  Tensor of_matmuls;   ///< on a CPU; a GPU's matmuls get what stands idle (y, or gram2)
+};
+NewtonSchulzParts newton_schulz_parts(const Orthogonalise& args);
 
 }  // namespace sherd::kernels

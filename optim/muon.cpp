@@ -170,8 +170,8 @@ class Muon final : public Optimizer {
       of_rank[static_cast<std::size_t>(matrix.tensor_owner)].push_back(&matrix);
     }
     const auto compute = [&](const MatrixPart& part, const Tensor& whole) {
-      kernels::orthogonalise(stream, whole, part.whole_rows, part.whole_columns,
-                             workspace_.tensor());
+      kernels::orthogonalise(stream, {whole, part.whole_rows, part.whole_columns,
+                                      options_.muon_dtype, workspace_.tensor()});
     };
     const auto part_of = [&](const OwnedMatrix& matrix) {
       return full.part(matrix.offset, matrix.numel());

@@ -4,6 +4,7 @@
 ///   m = momentum m + (1 - momentum) g;   u = (1 - momentum) g + momentum m
 ///   O = orthogonalise(u);   p = p - lr weight_decay p - lr sqrt(max(1, rows / columns)) O
 ///
+/// What is orthogonalised is f32; the products in between are f32's or bf16's (`muon_dtype`).
 /// Orthogonalising needs the whole matrix, state is in slices. At every stage, unit by unit:
 ///   1. every rank forms u on its slices (at stage 0: on all of them)
 ///   2. all-gather u into one flat buffer (not needed at stage 0)

@@ -105,8 +105,9 @@ MuonBuffers buffers_of(const OptimizerOptions& options, const sharding::Sharding
     }
     for (const OwnedMatrix& matrix : matrices_of(unit)) {
       largest_unit = std::max(largest_unit, unit.layout.numel());
-      workspace = std::max(workspace, kernels::orthogonalise_workspace_numel(
-                                          matrix.part.whole_rows, matrix.part.whole_columns));
+      workspace = std::max(
+          workspace, kernels::orthogonalise_workspace_numel(
+                         matrix.part.whole_rows, matrix.part.whole_columns, options.muon_dtype));
       buffers.matrices.push_back(matrix.part);
     }
   }

@@ -70,6 +70,7 @@ struct OptimizerOptions {
   float momentum = 0.0f;            ///< sgd, lars, muon
   float trust_coefficient = 1e-3f;  ///< lars
   float adamw_lr_ratio = 1.0f;      ///< muon: AdamW's rate over Muon's
+  DType muon_dtype = DType::kF32;   ///< in which Muon orthogonalises: f32 or bf16
   WeightDecay decay{};
   MomentType moment_type{};
 };

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# gpu_check.sh PROGRAMS REPORT: what a machine with a GPU can show in less than 8 minutes. PROGRAMS is
-# a build folder or a bundle; REPORT is a Markdown file, written as it goes. Ends with 0 if all of it
-# passed, 3 where there is no GPU.
+# gpu_check.sh PROGRAMS REPORT [--tune RECIPE...]: what a machine with a GPU can show in less than 8 minutes. PROGRAMS
+# is a build folder or a bundle; REPORT is a Markdown file, written as it goes. Ends with 0 if all of it passed, 3 where
+# there is no GPU.
+# --tune: instead, which of cuBLASLt's algorithms is the fastest for each matmul of the recipes (those for GPUs that need
+# nothing else, if none is named), written beside sherd, where it finds them.
 set -uo pipefail
 programs=$(realpath "$1")
 report=$(realpath -m "$2")
@@ -10,11 +12,17 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
 program() { find "$programs" -type f -perm -u+x -name "$1" | head -1; }
-sherd=$(program sherd) tests=$(program cuda_tests) bench=$(program sherd_cuda_bench)
+tune='' recipes=()
+if [ "${3:-}" = --tune ]; then
+  tune=yes recipes=("${@:4}")
+  [ ${#recipes[@]} -gt 0 ] || recipes=("$root"/recipes/*h200.yaml "$root"/recipes/llama_1b.yaml)
+fi
+sherd=$(program sherd) tests=$(program cuda_tests) bench=$(program sherd_cuda_bench) tuner=$(program sherd_matmul_tune)
 # Limits add up to 8 minutes.
 for found in "$sherd" "$tests" "$bench"; do
   [ -n "$found" ] || { echo "gpu-check: $programs lacks sherd, cuda_tests or sherd_cuda_bench" >&2; exit 2; }
 done
+[ -z "$tune" ] || [ -n "$tuner" ] || { echo "gpu-check: $programs lacks sherd_matmul_tune" >&2; exit 2; }
 
 # Where CUDA's libraries came as Python packages, the loader doesn't look for them by itself. CUDA 12's
 # have the same names, so a file's own mark decides: what NCCL says of itself, the package that brought
@@ -77,6 +85,12 @@ section() {
 : >"$report"
 say "# GPU check of $(date -u +%F)" "" '```' "$info"
 say "$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>&1)" '```'
+
+if [ -n "$tune" ]; then
+  table=$(dirname "$sherd")/matmul_algorithms.txt
+  lines=400 section "Matmul algorithms: $table" 1200 "$tuner" "$table" "${recipes[@]}"
+  exit $failed
+fi
 
 section "Kernels against their CPU twins and the oracle" 100 "$tests" --gtest_filter='-CudaRun.*:*Slow.*'
 section "Runs: the ladder with 2 and 4 ranks on one GPU, memory, graphs, checkpoints" 150 \

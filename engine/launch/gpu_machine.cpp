@@ -24,6 +24,12 @@ CudaSystem usable_system(int num_devices) {
   return system;
 }
 
+// ", 34 measured ..." where a table says how (kernels/device_common/matmul_table.h).
+std::string measured_matmuls(int device) {
+  const std::string text = kernels::measured_matmuls(device);
+  return text.empty() ? "" : ", " + text;
+}
+
 class CudaMachine : public Machine {
  public:
   CudaMachine(int world_size, const CudaMachineOptions& options) : options_(options) {
@@ -59,7 +65,7 @@ class CudaMachine : public Machine {
     const char* where = options_.share_device ? "sharing a GPU"
                         : world_size == 1     ? "on a GPU"
                                               : "on a GPU each";
-    return fmt::format("{}: {}", where, name_);
+    return fmt::format("{}: {}{}", where, name_, measured_matmuls(devices_[0]));
   }
   double matmul_peak(DType dtype, int) const override {
     const auto count = options_.share_device ? 1.0 : static_cast<double>(devices_.size());
@@ -96,7 +102,8 @@ class CudaProcessMachine final : public CudaMachine {
   }
 
   std::string description(int, int) const override {
-    return fmt::format("in {} processes with a GPU each: {}", processes_->count(), name_);
+    return fmt::format("in {} processes with a GPU each: {}{}", processes_->count(), name_,
+                       measured_matmuls(device_));
   }
   double matmul_peak(DType dtype, int) const override {
     return processes_->count() * dense_peak(name_, dtype, options_.stream.allow_tf32);

@@ -191,6 +191,7 @@ const std::vector<Field> kFields = {
     {MAY_CHANGE(optimizer.momentum), .fallback = derived("0.9; muon 0.95"), .range = kFloatFraction, .help = "Used by sgd, lars, muon."},
     {MAY_CHANGE(optimizer.trust_coefficient), .fallback = value("0.001"), .range = kPositiveFloat, .help = "Size of a tensor's step relative to its norm. Used by lars."},
     {MAY_CHANGE(optimizer.adamw_lr), .fallback = value("0.0003"), .range = kFloatFromZero, .help = "Highest learning rate of what AdamW updates. Used by muon."},
+    {MAY_CHANGE(optimizer.muon_dtype), .fallback = value("f32"), .choices = {"f32", "bf16"}, .help = "Type of the matrices that Newton-Schulz multiplies to orthogonalise an update; bf16 is its author's choice, and what GPUs multiply fastest (f32 there is TF32 with allow_tf32). Used by muon."},
 
     {MAY_CHANGE(lr_scheduler.type), .fallback = value("cosine"), .choices = {"constant", "linear", "cosine", "wsd"}, .help = "Shape after warm-up. wsd holds the rate and decays it linearly over the last fifth of decay_steps."},
     {MAY_CHANGE(lr_scheduler.warmup_ratio), .fallback = value("0"), .range = kFraction, .help = "Warm-up as a part of the run's steps, up to the next whole step. Used where warmup_steps isn't set."},

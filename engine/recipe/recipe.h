@@ -227,6 +227,7 @@ struct Recipe {
     double momentum = 0;
     double trust_coefficient = 0;
     double adamw_lr = 0;
+    FloatType muon_dtype = FloatType::kF32;
   } optimizer;
 
   struct LrScheduler {

@@ -62,6 +62,7 @@ std::string to_json(const StepMetrics& metrics) {
     if (metrics.skipped) line["overflow"] = metrics.overflow;
   }
   if (!metrics.isa.empty()) line["isa"] = metrics.isa;
+  if (!metrics.matmul_table.empty()) line["matmul_table"] = metrics.matmul_table;
   Json& peak = line["peak_bytes"];
   for (int category = 0; category < kNumCategories; ++category) {
     const std::int64_t bytes = metrics.peak_bytes[static_cast<std::size_t>(category)];

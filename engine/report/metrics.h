@@ -26,6 +26,9 @@
 /// they are less where all ranks of several axes exchanged the step's statistics. Of the ZeRO group's time, where
 /// shard and context have several ranks, all is under "shard".
 ///
+/// On a GPU whose matmuls have a table of measured algorithms a step's line has "matmul_table":"34 measured matmul
+/// algorithms of ..." instead of "isa".
+///
 /// With separate documents a step's line also has "loss_tokens":1513, those that have a target; with
 /// 0 the step updated nothing. With loss scaling a step's line also has "loss_scale":65536.0,"skipped":false; a skipped step
 /// has "skipped":true and "overflow", which names the tensor, the element, the unit and the rank
@@ -73,6 +76,7 @@ struct StepMetrics {
   bool skipped = false;              ///< with loss scaling: the gradient overflowed, no update
   std::string overflow;              ///< of a skipped step: the first non-finite gradient
   std::string isa;               ///< on a CPU: the instruction set of its matmuls (kernels/isa.h)
+  std::string matmul_table{};    ///< on a GPU with one: measured algorithms (kernels/libraries.h)
   BytesByCategory peak_bytes{};  ///< each category's own maximum; only those above 0 are written
   std::int64_t total_peak_bytes = 0;
 };

@@ -12,6 +12,7 @@
 #include "engine/recipe/fields.h"
 #include "engine/recipe/values.h"
 #include "kernels/isa.h"
+#include "kernels/libraries.h"
 
 namespace sherd::engine {
 namespace {
@@ -34,10 +35,11 @@ std::vector<Fact> parsed(const std::string& text) {
 
 std::vector<Fact> facts_of_run(const Recipe& recipe, std::uint64_t data_fingerprint) {
   const data::MappedFile program("/proc/self/exe");
-  std::vector<Fact> facts = {
-      {"the program",
-       fmt::format("sherd {} ({:016x})", version(), data::fingerprint_of(program.bytes()))},
-      {"the instruction set", std::string(kernels::name_of(kernels::isa()))}};
+  std::vector<Fact> facts = {{"the program", fmt::format("sherd {} ({:016x})", version(),
+                                                         data::fingerprint_of(program.bytes()))},
+                             {"the instruction set", std::string(kernels::name_of(kernels::isa()))},
+                             {"the table of matmul algorithms",
+                              fmt::format("{:016x}", kernels::matmul_table_fingerprint())}};
   for (const Field& field : recipe_fields()) {
     facts.push_back({std::string(field.key), format_value(field, recipe)});
   }

@@ -12,7 +12,8 @@
 
 namespace sherd::engine {
 
-/// What this process is about to do: program, instruction set, data and recipe, value by value.
+/// What this process is about to do: program, instruction set, table of matmul algorithms, data and recipe, value by
+/// value.
 struct Fact {
   std::string name, value;
 };

@@ -12,6 +12,7 @@
 #include "engine/train/token_feed.h"
 #include "engine/train/training_step.h"
 #include "kernels/isa.h"
+#include "kernels/libraries.h"
 
 namespace sherd::engine {
 
@@ -230,6 +231,8 @@ class RankRun {
     }
     if (rank_.compute().device() == DeviceKind::kCpu) {
       line.isa = kernels::name_of(kernels::isa());
+    } else {
+      line.matmul_table = kernels::measured_matmuls(cuda_stream(rank_.compute()).cuda().device);
     }
     line.peak_bytes = rank_.memory->peak_by_category();
     line.total_peak_bytes = rank_.memory->peak_bytes();

@@ -65,6 +65,7 @@ TrainingOptions training_options(const Recipe& recipe) {
                        .adamw_lr_ratio = optimizer.lr > 0.0
                                              ? static_cast<float>(optimizer.adamw_lr / optimizer.lr)
                                              : 0.0f,
+                       .muon_dtype = dtype_of(optimizer.muon_dtype),
                        .decay = {static_cast<float>(optimizer.weight_decay), optimizer.no_decay},
                        .moment_type = {dtype_of(precision.optimizer_state_dtype),
                                        precision.stochastic_rounding, recipe.run.seed}};

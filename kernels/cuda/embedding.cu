@@ -139,12 +139,22 @@ dim3 grid_over(std::int64_t rows, std::int64_t width, int pack) {
           grid_of(device_common::ceil_div(width, std::int64_t{pack} * kColumnThreads))};
 }
 
+// A gradient's type is f32 or that of the activations: recipes allow no other (engine/recipe/rules_precision.cpp), and
+// these kernels are the longest to compile.
+template <class T, class Function>
+void dispatch_gradient(DType dtype, const Function& function) {
+  if (dtype == DType::kF32) return function(float{});
+  CHECK(dtype == dtype_of<T>, "embedding: {} gradients of {}", name_of(dtype),
+        name_of(dtype_of<T>));
+  function(T{});
+}
+
 template <int N, class T>
 void sum_gradients(Stream& stream, const EmbeddingBackward& args, const std::int32_t* order) {
   const std::int64_t num_tokens = args.sequences * args.positions;
   const device_common::EmbeddingSums<T> sums{args.dy.as<T>(), device_common::Mask(args.dropout),
                                              args.width};
-  dispatch_float(args.d_token_weight.dtype, [&]<class G>(G) {
+  dispatch_gradient<T>(args.d_token_weight.dtype, [&]<class G>(G) {
     sum_by_token<N><<<grid_over(num_tokens, args.width, N), kColumnThreads, 0, handle_of(stream)>>>(
         sums, args.tokens.as<std::int32_t>(), order, num_tokens, args.rows, args.vocab_size,
         args.scale, args.add_to_token_gradient, args.d_token_weight.as<G>());
@@ -159,7 +169,7 @@ void sum_gradients(Stream& stream, const EmbeddingBackward& args, const std::int
                       args.row_positions,
                       args.first_position,
                       args.second_position};
-  dispatch_float(args.d_position_weight.dtype, [&]<class G>(G) {
+  dispatch_gradient<T>(args.d_position_weight.dtype, [&]<class G>(G) {
     sum_by_position<N>
         <<<grid_over(args.position_rows, args.width, N), kColumnThreads, 0, handle_of(stream)>>>(
             sums, places, args.d_position_weight.as<G>());

@@ -9,6 +9,7 @@
 #include "kernels/linear.h"
 #include "kernels/nf4.h"
 #include "kernels/norm.h"
+#include "kernels/orthogonalise.h"
 #include "kernels/pointwise.h"
 #include "kernels/qk_norm.h"
 #include "kernels/rotary.h"
@@ -83,8 +84,7 @@ void nf4_encode_scales(Stream& stream, const ConstTensor& scales, const Tensor& 
                        const Tensor& ranges);
 void nf4_decode(Stream& stream, const Nf4Part& part, const Tensor& out);
 
-void orthogonalise(Stream& stream, const Tensor& matrix, std::int64_t rows, std::int64_t columns,
-                   const Tensor& workspace);
+void orthogonalise(Stream& stream, const Orthogonalise& args);
 
 void adam_update(Stream& stream, const AdamUpdate& args);
 void sgd_update(Stream& stream, const SgdUpdate& args);

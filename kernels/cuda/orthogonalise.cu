@@ -11,71 +11,86 @@ namespace {
 constexpr float kA = 3.4445f, kB = -4.7750f, kC = 2.0315f;
 
 // out [columns, rows] = scale * in [rows, columns]^T, or in the same shape; scale is 1 without sum.
-__global__ void scaled_copy(const float* in, std::int64_t rows, std::int64_t columns,
-                            bool transpose, const double* sum_of_squares, float* out) {
+template <class In, class Out>
+__global__ void scaled_copy(const In* in, std::int64_t rows, std::int64_t columns, bool transpose,
+                            const double* sum_of_squares, Out* out) {
   const float scale =
       sum_of_squares ? static_cast<float>(1.0 / (sqrt(*sum_of_squares) + 1e-7)) : 1.0f;
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
        i < rows * columns; i += step) {
     const std::int64_t from = transpose ? i % rows * columns + i / rows : i;
-    out[i] = scale * in[from];
+    out[i] = device_common::narrow<Out>(scale * device_common::widen(in[from]));
   }
 }
 
 /// y = a y + b x
+template <class T>
 struct Blend {
-  const float* x;
-  float* y;
+  const T* x;
+  T* y;
   float a, b;
 
   template <int N>
   __device__ void apply(std::int64_t first) const {
     float left[N], right[N];
-    device_common::load<N>(y + first, left);
-    device_common::load<N>(x + first, right);
+    device_common::load_wide<N>(y + first, left);
+    device_common::load_wide<N>(x + first, right);
     for (int i = 0; i < N; ++i) left[i] = a * left[i] + b * right[i];
-    device_common::store<N>(y + first, left);
+    device_common::store_narrow<N>(y + first, left);
   }
 };
 
-void blend(Stream& stream, const Tensor& x, const Tensor& y, float a, float b) {
-  launch_flat<4>(stream, "orthogonalise", y.numel, device_common::allow_packs(x.data, y.data),
-                 Blend{x.as<float>(), y.as<float>(), a, b});
+// `function` gets a value of the type.
+template <class Function>
+void dispatch(DType dtype, const Function& function) {
+  if (dtype == DType::kBF16) return function(BFloat16{});
+  function(float{});
 }
 
-void copy_scaled(Stream& stream, const Tensor& from, std::int64_t rows, std::int64_t columns,
-                 bool transpose, const double* sum, const Tensor& to) {
-  const auto blocks = static_cast<unsigned>(device_common::flat_blocks(from.numel, 1));
-  scaled_copy<<<blocks, device_common::kThreads, 0, handle_of(stream)>>>(
-      from.as<float>(), rows, columns, transpose, sum, to.as<float>());
+void blend(Stream& stream, const Tensor& x, const Tensor& y, float a, float b) {
+  dispatch(y.dtype, [&]<class T>(T) {
+    launch_flat<device_common::pack_of<T>()>(stream, "orthogonalise", y.numel,
+                                             device_common::allow_packs(x.data, y.data),
+                                             Blend<T>{x.as<T>(), y.as<T>(), a, b});
+  });
+}
+
+template <class In, class Out>
+void copy_scaled(Stream& stream, const In* from, std::int64_t rows, std::int64_t columns,
+                 bool transpose, const double* sum, Out* to) {
+  const auto blocks = static_cast<unsigned>(device_common::flat_blocks(rows * columns, 1));
+  scaled_copy<<<blocks, device_common::kThreads, 0, handle_of(stream)>>>(from, rows, columns,
+                                                                         transpose, sum, to);
   check_launch("orthogonalise");
 }
 
 }  // namespace
 
-void orthogonalise(Stream& stream, const Tensor& matrix, std::int64_t rows, std::int64_t columns,
-                   const Tensor& workspace) {
+void orthogonalise(Stream& stream, const Orthogonalise& args) {
+  const auto& [matrix, rows, columns, dtype, workspace] = args;
   const std::int64_t small = rows < columns ? rows : columns;
-  const std::int64_t large = rows < columns ? columns : rows, numel = rows * columns;
-  const Tensor x = workspace.part(0, numel), y = workspace.part(numel, numel);
-  const Tensor gram = workspace.part(2 * numel, small * small);
-  const Tensor gram2 = workspace.part(2 * numel + small * small, small * small);
+  const std::int64_t large = rows < columns ? columns : rows;
+  const auto [x, y, gram, gram2, rest] = newton_schulz_parts(args);
 
-  // Behind x, at an even float: one partial sum for 4096 elements, and the first takes the total.
-  const std::int64_t even = numel + numel % 2, num_partials = device_common::ceil_div(numel, 4096);
-  const Tensor partials{workspace.part(even, 2 * num_partials).data, DType::kF64, num_partials};
+  // One partial sum for 4096 elements where y will stand, and the first takes the total.
+  const Tensor partials{y.data, DType::kF64, device_common::ceil_div(matrix.numel, 4096)};
   sum_of_squares(stream, matrix, {partials.data, DType::kF64, 1}, partials);
   const bool transpose = rows > columns;
-  copy_scaled(stream, matrix, rows, columns, transpose, partials.as<double>(), x);
+  dispatch(dtype, [&, x = x, rows = rows, columns = columns]<class T>(T) {
+    copy_scaled(stream, matrix.as<float>(), rows, columns, transpose, partials.as<double>(),
+                x.as<T>());
+  });
   for (int i = 0; i < kNewtonSchulzSteps; ++i) {
-    kernels::linear_forward(stream, {{small, large, small}, x, x, {}, gram, {}});
-    kernels::linear_forward(stream, {{small, small, small}, gram, gram, {}, gram2, {}});
+    kernels::linear_forward(stream, {{small, large, small}, x, x, {}, gram, y});
+    kernels::linear_forward(stream, {{small, small, small}, gram, gram, {}, gram2, y});
     blend(stream, gram2, gram, kB, kC);
-    kernels::linear_backward_input(stream, {{small, large, small}, gram, x, y, false, {}});
+    kernels::linear_backward_input(stream, {{small, large, small}, gram, x, y, false, gram2});
     blend(stream, y, x, kA, 1.0f);
   }
-  copy_scaled(stream, x, small, large, transpose, nullptr, matrix);
+  dispatch(dtype, [&, x = x]<class T>(T) {
+    copy_scaled(stream, x.as<T>(), small, large, transpose, nullptr, matrix.as<float>());
+  });
 }
 
 }  // namespace sherd::kernels::cuda

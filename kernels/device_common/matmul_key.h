@@ -10,7 +10,7 @@
 #include <compare>
 #include <cstdint>
 
-#include "core/dtype.h"
+#include "core/cuda_device.h"
 #include "kernels/linear.h"
 
 namespace sherd::kernels::device_common {
@@ -81,6 +81,46 @@ inline MatmulKey backward_input_matmul(const LinearShape& shape) {
 /// dw^T [I, O] = x^T [I, T] dy
 inline MatmulKey backward_weight_matmul(const LinearShape& shape) {
   return {.m = shape.inputs, .n = shape.outputs, .k = shape.tokens, .transpose_b = true};
+}
+
+namespace detail {
+inline MatmulKey with_operands(MatmulKey key, DType in, DType out, const Tensor& workspace,
+                               const auto*... operands) {
+  key.in = in;
+  key.out = out;
+  key.alignment = alignment_class(size_of(in) < size_of(out) ? in : out, operands...);
+  key.workspace_bytes = std::min(workspace.bytes(), kMatmulWorkspaceBytes);
+  return key;
+}
+}  // namespace detail
+
+/// The whole key but for what the stream says: `allow_tf32`, which f32 alone knows, and `deterministic`.
+inline MatmulKey matmul_key(const LinearForward& args) {
+  MatmulKey key = forward_matmul(args.shape);
+  key.epilogue = args.gelu_input ? args.bias ? MatmulEpilogue::kGeluBias : MatmulEpilogue::kGelu
+                 : args.bias     ? MatmulEpilogue::kBias
+                                 : MatmulEpilogue::kNone;
+  return detail::with_operands(key, args.x.dtype, args.y.dtype, args.workspace, args.w.data,
+                               args.x.data, args.y.data, args.bias.data, args.gelu_input.data);
+}
+inline MatmulKey matmul_key(const LinearBackwardInput& args) {
+  MatmulKey key = backward_input_matmul(args.shape);
+  key.add_to_output = args.add_to_output;
+  if (args.gelu_input) key.epilogue = MatmulEpilogue::kGeluSlope;
+  return detail::with_operands(key, args.dy.dtype, args.dx.dtype, args.workspace, args.w.data,
+                               args.dy.data, args.dx.data, args.gelu_input.data);
+}
+inline MatmulKey matmul_key(const LinearBackwardWeight& args) {
+  MatmulKey key = backward_weight_matmul(args.shape);
+  key.add_to_output = args.add_to_output;
+  return detail::with_operands(key, args.dy.dtype, args.dw.dtype, args.workspace, args.x.data,
+                               args.dy.data, args.dw.data);
+}
+/// The same with what the stream says.
+inline MatmulKey on_stream(MatmulKey key, const CudaStreamOptions& stream) {
+  key.allow_tf32 = key.in == DType::kF32 && stream.allow_tf32;
+  key.deterministic = stream.deterministic;
+  return key;
 }
 
 }  // namespace sherd::kernels::device_common

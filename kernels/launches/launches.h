@@ -17,6 +17,7 @@
 #include "kernels/linear.h"
 #include "kernels/nf4.h"
 #include "kernels/norm.h"
+#include "kernels/orthogonalise.h"
 #include "kernels/pointwise.h"
 #include "kernels/qk_norm.h"
 #include "kernels/rotary.h"
@@ -77,8 +78,7 @@ Launches nf4_encode(const ConstTensor& x, const Tensor& codes, const Tensor& sca
 Launches nf4_encode_scales(const ConstTensor& scales, const Tensor& codes, const Tensor& ranges);
 Launches nf4_decode(const Nf4Part& part, const Tensor& out);
 
-Launches orthogonalise(const Tensor& matrix, std::int64_t rows, std::int64_t columns,
-                       const Tensor& workspace);
+Launches orthogonalise(const Orthogonalise& args);
 
 Launches adam_update(const AdamUpdate& args);
 Launches sgd_update(const SgdUpdate& args);

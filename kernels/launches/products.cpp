@@ -1,9 +1,8 @@
 #include <algorithm>
 
 #include "kernels/device_common/attention.h"
-#include "kernels/device_common/matmul_key.h"
+#include "kernels/device_common/matmul_table.h"
 #include "kernels/launches/memory.h"
-#include "kernels/orthogonalise.h"
 
 namespace sherd::kernels::launches {
 
@@ -22,24 +21,25 @@ Launch matmul(std::string_view kernel, const MatmulKey& key, DType dtype, std::i
           .dtype = dtype,
           .m = key.m,
           .n = key.n,
-          .k = key.k};
+          .k = key.k,
+          .matmul = device_common::text_of(key)};
 }
 
 }  // namespace
 
 Launches linear_forward(const LinearForward& args) {
-  return {matmul("linear_forward", device_common::forward_matmul(args.shape), args.x.dtype,
+  return {matmul("linear_forward", device_common::matmul_key(args), args.x.dtype,
                  bytes_of(args.x, args.w, args.bias), bytes_of(args.y, args.gelu_input))};
 }
 Launches linear_backward_input(const LinearBackwardInput& args) {
   return {matmul(
-      "linear_backward_input", device_common::backward_input_matmul(args.shape), args.dy.dtype,
+      "linear_backward_input", device_common::matmul_key(args), args.dy.dtype,
       bytes_of(args.dy, args.w, args.gelu_input) + (args.add_to_output ? args.dx.bytes() : 0),
       args.dx.bytes())};
 }
 Launches linear_backward_weight(const LinearBackwardWeight& args) {
   Launches launches = {matmul(
-      "linear_backward_weight", device_common::backward_weight_matmul(args.shape), args.dy.dtype,
+      "linear_backward_weight", device_common::matmul_key(args), args.dy.dtype,
       bytes_of(args.dy, args.x) + (args.add_to_output ? args.dw.bytes() : 0), args.dw.bytes())};
   if (!args.dbias) return launches;
   const std::int64_t blocks =
@@ -177,26 +177,25 @@ Launches cached_attention(const CachedAttention& args) {
           memory("cached_attention", args.qkv.bytes() + cache, args.out.bytes())};
 }
 
-// Five rounds of Newton and Schulz, each of three products in f32 and two blends.
-Launches orthogonalise(const Tensor& matrix, std::int64_t rows, std::int64_t columns,
-                       const Tensor& workspace) {
-  const std::int64_t small = std::min(rows, columns), large = std::max(rows, columns);
-  const Tensor x = workspace.part(0, matrix.numel), y = workspace.part(0, matrix.numel);
-  const Tensor gram = workspace.part(0, small * small);
-  const auto copy = memory("orthogonalise", matrix.bytes(), matrix.bytes());
+// Five rounds of Newton and Schulz, each of three products and two blends.
+Launches orthogonalise(const Orthogonalise& args) {
+  const std::int64_t small = std::min(args.rows, args.columns);
+  const std::int64_t large = std::max(args.rows, args.columns);
+  const auto [x, y, gram, gram2, rest] = newton_schulz_parts(args);
+  const std::int64_t outer = args.matrix.bytes(), inner = x.bytes();
   const auto blend = [](const Tensor& into) {
     return memory("orthogonalise", 2 * into.bytes(), into.bytes());
   };
-  Launches launches = sum_of_squares(matrix, {workspace.data, DType::kF64, 1}, {});
-  launches.push_back(copy);
+  Launches launches = sum_of_squares(args.matrix, {y.data, DType::kF64, 1}, {});
+  launches.push_back(memory("orthogonalise", outer, inner));
   for (int i = 0; i < kNewtonSchulzSteps; ++i) {
     launches = launches + linear_forward({{small, large, small}, x, x, {}, gram, {}}) +
-               linear_forward({{small, small, small}, gram, gram, {}, gram, {}});
+               linear_forward({{small, small, small}, gram, gram, {}, gram2, {}});
     launches.push_back(blend(gram));
     launches = launches + linear_backward_input({{small, large, small}, gram, x, y, false, {}});
     launches.push_back(blend(x));
   }
-  launches.push_back(copy);
+  launches.push_back(memory("orthogonalise", inner, outer));
   return launches;
 }
 

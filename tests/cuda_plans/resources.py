@@ -1,9 +1,13 @@
-"""resources.py LIBRARY [--write]: what every kernel takes of a GPU, beside what it took when resources.txt was written.
+"""resources.py LIBRARY [--write], or --stacks FATBIN... [--write]: what every kernel takes of a GPU, beside what it took when resources.txt was written.
 
 LIBRARY is libsherd_kernels.so of the `cuda` preset. Instances of one kernel share a row, with the worst of them. An error:
 a kernel that uses more of its stack (spills, or arrays that registers don't hold), whose blocks fill less of a
 multiprocessor, whose widest loads or stores from global memory have become narrower, or that isn't in the file, or in the
 file alone. --write makes the file anew. Needs NVIDIA's cuobjdump and nvdisasm (`./dev deps cuda`).
+
+With --stacks it looks at the device code of other architectures than the library's (cmake/architectures.cmake), and only
+at stacks: stacks.txt has those kernels that need one there, spills among them. One that needs more, or isn't in the file,
+is an error; so is an architecture that should be there and isn't.
 
   registers   of a thread
   stack       bytes of a thread in local memory
@@ -22,7 +26,7 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-FILE = HERE / "resources.txt"
+FILE, STACKS = HERE / "resources.txt", HERE / "stacks.txt"
 DEPS = HERE.parents[1] / "build" / "deps"
 CUOBJDUMP, NVDISASM = (DEPS / tool / "nvidia" / "cu13" / "bin" / tool for tool in ("cuobjdump", "nvdisasm"))
 COLUMNS = ("instances", "registers", "stack", "threads", "occupancy", "loads", "stores")
@@ -167,11 +171,56 @@ def differences(now, before):
                 yield f"{kernel}: {key} {a[key]}, {b[key]} before"
 
 
+def stacks_of(fatbins):
+    """By (architecture, kernel): bytes of a thread, where it needs any. And every architecture's number of kernels."""
+    stacks, counts = {}, collections.Counter()
+    for fatbin in fatbins:
+        # One part for each architecture, "arch = sm_80" at its head.
+        parts = re.split(r"^arch = (sm_\w+)$", output_of(CUOBJDUMP, "--dump-resource-usage", fatbin), flags=re.MULTILINE)
+        for architecture, text in zip(parts[1::2], parts[2::2]):
+            usage = re.findall(r"Function (\S+):\s*\n\s*(.*)", text)
+            names = output_of("c++filt", input="\n".join(name for name, _ in usage)).split("\n")
+            for (_, values), name in zip(usage, names):
+                counts[architecture] += 1
+                taken = sum(int(value) for value in re.findall(r"(?:STACK|LOCAL):(\d+)", values))
+                key = (architecture, kernel_of(name))
+                if taken > 0:
+                    stacks[key] = max(stacks.get(key, 0), taken)
+    return stacks, counts
+
+
+def look_at_stacks(fatbins, write_file):
+    now, counts = stacks_of(fatbins)
+    if write_file:
+        lines = ["# Bytes of stack of a thread where a kernel needs one, made by resources.py --stacks. Kernels in all:",
+                 "# " + ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))]
+        lines += [f"{architecture:<8}{kernel:<44}{taken:>6}" for (architecture, kernel), taken in sorted(now.items())]
+        STACKS.write_text("\n".join(lines) + "\n")
+        return 0
+    before, architectures = {}, set()
+    for line in STACKS.read_text().splitlines():
+        if line.startswith("# sm_"):
+            architectures = set(re.findall(r"sm_\w+", line))
+        elif not line.startswith("#"):
+            architecture, *name, taken = line.split()
+            before[architecture, " ".join(name)] = int(taken)
+    found = [f"{architecture}: no device code" for architecture in sorted(architectures - counts.keys())]
+    found += [f"{architecture} {kernel}: {taken} bytes of stack, {before.get((architecture, kernel), 0)} before"
+              for (architecture, kernel), taken in sorted(now.items()) if taken > before.get((architecture, kernel), 0)]
+    for line in found:
+        print(line)
+    print(f"{sum(counts.values())} kernels of {', '.join(sorted(counts))}: "
+          f"{'as in stacks.txt' if not found else f'{len(found)} differences'}")
+    return 1 if found else 0
+
+
 def main():
     library = pathlib.Path(sys.argv[1]).resolve()
     if not CUOBJDUMP.exists() or not NVDISASM.exists():
         sys.exit("resources.py: cuobjdump and nvdisasm aren't in build/deps; ./dev deps cuda brings them")
     os.environ["PATH"] = f"{NVDISASM.parent}:{os.environ['PATH']}"  # cuobjdump calls it
+    if sys.argv[1] == "--stacks":
+        return look_at_stacks([path for path in sys.argv[2:] if path != "--write"], "--write" in sys.argv)
     rows = measured(library)
     if "--write" in sys.argv[2:]:
         return write(rows)

@@ -68,6 +68,7 @@ const std::vector<Row> kTable = {
     {"build/cuda/sherd train recipes/shakespeare_char_h200.yaml --set data.path=input.txt",
      How::kRecipe, "needs a GPU"},
     {"./dev gpu-check", How::kShown, "needs a GPU"},
+    {"./dev gpu-check --tune", How::kShown, "needs a GPU"},
     {"./dev sherd data recipes/sft_lora.yaml --set model.from=my_model", How::kShown,
      "needs a model; tests/engine/run has such runs"},
     {"./dev train recipes/sft_lora.yaml --set model.from=my_model --set training.seq_length=512",

@@ -146,7 +146,8 @@ TEST_F(Dev, CudaWithoutAToolkitIsRefusedBeforeAnythingIsInstalled) {
   stand_in("dpkg-query", "");
   stand_in("id", "echo 0");
   stand_in("apt-get", "");
-  for (const char* command : {"build cuda", "deps cuda", "bundle", "gpu-check"}) {
+  for (const char* command :
+       {"build cuda", "deps cuda", "bundle", "gpu-check", "gpu-check --tune"}) {
     EXPECT_EQ(dev(command), 1) << command;
     EXPECT_EQ(num_lines(err()), 1) << err();
     EXPECT_NE(err().find("there is no nvcc here"), std::string::npos) << err();

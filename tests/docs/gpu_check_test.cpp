@@ -23,6 +23,10 @@ class GpuCheck : public testing::Test {
     stand_in("programs/cuda_tests", R"(list=$(')" + tests + R"(' --gtest_list_tests "$@")
       echo "[  PASSED  ] $(grep -c '^  ' <<<"$list") tests.")");
     stand_in("programs/sherd_cuda_bench", "echo bench");
+    // What it would measure are the recipes' matmuls: they are known.
+    stand_in("programs/sherd_matmul_tune",
+             "for recipe in \"${@:2}\"; do '" SHERD_PROGRAM
+             "' plan \"$recipe\" --ledger >/dev/null || exit 4; done; echo rows >\"$1\"");
     stand_in("path/nvidia-smi", "echo 'Stub GPU, 580.65, 81559 MiB'");
     stand_in("path/compute-sanitizer", R"(shift 4; "$@")");
     ready_ = true;
@@ -39,7 +43,7 @@ class GpuCheck : public testing::Test {
   }
 
   /// Runs the check on a machine with `gpus` GPUs; its exit code.
-  int check(int gpus, const std::string& environment = "true") {
+  int check(int gpus, const std::string& environment = "true", const std::string& more = "") {
     stand_in("programs/sherd", "gpus=" + std::to_string(gpus) + R"(
       if [ "$1" = info ]; then
         for ((i = 0; i < gpus; i++)); do echo "cuda $i: Stub, compute capability 9.0"; done
@@ -51,7 +55,8 @@ class GpuCheck : public testing::Test {
         { echo "2 ranks need a GPU each, but this machine shows $gpus" >&2; exit 2; })");
     const std::string script = environment + "; PATH='" + folder_.file("path") + "':$PATH '" +
                                SHERD_SOURCE_DIR "/tests/gpu_check.sh' '" +
-                               folder_.file("programs") + "' '" + folder_.file("report.md") + "'";
+                               folder_.file("programs") + "' '" + folder_.file("report.md") + "' " +
+                               more;
     const test::ProgramOutcome outcome = test::run_program("/bin/bash", {"-c", script});
     err_ = outcome.err;
     return outcome.exit_code;
@@ -102,6 +107,22 @@ TEST_F(GpuCheck, ASectionThatFailsFailsTheWhole) {
   stand_in("programs/sherd_cuda_bench", "exit 4");
   EXPECT_EQ(check(2), 1);
   EXPECT_NE(report().find("status 4 (FAILED)"), std::string::npos) << report();
+}
+
+TEST_F(GpuCheck, TuningMeasuresRecipesAndNothingElseAndWritesBesideTheProgram) {
+  ASSERT_EQ(check(1, "true", "--tune"), 0) << report() << err_;
+  const std::string call = call_of("sherd_matmul_tune");
+  for (const char* part : {"programs/matmul_algorithms.txt", "gpt2_124m_h200.yaml", "llama_1b"}) {
+    EXPECT_NE(call.find(part), std::string::npos) << call;
+  }
+  EXPECT_EQ(folder_.read("programs/matmul_algorithms.txt"), "rows\n");
+  EXPECT_EQ(calls().find("cuda_tests"), std::string::npos) << calls();
+  const std::string mine = folder_.write("mine.yaml", "model: {num_layers: 0}\n");
+  EXPECT_EQ(check(1, "true", "--tune '" + mine + "'"), 1) << "no recipe: " << report();
+  EXPECT_NE(call_of("sherd_matmul_tune").find("matmul_algorithms.txt " + mine), std::string::npos);
+  fs::remove(folder_.file("programs/sherd_matmul_tune"));
+  EXPECT_EQ(check(1, "true", "--tune"), 2);
+  EXPECT_EQ(check(1), 0) << "the check itself needs no tuner";
 }
 
 TEST_F(GpuCheck, WithoutAGpuItSaysSo) {

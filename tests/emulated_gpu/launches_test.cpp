@@ -35,6 +35,9 @@ TEST(Launches, OfAStepAreThoseInTheLedgerForEveryOptimizer) {
     engine::TrainingOptions options = tiny_training(tiny_model(type == OptimizerType::kLamb), 1.0f);
     options.optimizer.type = type;
     expect_alike(options, one_gpu(2));
+    if (type != OptimizerType::kMuon) continue;
+    options.optimizer.muon_dtype = DType::kBF16;
+    expect_alike(options, one_gpu(2));
   }
 }
 

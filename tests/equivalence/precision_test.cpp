@@ -156,6 +156,25 @@ TEST(OptimizerLadder, EveryOptimizerOnFourRanksIsTheSingleRanks) {
   }
 }
 
+// On tensor ranks, too, of which each forms some of the matrices whole.
+TEST(OptimizerLadder, MuonInBf16AgreesAcrossStagesAndRanksBitForBit) {
+  engine::TrainingOptions options = training_with(optim::OptimizerType::kMuon, true);
+  const RunShape alone{.world_size = 1, .num_micro_steps = 4};
+  const Outcome f32 = train(options, alone, kSteps);
+  options.optimizer.muon_dtype = DType::kBF16;
+  const Outcome one = train(options, alone, kSteps);
+  EXPECT_NE(difference(one, f32), "") << "the type is used";
+  for (int stage = 0; stage <= 3; ++stage) {
+    const RunShape four{.world_size = 4, .stage = stage, .grad_sync = GradSync::kEveryMicroStep};
+    EXPECT_EQ(difference(one, train(options, four, kSteps)), "") << name_of(four);
+  }
+  options.model.ffn_width = 36;  // which two ranks can share
+  const Outcome tensor = train(options, {.axes = {{"tensor", 2}}, .num_micro_steps = 4}, kSteps);
+  const Outcome sharded = train(
+      options, {.axes = {{"shard", 2}, {"tensor", 2}}, .num_micro_steps = 2, .stage = 3}, kSteps);
+  EXPECT_EQ(difference(tensor, sharded), "");
+}
+
 // A run in which rank `culprit` multiplies its loss beyond f32's range at step 1.
 struct OverflowRun {
   Outcome outcome;

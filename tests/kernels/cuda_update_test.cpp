@@ -194,6 +194,14 @@ TEST_F(CudaUpdate, ASliceWithoutSegmentsStaysAsItIs) {
   EXPECT_TRUE(test::same_bits(out[1], OwnedTensor(DType::kF32, random_values(64, 2))));
 }
 
+void orthogonalise_in(DType dtype, Place& place, const Tensor& matrix, std::int64_t rows,
+                      std::int64_t columns) {
+  const std::int64_t floats = orthogonalise_workspace_numel(rows, columns, dtype);
+  orthogonalise(
+      place.stream(),
+      {matrix, rows, columns, dtype, {place.scratch(floats * 4).data, DType::kF32, floats}});
+}
+
 TEST_F(CudaUpdate, OrthogonalMatricesMatchTheOracle) {
   for (const auto& [rows, columns] :
        {std::pair{1, 1}, {1, 7}, {7, 1}, {13, 31}, {31, 13}, {64, 64}, {96, 200}, {200, 96}}) {
@@ -201,9 +209,7 @@ TEST_F(CudaUpdate, OrthogonalMatricesMatchTheOracle) {
     const OwnedTensor matrix(DType::kF32, random_values(std::int64_t{rows} * columns, 1));
     const Outputs out = test::on_gpu([&](Place& place) {
       Outputs outputs{matrix};
-      const std::int64_t floats = orthogonalise_workspace_numel(rows, columns);
-      orthogonalise(place.stream(), place.out(outputs[0]), rows, columns,
-                    {place.scratch(floats * 4).data, DType::kF32, floats});
+      orthogonalise_in(DType::kF32, place, place.out(outputs[0]), rows, columns);
       place.finish();
       return outputs;
     });
@@ -211,6 +217,28 @@ TEST_F(CudaUpdate, OrthogonalMatricesMatchTheOracle) {
     // them.
     EXPECT_TRUE(test::close(out[0], oracle::orthogonalise(matrix.values(), rows, columns),
                             {1e-4, 1e-4, 0.0}));
+  }
+}
+
+// As in orthogonalise_test.cpp: every sum of a diagonal matrix's products has one term, so nothing is left to the
+// order of sums.
+TEST_F(CudaUpdate, InBf16DiagonalMatricesHaveTheCpusBits) {
+  for (const auto& [rows, columns] : {std::pair{24, 40}, {40, 24}, {33, 33}}) {
+    SCOPED_TRACE(fmt::format("{} x {}", rows, columns));
+    const std::int64_t width = columns;
+    Values values(static_cast<std::size_t>(rows * columns), 0.0);
+    const Values diagonal = random_values(std::min(rows, columns), 5);
+    for (std::size_t i = 0; i < diagonal.size(); ++i) {
+      values[i * static_cast<std::size_t>(width + 1)] = diagonal[i];
+    }
+    const OwnedTensor matrix(DType::kF32, values);
+    const auto work = [&](Place& place) {
+      Outputs outputs{matrix};
+      orthogonalise_in(DType::kBF16, place, place.out(outputs[0]), rows, columns);
+      place.finish();
+      return outputs;
+    };
+    EXPECT_TRUE(test::same_bits(test::on_gpu(work), test::on_cpu(work)));
   }
 }
 

@@ -17,10 +17,10 @@ using test::OwnedTensor;
 using test::Values;
 
 OwnedTensor orthogonalised(Stream& stream, const OwnedTensor& matrix, std::int64_t rows,
-                           std::int64_t columns) {
+                           std::int64_t columns, DType dtype = DType::kF32) {
   OwnedTensor out = matrix;
-  OwnedTensor workspace(DType::kF32, orthogonalise_workspace_numel(rows, columns));
-  orthogonalise(stream, out, rows, columns, workspace);
+  OwnedTensor workspace(DType::kF32, orthogonalise_workspace_numel(rows, columns, dtype));
+  orthogonalise(stream, {out, rows, columns, dtype, workspace});
   return out;
 }
 
@@ -128,7 +128,94 @@ TEST(Orthogonalise, BringsSingularValuesOfADiagonalMatrixNearOne) {
 
 TEST(Orthogonalise, OfZeroIsZero) {
   const OwnedTensor zero(DType::kF32, Values(35, 0.0));
-  EXPECT_TRUE(test::same_bits(orthogonalised(*test::compute_stream(), zero, 5, 7), zero));
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    EXPECT_TRUE(test::same_bits(orthogonalised(*test::compute_stream(), zero, 5, 7, dtype), zero));
+  }
+}
+
+float bf16(float value) {
+  return static_cast<float>(BFloat16(value));
+}
+// The five steps on one singular value, rounded where the page says. Products of two bf16 numbers are exact in f32.
+float after_five_steps_in_bf16(float value) {
+  float x = bf16(value);
+  for (int step = 0; step < 5; ++step) {
+    const float a = bf16(x * x), a2 = bf16(a * a);
+    const float polynomial = bf16(-4.7750f * a + 2.0315f * a2);
+    x = bf16(3.4445f * x + bf16(polynomial * x));
+  }
+  return x;
+}
+
+TEST(Orthogonalise, InBf16RoundsEachMatrixOnceAsADiagonalOneShows) {
+  for (const auto& [rows, columns] : {std::pair{40, 40}, {40, 70}, {70, 40}}) {
+    SCOPED_TRACE(fmt::format("{} x {}", rows, columns));
+    const Values diagonal = test::random_values(40, 6);
+    Values values(static_cast<std::size_t>(rows * columns), 0.0), expected = values;
+    double sum = 0.0;
+    for (const double value : diagonal) sum += value * value;
+    const auto inverse = static_cast<float>(1.0 / (std::sqrt(sum) + 1e-7));
+    for (std::size_t i = 0; i < diagonal.size(); ++i) {
+      const std::size_t at = i * static_cast<std::size_t>(columns + 1);
+      values[at] = diagonal[i];
+      expected[at] = after_five_steps_in_bf16(inverse * static_cast<float>(diagonal[i]));
+    }
+    const OwnedTensor matrix(DType::kF32, values);
+    const Outputs out = test::on_any_number_of_threads([&](Stream& stream) {
+      return Outputs{orthogonalised(stream, matrix, rows, columns, DType::kBF16)};
+    });
+    EXPECT_EQ(out[0].values(), expected);
+  }
+}
+
+// |x - y| as a part of |y|, over whole matrices.
+double distance(const Values& x, const Values& y) {
+  double apart = 0.0, size = 0.0;
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    apart += (x[i] - y[i]) * (x[i] - y[i]);
+    size += y[i] * y[i];
+  }
+  return std::sqrt(apart / size);
+}
+
+// The oracle rounds at the same places, but its sums are exact. An f32 sum of up to 200 terms is off by some 2^-22, so
+// about one in 2^13 lies so near to the middle between two bf16 numbers (2^-8 apart) that it is rounded to the other one.
+// Small matrices meet none; large ones some dozens, each of one step of 2^-8, which later rounds multiply by at most 4.
+// A rounding that is left out, or one too many, moves nearly all elements by some 2^-9.
+//
+// From the exact steps rounding leads away by some hundredths: a matrix that is rounded moves by about 2^-9.3 of its size
+// (2^-8 / sqrt(12) for elements spread evenly over a binade), and where singular values are largest, 1.13, the five
+// of a step enter its result with the factors 6.9, 3.7, 4, 4 and 1: 0.016 in the root of their squares. The next step
+// takes a singular value's error times at most 1.4 there, often less than one: 0.04 holds for two steps' errors.
+TEST(Orthogonalise, InBf16MatchesTheOracleThatRoundsAtTheSamePlaces) {
+  for (const auto& [rows, columns] :
+       {std::pair{1, 1}, {1, 7}, {7, 1}, {13, 31}, {31, 13}, {64, 64}, {96, 200}, {200, 96}}) {
+    SCOPED_TRACE(fmt::format("{} x {}", rows, columns));
+    const OwnedTensor matrix(DType::kF32, test::random_values(rows * columns, 1));
+    const Outputs out = test::on_any_number_of_threads([&](Stream& stream) {
+      return Outputs{orthogonalised(stream, matrix, rows, columns, DType::kBF16)};
+    });
+    const Values found = out[0].values();
+    const Values expected = oracle::orthogonalise(matrix.values(), rows, columns, DType::kBF16);
+    EXPECT_LE(distance(found, expected), rows * columns < 1000 ? 0.0 : 0.01);
+    const double from_exact =
+        distance(found, oracle::orthogonalise(matrix.values(), rows, columns));
+    EXPECT_LT(from_exact, 0.04);
+    EXPECT_GT(from_exact, 0.002) << "nothing was rounded to bf16";
+  }
+}
+
+TEST(Orthogonalise, InBf16BringsSingularValuesNearOneToo) {
+  for (const auto& [rows, columns] :
+       {std::pair{5, 5}, {24, 24}, {13, 31}, {31, 13}, {8, 200}, {200, 8}, {96, 200}, {200, 96}}) {
+    SCOPED_TRACE(fmt::format("{} x {}", rows, columns));
+    const OwnedTensor matrix(DType::kF32, test::random_values(rows * columns, 2));
+    const Values result =
+        orthogonalised(*test::compute_stream(2), matrix, rows, columns, DType::kBF16).values();
+    const Eigen::VectorXd found = singular_values(result, rows, columns);
+    EXPECT_GT(found.minCoeff(), 0.6);
+    EXPECT_LT(found.maxCoeff(), 1.3);
+  }
 }
 
 }  // namespace

@@ -84,7 +84,10 @@ TEST(Workspace, OfNormsEmbeddingsAndSumsIsEnoughForFewerRows) {
         1, [&](const Sizes& s) { return embedding_backward_workspace_bytes(s[0], 77, device); });
   }
   expect_never_less(1, [](const Sizes& s) { return sum_of_squares_workspace_bytes(s[0]); });
-  expect_never_less(2, [](const Sizes& s) { return orthogonalise_workspace_numel(s[0], s[1]); });
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    expect_never_less(
+        2, [&](const Sizes& s) { return orthogonalise_workspace_numel(s[0], s[1], type); });
+  }
 }
 
 // The three products of `shape` in `planned`, no byte of which lies beyond its fences. A kernel

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "tests/support/tensors.h"
+
 namespace sherd::oracle {
 namespace {
 
@@ -198,15 +200,19 @@ Matrix combined(double a, const Matrix& x, double b, const Matrix& y) {
 
 }  // namespace
 
-Values orthogonalise(const Values& matrix, std::int64_t rows, std::int64_t columns) {
+Values orthogonalise(const Values& matrix, std::int64_t rows, std::int64_t columns, DType dtype) {
+  const auto round = [&](Matrix x) {
+    if (dtype == DType::kBF16) x.values = test::rounded(dtype, x.values);
+    return x;
+  };
   Matrix x{static_cast<std::size_t>(rows), static_cast<std::size_t>(columns), matrix};
   const double norm = std::sqrt(dot(matrix, matrix)) + 1e-7;
   for (double& value : x.values) value /= norm;
-  if (rows > columns) x = transposed(x);
+  x = round(rows > columns ? transposed(x) : x);
   for (int step = 0; step < 5; ++step) {
-    const Matrix a = times(x, transposed(x));
-    const Matrix polynomial = combined(-4.7750, a, 2.0315, times(a, a));
-    x = combined(3.4445, x, 1.0, times(polynomial, x));
+    const Matrix a = round(times(x, transposed(x)));
+    const Matrix polynomial = round(combined(-4.7750, a, 2.0315, round(times(a, a))));
+    x = round(combined(3.4445, x, 1.0, round(times(polynomial, x))));
   }
   return rows > columns ? transposed(x).values : x.values;
 }

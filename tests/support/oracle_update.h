@@ -38,6 +38,8 @@ Values muon_momentum(UpdateState& state, const Values& gradient, const kernels::
 void muon_apply(UpdateState& state, const Values& update, const kernels::MuonUpdate& args,
                 const Values& ratios);
 
-Values orthogonalise(const Values& matrix, std::int64_t rows, std::int64_t columns);
+/// With the roundings to `dtype` that kernels/orthogonalise.h states; everything else is exact.
+Values orthogonalise(const Values& matrix, std::int64_t rows, std::int64_t columns,
+                     DType dtype = DType::kF64);
 
 }  // namespace sherd::oracle

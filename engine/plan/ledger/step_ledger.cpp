@@ -19,6 +19,7 @@ class RowLedger final : public Ledger {
 
   double launch(const Launch& launch) override {
     const double seconds = rates_.seconds(launch, allow_tf32_);
+    if (!launch.matmul.empty()) matmuls_.insert(launch.matmul);
     constexpr LedgerRow::Class kClasses[] = {LedgerRow::Class::kMemory, LedgerRow::Class::kMatmul,
                                              LedgerRow::Class::kAttention};
     note({.name = std::string(launch.kernel),
@@ -45,9 +46,11 @@ class RowLedger final : public Ledger {
 
   void begin() {
     rows_.clear();
+    matmuls_.clear();
     began_ = host_now;
     beside_compute = 0.0;
   }
+  const std::set<std::string>& matmuls() const { return matmuls_; }
   double seconds() const { return host_now - began_ + beside_compute; }
   std::vector<LedgerRow> rows() const {
     std::vector<LedgerRow> rows;
@@ -70,6 +73,7 @@ class RowLedger final : public Ledger {
   const GpuRates rates_;
   const bool allow_tf32_;
   std::map<std::string, LedgerRow> rows_;
+  std::set<std::string> matmuls_;
   double began_ = 0.0;
 };
 
@@ -121,6 +125,7 @@ StepLedger step_ledger(const LedgerRequest& request, const GpuRates& rates) {
     step.seconds = ledger.seconds();
     step.exposed_seconds = result.exposed_comm_ms * 1e-3;
     step.rows = ledger.rows();
+    step.matmuls = ledger.matmuls();
   });
   const double hidden = step.seconds_of(LedgerRow::Class::kExchange) - step.exposed_seconds;
   step.seconds += kTakenByExchanges * std::max(0.0, hidden);

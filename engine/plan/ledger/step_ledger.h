@@ -6,6 +6,7 @@
 ///          can't tell.
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,7 +29,9 @@ struct LedgerRow {
 
 /// Of one rank, in one step.
 struct StepLedger {
-  std::vector<LedgerRow> rows;   ///< the longest first
+  std::vector<LedgerRow> rows;  ///< the longest first
+  std::set<std::string>
+      matmuls{};                 ///< each kind of them once (kernels/device_common/matmul_table.h)
   double seconds = 0.0;          ///< of the step, exchanges beside the computation included
   double exposed_seconds = 0.0;  ///< of it, the compute stream standing still for exchanges
   double tokens_per_s = 0.0;     ///< of all ranks

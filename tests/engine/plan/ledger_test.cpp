@@ -74,6 +74,25 @@ TEST(Ledger, AWindowTakesItsKeysAlone) {
   EXPECT_EQ(flops, 6.0 * 64 * 2 * 2 * pairs * 512);
 }
 
+// Of a matrix [m, n] that is m wide at its narrower side: five rounds of X X^T, A A and a product with X, over the four
+// matrices of attention and the three of the feed-forward layer.
+TEST(Ledger, MuonsMatmulsAreCountedAndHaveTheRateOfTheirType) {
+  const double adamw = flops_of(ledger_of({}), LedgerRow::Class::kMatmul);
+  const auto round = [](double small, double large) {
+    return 2 * (2 * small * small * large + small * small * small);
+  };
+  const double of_a_layer = 4 * round(512, 512) + 3 * round(512, 1024);
+  const auto seconds = [&](Strings sets) {
+    sets.push_back("optimizer.type=muon");
+    const StepLedger step = ledger_of(sets);
+    EXPECT_EQ(flops_of(step, LedgerRow::Class::kMatmul) - adamw, 5 * 6 * of_a_layer);
+    return step.seconds_of(LedgerRow::Class::kMatmul);
+  };
+  const double f32 = seconds({}), tf32 = seconds({"mixed_precision.allow_tf32=true"});
+  EXPECT_GT(f32, tf32);
+  EXPECT_GT(tf32, seconds({"optimizer.muon_dtype=bf16"}));
+}
+
 // What a rank sends for an exchange of so many bytes in all (sharding/comm/communicator.h).
 std::int64_t sent_bytes(const StepLedger& step) {
   std::int64_t sent = 0;

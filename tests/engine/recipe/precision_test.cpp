@@ -322,6 +322,10 @@ TEST(TrainingOptions, TakeTheOptimizerOfARecipe) {
   EXPECT_EQ(options.trust_coefficient, 0.125f);
   EXPECT_EQ(options.decay.rate, 0.0625f);
   EXPECT_EQ(options.decay.no_decay, std::vector<std::string>{"head.*"});
+  EXPECT_EQ(options.muon_dtype, DType::kF32);
+  EXPECT_EQ(training_options(tiny({"optimizer.type=muon", "optimizer.muon_dtype=bf16"}))
+                .optimizer.muon_dtype,
+            DType::kBF16);
 }
 
 }  // namespace

@@ -57,6 +57,15 @@ TEST(Metrics, OnSeveralRanksAStepSaysForWhichAxesItWaited) {
             R"("peak_bytes":{"parameters":4096,"data":64,"total":4160}})");
 }
 
+TEST(Metrics, OnAGpuWithATableOfMatmulsAStepNamesIt) {
+  StepMetrics metrics = example();
+  metrics.matmul_table = "3 measured matmul algorithms of t.txt";
+  EXPECT_EQ(to_json(metrics), R"({"step":12,"loss":4.25,"grad_norm":1.5,"lr":0.001,"tokens":9984,)"
+                              R"("tokens_per_s":81234.5,"exposed_comm_ms":0.25,"comm_cpu_ms":1.5,)"
+                              R"("matmul_table":"3 measured matmul algorithms of t.txt",)"
+                              R"("peak_bytes":{"parameters":4096,"data":64,"total":4160}})");
+}
+
 TEST(Metrics, WithLossScalingAStepHasItsScaleAndASkippedOneTheReason) {
   StepMetrics metrics = example();
   metrics.skipped = true;

@@ -229,6 +229,7 @@ const std::map<std::string, Change> kChanges = {
     {"optimizer.trust_coefficient",
      {{"optimizer.trust_coefficient=1"}, {}, {"optimizer.trust_coefficient"}}},
     {"optimizer.adamw_lr", {{"optimizer.adamw_lr=1"}, {}, {"optimizer.adamw_lr"}}},
+    {"optimizer.muon_dtype", {{"optimizer.muon_dtype=bf16"}, {}, {"optimizer.muon_dtype"}}},
     {"lr_scheduler.type", {{"lr_scheduler.type=wsd"}, {}, {"lr_scheduler.type"}}},
     {"lr_scheduler.warmup_ratio",
      {{"lr_scheduler.warmup_ratio=0.5"},

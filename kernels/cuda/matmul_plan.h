@@ -1,0 +1,38 @@
+/// One matmul as cuBLASLt wants it described, with the algorithm that multiplies: the row that somebody measured for
+/// its key (kernels/device_common/matmul_table.h), or the heuristic's first answer.
+#pragma once
+
+#include <cublasLt.h>
+
+#include <memory>
+
+#include "core/cuda_device.h"
+#include "kernels/cuda/matmul_tuning.h"
+
+namespace sherd::kernels::cuda {
+
+void check_blas(cublasStatus_t status, const char* call);
+/// As old as the process: destroying handles at exit races with the driver's own end.
+cublasLtHandle_t handle_of_device(int device);
+
+struct DestroyBlas {
+  void operator()(cublasLtMatmulDesc_t x) const { cublasLtMatmulDescDestroy(x); }
+  void operator()(cublasLtMatrixLayout_t x) const { cublasLtMatrixLayoutDestroy(x); }
+  void operator()(cublasLtMatmulPreference_t x) const { cublasLtMatmulPreferenceDestroy(x); }
+};
+template <class T>
+using OwnedBlas = std::unique_ptr<std::remove_pointer_t<T>, DestroyBlas>;
+
+/// Pointers to bias and GELU's input are set in it before each launch, so one thread uses it.
+struct PlannedMatmul {
+  OwnedBlas<cublasLtMatmulDesc_t> operation;
+  OwnedBlas<cublasLtMatrixLayout_t> a, b, d;
+  cublasLtMatmulAlgo_t algorithm{};
+};
+/// Errors  UsageError: cuBLASLt can't multiply this. DataError: it refuses the algorithm of the table's row.
+PlannedMatmul plan_matmul(int device, const device_common::MatmulKey& key);
+void launch_matmul(CudaStream& stream, const PlannedMatmul& matmul,
+                   const device_common::MatmulKey& key, const MatmulOperands& operands,
+                   void* workspace);
+
+}  // namespace sherd::kernels::cuda

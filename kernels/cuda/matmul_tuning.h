@@ -1,0 +1,37 @@
+/// What fills the table of measured algorithms (kernels/device_common/matmul_table.h). Built without CUDA it throws
+/// (kernels/no_cuda.cpp).
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "core/stream.h"
+#include "kernels/device_common/matmul_table.h"
+
+namespace sherd::kernels::cuda {
+
+/// The rows that hold for this GPU and the cuBLASLt that was loaded.
+device_common::MatmulPlace matmul_place(int device);
+
+/// Column-major, as in a MatmulKey.
+struct MatmulOperands {
+  const void *a = nullptr, *b = nullptr;
+  void* d = nullptr;
+  const void* bias = nullptr;
+  const void* gelu_input = nullptr;
+};
+
+struct MatmulTiming {
+  int most = 16;                 ///< algorithms
+  int repeats = 21;              ///< of each
+  std::function<void()> before;  ///< each repeat: what other work leaves in the caches
+};
+/// What cuBLASLt's heuristic offers for `key`, its first answer first, each timed on operands as the key describes them.
+/// An algorithm that fails is left out, but for the first.
+std::vector<device_common::TimedAlgorithm> time_algorithms(Stream& stream,
+                                                           const device_common::MatmulKey& key,
+                                                           const MatmulOperands& operands,
+                                                           const Tensor& workspace,
+                                                           const MatmulTiming& how);
+
+}  // namespace sherd::kernels::cuda

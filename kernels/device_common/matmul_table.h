@@ -1,0 +1,93 @@
+/// Which algorithm of cuBLASLt's multiplies which matrices, as somebody measured it on a GPU: a text file, written by
+/// `./dev gpu-check --tune`. A matmul without a row gets the first answer of cuBLASLt's heuristic.
+///
+///   [NVIDIA H100 80GB HBM3, cuBLASLt 13.1.0]
+///   m=2048 n=8192 k=2048 a=t b=n in=bf16 ... workspace=33554432 -> id=66 tile=20 ... cluster=2  # 101.2 us, not 108.9
+///
+/// A row names a key (matmul_key.h) and what cuBLASLt calls an algorithm's configuration. It holds below the line that
+/// names its GPU and cuBLASLt: a GPU of another name, or another version, has none of it. A key has one row in a
+/// section, so that equal keys go on having equal bits: what decides is the file, the same in a whole run.
+///
+/// Errors  DataError, with file and line: what can't be read, a key that stands twice, a configuration that breaks what
+///         a key promises (sums that are split otherwise than kernels/cuda/linear.cpp allows).
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "kernels/device_common/matmul_key.h"
+
+namespace sherd::kernels::device_common {
+
+/// Attributes of cublasLtMatmulAlgoConfigAttributes_t, in its order.
+struct MatmulAlgorithm {
+  std::int64_t id = 0, tile = 0, split_k = 1, reduction = 0, swizzle = 0, custom = 0, stages = 0,
+               inner_shape = 0, cluster_shape = 0;
+
+  auto operator<=>(const MatmulAlgorithm&) const = default;
+};
+
+/// Where rows hold.
+struct MatmulPlace {
+  std::string gpu;     ///< "NVIDIA H100 80GB HBM3"
+  std::string cublas;  ///< "13.1.0"
+
+  bool operator==(const MatmulPlace&) const = default;
+  std::string text() const;  ///< "NVIDIA H100 80GB HBM3, cuBLASLt 13.1.0"
+};
+
+struct MatmulRow {
+  MatmulKey key;
+  MatmulAlgorithm algorithm;
+  std::string remark{};  ///< behind "#", for people
+};
+
+struct TimedAlgorithm {
+  MatmulAlgorithm algorithm;
+  double seconds = 0.0;
+};
+/// The fastest of what was measured for `key`, if it takes less than `worth_it` of the first one's time, which is what
+/// the heuristic says; else none.
+std::vector<MatmulRow> row_worth_writing(const MatmulKey& key,
+                                         const std::vector<TimedAlgorithm>& timed,
+                                         double worth_it = 0.98);
+
+/// "m=2048 n=8192 ...", and back. DataError if it isn't one.
+std::string text_of(const MatmulKey& key);
+MatmulKey matmul_key_of(const std::string& text);
+
+/// What cuBLASLt may do with sums that it splits along the depth: cublasLtReductionScheme_t's bits.
+inline constexpr std::int64_t kReductionInF32 = 2;
+/// The schemes that this key allows, as such bits; 0: sums aren't split. All: -1.
+std::int64_t allowed_reductions(const MatmulKey& key);
+
+class MatmulTable {
+ public:
+  MatmulTable() = default;
+  /// `text` is what stands in `file`.
+  MatmulTable(const std::string& text, const std::string& file, const MatmulPlace& place);
+
+  const MatmulAlgorithm* find(const MatmulKey& key) const;
+  std::size_t num_rows() const { return rows_.size(); }
+  /// "34 measured algorithms of matmul_algorithms.txt (12 of other GPUs or cuBLASLt versions ignored)"; "" without a
+  /// file.
+  std::string text() const;
+
+ private:
+  std::string file_;
+  std::size_t num_elsewhere_ = 0;
+  std::map<MatmulKey, MatmulAlgorithm> rows_;
+};
+
+/// `text` with `rows` instead of what it had for `place`.
+std::string with_rows(const std::string& text, const MatmulPlace& place,
+                      const std::vector<MatmulRow>& rows);
+
+/// Where a program looks: SHERD_MATMUL_TABLE, which must exist, or "" in it for none; else matmul_algorithms.txt beside
+/// the program. "": there is none.
+std::string matmul_table_file();
+/// DataError if it can't be read.
+std::string text_of_table(const std::string& file);
+
+}  // namespace sherd::kernels::device_common
