@@ -69,6 +69,19 @@ TEST(ExactSum, HasTheSameBitsInEveryOrderAndCutIntoAnyParts) {
   }
 }
 
+// What is lost far below the sum's own bits is seen when the squares are taken away again.
+TEST(ExactSum, OfSquaresHasEveryBitOfThem) {
+  for (const int lowest : {-2, -12, -40, -149}) {
+    for (std::uint32_t seed = 0; seed < 20; ++seed) {
+      const auto values = numbers(3000, seed, lowest, 12);
+      ExactSum sum;
+      ExactSquares(sum).add(values.data(), static_cast<std::int64_t>(values.size()));
+      for (const float value : values) sum.add(-static_cast<double>(value) * value);
+      EXPECT_EQ(sum.value(), 0.0) << "from 2^" << lowest << ", seed " << seed;
+    }
+  }
+}
+
 // 2^53 + 1 lies in the middle between two doubles, and goes to the even one; any more goes up.
 TEST(ExactSum, IsRoundedOnceToTheNearestAndToEvenInTheMiddle) {
   EXPECT_EQ(plain({0x1p53, 1.0}), 0x1p53);
