@@ -18,7 +18,8 @@ using device_common::widen;
 // Where the rows of a token lie, in elements; queries first, then keys.
 struct Rows {
   std::int64_t tokens, query_heads, heads, width, packed, raw;  // heads: H + G; width: K
-  bool are_heads, have_own_weights;
+  bool are_heads;
+  std::int64_t own_weights;  // of a head; 0: heads share them
   std::int64_t all_query_heads,
       all_kv_heads;  // of all ranks, where they have parts of rows; 0: rows are whole
 
@@ -30,7 +31,7 @@ struct Rows {
         packed(shape.packed_width()),
         raw(shape.raw_width()),
         are_heads(shape.rows != QkRows::kProjections),
-        have_own_weights(shape.rows == QkRows::kPerHead),
+        own_weights(shape.rows == QkRows::kPerHead ? shape.head_width : 0),
         all_query_heads(shape.all_query_heads),
         all_kv_heads(shape.all_kv_heads) {}
   __host__ __device__ bool are_cut() const { return all_query_heads > 0; }
@@ -44,11 +45,6 @@ struct Rows {
   /// Row's first element within a token.
   __device__ std::int64_t at(std::int64_t row) const {
     return row * width * (are_heads ? 1 : query_heads);
-  }
-  /// Row's first weight among those of queries, or of keys.
-  __device__ std::int64_t weight_at(std::int64_t row) const {
-    if (!have_own_weights) return 0;
-    return (is_query(row) ? row : row - query_heads) * width;
   }
   __device__ std::int64_t width_of(std::int64_t row) const {
     if (are_heads) return width;
@@ -86,7 +82,8 @@ struct Arguments {
     const std::int64_t at = rows.at(row);
     return {qkv + token * rows.packed + at,
             raw + token * rows.raw + at,
-            (rows.is_query(row) ? query_weight : key_weight) + rows.weight_at(row),
+            rows.is_query(row) ? query_weight + row * rows.own_weights
+                               : key_weight + (row - rows.query_heads) * rows.own_weights,
             rows.width_of(row),
             rows.whole_width_of(row),
             row * rows.tokens + token};
@@ -198,10 +195,11 @@ __global__ void __launch_bounds__(kColumnThreads)
   const std::int64_t of_kind = query ? w : w - query_weights;
   const std::int64_t of_a_token = a.rows.of_a_token();
   const std::int64_t first_key_row = a.rows.are_heads ? a.rows.query_heads : 1;
-  const bool one_row = a.rows.have_own_weights;
-  const std::int64_t column = one_row ? of_kind % a.rows.width : of_kind;
-  const std::int64_t row_begin =
-      (query ? 0 : first_key_row) + (one_row ? of_kind / a.rows.width : 0);
+  const bool one_row = a.rows.own_weights > 0;
+  const auto head =
+      one_row ? static_cast<std::uint32_t>(of_kind) / static_cast<std::uint32_t>(a.rows.width) : 0u;
+  const std::int64_t column = of_kind - head * a.rows.own_weights;
+  const std::int64_t row_begin = (query ? 0 : first_key_row) + head;
   const std::int64_t row_end = one_row ? row_begin + 1 : query ? first_key_row : of_a_token;
   const device_common::RowBlocks blocks(a.rows.tokens, weights);
   float sum = 0.0f;
