@@ -76,7 +76,7 @@ class ExactSquares {
   ExactSum& sum_;
   static constexpr std::int64_t kMost = 65'536;
   std::int64_t room_ = kMost;  // squares that can still be added without an overflow
-  int top_ = 0;  // the largest exponent, as an f32 stores it, that the two sums take; 0: none yet
+  int top_ = -1;  // the largest exponent, as an f32 stores it, that the two sums take; -1: none yet
   std::uint32_t least_ = 0;  // the smallest number that they take, as bits
   double split_ = 0.0;       // of this size, an f64's last bit is worth 2^(T - 37)
   double above_ = 0.0, below_ = 0.0;
