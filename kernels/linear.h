@@ -1,6 +1,6 @@
 /// The matmul behind every projection, and its two gradients.
 ///
-///   forward           y[t,o]  = sum_i x[t,i] w[o,i] + bias[o]
+///   forward           y[t,o]  = sum_i x[t,i] w[o,i] + bias[o] (+ residual[t,o])
 ///   backward_input    dx[t,i] = sum_o dy[t,o] w[o,i]
 ///   backward_weight   dw[o,i] = sum_t dy[t,o] x[t,i],    dbias[o] = sum_t dy[t,o]
 ///
@@ -15,6 +15,8 @@
 /// Bits      CPU: an element follows its own row and column of the factors, the depth and the types
 ///           alone, not the other sizes, the threads or the instruction set: kernels/cpu/matmul/matmul.h.
 ///           CUDA: fixed by (T, I, O).
+/// Residual  Added to the sum: CPU, after it was rounded, the bits of residual_add; CUDA, in the matmul itself, 16 bits
+///           before or after they are rounded, as cuBLASLt's algorithm does.
 /// Workspace `linear_workspace_bytes`; fewer tokens never need more. CPU: packed pieces of the
 ///           factors, and sums of 16-bit outputs. CUDA: what cuBLASLt is offered (32 MiB; a stream
 ///           with less works, by other algorithms) and the partial sums of dbias.
@@ -45,7 +47,8 @@ struct LinearForward {
   ConstTensor x, w, bias;  ///< bias may be empty
   Tensor y;
   Tensor workspace;
-  Tensor gelu_input{};  ///< [T, O]; may be empty
+  Tensor gelu_input{};     ///< [T, O]; may be empty
+  ConstTensor residual{};  ///< [T, O]; may be empty; not with gelu_input
 };
 void linear_forward(Stream& stream, const LinearForward& args);
 

@@ -13,6 +13,9 @@ void check_common(const UpdateCommon& args) {
   const std::int64_t numel = args.parameter.numel;
   CHECK(args.parameter.dtype == DType::kF32, "parameters of {}", name_of(args.parameter.dtype));
   CHECK(args.gradient.numel == numel, "{} gradients of {} parameters", args.gradient.numel, numel);
+  CHECK(!args.rounded || (args.rounded.numel == numel && size_of(args.rounded.dtype) == 2),
+        "{} rounded parameters of {}, of {}", args.rounded.numel, numel,
+        name_of(args.rounded.dtype));
   std::int64_t end = 0;
   for (const UpdateSegment& segment : args.segments) {
     CHECK(segment.first >= end && segment.count >= 0 && segment.first + segment.count <= numel,

@@ -6,6 +6,7 @@
 /// the same for all elements is formed in f64 and rounded once. `gradient_scale` (clip factor /
 /// loss scale) multiplies the gradient first: g = gradient_scale * grad. t = `update_number` >= 1.
 ///
+/// Alias  nothing.
 /// Bits   element-wise and without contraction: an element's result doesn't depend on where the
 ///        slice was cut. Sums of squares are f64, per segment, in the order of its elements.
 #pragma once
@@ -46,6 +47,8 @@ struct UpdateCommon {
   float lr = 0.0f;
   float gradient_scale = 1.0f;
   MomentRounding rounding{};
+  /// bf16 or f16; may be empty: also gets what becomes of each parameter, rounded to nearest. Adam, SGD and Lion alone.
+  Tensor rounded{};
 };
 
 /// Adam (Kingma & Ba 2015, Alg. 1) and AdamW (Loshchilov & Hutter 2019, Alg. 2):

@@ -30,7 +30,8 @@ class Elementwise final : public Optimizer {
 
   void update(Stream& stream, int unit, const UpdateStep& step) override {
     for (const UpdatedSlice& slice : slices_[unit]) {
-      const kernels::UpdateCommon common = common_of(slice, step, options_.moment_type);
+      kernels::UpdateCommon common = common_of(slice, step, options_.moment_type);
+      common.rounded = slice.rounded;
       const Tensor first = slice.part_of(first_[unit]);
       if (is_adam(options_)) {
         kernels::adam_update(stream, {.common = common,
@@ -48,6 +49,8 @@ class Elementwise final : public Optimizer {
       }
     }
   }
+
+  bool rounds_parameters() const override { return true; }
 
   std::vector<MomentPiece> moment_pieces() const override {
     std::vector<MomentPiece> pieces;

@@ -40,6 +40,8 @@ class Optimizer {
   /// Updates the slices of unit `unit` that this rank holds, on `stream`. May be a collective;
   /// units come in the same order on every rank.
   virtual void update(Stream& stream, int unit, const UpdateStep& step) = 0;
+  /// Whether `update` also rounds the parameters into what is resident (UnitState::rounded_slice).
+  virtual bool rounds_parameters() const { return false; }
   /// Where this rank's moments are, as ranges of whole parameters; `slice_index` alone says which slice they
   /// came from.
   virtual std::vector<MomentPiece> moment_pieces() const = 0;

@@ -65,6 +65,7 @@ std::vector<std::vector<UpdatedSlice>> updated_slices(const std::vector<sharding
       UpdatedSlice slice{slice_index,
                          unit.fp32_slice(slice_index),
                          unit.gradient(slice_index),
+                         unit.rounded_slice(slice_index),
                          static_cast<std::int64_t>(of_unit.size()) * unit.layout().slice_numel(),
                          {}};
       for (const sharding::Piece& piece : unit.layout().pieces(slice_index)) {

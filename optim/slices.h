@@ -16,6 +16,7 @@ struct UpdatedSlice {
   int slice_index = 0;
   Tensor parameter;  ///< f32
   Tensor gradient;
+  Tensor rounded;                  ///< the parameters as they are computed with; may be empty
   std::int64_t first_element = 0;  ///< of this slice in the rank's moments of the unit
   std::vector<kernels::UpdateSegment> segments;
 

@@ -14,13 +14,14 @@
 namespace sherd::model {
 
 void Transformer::project(const Affine& affine, const Tensor& x, std::int64_t inputs,
-                          std::int64_t outputs, const Tensor& y) {
-  kernels::linear_forward(compute_, {{shape_.tokens(), inputs, outputs},
-                                     x,
-                                     affine.weight,
-                                     affine.bias,
-                                     y,
-                                     activations_.workspace});
+                          std::int64_t outputs, const Tensor& y, const Tensor& residual) {
+  kernels::linear_forward(compute_, {.shape = {shape_.tokens(), inputs, outputs},
+                                     .x = x,
+                                     .w = affine.weight,
+                                     .bias = affine.bias,
+                                     .y = y,
+                                     .workspace = activations_.workspace,
+                                     .residual = residual});
   activations_.adapters.forward(compute_, affine, x, y, activations_.workspace);
 }
 
@@ -57,17 +58,25 @@ void Transformer::rotate(std::int64_t block, const Tensor& qkv_TE, bool inverse,
 void Transformer::block_forward(std::int64_t block, const BlockParameters& parameters,
                                 const Pass& pass) {
   fill_block(block, parameters, pass);
-  const BlockTensors kept = kept_of(block);
-  const Tensor branch_TD = this->branch_TD();
   const Tensor out_TD = residual_TD(block + 1);
-  Tensor before_TD = kept[SiteId::kMiddle].output;
+  Tensor middle_TD = kept_of(block)[SiteId::kMiddle].output;
   if (shape_.parallel()) {
-    attention_output(block, parameters, branch_TD);
-    join(kept.x_TD, branch_TD, branch_dropout(pass, attention_branch_site(block)), out_TD);
-    before_TD = out_TD;
+    // A matmul may not write what it adds to, and where it adds, no branch needs its place.
+    middle_TD =
+        joins_in_matmul(branch_dropout(pass, mlp_branch_site(block))) ? branch_TD() : out_TD;
+    join_attention(block, parameters, pass, middle_TD);
   }
-  if (!shape_.norm_behind()) mlp_output(block, parameters, branch_TD);
-  join(before_TD, branch_TD, branch_dropout(pass, mlp_branch_site(block)), out_TD);
+  join_mlp(block, parameters, pass, middle_TD, out_TD);
+}
+
+// Whether branches are added to the residual stream in their last matmuls: nothing happens to them on the way, and the
+// matmuls aren't one rank's part of a sum. A GPU saves two passes over memory by it (kernels/linear.h); on a CPU, and
+// elsewhere, the norm behind an addition takes it along.
+bool Transformer::joins_in_matmul(const kernels::Dropout& dropout) const {
+  const AdapterShape& adapter = shape_.adapter;
+  return kernels::is_cuda(compute_) && !dropout.active() && shape_.residual_scale == 1.0 &&
+         !shape_.norm_behind() && !shape_.in_parts() && !adapter.has_target("attention.output") &&
+         !adapter.has_target("mlp.down");
 }
 
 void Transformer::join(const Tensor& residual_TD, const Tensor& branch_TD,
@@ -85,8 +94,7 @@ void Transformer::fill_block(std::int64_t block, const BlockParameters& paramete
   const BlockTensors kept = kept_of(block);
   fill_attention(block, parameters, pass);
   if (!shape_.parallel()) {
-    attention_output(block, parameters, branch_TD());
-    join_attention(block, parameters, pass);
+    fill_middle(block, parameters, pass);
   } else if (shape_.block_form == BlockForm::kParallel) {
     normalise(parameters[SiteId::kNorm2], kept.x_TD, kept[SiteId::kNorm2],
               kept[SiteId::kNorm2].output);
@@ -184,23 +192,55 @@ void Transformer::finish_branch(const Affine& projection, const Tensor& x, std::
   if (shape_.norm_behind()) normalise(norm, projected_TD, norm_site, branch_TD);
 }
 
-// The middle of a sequential block, and the MLP's norm with it where there is one.
 void Transformer::join_attention(std::int64_t block, const BlockParameters& parameters,
-                                 const Pass& pass) {
+                                 const Pass& pass, const Tensor& out_TD) {
+  const BlockTensors kept = kept_of(block);
+  const kernels::Dropout mask = branch_dropout(pass, attention_branch_site(block));
+  if (joins_in_matmul(mask)) {
+    return project(parameters[SiteId::kAttentionOutput], kept[SiteId::kAttention].output,
+                   shape_.heads_width(), shape_.width, out_TD, kept.x_TD);
+  }
+  attention_output(block, parameters, branch_TD());
+  join(kept.x_TD, branch_TD(), mask, out_TD);
+}
+
+// A branch with a norm behind it stands in branch_TD since the block was filled.
+void Transformer::join_mlp(std::int64_t block, const BlockParameters& parameters, const Pass& pass,
+                           const Tensor& residual_TD, const Tensor& out_TD) {
+  const BlockTensors kept = kept_of(block);
+  const kernels::Dropout mask = branch_dropout(pass, mlp_branch_site(block));
+  if (joins_in_matmul(mask)) {
+    return project(parameters[SiteId::kDown], kept[SiteId::kActivation].output, shape_.ffn_width,
+                   shape_.width, out_TD, residual_TD);
+  }
+  if (!shape_.norm_behind()) mlp_output(block, parameters, branch_TD());
+  join(residual_TD, branch_TD(), mask, out_TD);
+}
+
+// The middle of a sequential block, and the MLP's norm where there is one, which takes the addition along where the
+// matmul didn't.
+void Transformer::fill_middle(std::int64_t block, const BlockParameters& parameters,
+                              const Pass& pass) {
   const BlockTensors kept = kept_of(block);
   const kernels::Dropout mask = branch_dropout(pass, attention_branch_site(block));
   const Tensor& middle_TD = kept[SiteId::kMiddle].output;
-  if (!shape_.norm_before()) return join(kept.x_TD, branch_TD(), mask, middle_TD);
+  const SiteTensors& norm = kept[SiteId::kNorm2];
+  const Affine& weights = parameters[SiteId::kNorm2];
+  const bool joined = joins_in_matmul(mask);
+  if (joined || !shape_.norm_before()) join_attention(block, parameters, pass, middle_TD);
+  if (!shape_.norm_before()) return;
+  if (joined) return normalise(weights, middle_TD, norm, norm.output);
+  attention_output(block, parameters, branch_TD());
   kernels::norm_forward(compute_, {.shape = shape_.norm_shape(),
                                    .residual = kept.x_TD,
                                    .branch = branch_TD(),
                                    .branch_dropout = mask,
-                                   .weight = parameters[SiteId::kNorm2].weight,
-                                   .bias = parameters[SiteId::kNorm2].bias,
+                                   .weight = weights.weight,
+                                   .bias = weights.bias,
                                    .residual_out = middle_TD,
-                                   .y = kept[SiteId::kNorm2].output,
-                                   .mean = kept[SiteId::kNorm2].mean,
-                                   .rstd = kept[SiteId::kNorm2].statistic,
+                                   .y = norm.output,
+                                   .mean = norm.mean,
+                                   .rstd = norm.statistic,
                                    .branch_scale = static_cast<float>(shape_.residual_scale)});
 }
 

@@ -127,7 +127,7 @@ void Transformer::embed(const EmbeddingParameters& parameters, const Pass& pass)
 }
 
 void Transformer::embed_backward(const EmbeddingParameters& gradients, const Pass& pass,
-                                 bool add_to_head) {
+                                 bool add_to_tokens) {
   const bool in_runs = shape_.position_runs() > 1;
   const bool cut_rows = in_runs || (shape_.context.is_cut() && pass.documents);
   Tensor d_position_weight = gradients.position_weight;
@@ -148,7 +148,7 @@ void Transformer::embed_backward(const EmbeddingParameters& gradients, const Pas
                                .dropout = dropout(pass, embedding_site()),
                                .d_token_weight = gradients.token_weight,
                                .d_position_weight = d_position_weight,
-                               .add_to_token_gradient = add_to_head,
+                               .add_to_token_gradient = add_to_tokens,
                                .workspace = activations_.workspace,
                                .scale = static_cast<float>(shape_.embedding_scale),
                                .documents = pass.documents,

@@ -70,8 +70,8 @@ class Transformer {
                             const Pass& pass);
   void block_weight_gradient(std::int64_t block, const BlockParameters& parameters,
                              const BlockParameters& gradients);
-  /// `add_to_head`: `gradients.token_weight` holds the head's contribution, which is added to.
-  void embed_backward(const EmbeddingParameters& gradients, const Pass& pass, bool add_to_head);
+  /// `add_to_tokens`: `gradients.token_weight` holds the head's contribution, or earlier micro-batches', which is added to.
+  void embed_backward(const EmbeddingParameters& gradients, const Pass& pass, bool add_to_tokens);
 
   /// Of the residual stream where the backward has come to, [T, D]: what a rank of a pipeline sends on, or
   /// has received.
@@ -136,10 +136,11 @@ class Transformer {
   };
 
   void project(const Affine& affine, const Tensor& x, std::int64_t inputs, std::int64_t outputs,
-               const Tensor& y);
+               const Tensor& y, const Tensor& residual = {});
   void normalise(const Affine& parameters, const Tensor& r_TD, const SiteTensors& site,
                  const Tensor& y_TD);
   void rotate(std::int64_t block, const Tensor& qkv_TE, bool inverse, const Pass& pass);
+  bool joins_in_matmul(const kernels::Dropout& dropout) const;
   void join(const Tensor& residual_TD, const Tensor& branch_TD, const kernels::Dropout& dropout,
             const Tensor& out_TD);
 
@@ -151,7 +152,11 @@ class Transformer {
   void mlp_output(std::int64_t block, const BlockParameters& parameters, const Tensor& branch_TD);
   void finish_branch(const Affine& projection, const Tensor& x, std::int64_t inputs,
                      const Affine& norm, const SiteTensors& norm_site, const Tensor& branch_TD);
-  void join_attention(std::int64_t block, const BlockParameters& parameters, const Pass& pass);
+  void join_attention(std::int64_t block, const BlockParameters& parameters, const Pass& pass,
+                      const Tensor& out_TD);
+  void join_mlp(std::int64_t block, const BlockParameters& parameters, const Pass& pass,
+                const Tensor& residual_TD, const Tensor& out_TD);
+  void fill_middle(std::int64_t block, const BlockParameters& parameters, const Pass& pass);
   const Tensor& attention_input(const BlockTensors& kept) const;
   const Tensor& mlp_input(const BlockTensors& kept) const;
   ConstTensor read_again(const Tensor& input_TD);

@@ -249,7 +249,8 @@ void ShardedModel::backward(const Chunk& chunk, const model::Pass& pass, bool in
       zero(final_norm.bias);
     }
     if (model::trains_embedding(shape)) {
-      transformer_->embed_backward(model::embedding_parameters(shape, gradients), pass, joined);
+      const bool adds = joined || (!tied_ && gradients_.adds(unit));
+      transformer_->embed_backward(model::embedding_parameters(shape, gradients), pass, adds);
     }
   }
   gradients_.close(unit);

@@ -47,10 +47,10 @@ std::vector<UnitSpec> rank_units(const TrainingOptions& options, const sharding:
   return units;
 }
 
-// Which of the unit's gradients matmuls form alone: of blocks' matrices with their biases, and of an untied head. Tensor
-// ranks add up some of theirs behind the matmul.
-std::vector<bool> added_in_matmuls(const TrainingOptions& options, const sharding::Mesh& mesh,
-                                   const sharding::UnitPlan& unit) {
+// Which of the unit's gradients one kernel forms alone: of blocks' matrices with their biases, and of an untied head and
+// token embedding. Tensor ranks add up some of theirs behind the matmul.
+std::vector<bool> added_by_the_backward(const TrainingOptions& options, const sharding::Mesh& mesh,
+                                        const sharding::UnitPlan& unit) {
   if (!options.adds_in_matmuls || mesh.degree(sharding::kTensorAxis) > 1 || unit.has_frozen() ||
       unit.has_quantised() || options.model.part.has_canonical_sums()) {
     return {};
@@ -66,7 +66,8 @@ std::vector<bool> added_in_matmuls(const TrainingOptions& options, const shardin
                           std::ranges::any_of(endings, [&](const std::string& ending) {
                             return parameter.name.ends_with(ending);
                           });
-    added.push_back(of_block || parameter.name == "head.weight");
+    const bool of_tokens = parameter.name == "embedding.token.weight" && !options.model.tied;
+    added.push_back(of_block || of_tokens || parameter.name == "head.weight");
   }
   if (std::ranges::none_of(added, std::identity())) added.clear();
   return added;
@@ -99,7 +100,7 @@ sharding::ShardingPlan sharding_plan(const TrainingOptions& options, const shard
     if (options.model.part.has_canonical_sums()) {
       plan.units.back().tree_of_ranks = mesh.degree(sharding::kContextAxis);
     }
-    plan.units.back().may_add = added_in_matmuls(options, mesh, plan.units.back());
+    plan.units.back().may_add = added_by_the_backward(options, mesh, plan.units.back());
     if (unit == 0 && options.model.tied) {
       plan.units.back().tie = tie_of(pipeline, mesh, rank);
       plan.units.back().ends_apart =

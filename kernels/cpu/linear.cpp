@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/matmul/matmul.h"
+#include "kernels/cpu/pointwise.h"
 #include "kernels/dispatch_float.h"
 
 namespace sherd::kernels::cpu {
@@ -63,6 +64,7 @@ void linear_forward(ThreadTeam& team, const LinearForward& args) {
           .c = args.y,
           .bias = args.bias.data},
          args.workspace);
+  if (args.residual) residual_add(team, args.residual, args.y, {}, 1.0f, args.y);
 }
 
 void linear_backward_input(ThreadTeam& team, const LinearBackwardInput& args) {

@@ -39,6 +39,7 @@ void adam_update(ThreadTeam& team, const AdamUpdate& args) {
       }
       exp_avg.close(segment, first, count, m_scratch);
       exp_avg_sq.close(segment, first, count, v_scratch);
+      round_block(common, first, count);
     });
   });
 }
@@ -62,7 +63,7 @@ void sgd_update(ThreadTeam& team, const SgdUpdate& args) {
       if (!has_buffer) {
 #pragma omp simd
         for (int i = 0; i < count; ++i) p[i] = p[i] - lr * (scale * grad[i] + weight_decay * p[i]);
-        return;
+        return round_block(common, first, count);
       }
       float* m = buffer.open(first, count, m_scratch);
 #pragma omp simd
@@ -71,6 +72,7 @@ void sgd_update(ThreadTeam& team, const SgdUpdate& args) {
         p[i] = p[i] - lr * m[i];
       }
       buffer.close(segment, first, count, m_scratch);
+      round_block(common, first, count);
     });
   });
 }
@@ -104,6 +106,7 @@ void lion_update(ThreadTeam& team, const LionUpdate& args) {
         m[i] = beta2 * m[i] + fresh2 * g;
       }
       exp_avg.close(segment, first, count, m_scratch);
+      round_block(common, first, count);
     });
   });
 }

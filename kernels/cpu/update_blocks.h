@@ -35,6 +35,17 @@ void parallel_segment_blocks(ThreadTeam& team, const UpdateCommon& common, Funct
   });
 }
 
+/// A block of updated parameters, into UpdateCommon::rounded.
+inline void round_block(const UpdateCommon& common, std::int64_t first, int count) {
+  if (!common.rounded) return;
+  const float* p = common.parameter.as<float>() + first;
+  if (common.rounded.dtype == DType::kBF16) {
+    narrow(p, common.rounded.as<BFloat16>() + first, count);
+  } else {
+    narrow(p, common.rounded.as<Float16>() + first, count);
+  }
+}
+
 /// Two exact sums per segment, first all of a^2, then all of b^2, of what `function(segment, first, count, a,
 /// b)` writes as f32 terms a and b.
 template <class Function>

@@ -38,7 +38,8 @@ void multiply(Stream& stream, const Args& args, const MatmulOperands& operands) 
 
 void linear_forward(Stream& stream, const LinearForward& args) {
   multiply(stream, args,
-           {args.w.data, args.x.data, args.y.data, args.bias.data, args.gelu_input.data});
+           {args.w.data, args.x.data, args.y.data, args.bias.data, args.gelu_input.data,
+            args.residual.data});
 }
 
 void linear_backward_input(Stream& stream, const LinearBackwardInput& args) {

@@ -243,8 +243,9 @@ cublasStatus_t launched(CudaStream& stream, const PlannedMatmul& matmul,
   set_pointers(key, matmul.operation, operands.bias, operands.gelu_input);
   const float alpha = 1.0f, beta = key.add_to_output ? 1.0f : 0.0f;
   return cublasLtMatmul(handle_of_device(stream.cuda().device), matmul.operation.get(), &alpha,
-                        operands.a, matmul.a.get(), operands.b, matmul.b.get(), &beta, operands.d,
-                        matmul.d.get(), operands.d, matmul.d.get(), &algorithm, workspace,
+                        operands.a, matmul.a.get(), operands.b, matmul.b.get(), &beta,
+                        operands.c ? operands.c : operands.d, matmul.d.get(), operands.d,
+                        matmul.d.get(), &algorithm, workspace,
                         static_cast<std::size_t>(key.workspace_bytes), stream.handle());
 }
 

@@ -19,6 +19,7 @@ struct MatmulOperands {
   void* d = nullptr;
   const void* bias = nullptr;
   const void* gelu_input = nullptr;
+  const void* c = nullptr;  ///< what is added to, where it isn't d
 };
 
 struct MatmulTiming {

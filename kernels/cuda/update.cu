@@ -107,7 +107,7 @@ void adam_update(Stream& stream, const AdamUpdate& args) {
     launch_segments<device_common::pack_of<G, S, float>()>(
         stream, "adam_update", args.common, {}, device_common::Adam<G, S>(args),
         args.common.parameter.data, args.common.gradient.data, args.exp_avg.data,
-        args.exp_avg_sq.data);
+        args.exp_avg_sq.data, args.common.rounded.data);
   });
 }
 
@@ -115,7 +115,8 @@ void sgd_update(Stream& stream, const SgdUpdate& args) {
   dispatch_update(args.common, args.momentum_buffer.dtype, [&]<class G, class S>(G, S) {
     launch_segments<device_common::pack_of<G, S, float>()>(
         stream, "sgd_update", args.common, {}, device_common::Sgd<G, S>(args),
-        args.common.parameter.data, args.common.gradient.data, args.momentum_buffer.data);
+        args.common.parameter.data, args.common.gradient.data, args.momentum_buffer.data,
+        args.common.rounded.data);
   });
 }
 
@@ -123,7 +124,8 @@ void lion_update(Stream& stream, const LionUpdate& args) {
   dispatch_update(args.common, args.exp_avg.dtype, [&]<class G, class S>(G, S) {
     launch_segments<device_common::pack_of<G, S, float>()>(
         stream, "lion_update", args.common, {}, device_common::Lion<G, S>(args),
-        args.common.parameter.data, args.common.gradient.data, args.exp_avg.data);
+        args.common.parameter.data, args.common.gradient.data, args.exp_avg.data,
+        args.common.rounded.data);
   });
 }
 

@@ -100,8 +100,10 @@ inline MatmulKey matmul_key(const LinearForward& args) {
   key.epilogue = args.gelu_input ? args.bias ? MatmulEpilogue::kGeluBias : MatmulEpilogue::kGelu
                  : args.bias     ? MatmulEpilogue::kBias
                                  : MatmulEpilogue::kNone;
+  key.add_to_output = static_cast<bool>(args.residual);
   return detail::with_operands(key, args.x.dtype, args.y.dtype, args.workspace, args.w.data,
-                               args.x.data, args.y.data, args.bias.data, args.gelu_input.data);
+                               args.x.data, args.y.data, args.bias.data, args.gelu_input.data,
+                               args.residual.data);
 }
 inline MatmulKey matmul_key(const LinearBackwardInput& args) {
   MatmulKey key = backward_input_matmul(args.shape);

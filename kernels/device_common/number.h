@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "core/dtype.h"
 #include "core/host_device.h"
@@ -70,7 +71,7 @@ SHERD_HOST_DEVICE inline Float16 narrow<Float16>(float x) {
 }
 
 /// N elements that lie together. A pack of several starts at a multiple of 16 bytes, and moves in
-/// accesses of 16 bytes; a pack of one lies anywhere.
+/// accesses of 16 bytes, or of 8 where that is all; a pack of one lies anywhere.
 template <int N, class T>
 SHERD_HOST_DEVICE inline void load(const T* from, T (&to)[N]) {
   static_assert(N == 1 || N * sizeof(T) % 16 == 0);
@@ -90,14 +91,15 @@ SHERD_HOST_DEVICE inline void load(const T* from, T (&to)[N]) {
 }
 template <int N, class T>
 SHERD_HOST_DEVICE inline void store(T* to, const T (&from)[N]) {
-  static_assert(N == 1 || N * sizeof(T) % 16 == 0);
+  static_assert(N == 1 || N * sizeof(T) == 8 || N * sizeof(T) % 16 == 0);
 #ifdef __CUDA_ARCH__
   if constexpr (N > 1) {
-    constexpr int kWords = N * sizeof(T) / 16;
-    uint4 words[kWords];
+    using Word = std::conditional_t<N * sizeof(T) == 8, uint2, uint4>;
+    constexpr int kWords = N * sizeof(T) / sizeof(Word);
+    Word words[kWords];
     memcpy(words, from, sizeof words);
 #pragma unroll
-    for (int i = 0; i < kWords; ++i) reinterpret_cast<uint4*>(to)[i] = words[i];
+    for (int i = 0; i < kWords; ++i) reinterpret_cast<Word*>(to)[i] = words[i];
   } else {
     to[0] = from[0];
   }

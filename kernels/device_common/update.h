@@ -117,6 +117,26 @@ Moment<S> make_moment(const Tensor& tensor, const UpdateCommon& common, std::uin
   return {tensor.as<S>(), common.rounding, kind};
 }
 
+/// Where updated parameters also go, in 16 bits; nowhere if both are null.
+struct RoundedParameters {
+  BFloat16* bf16 = nullptr;
+  Float16* f16 = nullptr;
+
+  explicit RoundedParameters(const UpdateCommon& common) {
+    if (!common.rounded) return;
+    if (common.rounded.dtype == DType::kBF16) {
+      bf16 = common.rounded.as<BFloat16>();
+    } else {
+      f16 = common.rounded.as<Float16>();
+    }
+  }
+  template <int N>
+  SHERD_HOST_DEVICE void store(std::int64_t first, const float (&p)[N]) const {
+    if (bf16 != nullptr) store_narrow<N>(bf16 + first, p);
+    if (f16 != nullptr) store_narrow<N>(f16 + first, p);
+  }
+};
+
 /// What is the same for all elements of an Adam or LAMB step, formed in f64 and rounded once.
 struct AdamConstants {
   float beta1, beta2, fresh1, fresh2, root_correction2, eps;
@@ -138,6 +158,7 @@ struct AdamConstants {
 template <class G, class S>
 struct Adam {
   float* parameter;
+  RoundedParameters rounded;
   const G* gradient;
   Moment<S> exp_avg, exp_avg_sq;
   float beta1, beta2, fresh1, fresh2, root_correction2, eps, rate, lr, scale;
@@ -145,6 +166,7 @@ struct Adam {
 
   explicit Adam(const AdamUpdate& args)
       : parameter(args.common.parameter.as<float>()),
+        rounded(args.common),
         gradient(args.common.gradient.as<G>()),
         exp_avg(make_moment<S>(args.exp_avg, args.common, 0)),
         exp_avg_sq(make_moment<S>(args.exp_avg_sq, args.common, 1)),
@@ -174,6 +196,7 @@ struct Adam {
       p[i] = (p[i] - shrink * p[i]) - rate * m[i] / (sqrtf(v[i]) * root_correction2 + eps);
     }
     store<N>(parameter + first, p);
+    rounded.store<N>(first, p);
     exp_avg.template close<N>(segment, first, m);
     exp_avg_sq.template close<N>(segment, first, v);
   }
@@ -182,12 +205,14 @@ struct Adam {
 template <class G, class S>
 struct Sgd {
   float* parameter;
+  RoundedParameters rounded;
   const G* gradient;
   Moment<S> buffer;
   float lr, momentum, scale;
 
   explicit Sgd(const SgdUpdate& args)
       : parameter(args.common.parameter.as<float>()),
+        rounded(args.common),
         gradient(args.common.gradient.as<G>()),
         buffer(make_moment<S>(args.momentum_buffer, args.common, 0)),
         lr(args.common.lr),
@@ -211,18 +236,21 @@ struct Sgd {
       buffer.template close<N>(segment, first, m);
     }
     store<N>(parameter + first, p);
+    rounded.store<N>(first, p);
   }
 };
 
 template <class G, class S>
 struct Lion {
   float* parameter;
+  RoundedParameters rounded;
   const G* gradient;
   Moment<S> exp_avg;
   float lr, scale, beta1, beta2, fresh1, fresh2;
 
   explicit Lion(const LionUpdate& args)
       : parameter(args.common.parameter.as<float>()),
+        rounded(args.common),
         gradient(args.common.gradient.as<G>()),
         exp_avg(make_moment<S>(args.exp_avg, args.common, 0)),
         lr(args.common.lr),
@@ -247,6 +275,7 @@ struct Lion {
       m[i] = beta2 * m[i] + fresh2 * grad;
     }
     store<N>(parameter + first, p);
+    rounded.store<N>(first, p);
     exp_avg.template close<N>(segment, first, m);
   }
 };

@@ -29,7 +29,8 @@ Launch matmul(std::string_view kernel, const MatmulKey& key, DType dtype, std::i
 
 Launches linear_forward(const LinearForward& args) {
   return {matmul("linear_forward", device_common::matmul_key(args), args.x.dtype,
-                 bytes_of(args.x, args.w, args.bias), bytes_of(args.y, args.gelu_input))};
+                 bytes_of(args.x, args.w, args.bias, args.residual),
+                 bytes_of(args.y, args.gelu_input))};
 }
 Launches linear_backward_input(const LinearBackwardInput& args) {
   return {matmul(

@@ -36,15 +36,18 @@ constexpr std::int64_t kSums = 2 * kDouble;
 
 Launches adam_update(const AdamUpdate& args) {
   const std::int64_t state = size(args.exp_avg) + size(args.exp_avg_sq) + kFloat;
-  return of_segments("adam_update", args.common, size(args.common.gradient) + state, state);
+  return of_segments("adam_update", args.common, size(args.common.gradient) + state,
+                     state + size(args.common.rounded));
 }
 Launches sgd_update(const SgdUpdate& args) {
   const std::int64_t state = size(args.momentum_buffer) + kFloat;
-  return of_segments("sgd_update", args.common, size(args.common.gradient) + state, state);
+  return of_segments("sgd_update", args.common, size(args.common.gradient) + state,
+                     state + size(args.common.rounded));
 }
 Launches lion_update(const LionUpdate& args) {
   const std::int64_t state = size(args.exp_avg) + kFloat;
-  return of_segments("lion_update", args.common, size(args.common.gradient) + state, state);
+  return of_segments("lion_update", args.common, size(args.common.gradient) + state,
+                     state + size(args.common.rounded));
 }
 Launches lamb_moments(const LambUpdate& args) {
   const std::int64_t moments = size(args.exp_avg) + size(args.exp_avg_sq);

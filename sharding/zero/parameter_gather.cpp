@@ -201,11 +201,14 @@ void ParameterGather::decode_into(const Slot& slot, int unit) {
   }
 }
 
-void ParameterGather::publish(int unit) {
+void ParameterGather::publish(int unit, bool rounded) {
   const UnitState& state = (*units_)[unit];
   if (sharded(unit)) schedule_.forget_unit(unit);
-  for (const int slice_index : state.updated_slices())
-    state.refresh_resident(rank_->compute(), slice_index);
+  for (const int slice_index : state.updated_slices()) {
+    const Tensor resident = state.rounded_slice(slice_index);
+    if (!resident || rounded) continue;
+    kernels::cast(rank_->compute(), state.fp32_slice(slice_index), resident);
+  }
   rank_->compute().record(*updated_[unit]);
   if (!state.placement().optimizer_sharded() || !state.trains()) return;
   if (sharded(unit) && !replicas_[unit]) return;

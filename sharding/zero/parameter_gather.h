@@ -54,8 +54,9 @@ class ParameterGather {
   /// The compute stream has no readers of this use beyond what is enqueued.
   void release(int unit);
   /// The compute stream has updated this rank's slices: let every rank see them. At stages 1-2 an
-  /// all-gather on the gather stream, hidden under the next forward; at stage 3 the next gather.
-  void publish(int unit);
+  /// all-gather on the gather stream, hidden under the next forward; at stage 3 the next gather. `rounded`: the update
+  /// has rounded them into what is resident.
+  void publish(int unit, bool rounded = false);
   /// Drops the rest of the plan (after an error, or a step that ends early).
   void abandon();
 

@@ -234,9 +234,9 @@ QuantisedPiece quantised_piece(const Tensor& slice_bytes, const Piece& piece) {
       slice_bytes.part(blocks * kernels::kNf4Block / 2 + first, kernels::nf4_blocks(piece.count))};
 }
 
-void UnitState::refresh_resident(Stream& stream, int slice_index) const {
-  if (!fp32_parameters_ || !resident_) return;
-  kernels::cast(stream, fp32_slice(slice_index), slice_in(resident_.tensor(), slice_index));
+Tensor UnitState::rounded_slice(int slice_index) const {
+  if (!fp32_parameters_ || !resident_) return {};
+  return slice_in(resident_.tensor(), slice_index);
 }
 
 std::vector<UnitPlan> plans_of(const std::vector<UnitState>& units) {

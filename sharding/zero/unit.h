@@ -180,8 +180,8 @@ class UnitState {
   /// Of one quantised parameter, f32; the mean first.
   Tensor ranges(int parameter) const;
 
-  /// After an update: rounds slice `slice_index` into what is resident, if that is another buffer.
-  void refresh_resident(Stream& stream, int slice_index) const;
+  /// Slice `slice_index` of what is resident, if that is another buffer: the FP32 parameters' rounded ones. Else empty.
+  Tensor rounded_slice(int slice_index) const;
 
  private:
   bool is_second_end() const { return plan_.tie && !plan_.tie->is_first; }

@@ -105,9 +105,8 @@ Tensor host_scratch(const LinearShape& shape, DType dtype) {
 }
 
 struct Operands {
-  const void *a, *b;
+  const void *a, *b, *c;  // c: what is added to; null: nothing
   void* d;
-  bool add;
   DType in, out;
 };
 
@@ -119,6 +118,8 @@ void compute(const Description& how, const Sizes& s, const Operands& x) {
   };
   const Tensor a = view(x.a, x.in, s.m * s.k), b = view(x.b, x.in, s.k * s.n);
   const Tensor d = view(x.d, x.out, s.m * s.n);
+  const Tensor c = x.c ? view(x.c, x.out, s.m * s.n) : Tensor{};
+  const bool add = x.c != nullptr;
   const Tensor aux = how.aux ? view(how.aux, x.in, s.m * s.n) : Tensor{};
   const ActivationShape gelu{ActivationKind::kGelu, s.n, s.m};
   if (how.transpose_a == CUBLAS_OP_T) {
@@ -126,14 +127,15 @@ void compute(const Description& how, const Sizes& s, const Operands& x) {
                           how.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
     const Tensor bias = how.bias ? view(how.bias, x.in, s.m) : Tensor{};
     const LinearShape shape{s.n, s.k, s.m};
-    cpu::linear_forward(team, {shape, b, a, bias, has_gelu ? aux : d, host_scratch(shape, x.in)});
+    cpu::linear_forward(team,
+                        {shape, b, a, bias, has_gelu ? aux : d, host_scratch(shape, x.in), {}, c});
     if (has_gelu) cpu::activation_forward(team, {gelu, aux, d});
   } else if (how.transpose_b == CUBLAS_OP_T) {
     const LinearShape shape{s.k, s.m, s.n};
-    cpu::linear_backward_weight(team, {shape, b, a, d, {}, x.add, host_scratch(shape, x.in)});
+    cpu::linear_backward_weight(team, {shape, b, a, d, {}, add, host_scratch(shape, x.in)});
   } else {
     const LinearShape shape{s.n, s.m, s.k};
-    cpu::linear_backward_input(team, {shape, b, a, d, x.add, host_scratch(shape, x.in)});
+    cpu::linear_backward_input(team, {shape, b, a, d, add, host_scratch(shape, x.in)});
     if (how.epilogue == CUBLASLT_EPILOGUE_DGELU) cpu::activation_backward(team, {gelu, aux, d, d});
   }
 }
@@ -351,13 +353,16 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t described, 
   const auto& d_view = as_const<Layout>(d_layout);
   const Description how = as_const<Description>(described);  // its pointers are those of this call
   Sizes sizes;
-  const bool ours = *static_cast<const float*>(alpha) == 1.0f && c == d;
+  const bool ours = *static_cast<const float*>(alpha) == 1.0f;
+  const bool adds = *static_cast<const float*>(beta) == 1.0f;
+  // Of gradients, what they are added to is where they go.
+  if (adds && c != d && how.transpose_a != CUBLAS_OP_T) return CUBLAS_STATUS_INVALID_VALUE;
   if (!ours || !fit(how, a_view, as_const<Layout>(b_layout), d_view, sizes)) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   const Algorithm x = of(*algorithm);
   if (workspace_of(x, sizes) > bytes) return CUBLAS_STATUS_INVALID_VALUE;
-  for (const void* operand : {a, b, static_cast<const void*>(d), how.bias, how.aux}) {
+  for (const void* operand : {a, b, c, static_cast<const void*>(d), how.bias, how.aux}) {
     if (x.alignment > 0 && reinterpret_cast<std::uintptr_t>(operand) % x.alignment != 0) {
       return CUBLAS_STATUS_INVALID_VALUE;
     }
@@ -371,12 +376,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t described, 
       takes_ms = found->second;
     }
   }
-  const Operands operands{a,
-                          b,
-                          d,
-                          *static_cast<const float*>(beta) == 1.0f,
-                          dtype_of_type(a_view.type),
-                          dtype_of_type(d_view.type)};
+  const Operands operands{
+      a, b, adds ? c : nullptr, d, dtype_of_type(a_view.type), dtype_of_type(d_view.type)};
   fake_cuda::launch(stream, {"matmul", [=] { compute(how, sizes, operands); }});
   for (int i = 1; i < takes_ms; ++i) fake_cuda::launch(stream, {"matmul goes on", [] {}});
   return CUBLAS_STATUS_SUCCESS;

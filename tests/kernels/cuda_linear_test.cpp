@@ -131,6 +131,40 @@ TEST_P(CudaLinear, AddsToWhatStandsInTheGradients) {
   }
 }
 
+// With sizes whose sums are split, and whose rows aren't aligned.
+TEST_P(CudaLinear, AddsTheProductToAResidualStream) {
+  for (const LinearShape& shape : kShapes) {
+    const Case c(GetParam(), shape);
+    const OwnedTensor residual(c.type, random_values(shape.tokens * shape.outputs, 9));
+    for (const bool with_bias : {true, false}) {
+      SCOPED_TRACE(describe(shape) + (with_bias ? ", bias" : ""));
+      const Outputs out = test::on_gpu([&](Place& place) {
+        Outputs outputs{{c.type, shape.tokens * shape.outputs}, residual};
+        const ConstTensor bias = with_bias ? place.in(c.bias) : ConstTensor();
+        const ConstTensor x = place.in(c.x), w = place.in(c.w);
+        const Tensor scratch = c.scratch(place, c.type);
+        const Tensor stream = place.out(outputs[1]);
+        linear_forward(place.stream(),
+                       {shape, x, w, bias, place.out(outputs[0]), scratch, {}, stream});
+        place.finish();
+        return outputs;
+      });
+      const Values sum = oracle::linear_forward(shape, c.x.values(), c.w.values(),
+                                                with_bias ? c.bias.values() : Values{});
+      // cuBLASLt may round a product to 16 bits before it adds it.
+      const Values before = residual.values();
+      const test::Tolerance rounding = test::rounded_once(c.type);
+      Values expected(sum.size()), bounds(sum.size());
+      for (std::size_t i = 0; i < sum.size(); ++i) {
+        expected[i] = before[i] + sum[i];
+        bounds[i] = rounding.relative * (2 * std::abs(expected[i]) + std::abs(sum[i])) + 4e-5;
+      }
+      EXPECT_TRUE(test::within(out[0].values(), expected, bounds));
+      EXPECT_TRUE(test::same_bits(out[1], residual)) << "the stream was written";
+    }
+  }
+}
+
 // Rows of a multiple of 8 elements go through cuBLASLt's epilogue, the others through two kernels.
 TEST_P(CudaLinear, GeluTakenAlongMatchesTheOracleInBothDirections) {
   for (const LinearShape& shape : {LinearShape{13, 31, 29}, LinearShape{64, 48, 40},

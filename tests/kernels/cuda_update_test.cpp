@@ -72,7 +72,8 @@ void has_the_cpus_bits(const std::function<void(Stream&, const Slice&)>& step) {
       Outputs out{{DType::kF32, random_values(kNumel, 1)},
                   {s.moment, random_values(kNumel, 3, 0.5)},
                   {s.moment, squares},
-                  {DType::kF32, random_values(kNumel, 5)}};
+                  {DType::kF32, random_values(kNumel, 5)},
+                  {s.gradient == DType::kF16 ? DType::kF16 : DType::kBF16, Values(kNumel, 7.0)}};
       Slice slice;
       slice.common.parameter = place.out(out[0]);
       slice.common.gradient = place.in(gradient);
@@ -83,6 +84,7 @@ void has_the_cpus_bits(const std::function<void(Stream&, const Slice&)>& step) {
       slice.first = place.out(out[1]);
       slice.second = place.out(out[2]);
       slice.update = place.out(out[3]);
+      if (s.gradient != DType::kF32) slice.common.rounded = place.out(out[4]);
       step(place.stream(), slice);
       place.finish();
       return out;

@@ -4,6 +4,7 @@
 
 #include "core/thread_team.h"
 #include "kernels/activation.h"
+#include "kernels/pointwise.h"
 #include "tests/support/oracle_linear.h"
 #include "tests/support/tensors.h"
 
@@ -204,6 +205,25 @@ TEST_P(Linear, GeluTakenAlongHasTheBitsOfTheTwoCalls) {
       EXPECT_TRUE(test::same_bits(sum, expected_sum));
       EXPECT_TRUE(test::same_bits(y, expected_y));
       EXPECT_TRUE(test::same_bits(dx, expected_dx));
+    }
+  }
+}
+
+// A residual stream that the product is added to is the two calls, to the bit.
+TEST_P(Linear, AddsTheProductToAResidualStream) {
+  for (const LinearShape& shape : kShapes) {
+    SCOPED_TRACE(describe(shape));
+    const Case c(GetParam(), shape);
+    const OwnedTensor residual(GetParam(), test::random_values(shape.tokens * shape.outputs, 9));
+    for (const bool with_bias : {true, false}) {
+      const auto stream = test::compute_stream(2);
+      OwnedTensor workspace = c.workspace(*stream, GetParam());
+      const ConstTensor bias = with_bias ? ConstTensor(c.bias) : ConstTensor();
+      OwnedTensor y(GetParam(), shape.tokens * shape.outputs);
+      linear_forward(*stream, {c.shape, c.x, c.w, bias, y, workspace, {}, residual});
+      OwnedTensor expected = forward(*stream, c, with_bias);
+      residual_add(*stream, residual, expected, {}, expected);
+      EXPECT_TRUE(test::same_bits(y, expected));
     }
   }
 }

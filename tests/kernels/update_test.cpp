@@ -237,6 +237,36 @@ TEST_P(Update, PaddingStaysZero) {
   }
 }
 
+// What stands in padding is left; the other 16 bits are those of the stored parameter, of any number of threads.
+TEST_P(Update, AlsoRoundsWhatBecomesOfTheParameters) {
+  const Settings settings{.num_steps = 3};
+  for (const DType type : {DType::kBF16, DType::kF16}) {
+    const auto updated = [&](Stream& stream, Tensor rounded) {
+      Outputs state = begin(settings);
+      const OwnedTensor gradient = gradient_of_step(settings, 1);
+      UpdateCommon common = common_of(settings, 1);
+      common.parameter = state[0];
+      common.gradient = gradient;
+      common.rounded = rounded;
+      GetParam().step(stream, common, state[1], state[2], 1);
+      return state;
+    };
+    const Outputs out = test::on_any_number_of_threads([&](Stream& stream) {
+      OwnedTensor rounded(type, Values(kNumel, 7.0));
+      Outputs state = updated(stream, rounded);
+      state.push_back(rounded);
+      return state;
+    });
+    const Outputs alone = updated(*test::compute_stream(), {});
+    for (std::size_t i = 0; i < alone.size(); ++i) EXPECT_TRUE(test::same_bits(out[i], alone[i]));
+    Values expected = out[0].values();
+    for (std::int64_t i = 0; i < kNumel; ++i) {
+      if (is_padding(i)) expected[static_cast<std::size_t>(i)] = 7.0;
+    }
+    EXPECT_TRUE(test::same_bits(out[3], OwnedTensor(type, expected)));
+  }
+}
+
 TEST(AdamUpdate, CorrectsTheBiasOfEarlyAndLateSteps) {
   // At step 100000 both corrections are 1 to the last bit; at step 1 they are 1 - beta.
   for (const std::int64_t step : {std::int64_t{1}, std::int64_t{100000}}) {

@@ -20,7 +20,6 @@ namespace {
 
 constexpr std::int64_t kColumns = kOneRowColumns;
 constexpr std::int64_t kMostTaskColumns = 768;
-constexpr std::int64_t kTasksPerThread = 2;  // so that a slower core does less
 constexpr std::int64_t kMostUnits = 768;     // of a piece of the depth
 
 Float8 multiply_add(Float8 x, Float8 y, Float8 z) {
@@ -113,7 +112,7 @@ void multiply_columns(const Matmul& p, std::int64_t first, std::int64_t count) {
       }
       // The next columns, or the first ones' next piece; another task's columns may be another core's.
       const bool has_columns = j + kColumns < count, has_piece = k + piece < p.depth;
-      columns.ahead = has_columns ? kColumns * p.b.stride : has_piece ? piece - j * p.b.stride : 0;
+      columns.then = has_columns ? kColumns * p.b.stride : has_piece ? piece - j * p.b.stride : 0;
       columns.is_first = k == 0 && j == 0;
       float sums[kColumns];
       add_columns<Form>(columns, sums);
@@ -137,12 +136,11 @@ void multiply_columns(const Matmul& p, std::int64_t first, std::int64_t count) {
 
 template <class Form>
 void multiply(ThreadTeam& team, const Matmul& p) {
-  // A column's chain knows nothing of its task, so tasks may follow the number of threads: long ones
-  // are what memory reads fastest.
-  const std::int64_t most_tasks = kTasksPerThread * team.num_threads();
+  // A column's chain knows nothing of its task, so tasks may follow the number of threads: long ones are what memory
+  // reads fastest, since what comes after a task nobody fetches. So one for each thread, up to a size.
   const std::int64_t groups = (p.columns + kColumns - 1) / kColumns;
-  const std::int64_t columns =
-      std::min(kMostTaskColumns, (groups + most_tasks - 1) / most_tasks * kColumns);
+  const std::int64_t columns = std::min(
+      kMostTaskColumns, (groups + team.num_threads() - 1) / team.num_threads() * kColumns);
   const std::int64_t num_tasks = (p.columns + columns - 1) / columns;
   const auto task = [&](std::int64_t t, int) {
     const std::int64_t first = t * columns;

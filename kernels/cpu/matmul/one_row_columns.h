@@ -19,8 +19,8 @@ struct ColumnsOfOneRow {
   std::int64_t depth = 0;
   const float* a = nullptr;  ///< the row's units, `units` of them (pack_forms.h)
   std::int64_t units = 0;
-  std::int64_t ahead = 0;  ///< in elements: what lies so far ahead comes next
-  bool is_first = false;   ///< a task's first columns: nobody has fetched them
+  std::int64_t then = 0;  ///< in elements: what lies so far from the columns comes next; 0: nothing
+  bool is_first = false;  ///< a task's first columns: nobody has fetched them
 
   static constexpr std::int64_t kPerLine = 64 / static_cast<std::int64_t>(sizeof(T));
 
@@ -28,20 +28,25 @@ struct ColumnsOfOneRow {
   /// Before the loop over the depth.
   [[gnu::always_inline]] void fetch_first() const {
     if (!is_first) return;
-    for (std::int64_t line = 0; line < kFirstLines; ++line) fetch(line * kPerLine);
+    for (std::int64_t line = 0; line < kLinesAhead; ++line) fetch(line * kPerLine);
   }
   /// At each line of the depth.
   [[gnu::always_inline]] void fetch_next(std::int64_t k) const {
-    fetch(k + ahead);
-    if (is_first) fetch(k + kFirstLines * kPerLine);
+    const std::int64_t ahead = k + kLinesAhead * kPerLine;
+    if (ahead < depth) {
+      fetch(ahead);
+    } else if (then != 0) {
+      fetch(ahead - depth + then);
+    }
   }
 
  private:
-  static constexpr std::int64_t kFirstLines = 4;
+  static constexpr std::int64_t kLinesAhead = 8;  // of each column: 8 KiB, of any first cache a quarter at most
 
+  // Into the first cache alone: nothing is read twice.
   [[gnu::always_inline]] void fetch(std::int64_t k) const {
-    constexpr int kSecondCache = 2;
-    for (const T* x : column) __builtin_prefetch(x + k, 0, kSecondCache);
+    constexpr int kOnce = 0;
+    for (const T* x : column) __builtin_prefetch(x + k, 0, kOnce);
   }
 };
 

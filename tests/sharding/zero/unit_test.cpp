@@ -162,23 +162,26 @@ TEST(UnitState, StageThreeHoldsNoResidentParameters) {
   }
 }
 
-TEST(UnitState, RefreshRoundsTheMasterIntoItsPlaceInTheResidentParameters) {
+TEST(UnitState, ASlicesRoundedParametersAreItsPlaceInWhatIsResident) {
   const UnitSpec spec = test::small_units(1, false)[1];
-  const auto stream = make_cpu_compute_stream({});
   for (int stage = 0; stage <= 2; ++stage) {
     const Rank rank = test::lone_rank(1, 2);
-    const UnitState unit(
+    const UnitState rounds(
         {spec, placement_of(stage), {DType::kBF16, DType::kF32, DType::kF32}, rank.mesh}, rank);
-    test::fill_slices(unit, [](auto p, auto i) { return test::number(p, i, 1); });
-    for (const int slice_index : unit.updated_slices()) {
-      unit.refresh_resident(*stream, slice_index);
-      const float* master = unit.fp32_slice(slice_index).as<float>();
-      const Tensor slice = unit.layout().slice(unit.resident_parameters(), slice_index);
-      for (std::int64_t i = 0; i < slice.numel; ++i) {
-        ASSERT_EQ(slice.as<BFloat16>()[i].bits, BFloat16(master[i]).bits);
-      }
+    for (const int slice_index : rounds.updated_slices()) {
+      const Tensor rounded = rounds.rounded_slice(slice_index);
+      const Tensor slice = rounds.layout().slice(rounds.resident_parameters(), slice_index);
+      EXPECT_EQ(rounded.data, slice.data);
+      EXPECT_EQ(rounded.numel, slice.numel);
+      EXPECT_EQ(rounded.dtype, DType::kBF16);
     }
+    const UnitState alike({spec, placement_of(stage), {}, rank.mesh}, rank);
+    EXPECT_FALSE(alike.rounded_slice(1)) << "what is resident is the FP32 parameters";
   }
+  const Rank rank = test::lone_rank(0, 2);
+  const UnitState gathered(
+      {spec, placement_of(3), {DType::kBF16, DType::kF32, DType::kF32}, rank.mesh}, rank);
+  EXPECT_FALSE(gathered.rounded_slice(0)) << "nothing is resident";
 }
 
 TEST(UnitStateDeathTest, AnotherRanksSliceIsNotThereToBeAskedFor) {
