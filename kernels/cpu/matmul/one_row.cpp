@@ -61,7 +61,7 @@ Float8 add_block(const typename Form::Element* const* column, std::int64_t k, co
 
 // Sums of kColumns columns, each a chain in the order of the units.
 template <class Form>
-void add_columns(const ColumnsOfOneRow<typename Form::Element>& p, float* sums) {
+void add_columns_in_halves(const ColumnsOfOneRow<typename Form::Element>& p, float* sums) {
   Float8 left{}, right{};
   const std::int64_t whole = p.depth / kBlock<Form> * kBlock<Form>;
   p.fetch_first();
@@ -78,6 +78,17 @@ void add_columns(const ColumnsOfOneRow<typename Form::Element>& p, float* sums) 
   }
   store8(sums, left);
   store8(sums + 8, right);
+}
+
+template <class Form>
+void add_columns(const ColumnsOfOneRow<typename Form::Element>& p, float* sums) {
+  add_columns_in_halves<Form>(p, sums);
+}
+template <>
+void add_columns<Floats>(const ColumnsOfOneRow<float>& p, float* sums) {
+  static const AddColumnsOfFloats add =
+      isa() == Isa::kAvx2 ? add_columns_in_halves<Floats> : avx512_one_row();
+  add(p, sums);
 }
 
 using Pairs = PairsOfBF16<Units::kPairs>;

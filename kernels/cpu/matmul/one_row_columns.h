@@ -50,9 +50,12 @@ struct ColumnsOfOneRow {
   }
 };
 
+using AddColumnsOfFloats = void (*)(const ColumnsOfOneRow<float>&, float* sums);
 using AddColumnsOfPairs = void (*)(const ColumnsOfOneRow<BFloat16>&, float* sums);
 
-/// sums[j] = the chain of dot products of column j's pairs and a's; null where it isn't compiled.
+/// sums[j] = the chain of column j's units and a's: of products, of dot products of pairs. Null where they aren't
+/// compiled.
+AddColumnsOfFloats avx512_one_row();
 AddColumnsOfPairs avx512_bf16_one_row();
 
 }  // namespace sherd::kernels::cpu

@@ -3,7 +3,8 @@
 A Hugging Face folder's model continues one text (batch 1, the likeliest tokens), by sherd and by transformers with its
 dynamic cache, turn by turn; with --compile also by its static cache, whose step of one token torch.compile has compiled
 before (in f32 and bf16 some minutes; how long is printed). Printed are medians over the rounds, and medians of the
-ratios within a round: tokens per second behind the first token, and seconds until the first one. The share of the read rate is weight bytes times tokens per second over what torch reads with as many threads.
+ratios within a round: tokens per second behind the first token, and seconds until the first one. The share of the read rate is the bytes that a token reads, weights with or without the keys and values of earlier
+positions, times tokens per second, over what torch reads with as many threads.
 Needs `./dev deps oracle`.
 """
 import argparse
@@ -69,6 +70,9 @@ def main():
     model = transformers.AutoModelForCausalLM.from_pretrained(options.folder, dtype=dtype).eval()
     ids = tokenizer(TEXT, return_tensors="pt")
     weight_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
+    config, positions = model.config, ids["input_ids"].shape[1] + options.tokens / 2  # seen by a token in the middle
+    cached = 2 * config.num_hidden_layers * config.num_key_value_heads * (config.hidden_size // config.num_attention_heads)
+    cached_bytes = cached * positions * torch.finfo(dtype).bits / 8
     forms = {"dynamic cache": {}}
     if options.compile:
         forms["static cache, compiled"] = compiled(model, ids, options.tokens)
@@ -85,6 +89,7 @@ def main():
         firsts["sherd"].append(first)
         rates["sherd"].append(rate)
     shares = [rate * weight_bytes / read for rate, read in zip(rates["sherd"], reads)]
+    with_cache = (weight_bytes + cached_bytes) / weight_bytes
     print(f"{options.dtype}, a prompt of {ids['input_ids'].shape[1]} tokens, {torch.get_num_threads()} threads; "
           f"memory is read at {statistics.median(reads) / 1e9:.1f} GB/s")
     for form in rates:
@@ -92,7 +97,8 @@ def main():
         prompt = statistics.median(b / a for a, b in zip(firsts["sherd"], firsts[form]))
         print(f"{form:24} {statistics.median(rates[form]):7.2f} tokens/s, first after {statistics.median(firsts[form]):.3f} s"
               + ("" if form == "sherd" else f"; sherd is {ratio:.2f} and {prompt:.2f} times as fast"))
-    print(f"sherd reads weights at {100 * statistics.median(shares):.0f} % of that rate")
+    share = 100 * statistics.median(shares)
+    print(f"sherd reads weights at {share:.0f} % of that rate, and with keys and values at {share * with_cache:.0f} %")
 
 
 if __name__ == "__main__":

@@ -1,87 +1,30 @@
-// Columns of one row's matmul as dot products of bf16 pairs. Compiled with -mavx512bf16 (the top CMakeLists.txt).
+// Columns of one row's matmul as dot products of bf16 pairs. Compiled with -mavx512bf16 (cmake/compile_options.cmake).
 #include "kernels/cpu/matmul/one_row_columns.h"
 
 #ifdef __AVX512BF16__
-#include <immintrin.h>
+#include <bit>
 
+#include "kernels/cpu/matmul/avx512/one_row_body.h"
 #include "kernels/cpu/matmul/pack_forms.h"
 
 namespace sherd::kernels::cpu {
 namespace {
 
 using Pairs = PairsOfBF16<Units::kPairs>;
-constexpr int kUnits = 16;  // of a line
 
-// GCC's own vectors: it warns of its header's intrinsics for shuffles (bug 105593).
-using Units16 = std::uint32_t __attribute__((vector_size(64)));
-
-// The units of two columns by turns, and pairs of such; then quarters.
-Units16 low_units(Units16 x, Units16 y) {
-  return __builtin_shufflevector(x, y, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
-}
-Units16 high_units(Units16 x, Units16 y) {
-  return __builtin_shufflevector(x, y, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
-}
-Units16 low_pairs(Units16 x, Units16 y) {
-  return __builtin_shufflevector(x, y, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
-}
-Units16 high_pairs(Units16 x, Units16 y) {
-  return __builtin_shufflevector(x, y, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
-}
-Units16 even_quarters(Units16 x, Units16 y) {
-  return __builtin_shufflevector(x, y, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
-}
-Units16 odd_quarters(Units16 x, Units16 y) {
-  return __builtin_shufflevector(x, y, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
-}
-
-// Sixteen columns of sixteen units become sixteen units of sixteen columns.
-void transpose(Units16* x) {
-  Units16 y[kUnits];
-  for (int i = 0; i < 16; i += 2) {
-    y[i] = low_units(x[i], x[i + 1]);
-    y[i + 1] = high_units(x[i], x[i + 1]);
-  }
-  for (int i = 0; i < 16; i += 4) {
-    x[i] = low_pairs(y[i], y[i + 2]);
-    x[i + 1] = high_pairs(y[i], y[i + 2]);
-    x[i + 2] = low_pairs(y[i + 1], y[i + 3]);
-    x[i + 3] = high_pairs(y[i + 1], y[i + 3]);
-  }
-  for (int i = 0; i < 4; ++i) {
-    for (int half = 0; half < 16; half += 8) {
-      y[half + i] = even_quarters(x[half + i], x[half + i + 4]);
-      y[half + i + 4] = odd_quarters(x[half + i], x[half + i + 4]);
-    }
-  }
-  for (int i = 0; i < 8; ++i) {
-    x[i] = even_quarters(y[i], y[i + 8]);
-    x[i + 8] = odd_quarters(y[i], y[i + 8]);
-  }
-}
-
-// A unit of a times that unit of each column.
-__m512 add_unit(__m512 sum, const float* a, Units16 b) {
-  const Units16 of_row = std::bit_cast<std::uint32_t>(*a) - Units16{};
+// A pair of a times that pair of each column.
+__m512 add_pair(__m512 sum, float a, Units16 b) {
+  const Units16 of_row = std::bit_cast<std::uint32_t>(a) - Units16{};
   return _mm512_dpbf16_ps(sum, (__m512bh)of_row, (__m512bh)b);
 }
 
 void add_columns(const ColumnsOfOneRow<BFloat16>& p, float* sums) {
   constexpr std::int64_t kLine = ColumnsOfOneRow<BFloat16>::kPerLine;
-  __m512 sum = _mm512_setzero_ps();
-  const std::int64_t whole = p.depth / kLine * kLine;
-  p.fetch_first();
-  for (std::int64_t k = 0; k < whole; k += kLine) {
-    p.fetch_next(k);
-    Units16 unit[kUnits];
-    for (int i = 0; i < 16; ++i) unit[i] = load<Units16>(p.column[i] + k);
-    transpose(unit);
-    for (int i = 0; i < kUnits; ++i) sum = add_unit(sum, p.a + k / 2 + i, unit[i]);
-  }
-  for (std::int64_t u = whole / 2; u < p.units; ++u) {
-    float unit[16];
-    for (int i = 0; i < 16; ++i) unit[i] = Pairs::one(p.column[i], 1, u, p.depth);
-    sum = add_unit(sum, p.a + u, load<Units16>(unit));
+  __m512 sum = add_whole_lines(p, add_pair);
+  for (std::int64_t u = p.depth / kLine * kUnitsOfLine; u < p.units; ++u) {
+    float pair[16];
+    for (int i = 0; i < 16; ++i) pair[i] = Pairs::one(p.column[i], 1, u, p.depth);
+    sum = add_pair(sum, p.a[u], load<Units16>(pair));
   }
   _mm512_storeu_ps(sums, sum);
 }
