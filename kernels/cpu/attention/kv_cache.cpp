@@ -43,12 +43,18 @@ void append(const CachedAttention& args, std::int64_t g) {
   }
 }
 
-// A strip of positions [first, end), of all query heads that read key/value head g.
+// A strip of positions [first, end), of some query heads that read the same key/value head.
+struct Strip {
+  std::int64_t first = 0, end = 0;
+  std::int64_t kv_head = 0, first_head = 0, heads = 0;  // first_head of those that read it
+};
+
 template <class T>
-void attend(const CachedAttention& args, std::int64_t g, std::int64_t first, std::int64_t end,
-            Scratch scratch) {
+void attend(const CachedAttention& args, const Strip& of, Scratch scratch) {
   const AttentionShape& shape = args.shape;
-  const std::int64_t K = shape.head_width, heads = heads_per_kv_head(shape), count = end - first;
+  const auto [first, end, g, first_head, heads] = of;
+  const std::int64_t K = shape.head_width, count = end - first;
+  const std::int64_t first_query = g * heads_per_kv_head(shape) + first_head;
   const StripBuffers strip = strip_buffers(shape, scratch);
   const float* keys_of_head = args.cache.as<float>() + g * head_floats(shape);
   const Panels panels(args.qkv.dtype);
@@ -58,7 +64,7 @@ void attend(const CachedAttention& args, std::int64_t g, std::int64_t first, std
   MatrixView queries{strip.query, whole_pairs(K)};
   for (std::int64_t h = 0; h < heads; ++h) {
     const HeadRows<const T> query =
-        packed_head(args.qkv.as<T>(), shape, 0, Part::kQuery, g * heads + h);
+        packed_head(args.qkv.as<T>(), shape, 0, Part::kQuery, first_query + h);
     float* copy = strip.query + h * count * queries.stride;
     if constexpr (std::is_same_v<T, float>) {  // the heads' rows one behind the other
       widen_rows(query.first + row * query.stride, query.stride, copy, queries.stride, count, K);
@@ -74,26 +80,41 @@ void attend(const CachedAttention& args, std::int64_t g, std::int64_t first, std
   }
   weigh_values(shape, packed, heads * count, keys, strip);
   for (std::int64_t h = 0; h < heads; ++h) {
-    const HeadRows<T> out = out_head(args.out.as<T>(), shape, 0, g * heads + h);
+    const HeadRows<T> out = out_head(args.out.as<T>(), shape, 0, first_query + h);
     narrow_rows(strip.out + h * count * K, K, out.first + row * out.stride, out.stride, count, K);
   }
 }
 
 }  // namespace
 
+// One loop: new rows first, which all heads wait for. Heads with the same keys go together, since they read them once,
+// but where threads would have nothing to do; no row of a product depends on the others.
 void cached_attention(ThreadTeam& team, const CachedAttention& args) {
   const AttentionShape& shape = args.shape;
   const std::int64_t floats = cached_attention_scratch_floats(shape);
   const std::int64_t G = shape.kv_heads, end = args.first + args.count;
   const std::int64_t first_strip = args.first / kStrip;
   const std::int64_t strips = (end + kStrip - 1) / kStrip - first_strip;
+  const std::int64_t heads = heads_per_kv_head(shape),
+                     wanted = team.num_threads() > 1 ? 2 * team.num_threads() : 1;
+  const std::int64_t parts =
+      std::clamp<std::int64_t>((wanted + G * strips - 1) / (G * strips), 1, heads);
+  const auto new_rows_first = [&](std::int64_t task) { return task < G ? 0 : G; };
   dispatch_float(args.qkv.dtype, [&]<class T>(T) {
-    team.parallel_for(G, [&](std::int64_t g, int) { append<T>(args, g); });
-    team.parallel_for(G * strips, [&](std::int64_t task, int thread) {
-      const std::int64_t strip = (first_strip + task / G) * kStrip;
-      attend<T>(args, task % G, std::max(strip, args.first), std::min(strip + kStrip, end),
-                checked_scratch(args.workspace, floats, team.num_threads(), thread));
-    });
+    team.parallel_for_after(
+        G + G * strips * parts, new_rows_first, [&](std::int64_t task, int thread) {
+          if (task < G) return append<T>(args, task);
+          const std::int64_t part = (task - G) % parts, group = (task - G) / parts;
+          const std::int64_t first = (first_strip + group / G) * kStrip;
+          const std::int64_t begin = heads * part / parts;
+          attend<T>(args,
+                    {.first = std::max(first, args.first),
+                     .end = std::min(first + kStrip, end),
+                     .kv_head = group % G,
+                     .first_head = begin,
+                     .heads = heads * (part + 1) / parts - begin},
+                    checked_scratch(args.workspace, floats, team.num_threads(), thread));
+        });
   });
 }
 

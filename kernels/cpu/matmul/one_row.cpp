@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::int64_t kColumns = kOneRowColumns;
 constexpr std::int64_t kMostTaskColumns = 768;
-constexpr std::int64_t kMostUnits = 768;     // of a piece of the depth
+constexpr std::int64_t kMostUnits = 768;  // of a piece of the depth
 
 Float8 multiply_add(Float8 x, Float8 y, Float8 z) {
 #ifdef __FMA__
@@ -150,8 +150,8 @@ void multiply(ThreadTeam& team, const Matmul& p) {
   // A column's chain knows nothing of its task, so tasks may follow the number of threads: long ones are what memory
   // reads fastest, since what comes after a task nobody fetches. So one for each thread, up to a size.
   const std::int64_t groups = (p.columns + kColumns - 1) / kColumns;
-  const std::int64_t columns = std::min(
-      kMostTaskColumns, (groups + team.num_threads() - 1) / team.num_threads() * kColumns);
+  const std::int64_t columns =
+      std::min(kMostTaskColumns, (groups + team.num_threads() - 1) / team.num_threads() * kColumns);
   const std::int64_t num_tasks = (p.columns + columns - 1) / columns;
   const auto task = [&](std::int64_t t, int) {
     const std::int64_t first = t * columns;

@@ -41,7 +41,8 @@ struct ColumnsOfOneRow {
   }
 
  private:
-  static constexpr std::int64_t kLinesAhead = 8;  // of each column: 8 KiB, of any first cache a quarter at most
+  static constexpr std::int64_t kLinesAhead =
+      8;  // of each column: 8 KiB, of any first cache a quarter at most
 
   // Into the first cache alone: nothing is read twice.
   [[gnu::always_inline]] void fetch(std::int64_t k) const {
