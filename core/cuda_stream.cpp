@@ -112,13 +112,23 @@ void run_host_work(void* data) {
   }
 }
 
+// What others wait for goes before kernels that fill the device: gathers and reductions.
+int priority_of(StreamPurpose purpose) {
+  int least = 0, greatest = 0;
+  check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest),
+             "cudaDeviceGetStreamPriorityRange");
+  const bool communicates = purpose == StreamPurpose::kGather || purpose == StreamPurpose::kReduce;
+  return communicates ? greatest : least;
+}
+
 class QueueOnDevice final : public CudaStream {
  public:
   QueueOnDevice(StreamOptions options, CudaStreamOptions cuda)
       : CudaStream(std::move(options)), cuda_(cuda), team_(1) {
     use_cuda_device(cuda.device);
-    check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking),
-               "cudaStreamCreateWithFlags");
+    check_cuda(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking,
+                                            priority_of(this->options().purpose)),
+               "cudaStreamCreateWithPriority");
     mailbox_ = pinned_memory(kMailboxBytes);
   }
   ~QueueOnDevice() override {

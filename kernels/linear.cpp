@@ -48,7 +48,8 @@ void linear_forward(Stream& stream, const LinearForward& args) {
   if (args.bias) check_tensor("linear: bias", args.bias, args.x.dtype, O);
   if (args.gelu_input) check_tensor("linear: gelu_input", args.gelu_input, args.x.dtype, T * O);
   if (args.residual) check_tensor("linear: residual", args.residual, args.x.dtype, T * O);
-  CHECK(!args.residual || !args.gelu_input, "linear: a residual stream behind GELU");
+  CHECK(!args.residual || (!args.gelu_input && args.residual.data != args.y.data),
+        "linear: a residual stream behind GELU, or in the output's place");
   if (args.gelu_input && !fuses_gelu(stream, args)) {
     linear_forward(stream,
                    {args.shape, args.x, args.w, args.bias, args.gelu_input, args.workspace});

@@ -14,7 +14,7 @@
 ///           CUDA: a 16-bit sum is rounded before it is added (cuBLASLt).
 /// Bits      CPU: an element follows its own row and column of the factors, the depth and the types
 ///           alone, not the other sizes, the threads or the instruction set: kernels/cpu/matmul/matmul.h.
-///           CUDA: fixed by (T, I, O).
+///           CUDA: fixed by (T, I, O), and whether there is a residual.
 /// Residual  Added to the sum: CPU, after it was rounded, the bits of residual_add; CUDA, in the matmul itself, 16 bits
 ///           before or after they are rounded, as cuBLASLt's algorithm does.
 /// Workspace `linear_workspace_bytes`; fewer tokens never need more. CPU: packed pieces of the

@@ -42,8 +42,14 @@ void check_ratios(const UpdateCommon& args, std::span<const float> ratios) {
         args.segments.size());
 }
 
+// Of the updates that don't round.
+void check_without_rounding(const UpdateCommon& args) {
+  check_common(args);
+  CHECK(!args.rounded, "{} rounded parameters that nobody writes", args.rounded.numel);
+}
+
 void check_lamb(const LambUpdate& args) {
-  check_common(args.common);
+  check_without_rounding(args.common);
   check_moment(args.common, args.exp_avg);
   check_moment(args.common, args.exp_avg_sq);
   CHECK(args.update_number >= 1, "time step {}", args.update_number);
@@ -100,7 +106,7 @@ void lamb_apply(Stream& stream, const LambUpdate& args, std::span<const float> r
 }
 
 void lars_norms(Stream& stream, const LarsUpdate& args, Tensor sums) {
-  check_common(args.common);
+  check_without_rounding(args.common);
   check_sums(args.common, sums);
   if (is_cuda(stream)) {
     on_gpu(stream, cuda::fill_zero, launches::fill_zero, sums);
@@ -110,7 +116,7 @@ void lars_norms(Stream& stream, const LarsUpdate& args, Tensor sums) {
 }
 
 void lars_apply(Stream& stream, const LarsUpdate& args, std::span<const float> ratios) {
-  check_common(args.common);
+  check_without_rounding(args.common);
   check_moment(args.common, args.momentum_buffer);
   check_ratios(args.common, ratios);
   if (is_cuda(stream)) return on_gpu(stream, cuda::lars_apply, launches::lars_apply, args, ratios);
@@ -118,7 +124,7 @@ void lars_apply(Stream& stream, const LarsUpdate& args, std::span<const float> r
 }
 
 void muon_momentum(Stream& stream, const MuonUpdate& args) {
-  check_common(args.common);
+  check_without_rounding(args.common);
   check_moment(args.common, args.momentum_buffer);
   CHECK(args.update.dtype == DType::kF32 && args.update.numel == args.common.parameter.numel,
         "{} updates of {} parameters", args.update.numel, args.common.parameter.numel);
@@ -127,7 +133,7 @@ void muon_momentum(Stream& stream, const MuonUpdate& args) {
 }
 
 void muon_apply(Stream& stream, const MuonUpdate& args, std::span<const float> ratios) {
-  check_common(args.common);
+  check_without_rounding(args.common);
   CHECK(args.update.dtype == DType::kF32 && args.update.numel == args.common.parameter.numel,
         "{} updates of {} parameters", args.update.numel, args.common.parameter.numel);
   check_ratios(args.common, ratios);

@@ -47,13 +47,13 @@ __global__ void __launch_bounds__(kSumThreads)
 
 /// Calls `function(table, first segment)` for the segments, as many at a time as a launch carries.
 template <class Function>
-void for_each_table(const UpdateCommon& common, std::span<const float> ratios,
+void for_each_table(std::span<const UpdateSegment> segments, std::span<const float> ratios,
                     Function&& function) {
-  const std::size_t count = common.segments.size();
+  const std::size_t count = segments.size();
   for (std::size_t first = 0; first < count; first += device_common::kMaxSegments) {
     const std::size_t here = std::min<std::size_t>(device_common::kMaxSegments, count - first);
     function(
-        device_common::make_segment_table(common.segments.subspan(first, here),
+        device_common::make_segment_table(segments.subspan(first, here),
                                           ratios.empty() ? ratios : ratios.subspan(first, here)),
         first);
   }
@@ -64,8 +64,11 @@ template <int N, class Body, class... Pointers>
 void launch_segments(Stream& stream, const char* kernel, const UpdateCommon& common,
                      std::span<const float> ratios, const Body& work, const Pointers*... buffers) {
   bool packs = device_common::allow_packs(buffers...);
-  for (const UpdateSegment& segment : common.segments) packs = packs && segment.first % N == 0;
-  for_each_table(common, ratios, [&](const SegmentTable& table, std::size_t) {
+  std::vector<UpdateSegment> joined;
+  if (ratios.empty()) joined = device_common::join_neighbours(common.segments);
+  const std::span<const UpdateSegment> segments = ratios.empty() ? joined : common.segments;
+  for (const UpdateSegment& segment : segments) packs = packs && segment.first % N == 0;
+  for_each_table(segments, ratios, [&](const SegmentTable& table, std::size_t) {
     if (table.num_blocks() == 0) return;
     const unsigned blocks = grid_of(table.num_blocks());
     if (packs) {
@@ -80,7 +83,7 @@ void launch_segments(Stream& stream, const char* kernel, const UpdateCommon& com
 template <class Body>
 void launch_sums(Stream& stream, const char* kernel, const UpdateCommon& common, const Body& work,
                  const Tensor& sums) {
-  for_each_table(common, {}, [&](const SegmentTable& table, std::size_t first) {
+  for_each_table(common.segments, {}, [&](const SegmentTable& table, std::size_t first) {
     segment_sums_kernel<<<static_cast<unsigned>(table.count), kSumThreads, 0, handle_of(stream)>>>(
         table, work, static_cast<std::int64_t>(common.segments.size()),
         sums.as<double>() + static_cast<std::int64_t>(first) * ExactSum::kNumbers);

@@ -115,10 +115,30 @@ SHERD_HOST_DEVICE inline void load_wide(const T* from, float (&to)[N]) {
   load<N>(from, narrow_pack);
   for (int i = 0; i < N; ++i) to[i] = widen(narrow_pack[i]);
 }
+/// Two at once, as the hardware rounds them. To the same bits, but for which NaN a NaN becomes.
+template <class T>
+SHERD_HOST_DEVICE inline void narrow_two(const float* from, T* to) {
+#ifdef __CUDA_ARCH__
+  if constexpr (std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>) {
+    std::uint32_t both;  // the first in the lower half
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(from[1]), "f"(from[0]));
+    } else {
+      asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(from[1]), "f"(from[0]));
+    }
+    to[0].bits = static_cast<std::uint16_t>(both);
+    to[1].bits = static_cast<std::uint16_t>(both >> 16);
+    return;
+  }
+#endif
+  to[0] = narrow<T>(from[0]);
+  to[1] = narrow<T>(from[1]);
+}
 template <int N, class T>
 SHERD_HOST_DEVICE inline void store_narrow(T* to, const float (&from)[N]) {
   T narrow_pack[N];
-  for (int i = 0; i < N; ++i) narrow_pack[i] = narrow<T>(from[i]);
+  for (int i = 0; i + 1 < N; i += 2) narrow_two(from + i, narrow_pack + i);
+  if constexpr (N % 2 == 1) narrow_pack[N - 1] = narrow<T>(from[N - 1]);
   store<N>(to, narrow_pack);
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cmath>
+#include <vector>
 
 #include "kernels/device_common/dropout.h"
 #include "kernels/device_common/number.h"
@@ -30,6 +31,25 @@ struct SegmentTable {
 
   std::int64_t num_blocks() const { return first_block[count]; }
 };
+
+/// Segments as few as they can be: neighbours that are one stretch of their parameter are joined, which CPUs have apart
+/// so that threads share them. For what has no number of its own for each segment.
+inline std::vector<UpdateSegment> join_neighbours(std::span<const UpdateSegment> segments) {
+  std::vector<UpdateSegment> joined;
+  for (const UpdateSegment& next : segments) {
+    if (!joined.empty()) {
+      UpdateSegment& last = joined.back();
+      if (last.parameter == next.parameter && last.first + last.count == next.first &&
+          last.first_element + last.count == next.first_element &&
+          last.random_shift == next.random_shift && last.weight_decay == next.weight_decay) {
+        last.count += next.count;
+        continue;
+      }
+    }
+    joined.push_back(next);
+  }
+  return joined;
+}
 
 /// `ratios` may be empty; otherwise one per segment. segments.size() <= kMaxSegments.
 inline SegmentTable make_segment_table(std::span<const UpdateSegment> segments,

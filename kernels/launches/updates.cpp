@@ -8,13 +8,13 @@ namespace sherd::kernels::launches {
 namespace {
 
 // As many launches as carry all segments; each element of every buffer once.
-Launches of_segments(std::string_view kernel, const UpdateCommon& common, std::int64_t read_each,
-                     std::int64_t written_each, std::int64_t written_of_a_segment = 0) {
+Launches of_segments(std::string_view kernel, std::span<const UpdateSegment> all,
+                     std::int64_t read_each, std::int64_t written_each,
+                     std::int64_t written_of_a_segment = 0) {
   Launches launches;
-  for (std::size_t first = 0; first < common.segments.size();
-       first += device_common::kMaxSegments) {
-    const auto here = common.segments.subspan(
-        first, std::min<std::size_t>(device_common::kMaxSegments, common.segments.size() - first));
+  for (std::size_t first = 0; first < all.size(); first += device_common::kMaxSegments) {
+    const auto here =
+        all.subspan(first, std::min<std::size_t>(device_common::kMaxSegments, all.size() - first));
     std::int64_t count = 0;
     for (const UpdateSegment& segment : here) count += segment.count;
     const auto segments = static_cast<std::int64_t>(here.size());
@@ -23,6 +23,11 @@ Launches of_segments(std::string_view kernel, const UpdateCommon& common, std::i
         memory(kernel, count * read_each, count * written_each + segments * written_of_a_segment));
   }
   return launches;
+}
+Launches of_joined_segments(std::string_view kernel, const UpdateCommon& common,
+                            std::int64_t read_each, std::int64_t written_each) {
+  return of_segments(kernel, device_common::join_neighbours(common.segments), read_each,
+                     written_each);
 }
 
 std::int64_t size(const ConstTensor& tensor) {
@@ -36,46 +41,47 @@ constexpr std::int64_t kSums = 2 * kDouble;
 
 Launches adam_update(const AdamUpdate& args) {
   const std::int64_t state = size(args.exp_avg) + size(args.exp_avg_sq) + kFloat;
-  return of_segments("adam_update", args.common, size(args.common.gradient) + state,
-                     state + size(args.common.rounded));
+  return of_joined_segments("adam_update", args.common, size(args.common.gradient) + state,
+                            state + size(args.common.rounded));
 }
 Launches sgd_update(const SgdUpdate& args) {
   const std::int64_t state = size(args.momentum_buffer) + kFloat;
-  return of_segments("sgd_update", args.common, size(args.common.gradient) + state,
-                     state + size(args.common.rounded));
+  return of_joined_segments("sgd_update", args.common, size(args.common.gradient) + state,
+                            state + size(args.common.rounded));
 }
 Launches lion_update(const LionUpdate& args) {
   const std::int64_t state = size(args.exp_avg) + kFloat;
-  return of_segments("lion_update", args.common, size(args.common.gradient) + state,
-                     state + size(args.common.rounded));
+  return of_joined_segments("lion_update", args.common, size(args.common.gradient) + state,
+                            state + size(args.common.rounded));
 }
 Launches lamb_moments(const LambUpdate& args) {
   const std::int64_t moments = size(args.exp_avg) + size(args.exp_avg_sq);
-  return of_segments("lamb_moments", args.common, size(args.common.gradient) + kFloat + moments,
-                     moments);
+  return of_joined_segments("lamb_moments", args.common,
+                            size(args.common.gradient) + kFloat + moments, moments);
 }
 Launches lamb_norms(const LambUpdate& args, const Tensor&) {
-  return of_segments("lamb_norms", args.common, size(args.exp_avg) + size(args.exp_avg_sq) + kFloat,
-                     0, kSums);
+  return of_segments("lamb_norms", args.common.segments,
+                     size(args.exp_avg) + size(args.exp_avg_sq) + kFloat, 0, kSums);
 }
 Launches lamb_apply(const LambUpdate& args, std::span<const float>) {
-  return of_segments("lamb_apply", args.common, size(args.exp_avg) + size(args.exp_avg_sq) + kFloat,
-                     kFloat);
+  return of_segments("lamb_apply", args.common.segments,
+                     size(args.exp_avg) + size(args.exp_avg_sq) + kFloat, kFloat);
 }
 Launches lars_norms(const LarsUpdate& args, const Tensor&) {
-  return of_segments("lars_norms", args.common, size(args.common.gradient) + kFloat, 0, kSums);
+  return of_segments("lars_norms", args.common.segments, size(args.common.gradient) + kFloat, 0,
+                     kSums);
 }
 Launches lars_apply(const LarsUpdate& args, std::span<const float>) {
   const std::int64_t state = size(args.momentum_buffer) + kFloat;
-  return of_segments("lars_apply", args.common, size(args.common.gradient) + state, state);
+  return of_segments("lars_apply", args.common.segments, size(args.common.gradient) + state, state);
 }
 Launches muon_momentum(const MuonUpdate& args) {
   const std::int64_t moment = size(args.momentum_buffer);
-  return of_segments("muon_momentum", args.common, size(args.common.gradient) + moment,
-                     moment + kFloat);
+  return of_joined_segments("muon_momentum", args.common, size(args.common.gradient) + moment,
+                            moment + kFloat);
 }
 Launches muon_apply(const MuonUpdate& args, std::span<const float>) {
-  return of_segments("muon_apply", args.common, 2 * kFloat, kFloat);
+  return of_segments("muon_apply", args.common.segments, 2 * kFloat, kFloat);
 }
 
 }  // namespace sherd::kernels::launches

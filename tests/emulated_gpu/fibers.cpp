@@ -2,6 +2,8 @@
 #include <cstdio>
 #include <memory>
 #include <mutex>
+#include <numeric>
+#include <random>
 #include <vector>
 
 #include <ucontext.h>
@@ -54,7 +56,22 @@ std::vector<unsigned char> turn;  // of each fiber's next exchange
 std::jmp_buf scheduler;
 std::size_t current = 0;
 const std::function<void()>* body = nullptr;
-bool backwards = false;
+std::mt19937_64 orders;  // of a launch: seeded with its number
+std::uint64_t num_launches = 0;
+
+// Every one of so many, once, in an order that a launch draws: as it comes on a GPU.
+class Order {
+ public:
+  explicit Order(std::size_t count) : count_(count), first_(orders() % count) {
+    do {
+      step_ = 1 + orders() % count;
+    } while (std::gcd(step_, count) != 1);
+  }
+  std::size_t operator()(std::size_t k) const { return (first_ + k * step_) % count_; }
+
+ private:
+  std::size_t count_, first_, step_ = 1;
+};
 
 void stop(State state) {
   fibers[current].state = state;
@@ -98,10 +115,10 @@ bool release(std::size_t begin, std::size_t end, State state) {
   return any;
 }
 
-void run_block(std::size_t count) {
+void run_block(std::size_t count, const Order& threads_in_order) {
   for (;;) {
     for (std::size_t k = 0; k < count; ++k) {
-      const std::size_t i = backwards ? count - 1 - k : k;
+      const std::size_t i = threads_in_order(k);
       if (fibers[i].state == State::kReady) resume(i);
     }
     bool any = release(0, count, State::kAtBlock), live = false;
@@ -131,23 +148,24 @@ void launch(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function
   // One launch at a time: ranks are threads, and a block's shared memory is the process's.
   static std::mutex one_at_a_time;
   const std::lock_guard lock(one_at_a_time);
-  gridDim = grid, blockDim = block, body = &thread, backwards = !backwards;
+  gridDim = grid, blockDim = block, body = &thread;
+  orders.seed(++num_launches);
   if (fibers.size() < count) fibers.resize(count);
   warps.resize((fibers.size() + kWarp - 1) / kWarp);
-  for (unsigned z = 0; z < grid.z; ++z) {
-    for (unsigned y = 0; y < grid.y; ++y) {
-      for (unsigned x = 0; x < grid.x; ++x) {
-        blockIdx = {x, y, z};
-        std::memset(shared_memory, 0xff, shared_bytes);
-        turn.assign(count, 0);
-        for (std::size_t i = 0; i < count; ++i) {
-          fibers[i].state = State::kReady;
-          const auto n = static_cast<unsigned>(i);
-          fibers[i].index = {n % block.x, n / block.x % block.y, n / block.x / block.y};
-        }
-        run_block(count);
-      }
+  const std::size_t blocks = std::size_t{grid.x} * grid.y * grid.z;
+  const Order blocks_in_order(blocks), threads_in_order(count);
+  for (std::size_t k = 0; k < blocks; ++k) {
+    const std::size_t b = blocks_in_order(k);
+    blockIdx = {static_cast<unsigned>(b % grid.x), static_cast<unsigned>(b / grid.x % grid.y),
+                static_cast<unsigned>(b / grid.x / grid.y)};
+    std::memset(shared_memory, 0xff, shared_bytes);
+    turn.assign(count, 0);
+    for (std::size_t i = 0; i < count; ++i) {
+      fibers[i].state = State::kReady;
+      const auto n = static_cast<unsigned>(i);
+      fibers[i].index = {n % block.x, n / block.x % block.y, n / block.x / block.y};
     }
+    run_block(count, threads_in_order);
   }
 }
 

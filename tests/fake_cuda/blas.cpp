@@ -355,8 +355,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t described, 
   Sizes sizes;
   const bool ours = *static_cast<const float*>(alpha) == 1.0f;
   const bool adds = *static_cast<const float*>(beta) == 1.0f;
-  // Of gradients, what they are added to is where they go.
-  if (adds && c != d && how.transpose_a != CUBLAS_OP_T) return CUBLAS_STATUS_INVALID_VALUE;
+  // A gradient is added where it goes, a branch to what stands elsewhere.
+  if (adds && (c == d) == (how.transpose_a == CUBLAS_OP_T)) return CUBLAS_STATUS_INVALID_VALUE;
   if (!ours || !fit(how, a_view, as_const<Layout>(b_layout), d_view, sizes)) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }

@@ -4,6 +4,7 @@
 #include "core/cuda_device.h"
 #include "engine/plan/memory_report.h"
 #include "tests/fake_cuda/machine.h"
+#include "tests/fake_cuda/scheduler.h"
 #include "tests/support/error_text.h"
 
 namespace sherd {
@@ -99,6 +100,17 @@ TEST_F(OnFakeMachine, ADriverThatIsTooOldIsAUsersErrorWithWhatToDo) {
 }
 
 // The fake's clock goes on by one millisecond with every piece of work that a device has done.
+TEST_F(OnFakeMachine, CommunicationHasPriorityOverKernels) {
+  fake_cuda::start({});
+  const auto priority_of = [](StreamPurpose purpose) {
+    return stream_for(purpose)->handle()->priority;
+  };
+  for (const StreamPurpose first : {StreamPurpose::kGather, StreamPurpose::kReduce}) {
+    EXPECT_LT(priority_of(first), priority_of(StreamPurpose::kCompute));
+  }
+  EXPECT_EQ(priority_of(StreamPurpose::kCopy), priority_of(StreamPurpose::kCompute));
+}
+
 TEST_F(OnFakeMachine, WaitingForCommunicationIsCountedAndForACopyIsNot) {
   for (const auto& [purpose, counts] :
        {std::pair(StreamPurpose::kGather, true), std::pair(StreamPurpose::kReduce, true),

@@ -157,10 +157,16 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
   return cudaSuccess;
 }
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+// As an H100's; the least is the greatest number.
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0, *greatest = -5;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
   Lock lock(scheduler().mutex);
-  if (flags != cudaStreamNonBlocking) return cudaErrorInvalidValue;
+  if (flags != cudaStreamNonBlocking || priority > 0 || priority < -5) return cudaErrorInvalidValue;
   auto made = std::make_unique<CUstream_st>();
+  made->priority = priority;
   made->id = scheduler().next_stream++;
   made->device = current_device;
   *stream = made.get();

@@ -33,7 +33,7 @@ struct Graph {
 }  // namespace fake_cuda
 
 struct CUstream_st {
-  int id = 0, device = 0;
+  int id = 0, device = 0, priority = 0;
   struct Queued {
     fake_cuda::Operation operation;
     fake_cuda::Knowledge host;  // what the host knew when it enqueued

@@ -171,5 +171,26 @@ TYPED_TEST(BodyUpdate, MuonsElementWiseParts) {
       });
 }
 
+TEST(JoinNeighbours, JoinsStretchesOfOneParameterAndNothingElse) {
+  UpdateSegment shifted{900, 100, 0.1f, 2, 600};
+  shifted.random_shift = 5;
+  const std::vector<UpdateSegment> segments = {
+      {0, 100, 0.1f, 1, 40},    {100, 50, 0.1f, 1, 140},
+      {150, 50, 0.1f, 1, 190},             // one stretch
+      {200, 100, 0.1f, 2, 0},              // another parameter
+      {300, 100, 0.0f, 2, 100},            // another decay
+      {408, 100, 0.0f, 2, 200},            // behind padding
+      {508, 92, 0.0f, 2, 301},             // not the next element
+      {600, 300, 0.1f, 2, 300}, shifted};  // other random bits
+  const auto joined = device_common::join_neighbours(segments);
+  std::vector<std::int64_t> firsts;
+  std::int64_t count = 0;
+  for (const UpdateSegment& each : joined) firsts.push_back(each.first), count += each.count;
+  EXPECT_EQ(firsts, (std::vector<std::int64_t>{0, 200, 300, 408, 508, 600, 900}));
+  EXPECT_EQ(joined[0].count, 200);
+  EXPECT_EQ(joined[0].first_element, 40);
+  EXPECT_EQ(count, 992);
+}
+
 }  // namespace
 }  // namespace sherd::kernels

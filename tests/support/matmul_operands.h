@@ -32,7 +32,7 @@ class Pieces {
 };
 
 struct OperandTensors {
-  Tensor a, b, d, bias, gelu_input, workspace, wide;
+  Tensor a, b, c, d, bias, gelu_input, workspace, wide;
 };
 inline OperandTensors operand_tensors(const kernels::device_common::MatmulKey& key, char* data,
                                       std::int64_t& bytes) {
@@ -42,10 +42,12 @@ inline OperandTensors operand_tensors(const kernels::device_common::MatmulKey& k
   t.b = pieces.next(key.k * key.n, key.in, key.alignment);
   t.d = pieces.next(key.m * key.n, key.out, key.alignment);
   if (has_bias(key.epilogue)) t.bias = pieces.next(key.m, key.in, key.alignment);
+  // As runs have it: gradients are added in place, and a branch to a residual stream.
+  if (key.add_to_output && key.transpose_a) t.c = pieces.next(t.d.numel, key.out, key.alignment);
   if (has_gelu(key.epilogue)) t.gelu_input = pieces.next(key.m * key.n, key.in, key.alignment);
   t.workspace = pieces.next(key.workspace_bytes, DType::kU8);
-  t.wide =
-      pieces.next(std::max({t.a.numel, t.b.numel, t.gelu_input.numel, t.bias.numel}), DType::kF32);
+  t.wide = pieces.next(
+      std::max({t.a.numel, t.b.numel, t.c.numel, t.gelu_input.numel, t.bias.numel}), DType::kF32);
   bytes = pieces.used();
   return t;
 }
@@ -66,7 +68,7 @@ inline OperandsOfMatmul random_operands(Stream& stream,
   const auto t = detail::operand_tensors(key, static_cast<char*>(memory.data), bytes);
   CHECK(bytes <= memory.bytes(), "operands of {} bytes", bytes);
   std::int64_t first = 0;
-  for (const Tensor& each : {t.a, t.b, t.bias, t.gelu_input}) {
+  for (const Tensor& each : {t.a, t.b, t.bias, t.gelu_input, t.c}) {
     if (!each) continue;
     const Tensor wide = t.wide.part(0, each.numel);
     kernels::fill_normal(stream, wide, {1, 2, 3}, first, 0.0f, 0.5f);
@@ -74,7 +76,7 @@ inline OperandsOfMatmul random_operands(Stream& stream,
     first += each.numel;
   }
   kernels::fill_zero(stream, t.d);
-  return {{t.a.data, t.b.data, t.d.data, t.bias.data, t.gelu_input.data}, t.workspace};
+  return {{t.a.data, t.b.data, t.d.data, t.bias.data, t.gelu_input.data, t.c.data}, t.workspace};
 }
 
 }  // namespace sherd::test

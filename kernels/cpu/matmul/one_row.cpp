@@ -86,9 +86,9 @@ void add_columns(const ColumnsOfOneRow<typename Form::Element>& p, float* sums) 
 }
 template <>
 void add_columns<Floats>(const ColumnsOfOneRow<float>& p, float* sums) {
-  static const AddColumnsOfFloats add =
-      isa() == Isa::kAvx2 ? add_columns_in_halves<Floats> : avx512_one_row();
-  add(p, sums);
+  static const AddColumnsOfFloats wide = avx512_one_row();
+  if (isa() == Isa::kAvx2) return add_columns_in_halves<Floats>(p, sums);
+  wide(p, sums);
 }
 
 using Pairs = PairsOfBF16<Units::kPairs>;

@@ -71,7 +71,8 @@ def main():
     ids = tokenizer(TEXT, return_tensors="pt")
     weight_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
     config, positions = model.config, ids["input_ids"].shape[1] + options.tokens / 2  # seen by a token in the middle
-    cached = 2 * config.num_hidden_layers * config.num_key_value_heads * (config.hidden_size // config.num_attention_heads)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    cached = 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim  # of 16 bits where they are pairs
     cached_bytes = cached * positions * torch.finfo(dtype).bits / 8
     forms = {"dynamic cache": {}}
     if options.compile:
