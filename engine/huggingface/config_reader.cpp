@@ -94,6 +94,14 @@ std::optional<std::string> ConfigReader::text(std::string_view key) {
   return scalar(key, value);
 }
 
+std::optional<std::string> ConfigReader::value(std::string_view key,
+                                               std::optional<std::string> missing) {
+  const json& found = at(key);
+  if (found.is_null()) return config_.contains(key) ? std::nullopt : missing;
+  if (found.is_string()) refuse(key, "is a text; expected a number, true or false");
+  return scalar(key, found);
+}
+
 std::optional<double> ConfigReader::number(std::string_view key) {
   const json& value = at(key);
   if (value.is_null()) return std::nullopt;
@@ -148,7 +156,7 @@ void ConfigReader::head_width(std::int64_t missing) {
   set("model.head_width", width, "head_dim");
 }
 
-bool ConfigReader::window_layers() {
+bool ConfigReader::window_layers(std::optional<std::string> missing) {
   const json& types = at("layer_types");
   if (types.is_null()) return false;
   if (!types.is_array()) refuse("layer_types", "isn't a list");
@@ -167,14 +175,15 @@ bool ConfigReader::window_layers() {
            fmt::format("has {} layers, another number than num_hidden_layers", mask.size()));
   }
   if (mask.find('1') == std::string::npos) return true;  // no layer has a window
-  window();
+  window(std::move(missing));
   if (mask.find('0') == std::string::npos) return true;
   set("model.window_layers", fmt::format("\"{}\"", mask), "layer_types");
   return true;
 }
 
-void ConfigReader::window(std::string_view from) {
-  if (const auto window = text(from)) set("model.window", *window, from);
+void ConfigReader::window(std::optional<std::string> missing) {
+  constexpr std::string_view kFrom = "sliding_window";
+  if (const auto window = value(kFrom, std::move(missing))) set("model.window", *window, kFrom);
 }
 
 void ConfigReader::limit_positions(std::int64_t most) {
@@ -194,7 +203,7 @@ void ConfigReader::read_tables(const Family& family) {
   for (const Fixed& fixed : family.fixed) set(fixed.ours, std::string(fixed.value));
   for (const std::span<const ConfigKey> keys : family.keys) {
     for (const ConfigKey& key : keys) {
-      const std::optional<std::string> found = text(key.theirs);
+      const std::optional<std::string> found = value(key.theirs);
       if (!found && key.missing.empty()) refuse(key.theirs, "is missing");
       set(key.ours, found.value_or(std::string(key.missing)), key.theirs);
     }

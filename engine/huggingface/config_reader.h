@@ -29,6 +29,9 @@ class ConfigReader {
   bool has(std::string_view key);
   /// A number, a truth or a text as YAML; nothing where it is missing or null.
   std::optional<std::string> text(std::string_view key);
+  /// The same of a number or a truth; `missing` where it is missing, but nothing where it is null.
+  std::optional<std::string> value(std::string_view key,
+                                   std::optional<std::string> missing = std::nullopt);
   std::optional<double> number(std::string_view key);
   std::optional<bool> truth(std::string_view key);
   /// How many layers; `missing` where it is missing or null. From `least` to kMostLayers: texts as long
@@ -42,7 +45,8 @@ class ConfigReader {
   /// The text set so far, or "".
   std::string value_of(std::string_view key) const;
 
-  /// Rotary positions: theta, scaling, the part that is turned. `theta`: the class's default.
+  /// Rotary positions: theta, scaling, the part that is turned. `theta`: the class's default; 0: its versions differ,
+  /// so the file must say.
   void rotary(double theta, double fraction = 1.0);
   /// The same of models whose windowed layers have a table of their own: a theta (0: the full layers'),
   /// and no scaling.
@@ -52,9 +56,9 @@ class ConfigReader {
   /// head_dim, where it isn't hidden_size / num_attention_heads; `missing`: the class's default, 0:
   /// that quotient.
   void head_width(std::int64_t missing = 0);
-  /// layer_types: which layers see sliding_window keys. False if there is no such list.
-  bool window_layers();
-  void window(std::string_view from = "sliding_window");
+  /// layer_types: which layers see sliding_window keys. False if there is no such list. `missing`: the class's window.
+  bool window_layers(std::optional<std::string> missing = std::nullopt);
+  void window(std::optional<std::string> missing = std::nullopt);
 
   /// A key of tables of rotary frequencies that only some families have.
   void know_in_rope(std::string_view key) { rope_keys_.emplace_back(key); }

@@ -66,6 +66,7 @@ void ConfigReader::rotary(double theta, double fraction) {
     theta = number_in(table, "rope_theta", theta, from);
     fraction = number_in(table, "partial_rotary_factor", fraction, from);
   }
+  if (theta == 0.0) refuse("rope_theta", "is missing");
   set("model.positions", "rope");
   set("model.rope_theta", theta, is_new ? from : "rope_theta");
   if (fraction != 1.0) set("model.rope_fraction", fraction, "partial_rotary_factor");
@@ -77,8 +78,10 @@ void ConfigReader::rotary_by_layer(double theta, double window_theta) {
   const json& full = member(at(from), "full_attention");
   const json& windowed = member(at(from), "sliding_attention");
   if (full.is_object()) {
+    const double of_full = number_in(full, "rope_theta", theta, from);
+    if (of_full == 0.0) refuse(from, "lacks full_attention's rope_theta");
     set("model.positions", "rope");
-    set("model.rope_theta", number_in(full, "rope_theta", theta, from), from);
+    set("model.rope_theta", of_full, from);
     scaling(full, from);
     window_theta = number_in(windowed, "rope_theta", window_theta, from);
     if (type_of(windowed) != "default") {

@@ -156,6 +156,13 @@ std::unique_ptr<const TokenFile> make_token_file(std::shared_ptr<const MappedFil
                                                  std::int64_t vocab_size, std::int64_t token_bytes,
                                                  const tokenizer::Tokenizer* tokenizer) {
   const TokenLayout layout = read_token_layout(*file, token_bytes);
+  constexpr std::int64_t kMostOfTwoBytes = 1 << 16;
+  if (layout.width_is_assumed && vocab_size > kMostOfTwoBytes) {
+    throw DataError(
+        "{}: has no header that says how wide a token is, and 2 bytes can't name {} tokens; set "
+        "data.token_bytes to 2 or 4.",
+        file->path(), vocab_size);
+  }
   if (tokenizer && layout.header && layout.header->tokenizer_digest != tokenizer->digest()) {
     throw DataError(
         "{}: was made with another tokenizer than data.tokenizer's; set data.tokenizer to its "

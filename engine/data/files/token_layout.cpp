@@ -275,6 +275,7 @@ TokenLayout read_token_layout(const MappedFile& file, std::int64_t token_bytes) 
                     file.path());
   }
   TokenLayout layout = raw_layout(file, token_bytes == 0 ? 2 : token_bytes);
+  layout.width_is_assumed = token_bytes == 0;
   if (layout.token_bytes == 2) check_width(file, layout);
   if (ends) {
     if (ends->bytes().size() % 8 != 0) throw_cut(*ends, "datatrove");

@@ -52,6 +52,7 @@ struct TokenLayout {
   std::int64_t token_bytes = 2;         ///< 1, 2, 4 or 8
   std::optional<TokenHeader> header{};  ///< Sherd's own
   DocumentEnds ends = DocumentEnds::kNobody;
+  bool width_is_assumed = false;  ///< a raw file, and nobody said how wide its tokens are
 };
 
 /// `token_bytes`: what the user says, 0 if nothing.

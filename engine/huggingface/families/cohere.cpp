@@ -37,14 +37,14 @@ constexpr std::string_view kHarmless[] = {"head_dim", "cache_implementation",
 
 void cohere(ConfigReader& config) {
   kv_heads(config);
-  config.rotary(10000.0);
+  config.rotary(0.0);
 }
 
 // Layers without a window have no positions.
 void cohere2(ConfigReader& config) {
   cohere(config);
-  if (!config.window_layers()) {
-    config.window();
+  if (!config.window_layers(kUsualWindow)) {
+    config.window(kUsualWindow);
     const std::int64_t pattern = config.layers("sliding_window_pattern", 4, 1);
     const std::string mask(static_cast<std::size_t>(pattern) - 1, '1');
     config.set("model.window_layers", fmt::format("\"{}0\"", mask), "sliding_window_pattern");

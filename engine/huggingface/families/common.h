@@ -71,5 +71,7 @@ constexpr Family family_of_form(Family form, std::string_view model_type,
 
 /// num_key_value_heads, missing or null: as many as heads.
 void kv_heads(ConfigReader& config);
+/// sliding_window of classes that have one where config.json doesn't say; null says that there is none.
+inline constexpr const char* kUsualWindow = "4096";
 
 }  // namespace sherd::huggingface

@@ -27,8 +27,8 @@ const Family* find_family(std::string_view model_type) {
 }
 
 void kv_heads(ConfigReader& config) {
-  auto heads = config.text("num_key_value_heads");
-  if (!heads) heads = config.text("num_attention_heads");
+  auto heads = config.value("num_key_value_heads");
+  if (!heads) heads = config.value("num_attention_heads");
   config.set("model.num_kv_heads", *heads, "num_key_value_heads");
 }
 

@@ -52,14 +52,17 @@ void scaled(ConfigReader& config, double missing_width = 0) {
   config.set("model.embedding_scale", std::sqrt(width), "hidden_size");
 }
 
-void softcaps(ConfigReader& config) {
+// `attention`, `logits`: the class's, where they are missing.
+void softcaps(ConfigReader& config, std::optional<std::string> attention = std::nullopt,
+              std::optional<std::string> logits = std::nullopt) {
   const double scalar = config.number("query_pre_attn_scalar").value_or(256.0);
   if (scalar <= 0.0) config.refuse("query_pre_attn_scalar", "isn't above 0");
   config.set("model.attention_scale", 1.0 / std::sqrt(scalar), "query_pre_attn_scalar");
-  for (const auto& [theirs, ours] :
-       {std::pair("attn_logit_softcapping", "model.attention_softcap"),
-        std::pair("final_logit_softcapping", "model.logits_softcap")}) {
-    if (const auto cap = config.text(theirs)) config.set(ours, *cap, theirs);
+  if (const auto cap = config.value("attn_logit_softcapping", std::move(attention))) {
+    config.set("model.attention_softcap", *cap, "attn_logit_softcapping");
+  }
+  if (const auto cap = config.value("final_logit_softcapping", std::move(logits))) {
+    config.set("model.logits_softcap", *cap, "final_logit_softcapping");
   }
 }
 
@@ -73,14 +76,14 @@ void gemma2(ConfigReader& config) {
   kv_heads(config);
   scaled(config);
   config.rotary(10000.0);
-  softcaps(config);
-  if (config.window_layers()) return;
-  config.window();
+  softcaps(config, "50.0", "30.0");
+  if (config.window_layers(kUsualWindow)) return;
+  config.window(kUsualWindow);
   config.set("model.window_layers", "\"10\"", "sliding_window");
 }
 
 void gemma3(ConfigReader& config) {
-  config.set("model.num_kv_heads", config.text("num_key_value_heads").value_or("4"),
+  config.set("model.num_kv_heads", config.value("num_key_value_heads").value_or("4"),
              "num_key_value_heads");
   scaled(config, 2304);
   softcaps(config);

@@ -50,7 +50,7 @@ void mistral(ConfigReader& config) {
   kv_heads(config);
   config.head_width();
   config.rotary(10000.0);
-  if (!config.window_layers()) config.window();
+  if (!config.window_layers(kUsualWindow)) config.window(kUsualWindow);
 }
 
 // Queries are multiplied by 1 + beta log(1 + floor(position / original length)): by 1 as long as
@@ -84,12 +84,12 @@ void qwen(ConfigReader& config) {
     config.use("layer_types");
     return;
   }
-  if (config.window_layers()) return;
+  if (config.window_layers(kUsualWindow)) return;
   // Layers from max_window_layers on have the window.
   const std::int64_t layers = config.layers("num_hidden_layers", 0);
   const std::int64_t full = config.layers("max_window_layers", 28);
   if (full >= layers) return;
-  config.window();
+  config.window(kUsualWindow);
   std::string mask(static_cast<std::size_t>(full), '0');
   mask.resize(static_cast<std::size_t>(layers), '1');
   if (full > 0) config.set("model.window_layers", fmt::format("\"{}\"", mask), "max_window_layers");
@@ -118,6 +118,11 @@ void smollm3(ConfigReader& config) {
   std::string mask;
   if (layers.is_array() && !layers.empty()) {
     for (const auto& layer : layers) mask += layer == 0 ? '0' : '1';
+    if (std::ssize(mask) != config.layers("num_hidden_layers", 0)) {
+      config.refuse(
+          "no_rope_layers",
+          fmt::format("has {} layers, another number than num_hidden_layers", mask.size()));
+    }
   } else {
     mask = std::string(static_cast<std::size_t>(interval) - 1, '1') + '0';
   }

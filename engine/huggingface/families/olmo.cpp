@@ -30,9 +30,9 @@ void olmo2(ConfigReader& config) {
 void olmo3(ConfigReader& config) {
   kv_heads(config);
   config.head_width();
-  config.rotary_by_layer(10000.0);
-  if (config.window_layers()) return;
-  config.window();
+  config.rotary_by_layer(0.0);
+  if (config.window_layers(kUsualWindow)) return;
+  config.window(kUsualWindow);
   config.set("model.window_layers", "\"1110\"", "sliding_window");
 }
 

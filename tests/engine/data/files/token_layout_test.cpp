@@ -76,7 +76,7 @@ TEST_F(TokenLayoutTest, ReadsTheFilesThatPeopleHave) {
   folder_.write("sherd.bin", sherd_file(3));
   EXPECT_EQ(ids("sherd.bin"), "7 150000 9 ");
   folder_.write("nanogpt.bin", le<std::uint16_t>({7, 50256, 9}));
-  EXPECT_EQ(ids("nanogpt.bin"), "7 50256 9 ");
+  EXPECT_EQ(ids("nanogpt.bin", 2), "7 50256 9 ");
   folder_.write("wide.bin", le<std::uint32_t>({7, 150000}));
   EXPECT_EQ(ids("wide.bin", 4), "7 150000 ");
   folder_.write("llmc.bin",
@@ -163,6 +163,24 @@ TEST_F(TokenLayoutTest, WidthsAreNeverGuessed) {
   EXPECT_EQ(ids("wide.bin", 4).substr(0, 6), "1 2 3 ");
 }
 
+// A file of 4 bytes a token whose ids don't all fit two looks like any other file of two.
+TEST_F(TokenLayoutTest, AVocabularyThatTwoBytesCantNameNeedsAWidth) {
+  std::string wide;
+  for (int i = 0; i < 4000; ++i) wide += le<std::uint32_t>({i % 50 == 0 ? 70000 : i});
+  const auto path = folder_.write("wide.bin", wide);
+  const auto opened = [&](std::int64_t vocab_size, std::int64_t token_bytes) {
+    return test::error_text<DataError>([&] {
+      make_token_file(std::make_shared<MappedFile>(path), vocab_size, token_bytes, nullptr);
+    });
+  };
+  EXPECT_EQ(opened(128256, 0), path +
+                                   ": has no header that says how wide a token is, and 2 bytes "
+                                   "can't name 128256 tokens; set "
+                                   "data.token_bytes to 2 or 4.");
+  EXPECT_EQ(opened(128256, 4), "(no error)");
+  EXPECT_EQ(opened(65536, 2), "(no error)");
+}
+
 TEST_F(TokenLayoutTest, IdsOutsideTheVocabularyAreNamedWhateverTheirWidth) {
   folder_.write("a.bin", le<std::int32_t>({7, 200000}));
   EXPECT_EQ(ids("a.bin", 4).substr(0, 59),
@@ -186,15 +204,17 @@ TEST_F(TokenLayoutTest, TheFingerprintIsOfWhatTheTokensAreAndNotOfHowTheyAreShow
   for (int i = 1; i < 100; ++i) raw += le<std::uint16_t>({i, i + 1});
   DataOptions options{.path = folder_.write("raw.bin", raw),
                       .format = Format::kBin,
-                      .vocab_size = 1 << 24,
+                      .vocab_size = 1 << 16,
                       .seq_length = 4};
   const auto print = [&] { return open_dataset(options)->fingerprint(); };
   const std::uint64_t pairs = print();
   options.token_bytes = 2;
   EXPECT_EQ(print(), pairs) << "as it is without a word";
+  options.vocab_size = 1 << 24;
+  EXPECT_EQ(print(), pairs);
   options.token_bytes = 4;
   EXPECT_NE(print(), pairs) << "other tokens from the same bytes";
-  options.token_bytes = 0;
+  options.token_bytes = 2;
   folder_.write("tokenizer/tokenizer.json", test::small_tokenizer().dump());
   options.tokenizer = folder_.file("tokenizer");
   EXPECT_EQ(print(), pairs) << "the tokens are in the file";
