@@ -137,6 +137,26 @@ TEST_F(CudaRun, EveryFormOfABlockFollowsTheCpusLossesAndStagesAgree) {
   }
 }
 
+// Branches that nothing happens to are added by their last matmuls; dropout and a multiplier come in between.
+TEST_F(CudaRun, WhatHappensToABranchBeforeItIsAddedFollowsTheCpusLosses) {
+  for (const auto form : {model::BlockForm::kSequential, model::BlockForm::kParallel}) {
+    for (const auto& [dropout, scale] : {std::pair(0.0, 1.0), {0.3, 1.0}, {0.0, 0.5}}) {
+      SCOPED_TRACE(fmt::format("parallel {}, dropout {}, multiplier {}",
+                               form == model::BlockForm::kParallel, dropout, scale));
+      engine::TrainingOptions options = training_in(DType::kF32, false);
+      options.model.block_form = form;
+      options.model.dropout = dropout;
+      options.model.residual_scale = scale;
+      const Outcome cpu = train(options, {.world_size = 2, .stage = 2}, 3);
+      const Outcome gpu = train(options, on_gpu(2, 2), 3);
+      EXPECT_NEAR(gpu.losses[0], cpu.losses[0], 1e-4);
+      for (std::size_t step = 1; step < cpu.losses.size(); ++step) {
+        EXPECT_NEAR(gpu.losses[step], cpu.losses[step], 1e-3) << step;
+      }
+    }
+  }
+}
+
 TEST_F(CudaRun, AQuantisedBaseFollowsTheCpusLossesAndStagesAgree) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     engine::TrainingOptions options = training_in(dtype, true);
