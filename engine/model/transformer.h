@@ -70,7 +70,8 @@ class Transformer {
                             const Pass& pass);
   void block_weight_gradient(std::int64_t block, const BlockParameters& parameters,
                              const BlockParameters& gradients);
-  /// `add_to_tokens`: `gradients.token_weight` holds the head's contribution, or earlier micro-batches', which is added to.
+  /// `add_to_tokens`: `gradients.token_weight` holds the head's contribution, or earlier micro-batches', which is added
+  /// to.
   void embed_backward(const EmbeddingParameters& gradients, const Pass& pass, bool add_to_tokens);
 
   /// Of the residual stream where the backward has come to, [T, D]: what a rank of a pipeline sends on, or

@@ -36,8 +36,9 @@ struct TrainingOptions {
   bool separate_documents = false;  ///< batches say where documents lie
   bool nf4_base = false;            ///< the blocks' frozen matrices rest as NF4 (kernels/nf4.h)
   bool adds_tokens = false;         ///< to the vocabulary of the folder that the model comes from
-  /// Weight gradients are added to those of earlier micro-steps by the matmul that forms them, and the tokens' by their kernel, where
-  /// the accumulator is whole: without a pass over memory for it, and with other last digits.
+  /// Weight gradients are added to those of earlier micro-steps by the matmul that forms them, and an untied token
+  /// embedding's by its kernel, where the accumulator is whole: without a pass over memory for it, and with other last
+  /// digits.
   bool adds_in_matmuls = false;
 
   optim::LossScaling loss_scaling;

@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "engine/huggingface/config_writer.h"
+#include "tests/engine/huggingface/config_case.h"
 #include "tests/support/error_text.h"
 #include "tests/support/mutated_text.h"
 #include "tests/where.h"
@@ -19,37 +20,11 @@
 namespace sherd::huggingface {
 namespace {
 
+using config_case::refusal;
+using config_case::smollm2;
+using config_case::values_of;
+using config_case::with;
 using nlohmann::json;
-
-// SmolLM2-135M's, as transformers 4 wrote it.
-json smollm2() {
-  return json::parse(R"({
-    "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
-    "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 576,
-    "initializer_range": 0.041666666666666664, "intermediate_size": 1536, "is_llama_config": true,
-    "max_position_embeddings": 8192, "mlp_bias": false, "model_type": "llama",
-    "num_attention_heads": 9, "num_hidden_layers": 30, "num_key_value_heads": 3,
-    "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_interleaved": false, "rope_scaling": null,
-    "rope_theta": 100000, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
-    "transformers_version": "4.42.3", "use_cache": true, "vocab_size": 49152})");
-}
-
-std::map<std::string, std::string> values_of(const json& config) {
-  std::map<std::string, std::string> values;
-  for (const ConfigValue& value : parse_config(config.dump(), "config.json").values) {
-    values.emplace(value.key, value.value);
-  }
-  return values;
-}
-
-std::string refusal(const json& config) {
-  return test::error_text<DataError>([&] { parse_config(config.dump(), "config.json"); });
-}
-
-json with(json config, const std::string& key, json value) {
-  config[key] = std::move(value);
-  return config;
-}
 
 TEST(Config, SaysWhatALlamaIs) {
   const ModelConfig config = parse_config(smollm2().dump(), "config.json");
@@ -296,54 +271,6 @@ TEST(Config, NormsOfHeadsAreASettingOfTwoFamilies) {
 }
 
 // Families are data: what isn't a table of theirs asks for none by its name.
-// Expected: the defaults of these classes in transformers 5.23 and 4.57.6.
-TEST(Config, AKeyThatIsMissingIsTheClassesAndNullIsNone) {
-  for (const char* family : {"mistral", "gemma2", "cohere2", "olmo3"}) {
-    SCOPED_TRACE(family);
-    json config = with(smollm2(), "model_type", family);
-    config.erase("mlp_bias");
-    config["hidden_activation"] = "gelu_pytorch_tanh";
-    config["layer_norm_eps"] = 1e-5;
-    EXPECT_EQ(values_of(config)["model.window"], "4096");
-    EXPECT_EQ(values_of(with(config, "sliding_window", nullptr)).count("model.window"), 0u);
-    EXPECT_EQ(values_of(with(config, "sliding_window", 64))["model.window"], "64");
-  }
-  json gemma = with(smollm2(), "model_type", "gemma2");
-  gemma["hidden_activation"] = "gelu_pytorch_tanh";
-  EXPECT_EQ(values_of(gemma)["model.attention_softcap"], "50.0");
-  EXPECT_EQ(values_of(gemma)["model.logits_softcap"], "30.0");
-  EXPECT_EQ(
-      values_of(with(gemma, "attn_logit_softcapping", nullptr)).count("model.attention_softcap"),
-      0u);
-  EXPECT_EQ(values_of(with(gemma, "final_logit_softcapping", 20.0))["model.logits_softcap"],
-            "20.0");
-}
-
-TEST(Config, WhatVersionsOfAClassDisagreeOnMustBeSaid) {
-  for (const char* family : {"cohere", "cohere2", "olmo3"}) {
-    json config = with(smollm2(), "model_type", family);
-    config["layer_norm_eps"] = 1e-5;
-    config.erase("rope_theta");
-    EXPECT_EQ(refusal(config), "config.json: rope_theta is missing") << family;
-  }
-}
-
-TEST(Config, ATextIsNoNumberAndNoTruth) {
-  EXPECT_EQ(refusal(with(smollm2(), "hidden_size", "32")),
-            "config.json: hidden_size is a text; expected a number, true or false");
-  EXPECT_EQ(refusal(with(smollm2(), "tie_word_embeddings", "false")),
-            "config.json: tie_word_embeddings is a text; expected a number, true or false");
-  EXPECT_EQ(refusal(with(smollm2(), "num_key_value_heads", "3")),
-            "config.json: num_key_value_heads is a text; expected a number, true or false");
-}
-
-TEST(Config, ListsOfLayersHaveOneEntryForEach) {
-  json config = with(smollm2(), "model_type", "smollm3");
-  config["no_rope_layers"] = {0, 1};
-  EXPECT_EQ(refusal(config),
-            "config.json: no_rope_layers has 2 layers, another number than num_hidden_layers");
-}
-
 TEST(Config, NoFamilyIsNamedOutsideOfTheTables) {
   namespace fs = std::filesystem;
   const fs::path root = SHERD_SOURCE_DIR;
