@@ -5,14 +5,16 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cmath>
+#include <atomic>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/interchange/safetensors_layout.h"
 #include "checkpoint/store/block_reader.h"
 #include "core/error.h"
+#include "core/thread.h"
+#include "engine/huggingface/stretch_writer.h"
 
 namespace sherd::huggingface {
 namespace {
@@ -24,15 +26,28 @@ using checkpoint::File;
 using checkpoint::SafetensorsPlan;
 using checkpoint::StoredRun;
 
-constexpr std::int64_t kChunk = 1 << 18;  // elements
+/// A thread that is waited for, whatever happens.
+class JoinedThread {
+ public:
+  explicit JoinedThread(std::thread thread) : thread_(std::move(thread)) {}
+  JoinedThread(JoinedThread&&) = default;
+  JoinedThread& operator=(JoinedThread&&) = delete;
+  ~JoinedThread() {
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  std::thread thread_;
+};
 
 /// Any elements of a checkpoint's parameters.
 class ParameterReader {
  public:
-  ParameterReader(const Checkpoint& checkpoint, const std::vector<NamedShape>& parameters)
+  ParameterReader(const Checkpoint& checkpoint, const std::vector<NamedShape>& parameters,
+                  int num_ranks)
       : elements_(checkpoint.manifest()),
-        bytes_(
-            std::max(in_order_buffer_bytes(checkpoint.manifest()), 16 * checkpoint::kBlockBytes)),
+        bytes_(std::max(in_order_buffer_bytes(checkpoint.manifest()) / num_ranks,
+                        16 * checkpoint::kBlockBytes)),
         memory_(std::make_unique_for_overwrite<char[]>(static_cast<std::size_t>(bytes_))),
         reader_(checkpoint, {memory_.get(), DType::kU8, bytes_}) {
     const auto& tensors = checkpoint.manifest().tensors;
@@ -65,68 +80,6 @@ class ParameterReader {
   std::vector<int> numbers_;
 };
 
-// Rounds in place: `values` becomes elements of `dtype`. The number of the first that became infinite,
-// or -1.
-template <class T>
-std::int64_t round_to(float* values, std::int64_t count) {
-  std::int64_t infinite = -1;
-  auto* bytes = reinterpret_cast<char*>(values);
-  for (std::int64_t i = 0; i < count; ++i) {
-    const T rounded(values[i]);
-    if (infinite < 0 && !std::isfinite(static_cast<float>(rounded))) infinite = i;
-    std::memcpy(bytes + i * static_cast<std::int64_t>(sizeof(T)), &rounded, sizeof(T));
-  }
-  return infinite;
-}
-
-/// Writes tensors of theirs from links to ours.
-class TensorWriter {
- public:
-  TensorWriter(const WeightMap& map, DType dtype, ReadElements read)
-      : map_(map), dtype_(dtype), read_(std::move(read)), links_(map.theirs.size()) {
-    for (const Link& link : map.links) {
-      links_[static_cast<std::size_t>(link.theirs)].push_back({link.ours, link.box.inverse()});
-    }
-  }
-
-  /// Returns the tensor's checksum.
-  std::uint64_t write(int tensor, const File& file, std::int64_t offset) {
-    const NamedShape& theirs = map_.theirs[static_cast<std::size_t>(tensor)];
-    const auto element_bytes = static_cast<std::int64_t>(size_of(dtype_));
-    const std::int64_t numel = theirs.numel();
-    const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(),
-                                                                                XXH3_freeState);
-    CHECK(state && XXH3_64bits_reset(state.get()) == XXH_OK, "no checksum of {}", theirs.name);
-    for (std::int64_t first = 0; first < numel; first += kChunk) {
-      const std::int64_t count = std::min(kChunk, numel - first);
-      fill_from(links_[static_cast<std::size_t>(tensor)], first, count, chunk_.data(), run_.data(),
-                read_);
-      round(theirs, first, count);
-      file.write_at(chunk_.data(), count * element_bytes, offset + first * element_bytes);
-      XXH3_64bits_update(state.get(), chunk_.data(),
-                         static_cast<std::size_t>(count * element_bytes));
-    }
-    return XXH3_64bits_digest(state.get());
-  }
-
- private:
-  void round(const NamedShape& theirs, std::int64_t first, std::int64_t count) {
-    if (dtype_ == DType::kF32) return;
-    float* values = chunk_.data();
-    const std::int64_t infinite = dtype_ == DType::kBF16 ? round_to<BFloat16>(values, count)
-                                                         : round_to<Float16>(values, count);
-    if (infinite < 0) return;
-    throw DataError("element {} of tensor {} is beyond what {} holds; export as bf16 or f32",
-                    first + infinite, theirs.name, name_of(dtype_));
-  }
-
-  const WeightMap& map_;
-  DType dtype_;
-  ReadElements read_;
-  std::vector<std::vector<Source>> links_;  // by tensor of theirs
-  std::vector<float> chunk_ = std::vector<float>(kChunk), run_ = std::vector<float>(kChunk);
-};
-
 std::string hex(std::uint64_t checksum) {
   return fmt::format("{:016x}", checksum);
 }
@@ -136,59 +89,172 @@ std::uint64_t checksum_of(const std::string& text) {
 }
 
 // What the disk gives back must be what was written.
-void read_back(Disk& disk, const std::string& path, const SafetensorsPlan::File& planned,
-               const std::vector<std::int64_t>& bytes,
-               const std::vector<std::uint64_t>& checksums) {
+void read_back(Disk& disk, const std::string& path, std::int64_t offset, std::int64_t length,
+               std::uint64_t checksum) {
   const File file(disk, path, O_RDONLY | O_NOFOLLOW);
-  const auto expect = [&](std::int64_t offset, std::int64_t length, std::uint64_t checksum) {
-    std::string text(static_cast<std::size_t>(length), '\0');
-    file.read_at(text.data(), length, offset);
-    if (checksum_of(text) != checksum) {
-      throw DataError("{}: bytes {} to {} aren't what was written", path, offset, offset + length);
-    }
-  };
-  expect(0, std::ssize(planned.header), checksum_of(planned.header));
-  for (std::size_t i = 0; i < bytes.size(); ++i) expect(planned.offsets[i], bytes[i], checksums[i]);
+  std::string text(static_cast<std::size_t>(length), '\0');
+  file.read_at(text.data(), length, offset);
+  if (checksum_of(text) != checksum) {
+    throw DataError("{}: bytes {} to {} aren't what was written", path, offset, offset + length);
+  }
 }
+
+/// The files of weights, and the ranks that write them.
+class WeightFiles {
+ public:
+  WeightFiles(Disk& disk, const Checkpoint& checkpoint, const FolderToWrite& folder,
+              const std::string& path)
+      : disk_(disk),
+        checkpoint_(checkpoint),
+        folder_(folder),
+        path_(path),
+        map_(folder.map ? *folder.map : weight_map(*folder.family, folder.model, true)) {
+    std::vector<checkpoint::TensorToWrite> tensors;
+    for (const NamedShape& theirs : map_.theirs) tensors.push_back({theirs.name, theirs.shape});
+    plan_ = checkpoint::plan_safetensors(tensors, folder.dtype, folder.shard_bytes,
+                                         folder.weights_name);
+    stretches_ = stretches_of(plan_, map_.theirs, folder.dtype);
+    checksums_.resize(stretches_.size());
+  }
+
+  const SafetensorsPlan& plan() const { return plan_; }
+
+  void write() {
+    for (const SafetensorsPlan::File& planned : plan_.files) {
+      File file(disk_, path_of(planned), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
+      file.write_at(planned.header.data(), std::ssize(planned.header), 0);
+      file.close();
+    }
+    std::vector<std::exception_ptr> failures(static_cast<std::size_t>(folder_.num_ranks));
+    const auto run = [&](int rank) {
+      try {
+        write_range(rank);
+      } catch (const AnotherRankFailed&) {
+      } catch (...) {
+        failures[static_cast<std::size_t>(rank)] = std::current_exception();
+        failed_ = true;
+      }
+    };
+    {
+      std::vector<JoinedThread> others;
+      for (int rank = 1; rank < folder_.num_ranks; ++rank) {
+        try {
+          others.emplace_back(start_thread(fmt::format("for rank {} of an export", rank),
+                                           [&run, rank] { run(rank); }));
+        } catch (...) {
+          failed_ = true;
+          throw;
+        }
+      }
+      run(0);
+    }
+    for (const std::exception_ptr& failure : failures) {
+      if (failure) std::rethrow_exception(failure);
+    }
+    for (const SafetensorsPlan::File& planned : plan_.files) {
+      File file(disk_, path_of(planned), O_WRONLY | O_NOFOLLOW);
+      file.sync();
+      file.close();
+    }
+    if (folder_.read_back) read_all_back();
+  }
+
+  void report(nlohmann::ordered_json& report) const {
+    report["stretch_bytes"] = stretch_bytes(num_bytes());
+    for (std::size_t i = 0; i < stretches_.size(); ++i) {
+      const Stretch& stretch = stretches_[i];
+      auto& tensor = report["tensors"][map_.theirs[static_cast<std::size_t>(stretch.tensor)].name];
+      tensor["file"] = file_of(stretch).name;
+      tensor["checksums"].push_back(hex(checksums_[i]));
+    }
+    for (const SafetensorsPlan::File& planned : plan_.files) {
+      report["headers"][planned.name] = {{"bytes", planned.header.size()},
+                                         {"checksum", hex(checksum_of(planned.header))}};
+    }
+  }
+
+ private:
+  struct AnotherRankFailed {};
+
+  void write_range(int rank) {
+    std::optional<StretchWriter> writer;  // a rank that has nothing to write needs no memory
+    File file;
+    int open = -1;
+    for (std::size_t i = 0; i < stretches_.size(); ++i) {
+      const Stretch& stretch = stretches_[i];
+      if (rank_of(stretch, num_bytes(), folder_.num_ranks) != rank) continue;
+      if (!writer) writer.emplace(map_, folder_.dtype, reader());
+      if (open != stretch.file) {
+        if (file) file.close();
+        file = File(disk_, path_of(file_of(stretch)), O_WRONLY | O_NOFOLLOW);
+        open = stretch.file;
+      }
+      checksums_[i] = writer->write(stretch, file, [this, rank] {
+        if (failed_) throw AnotherRankFailed();
+        if (rank == 0 && folder_.check) folder_.check();
+      });
+    }
+    if (file) file.close();
+  }
+
+  ReadElements reader() const {
+    if (folder_.make_reader) return folder_.make_reader();
+    const auto parameters =
+        std::make_shared<ParameterReader>(checkpoint_, map_.ours, folder_.num_ranks);
+    return [parameters](int ours, std::int64_t from, std::int64_t count, float* to) {
+      parameters->read(ours, from, count, to);
+    };
+  }
+
+  void read_all_back() const {
+    for (const SafetensorsPlan::File& planned : plan_.files) {
+      read_back(disk_, path_of(planned), 0, std::ssize(planned.header),
+                checksum_of(planned.header));
+    }
+    for (std::size_t i = 0; i < stretches_.size(); ++i) {
+      read_back(disk_, path_of(file_of(stretches_[i])), stretches_[i].offset,
+                bytes_of(stretches_[i]), checksums_[i]);
+    }
+  }
+
+  std::int64_t bytes_of(const Stretch& stretch) const {
+    return stretch.count * static_cast<std::int64_t>(size_of(folder_.dtype));
+  }
+  std::int64_t num_bytes() const {
+    return stretches_.empty() ? 0 : stretches_.back().bytes_before + bytes_of(stretches_.back());
+  }
+  const SafetensorsPlan::File& file_of(const Stretch& stretch) const {
+    return plan_.files[static_cast<std::size_t>(stretch.file)];
+  }
+  std::string path_of(const SafetensorsPlan::File& file) const { return path_ + "/" + file.name; }
+
+  Disk& disk_;
+  const Checkpoint& checkpoint_;
+  const FolderToWrite& folder_;
+  std::string path_;
+  WeightMap map_;
+  SafetensorsPlan plan_;
+  std::vector<Stretch> stretches_;
+  std::vector<std::uint64_t> checksums_;  // by stretch; each written by one rank
+  std::atomic<bool> failed_{false};
+};
 
 /// Everything inside the temporary folder.
 ExportResult write_all(Disk& disk, const Checkpoint& checkpoint, const FolderToWrite& folder,
                        const std::string& temporary) {
-  const WeightMap map = folder.map ? *folder.map : weight_map(*folder.family, folder.model, true);
-  std::optional<ParameterReader> parameters;
-  if (!folder.read) parameters.emplace(checkpoint, map.ours);
-  std::vector<checkpoint::TensorToWrite> tensors;
-  for (const NamedShape& theirs : map.theirs) tensors.push_back({theirs.name, theirs.shape});
-  const SafetensorsPlan plan =
-      checkpoint::plan_safetensors(tensors, folder.dtype, folder.shard_bytes, folder.weights_name);
+  WeightFiles weights(disk, checkpoint, folder, temporary);
+  weights.write();
   nlohmann::ordered_json report = {{"checkpoint", checkpoint.path()},
                                    {"step", checkpoint.manifest().step},
                                    {"save_uuid", checkpoint.manifest().save_uuid},
                                    {"dtype", name_of(folder.dtype)},
                                    {"checksum", "XXH3-64"}};
-  const ReadElements from_checkpoint = [&](int ours, std::int64_t from, std::int64_t number,
-                                           float* to) { parameters->read(ours, from, number, to); };
-  TensorWriter writer(map, folder.dtype, folder.read ? folder.read : from_checkpoint);
-  ExportResult result{std::ssize(tensors), std::ssize(plan.files), 0};
+  weights.report(report);
+  const SafetensorsPlan& plan = weights.plan();
+  ExportResult result;
+  result.num_files = std::ssize(plan.files);
   for (const SafetensorsPlan::File& planned : plan.files) {
-    std::vector<std::int64_t> bytes;
-    std::vector<std::uint64_t> checksums;
-    File file(disk, temporary + "/" + planned.name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
-    file.write_at(planned.header.data(), std::ssize(planned.header), 0);
-    for (std::size_t i = 0; i < planned.tensors.size(); ++i) {
-      const std::uint64_t checksum = writer.write(planned.tensors[i], file, planned.offsets[i]);
-      const auto& tensor = tensors[static_cast<std::size_t>(planned.tensors[i])];
-      bytes.push_back(tensor.numel() * static_cast<std::int64_t>(size_of(folder.dtype)));
-      checksums.push_back(checksum);
-      report["tensors"][tensor.name] = {{"file", planned.name}, {"checksum", hex(checksum)}};
-    }
-    file.sync();
-    file.close();
-    if (folder.read_back) {
-      read_back(disk, temporary + "/" + planned.name, planned, bytes, checksums);
-    }
-    report["headers"][planned.name] = {{"bytes", planned.header.size()},
-                                       {"checksum", hex(checksum_of(planned.header))}};
+    result.num_tensors += std::ssize(planned.tensors);
     result.bytes += planned.bytes;
   }
   std::map<std::string, std::string> files = folder.files;

@@ -87,53 +87,72 @@ struct MergedPart {
   const std::vector<float>*a = nullptr, *b = nullptr;
 };
 
+/// What all ranks read.
 class MergedModel {
  public:
   MergedModel(const TrainedModel& trained, const std::vector<NamedShape>& parameters, DType dtype)
-      : parameters_(parameters),
-        dtype_(dtype),
-        rank_(trained.options.model.adapter.rank),
-        scale_(trained.options.model.adapter.scale),
-        trained_(trained_values(trained)),
-        base_(trained.options, trained.recipe.checkpoint.init_from) {
-    for (const NamedShape& ours : parameters_) {
-      if (rests_in_four_bits(trained.options, ours.name, ours.shape))
-        in_four_bits_.insert(ours.name);
+      : parameters(parameters),
+        dtype(dtype),
+        rank(trained.options.model.adapter.rank),
+        scale(trained.options.model.adapter.scale),
+        values(trained_values(trained)),
+        base(trained.options, trained.recipe.checkpoint.init_from) {
+    for (const NamedShape& ours : parameters) {
+      if (rests_in_four_bits(trained.options, ours.name, ours.shape)) {
+        in_four_bits.insert(ours.name);
+      }
     }
     const std::string& path = trained.recipe.checkpoint.init_from;
-    require_same_base(*trained.checkpoint, digest_of_base(base_, trained.options), path);
+    require_same_base(*trained.checkpoint, digest_of_base(base, trained.options), path);
     const model::ModelShape& shape = trained.options.model;
     for (std::int64_t block = 0; block < shape.num_layers; ++block) {
       for (const huggingface::AdapterKind& kind : adapter_weights(trained.recipe).kinds) {
         const std::string prefix = fmt::format("block.{}.", block);
-        parts_[prefix + kind.site + ".weight"].push_back(
-            {kind.first_row, kind.rows, &trained_.at(prefix + kind.target + ".lora_a"),
-             &trained_.at(prefix + kind.target + ".lora_b")});
+        parts[prefix + kind.site + ".weight"].push_back(
+            {kind.first_row, kind.rows, &values.at(prefix + kind.target + ".lora_a"),
+             &values.at(prefix + kind.target + ".lora_b")});
       }
     }
   }
+  MergedModel(const MergedModel&) = delete;  // parts point into values
+  MergedModel& operator=(const MergedModel&) = delete;
+
+  const std::vector<NamedShape> parameters;
+  const DType dtype;
+  const std::int64_t rank;
+  const double scale;
+  const Values values;
+  const BaseModel base;
+  std::map<std::string, std::vector<MergedPart>> parts;
+  std::set<std::string> in_four_bits;
+};
+
+/// One rank's.
+class MergedReader {
+ public:
+  explicit MergedReader(std::shared_ptr<const MergedModel> model) : model_(std::move(model)) {}
 
   void read(int parameter, std::int64_t first, std::int64_t count, float* to) {
-    const NamedShape& ours = parameters_[static_cast<std::size_t>(parameter)];
-    if (const auto found = trained_.find(ours.name); found != trained_.end()) {
+    const NamedShape& ours = model_->parameters[static_cast<std::size_t>(parameter)];
+    if (const auto found = model_->values.find(ours.name); found != model_->values.end()) {
       std::copy_n(found->second.begin() + first, count, to);
       return;
     }
-    if (in_four_bits_.contains(ours.name)) {
+    if (model_->in_four_bits.contains(ours.name)) {
       std::copy_n(through_nf4(ours).begin() + first, count, to);
     } else {
       load(ours, first, count, to);
     }
-    const auto parts = parts_.find(ours.name);
-    if (parts == parts_.end()) return;
+    const auto parts = model_->parts.find(ours.name);
+    if (parts == model_->parts.end()) return;
     for (const MergedPart& part : parts->second) add(part, ours.shape[1], first, count, to);
   }
 
  private:
   void load(const NamedShape& ours, std::int64_t first, std::int64_t count, float* to) {
-    base_.load({{{ours.name, "param", ours.shape, DType::kF32}},
-                {{0, first, count, {to, DType::kF32, count}}}},
-               view_of(reading_), {});
+    model_->base.load({{{ours.name, "param", ours.shape, DType::kF32}},
+                       {{0, first, count, {to, DType::kF32, count}}}},
+                      view_of(reading_), {});
   }
 
   // What the adapter was trained beside.
@@ -151,26 +170,20 @@ class MergedModel {
     const std::int64_t begin = std::max(first, part.first_row * columns);
     const std::int64_t end = std::min(first + count, (part.first_row + part.rows) * columns);
     for (std::int64_t i = begin; i < end; ++i) {
-      const float* b = part.b->data() + (i / columns - part.first_row) * rank_;
+      const float* b = part.b->data() + (i / columns - part.first_row) * model_->rank;
       const float* a = part.a->data() + i % columns;
       double sum = 0.0;
-      for (std::int64_t k = 0; k < rank_; ++k) {
+      for (std::int64_t k = 0; k < model_->rank; ++k) {
         sum += static_cast<double>(b[k]) * static_cast<double>(a[k * columns]);
       }
-      const double merged = static_cast<double>(to[i - first]) + scale_ * sum;
-      to[i - first] = dtype_ == DType::kF32 ? static_cast<float>(merged) : rounded_to_odd(merged);
+      const double merged = static_cast<double>(to[i - first]) + model_->scale * sum;
+      to[i - first] =
+          model_->dtype == DType::kF32 ? static_cast<float>(merged) : rounded_to_odd(merged);
     }
   }
 
-  std::vector<NamedShape> parameters_;
-  DType dtype_;
-  std::int64_t rank_;
-  double scale_;
-  Values trained_;
-  BaseModel base_;
+  std::shared_ptr<const MergedModel> model_;
   std::vector<char> reading_ = reading_buffer();
-  std::map<std::string, std::vector<MergedPart>> parts_;
-  std::set<std::string> in_four_bits_;
   std::string quantised_name_;
   std::vector<float> quantised_;
 };
@@ -221,11 +234,15 @@ huggingface::FolderToWrite adapter_folder(const TrainedModel& trained,
   return folder;
 }
 
-huggingface::ReadElements merged_elements(const TrainedModel& trained,
-                                          const std::vector<NamedShape>& parameters, DType dtype) {
-  auto merged = std::make_shared<MergedModel>(trained, parameters, dtype);
-  return [merged](int parameter, std::int64_t first, std::int64_t count, float* to) {
-    merged->read(parameter, first, count, to);
+std::function<huggingface::ReadElements()> merged_elements(
+    const TrainedModel& trained, const std::vector<NamedShape>& parameters, DType dtype) {
+  const auto model = std::make_shared<const MergedModel>(trained, parameters, dtype);
+  return [model] {
+    const auto reader = std::make_shared<MergedReader>(model);
+    return huggingface::ReadElements(
+        [reader](int parameter, std::int64_t first, std::int64_t count, float* to) {
+          reader->read(parameter, first, count, to);
+        });
   };
 }
 

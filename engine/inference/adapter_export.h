@@ -6,8 +6,8 @@
 ///           the file; everything else as the base or the checkpoint has it. Where the base was NF4, W is
 ///           what its codes say: the model that was trained and evaluated
 ///
-/// Memory   the adapter and the modules trained beside it, whole; of the base a chunk at a time, with NF4
-///          a matrix.
+/// Memory   the adapter and the modules trained beside it, whole, once; of the base a chunk at a time for each
+///          rank, with NF4 a matrix.
 #pragma once
 
 #include "engine/huggingface/adapter_map.h"
@@ -24,10 +24,10 @@ huggingface::AdapterWeights adapter_weights(const Recipe& recipe);
 huggingface::FolderToWrite adapter_folder(const TrainedModel& trained,
                                           const huggingface::FolderToWrite& model, DType dtype);
 
-/// Elements of the merged model's parameters, numbered as in `parameters`: such that rounding them to
-/// `dtype` is the only rounding. Errors: as load_base_model's.
-huggingface::ReadElements merged_elements(const TrainedModel& trained,
-                                          const std::vector<huggingface::NamedShape>& parameters,
-                                          DType dtype);
+/// Makes for each rank a reader of the merged model's parameters, numbered as in `parameters`: such that
+/// rounding what it reads to `dtype` is the only rounding. Errors: as load_base_model's.
+std::function<huggingface::ReadElements()> merged_elements(
+    const TrainedModel& trained, const std::vector<huggingface::NamedShape>& parameters,
+    DType dtype);
 
 }  // namespace sherd::engine

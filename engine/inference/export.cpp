@@ -1,5 +1,7 @@
 #include "engine/inference/export.h"
 
+#include <algorithm>
+
 #include "checkpoint/interchange/safetensors.h"
 #include "engine/huggingface/config_writer.h"
 #include "engine/huggingface/model_files.h"
@@ -7,9 +9,11 @@
 #include "engine/huggingface/text_part.h"
 #include "engine/inference/adapter_export.h"
 #include "engine/inference/trained_model.h"
+#include "engine/launch/system_info.h"
 #include "engine/recipe/model_from.h"
 #include "engine/recipe/stored.h"
 #include "engine/saving/initial_weights.h"
+#include "engine/train/stop_request.h"
 
 namespace sherd::engine {
 namespace {
@@ -19,6 +23,7 @@ using huggingface::kConfigName;
 using huggingface::ModelConfig;
 
 constexpr std::int64_t kMaxFileBytes = std::int64_t{1} << 30;
+constexpr std::int64_t kMostRanks = 1024;
 
 /// The first key in which the model of a config.json differs from the recipe's; "" if none does.
 std::string first_difference(const ModelConfig& config, const Recipe& recipe) {
@@ -52,6 +57,16 @@ void add_files(std::map<std::string, std::string>& files, const std::string& fol
     if (name == kConfigName) continue;
     files.emplace(name, checkpoint::read_followed(disk, folder + "/" + name, kMaxFileBytes));
   }
+}
+
+// Threads that copy and round: more than a few only wait for the disk.
+int num_ranks(std::optional<std::int64_t> asked) {
+  constexpr int kMostUnasked = 8;
+  if (!asked) return std::min(num_usable_cores(), kMostUnasked);
+  if (*asked < 1 || *asked > kMostRanks) {
+    throw UsageError("--ranks is {}; expected a whole number from 1 to {}.", *asked, kMostRanks);
+  }
+  return static_cast<int>(*asked);
 }
 
 }  // namespace
@@ -107,10 +122,17 @@ ExportSummary export_checkpoint(const ExportRequest& request) {
   folder.files.emplace("generation_config.json", "{}\n");
   if (has_adapter && request.merge) {
     folder.map = huggingface::weight_map(*folder.family, folder.model, true);
-    folder.read = merged_elements(trained, folder.map->ours, folder.dtype);
+    folder.make_reader = merged_elements(trained, folder.map->ours, folder.dtype);
   } else if (has_adapter) {
     folder = adapter_folder(trained, folder, request.dtype.value_or(DType::kF32));
   }
+  folder.num_ranks = num_ranks(request.ranks);
+  folder.check = [] {
+    if (const StopRequest asked = stop_request(); asked != StopRequest::kNone) {
+      throw_stopped(asked, "during the export; nothing of it is left");
+    }
+  };
+  install_stop_handlers();
   summary.dtype = folder.dtype;
   summary.written = huggingface::export_folder(disk, *trained.checkpoint, folder);
   return summary;

@@ -22,6 +22,7 @@ struct ExportRequest {
   std::optional<DType> dtype;  ///< none: the type in config.json, f32 where it names none
   std::int64_t shard_bytes = huggingface::kDefaultShardBytes;
   bool merge = false;  ///< the model that the adapter is for, with the adapter in it
+  std::optional<std::int64_t> ranks = {};  ///< that write; none: the machine's cores, up to 8
 };
 
 struct ExportSummary {
@@ -30,7 +31,7 @@ struct ExportSummary {
 };
 
 /// Errors   UsageError for a model that no family of Hugging Face's has, or a folder that exists;
-///          DataError.
+///          DataError; Interrupted by Ctrl-C, which leaves nothing behind.
 ExportSummary export_checkpoint(const ExportRequest& request);
 
 }  // namespace sherd::engine

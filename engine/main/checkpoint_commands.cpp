@@ -88,6 +88,8 @@ CheckpointCommands::CheckpointCommands(CLI::App& app)
       ->check(CLI::IsMember({"f32", "bf16", "f16"}));
   export_->add_option("--shard-size", shard_size_, "A folder's largest file of weights (5GB)")
       ->type_name("SIZE");
+  add_ranks(*export_, ranks_,
+            "Ranks that write a folder, each its range (as many as cores, up to 8)");
   add_trained_model(*eval_, path_, sets_);
   add_ranks(*eval_, ranks_, "Number of ranks (the recipe's)");
   eval_->add_flag("--json", json_, "One JSON object instead of a sentence");
@@ -115,6 +117,7 @@ void CheckpointCommands::run_export(const std::string& path) const {
   if (!to_folder_.empty()) {
     engine::ExportRequest request{path, to_folder_, dtype};
     request.merge = merge_;
+    request.ranks = ranks_;
     if (!shard_size_.empty()) request.shard_bytes = engine::parse_bytes(shard_size_);
     const engine::ExportSummary summary = engine::export_checkpoint(request);
     fmt::print("{}: {} tensors as {} in {} file{}, {} bytes\n", to_folder_,
@@ -127,6 +130,7 @@ void CheckpointCommands::run_export(const std::string& path) const {
     throw UsageError("--dtype f16 is for --to-hf; a file takes f32 or bf16.");
   if (!shard_size_.empty()) throw UsageError("--shard-size is for --to-hf.");
   if (merge_) throw UsageError("--merge is for --to-hf.");
+  if (ranks_) throw UsageError("--ranks is for --to-hf.");
   auto& disk = checkpoint::posix_disk();
   const auto result = checkpoint::export_file(
       disk, checkpoint::Checkpoint(disk, path),

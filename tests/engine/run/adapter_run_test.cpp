@@ -157,6 +157,14 @@ TEST_F(AdapterRun, BesideAQuantisedBaseGoesOnBitForBitAndIsUsed) {
   const std::string data = folder_.file("data/*.txt");
   EXPECT_NEAR(loss_of(folder_.file("merged"), data, 1, 0), loss_of(checkpoint("whole"), data, 1, 0),
               2e-6);
+  const std::string on_many = folder_.read("merged/model.safetensors");
+  std::filesystem::remove_all(folder_.file("merged"));
+  for (const std::int64_t ranks : {1, 5}) {
+    merged.to = folder_.file(fmt::format("merged-{}", ranks));
+    merged.ranks = ranks;
+    engine::export_checkpoint(merged);
+    EXPECT_TRUE(folder_.read(fmt::format("merged-{}/model.safetensors", ranks)) == on_many);
+  }
   EXPECT_NE(test::error_text<UsageError>([&] {
               train("whole", adapter(), 9, 1, 0, from(model));
             }).find("adapter.base_dtype is nf4 in the checkpoint and param_dtype in the recipe"),
