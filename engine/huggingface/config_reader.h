@@ -62,6 +62,8 @@ class ConfigReader {
 
   /// A key of tables of rotary frequencies that only some families have.
   void know_in_rope(std::string_view key) { rope_keys_.emplace_back(key); }
+  /// The length that longrope's factors begin above: the class's default, whatever the table says.
+  void longrope_length(double missing) { longrope_length_ = missing; }
   /// The run's context may have no more positions than this.
   void limit_positions(std::int64_t most);
 
@@ -83,6 +85,7 @@ class ConfigReader {
   ModelConfig& result_;
   std::set<std::string> used_;
   std::vector<std::string> rope_keys_;
+  std::optional<double> longrope_length_;
 };
 
 }  // namespace sherd::huggingface

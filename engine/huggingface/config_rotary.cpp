@@ -171,9 +171,9 @@ void ConfigReader::set_longrope(const json& table, std::string_view from) {
     set(ours, factors.dump(), from);
   }
   const double most = number("max_position_embeddings").value_or(0.0);
+  const double of_table = number_in(table, "original_max_position_embeddings", most, from);
   const double length =
-      number("original_max_position_embeddings")
-          .value_or(number_in(table, "original_max_position_embeddings", most, from));
+      number("original_max_position_embeddings").value_or(longrope_length_.value_or(of_table));
   if (length <= 0.0) refuse("original_max_position_embeddings", "is missing");
   set("model.rope_original_length", length, "original_max_position_embeddings");
   set("model.rope_factor", number_in(table, "factor", std::max(1.0, most / length), from), from);

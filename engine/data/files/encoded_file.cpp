@@ -31,8 +31,10 @@ std::shared_ptr<const tokenizer::Tokenizer> open_tokenizer(
   auto tokenizer = tokenizer::Tokenizer::open(folder, special_tokens);
   if (tokenizer->vocab_size() > vocab_size) {
     throw DataError(
-        "{}: the tokenizer has {} ids, but model.vocab_size is {}; raise it to {} or more.", folder,
-        tokenizer->vocab_size(), vocab_size, tokenizer->vocab_size());
+        "{}: the tokenizer has {} ids, but model.vocab_size is {}; give the model's own tokenizer, "
+        "or "
+        "a model of {} ids or more.",
+        folder, tokenizer->vocab_size(), vocab_size, tokenizer->vocab_size());
   }
   return tokenizer;
 }

@@ -27,6 +27,7 @@ constexpr Demand kDemands[] = {{"attention_bias", "false"}};
 void phi3(ConfigReader& config) {
   kv_heads(config);
   config.head_width();
+  config.longrope_length(4096);
   config.rotary(10000.0);
   config.use("original_max_position_embeddings");
   if (!config.window_layers()) config.window();

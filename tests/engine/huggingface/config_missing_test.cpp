@@ -35,6 +35,19 @@ TEST(Config, AKeyThatIsMissingIsTheClassesAndNullIsNone) {
             "20.0");
 }
 
+// Of Phi-3 the class's 4096 stands even before what the table of frequencies says (both versions).
+TEST(Config, LongropesLengthIsTheFilesOwnOrTheClasses) {
+  json config = with(smollm2(), "model_type", "phi3");
+  config["rope_scaling"] = {{"rope_type", "longrope"},
+                            {"original_max_position_embeddings", 2048},
+                            {"short_factor", std::vector<double>(32, 1.0)},
+                            {"long_factor", std::vector<double>(32, 2.0)}};
+  EXPECT_EQ(values_of(config)["model.rope_original_length"], "4096");
+  EXPECT_EQ(values_of(config)["model.rope_factor"], "2");
+  config["original_max_position_embeddings"] = 1024;
+  EXPECT_EQ(values_of(config)["model.rope_original_length"], "1024");
+}
+
 TEST(Config, WhatVersionsOfAClassDisagreeOnMustBeSaid) {
   for (const char* family : {"cohere", "cohere2", "olmo3"}) {
     json config = with(smollm2(), "model_type", family);

@@ -1,4 +1,7 @@
 // Whole folders: what `transformers` has saved is read and computed with as it was.
+#include <thread>
+
+#include "engine/launch/machine.h"
 #include "tests/engine/huggingface/folder_support.h"
 #include "tests/support/generated_text.h"
 
@@ -178,6 +181,44 @@ TEST_F(Folder, ARankReadsTheBytesThatItOwnsAndTheHeaders) {
     }
     EXPECT_EQ(all + header_bytes,
               static_cast<std::int64_t>(fs::file_size(model + "/model.safetensors")));
+  }
+}
+
+TEST_F(Folder, InARunEachRankReadsWhatItUpdatesAtEveryStageAndWorld) {
+  write_tokens();
+  for (const std::string name : {"gpt2", "llama"}) {
+    const std::string model = write_model(name), file = model + "/model.safetensors";
+    const std::int64_t header =
+        checkpoint::read_safetensors_header(checkpoint::posix_disk(), file).header_bytes;
+    const auto data = static_cast<std::int64_t>(fs::file_size(file)) - header;
+    for (int i = 0; i < 16; ++i) {
+      const int stage = i / 4, ranks = i % 4 + 1;
+      std::map<std::thread::id, std::int64_t> read;
+      std::int64_t of_headers = 0;
+      test::HookedDisk disk({}, [&](const test::DiskCall& call, std::int64_t bytes) {
+        if (call.name != "pread" || call.path != file) return;
+        (call.offset < header ? of_headers : read[std::this_thread::get_id()]) += bytes;
+      });
+      RecipeRequest request;
+      request.path = "folder.yaml";
+      request.text = recipe(model);
+      request.ranks = ranks;
+      request.sets = {"run.output_dir=" + folder_.file(fmt::format("{}-{}", name, i)),
+                      fmt::format("zero_optimization.stage={}", stage)};
+      const ResolvedRecipe resolved = resolve_recipe(request);
+      engine::train(resolved, cpu_machine(), disk);
+      const std::string label = fmt::format("{} stage {} ranks {}", name, stage, ranks);
+      ASSERT_EQ(std::ssize(read), ranks) << label;
+      EXPECT_EQ(of_headers, (ranks + 1) * header) << label << ": each rank's, and one check before";
+      std::int64_t all = 0, most = 0;
+      for (const auto& [thread, bytes] : read) {
+        all += bytes;
+        most = std::max(most, bytes);
+      }
+      EXPECT_EQ(all, stage == 0 ? ranks * data : data) << label;
+      // A unit is cut into slices of whole 64 bytes or so; two layers and what is beside them are few units.
+      EXPECT_LE(most, stage == 0 ? data : data / ranks + 8 * 256) << label;
+    }
   }
 }
 

@@ -293,10 +293,10 @@ TEST_F(TokenLayoutTest, TextIsEncodedWhenItIsOpened) {
   EXPECT_EQ(data->text().text(Ids{258, 257, 999}), "<|end|>the<999>");
   EXPECT_EQ(data->text().ids("the<|end|>"), (Ids{257, 258}));
   options.vocab_size = 258;
-  EXPECT_EQ(
-      test::error_text<DataError>([&] { open_dataset(options); }),
-      folder_.file("tokenizer") +
-          ": the tokenizer has 259 ids, but model.vocab_size is 258; raise it to 259 or more.");
+  EXPECT_EQ(test::error_text<DataError>([&] { open_dataset(options); }),
+            folder_.file("tokenizer") +
+                ": the tokenizer has 259 ids, but model.vocab_size is 258; give the model's own "
+                "tokenizer, or a model of 259 ids or more.");
   options.vocab_size = 300;
   folder_.write("a.txt", "the \xff");
   EXPECT_EQ(test::error_text<DataError>([&] { open_dataset(options); }),
