@@ -7,7 +7,8 @@ made (made in PLACE if it isn't given). What is checked, and fails loudly:
     of the dequantised weights, written for this purpose), and those that transformers computes
   - "The capital of France is Paris." by the likeliest tokens
   - 50 steps in bf16 on 2 ranks at stage 3 lower the loss of TEXT's beginning
-  - the checkpoint's loss, in f32, is that of the exported folder in transformers
+  - the checkpoint's loss, in f32, is that of the exported folder in transformers; and so are logits: the logarithms of
+    the likelihood of each of the text's tokens, and of OTHERS drawn tokens at each of PLACES, to 1e-3 at most
 
 Needs `./dev deps oracle`: run it with build/oracle-venv/bin/python.
 """
@@ -24,6 +25,7 @@ from tokenizers import Tokenizer
 HERE = pathlib.Path(__file__).resolve().parent
 PINNED = {"text": 3.6439, "textwrap.py": 2.6739}
 TOKENS = 384
+PLACES, OTHERS = (1, 100, 383), 400
 PROMPT = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
 
 
@@ -42,6 +44,25 @@ def transformers_loss(folder, ids):
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     with torch.no_grad():
         return model(torch.tensor([ids]), labels=torch.tensor([ids])).loss.item()
+
+
+def compare_logits(program, checkpoint, folder, ids, place):
+    """Logits but for a constant in each row, which is all that they mean."""
+    generator = torch.Generator().manual_seed(0)
+    asked = [(t, ids[t]) for t in range(1, len(ids))]
+    asked += [(t, i.item()) for t in PLACES for i in torch.randint(0, 49152, (OTHERS,), generator=generator)]
+    questions = place / "questions.jsonl"
+    questions.write_text("".join(json.dumps({"context": ids[:t], "continuation": [i]}) + "\n" for t, i in asked))
+    out = run(program, "score", checkpoint, "--questions", questions, "--set", "mixed_precision.param_dtype=f32",
+              "--set", f"training.seq_length={TOKENS}")
+    ours = torch.tensor([json.loads(line)["log_likelihood"] for line in out.splitlines()], dtype=torch.float64)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.no_grad():
+        rows = torch.log_softmax(model(torch.tensor([ids])).logits[0].double(), -1)
+    theirs = torch.stack([rows[t - 1, i] for t, i in asked])
+    difference = (ours - theirs).abs().max().item()
+    print(f"{len(asked)} logarithms of likelihoods, {theirs.min():.2f} to {theirs.max():.2f}: differ by {difference:.1e}")
+    assert difference < 1e-3
 
 
 def main():
@@ -80,6 +101,7 @@ def main():
     theirs = transformers_loss(exported, ids_of["text"])
     print(f"after 50 steps: {after:.6f} (before {before:.6f}), transformers on the exported folder {theirs:.6f}")
     assert after < before - 0.05 and abs(after - theirs) < 1e-4
+    compare_logits(program, checkpoint, exported, ids_of["text"], place)
     print("all of it holds")
 
 
