@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "core/dtype.h"
+#include "core/error.h"
 #include "core/host_device.h"
 
 namespace sherd::kernels::device_common {
@@ -70,6 +71,14 @@ SHERD_HOST_DEVICE inline Float16 narrow<Float16>(float x) {
 #endif
 }
 
+#ifndef __CUDA_ARCH__
+/// On a device an access elsewhere is an error of the hardware's.
+inline void check_pack(const void* at, std::size_t bytes) {
+  CHECK(reinterpret_cast<std::uintptr_t>(at) % bytes == 0, "a pack of {} bytes isn't at a multiple",
+        bytes);
+}
+#endif
+
 /// N elements that lie together. A pack of several starts at a multiple of 16 bytes, and moves in
 /// accesses of 16 bytes, or of 8 where that is all; a pack of one lies anywhere.
 template <int N, class T>
@@ -86,6 +95,7 @@ SHERD_HOST_DEVICE inline void load(const T* from, T (&to)[N]) {
     to[0] = from[0];
   }
 #else
+  if constexpr (N > 1) check_pack(from, 16);
   for (int i = 0; i < N; ++i) to[i] = from[i];
 #endif
 }
@@ -104,6 +114,7 @@ SHERD_HOST_DEVICE inline void store(T* to, const T (&from)[N]) {
     to[0] = from[0];
   }
 #else
+  if constexpr (N > 1) check_pack(to, N * sizeof(T) == 8 ? 8 : 16);
   for (int i = 0; i < N; ++i) to[i] = from[i];
 #endif
 }

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/forms.h"
 #include "kernels/launches/launches.h"
+#include "kernels/launches/operands.h"
 
 namespace sherd::kernels {
 
@@ -11,6 +12,7 @@ template <class... Parameters, class... Arguments>
 void on_gpu(Stream& stream, void (*form)(Stream&, Parameters...),
             Launches (*launches)(Parameters...), const Arguments&... arguments) {
   if (LedgerStream* ledger = ledger_stream(stream)) return ledger->add(launches(arguments...));
+  const CallWithOperands call(arguments...);
   form(stream, arguments...);
 }
 

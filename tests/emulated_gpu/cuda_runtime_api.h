@@ -2,9 +2,8 @@
 /// rewrite.py, are compiled for the host against it, and cuda_tests runs them there. Every thread
 /// of a block is a fiber; barriers and shuffles really wait; blocks run one after the other.
 ///
-/// What this shows: index arithmetic, barriers, the order of sums, results. What it can't:
-/// alignment of packs, the device's own rounding (all is IEEE's here), memory between blocks,
-/// speed.
+/// What this shows: index arithmetic, barriers, alignment of packs, races (watch.h), the order of sums, results.
+/// What it can't: the device's own rounding (all is IEEE's here), speed.
 #pragma once
 
 #include <cmath>
@@ -14,6 +13,9 @@
 #include <cstring>
 #include <functional>
 #include <type_traits>
+#include <vector>
+
+#include "tests/emulated_gpu/watch.h"
 
 #define __global__
 #define __device__
@@ -26,8 +28,17 @@ struct dim3 {
   unsigned x, y, z;
   constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
-inline dim3 gridDim, blockDim;
-inline dim3 blockIdx{0, 0, 0}, threadIdx{0, 0, 0};
+namespace emulated {
+/// Of the thread that runs.
+struct Places {
+  dim3 grid, block_size, block{0, 0, 0}, thread{0, 0, 0};
+};
+inline Places places;
+}  // namespace emulated
+#define gridDim emulated::places.grid
+#define blockDim emulated::places.block_size
+#define blockIdx emulated::places.block
+#define threadIdx emulated::places.thread
 
 struct CUstream_st;
 using cudaStream_t = CUstream_st*;
@@ -45,13 +56,17 @@ cudaError_t cudaFuncSetAttribute(Kernel, cudaFuncAttribute, int) {
 
 namespace emulated {
 
-/// Work of a stream: done at the call (device.cpp), or whenever a seeded scheduler comes to it
-/// (tests/fake_cuda/emulated.cpp).
-void enqueue(cudaStream_t stream, std::function<void()> work);
+/// Work of a stream, which answers what it has touched: done at the call (device.cpp), or whenever a seeded
+/// scheduler comes to it (tests/fake_cuda/emulated.cpp).
+void enqueue(cudaStream_t stream, const char* name, std::function<std::vector<Touched>()> work);
 
-/// Runs `thread` in every thread of every block. Odd and even launches take threads in opposite
-/// orders, so that a missing barrier changes bits between two runs.
-void launch(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<void()>& thread);
+/// Runs `thread` in every thread of every block, in orders that the launch's number draws, so that a missing
+/// barrier changes bits between two runs; and watches it (watch.h).
+std::vector<Touched> launch(const char* kernel, dim3 grid, dim3 block, std::size_t shared_bytes,
+                            const std::vector<Touched>& operands,
+                            const std::function<void()>& thread);
+/// The pieces of the device's memory, ascending; none: all memory is.
+std::vector<Piece> device_memory();
 /// Behind each launch (kernels/cuda/launch.cuh's check_launch), with the name of its kernel: counted.
 void launched(const char* kernel);
 void wait_for_block();
@@ -62,23 +77,30 @@ inline constexpr std::size_t kSharedBytes = 227 << 10;  ///< Hopper's
 extern unsigned char shared_memory[kSharedBytes];
 
 template <class... Args, class Kernel>
-void start(dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t stream, Kernel kernel,
-           const Args&... args) {
-  enqueue(stream, [=] { launch(grid, block, shared_bytes, [&] { kernel(Args(args)...); }); });
+void start(const char* name, dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t stream,
+           Kernel kernel, const Args&... args) {
+  enqueue(stream, name, [=, operands = operands_of_call()] {
+    return launch(name, grid, block, shared_bytes, operands, [&] { kernel(Args(args)...); });
+  });
 }
 
 }  // namespace emulated
 
 inline cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
-  emulated::enqueue(stream, [=] { std::memset(to, value, bytes); });
+  emulated::enqueue(stream, "memset", [=] {
+    std::memset(to, value, bytes);
+    return std::vector{emulated::touched(to, bytes, true)};
+  });
   return cudaSuccess;
 }
 
 inline void __syncthreads() {
   emulated::wait_for_block();
+  emulated::thread_met_block();
 }
 inline void __syncwarp() {
   emulated::wait_for_warp();
+  emulated::thread_met_warp();
 }
 inline void __trap() {
   std::abort();
@@ -93,7 +115,8 @@ T __shfl_xor_sync(unsigned, T value, int lane_mask) {
   return value;
 }
 template <class T>
-T atomicMin(T* to, std::type_identity_t<T> value) {
+__attribute__((noinline, no_sanitize("thread"))) T atomicMin(T* to, std::type_identity_t<T> value) {
+  emulated::watch_atomic(to, sizeof *to);
   const T before = *to;
   if (value < before) *to = value;
   return before;

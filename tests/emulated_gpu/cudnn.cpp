@@ -107,6 +107,34 @@ class Computation {
     store(kDv, views_.dkv, dv);
   }
 
+  // Rows that lie between a tensor's own, in the same buffer, count as its.
+  std::vector<emulated::Touched> touched(bool backward) const {
+    std::vector<emulated::Touched> all;
+    const auto add = [&](AttentionUid uid, const HeadRows& where, bool write) {
+      const T* first = rows(uid, where).at(0, 0, 0);
+      const T* last = rows(uid, where).at(s_.sequences - 1, where.heads - 1, n_ - 1) + K_;
+      all.push_back(
+          emulated::touched(first, static_cast<std::size_t>(last - first) * sizeof(T), write));
+    };
+    add(kQ, views_.q, false);
+    add(kK, views_.kv, false);
+    add(kV, views_.kv, false);
+    if (backward) {
+      add(kOut, views_.out, false);
+      add(kDout, views_.dout, false);
+      add(kDq, views_.dq, true);
+      add(kDk, views_.dkv, true);
+      add(kDv, views_.dkv, true);
+    } else {
+      add(kOut, views_.out_written, true);
+    }
+    const float* first = &statistic(0, 0, 0);
+    const float* last = &statistic(s_.sequences - 1, s_.query_heads - 1, n_ - 1) + 1;
+    all.push_back(emulated::touched(first, static_cast<std::size_t>(last - first) * sizeof(float),
+                                    !backward));
+    return all;
+  }
+
  private:
   static double number(T x) { return static_cast<double>(device_common::widen(x)); }
   std::size_t elements(std::int64_t heads) const {
@@ -174,10 +202,13 @@ void execute_attention(Stream& stream, AttentionGraphKey key, const Dropout& dro
         workspace.bytes(), scratch);
   dispatch_float(key.dtype, [&]<class T>(T) {
     const Computation<T> computation(key, dropout, pointers);
-    emulated::enqueue(cuda_stream(stream).handle(), [=, backward = key.backward] {
+    emulated::enqueue(cuda_stream(stream).handle(), "attention", [=, backward = key.backward] {
       // cuDNN does as it likes with its scratch.
       std::memset(workspace.data, 0xff, static_cast<std::size_t>(scratch));
       backward ? computation.backward() : computation.forward();
+      std::vector<emulated::Touched> touched = computation.touched(backward);
+      touched.push_back(emulated::touched(workspace.data, static_cast<std::size_t>(scratch), true));
+      return touched;
     });
   });
 }

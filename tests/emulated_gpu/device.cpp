@@ -7,6 +7,7 @@
 
 #include "core/cuda_error.h"
 #include "core/thread_team.h"
+#include "tests/emulated_gpu/races.h"
 
 namespace sherd {
 namespace {
@@ -88,8 +89,14 @@ std::shared_ptr<void> pinned_memory(std::int64_t bytes) {
 
 namespace emulated {
 
-void enqueue(cudaStream_t, std::function<void()> work) {
+void enqueue(cudaStream_t, const char*, std::function<std::vector<Touched>()> work) {
   work();
+}
+std::vector<Piece> device_memory() {
+  return {};
+}
+std::vector<std::string> take_races() {
+  return {};
 }
 
 }  // namespace emulated

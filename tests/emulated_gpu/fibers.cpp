@@ -34,12 +34,12 @@ alignas(128) unsigned char shared_memory[kSharedBytes];
 namespace {
 
 constexpr std::size_t kStackBytes = 48 << 10;
+constexpr std::size_t kMostThreads = 1024;
 constexpr int kWarp = 32;
 
 enum class State { kReady, kAtBlock, kAtWarp, kDone };
 
 struct Fiber {
-  std::unique_ptr<unsigned char[]> stack{new unsigned char[kStackBytes]};
   std::jmp_buf at;
   State state = State::kDone;
   bool started = false;
@@ -51,6 +51,8 @@ struct Warp {
 };
 
 std::vector<Fiber> fibers;
+// Of all fibers, one behind the other.
+const std::unique_ptr<unsigned char[]> stacks(new unsigned char[kMostThreads * kStackBytes]);
 std::vector<Warp> warps;
 std::vector<unsigned char> turn;  // of each fiber's next exchange
 std::jmp_buf scheduler;
@@ -88,13 +90,14 @@ void fiber_main() {
 
 void resume(std::size_t i) {
   current = i;
+  watch_thread(i);
   threadIdx = fibers[i].index;
   if (_setjmp(scheduler) != 0) return;
   if (fibers[i].started) _longjmp(fibers[i].at, 1);
   fibers[i].started = true;
   ucontext_t context;
   getcontext(&context);
-  context.uc_stack.ss_sp = fibers[i].stack.get();
+  context.uc_stack.ss_sp = stacks.get() + i * kStackBytes;
   context.uc_stack.ss_size = kStackBytes;
   context.uc_link = nullptr;
   makecontext(&context, fiber_main, 0);
@@ -137,9 +140,11 @@ void run_block(std::size_t count, const Order& threads_in_order) {
 
 }  // namespace
 
-void launch(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<void()>& thread) {
+std::vector<Touched> launch(const char* kernel, dim3 grid, dim3 block, std::size_t shared_bytes,
+                            const std::vector<Touched>& operands,
+                            const std::function<void()>& thread) {
   const std::size_t count = std::size_t{block.x} * block.y * block.z;
-  if (count == 0 || count > 1024 || grid.x == 0 || grid.y == 0 || grid.z == 0 ||
+  if (count == 0 || count > kMostThreads || grid.x == 0 || grid.y == 0 || grid.z == 0 ||
       grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535 || shared_bytes > kSharedBytes) {
     std::fprintf(stderr, "emulated GPU: a grid of %u x %u x %u blocks of %zu threads, %zu bytes\n",
                  grid.x, grid.y, grid.z, count, shared_bytes);
@@ -153,12 +158,20 @@ void launch(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function
   if (fibers.size() < count) fibers.resize(count);
   warps.resize((fibers.size() + kWarp - 1) / kWarp);
   const std::size_t blocks = std::size_t{grid.x} * grid.y * grid.z;
+  ignore_stacks(stacks.get(), kMostThreads * kStackBytes);
+  std::vector<std::uint64_t> form = {grid.x, grid.y, grid.z, count, shared_bytes};
+  for (const Touched& operand : operands) {
+    form.push_back(static_cast<std::uint64_t>(operand.end - operand.begin));
+  }
+  const bool watched = operands.empty() || !seen_often(kernel, form);
+  if (watched) begin_watch(kernel, device_memory(), operands);
   const Order blocks_in_order(blocks), threads_in_order(count);
   for (std::size_t k = 0; k < blocks; ++k) {
     const std::size_t b = blocks_in_order(k);
     blockIdx = {static_cast<unsigned>(b % grid.x), static_cast<unsigned>(b / grid.x % grid.y),
                 static_cast<unsigned>(b / grid.x / grid.y)};
     std::memset(shared_memory, 0xff, shared_bytes);
+    watch_block();
     turn.assign(count, 0);
     for (std::size_t i = 0; i < count; ++i) {
       fibers[i].state = State::kReady;
@@ -167,6 +180,7 @@ void launch(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function
     }
     run_block(count, threads_in_order);
   }
+  return watched ? end_watch() : operands;
 }
 
 void wait_for_block() {

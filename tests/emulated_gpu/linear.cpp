@@ -26,10 +26,11 @@ ActivationShape gelu_of(std::int64_t tokens, std::int64_t width) {
 // `matmul` in its stream's order, with scratch of the thread that computes it.
 template <class Args, class Compute>
 void enqueue(Stream& stream, const Args& matmul, DType dtype, Compute compute) {
-  emulated::enqueue(cuda_stream(stream).handle(), [&stream, matmul, dtype, compute] {
+  emulated::enqueue(cuda_stream(stream).handle(), "matmul", [&stream, matmul, dtype, compute] {
     Args args = matmul;
     args.workspace = host_scratch(args.shape, dtype);
     compute(stream.team(), args);
+    return std::vector<emulated::Touched>();
   });
 }
 

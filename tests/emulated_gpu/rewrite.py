@@ -29,7 +29,7 @@ def rewrite(text):
         end = closing(text, open_at)
         kernel, configuration, arguments = match[1], match[2], text[open_at + 1:end]
         # A braced or plain first value becomes a dim3 in the parameter.
-        call = (f"emulated::start({configuration}, [=](const auto&... emulated_arguments) "
+        call = (f"emulated::start(\"{kernel}\", {configuration}, [=](const auto&... emulated_arguments) "
                 f"{{ {kernel}(emulated_arguments...); }}, {arguments})")
         text = text[:match.start()] + call + text[end + 1:]
     return text

@@ -140,6 +140,24 @@ void compute(const Description& how, const Sizes& s, const Operands& x) {
   }
 }
 
+// All that a matmul may touch.
+std::vector<fake_cuda::Access> accesses(const Description& how, const Sizes& s, const Operands& x,
+                                        void* scratch, std::size_t scratch_bytes) {
+  std::vector<fake_cuda::Access> all;
+  const auto add = [&](const void* data, std::int64_t numel, DType dtype, bool write) {
+    if (!data) return;
+    all.push_back({data, static_cast<std::size_t>(numel) * size_of(dtype), write});
+  };
+  add(x.a, s.m * s.k, x.in, false);
+  add(x.b, s.k * s.n, x.in, false);
+  add(x.c, s.m * s.n, x.out, false);
+  add(how.bias, s.m, x.in, false);
+  add(how.aux, s.m * s.n, x.in, how.epilogue != CUBLASLT_EPILOGUE_DGELU);
+  add(x.d, s.m * s.n, x.out, true);
+  all.push_back({scratch, scratch_bytes, true});
+  return all;
+}
+
 }  // namespace
 
 namespace fake_cuda {
@@ -347,8 +365,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t described, 
                               const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
                               cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
                               cublasLtMatrixLayout_t, void* d, cublasLtMatrixLayout_t d_layout,
-                              const cublasLtMatmulAlgo_t* algorithm, void*, std::size_t bytes,
-                              cudaStream_t stream) {
+                              const cublasLtMatmulAlgo_t* algorithm, void* scratch,
+                              std::size_t bytes, cudaStream_t stream) {
   const auto& a_view = as_const<Layout>(a_layout);
   const auto& d_view = as_const<Layout>(d_layout);
   const Description how = as_const<Description>(described);  // its pointers are those of this call
@@ -378,7 +396,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t described, 
   }
   const Operands operands{
       a, b, adds ? c : nullptr, d, dtype_of_type(a_view.type), dtype_of_type(d_view.type)};
-  fake_cuda::launch(stream, {"matmul", [=] { compute(how, sizes, operands); }});
+  fake_cuda::launch(stream, {"matmul", [=] { compute(how, sizes, operands); },
+                             accesses(how, sizes, operands, scratch, workspace_of(x, sizes))});
   for (int i = 1; i < takes_ms; ++i) fake_cuda::launch(stream, {"matmul goes on", [] {}});
   return CUBLAS_STATUS_SUCCESS;
 }

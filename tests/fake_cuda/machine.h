@@ -7,15 +7,18 @@
 /// host that doesn't. Device memory is the host's; what a test must not do with it is its own concern.
 ///
 /// Refused as CUDA refuses it: streams and events of another device, use after destruction, CUDA calls
-/// from host functions, waiting during a capture. Work that names its operands is checked for races: two
+/// from host functions, waiting during a capture. Work is checked for races, by the operands that it names (copies,
+/// collectives, a library's matmuls and attention) or by what it turns out to touch (our kernels): two
 /// accesses to the same bytes, one of them a write, that no chain of streams, events, collectives and
 /// host waits puts in order.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 struct CUstream_st;
@@ -62,7 +65,11 @@ struct Operation {
   std::vector<Access> operands{};
   /// Under the machine's lock, as often as anybody looks: whether it can be run now. Empty: it can.
   std::function<bool()> ready{};
+  /// What a run has turned out to touch; read behind it.
+  std::shared_ptr<const std::vector<Access>> seen{};
 };
+/// All that a device can reach: its own memory and the host's page-locked, with their bytes, ascending.
+std::vector<std::pair<const void*, std::size_t>> memory();
 /// As a kernel's launch: the calling thread must be on the stream's device.
 void launch(CUstream_st* stream, Operation operation);
 

@@ -68,6 +68,13 @@ bool is_known(const void* data) {
 
 namespace fake_cuda {
 
+std::vector<std::pair<const void*, std::size_t>> memory() {
+  Lock lock(scheduler().mutex);
+  std::vector<std::pair<const void*, std::size_t>> pieces;
+  for (const auto& [data, piece] : scheduler().memory) pieces.emplace_back(data, piece.bytes);
+  return pieces;
+}
+
 void launch(cudaStream_t stream, Operation operation) {
   Lock lock(scheduler().mutex);
   if (check(stream) != cudaSuccess || stream->device != current_device) std::abort();

@@ -81,12 +81,14 @@ bool Scheduler::run_one_of(const std::vector<CUstream_st*>& streams,
     join(stream->known, stream->queue.front().host);
     if (operation.ready && !operation.ready()) continue;
     stream->busy = true;
-    check(*stream, operation);
+    ++stream->known[stream->id];
+    check(*stream, operation.name, operation.operands);
     lock.unlock();
     executing_stream = stream;
     operation.run();
     executing_stream = nullptr;
     lock.lock();
+    if (operation.seen) check(*stream, operation.name, *operation.seen);
     stream->queue.pop_front();
     stream->busy = false;
     clock_ms += 1.0;
@@ -97,26 +99,74 @@ bool Scheduler::run_one_of(const std::vector<CUstream_st*>& streams,
 }
 
 // A past access is in order with this one if the stream knows that its operation is over.
-void Scheduler::check(CUstream_st& stream, const Operation& operation) {
-  const std::int64_t number = ++stream.known[stream.id];
-  for (const Access& access : operation.operands) {
+void Scheduler::compare(const CUstream_st& stream, const Past& now, bool write,
+                        const Segment& segment) {
+  constexpr std::size_t kMostRaces = 100;
+  const auto look = [&](const Past& past, bool past_writes) {
+    if (!past.name || past == now) return;
+    const auto known = stream.known.find(past.stream);
+    if (known != stream.known.end() && known->second >= past.number) return;
+    if (races.size() == kMostRaces) return;
+    races.push_back(*now.name + " on stream " + std::to_string(now.stream) +
+                    (write ? " writes" : " reads") + " what " + *past.name + " on stream " +
+                    std::to_string(past.stream) + (past_writes ? " writes" : " reads") +
+                    ", and nothing orders them");
+  };
+  look(segment.writer, true);
+  if (!write) return;
+  for (const Past& reader : segment.readers) look(reader, false);
+}
+
+// No segment reaches over `at`.
+void Scheduler::split(const char* at) {
+  auto next = past_.lower_bound(at);
+  if (next == past_.begin()) return;
+  auto& [begin, segment] = *std::prev(next);
+  if (segment.end <= at) return;
+  past_.emplace_hint(next, at, segment);
+  segment.end = at;
+}
+
+void Scheduler::check(CUstream_st& stream, const std::string& name,
+                      const std::vector<Access>& accesses) {
+  const Past now{stream.id, stream.known[stream.id], &*names_.insert(name).first};
+  for (const Access& access : accesses) {
+    if (access.bytes == 0) continue;
     const char* begin = static_cast<const char*>(access.data);
     const char* end = begin + access.bytes;
-    std::erase_if(past_, [&](const Past& past) {
-      if (past.end <= begin || end <= past.begin) return false;
-      const bool known = stream.known[past.stream] >= past.number;
-      if (!known && (past.write || access.write)) {
-        races.push_back(operation.name + " on stream " + std::to_string(stream.id) +
-                        (access.write ? " writes" : " reads") + " what " + past.name +
-                        " on stream " + std::to_string(past.stream) +
-                        (past.write ? " writes" : " reads") + ", and nothing orders them");
+    split(begin);
+    split(end);
+    auto at = past_.lower_bound(begin);
+    for (const char* byte = begin; byte < end;) {
+      if (at == past_.end() || at->first > byte) {  // nobody was here
+        const char* until = at == past_.end() ? end : std::min(end, at->first);
+        at = past_.emplace_hint(at, byte, Segment{until, {}, {}});
       }
-      return known && access.write && begin <= past.begin && past.end <= end;
-    });
-  }
-  for (const Access& access : operation.operands) {
-    const char* begin = static_cast<const char*>(access.data);
-    past_.push_back({begin, begin + access.bytes, stream.id, number, access.write, operation.name});
+      Segment& segment = at->second;
+      compare(stream, now, access.write, segment);
+      if (access.write) {
+        segment.writer = now;
+        segment.readers.clear();
+      } else {
+        std::erase_if(segment.readers, [&](const Past& past) { return past.stream == now.stream; });
+        segment.readers.push_back(now);
+      }
+      byte = segment.end;
+      ++at;
+    }
+    // Neighbours with the same past become one.
+    auto first = past_.lower_bound(begin);
+    if (first != past_.begin()) --first;
+    for (auto next = std::next(first); next != past_.end() && first->first < end;) {
+      const Segment& segment = next->second;
+      if (first->second.end == next->first && first->second.writer == segment.writer &&
+          first->second.readers == segment.readers) {
+        first->second.end = segment.end;
+        next = past_.erase(next);
+      } else {
+        first = next++;
+      }
+    }
   }
 }
 
@@ -124,7 +174,9 @@ void Scheduler::forget_memory(const void* data) {
   const auto found = memory.find(data);
   const char* begin = static_cast<const char*>(data);
   const char* end = begin + found->second.bytes;
-  std::erase_if(past_, [&](const Past& past) { return begin <= past.begin && past.end <= end; });
+  split(begin);
+  split(end);
+  past_.erase(past_.lower_bound(begin), past_.lower_bound(end));
   memory.erase(found);
 }
 

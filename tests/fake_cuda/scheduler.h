@@ -9,6 +9,8 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "tests/fake_cuda/machine.h"
@@ -90,21 +92,30 @@ class Scheduler {
   Knowledge host;  // of all host threads together: no false alarm where they meet on their own
 
  private:
+  /// An operation that has touched something.
   struct Past {
-    const char *begin, *end;
-    int stream;
-    std::int64_t number;
-    bool write;
-    std::string name;
+    int stream = 0;
+    std::int64_t number = 0;
+    const std::string* name = nullptr;
+    bool operator==(const Past&) const = default;
+  };
+  /// Bytes with the same past: who wrote them last, and who has read them since, one of each stream.
+  struct Segment {
+    const char* end = nullptr;
+    Past writer;
+    std::vector<Past> readers;
   };
   bool run_one(std::unique_lock<std::mutex>& lock);
   bool run_one_of(const std::vector<CUstream_st*>& streams, std::unique_lock<std::mutex>& lock);
-  void check(CUstream_st& stream, const Operation& operation);
+  void check(CUstream_st& stream, const std::string& name, const std::vector<Access>& accesses);
+  void compare(const CUstream_st& stream, const Past& now, bool write, const Segment& segment);
+  void split(const char* at);
 
   std::condition_variable changed_;
   std::mt19937_64 random_;
   std::int64_t num_changes_ = 0;
-  std::vector<Past> past_;
+  std::map<const char*, Segment> past_;  // by first byte
+  std::set<std::string> names_;
   friend void start(const Machine& machine);
 };
 

@@ -1,0 +1,69 @@
+/// What the emulated GPU's kernels touch, and what is wrong with it.
+///
+/// The rewritten kernels are compiled with -fsanitize=thread, but without its library: the compiler calls a
+/// function before each load and store, and these functions are ours. So accesses are those that the kernels
+/// really make, and nobody has to declare them. During a launch each is compared with what other threads did
+/// before:
+///
+///   - two threads of a block, on the same bytes, one of them writing, without a barrier in between
+///     (__syncthreads for all; __syncwarp for those of a warp; shuffles order nothing)
+///   - two blocks, the same: nothing ever orders blocks
+///   - a write that is neither to the device's memory, nor to shared memory, nor to an operand
+///   - an access to the device's memory outside of the tensors that the front was given, a write to those
+///     that it was given to be read (kernels/launches/operands.h)
+///
+/// Behind the launch, what it has read and written of the device's memory goes to the machine's race detector
+/// (tests/fake_cuda), which compares it with what other streams do. Of each kernel in each form one launch is
+/// watched, 300,000 accesses of it; what is behind them runs at full speed, and the detector is told
+/// its operands. With SHERD_WATCH_ALL in the environment everything is watched, which takes several times as long.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace emulated {
+
+struct Touched {
+  const char *begin, *end;
+  bool write;
+};
+
+inline Touched touched(const void* data, std::size_t bytes, bool write) {
+  const auto* begin = static_cast<const char*>(data);
+  return {begin, begin + bytes, write};
+}
+
+struct Piece {
+  const char *begin, *end;
+};
+
+/// Of the calling thread from now on, until `end_watch`: the launch of a kernel. `device`: the device's memory,
+/// ascending; empty: all memory may be it. `operands`: what may be touched of it; empty: everything.
+void begin_watch(const char* kernel, std::vector<Piece> device,
+                 const std::vector<Touched>& operands);
+/// What the launch has touched of the device's memory, ascending; reads and writes apart.
+std::vector<Touched> end_watch();
+
+/// The tensors of the front that is being called; empty where a kernel is launched by no front.
+const std::vector<Touched>& operands_of_call();
+/// Whether a launch of a kernel in this form (grid, operands) was watched, so that what the next one touches may be
+/// taken to be its operands.
+bool seen_often(const char* kernel, const std::vector<std::uint64_t>& form);
+
+/// Where fibers have their stacks: nobody else's business.
+void ignore_stacks(const void* begin, std::size_t bytes);
+
+// From fibers.cpp.
+void watch_block();                     ///< a new block begins
+void watch_thread(std::size_t thread);  ///< this thread goes on
+void thread_met_block();                ///< the current thread has passed a barrier
+void thread_met_warp();
+void watch_atomic(void* to, std::size_t bytes);  ///< ordered with other atomic accesses
+
+/// Everything that was found wrong, in a sentence each; at most 20.
+std::vector<std::string> faults();
+void forget_faults();
+
+}  // namespace emulated
