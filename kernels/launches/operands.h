@@ -6,11 +6,13 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "core/tensor.h"
+#include "kernels/update.h"
 
 namespace sherd::kernels {
 
@@ -23,6 +25,14 @@ using Operands = std::vector<Operand>;
 
 namespace operands {
 
+template <class T>
+inline constexpr bool is_list_of_numbers = false;
+template <class T>
+inline constexpr bool is_list_of_numbers<std::vector<T>> = std::is_arithmetic_v<T>;
+template <class T>
+inline constexpr bool is_list_of_numbers<std::span<T>> =
+    std::is_arithmetic_v<T> || std::is_same_v<std::remove_cv_t<T>, UpdateSegment>;
+
 struct Anything {
   template <class T>
   operator T() const;  // NOLINT: never defined
@@ -33,7 +43,7 @@ constexpr bool has_members(std::index_sequence<I...>) {
     T{(static_cast<void>(I), Anything{})...};
   };
 }
-/// Of an aggregate, at most 20.
+/// Of an aggregate, at most 19; with 20, too many.
 template <class T, std::size_t N = 20>
 constexpr std::size_t num_members() {
   if constexpr (N == 0 || has_members<T>(std::make_index_sequence<N>())) {
@@ -120,7 +130,12 @@ void add(const T& argument, Operands& all) {
   if constexpr (std::is_same_v<T, Tensor> || std::is_same_v<T, ConstTensor>) {
     if (argument) all.push_back({argument.data, argument.bytes(), std::is_same_v<T, Tensor>});
   } else if constexpr (std::is_aggregate_v<T> && std::is_class_v<T>) {
+    static_assert(num_members<T>() > 0 || std::is_empty_v<T>, "members that aren't seen");
     add_members(argument, all);
+  } else {
+    // What has no tensors in it; another type must be looked into, or be named here.
+    static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T> || is_list_of_numbers<T>,
+                  "a type that may hold tensors");
   }
 }
 

@@ -12,7 +12,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <tuple>
 #include <type_traits>
+#include <typeinfo>
 #include <vector>
 
 #include "tests/emulated_gpu/watch.h"
@@ -62,9 +64,7 @@ void enqueue(cudaStream_t stream, const char* name, std::function<std::vector<To
 
 /// Runs `thread` in every thread of every block, in orders that the launch's number draws, so that a missing
 /// barrier changes bits between two runs; and watches it (watch.h).
-std::vector<Touched> launch(const char* kernel, dim3 grid, dim3 block, std::size_t shared_bytes,
-                            const std::vector<Touched>& operands,
-                            const std::function<void()>& thread);
+std::vector<Touched> run(Launch launch, dim3 grid, dim3 block, const std::function<void()>& thread);
 /// The pieces of the device's memory, ascending; none: all memory is.
 std::vector<Piece> device_memory();
 /// Behind each launch (kernels/cuda/launch.cuh's check_launch), with the name of its kernel: counted.
@@ -76,20 +76,42 @@ std::uint64_t exchange_in_warp(std::uint64_t mine, int lane_mask);
 inline constexpr std::size_t kSharedBytes = 227 << 10;  ///< Hopper's
 extern unsigned char shared_memory[kSharedBytes];
 
+/// The words of a kernel's argument, those that point into an operand as which one and where: two launches with the
+/// same words do the same to their operands, but for what they read there.
+template <class Argument>
+void add_words(const Argument& argument, const std::vector<Touched>& operands,
+               std::vector<std::uint64_t>& words) {
+  std::uint64_t value[(sizeof argument + 7) / 8] = {};
+  std::memcpy(value, &argument, sizeof argument);
+  for (std::uint64_t word : value) {
+    const auto* at = reinterpret_cast<const char*>(word);
+    for (std::size_t i = 0; i < operands.size(); ++i) {
+      if (operands[i].begin > at || at >= operands[i].end) continue;
+      word = (i + 1) << 48 | static_cast<std::uint64_t>(at - operands[i].begin);
+      break;
+    }
+    words.push_back(word);
+  }
+}
+
 template <class... Args, class Kernel>
 void start(const char* name, dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t stream,
            Kernel kernel, const Args&... args) {
-  enqueue(stream, name, [=, operands = operands_of_call()] {
-    return launch(name, grid, block, shared_bytes, operands, [&] { kernel(Args(args)...); });
-  });
+  Launch launch{name, shared_bytes, operands_of_call(), {}};
+  launch.form = {typeid(Kernel).hash_code(), typeid(std::tuple<Args...>).hash_code()};
+  if constexpr (!std::is_empty_v<Kernel>) add_words(kernel, launch.operands, launch.form);
+  (add_words(args, launch.operands, launch.form), ...);
+  enqueue(stream, name, [=] { return run(launch, grid, block, [&] { kernel(Args(args)...); }); });
 }
 
 }  // namespace emulated
 
 inline cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
+  const std::vector touched{emulated::touched(to, bytes, true)};
+  emulated::expect_operands("memset", touched);
   emulated::enqueue(stream, "memset", [=] {
     std::memset(to, value, bytes);
-    return std::vector{emulated::touched(to, bytes, true)};
+    return touched;
   });
   return cudaSuccess;
 }

@@ -140,9 +140,9 @@ void run_block(std::size_t count, const Order& threads_in_order) {
 
 }  // namespace
 
-std::vector<Touched> launch(const char* kernel, dim3 grid, dim3 block, std::size_t shared_bytes,
-                            const std::vector<Touched>& operands,
-                            const std::function<void()>& thread) {
+std::vector<Touched> run(Launch launch, dim3 grid, dim3 block,
+                         const std::function<void()>& thread) {
+  const std::size_t shared_bytes = launch.shared_bytes;
   const std::size_t count = std::size_t{block.x} * block.y * block.z;
   if (count == 0 || count > kMostThreads || grid.x == 0 || grid.y == 0 || grid.z == 0 ||
       grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535 || shared_bytes > kSharedBytes) {
@@ -159,19 +159,15 @@ std::vector<Touched> launch(const char* kernel, dim3 grid, dim3 block, std::size
   warps.resize((fibers.size() + kWarp - 1) / kWarp);
   const std::size_t blocks = std::size_t{grid.x} * grid.y * grid.z;
   ignore_stacks(stacks.get(), kMostThreads * kStackBytes);
-  std::vector<std::uint64_t> form = {grid.x, grid.y, grid.z, count, shared_bytes};
-  for (const Touched& operand : operands) {
-    form.push_back(static_cast<std::uint64_t>(operand.end - operand.begin));
-  }
-  const bool watched = operands.empty() || !seen_often(kernel, form);
-  if (watched) begin_watch(kernel, device_memory(), operands);
+  launch.form.insert(launch.form.end(), {grid.x, grid.y, grid.z, count, shared_bytes});
+  const bool watched = begin_watch(launch, device_memory());
   const Order blocks_in_order(blocks), threads_in_order(count);
   for (std::size_t k = 0; k < blocks; ++k) {
     const std::size_t b = blocks_in_order(k);
     blockIdx = {static_cast<unsigned>(b % grid.x), static_cast<unsigned>(b / grid.x % grid.y),
                 static_cast<unsigned>(b / grid.x / grid.y)};
     std::memset(shared_memory, 0xff, shared_bytes);
-    watch_block();
+    watch_block(b);
     turn.assign(count, 0);
     for (std::size_t i = 0; i < count; ++i) {
       fibers[i].state = State::kReady;
@@ -180,7 +176,7 @@ std::vector<Touched> launch(const char* kernel, dim3 grid, dim3 block, std::size
     }
     run_block(count, threads_in_order);
   }
-  return watched ? end_watch() : operands;
+  return watched ? end_watch() : launch.operands;
 }
 
 void wait_for_block() {

@@ -33,7 +33,7 @@ struct Record {
 };
 
 struct Granule {
-  std::array<Record, 4> records;
+  std::array<Record, 8> records;
   std::uint8_t read = 0, written = 0;  // bytes, in this launch
 };
 
@@ -51,6 +51,9 @@ std::vector<std::pair<Address, Page*>> touched_pages;
 std::vector<Piece> memory;
 std::vector<Touched> allowed;
 const char* kernel_name = "";
+std::size_t shared_bytes = 0;
+std::vector<std::size_t> block_indices;  // of this launch's blocks, as they came
+std::vector<std::uint64_t> form_of_launch;
 std::uint32_t launch_number = 0, block_number = 0, first_block = 1;
 std::size_t current_thread = 0;
 std::array<std::uint16_t, kMostThreads> block_epochs, warp_epochs;
@@ -83,12 +86,16 @@ const bool kTold = [] {
   return true;
 }();
 
-void fault(const std::string& what) {
+void fault_of(const char* kernel, const std::string& what) {
   const std::lock_guard lock(faults_mutex);
-  if (all_faults.size() < kMostFaults) all_faults.push_back(std::string(kernel_name) + ": " + what);
+  if (all_faults.size() < kMostFaults) all_faults.push_back(std::string(kernel) + ": " + what);
+}
+void fault(const std::string& what) {
+  fault_of(kernel_name, what);
 }
 std::string thread_name(std::uint32_t block, std::size_t thread) {
-  return "thread " + std::to_string(thread) + " of block " + std::to_string(block - first_block);
+  return "thread " + std::to_string(thread) + " of block " +
+         std::to_string(block_indices[block - first_block]);
 }
 
 Kind kind_of(Address page) {
@@ -147,15 +154,19 @@ void note(Page& page, Address at, std::uint8_t bytes, bool write, bool atomic) {
             (record.write ? " has written" : " has read") + ", and nothing orders them" +
             (page.kind == Kind::kShared ? " (shared memory)" : ""));
     }
-    if (record.block == block_number && record.thread == current_thread && record.bytes == bytes &&
-        record.atomic == atomic) {
+    // What was written before a barrier stays written when it is read again.
+    const bool is_mine = record.block == block_number && record.thread == current_thread &&
+                         record.bytes == bytes && record.atomic == atomic;
+    const bool is_now = record.block_epoch == block_epochs[current_thread] &&
+                        record.warp_epoch == warp_epochs[current_thread];
+    if (is_mine && (write || !record.write || is_now)) {
       mine = &record;
     } else if (is_ordered && (!record.write || write)) {
       passed = &record;
     }
   }
   Record* to = mine ? mine : unused ? unused : passed;
-  // Four others stand there, and what comes is compared with them; a write is never left out.
+  // Others fill all places, and what comes is compared with them; a write is never left out.
   if (!to && write) to = &granule.records[current_thread % granule.records.size()];
   if (!to) return;
   const bool wrote = mine && mine->write && mine->block_epoch == block_epochs[current_thread] &&
@@ -180,10 +191,6 @@ bool is_written_operand(Address begin, Address end) {
   const auto begin = reinterpret_cast<Address>(data), end = begin + bytes;
   if (begin >= stacks_begin && begin < stacks_end) return;
   if (begin - reinterpret_cast<Address>(&places) < sizeof places) return;
-  if (++num_accesses == kMostAccesses && !watch_all()) {
-    watching = false;
-    return;
-  }
   for (Address at = begin; at < end;) {
     const Address granule_end = (at / kGranule + 1) * kGranule;
     const Address part_end = std::min(end, granule_end);
@@ -195,6 +202,16 @@ bool is_written_operand(Address begin, Address end) {
             " writes to memory that is neither the device's nor an operand");
     }
     if (page->kind == Kind::kIgnored || page->kind == Kind::kElsewhere) return;
+    const Address in_shared = at - reinterpret_cast<Address>(shared_memory);
+    if (in_shared < kSharedBytes && in_shared >= shared_bytes) {
+      fault(thread_name(block_number, current_thread) + (write ? " writes" : " reads") +
+            " shared memory beyond the launch's " + std::to_string(shared_bytes) + " bytes");
+    }
+    // Without operands nobody else can say what is touched.
+    if (++num_accesses == kMostAccesses && !allowed.empty() && !watch_all()) {
+      watching = false;
+      return;
+    }
     const auto mask = static_cast<std::uint8_t>(((1u << (part_end - at)) - 1u) << (at % kGranule));
     note(*page, at, mask, write, atomic);
     at = part_end;
@@ -223,53 +240,87 @@ void collect(Address page, const Page& of, bool write, std::vector<Touched>& tou
 }
 
 // A piece must lie in operands, which may stand side by side.
-void compare_with_operands(const Touched& piece) {
+void compare_with_operands(const char* name, const std::vector<Touched>& operands,
+                           const Touched& piece) {
   const char* at = piece.begin;
   for (bool found = true; found && at < piece.end;) {
     found = false;
-    for (const Touched& operand : allowed) {
+    for (const Touched& operand : operands) {
       if (operand.begin > at || operand.end <= at || (piece.write && !operand.write)) continue;
       at = operand.end;
       found = true;
     }
   }
   if (at >= piece.end) return;
-  fault(std::string(piece.write ? "writes " : "reads ") + std::to_string(piece.end - at) +
-        " bytes that no " + (piece.write ? "writable " : "") + "operand has");
+  fault_of(name, std::string(piece.write ? "writes " : "reads ") + std::to_string(piece.end - at) +
+                     " bytes that no " + (piece.write ? "writable " : "") + "operand has");
 }
+
+// By form, whether each operand was written.
+std::map<std::vector<std::uint64_t>, std::vector<bool>> watched_forms;
 
 }  // namespace
 
-void begin_watch(const char* kernel, std::vector<Piece> device,
-                 const std::vector<Touched>& operands) {
-  kernel_name = kernel;
+bool begin_watch(Launch& launch, std::vector<Piece> device) {
+  kernel_name = launch.kernel;
+  shared_bytes = launch.shared_bytes;
+  ++launch_number;
+  first_block = block_number + 1;
+  block_indices.clear();
+  std::vector<std::uint64_t>& form = launch.form;
+  for (const Touched& operand : launch.operands) {
+    form.push_back(static_cast<std::uint64_t>(operand.end - operand.begin) << 1 | operand.write);
+  }
+  if (const auto found = watched_forms.find(form);
+      found != watched_forms.end() && !launch.operands.empty() && !watch_all()) {
+    for (std::size_t i = 0; i < launch.operands.size(); ++i) {
+      launch.operands[i].write = found->second[i];
+    }
+    return false;
+  }
   memory = std::move(device);
   if (memory.empty()) {
     allowed.clear();  // what a launch carries itself can't be told from it
   } else {
-    allowed = operands;
+    allowed = launch.operands;
   }
+  form_of_launch = form;
   num_accesses = 0;
-  ++launch_number;
-  first_block = block_number + 1;
   touched_pages.clear();
   watching = true;
+  return true;
 }
 
 std::vector<Touched> end_watch() {
   const bool whole = watching;
   watching = false;
   std::sort(touched_pages.begin(), touched_pages.end());
-  std::vector<Touched> touched;
+  std::vector<Touched> all;
   for (const bool write : {false, true}) {
     for (const auto& [address, page] : touched_pages) {
-      if (page->kind == Kind::kDevice) collect(address, *page, write, touched);
+      if (page->kind == Kind::kDevice) collect(address, *page, write, all);
     }
   }
-  if (!allowed.empty()) {
-    for (const Touched& piece : touched) compare_with_operands(piece);
+  std::vector<bool>& written = watched_forms[form_of_launch];
+  written.clear();
+  for (const Touched& operand : allowed) {
+    const auto is_in = [&](const Touched& piece) {
+      return piece.write && piece.begin < operand.end && operand.begin < piece.end;
+    };
+    written.push_back(operand.write && (!whole || std::ranges::any_of(all, is_in)));
   }
-  return whole || allowed.empty() ? touched : allowed;
+  if (!allowed.empty()) {
+    for (const Touched& piece : all) compare_with_operands(kernel_name, allowed, piece);
+  }
+  return whole || allowed.empty() ? all : allowed;
+}
+
+void expect_operands(const char* name, const std::vector<Touched>& touched) {
+  const std::vector<Touched>& operands = operands_of_call();
+  if (operands.empty()) return;
+  for (const Touched& piece : touched) {
+    if (piece.begin < piece.end) compare_with_operands(name, operands, piece);
+  }
 }
 
 void ignore_stacks(const void* begin, std::size_t bytes) {
@@ -277,8 +328,9 @@ void ignore_stacks(const void* begin, std::size_t bytes) {
   stacks_end = stacks_begin + bytes;
 }
 
-void watch_block() {
+void watch_block(std::size_t index) {
   ++block_number;
+  block_indices.push_back(index);
   block_epochs.fill(0);
   warp_epochs.fill(0);
 }
@@ -300,12 +352,6 @@ const std::vector<Touched>& operands_of_call() {
   return calls.empty() ? none : calls.back();
 }
 
-bool seen_often(const char* kernel, const std::vector<std::uint64_t>& form) {
-  constexpr int kOften = 1;
-  static std::map<std::pair<std::string, std::vector<std::uint64_t>>, int> launches;
-  return ++launches[{kernel, form}] > kOften && !watch_all();
-}
-
 std::vector<std::string> faults() {
   const std::lock_guard lock(faults_mutex);
   return all_faults;
@@ -317,7 +363,8 @@ void forget_faults() {
 
 }  // namespace emulated
 
-// What gcc and clang call (libsanitizer's tsan_interface.h has the list).
+// What gcc calls (libsanitizer's tsan_interface.h has the list). Calls of memcpy and memmove aren't among it: kernels have
+// none.
 extern "C" {
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}

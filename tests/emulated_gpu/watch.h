@@ -15,7 +15,7 @@
 /// Behind the launch, what it has read and written of the device's memory goes to the machine's race detector
 /// (tests/fake_cuda), which compares it with what other streams do. Of each kernel in each form one launch is
 /// watched, 300,000 accesses of it; what is behind them runs at full speed, and the detector is told
-/// its operands. With SHERD_WATCH_ALL in the environment everything is watched, which takes several times as long.
+/// its operands, as the watched launch has read and written them. With SHERD_WATCH_ALL in the environment everything is watched, which takes several times as long.
 #pragma once
 
 #include <cstddef>
@@ -39,24 +39,30 @@ struct Piece {
   const char *begin, *end;
 };
 
-/// Of the calling thread from now on, until `end_watch`: the launch of a kernel. `device`: the device's memory,
-/// ascending; empty: all memory may be it. `operands`: what may be touched of it; empty: everything.
-void begin_watch(const char* kernel, std::vector<Piece> device,
-                 const std::vector<Touched>& operands);
+/// One launch of a kernel.
+struct Launch {
+  const char* kernel = "";
+  std::size_t shared_bytes = 0;   ///< that it asks for
+  std::vector<Touched> operands;  ///< what may be touched of the device's memory; empty: everything
+  std::vector<std::uint64_t> form;  ///< what else its accesses depend on: its code, its numbers
+};
+
+/// The calling thread's launch is watched from now on, until `end_watch`; false: its like was watched before, and what
+/// it touches is in `launch.operands`. `device`: the device's memory, ascending; empty: all memory may be it.
+bool begin_watch(Launch& launch, std::vector<Piece> device);
 /// What the launch has touched of the device's memory, ascending; reads and writes apart.
 std::vector<Touched> end_watch();
 
 /// The tensors of the front that is being called; empty where a kernel is launched by no front.
 const std::vector<Touched>& operands_of_call();
-/// Whether a launch of a kernel in this form (grid, operands) was watched, so that what the next one touches may be
-/// taken to be its operands.
-bool seen_often(const char* kernel, const std::vector<std::uint64_t>& form);
+/// Work of a library: it touches nothing but operands of the front that is being called.
+void expect_operands(const char* name, const std::vector<Touched>& touched);
 
 /// Where fibers have their stacks: nobody else's business.
 void ignore_stacks(const void* begin, std::size_t bytes);
 
 // From fibers.cpp.
-void watch_block();                     ///< a new block begins
+void watch_block(std::size_t index);    ///< a new block begins
 void watch_thread(std::size_t thread);  ///< this thread goes on
 void thread_met_block();                ///< the current thread has passed a barrier
 void thread_met_warp();

@@ -30,7 +30,7 @@ const bool kListens = [] {
 template <class Kernel>
 std::string fault_of(const Kernel& kernel, const std::vector<Touched>& operands = {}) {
   static std::uint64_t number = 0;  // a form of its own: always watched
-  launch("kernel", {2}, {64}, ++number, operands, kernel);
+  run({"kernel", 1024, operands, {++number}}, {2}, {64}, kernel);
   const std::vector<std::string> found = faults();
   forget_faults();
   return found.empty() ? "" : found.front();
@@ -90,6 +90,32 @@ TEST(Watch, BlocksNeverMeet) {
   EXPECT_EQ(write(true), "");
   auto* lowest = reinterpret_cast<long long*>(piece->data() + 128);
   EXPECT_EQ(fault_of([=] { atomicMin(lowest, static_cast<long long>(threadIdx.x)); }), "");
+}
+
+TEST(Watch, WhatAThreadReadsBackItHasStillWritten) {
+  const auto piece = sherd::pinned_arena_memory(256);
+  auto* memory = reinterpret_cast<float*>(piece->data());
+  EXPECT_NE(fault_of([=] {
+              if (blockIdx.x == 0 && threadIdx.x == 0) memory[0] = 1.0f;
+              __syncthreads();
+              if (threadIdx.x == 0) {
+                volatile float own = memory[0];
+                static_cast<void>(own);
+              }
+            }),
+            "");
+}
+
+TEST(Watch, SharedMemoryEndsWithWhatTheLaunchAskedFor) {
+  const auto read = [](std::size_t i) {
+    return fault_of([=] {
+      volatile float x = reinterpret_cast<float*>(emulated::shared_memory)[i];
+      static_cast<void>(x);
+    });
+  };
+  EXPECT_EQ(read(255), "");
+  EXPECT_NE(read(256).find("reads shared memory beyond the launch's 1024 bytes"),
+            std::string::npos);
 }
 
 TEST(Watch, AKernelTouchesItsOperandsAsTheyAreMeant) {

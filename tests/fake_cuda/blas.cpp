@@ -1,4 +1,5 @@
 #include "tests/fake_cuda/blas.h"
+#include "tests/emulated_gpu/watch.h"
 
 #include <cublasLt.h>
 

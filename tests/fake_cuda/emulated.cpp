@@ -1,6 +1,4 @@
 // The emulated GPU's kernels as work of the fake machine's streams.
-#include <memory>
-
 #include "tests/emulated_gpu/cuda_runtime_api.h"
 #include "tests/emulated_gpu/races.h"
 #include "tests/fake_cuda/machine.h"
@@ -8,15 +6,14 @@
 namespace emulated {
 
 void enqueue(cudaStream_t stream, const char* name, std::function<std::vector<Touched>()> work) {
-  const auto seen = std::make_shared<std::vector<fake_cuda::Access>>();
-  const auto run = [work = std::move(work), seen] {
-    seen->clear();
+  static thread_local std::vector<fake_cuda::Access> last;
+  const auto run = [work = std::move(work)] {
+    last.clear();
     for (const Touched& piece : work()) {
-      seen->push_back(
-          {piece.begin, static_cast<std::size_t>(piece.end - piece.begin), piece.write});
+      last.push_back({piece.begin, static_cast<std::size_t>(piece.end - piece.begin), piece.write});
     }
   };
-  fake_cuda::launch(stream, {.name = name, .run = run, .seen = seen});
+  fake_cuda::launch(stream, {.name = name, .run = run, .seen = [] { return std::move(last); }});
 }
 
 std::vector<Piece> device_memory() {

@@ -15,7 +15,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -65,8 +64,8 @@ struct Operation {
   std::vector<Access> operands{};
   /// Under the machine's lock, as often as anybody looks: whether it can be run now. Empty: it can.
   std::function<bool()> ready{};
-  /// What a run has turned out to touch; read behind it.
-  std::shared_ptr<const std::vector<Access>> seen{};
+  /// What the run before has turned out to touch, on the same host thread.
+  std::function<std::vector<Access>()> seen{};
 };
 /// All that a device can reach: its own memory and the host's page-locked, with their bytes, ascending.
 std::vector<std::pair<const void*, std::size_t>> memory();

@@ -50,10 +50,13 @@ void* make_memory(std::size_t bytes, int device) {
   constexpr std::size_t kPage = 4096;
   void* data = std::aligned_alloc(kPage, (bytes + kPage - 1) / kPage * kPage);
   scheduler().memory[data] = {bytes, device};
+  scheduler().forget_past(data, bytes);
   return data;
 }
 void free_memory(void* data) {
-  scheduler().forget_memory(data);
+  const auto found = scheduler().memory.find(data);
+  scheduler().forget_past(data, found->second.bytes);
+  scheduler().memory.erase(found);
   std::free(data);
 }
 // Device memory or page-locked: what a copy can use behind the caller's back.

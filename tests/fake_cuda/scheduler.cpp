@@ -87,8 +87,9 @@ bool Scheduler::run_one_of(const std::vector<CUstream_st*>& streams,
     executing_stream = stream;
     operation.run();
     executing_stream = nullptr;
+    const std::vector<Access> seen = operation.seen ? operation.seen() : std::vector<Access>();
     lock.lock();
-    if (operation.seen) check(*stream, operation.name, *operation.seen);
+    check(*stream, operation.name, seen);
     stream->queue.pop_front();
     stream->busy = false;
     clock_ms += 1.0;
@@ -170,14 +171,12 @@ void Scheduler::check(CUstream_st& stream, const std::string& name,
   }
 }
 
-void Scheduler::forget_memory(const void* data) {
-  const auto found = memory.find(data);
+void Scheduler::forget_past(const void* data, std::size_t bytes) {
   const char* begin = static_cast<const char*>(data);
-  const char* end = begin + found->second.bytes;
+  const char* end = begin + bytes;
   split(begin);
   split(end);
   past_.erase(past_.lower_bound(begin), past_.lower_bound(end));
-  memory.erase(found);
 }
 
 void Scheduler::forget_history() {

@@ -74,7 +74,8 @@ class Scheduler {
     changed_.notify_all();
   }
   void wait(std::unique_lock<std::mutex>& lock) { changed_.wait(lock); }
-  void forget_memory(const void* data);
+  /// Memory is given away or given back: what was done there before is over.
+  void forget_past(const void* data, std::size_t bytes);
   /// All streams are over and gone: nothing that comes can race with what they did.
   void forget_history();
 
