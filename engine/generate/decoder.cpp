@@ -89,7 +89,7 @@ std::vector<float> Decoder::last_logits(std::span<const std::int32_t> tokens) {
 // causal, and what stands behind the last token changes nothing before it. Context ranks have parts of one length. One
 // token alone is a length of its own where there is a cache, in which there is room up to `context_`.
 std::int64_t Decoder::pass_length(std::int64_t begin, std::int64_t count) const {
-  const std::int64_t step = 64 * context_ranks_;
+  const std::int64_t step = kLengthStep * context_ranks_;
   if (model_.rank().compute().device() == DeviceKind::kCpu || (cached_ && count == 1)) {
     return (count + parts_ - 1) / parts_ * parts_;
   }

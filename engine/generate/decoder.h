@@ -16,6 +16,9 @@ namespace sherd::engine {
 
 class Decoder {
  public:
+  /// On a GPU tokens are passed in multiples of so many, up to the context.
+  static constexpr std::int64_t kLengthStep = 64;
+
   /// `inputs` has room for the model's tokens: [B * S] i32.
   Decoder(ShardedModel& model, const sharding::MirroredBuffer& inputs);
   /// The model has its planned shape again.

@@ -75,6 +75,11 @@ void TextModel::run(std::int64_t positions, const Use& use,
 
 void TextModel::fit_shape(std::int64_t positions) {
   model::ModelShape& shape = trained_.options.model;
+  if (machine_->traits().kind == DeviceKind::kCuda) {  // room for the lengths that are passed there
+    positions = std::min(
+        (positions + Decoder::kLengthStep - 1) / Decoder::kLengthStep * Decoder::kLengthStep,
+        longest_context());
+  }
   shape.sequences = 1;
   shape.cached_positions = positions;
   shape.seq_length = std::min(positions, kTokensAtATime);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "core/cuda_device.h"
+#include "engine/launch/machine.h"
 #include "engine/plan/memory_report.h"
 #include "tests/fake_cuda/machine.h"
 #include "tests/fake_cuda/scheduler.h"
@@ -198,6 +199,17 @@ TEST_F(OnFakeMachine, HostWorkThatThrowsEndsTheStreamAndIsThrownByTheWait) {
   stream->run("second", [&] { later = true; });
   EXPECT_EQ(test::error_text<DataError>([&] { stream->synchronize(); }), "torn");
   EXPECT_FALSE(later);
+}
+
+TEST_F(OnFakeMachine, RanksOnGpusWaitForOthersAsLongAsTheRunSays) {
+  fake_cuda::start({.num_devices = 2});
+  const auto rendezvous =
+      engine::cuda_machine(2, {})->make_rendezvous(std::chrono::milliseconds(100));
+  use_cuda_device(0);
+  EXPECT_EQ(test::error_text<PeerError>([&] {
+              rendezvous->join({"shard", {0, 1}, 0});
+            }),
+            "rank 0 waited 0.1 s for rank 1 in connecting of shard. Read rank 1's log first.");
 }
 
 TEST_F(OnFakeMachine, ASectionIsEnqueuedOnceRecordedOnceAndLaunchedFromThenOn) {
