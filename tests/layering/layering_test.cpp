@@ -123,7 +123,8 @@ const std::vector<Home> kHomes = {
     {"Eigen/.*", "kernels/.*"},
     {"hdf5.*", "checkpoint/.*/hdf5[^/]*"},
     {"xxhash\\.h",
-     "checkpoint/.*|engine/data/tokenizer/tokenizer\\.cpp|engine/huggingface/export\\.cpp|engine/"
+     "checkpoint/.*|engine/data/tokenizer/tokenizer\\.cpp|engine/huggingface/"
+     "(export|stretch_writer)\\.cpp|engine/"
      "train/frozen_weights\\.cpp"},
     {"pcre2\\.h", "engine/data/tokenizer/pattern/split_pattern\\.cpp"},
     {"unicode/.*", "engine/data/tokenizer/normalizer\\.cpp"},
