@@ -26,20 +26,6 @@ using checkpoint::File;
 using checkpoint::SafetensorsPlan;
 using checkpoint::StoredRun;
 
-/// A thread that is waited for, whatever happens.
-class JoinedThread {
- public:
-  explicit JoinedThread(std::thread thread) : thread_(std::move(thread)) {}
-  JoinedThread(JoinedThread&&) = default;
-  JoinedThread& operator=(JoinedThread&&) = delete;
-  ~JoinedThread() {
-    if (thread_.joinable()) thread_.join();
-  }
-
- private:
-  std::thread thread_;
-};
-
 /// Any elements of a checkpoint's parameters.
 class ParameterReader {
  public:
@@ -136,15 +122,12 @@ class WeightFiles {
       }
     };
     {
-      std::vector<JoinedThread> others;
-      for (int rank = 1; rank < folder_.num_ranks; ++rank) {
-        try {
-          others.emplace_back(start_thread(fmt::format("for rank {} of an export", rank),
-                                           [&run, rank] { run(rank); }));
-        } catch (...) {
-          failed_ = true;
-          throw;
-        }
+      std::vector<std::jthread> others;
+      try {
+        for (int rank = 1; rank < folder_.num_ranks; ++rank) others.emplace_back(run, rank);
+      } catch (const std::system_error& refused) {
+        failed_ = true;
+        throw_thread_refused("for a rank of an export", refused);
       }
       run(0);
     }

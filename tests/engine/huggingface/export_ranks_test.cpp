@@ -133,27 +133,39 @@ TEST_F(ExportByRanks, ChecksumsBesideTheFilesAreThoseOfItsBytes) {
 TEST_F(ExportByRanks, ADiskThatFailsAtAnyCallOfAnyRankLeavesNoFolderBehind) {
   train_once("gpt2");
   const checkpoint::Checkpoint saved(checkpoint::posix_disk(), checkpoint("run"));
-  const huggingface::FolderToWrite folder = request("gpt2", 3);
   const auto entries = [&] {
     return checkpoint::list_directory(checkpoint::posix_disk(), folder_.path());
   };
   const auto before = entries();
-  for (int failing = 0;; ++failing) {
-    int calls = 0;
-    test::HookedDisk disk([&](const test::DiskCall& call) -> std::optional<std::int64_t> {
-      if (call.name == "lstat" || calls++ != failing) return std::nullopt;
-      return -ENOSPC;
-    });
-    const std::string text =
-        test::error_text<DataError>([&] { huggingface::export_folder(disk, saved, folder); });
-    if (calls <= failing) {
-      EXPECT_EQ(text, "(no error)");
-      EXPECT_GT(failing, 20);
-      return;
+  for (const int num_ranks : {1, 3}) {
+    const huggingface::FolderToWrite folder = request("gpt2", num_ranks);
+    bool is_whole = false;
+    for (int failing = 0; !is_whole; ++failing) {
+      int calls = 0;
+      test::HookedDisk disk([&](const test::DiskCall& call) -> std::optional<std::int64_t> {
+        if (call.name == "lstat" || calls++ != failing) return std::nullopt;
+        return -ENOSPC;
+      });
+      const std::string text =
+          test::error_text<DataError>([&] { huggingface::export_folder(disk, saved, folder); });
+      is_whole = calls <= failing;  // nothing has failed
+      ASSERT_EQ(text.find("No space left") == std::string::npos, is_whole) << text;
+      // Once it has its name, only making that durable can fail.
+      const bool is_there = fs::exists(folder.to);
+      if (is_there) {
+        EXPECT_TRUE(fs::exists(folder.to + "/sherd-export.json"));
+      }
+      if (is_whole) {
+        EXPECT_GT(failing, 20);
+        EXPECT_TRUE(is_there);
+        EXPECT_NE(test::error_text<UsageError>([&] {
+                    huggingface::export_folder(checkpoint::posix_disk(), saved, folder);
+                  }).find("exists already"),
+                  std::string::npos);
+      }
+      fs::remove_all(folder.to);
+      EXPECT_EQ(entries(), before) << text;
     }
-    EXPECT_NE(text.find("No space left"), std::string::npos) << text;
-    fs::remove_all(folder.to);  // once it has its name, only making that durable can fail
-    EXPECT_EQ(entries(), before) << text;
   }
 }
 

@@ -191,51 +191,6 @@ TEST_F(Export, AModelOfARecipeIsWrittenAsTheFamilyThatMeansTheSame) {
   EXPECT_FALSE(fs::exists(folder_.file("odd-hf")));
 }
 
-TEST_F(Export, ADiskThatFailsAtAnyCallLeavesNoFolderBehind) {
-  write_tokens();
-  const std::string model = write_model("gpt2");
-  train(recipe(model), "run", 0, 1);
-  const checkpoint::Checkpoint saved(checkpoint::posix_disk(), checkpoint("run"));
-  RecipeRequest request;
-  request.path = "r.yaml";
-  request.text = recipe(model);
-  huggingface::FolderToWrite folder;
-  folder.to = folder_.file("out");
-  folder.shard_bytes = 30'000;
-  folder.family = huggingface::find_family("gpt2");
-  folder.model = model_weights(training_options(resolve_recipe(request).values));
-  folder.files["config.json"] = "{}";
-  const auto entries = [&] {
-    return checkpoint::list_directory(checkpoint::posix_disk(), folder_.path());
-  };
-  const auto before = entries();
-  for (int failing = 0;; ++failing) {
-    int calls = 0;
-    test::HookedDisk disk([&](const test::DiskCall& call) -> std::optional<std::int64_t> {
-      if (call.name == "lstat" || calls++ != failing) return std::nullopt;
-      return -ENOSPC;
-    });
-    const std::string text =
-        test::error_text<DataError>([&] { huggingface::export_folder(disk, saved, folder); });
-    if (calls <= failing) {
-      EXPECT_EQ(text, "(no error)");
-      EXPECT_GT(failing, 10);
-      break;
-    }
-    EXPECT_NE(text.find("No space left"), std::string::npos) << text;
-    // Once it has its name, only making that durable can fail.
-    if (fs::exists(folder.to)) {
-      EXPECT_TRUE(fs::exists(folder.to + "/sherd-export.json"));
-      fs::remove_all(folder.to);
-    }
-    EXPECT_EQ(entries(), before) << text;
-  }
-  EXPECT_NE(test::error_text<UsageError>([&] {
-              huggingface::export_folder(checkpoint::posix_disk(), saved, folder);
-            }).find("exists already"),
-            std::string::npos);
-}
-
 TEST_F(Export, WeightsBeyondF16ArentWrittenAsInfinities) {
   const std::vector<sharding::StateTensor> tensors = {
       {"final_norm.weight", "param", {300}, DType::kF32}};
