@@ -169,6 +169,21 @@ TEST_F(OnFakeMachine, CopiesAreWaitedForThoughTheyArentCounted) {
   }
 }
 
+TEST_F(OnFakeMachine, ALateMachineCopiesWhatStandsThereWhenSomebodyWaits) {
+  fake_cuda::start({.late = true});
+  const auto stream = stream_for(StreamPurpose::kCopy);
+  const auto other = stream_for(StreamPurpose::kCompute);
+  const auto from = pinned_arena_memory(4), to = pinned_arena_memory(4);
+  *from->data() = 'a';
+  stream->copy(from->data(), to->data(), 4);
+  *from->data() = 'b';  // too early
+  other->run("work", [] {});
+  other->synchronize();
+  EXPECT_EQ(*to->data(), 0) << "nobody has waited for the copy";
+  stream->synchronize();
+  EXPECT_EQ(*to->data(), 'b');
+}
+
 TEST_F(OnFakeMachine, CopiesThatNothingOrdersAreFoundWhateverOrderTheyRanIn) {
   fake_cuda::start({});
   const auto first = stream_for(StreamPurpose::kGather);

@@ -32,6 +32,7 @@ void Scheduler::enqueue(std::unique_lock<std::mutex>& lock, cudaStream_t stream,
   }
   stream->queue.push_back({std::move(operation), host});
   changed_.notify_all();
+  if (machine.late) return;
   // Mostly later: work that is done at the call hides the waits that are missing.
   for (auto eager = random_() % 8; eager > 5; --eager) {
     if (!run_one(lock)) break;
@@ -40,7 +41,7 @@ void Scheduler::enqueue(std::unique_lock<std::mutex>& lock, cudaStream_t stream,
 
 void Scheduler::finish(std::unique_lock<std::mutex>& lock, cudaStream_t stream) {
   while (!stream->queue.empty()) {
-    if (!run_one(lock)) changed_.wait(lock);
+    if (!run_one(lock, machine.late ? stream : nullptr)) changed_.wait(lock);
   }
   join(host, stream->known);
 }
@@ -57,7 +58,7 @@ void Scheduler::finish_device(std::unique_lock<std::mutex>& lock, int device) {
   }
 }
 
-bool Scheduler::run_one(std::unique_lock<std::mutex>& lock) {
+bool Scheduler::run_one(std::unique_lock<std::mutex>& lock, CUstream_st* first) {
   if (executing_stream) return false;
   std::vector<CUstream_st*> candidates;
   for (const auto& [handle, stream] : streams) {
@@ -66,6 +67,8 @@ bool Scheduler::run_one(std::unique_lock<std::mutex>& lock) {
   std::sort(candidates.begin(), candidates.end(),
             [](const CUstream_st* a, const CUstream_st* b) { return a->id < b->id; });
   std::shuffle(candidates.begin(), candidates.end(), random_);
+  const auto preferred = std::find(candidates.begin(), candidates.end(), first);
+  if (preferred != candidates.end()) std::iter_swap(candidates.begin(), preferred);
   // Whoever was asked first may wait for what another one has begun since.
   for (std::int64_t seen = -1; seen != num_changes_;) {
     seen = num_changes_;

@@ -1,0 +1,126 @@
+// Waits that no short training run needs, on the fake CUDA runtime and NCCL: what they order is made to happen here.
+
+#include <gtest/gtest.h>
+
+#include "engine/generate/decoder.h"
+#include "engine/train/token_feed.h"
+#include "tests/emulated_gpu/on_machine.h"
+#include "tests/support/gpu_meshes.h"
+
+namespace sherd::testing {
+namespace {
+
+using Place = RunShape::Place;
+using Ids = std::vector<std::int32_t>;
+
+// Ranks with a GPU each, and memory for a training.
+void run_ranks_on_gpus(const engine::TrainingOptions& options, const RunShape& setup,
+                       const std::function<void(sharding::Rank&)>& body) {
+  engine::LaunchOptions launch = launch_options(setup);
+  place_ranks(launch, setup, [&](int r) {
+    auto buffers = engine::training_buffers(
+        options,
+        {.mesh = mesh_of(setup), .rank = r, .num_threads = 1, .device = DeviceKind::kCuda});
+    const auto batches = engine::batch_buffers(options);
+    buffers.insert(buffers.end(), batches.begin(), batches.end());
+    return buffers;
+  });
+  engine::run_ranks(launch, body);
+}
+
+// A step's micro-batches in order, and then those of a step that is played again. The compute stream copies what it
+// gets; the host waits at the end of each step alone.
+TEST(NcclWaits, MicroBatchesArriveInTheirOrderAndWhenAskedForAgain) {
+  constexpr int kMicroSteps = 5;
+  engine::TrainingOptions options = tiny_training(tiny_model(false));
+  options.num_micro_steps = kMicroSteps;
+  const auto expected = [&](std::int64_t step, std::int64_t micro_step) {
+    Ids inputs(static_cast<std::size_t>(options.model.tokens())), targets = inputs;
+    fill_tokens(options.model, step, micro_step, inputs.data(), targets.data());
+    return inputs;
+  };
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    on_machine(1, seed, [&] {
+      run_ranks_on_gpus(
+          options, {.num_micro_steps = kMicroSteps, .place = Place::kGpus},
+          [&](sharding::Rank& rank) {
+            engine::TokenFeed feed(
+                options, rank,
+                [&](std::int64_t step, std::int64_t micro_step, const data::Batch& batch) {
+                  fill_tokens(options.model, step, micro_step, batch.inputs.as<std::int32_t>(),
+                              batch.targets.as<std::int32_t>());
+                });
+            const auto pinned = pinned_arena_memory(kMicroSteps * options.model.tokens() * 4);
+            const auto play = [&](std::int64_t step, int num_micro_steps) {
+              auto* seen = reinterpret_cast<std::int32_t*>(pinned->data());
+              const std::int64_t tokens = options.model.tokens();
+              for (int micro_step = 0; micro_step < num_micro_steps; ++micro_step) {
+                const engine::TokenBatch batch = feed.next(step, micro_step);
+                rank.compute().copy(batch.inputs.data, seen + micro_step * tokens, tokens * 4);
+              }
+              rank.compute().synchronize();
+              for (int micro_step = 0; micro_step < num_micro_steps; ++micro_step, seen += tokens) {
+                EXPECT_EQ(Ids(seen, seen + tokens), expected(step, micro_step))
+                    << "step " << step << ", micro-step " << micro_step << ", seed " << seed;
+              }
+            };
+            feed.start(0);
+            rank.guard([&] {
+              play(0, kMicroSteps);
+              play(1, 2);            // ends in the middle, with the next ones on their way
+              play(1, kMicroSteps);  // again
+            });
+          });
+    });
+  }
+}
+
+// The head's rank has them, and tells the others.
+TEST(NcclWaits, EveryRankOfAPipelineHasTheLogits) {
+  engine::TrainingOptions options = tiny_training(tiny_model(false));
+  options.model.sequences = 1;
+  const Ids text = {7, 3, 1, 40, 22};
+  const auto logits = [&](const RunShape& setup) {
+    std::vector<std::vector<float>> of_ranks(static_cast<std::size_t>(setup.world_size));
+    run_ranks_on_gpus(options, setup, [&](sharding::Rank& rank) {
+      engine::ShardedModel model(options, rank);
+      const sharding::MirroredBuffer inputs(rank, engine::batch_buffers(options)[0]);
+      rank.guard([&] {
+        engine::Decoder decoder(model, inputs);
+        std::vector<float>& own = of_ranks[static_cast<std::size_t>(rank.rank)];
+        decoder.logits(text, 0, [&](std::int64_t, std::span<const float> row) {
+          own.insert(own.end(), row.begin(), row.end());
+        });
+      });
+    });
+    return of_ranks;
+  };
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    std::vector<float> one;
+    on_machine(1, seed, [&] { one = logits({.place = Place::kGpus})[0]; });
+    ASSERT_EQ(std::ssize(one), std::ssize(text) * options.model.vocab_size);
+    on_machine(2, seed, [&] {
+      for (const std::vector<float>& own :
+           logits({.world_size = 2, .axes = {{"pipeline", 2}}, .place = Place::kGpus})) {
+        EXPECT_EQ(own, one) << "seed " << seed;
+      }
+    });
+  }
+}
+
+// Muon's matrices stand where messages do between updates.
+TEST(NcclWaits, MessagesAndUpdatesLeaveOneAnothersMemoryAlone) {
+  const GpuMesh each{
+      .pipeline = 2, .micro_steps = 3, .optimizer = optim::OptimizerType::kMuon, .steps = 3};
+  Outcome first;
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    on_machine(2, seed, [&] {
+      const Outcome outcome = train_on(each, Place::kGpus);
+      if (seed == 1) first = outcome;
+      EXPECT_EQ(difference(outcome, first), "") << "seed " << seed;
+    });
+  }
+}
+
+}  // namespace
+}  // namespace sherd::testing
