@@ -76,7 +76,6 @@ void BaseModel::load(const sharding::State& wanted, Tensor reading,
 
 std::string load_base_model(const BaseModel& base, const TrainingOptions& options,
                             ShardedModel& model, Tensor reading, const sharding::CopyState& copy) {
-  model.rank().compute().synchronize();  // initial values aren't still on their way
   base.load(weights(options, model, Pieces::kHeld), reading, copy);
   return model.frozen().load(
       [&](const sharding::State& wanted) { base.load(wanted, reading, {}); });

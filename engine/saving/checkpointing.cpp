@@ -78,7 +78,6 @@ Checkpointing::Checkpointing(const TrainingOptions& options, const CheckpointOpt
   reading_ = rank_.acquire_on_host(buffers[1]);
   if (rank_.separate_memory()) {
     copies_ = rank_.make_stream(StreamPurpose::kCopy, "checkpoint");
-    updated_ = rank_.make_event();
     copy_ = [this](const void* from, void* to, std::int64_t bytes) {
       copies_->copy(from, to, bytes);
       copies_->synchronize();
@@ -146,17 +145,16 @@ std::int64_t Checkpointing::begin() {
 }
 
 // Frozen parameters come from the base, whether or not there is something to resume; so do those of
-// modules that are trained, until a checkpoint is loaded over them.
+// modules that are trained, until a checkpoint is loaded over them. Whatever comes last is published.
 void Checkpointing::load_base() {
   if (!model_.frozen().any()) return;
   CHECK(!checkpoints_.init_from.empty(), "an adapter without a model that it is for");
   const BaseModel base(options_, checkpoints_.init_from, *checkpoints_.disk);
   base_digest_ = load_base_model(base, options_, model_, reading_, copy_);
-  publish();
 }
 
 void Checkpointing::begin_with(const std::string& init_from) {
-  if (model_.frozen().any()) return;  // load_base has done it
+  if (model_.frozen().any()) return publish();  // load_base has read it
   auto& disk = *checkpoints_.disk;
   if (!checkpoint::is_model_folder(disk, init_from)) {
     std::int64_t step = 0;
@@ -165,7 +163,6 @@ void Checkpointing::begin_with(const std::string& init_from) {
     return;
   }
   const huggingface::FolderWeights folder = open_folder_weights(disk, init_from, options_);
-  rank_.compute().synchronize();  // initial values aren't still on their way
   folder.load(weights(options_, model_, Pieces::kHeld), reading_, copy_);
   publish();
 }
@@ -228,7 +225,6 @@ bool Checkpointing::load(const std::string& path, bool weights_only, std::int64_
     best = best_evaluation_of(checkpoint);
   }
   try {
-    rank_.compute().synchronize();  // initial values aren't still on their way
     checkpoint::load(checkpoint, wanted, match, reading_, copy_);
   } catch (const DataError& error) {
     good = false;
@@ -335,10 +331,7 @@ void Checkpointing::begin_save(std::int64_t step, const StepOutcome& outcome) {
   for (const double part : first.save_uuid) {
     uuid += fmt::format("{:08x}", static_cast<std::uint32_t>(part));
   }
-  if (copies_) {
-    rank_.compute().record(*updated_);
-    copies_->wait(*updated_);
-  }
+  // Telling one another has waited for the compute stream: what is saved has been computed.
   writer_->begin(step, uuid, owned_);
   saving_ = true;
   committing_ = false;

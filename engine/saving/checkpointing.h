@@ -118,7 +118,6 @@ class Checkpointing {
   Buffer ring_, reading_;
   sharding::Agreement<CheckpointWord> words_;
   sharding::State owned_;
-  std::unique_ptr<Event> updated_;  // what is saved has been computed
   std::unique_ptr<Stream> copies_;  // of state; null where the memory isn't separate
   sharding::CopyState copy_;
   std::unique_ptr<checkpoint::Writer> writer_;

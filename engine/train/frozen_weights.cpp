@@ -260,7 +260,6 @@ std::uint64_t FrozenWeights::digest_of_cut(const std::vector<sharding::StateTens
 std::string FrozenWeights::load(const Load& load) {
   if (!any()) return {};
   Stream& stream = rank_->compute();
-  stream.synchronize();  // initial values aren't still on their way
   std::vector<sharding::StateTensor> tensors;
   for (const sharding::UnitState& unit : *units_) {
     for (const ParameterSpec& parameter : unit.plan().frozen) {
@@ -313,7 +312,7 @@ std::string FrozenWeights::load(const Load& load) {
     }
     staging_.to_device(stream, 0, chunk.count);
   });
-  stream.synchronize();
+  // Telling one another waits for the compute stream: the staging memory may be written again.
   std::uint64_t digest = 0;
   for (const Word& word : exchange_->all_gather(
            kName, {static_cast<double>(own & 0xffffffffu), static_cast<double>(own >> 32)})) {

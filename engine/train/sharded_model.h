@@ -40,6 +40,7 @@ class ShardedModel {
  public:
   /// Acquires every buffer and fills this rank's slices with the initial values of `options.seed`,
   /// which depend neither on the stage nor on the world.
+  /// With initial values, which are there when it has been made: nothing of it is still on its way.
   ShardedModel(const TrainingOptions& options, const sharding::Rank& rank);
   ~ShardedModel();
 

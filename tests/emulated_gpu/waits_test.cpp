@@ -2,10 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <numeric>
+
+#include "core/cuda_device.h"
 #include "engine/generate/decoder.h"
+#include "engine/train/pipeline/channels.h"
 #include "engine/train/token_feed.h"
+#include "kernels/pointwise.h"
 #include "tests/emulated_gpu/on_machine.h"
-#include "tests/support/gpu_meshes.h"
+#include "tests/support/training_harness.h"
 
 namespace sherd::testing {
 namespace {
@@ -67,7 +73,7 @@ TEST(NcclWaits, MicroBatchesArriveInTheirOrderAndWhenAskedForAgain) {
             feed.start(0);
             rank.guard([&] {
               play(0, kMicroSteps);
-              play(1, 2);            // ends in the middle, with the next ones on their way
+              play(1, 3);            // ends in the middle, with the next one on its way
               play(1, kMicroSteps);  // again
             });
           });
@@ -108,16 +114,57 @@ TEST(NcclWaits, EveryRankOfAPipelineHasTheLogits) {
   }
 }
 
-// Muon's matrices stand where messages do between updates.
+// Memory that is a message's in one phase and something else's in the next, and no host that waits between steps.
 TEST(NcclWaits, MessagesAndUpdatesLeaveOneAnothersMemoryAlone) {
-  const GpuMesh each{
-      .pipeline = 2, .micro_steps = 3, .optimizer = optim::OptimizerType::kMuon, .steps = 3};
-  Outcome first;
-  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+  constexpr int kSteps = 5;
+  constexpr auto kForwards = engine::Direction::kForward;
+  const RunShape setup{
+      .world_size = 2, .axes = {{"pipeline", 2}}, .stage = 0, .place = Place::kGpus};
+  const engine::TrainingOptions options = applied(tiny_training(tiny_model(false)), setup);
+  const std::int64_t message = options.model.residual_tokens() * options.model.width;
+  const BufferSpec update{"update", Category::kWorkspace, DType::kF32, 4 * message, kUpdate};
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
     on_machine(2, seed, [&] {
-      const Outcome outcome = train_on(each, Place::kGpus);
-      if (seed == 1) first = outcome;
-      EXPECT_EQ(difference(outcome, first), "") << "seed " << seed;
+      engine::LaunchOptions launch = launch_options(setup);
+      place_ranks(launch, setup, [&](int r) {
+        const engine::RankPipeline pipeline = engine::rank_pipeline(options, mesh_of(setup), r);
+        auto buffers = engine::channel_buffers(engine::channel_ends(pipeline, mesh_of(setup), r),
+                                               options.model);
+        buffers.push_back(update);
+        return buffers;
+      });
+      std::vector<float> values(static_cast<std::size_t>(kSteps * message));
+      std::iota(values.begin(), values.end(), 1.0f);
+      const auto bytes = std::ssize(values) * 4;
+      const auto source = pinned_arena_memory(bytes), seen = pinned_arena_memory(bytes);
+      std::memcpy(source->data(), values.data(), static_cast<std::size_t>(bytes));
+      engine::run_ranks(launch, [&](sharding::Rank& rank) {
+        const engine::RankPipeline pipeline = engine::rank_pipeline(options, rank.mesh, rank.rank);
+        engine::Channels channels(pipeline, options.model, rank);
+        const Buffer updated = rank.memory->acquire(update);
+        Stream& compute = rank.compute();
+        rank.guard([&] {
+          for (std::int64_t step = 0; step < kSteps; ++step) {
+            rank.memory->enter(kForward);
+            channels.begin();
+            const std::int64_t at = step * message * 4;
+            if (pipeline.place == 0) {
+              const Tensor outbox = channels.outbox(0, kForwards);
+              compute.copy(source->data() + at, outbox.data, outbox.bytes());
+              channels.send(0, kForwards, 0);
+            } else {
+              const Tensor inbox = channels.receive(0, kForwards, 0);
+              compute.copy(inbox.data, seen->data() + at, inbox.bytes());
+              channels.release(0, kForwards);
+            }
+            channels.finish();
+            rank.memory->enter(kUpdate);
+            kernels::fill_zero(compute, updated.tensor());
+          }
+        });
+      });
+      const auto* arrived = reinterpret_cast<const float*>(seen->data());
+      EXPECT_EQ(std::vector(arrived, arrived + values.size()), values) << "seed " << seed;
     });
   }
 }

@@ -5,6 +5,7 @@
 
 #include "core/arena.h"
 #include "core/cuda_device.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/launches/operands.h"
 #include "kernels/norm.h"
 #include "tests/emulated_gpu/cuda_runtime_api.h"
@@ -59,6 +60,19 @@ TEST(Watch, ThreadsOfABlockMeetBeforeOneReadsWhatAnotherHasWritten) {
                 volatile float other = shared[63 - threadIdx.x];
                 static_cast<void>(other);
               }
+            }),
+            "");
+}
+
+TEST(Watch, SumsAndMaximaOfABlockFollowOneAnother) {
+  using namespace sherd::kernels::cuda;
+  __shared__ float scratch[64];
+  EXPECT_EQ(fault_of([&] {
+              const auto t = static_cast<float>(threadIdx.x);
+              volatile float last = block_sum(block_max(block_max(t, scratch), scratch), scratch);
+              float a = last, b = t;
+              block_sums(a, b, scratch);
+              last = block_max(a + b, scratch);
             }),
             "");
 }

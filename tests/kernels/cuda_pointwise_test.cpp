@@ -113,9 +113,10 @@ TEST_P(CudaPointwise, PartsThatBeginAnywhereHaveTheBitsOfTheWhole) {
   }
 }
 
-// A GPU adds in f64, which the CPU's exact sum differs from by a rounding for each addition.
+// A GPU adds in f64, which the CPU's exact sum differs from by a rounding for each addition. The last of these has more
+// partial sums than a block has threads.
 TEST_P(CudaPointwise, SumOfSquaresIsTheCpus) {
-  for (const std::int64_t numel : {1, 15, 4096, 4097, 200003}) {
+  for (const std::int64_t numel : {1, 15, 4096, 4097, 200003, 1030 * 4096}) {
     const OwnedTensor x = filled(numel, 3, 2.0);
     const test::Work work = [&](Place& place) {
       Outputs out{test::exact_sums(1)};

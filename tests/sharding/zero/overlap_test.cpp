@@ -95,11 +95,11 @@ double all_axes(const engine::StepResult& result) {
   return sum;
 }
 
-// One step of 2 micro-batches on a mesh, with sleeps before and after what `stream` does as `label`.
-engine::StepResult step_on(const std::vector<sharding::MeshAxis>& axes, int stage,
-                           std::string_view stream, std::string_view label) {
-  RunShape setup{.axes = axes, .num_micro_steps = 2, .stage = stage, .prefetch_depth = 0};
-  for (const sharding::MeshAxis& axis : axes) setup.world_size *= axis.degree;
+// The second of two steps of 2 micro-batches, with sleeps before and after what `stream` does as `label`.
+engine::StepResult step_of(RunShape setup, std::string_view stream, std::string_view label) {
+  setup.num_micro_steps = 2;
+  setup.prefetch_depth = 0;
+  for (const sharding::MeshAxis& axis : setup.axes) setup.world_size *= axis.degree;
   model::ModelShape shape = tiny_model(/*tied=*/false);
   shape.ffn_width = 38;
   shape.seq_length = 8;
@@ -115,11 +115,16 @@ engine::StepResult step_on(const std::vector<sharding::MeshAxis>& axes, int stag
     std::vector<std::int32_t> memory;
     const engine::NextBatch next_batch = tokens_for(options, rank, memory);
     rank.guard([&] {
-      const engine::StepResult result = step.run(0, next_batch);
+      step.run(0, next_batch);
+      const engine::StepResult result = step.run(1, next_batch);
       if (rank.rank == 0) found = result;
     });
   });
   return found;
+}
+engine::StepResult step_on(const std::vector<sharding::MeshAxis>& axes, int stage,
+                           std::string_view stream, std::string_view label) {
+  return step_of({.axes = axes, .stage = stage}, stream, label);
 }
 
 // Each wait for what is slow is at least half as long as the sleeps in it: the rest is left to a busy machine.
@@ -142,8 +147,14 @@ TEST(ExposedCommunication, IsCountedForTheAxisWhoseRanksAreWaitedFor) {
   const engine::StepResult copies = step_on(hybrid, 2, "reduce", "all_reduce");
   EXPECT_GE(of_axis(copies, "replicate"), 20.0);
   EXPECT_GT(of_axis(copies, "replicate"), of_axis(copies, "shard"));
+  EXPECT_LT(of_axis(copies, "shard"), of_axis(copies, "replicate") / 4) << "of slots, too";
   const engine::StepResult slices = step_on(hybrid, 2, "reduce", "reduce_scatter");
   EXPECT_GE(of_axis(slices, "shard"), 20.0);
+
+  // What replicas tell one another of their parts of an update.
+  const engine::StepResult told = step_of(
+      {.axes = {{"replicate", 2}}, .stage = 1, .divides_optimizer = true}, "gather", "all_gather");
+  EXPECT_GE(of_axis(told, "replicate"), 20.0);
 
   const engine::StepResult heads = step_on({{"context", 2}}, 1, "compute", "all_to_all");
   EXPECT_EQ(heads.exposed_by_axis.size(), 1u);
