@@ -6,6 +6,7 @@
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/matmul/tile.h"
 #include "kernels/device_common/matmul_key.h"
+#include "kernels/interleaved.h"
 #include "kernels/isa.h"
 #include "kernels/launches/on_gpu.h"
 
@@ -50,9 +51,16 @@ void linear_forward(Stream& stream, const LinearForward& args) {
   if (args.residual) check_tensor("linear: residual", args.residual, args.x.dtype, T * O);
   CHECK(!args.residual || (!args.gelu_input && args.residual.data != args.y.data),
         "linear: a residual stream behind GELU, or in the output's place");
+  CHECK(!args.interleaved || (!is_cuda(stream) && can_interleave(args.x.dtype, I)),
+        "linear: interleaved {} with {} inputs", name_of(args.x.dtype), I);
   if (args.gelu_input && !fuses_gelu(stream, args)) {
-    linear_forward(stream,
-                   {args.shape, args.x, args.w, args.bias, args.gelu_input, args.workspace});
+    linear_forward(stream, {.shape = args.shape,
+                            .x = args.x,
+                            .w = args.w,
+                            .bias = args.bias,
+                            .y = args.gelu_input,
+                            .workspace = args.workspace,
+                            .interleaved = args.interleaved});
     return activation_forward(stream, {gelu_of(T, O), args.gelu_input, args.y});
   }
   if (stream.device() == DeviceKind::kCuda)

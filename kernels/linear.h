@@ -47,8 +47,9 @@ struct LinearForward {
   ConstTensor x, w, bias;  ///< bias may be empty
   Tensor y;
   Tensor workspace;
-  Tensor gelu_input{};     ///< [T, O]; may be empty
-  ConstTensor residual{};  ///< [T, O]; may be empty; not with gelu_input
+  Tensor gelu_input{};       ///< [T, O]; may be empty
+  ConstTensor residual{};    ///< [T, O]; may be empty; not with gelu_input
+  bool interleaved = false;  ///< w's rows stand side by side: kernels/interleaved.h
 };
 void linear_forward(Stream& stream, const LinearForward& args);
 

@@ -5,6 +5,7 @@
 #include "kernels/cpu/token.h"
 #include "kernels/device.h"
 #include "kernels/device_common/token.h"
+#include "kernels/interleaved.h"
 #include "kernels/launches/on_gpu.h"
 
 namespace sherd::kernels {
@@ -30,6 +31,8 @@ void embedding_forward(Stream& stream, const EmbeddingForward& args) {
         "embedding: position_weight has {} elements, {} positions of width {}",
         args.position_weight.numel, args.positions, args.width);
   check_rows(args.rows, args.vocab_size);
+  CHECK(!args.interleaved || (!is_cuda(stream) && can_interleave(args.y.dtype, args.width)),
+        "embedding: interleaved {} of width {}", name_of(args.y.dtype), args.width);
   if (is_cuda(stream))
     return on_gpu(stream, cuda::embedding_forward, launches::embedding_forward, args);
   stream.run("embedding_forward", [&stream, args] { cpu::embedding_forward(stream.team(), args); });

@@ -41,7 +41,8 @@ struct EmbeddingForward {
   Tensor y;
   float scale = 1.0f;  ///< of tokens
   Documents documents{};
-  VocabularyRows rows{};  ///< of token_weight
+  VocabularyRows rows{};     ///< of token_weight
+  bool interleaved = false;  ///< token_weight's rows stand side by side: kernels/interleaved.h
 };
 void embedding_forward(Stream& stream, const EmbeddingForward& args);
 

@@ -68,6 +68,7 @@ void TextModel::run(std::int64_t positions, const Use& use,
   with_weights(trained_, machine_, [&](sharding::Rank& rank, ShardedModel& model) {
     const auto buffers = evaluation_buffers(trained_.options, rank.world_size());
     const sharding::MirroredBuffer inputs(rank, buffers[0]);
+    model.interleave_weights();
     Decoder decoder(model, inputs);
     use(rank, decoder);
   });

@@ -21,7 +21,8 @@ void Transformer::project(const Affine& affine, const Tensor& x, std::int64_t in
                                      .bias = affine.bias,
                                      .y = y,
                                      .workspace = activations_.workspace,
-                                     .residual = residual});
+                                     .residual = residual,
+                                     .interleaved = interleaved_});
   activations_.adapters.forward(compute_, affine, x, y, activations_.workspace);
 }
 
@@ -260,7 +261,8 @@ void Transformer::fill_mlp(std::int64_t block, const BlockParameters& parameters
                                        .bias = up.bias,
                                        .y = activated_TF,
                                        .workspace = activations_.workspace,
-                                       .gelu_input = up_TU});
+                                       .gelu_input = up_TU,
+                                       .interleaved = interleaved_});
     return;
   }
   project(up, read_TD, shape_.width, shape_.up_width(), up_TU);

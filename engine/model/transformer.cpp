@@ -121,7 +121,8 @@ void Transformer::embed(const EmbeddingParameters& parameters, const Pass& pass)
                    .y = addend_TD.part(token * shape_.width, count * shape_.width),
                    .scale = static_cast<float>(shape_.embedding_scale),
                    .documents = pass.documents,
-                   .rows = shape_.vocabulary_rows()});
+                   .rows = shape_.vocabulary_rows(),
+                   .interleaved = interleaved_ && shape_.tied});
   });
   add_up_rows("embedding", addend_TD, residual_TD(0));
 }
@@ -165,17 +166,24 @@ Tensor Transformer::final_norm(const HeadParameters& parameters) {
   return all_rows("what the head reads", site.output);
 }
 
+void Transformer::head_product(const HeadParameters& parameters, const Tensor& normed_CD,
+                               std::int64_t tokens, const Tensor& logits_CV) {
+  kernels::linear_forward(compute_, {.shape = {tokens, shape_.width, shape_.vocab_size},
+                                     .x = normed_CD,
+                                     .w = parameters.weight,
+                                     .bias = {},
+                                     .y = logits_CV,
+                                     .workspace = activations_.workspace,
+                                     .interleaved = interleaved_});
+}
+
 void Transformer::head_evaluate(const HeadParameters& parameters, const Pass& pass) {
   const Tensor normed_TD = final_norm(parameters);
   for (std::int64_t first = 0; first < shape_.tokens(); first += activations_.chunk_tokens) {
     const std::int64_t tokens = std::min(activations_.chunk_tokens, shape_.tokens() - first);
     const Tensor logits_CV = activations_.logits_CV.tensor().part(0, tokens * shape_.vocab_size);
-    kernels::linear_forward(compute_, {{tokens, shape_.width, shape_.vocab_size},
-                                       normed_TD.part(first * shape_.width, tokens * shape_.width),
-                                       parameters.weight,
-                                       {},
-                                       logits_CV,
-                                       activations_.workspace});
+    head_product(parameters, normed_TD.part(first * shape_.width, tokens * shape_.width), tokens,
+                 logits_CV);
     chunk_losses(pass, first, tokens, logits_CV, false);
   }
 }
@@ -227,8 +235,7 @@ void Transformer::train_chunks(const HeadParameters& parameters, const HeadParam
     const kernels::LinearShape matmul{tokens, shape_.width, shape_.vocab_size};
     const Tensor logits_CV = activations_.logits_CV.tensor().part(0, tokens * shape_.vocab_size);
     const Tensor normed_CD = normed_TD.part(first * shape_.width, tokens * shape_.width);
-    kernels::linear_forward(
-        compute_, {matmul, normed_CD, parameters.weight, {}, logits_CV, activations_.workspace});
+    head_product(parameters, normed_CD, tokens, logits_CV);
     chunk_losses(pass, first, tokens, logits_CV, true);
     if (gradients.weight) {  // not frozen
       kernels::linear_backward_weight(compute_, {.shape = matmul,
@@ -249,12 +256,8 @@ Tensor Transformer::logits(const HeadParameters& parameters, std::int64_t first,
                            std::int64_t count) {
   const Tensor normed_TD = final_norm(parameters);
   const Tensor logits_CV = activations_.logits_CV.tensor().part(0, count * shape_.vocab_size);
-  kernels::linear_forward(compute_, {{count, shape_.width, shape_.vocab_size},
-                                     normed_TD.part(first * shape_.width, count * shape_.width),
-                                     parameters.weight,
-                                     {},
-                                     logits_CV,
-                                     activations_.workspace});
+  head_product(parameters, normed_TD.part(first * shape_.width, count * shape_.width), count,
+               logits_CV);
   kernels::shape_logits(compute_, shape_.logits_form(), logits_CV);
   return logits_CV;
 }

@@ -48,6 +48,10 @@ class Transformer {
 
   const ModelShape& shape() const { return shape_; }
 
+  /// From now on all matrices that the forward multiplies by are interleaved (kernels/interleaved.h), where tied with them the
+  /// rows of tokens, too. There is no backward any more.
+  void read_interleaved() { interleaved_ = true; }
+
   /// Later passes have this many sequences of this length, neither more than was planned for.
   void resize(std::int64_t sequences, std::int64_t seq_length);
 
@@ -118,6 +122,8 @@ class Transformer {
   kernels::Documents attention_documents(const Pass& pass) const;
   /// What the head reads, of all tokens.
   Tensor final_norm(const HeadParameters& parameters);
+  void head_product(const HeadParameters& parameters, const Tensor& normed_CD, std::int64_t tokens,
+                    const Tensor& logits_CV);
   /// Losses of the tokens [first, first + tokens); with `gradient` their logits become their gradients.
   void chunk_losses(const Pass& pass, std::int64_t first, std::int64_t tokens,
                     const Tensor& logits_CV, bool gradient);
@@ -258,6 +264,7 @@ class Transformer {
   Stream& compute_;
   Collectives& collectives_;
   Activations activations_;
+  bool interleaved_ = false;
   std::vector<int> residuals_;  // L + 1
   Tensor output_TD_;
   std::vector<int> kept_;     // L

@@ -10,6 +10,7 @@
 #include "engine/train/model_collectives.h"
 #include "engine/train/pipeline/pipeline.h"
 #include "engine/train/sharding_plan.h"
+#include "kernels/interleaved.h"
 #include "kernels/pointwise.h"
 #include "sharding/mesh/waits.h"
 
@@ -320,6 +321,46 @@ Tensor ShardedModel::whole_logits(const Tensor& own) {
                        own.bytes());
   collectives_->sum("logits", all);
   return all;
+}
+
+bool ShardedModel::interleave_weights() {
+  const model::ModelShape& shape = transformer_->shape();
+  const auto comes_and_goes = [](const sharding::UnitState& unit) {
+    return unit.plan().needs_slot() || unit.placement().parameters_sharded();
+  };
+  if (rank_.compute().device() != DeviceKind::kCpu || !pipeline_->plan().whole() ||
+      shape.in_parts() || std::ranges::any_of(units_, comes_and_goes)) {
+    return false;
+  }
+  struct Matrix {
+    Tensor weight;
+    std::int64_t inputs = 0;
+  };
+  std::vector<Matrix> matrices;
+  const auto views_of = [&](int unit) {
+    const sharding::UnitState& state = units_[static_cast<std::size_t>(unit)];
+    const sharding::UnitPlan& plan = state.plan();
+    return plan.views(plan.trains() ? state.resident_parameters() : Tensor{},
+                      plan.has_frozen() ? state.frozen() : Tensor{});
+  };
+  for (int block = 0; block < num_blocks_; ++block) {
+    const model::BlockParameters parameters =
+        model::block_parameters(options_.model, views_of(block_unit(block)));
+    for (const model::Site& site : model::block_sites(options_.model)) {
+      if (site.columns > 0) matrices.push_back({parameters[site.id].weight, site.columns});
+    }
+  }
+  matrices.push_back(
+      {model::head_parameters(options_.model, views_of(head_unit())).weight, shape.width});
+  for (const Matrix& matrix : matrices) {
+    if (!kernels::can_interleave(matrix.weight.dtype, matrix.inputs)) return false;
+  }
+  rank_.gather().synchronize();  // they have been published
+  for (const Matrix& matrix : matrices) {
+    kernels::interleave(rank_.compute(), matrix.weight, matrix.inputs);
+  }
+  transformer_->read_interleaved();
+  return true;
 }
 
 // Of the rank that has the token, on every one.

@@ -8,6 +8,7 @@
 #include "kernels/cpu/matmul/matmul.h"
 #include "kernels/cpu/pointwise.h"
 #include "kernels/dispatch_float.h"
+#include "kernels/interleaved.h"
 
 namespace sherd::kernels::cpu {
 namespace {
@@ -60,7 +61,7 @@ void linear_forward(ThreadTeam& team, const LinearForward& args) {
           .depth = I,
           .dtype = args.x.dtype,
           .a = {args.x.data, I, false},
-          .b = {args.w.data, I, true},
+          .b = {args.w.data, I, true, args.interleaved ? interleaved_rows(O) : 0},
           .c = args.y,
           .bias = args.bias.data},
          args.workspace);

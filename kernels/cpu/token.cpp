@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/convert.h"
+#include "kernels/cpu/interleaved.h"
 #include "kernels/cpu/random.h"
 #include "kernels/dispatch_float.h"
 
@@ -27,9 +28,12 @@ void embed(ThreadTeam& team, const EmbeddingForward& args) {
       return;
     }
     const T* token_D = token_weight_VD + row * D;
+    const bool aside = args.interleaved && row < interleaved_rows(args.vocab_size);
     for_each_block(0, D, [&](std::int64_t d, int count) {
       BlockScratch token_scratch, position_scratch, y_scratch;
-      const float* token = load_block(token_D + d, count, token_scratch);
+      T read[kBlock];
+      if (aside) read_interleaved(token_weight_VD, D, row, d, count, read);
+      const float* token = load_block(aside ? read : token_D + d, count, token_scratch);
       float* y = block_target(y_TD + t * D + d, y_scratch);
       if (position_weight_SD) {
         const std::int64_t s = positions_T ? positions_T[t] : t % args.positions;

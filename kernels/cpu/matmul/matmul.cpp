@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/flush_subnormals.h"
+#include "kernels/cpu/interleaved.h"
 #include "kernels/cpu/matmul/one_row.h"
 #include "kernels/cpu/matmul/pack.h"
 #include "kernels/cpu/matmul/schedule.h"
@@ -138,6 +139,11 @@ class Run {
            at * static_cast<std::int64_t>(size_of(p_.dtype));
   }
 
+  const std::uint32_t* interleaved(std::int64_t column, std::int64_t k) const {
+    const std::int64_t per_unit = 4 / static_cast<std::int64_t>(size_of(p_.dtype));
+    return interleaved_unit(p_.b.data, p_.b.stride / per_unit, column, k / per_unit);
+  }
+
   // So few rows (a step of decoding) that packing b is most of the work: each task multiplies what it has packed while
   // it is in its second cache.
   void multiply_few_rows(ThreadTeam& team) const {
@@ -166,6 +172,14 @@ class Run {
   // Columns [first, first + columns) of block number b, as far as they are there.
   void pack_b(const Block& block, std::int64_t b, std::int64_t first, std::int64_t columns) const {
     columns = std::min(columns, block.columns - first);
+    // Blocks and tasks begin with a multiple of what stands side by side.
+    const std::int64_t aside = std::min(columns, p_.b.interleaved - block.column - first);
+    if (aside > 0) {
+      pack_b_.interleaved(interleaved(block.column + first, block.k), p_.b.stride, aside,
+                          block.depth, panels_of(b) + first * units(block));
+      first += aside;
+      columns -= aside;
+    }
     if (columns <= 0) return;
     (p_.b.transposed ? pack_b_.along : pack_b_.across)(element(p_.b, block.k, block.column + first),
                                                        p_.b.stride, columns, block.depth,
@@ -269,6 +283,9 @@ void matmul(ThreadTeam& team, const Matmul& p, const Tensor& workspace) {
       matmul_workspace_bytes(p.rows, p.columns, p.depth, p.c.dtype, one_thread);
   CHECK(workspace.bytes() >= needed, "matmul: a workspace of {} bytes, {} needed",
         workspace.bytes(), needed);
+  CHECK(p.b.interleaved == 0 || (p.b.transposed && can_interleave(p.dtype, p.b.stride) &&
+                                 p.b.interleaved == interleaved_rows(p.columns)),
+        "matmul: {} of {} columns side by side", p.b.interleaved, p.columns);
   if (is_one_row(p)) return multiply_one_row(team, p);
   Run(p, workspace, one_thread)(team);
 }

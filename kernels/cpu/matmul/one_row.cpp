@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/flush_subnormals.h"
+#include "kernels/cpu/interleaved.h"
 #include "kernels/cpu/matmul/one_row_columns.h"
 #include "kernels/cpu/matmul/pack_forms.h"
 #include "kernels/dispatch_float.h"
@@ -35,6 +36,20 @@ Float8 multiply_add(Float8 x, Float8 y, Float8 z) {
 template <class Form>
 constexpr std::int64_t kBlock = std::is_same_v<Form, SwappedBF16> ? 16 : 8;
 
+// The pair that a word is, odd element first, or the float, times a's.
+template <class Form>
+Float8 add_word(Float8 word, const float* a, Float8 sum) {
+  if constexpr (std::is_same_v<Form, SwappedBF16>) {
+    const auto pair = std::bit_cast<Bits8>(word);
+    const auto odd = std::bit_cast<Float8>(pair & 0xffff0000u);
+    const auto even = std::bit_cast<Float8>(pair << 16);
+    sum = multiply_add(a[0] - Float8{}, odd, sum);
+    return multiply_add(a[1] - Float8{}, even, sum);
+  } else {
+    return multiply_add(a[0] - Float8{}, word, sum);
+  }
+}
+
 // Such a block at depth k, each element times its own of a, added to a sum per column.
 template <class Form>
 Float8 add_block(const typename Form::Element* const* column, std::int64_t k, const float* a,
@@ -44,17 +59,11 @@ Float8 add_block(const typename Form::Element* const* column, std::int64_t k, co
     // Pairs are turned as they lie; then the odd element of each is its upper half.
     for (int i = 0; i < 8; ++i) row[i] = load<Float8>(column[i] + k);
     transpose<8>(row, unit);
-    for (int i = 0; i < 8; ++i) {
-      const auto pair = std::bit_cast<Bits8>(unit[i]);
-      const auto odd = std::bit_cast<Float8>(pair & 0xffff0000u);
-      const auto even = std::bit_cast<Float8>(pair << 16);
-      sum = multiply_add(a[k + 2 * i] - Float8{}, odd, sum);
-      sum = multiply_add(a[k + 2 * i + 1] - Float8{}, even, sum);
-    }
+    for (int i = 0; i < 8; ++i) sum = add_word<Form>(unit[i], a + k + 2 * i, sum);
   } else {
     for (int i = 0; i < 8; ++i) row[i] = Form::along(column[i], k);
     transpose<8>(row, unit);
-    for (int i = 0; i < 8; ++i) sum = multiply_add(a[k + i] - Float8{}, unit[i], sum);
+    for (int i = 0; i < 8; ++i) sum = add_word<Form>(unit[i], a + k + i, sum);
   }
   return sum;
 }
@@ -98,6 +107,30 @@ void add_columns<Pairs>(const ColumnsOfOneRow<BFloat16>& p, float* sums) {
   add(p, sums);
 }
 
+template <class Form>
+void add_interleaved_in_halves(const InterleavedColumns& p, float* sums) {
+  constexpr std::int64_t kUnitsOfWord = std::is_same_v<Form, SwappedBF16> ? 2 : 1;
+  Float8 left{}, right{};
+  p.for_each_unit([&](std::int64_t u, const std::uint32_t* words) {
+    left = add_word<Form>(load<Float8>(words), p.a + kUnitsOfWord * u, left);
+    right = add_word<Form>(load<Float8>(words + 8), p.a + kUnitsOfWord * u, right);
+  });
+  store8(sums, left);
+  store8(sums + 8, right);
+}
+
+template <class Form>
+AddInterleaved interleaved_form() {
+  if constexpr (std::is_same_v<Form, Pairs>) {
+    return avx512_bf16_interleaved_one_row();
+  } else if constexpr (std::is_same_v<Form, WidenedF16>) {
+    return nullptr;  // no such matrices
+  } else {
+    const bool wide = std::is_same_v<Form, Floats> && isa() != Isa::kAvx2;
+    return wide ? avx512_interleaved_one_row() : add_interleaved_in_halves<Form>;
+  }
+}
+
 // Columns [first, first + count) of c.
 template <class Form>
 void multiply_columns(const Matmul& p, std::int64_t first, std::int64_t count) {
@@ -116,7 +149,29 @@ void multiply_columns(const Matmul& p, std::int64_t first, std::int64_t count) {
     float a_units[kMostUnits + 8];
     for (std::int64_t u = 0; u < units; ++u) a_units[u] = Form::one(a + k, 1, u, depth);
     const bool is_first = k == 0 && !p.bias && !adds_before;
+    constexpr std::int64_t kPerWord = kPerInterleavedUnit<T>;
+    const auto words_at = [&](std::int64_t column, std::int64_t at) {
+      return interleaved_unit(p.b.data, p.b.stride / kPerWord, column, at / kPerWord);
+    };
+    const AddInterleaved add_interleaved = interleaved_form<Form>();
     for (std::int64_t j = 0; j < count; j += kColumns) {
+      const auto add_sums = [&](const float* sums) {
+        for (std::int64_t i = 0; i < std::min(kColumns, count - j); ++i) {
+          total[j + i] = is_first ? sums[i] : total[j + i] + sums[i];
+        }
+      };
+      float sums[kColumns];
+      if (first + j < p.b.interleaved) {
+        const bool last = j + kColumns >= count;
+        add_interleaved(
+            {.words = words_at(first + j, k),
+             .count = depth / kPerWord,
+             .a = a_units,
+             .then = last ? words_at(first, k + piece) : words_at(first + j + kColumns, k)},
+            sums);
+        add_sums(sums);
+        continue;
+      }
       ColumnsOfOneRow<T> columns{.depth = depth, .a = a_units, .units = units};
       for (std::int64_t i = 0; i < kColumns; ++i) {
         columns.column[i] = b + (first + std::min(j + i, count - 1)) * p.b.stride + k;
@@ -125,11 +180,8 @@ void multiply_columns(const Matmul& p, std::int64_t first, std::int64_t count) {
       const bool has_columns = j + kColumns < count, has_piece = k + piece < p.depth;
       columns.then = has_columns ? kColumns * p.b.stride : has_piece ? piece - j * p.b.stride : 0;
       columns.is_first = k == 0 && j == 0;
-      float sums[kColumns];
       add_columns<Form>(columns, sums);
-      for (std::int64_t i = 0; i < std::min(kColumns, count - j); ++i) {
-        total[j + i] = is_first ? sums[i] : total[j + i] + sums[i];
-      }
+      add_sums(sums);
     }
   }
   if (p.c.dtype == DType::kF32) {

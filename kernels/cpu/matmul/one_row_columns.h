@@ -3,6 +3,7 @@
 /// Instruction sets may have forms of their own, in folders of their names; all give the same bits.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "core/dtype.h"
@@ -51,12 +52,41 @@ struct ColumnsOfOneRow {
   }
 };
 
+/// The same of sixteen columns that stand side by side (kernels/interleaved.h), which the processor reads as one stream. Where
+/// it breaks off, at the end of a piece of the depth, it must be told where it goes on.
+struct InterleavedColumns {
+  const std::uint32_t* words = nullptr;  ///< [count][16]
+  std::int64_t count = 0;                ///< units of 32 bits of each column
+  const float* a = nullptr;              ///< the row's units (pack_forms.h)
+  const std::uint32_t* then = nullptr;   ///< what comes next
+
+  /// Calls `add(unit, words)` in the order of the units.
+  template <class Add>
+  [[gnu::always_inline]] void for_each_unit(const Add& add) const {
+    const std::int64_t here = std::max<std::int64_t>(count - kUnitsAhead, 0);
+    for (std::int64_t u = 0; u < here; ++u) {
+      __builtin_prefetch(words + (u + kUnitsAhead) * kOneRowColumns, 0, 0);
+      add(u, words + u * kOneRowColumns);
+    }
+    for (std::int64_t u = here; u < count; ++u) {
+      __builtin_prefetch(then + (u - here) * kOneRowColumns, 0, 0);
+      add(u, words + u * kOneRowColumns);
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kUnitsAhead = 32;  // 2 KiB
+};
+
 using AddColumnsOfFloats = void (*)(const ColumnsOfOneRow<float>&, float* sums);
+using AddInterleaved = void (*)(const InterleavedColumns&, float* sums);
 using AddColumnsOfPairs = void (*)(const ColumnsOfOneRow<BFloat16>&, float* sums);
 
 /// sums[j] = the chain of column j's units and a's: of products, of dot products of pairs. Null where they aren't
 /// compiled.
 AddColumnsOfFloats avx512_one_row();
 AddColumnsOfPairs avx512_bf16_one_row();
+AddInterleaved avx512_interleaved_one_row();
+AddInterleaved avx512_bf16_interleaved_one_row();
 
 }  // namespace sherd::kernels::cpu

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "core/error.h"
+#include "kernels/cpu/interleaved.h"
 #include "kernels/cpu/matmul/pack_forms.h"
 
 namespace sherd::kernels::cpu {
@@ -63,6 +65,45 @@ void pack_along(const void* first, std::int64_t stride, std::int64_t count, std:
   }
 }
 
+// A unit of 32 bits of sixteen columns, as one of the panel's or, of pairs that become floats, two.
+template <class Form>
+void put_interleaved(const std::uint32_t* unit, std::int64_t width, float* out) {
+  if constexpr (std::is_same_v<Form, SwappedBF16>) {
+    for (int i = 0; i < kInterleaved; ++i) {
+      out[i] = std::bit_cast<float>(unit[i] & 0xffff0000u);
+      out[width + i] = std::bit_cast<float>(unit[i] << 16);
+    }
+  } else {
+    std::memcpy(out, unit, kInterleaved * sizeof(float));
+  }
+}
+
+template <class Form, int kWidth>
+void pack_interleaved(const void* first, std::int64_t stride, std::int64_t count,
+                      std::int64_t depth, float* panels) {
+  constexpr std::int64_t kPerUnit = kPerInterleavedUnit<typename Form::Element>;
+  constexpr std::int64_t kPut = std::is_same_v<Form, SwappedBF16> ? 2 : 1;  // of a panel's units
+  const auto* in = static_cast<const std::uint32_t*>(first);
+  const std::int64_t units = depth / kPerUnit, line = stride / kPerUnit;
+  for (std::int64_t begin = 0; begin < count; begin += kWidth, panels += kPut * units * kWidth) {
+    for (std::int64_t u = 0; u < units; ++u) {
+      for (std::int64_t i = 0; i < kWidth; i += kInterleaved) {
+        put_interleaved<Form>(in + (begin + i) * line + u * kInterleaved, kWidth,
+                              panels + kPut * u * kWidth + i);
+      }
+    }
+  }
+}
+
+// Whole sixteens, of types that have such matrices.
+template <class Form, int kWidth>
+constexpr Pack interleaved_packing() {
+  if constexpr (kWidth % kInterleaved == 0 && !std::is_same_v<Form, WidenedF16>) {
+    return pack_interleaved<Form, kWidth>;
+  }
+  return nullptr;
+}
+
 // Lines lie far apart, so the processor doesn't see which comes next.
 constexpr std::int64_t kLinesAhead = 8;
 template <class T>
@@ -112,9 +153,9 @@ Packing packing_of(int width) {
     case 12:
       return {pack_along<Form, 12>, pack_across<Form, 12>};
     case 16:
-      return {pack_along<Form, 16>, pack_across<Form, 16>};
+      return {pack_along<Form, 16>, pack_across<Form, 16>, interleaved_packing<Form, 16>()};
     case 32:
-      return {pack_along<Form, 32>, pack_across<Form, 32>};
+      return {pack_along<Form, 32>, pack_across<Form, 32>, interleaved_packing<Form, 32>()};
     default:
       CHECK(false, "panels of width {}", width);
       __builtin_unreachable();

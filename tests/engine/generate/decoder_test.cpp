@@ -5,6 +5,8 @@
 #include <map>
 
 #include "engine/model/transformer.h"
+#include "kernels/interleaved.h"
+#include "kernels/pointwise.h"
 #include "tests/support/training_harness.h"
 
 namespace sherd::testing {
@@ -62,6 +64,64 @@ TEST(Decoder, GivesTheSameLogitsWithACacheAsWithout) {
     with_decoder(tiny(9, pass_length), [&](Decoder& decoder, engine::ShardedModel&) {
       EXPECT_EQ(rows_of(decoder, kText, 0), expected) << "passes of " << pass_length;
     });
+  }
+}
+
+// Matrices of 32 rows and more, and with some that are left over; a head of its own, and the tokens' matrix.
+TEST(Decoder, GivesTheSameLogitsOfInterleavedWeights) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const bool tied : {false, true}) {
+      engine::TrainingOptions options = tiny(9, 4);
+      options.model = tiny_model(tied);
+      options.model.sequences = 1;
+      options.model.cached_positions = 9;
+      options.model.seq_length = 4;
+      options.model.ffn_width = 38;
+      options.model.dtype = dtype;
+      options.precision = {dtype, DType::kF32, DType::kF32};
+      Rows expected;
+      for (const bool turns : {false, true}) {
+        with_decoder(options, [&](Decoder& decoder, engine::ShardedModel& model) {
+          const bool can = kernels::can_interleave(dtype, options.model.width);
+          if (turns) {
+            EXPECT_EQ(model.interleave_weights(), can);
+          }
+          const Rows rows = rows_of(decoder, kText, 0);
+          if (!turns) expected = rows;
+          EXPECT_EQ(rows, expected) << name_of(dtype) << ", tied " << tied;
+        });
+      }
+    }
+  }
+}
+
+// At stage 2 ranks tell one another their parts, late; at stage 3 they come and go.
+TEST(Decoder, InterleavesWhatHasArrivedAndLeavesWhatComesAndGoes) {
+  engine::TrainingOptions options = tiny(9, 4);
+  options.model.dtype = DType::kBF16;
+  options.model.ffn_width = 38;
+  options.precision = {DType::kBF16, DType::kF32, DType::kF32};
+  Rows expected;
+  with_decoder(options, [&](Decoder& decoder, engine::ShardedModel&) {
+    expected = rows_of(decoder, kText, 0);
+  });
+  const bool can = kernels::can_interleave(DType::kBF16, options.model.width);
+  for (const int stage : {2, 3}) {
+    const RunShape setup{.world_size = 2, .stage = stage, .slow_stream = "gather"};
+    with_decoder(
+        applied(options, setup),
+        [&](Decoder& decoder, engine::ShardedModel& model) {
+          for (int unit = 0; unit < std::ssize(model.units()); ++unit) {
+            const auto& state = model.units()[static_cast<std::size_t>(unit)];
+            if (stage == 2) {
+              kernels::fill_zero(model.rank().compute(), state.resident_parameters());
+            }
+            model.parameters().publish(unit);
+          }
+          EXPECT_EQ(model.interleave_weights(), stage == 2 && can);
+          EXPECT_EQ(rows_of(decoder, kText, 0), expected);
+        },
+        setup);
   }
 }
 

@@ -7,9 +7,10 @@
 namespace sherd::kernels::cpu {
 namespace {
 
-__m512 add_float(__m512 sum, float a, Units16 b) {
+// No function: of one that is handed on, GCC makes a call.
+constexpr auto add_float = [](__m512 sum, float a, Units16 b) {
   return _mm512_fmadd_ps(_mm512_set1_ps(a), (__m512)b, sum);
-}
+};
 
 void add_columns(const ColumnsOfOneRow<float>& p, float* sums) {
   constexpr std::int64_t kLine = ColumnsOfOneRow<float>::kPerLine;
@@ -22,10 +23,17 @@ void add_columns(const ColumnsOfOneRow<float>& p, float* sums) {
   _mm512_storeu_ps(sums, sum);
 }
 
+void add_interleaved(const InterleavedColumns& p, float* sums) {
+  add_interleaved_columns(p, add_float, sums);
+}
+
 }  // namespace
 
 AddColumnsOfFloats avx512_one_row() {
   return add_columns;
+}
+AddInterleaved avx512_interleaved_one_row() {
+  return add_interleaved;
 }
 
 }  // namespace sherd::kernels::cpu
@@ -34,6 +42,9 @@ AddColumnsOfFloats avx512_one_row() {
 namespace sherd::kernels::cpu {
 
 AddColumnsOfFloats avx512_one_row() {
+  return nullptr;
+}
+AddInterleaved avx512_interleaved_one_row() {
   return nullptr;
 }
 

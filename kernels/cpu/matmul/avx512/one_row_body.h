@@ -77,5 +77,14 @@ __m512 add_whole_lines(const ColumnsOfOneRow<T>& p, const Add& add) {
   return sum;
 }
 
+template <class Add>
+void add_interleaved_columns(const InterleavedColumns& p, const Add& add, float* sums) {
+  __m512 sum = _mm512_setzero_ps();
+  p.for_each_unit([&](std::int64_t u, const std::uint32_t* words) {
+    sum = add(sum, p.a[u], load<Units16>(words));
+  });
+  _mm512_storeu_ps(sums, sum);
+}
+
 }  // namespace
 }  // namespace sherd::kernels::cpu

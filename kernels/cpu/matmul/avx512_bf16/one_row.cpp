@@ -12,11 +12,11 @@ namespace {
 
 using Pairs = PairsOfBF16<Units::kPairs>;
 
-// A pair of a times that pair of each column.
-__m512 add_pair(__m512 sum, float a, Units16 b) {
+// A pair of a times that pair of each column. No function: of one that is handed on, GCC makes a call.
+constexpr auto add_pair = [](__m512 sum, float a, Units16 b) {
   const Units16 of_row = std::bit_cast<std::uint32_t>(a) - Units16{};
   return _mm512_dpbf16_ps(sum, (__m512bh)of_row, (__m512bh)b);
-}
+};
 
 void add_columns(const ColumnsOfOneRow<BFloat16>& p, float* sums) {
   constexpr std::int64_t kLine = ColumnsOfOneRow<BFloat16>::kPerLine;
@@ -29,10 +29,17 @@ void add_columns(const ColumnsOfOneRow<BFloat16>& p, float* sums) {
   _mm512_storeu_ps(sums, sum);
 }
 
+void add_interleaved(const InterleavedColumns& p, float* sums) {
+  add_interleaved_columns(p, add_pair, sums);
+}
+
 }  // namespace
 
 AddColumnsOfPairs avx512_bf16_one_row() {
   return add_columns;
+}
+AddInterleaved avx512_bf16_interleaved_one_row() {
+  return add_interleaved;
 }
 
 }  // namespace sherd::kernels::cpu
@@ -41,6 +48,9 @@ AddColumnsOfPairs avx512_bf16_one_row() {
 namespace sherd::kernels::cpu {
 
 AddColumnsOfPairs avx512_bf16_one_row() {
+  return nullptr;
+}
+AddInterleaved avx512_bf16_interleaved_one_row() {
   return nullptr;
 }
 
