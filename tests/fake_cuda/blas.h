@@ -24,5 +24,7 @@ struct Blas {
 void set_blas(const Blas& blas);
 /// All since `set_blas`, in the order of the calls.
 std::vector<Matmul> matmuls();
+/// How often its heuristic has been asked since: once for each matmul that is planned.
+int questions();
 
 }  // namespace fake_cuda

@@ -65,17 +65,17 @@ struct InterleavedColumns {
   [[gnu::always_inline]] void for_each_unit(const Add& add) const {
     const std::int64_t here = std::max<std::int64_t>(count - kUnitsAhead, 0);
     for (std::int64_t u = 0; u < here; ++u) {
-      __builtin_prefetch(words + (u + kUnitsAhead) * kOneRowColumns, 0, 0);
+      __builtin_prefetch(words + (u + kUnitsAhead) * kOneRowColumns);
       add(u, words + u * kOneRowColumns);
     }
     for (std::int64_t u = here; u < count; ++u) {
-      __builtin_prefetch(then + (u - here) * kOneRowColumns, 0, 0);
+      __builtin_prefetch(then + (u - here) * kOneRowColumns);
       add(u, words + u * kOneRowColumns);
     }
   }
 
  private:
-  static constexpr std::int64_t kUnitsAhead = 32;  // 2 KiB
+  static constexpr std::int64_t kUnitsAhead = 128;  // 8 KiB: 80 GB/s come late
 };
 
 using AddColumnsOfFloats = void (*)(const ColumnsOfOneRow<float>&, float* sums);
