@@ -15,7 +15,7 @@
 
 namespace sherd::kernels {
 
-/// f32, and bf16 with an even number of inputs, but for processors that multiply bf16 by tiles (AMX; kernels/isa.h).
+/// f32, and bf16 with an even number of inputs where matmuls don't use AMX, whose sums are others (kernels/isa.h).
 bool can_interleave(DType dtype, std::int64_t inputs);
 
 /// How many of the rows stand side by side.

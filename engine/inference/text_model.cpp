@@ -89,7 +89,7 @@ void TextModel::fit_shape(std::int64_t positions) {
 
 // Whole on every rank if there is room.
 void TextModel::place_parameters() {
-  if (!ranks_work_together() || trained_.recipe.world_size() == 1) return;
+  if (!ranks_work_together()) return;
   const sharding::AxisSet sharded = trained_.options.placement.parameters;
   trained_.options.placement.parameters = {};
   if (!fits(trained_, *machine_)) trained_.options.placement.parameters = sharded;

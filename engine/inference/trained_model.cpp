@@ -227,7 +227,6 @@ void load_weights(const TrainedModel& trained, ShardedModel& model) {
       stream.synchronize();
     };
   }
-  stream.synchronize();
   if (model.frozen().any()) {
     const std::string& path = trained.recipe.checkpoint.init_from;
     const BaseModel base(trained.options, path);

@@ -87,7 +87,7 @@ ShardedModel::ShardedModel(const TrainingOptions& options, const sharding::Rank&
       part ? &*part : nullptr);
   pipeline_ = std::make_unique<Pipeline>(options, std::move(pipeline), *this);
   // Guarded, because gathers are under way here: if anything fails before the run begins, they must
-  // have left these buffers.
+  // have left these buffers. And whoever loads weights over these values needn't wait for them any more.
   rank_.guard([&] {
     frozen_->fill_initial_values(options.seed);
     for (std::size_t unit = 0; unit < units_.size(); ++unit) {

@@ -39,8 +39,7 @@ std::vector<BufferSpec> tensor_buffers(const model::ModelShape& part);
 class ShardedModel {
  public:
   /// Acquires every buffer and fills this rank's slices with the initial values of `options.seed`,
-  /// which depend neither on the stage nor on the world.
-  /// With initial values, which are there when it has been made: nothing of it is still on its way.
+  /// which depend neither on the stage nor on the world. When it has been made they are there: nothing is still on its way.
   ShardedModel(const TrainingOptions& options, const sharding::Rank& rank);
   ~ShardedModel();
 
@@ -66,7 +65,7 @@ class ShardedModel {
 
   /// For a model that will only be used, on a CPU, and whose parameters are all here: turns its matrices into what a step of
   /// decoding reads fastest (kernels/interleaved.h), in their place. Nothing that it gives changes a bit. False, and
-  /// nothing is done, where a matrix can't be turned, or parameters come and go.
+  /// nothing is done, where one matrix can't be turned, parameters come and go or are parts, or the device is a GPU.
   bool interleave_weights();
 
   /// Frozen parameters, where there are any: engine/train/frozen_weights.h.

@@ -17,8 +17,6 @@
 namespace sherd::kernels::cuda {
 namespace {
 
-namespace graph = cudnn_frontend::graph;
-
 void check_cudnn(cudnnStatus_t status, const char* call) {
   if (status != CUDNN_STATUS_SUCCESS) {
     throw TrainingError("{} failed: {}", call, cudnnGetErrorString(status));
@@ -32,7 +30,7 @@ struct DestroyHandle {
 // What a rank needs of cuDNN: a handle, which carries the stream of the next call, and its graphs.
 struct Library {
   std::unique_ptr<std::remove_pointer_t<cudnnHandle_t>, DestroyHandle> handle{};
-  std::map<AttentionGraphKey, std::unique_ptr<graph::Graph>> graphs{};  // destroyed first
+  std::map<AttentionGraphKey, std::unique_ptr<AttentionGraph>> graphs{};  // destroyed first
 };
 
 // The thread's until it ends: the next run's ranks find the graphs.
@@ -48,8 +46,8 @@ Library& library_of(const CudaStream& stream) {
   return library;
 }
 
-const graph::Graph& planned(Library& library, const AttentionGraphKey& key) {
-  std::unique_ptr<graph::Graph>& graph = library.graphs[key];
+const AttentionGraph& planned(Library& library, const AttentionGraphKey& key) {
+  std::unique_ptr<AttentionGraph>& graph = library.graphs[key];
   if (!graph) graph = build_attention_graph(key, library.handle.get());
   return *graph;
 }
@@ -93,12 +91,8 @@ void execute_attention(Stream& stream, AttentionGraphKey key, const Dropout& dro
     pointers[kOffset] = seed + 1;
   }
   Library& library = library_of(cuda);
-  const graph::Graph& graph = planned(library, key);
   void* scratch = static_cast<char*>(workspace.data) + device_common::kAttentionSeedBytes;
-  const auto status = graph.execute(library.handle.get(), pointers, scratch);
-  if (status.is_bad()) {
-    throw TrainingError("{} failed: {}", key.text(), cudnn_frontend::error_t(status).get_message());
-  }
+  planned(library, key).execute(library.handle.get(), pointers, scratch);
 }
 
 void attention_forward(Stream& stream, const AttentionForward& args) {

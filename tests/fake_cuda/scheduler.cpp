@@ -32,7 +32,7 @@ void Scheduler::enqueue(std::unique_lock<std::mutex>& lock, cudaStream_t stream,
   }
   stream->queue.push_back({std::move(operation), host});
   changed_.notify_all();
-  if (machine.late) return;
+  if (is_late()) return;
   // Mostly later: work that is done at the call hides the waits that are missing.
   for (auto eager = random_() % 8; eager > 5; --eager) {
     if (!run_one(lock)) break;
@@ -41,7 +41,7 @@ void Scheduler::enqueue(std::unique_lock<std::mutex>& lock, cudaStream_t stream,
 
 void Scheduler::finish(std::unique_lock<std::mutex>& lock, cudaStream_t stream) {
   while (!stream->queue.empty()) {
-    if (!run_one(lock, machine.late ? stream : nullptr)) changed_.wait(lock);
+    if (!run_one(lock, is_late() ? stream : nullptr)) changed_.wait(lock);
   }
   join(host, stream->known);
 }

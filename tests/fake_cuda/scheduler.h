@@ -60,7 +60,7 @@ class Scheduler {
   static Scheduler& get();
 
   std::mutex mutex;
-  Machine machine{.late = true};  // until a test says otherwise
+  Machine machine{.seed = 2};  // until a test says otherwise: a late one
 
   // All with `lock` held, a lock of `mutex`.
   void enqueue(std::unique_lock<std::mutex>& lock, cudaStream_t stream, Operation operation);
@@ -106,6 +106,7 @@ class Scheduler {
     Past writer;
     std::vector<Past> readers;
   };
+  bool is_late() const { return machine.seed % 2 == 0; }
   bool run_one(std::unique_lock<std::mutex>& lock, CUstream_st* first = nullptr);
   bool run_one_of(const std::vector<CUstream_st*>& streams, std::unique_lock<std::mutex>& lock);
   void check(CUstream_st& stream, const std::string& name, const std::vector<Access>& accesses);

@@ -65,7 +65,8 @@ TEST_P(Interleaved, ProductsHaveTheBitsOfRowsOneByOne) {
                                         {770, 65},
                                         {1536, 33},
                                         {3074, 64},
-                                        {64, 1700}}) {
+                                        {64, 1700},
+                                        {1536, 1100}}) {
     const OwnedTensor w(GetParam(), random_values(outputs * inputs, 2));
     const OwnedTensor bias(GetParam(), random_values(outputs, 3));
     for (const std::int64_t tokens : {1, 2, 12, 13, 80}) {

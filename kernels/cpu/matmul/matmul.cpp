@@ -26,6 +26,10 @@ constexpr std::int64_t kSlack = 16;  // packing may write a little beyond the la
 constexpr std::int64_t kSumRows = 1056, kSumColumns = 1024;
 static_assert(kGroupRows % kTileRowsMultiple == 0 && kSumRows % kMaxTileRows == 0 &&
               kSumRows % kTileRowsMultiple == 0);
+// What stands side by side doesn't end within a panel, and no task or block begins within it.
+static_assert(interleaved_rows(kMaxTileColumns) == kMaxTileColumns &&
+              kTaskColumns % kMaxTileColumns == 0 && kColumnsOfFewRows % kMaxTileColumns == 0 &&
+              kMaxColumns % kMaxTileColumns == 0 && kSumColumns % kMaxTileColumns == 0);
 // AMX's units take half the room, and its tiles of 32 rows want more of them at a time.
 constexpr std::int64_t kGroupRowsOfAmx = 128;
 static_assert(kGroupRowsOfAmx * kMaxDepth / 2 <= kGroupRows * kMaxDepth);

@@ -20,6 +20,7 @@ namespace sherd::kernels::cpu {
 namespace {
 
 constexpr std::int64_t kColumns = kOneRowColumns;
+static_assert(kColumns == kInterleaved);
 constexpr std::int64_t kMostTaskColumns = 768;
 constexpr std::int64_t kMostUnits = 768;  // of a piece of the depth
 
@@ -143,45 +144,40 @@ void multiply_columns(const Matmul& p, std::int64_t first, std::int64_t count) {
   if (p.bias) widen(static_cast<const T*>(p.bias) + first, total, count);
   if (adds_before) std::copy_n(p.c.as<float>() + first, count, total);
   const std::int64_t piece = matmul_depth_piece(p.depth);
+  constexpr std::int64_t kPerWord = kPerInterleavedUnit<T>;
+  const auto words_at = [&](std::int64_t column, std::int64_t k) {
+    return interleaved_unit(p.b.data, p.b.stride / kPerWord, column, k / kPerWord);
+  };
+  const AddInterleaved add_interleaved = interleaved_form<Form>();
   for (std::int64_t k = 0; k < p.depth; k += piece) {
     const std::int64_t depth = std::min(piece, p.depth - k);
     const std::int64_t units = num_units(p.dtype, Form::kUnits, depth);
     float a_units[kMostUnits + 8];
     for (std::int64_t u = 0; u < units; ++u) a_units[u] = Form::one(a + k, 1, u, depth);
     const bool is_first = k == 0 && !p.bias && !adds_before;
-    constexpr std::int64_t kPerWord = kPerInterleavedUnit<T>;
-    const auto words_at = [&](std::int64_t column, std::int64_t at) {
-      return interleaved_unit(p.b.data, p.b.stride / kPerWord, column, at / kPerWord);
-    };
-    const AddInterleaved add_interleaved = interleaved_form<Form>();
     for (std::int64_t j = 0; j < count; j += kColumns) {
-      const auto add_sums = [&](const float* sums) {
-        for (std::int64_t i = 0; i < std::min(kColumns, count - j); ++i) {
-          total[j + i] = is_first ? sums[i] : total[j + i] + sums[i];
-        }
-      };
       float sums[kColumns];
-      if (first + j < p.b.interleaved) {
-        const bool last = j + kColumns >= count;
-        add_interleaved(
-            {.words = words_at(first + j, k),
-             .count = depth / kPerWord,
-             .a = a_units,
-             .then = last ? words_at(first, k + piece) : words_at(first + j + kColumns, k)},
-            sums);
-        add_sums(sums);
-        continue;
-      }
-      ColumnsOfOneRow<T> columns{.depth = depth, .a = a_units, .units = units};
-      for (std::int64_t i = 0; i < kColumns; ++i) {
-        columns.column[i] = b + (first + std::min(j + i, count - 1)) * p.b.stride + k;
-      }
       // The next columns, or the first ones' next piece; another task's columns may be another core's.
       const bool has_columns = j + kColumns < count, has_piece = k + piece < p.depth;
-      columns.then = has_columns ? kColumns * p.b.stride : has_piece ? piece - j * p.b.stride : 0;
-      columns.is_first = k == 0 && j == 0;
-      add_columns<Form>(columns, sums);
-      add_sums(sums);
+      if (first + j < p.b.interleaved) {
+        const std::int64_t next = has_columns ? first + j + kColumns : first;
+        add_interleaved({.words = words_at(first + j, k),
+                         .count = depth / kPerWord,
+                         .a = a_units,
+                         .then = words_at(next, has_columns || !has_piece ? k : k + piece)},
+                        sums);
+      } else {
+        ColumnsOfOneRow<T> columns{.depth = depth, .a = a_units, .units = units};
+        for (std::int64_t i = 0; i < kColumns; ++i) {
+          columns.column[i] = b + (first + std::min(j + i, count - 1)) * p.b.stride + k;
+        }
+        columns.then = has_columns ? kColumns * p.b.stride : has_piece ? piece - j * p.b.stride : 0;
+        columns.is_first = k == 0 && j == 0;
+        add_columns<Form>(columns, sums);
+      }
+      for (std::int64_t i = 0; i < std::min(kColumns, count - j); ++i) {
+        total[j + i] = is_first ? sums[i] : total[j + i] + sums[i];
+      }
     }
   }
   if (p.c.dtype == DType::kF32) {

@@ -95,6 +95,36 @@ TEST(Decoder, GivesTheSameLogitsOfInterleavedWeights) {
   }
 }
 
+// Adapters' own matrices, some of more than 32 rows, stay as they are; so does a base in four bits.
+TEST(Decoder, GivesTheSameLogitsOfAnInterleavedBaseBesideAdapters) {
+  for (const bool nf4 : {false, true}) {
+    engine::TrainingOptions options = tiny(9, 4);
+    options.model.ffn_width = 40;
+    options.model.adapter = {.rank = 3, .scale = 1.5, .dropout = 0.0};
+    options.model.adapter.targets = {"attention.query", "mlp.gate_up", "mlp.down"};
+    options.nf4_base = nf4;
+    Rows expected;
+    for (const bool turns : {false, true}) {
+      with_decoder(options, [&](Decoder& decoder, engine::ShardedModel& model) {
+        // As if they had been trained: they begin with zeros.
+        for (const sharding::UnitState& unit : model.units()) {
+          if (!unit.trains()) continue;
+          const Tensor trained = unit.resident_parameters();
+          for (std::int64_t i = 0; i < trained.numel; ++i) {
+            trained.as<float>()[i] += 0.02f * static_cast<float>(i * 7 % 13 - 6);
+          }
+        }
+        if (turns) {
+          EXPECT_EQ(model.interleave_weights(), !nf4);
+        }
+        const Rows rows = rows_of(decoder, kText, 0);
+        if (!turns) expected = rows;
+        EXPECT_EQ(rows, expected) << (nf4 ? "nf4" : "f32");
+      });
+    }
+  }
+}
+
 // At stage 2 ranks tell one another their parts, late; at stage 3 they come and go.
 TEST(Decoder, InterleavesWhatHasArrivedAndLeavesWhatComesAndGoes) {
   engine::TrainingOptions options = tiny(9, 4);

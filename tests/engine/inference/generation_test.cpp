@@ -10,6 +10,7 @@
 
 #include "checkpoint/format/manifest.h"
 #include "engine/inference/scoring.h"
+#include "engine/inference/text_model.h"
 #include "engine/run/run.h"
 #include "tests/support/error_text.h"
 #include "tests/support/generated_text.h"
@@ -114,6 +115,12 @@ TEST_F(GenerationTest, AnswersPromptsInTheirOrderWithTheTextsOfEachAloneOnAnyNum
   Strings alone;
   for (const std::string& prompt : prompts) alone.push_back(texts(model(), {prompt}, kDrawn)[0]);
   for (const std::int64_t ranks : {1, 2, 3}) EXPECT_EQ(texts(model(ranks), prompts, kDrawn), alone);
+}
+
+TEST_F(GenerationTest, HasAllParametersInPlaceOnOneRankThoughItsRunWasSharded) {
+  TextModel text(model(1));
+  text.run(kContext, [](const sharding::Rank&, Decoder&) {}, {});
+  EXPECT_FALSE(text.ranks_work_together());
 }
 
 TEST_F(GenerationTest, KeepsParametersShardedWhereNoRankHasRoomForAllAndSaysSo) {

@@ -1,11 +1,8 @@
-// cuDNN's attention on the emulated GPU: the graph that a key describes, term by term in f64 over the views that cuDNN is
-// told. Dropout is drawn from the seed alone, as no kernel of ours does.
+#include "tests/fake_cuda/attention.h"
+
 #include <cmath>
 #include <cstring>
 
-#include "core/cuda_device.h"
-#include "cuda_runtime_api.h"
-#include "kernels/cuda/attention_key.h"
 #include "kernels/device_common/number.h"
 #include "kernels/dispatch_float.h"
 #include "kernels/philox.h"
@@ -33,15 +30,13 @@ class View {
 template <class T>
 class Computation {
  public:
-  Computation(const AttentionGraphKey& key, const Dropout& dropout,
-              const AttentionPointers& pointers)
+  Computation(const AttentionGraphKey& key, const AttentionPointers& pointers)
       : s_(key.shape),
         causal_(key.views().causal),
         n_(s_.num_keys()),
         K_(s_.head_width),
         scale_(s_.score_scale()),
-        dropout_(dropout),
-        seed_(static_cast<std::uint64_t>(device_common::cudnn_dropout_seed(s_, dropout))),
+        dropout_{.probability = key.dropout, .address = {}},
         pointers_(pointers),
         views_(key.views()) {}
 
@@ -108,13 +103,12 @@ class Computation {
   }
 
   // Rows that lie between a tensor's own, in the same buffer, count as its.
-  std::vector<emulated::Touched> touched(bool backward) const {
-    std::vector<emulated::Touched> all;
+  std::vector<fake_cuda::Access> operands(bool backward) const {
+    std::vector<fake_cuda::Access> all;
     const auto add = [&](AttentionUid uid, const HeadRows& where, bool write) {
       const T* first = rows(uid, where).at(0, 0, 0);
       const T* last = rows(uid, where).at(s_.sequences - 1, where.heads - 1, n_ - 1) + K_;
-      all.push_back(
-          emulated::touched(first, static_cast<std::size_t>(last - first) * sizeof(T), write));
+      all.push_back({first, static_cast<std::size_t>(last - first) * sizeof(T), write});
     };
     add(kQ, views_.q, false);
     add(kK, views_.kv, false);
@@ -130,8 +124,12 @@ class Computation {
     }
     const float* first = &statistic(0, 0, 0);
     const float* last = &statistic(s_.sequences - 1, s_.query_heads - 1, n_ - 1) + 1;
-    all.push_back(emulated::touched(first, static_cast<std::size_t>(last - first) * sizeof(float),
-                                    !backward));
+    all.push_back({first, static_cast<std::size_t>(last - first) * sizeof(float), !backward});
+    if (dropout_.active()) {
+      for (const AttentionUid uid : {kSeed, kOffset}) {
+        all.push_back({pointers_.at(uid), sizeof(std::int64_t), false});
+      }
+    }
     return all;
   }
 
@@ -169,7 +167,10 @@ class Computation {
   double kept(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
     if (!dropout_.active()) return 1.0;
     const auto place = static_cast<std::uint64_t>(((b * s_.query_heads + h) * n_ + i) * n_ + j);
-    const RandomBlock block = random_block({seed_, 0, 0}, place);
+    const auto word = [&](AttentionUid uid) {
+      return *static_cast<const std::uint64_t*>(pointers_.at(uid));
+    };
+    const RandomBlock block = random_block({word(kSeed) + word(kOffset), 0, 0}, place);
     return block.word[0] >= dropout_.threshold() ? static_cast<double>(dropout_.scale()) : 0.0;
   }
   template <class Visit>
@@ -186,31 +187,26 @@ class Computation {
   std::int64_t n_, K_;
   double scale_;
   Dropout dropout_;
-  std::uint64_t seed_;
   AttentionPointers pointers_;
   device_common::AttentionViews views_;
 };
 
 }  // namespace
 
-void execute_attention(Stream& stream, AttentionGraphKey key, const Dropout& dropout,
-                       AttentionPointers pointers, const Tensor& workspace) {
-  const bool deterministic = cuda_stream(stream).cuda().deterministic;
-  const std::int64_t scratch = device_common::kAttentionSeedBytes +
-                               device_common::cudnn_attention_bytes(key.shape, deterministic);
-  CHECK(workspace.bytes() >= scratch, "attention: a workspace of {} bytes, {} needed",
-        workspace.bytes(), scratch);
+fake_cuda::Operation attention_of(const AttentionGraphKey& key, const AttentionPointers& pointers,
+                                  void* scratch) {
+  fake_cuda::Operation operation{.name = "attention", .run = {}};
   dispatch_float(key.dtype, [&]<class T>(T) {
-    const Computation<T> computation(key, dropout, pointers);
-    emulated::enqueue(cuda_stream(stream).handle(), "attention", [=, backward = key.backward] {
-      // cuDNN does as it likes with its scratch.
-      std::memset(workspace.data, 0xff, static_cast<std::size_t>(scratch));
+    const Computation<T> computation(key, pointers);
+    const auto bytes = static_cast<std::size_t>(key.scratch_bytes);
+    operation.operands = computation.operands(key.backward);
+    operation.operands.push_back({scratch, bytes, true});
+    operation.run = [=, backward = key.backward] {
+      std::memset(scratch, 0xff, bytes);  // cuDNN does as it likes with its scratch
       backward ? computation.backward() : computation.forward();
-      std::vector<emulated::Touched> touched = computation.touched(backward);
-      touched.push_back(emulated::touched(workspace.data, static_cast<std::size_t>(scratch), true));
-      return touched;
-    });
+    };
   });
+  return operation;
 }
 
 }  // namespace sherd::kernels::cuda
