@@ -2,6 +2,7 @@
 // are accepted, and that what their plans want fits into the reserve of the memory plan.
 #include "kernels/cuda/attention_graph.h"
 
+#include <cudnn_frontend.h>
 #include <gtest/gtest.h>
 
 #include "kernels/device_common/attention.h"
