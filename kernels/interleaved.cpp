@@ -1,7 +1,6 @@
 #include "kernels/interleaved.h"
 
 #include "core/thread_team.h"
-#include "kernels/check_tensor.h"
 #include "kernels/cpu/interleaved.h"
 #include "kernels/cpu/matmul/tile.h"
 #include "kernels/device.h"

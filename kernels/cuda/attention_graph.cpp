@@ -132,6 +132,17 @@ class PlannedGraph final : public AttentionGraph {
 
 }  // namespace
 
+std::string AttentionGraphKey::text() const {
+  return fmt::format(
+      "attention {} of {} on {} x {} tokens{}{}, {} query and {} key/value heads of width {}{}{}, "
+      "in {} bytes of scratch",
+      backward ? "backward" : "forward", name_of(dtype), shape.sequences, shape.num_keys(),
+      shape.block ? fmt::format(" in rows of {}", shape.block.rows) : "",
+      views().causal ? "" : ", all seen", shape.query_heads, shape.kv_heads, shape.head_width,
+      deterministic ? ", deterministic" : "",
+      dropout > 0.0f ? fmt::format(", dropout {}", dropout) : "", scratch_bytes);
+}
+
 void refuse_attention(const AttentionGraphKey& key, std::string reason) {
   std::replace(reason.begin(), reason.end(), '\n', ' ');  // an error is one line
   throw UsageError(

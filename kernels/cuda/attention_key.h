@@ -5,7 +5,6 @@
 #include <tuple>
 #include <unordered_map>
 
-#include "core/error.h"
 #include "kernels/attention.h"
 #include "kernels/device_common/attention_views.h"
 
@@ -31,17 +30,7 @@ struct AttentionGraphKey {
   }
   bool operator<(const AttentionGraphKey& other) const { return tied() < other.tied(); }
 
-  std::string text() const {
-    return fmt::format(
-        "attention {} of {} on {} x {} tokens{}{}, {} query and {} key/value heads of width "
-        "{}{}{}, "
-        "in {} bytes of scratch",
-        backward ? "backward" : "forward", name_of(dtype), shape.sequences, shape.num_keys(),
-        shape.block ? fmt::format(" in rows of {}", shape.block.rows) : "",
-        views().causal ? "" : ", all seen", shape.query_heads, shape.kv_heads, shape.head_width,
-        deterministic ? ", deterministic" : "",
-        dropout > 0.0f ? fmt::format(", dropout {}", dropout) : "", scratch_bytes);
-  }
+  std::string text() const;  ///< attention_graph.cpp
 };
 
 using AttentionPointers = std::unordered_map<std::int64_t, void*>;

@@ -141,14 +141,7 @@ void expect_traffic_as_planned(const GpuMesh& each, Place place) {
   options.model.sequences = 8;
   options.model.num_layers = 1;
   engine::LaunchOptions launch = launch_options(setup);
-  place_ranks(launch, setup, [&](int r) {
-    auto buffers = engine::training_buffers(
-        options,
-        {.mesh = mesh_of(setup), .rank = r, .num_threads = 1, .device = DeviceKind::kCuda});
-    const auto batches = engine::batch_buffers(options);
-    buffers.insert(buffers.end(), batches.begin(), batches.end());
-    return buffers;
-  });
+  place_training(launch, setup, options);
   engine::run_ranks(launch, [&](sharding::Rank& rank) {
     Counts counts;
     rank.groups->wrap_with([&](std::unique_ptr<sharding::Communicator> inner) {

@@ -23,14 +23,7 @@ using Ids = std::vector<std::int32_t>;
 void run_ranks_on_gpus(const engine::TrainingOptions& options, const RunShape& setup,
                        const std::function<void(sharding::Rank&)>& body) {
   engine::LaunchOptions launch = launch_options(setup);
-  place_ranks(launch, setup, [&](int r) {
-    auto buffers = engine::training_buffers(
-        options,
-        {.mesh = mesh_of(setup), .rank = r, .num_threads = 1, .device = DeviceKind::kCuda});
-    const auto batches = engine::batch_buffers(options);
-    buffers.insert(buffers.end(), batches.begin(), batches.end());
-    return buffers;
-  });
+  place_training(launch, setup, options);
   engine::run_ranks(launch, body);
 }
 

@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
-
 #include "kernels/isa.h"
 #include "kernels/linear.h"
 #include "kernels/token.h"

@@ -268,6 +268,20 @@ void place_ranks(engine::LaunchOptions& launch, const RunShape& setup,
   }
 }
 
+void place_training(engine::LaunchOptions& launch, const RunShape& setup,
+                    const engine::TrainingOptions& options) {
+  const int threads = launch.compute_threads();
+  place_ranks(launch, setup, [&options, setup, threads](int r) {
+    const auto device = is_gpu(setup) ? DeviceKind::kCuda : DeviceKind::kCpu;
+    auto buffers = engine::training_buffers(
+        options, {.mesh = mesh_of(setup), .rank = r, .num_threads = threads, .device = device});
+    if (setup.place == RunShape::Place::kHost) return buffers;
+    const auto batches = engine::batch_buffers(options);
+    buffers.insert(buffers.end(), batches.begin(), batches.end());
+    return buffers;
+  });
+}
+
 namespace {
 
 // As processes that the environment names (sharding/processes/environment.h).
@@ -297,16 +311,7 @@ Outcome train(engine::TrainingOptions options, const RunShape& setup, int num_st
   outcome.parameters = empty_parameters(options.model);
   engine::LaunchOptions launch = launch_options(setup);
   const bool apart = setup.place != RunShape::Place::kHost;
-  place_ranks(launch, setup, [&](int r) {
-    const auto device = is_gpu(setup) ? DeviceKind::kCuda : DeviceKind::kCpu;
-    auto buffers = engine::training_buffers(options, {.mesh = mesh_of(setup),
-                                                      .rank = r,
-                                                      .num_threads = launch.compute_threads(),
-                                                      .device = device});
-    const auto batches = engine::batch_buffers(options);
-    if (apart) buffers.insert(buffers.end(), batches.begin(), batches.end());
-    return buffers;
-  });
+  place_training(launch, setup, options);
   const auto body = [&](sharding::Rank& rank) {
     engine::ShardedModel model(options, rank);
     engine::TrainingStep training_step(options, model);

@@ -83,6 +83,9 @@ engine::NextBatch tokens_for(const engine::TrainingOptions& options, const shard
 /// Gives `launch` the machine where `setup` places ranks, and plans for the `buffers` of rank r.
 void place_ranks(engine::LaunchOptions& launch, const RunShape& setup,
                  const std::function<std::vector<BufferSpec>(int r)>& buffers);
+/// The same for a training, its batches included where the device's memory isn't the host's.
+void place_training(engine::LaunchOptions& launch, const RunShape& setup,
+                    const engine::TrainingOptions& options);
 /// Copies what this rank owns into whole tensors (every rank writes its own elements).
 void collect_parameters(const engine::ShardedModel& model,
                         std::map<std::string, std::vector<float>>& parameters);
