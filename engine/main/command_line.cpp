@@ -49,6 +49,13 @@ void check_command(const CLI::App& app, std::string_view word) {
                    engine::joined(views(names), ", ", " and "));
 }
 
+// block.key=value
+bool is_setting(std::string_view word) {
+  const std::string_view key = word.substr(0, word.find('='));
+  return key.size() < word.size() && key.find('.') != key.npos &&
+         key.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_.") == key.npos;
+}
+
 // Text to continue may be empty, and --set says itself what it expects.
 void check_value(std::string_view option, std::string_view value) {
   if (!option.starts_with("--") || !value.empty()) return;
@@ -75,9 +82,14 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error, int argc,
       app.get_subcommands([&](const CLI::App* command) { return command->get_name() == argv[1]; });
   if (commands.empty()) return text;
   const std::vector<std::string> names = option_names(*commands[0]);
+  const bool takes_settings = std::find(names.begin(), names.end(), "--set") != names.end();
   for (int i = 2; i < argc; ++i) {
     const std::string_view word = argv[i];
     const std::string_view option = word.substr(0, word.find('='));
+    if (takes_settings && is_setting(word) && argv[i - 1] != std::string_view("--set")) {
+      return fmt::format("{} stands alone; each KEY=VALUE has a --set of its own: --set {}", word,
+                         word);
+    }
     if (!option.starts_with("-")) continue;
     if (std::find(names.begin(), names.end(), option) != names.end()) continue;
     const std::string name = meant(option, names);

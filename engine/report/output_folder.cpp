@@ -11,24 +11,25 @@ namespace {
 using checkpoint::Disk;
 using checkpoint::DiskError;
 
-// Each folder that is made is durable in the one above it before the next one is.
-void make_folder(Disk& disk, const std::string& path) {
+// Each folder that is made is durable in the one above it before the next one is. False if it was there.
+bool make_folder(Disk& disk, const std::string& path) {
   const std::string above = checkpoint::folder_of(path);
   try {
-    if (!checkpoint::make_directory(disk, path)) return;
+    if (!checkpoint::make_directory(disk, path)) return false;
   } catch (const DiskError& error) {
     if (error.error_number != ENOENT || above == path) throw;
     make_folder(disk, above);
-    if (!checkpoint::make_directory(disk, path)) return;
+    if (!checkpoint::make_directory(disk, path)) return false;
   }
   checkpoint::sync_directory(disk, above);
+  return true;
 }
 
-std::string made(Disk& disk, std::string path) {
+std::string made(Disk& disk, std::string path, bool& is_new) {
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
   std::string problem;
   try {
-    make_folder(disk, path);
+    is_new = make_folder(disk, path);
     if (::access((path + "/.").c_str(), W_OK | X_OK) != 0) problem = std::strerror(errno);
   } catch (const DiskError& error) {
     problem = error.what();
@@ -43,7 +44,7 @@ std::string made(Disk& disk, std::string path) {
 }  // namespace
 
 OutputFolder::OutputFolder(Disk& disk, const std::string& path)
-    : disk_(disk), path_(made(disk, path)) {
+    : disk_(disk), path_(made(disk, path, is_new_)) {
   lock_.emplace(disk, path_);
 }
 
@@ -65,6 +66,16 @@ void OutputFolder::replace(std::string_view name, std::string_view text) const {
 void OutputFolder::replace_own(std::string_view name, std::string_view text) const {
   if (lock_) lock_->check();
   checkpoint::replace_file(disk_, file(name), text);
+}
+
+void OutputFolder::take_back() const {
+  if (!is_new_ || !lock_) return;
+  try {
+    lock_->check();
+    checkpoint::remove_tree(disk_, path_);
+    checkpoint::sync_directory(disk_, checkpoint::folder_of(path_));
+  } catch (const DataError&) {  // why the run was refused says more
+  }
 }
 
 }  // namespace sherd::engine

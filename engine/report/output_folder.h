@@ -34,12 +34,17 @@ class OutputFolder {
   /// The same for a file that no other process writes: allowed where another one has the lock.
   void replace_own(std::string_view name, std::string_view text) const;
 
+  /// Removes the folder with all that is in it, if this object has made it and still has it: of a run that was refused
+  /// before its first step nothing stays. What can't be removed does.
+  void take_back() const;
+
  private:
   struct Others {};
   OutputFolder(checkpoint::Disk& disk, const std::string& path, Others)
       : disk_(disk), path_(path) {}
 
   checkpoint::Disk& disk_;
+  bool is_new_ = false;
   std::string path_;
   std::optional<checkpoint::OutputLock> lock_;
 };

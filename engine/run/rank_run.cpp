@@ -64,6 +64,7 @@ class RankRun {
       const StepResult result = training_step_.run(
           step, [this](std::int64_t s, std::int64_t m) { return feed_.next(s, m); },
           stop_request());
+      if (rank_.rank == 0) context_.has_stepped = true;
       if (rank_.rank == 0) report(step, result, Clock::now() - step_begin);
       StepOutcome outcome;
       StopRequest stop = result.stop;

@@ -1,6 +1,8 @@
 /// What one rank does from the first step to the last: train, evaluate, report.
 #pragma once
 
+#include <atomic>
+
 #include "core/trace.h"
 #include "engine/data/batcher.h"
 #include "engine/launch/device.h"
@@ -20,7 +22,8 @@ struct RunContext {
   Progress& progress;
   Trace& trace;
   const CheckpointOptions& checkpoints;
-  double matmul_peak = 0.0;  ///< Machine::matmul_peak: operations per second; 0: not known
+  std::atomic<bool>& has_stepped;  ///< set by rank 0, with its first step
+  double matmul_peak = 0.0;        ///< Machine::matmul_peak: operations per second; 0: not known
 };
 
 void run_rank(const RunContext& context, sharding::Rank& rank);

@@ -1,6 +1,7 @@
 #include "engine/run/run.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <mutex>
@@ -152,6 +153,12 @@ void require_what_gpus_can(const Recipe& recipe, DeviceKind kind) {
   }
 }
 
+// Whether the run can't be as it was asked for: its weights or files are to blame.
+bool is_refusal(const Error& error) {
+  return dynamic_cast<const UsageError*>(&error) || dynamic_cast<const DataError*>(&error) ||
+         dynamic_cast<const RefusedElsewhere*>(&error);
+}
+
 // What a rank's communicators were asked for last.
 std::string calls_file(int rank) {
   return fmt::format("collectives_rank_{}.txt", rank);
@@ -272,6 +279,7 @@ void train(const ResolvedRecipe& written, std::shared_ptr<const Machine> machine
   say(device_line(launch));
   say(memory_table(plan));
   if (too_large) say("warning: " + *too_large);
+  std::atomic<bool> has_stepped = false;
   const RunContext context{.recipe = recipe,
                            .options = options,
                            .batcher = batcher,
@@ -279,6 +287,7 @@ void train(const ResolvedRecipe& written, std::shared_ptr<const Machine> machine
                            .progress = progress,
                            .trace = trace,
                            .checkpoints = checkpoints,
+                           .has_stepped = has_stepped,
                            .matmul_peak = launch.machine->matmul_peak(
                                options.model.dtype, here.count * launch.compute_threads())};
   // Among processes also without checkpoints: mpirun's SIGTERM after the death of one must not keep the
@@ -298,6 +307,9 @@ void train(const ResolvedRecipe& written, std::shared_ptr<const Machine> machine
     });
   } catch (const Requeue&) {
     forget_calls();
+    throw;
+  } catch (const Error& error) {
+    if (is_refusal(error) && !has_stepped) output.take_back();
     throw;
   }
   forget_calls();

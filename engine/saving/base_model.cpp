@@ -1,6 +1,7 @@
 #include "engine/saving/base_model.h"
 
 #include <algorithm>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -76,9 +77,21 @@ void BaseModel::load(const sharding::State& wanted, Tensor reading,
 
 std::string load_base_model(const BaseModel& base, const TrainingOptions& options,
                             ShardedModel& model, Tensor reading, const sharding::CopyState& copy) {
-  base.load(weights(options, model, Pieces::kHeld), reading, copy);
-  return model.frozen().load(
-      [&](const sharding::State& wanted) { base.load(wanted, reading, {}); });
+  // The ranks tell one another their digests: also one that couldn't read, or the others would wait for it.
+  std::exception_ptr problem;
+  const auto read = [&](const sharding::State& wanted, const sharding::CopyState& copy_state) {
+    if (problem) return;
+    try {
+      base.load(wanted, reading, copy_state);
+    } catch (const DataError&) {
+      problem = std::current_exception();
+    }
+  };
+  read(weights(options, model, Pieces::kHeld), copy);
+  std::string digest =
+      model.frozen().load([&](const sharding::State& wanted) { read(wanted, {}); });
+  if (problem) std::rethrow_exception(problem);
+  return digest;
 }
 
 std::string digest_of_base(const BaseModel& base, const TrainingOptions& options) {

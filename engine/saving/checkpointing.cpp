@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -150,7 +151,28 @@ void Checkpointing::load_base() {
   if (!model_.frozen().any()) return;
   CHECK(!checkpoints_.init_from.empty(), "an adapter without a model that it is for");
   const BaseModel base(options_, checkpoints_.init_from, *checkpoints_.disk);
-  base_digest_ = load_base_model(base, options_, model_, reading_, copy_);
+  together([&] { base_digest_ = load_base_model(base, options_, model_, reading_, copy_); });
+}
+
+// Every rank reads, or none goes on. Where one can't, all know it before that one gives up.
+void Checkpointing::together(const std::function<void()>& read) {
+  std::exception_ptr problem;
+  try {
+    read();
+  } catch (const DataError&) {
+    problem = std::current_exception();
+  }
+  const CheckpointWord own{.loaded = problem ? 0.0 : 1.0};
+  const std::vector<CheckpointWord> words = words_.all_gather("weights", own);
+  if (std::ranges::all_of(words, [](const auto& word) { return word.loaded != 0.0; })) return;
+  try {
+    do {
+      words_.all_gather("weights", own);
+    } while (!problem);  // ends with the reason of the rank that gives up
+  } catch (const PeerError& refusal) {
+    if (!problem) throw RefusedElsewhere(refusal.what());
+  }
+  std::rethrow_exception(problem);
 }
 
 void Checkpointing::begin_with(const std::string& init_from) {
@@ -163,7 +185,7 @@ void Checkpointing::begin_with(const std::string& init_from) {
     return;
   }
   const huggingface::FolderWeights folder = open_folder_weights(disk, init_from, options_);
-  folder.load(weights(options_, model_, Pieces::kHeld), reading_, copy_);
+  together([&] { folder.load(weights(options_, model_, Pieces::kHeld), reading_, copy_); });
   publish();
 }
 

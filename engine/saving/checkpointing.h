@@ -50,6 +50,12 @@ struct CheckpointWord {
   std::array<double, 4> save_uuid{};  ///< of a save that begins, drawn by rank 0: 32 bits in each
 };
 
+/// Another rank can't read the weights that the run begins with, and says so itself. Exit 4.
+class RefusedElsewhere : public Error {
+ public:
+  explicit RefusedElsewhere(const std::string& reason) : Error(4, reason) {}
+};
+
 /// What a step has come to, as far as saving is concerned.
 struct StepOutcome {
   bool save_now = false;                  ///< whether or not the interval has passed
@@ -71,7 +77,8 @@ class Checkpointing {
 
   /// Fills model, optimizer and counters from where the options say; returns the step to begin
   /// with. A collective. A damaged checkpoint is said, and the one before it is taken.
-  /// Errors   DataError if there are checkpoints and none is good; UsageError with `never` and
+  /// Errors   DataError if there are checkpoints and none is good, or on the rank that can't read the weights that the
+  ///          run begins with, RefusedElsewhere on the others; UsageError with `never` and
   ///          checkpoints there, or if the checkpoint is of another model, batch or data.
   std::int64_t begin();
   /// Whether the validation loss at the step that begin() returned is known already.
@@ -94,6 +101,7 @@ class Checkpointing {
 
  private:
   void load_base();
+  void together(const std::function<void()>& read);
   void begin_with(const std::string& init_from);
   void publish();
   bool load(const std::string& path, bool weights_only, std::int64_t& step, std::string& problem);

@@ -1,4 +1,6 @@
 // Whole folders: what `transformers` has saved is read and computed with as it was.
+#include <cstring>
+#include <limits>
 #include <thread>
 
 #include "engine/launch/machine.h"
@@ -113,6 +115,32 @@ TEST_F(Folder, ThatDoesntFitIsAnErrorBeforeAnythingIsWritten) {
             std::string::npos);
   folder_.write("llama/model.safetensors", good);
   train(recipe(model), "run", 3, 2);
+}
+
+// Found by the rank that reads it, when the run's folder has been made.
+TEST_F(Folder, AValueThatIsntFiniteIsSaidByItsNameAndLeavesNothingBehind) {
+  write_tokens();
+  const std::string model = write_model("llama");
+  const std::string good = folder_.read("llama/model.safetensors");
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const std::string lora = "adapter: {type: lora, rank: 2}\n";
+  for (const std::string& more : {std::string(), lora}) {
+    for (const int stage : {0, 3}) {
+      for (const std::size_t in_front_of_end : {std::size_t{4}, good.size() / 2 / 4 * 4}) {
+        std::string bad = good;
+        std::memcpy(bad.data() + bad.size() - in_front_of_end, &nan, sizeof nan);
+        folder_.write("llama/model.safetensors", bad);
+        const std::string text =
+            test::error_text<DataError>([&] { train(recipe(model, more), "run", stage, 3); });
+        EXPECT_TRUE(text.starts_with(model + "/model.safetensors: element ")) << text;
+        EXPECT_TRUE(text.ends_with(" is nan; weights must be finite")) << text;
+        EXPECT_FALSE(fs::exists(folder_.file("run"))) << text;
+      }
+    }
+  }
+  folder_.write("mine/notes.txt", "kept");
+  EXPECT_NE(test::error_text<DataError>([&] { train(recipe(model), "mine", 3, 2); }), "");
+  EXPECT_EQ(folder_.read("mine/notes.txt"), "kept");
 }
 
 TEST_F(Folder, NamesTensorsThatAreTooManyAndLeavesOutBuffers) {
@@ -286,6 +314,7 @@ TEST_F(Folder, ATiedHeadThatIsStoredMustBeTheEmbedding) {
               train(recipe(model), "other", 3, 2);
             }).find("holds the head lm_head.weight with other values than the embedding's"),
             std::string::npos);
+  EXPECT_FALSE(fs::exists(folder_.file("other")));
 }
 
 // A checkpoint of a model by hand, for the disk's failures.

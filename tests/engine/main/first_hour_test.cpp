@@ -34,6 +34,8 @@ TEST_F(FirstHourTest, MisspeltCommandsAndOptionsAreGuessed) {
   expect_error({"mine.yaml"}, "mine.yaml: no command. Write sherd train mine.yaml.");
   expect_error({"train", recipe(), "--rank", "2"},
                "train has no option --rank. Did you mean --ranks?");
+  expect_error({"train", recipe(), "--set", "run.seed=1", "run.name=x"},
+               "run.name=x stands alone; each KEY=VALUE has a --set of its own: --set run.name=x");
   expect_error({"eval", "x", "--sets=a=b"}, "eval has no option --sets. Did you mean --set?");
 }
 

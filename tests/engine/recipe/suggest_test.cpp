@@ -89,8 +89,8 @@ TEST(RecipeSuggestions, SayWhatOfOtherEnginesThereIsnt) {
   starts("wandb_project", "figures go to metrics.jsonl");
   starts("training.compile", "there is nothing to compile");
   EXPECT_EQ(error_of(tiny_with("wandb:\n  project: x\n")),
-            "recipes/tiny.yaml:12: \"wandb\" isn't supported: figures go to metrics.jsonl in "
-            "run.output_dir, and to no service.");
+            "recipes/tiny.yaml:12: \"wandb\" isn't supported: figures go to metrics.jsonl "
+            "and tensorboard/ in run.output_dir, and to no service.");
   EXPECT_EQ(error_of_set("training.num_train_epochs=3"),
             "--set training.num_train_epochs=3: unknown key \"training.num_train_epochs\"; did you "
             "mean \"training.num_epochs\"?");
