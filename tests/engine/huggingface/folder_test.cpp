@@ -130,8 +130,11 @@ TEST_F(Folder, AValueThatIsntFiniteIsSaidByItsNameAndLeavesNothingBehind) {
         std::string bad = good;
         std::memcpy(bad.data() + bad.size() - in_front_of_end, &nan, sizeof nan);
         folder_.write("llama/model.safetensors", bad);
+        ::testing::internal::CaptureStdout();
         const std::string text =
             test::error_text<DataError>([&] { train(recipe(model, more), "run", stage, 3); });
+        const std::string said = ::testing::internal::GetCapturedStdout();
+        EXPECT_EQ(said.find("with the weights of"), std::string::npos) << said;
         EXPECT_TRUE(text.starts_with(model + "/model.safetensors: element ")) << text;
         EXPECT_TRUE(text.ends_with(" is nan; weights must be finite")) << text;
         EXPECT_FALSE(fs::exists(folder_.file("run"))) << text;
