@@ -104,9 +104,16 @@ void check_first_weights(checkpoint::Disk& disk, const Recipe& recipe,
                          const TrainingOptions& options) {
   const std::string& folder = recipe.checkpoint.init_from;
   const std::string checkpoints = recipe.run.output_dir + "/checkpoints";
-  if (folder.empty() || !checkpoint::is_model_folder(disk, folder)) return;
-  if (!checkpoint::committed_steps(disk, checkpoints).empty()) return;  // a resume reads those
-  open_folder_weights(disk, folder, options);
+  if (folder.empty() || !checkpoint::committed_steps(disk, checkpoints).empty()) return;  // resumes
+  if (checkpoint::is_model_folder(disk, folder)) {
+    open_folder_weights(disk, folder, options);
+  } else if (const auto steps = checkpoint::committed_steps(disk, folder + "/checkpoints");
+             !steps.empty()) {
+    throw UsageError(
+        "checkpoint.init_from {}: is the folder of a run; name a checkpoint in it, such as its "
+        "newest, {}/checkpoints/{}.",
+        folder, folder, checkpoint::step_directory_name(steps.front()));
+  }
 }
 
 // Settings of the folder whose weights are taken that the recipe's model doesn't have.

@@ -125,7 +125,7 @@ std::int64_t Checkpointing::begin() {
   std::int64_t step = 0;
   std::string problem;
   if (resume != "auto" && resume != "never") {
-    if (!load(resume, false, step, problem)) throw DataError("{}", problem);
+    if (!load(resume, false, step, problem)) end_together(problem);
     say(fmt::format("resumed from {}: {} steps done", resume, step));
     return step;
   }
@@ -154,25 +154,40 @@ void Checkpointing::load_base() {
   together([&] { base_digest_ = load_base_model(base, options_, model_, reading_, copy_); });
 }
 
-// Every rank reads, or none goes on. Where one can't, all know it before that one gives up.
+// Every rank reads, or none goes on.
 void Checkpointing::together(const std::function<void()>& read) {
-  std::exception_ptr problem;
+  std::string problem;
   try {
     read();
-  } catch (const DataError&) {
-    problem = std::current_exception();
+  } catch (const DataError& error) {
+    problem = error.what();
   }
-  const CheckpointWord own{.loaded = problem ? 0.0 : 1.0};
-  const std::vector<CheckpointWord> words = words_.all_gather("weights", own);
-  if (std::ranges::all_of(words, [](const auto& word) { return word.loaded != 0.0; })) return;
+  if (!all_have_read(checkpoints_.init_from, problem, 0)) end_together(problem);
+}
+
+// Whether no rank has a problem.
+bool Checkpointing::all_have_read(const std::string& path, const std::string& problem,
+                                  std::int64_t step) {
+  const CheckpointWord own{.loaded = problem.empty() ? 1.0 : 0.0,
+                           .step = static_cast<double>(step)};
+  bool all = true;
+  for (const CheckpointWord& word : words_.all_gather("read", own)) {
+    if (word.step != own.step) throw PeerError("ranks see different checkpoints in {}", path);
+    all = all && word.loaded != 0.0;
+  }
+  return all;
+}
+
+// Where some rank has a problem: all know that before that one gives up, with its own.
+void Checkpointing::end_together(const std::string& problem) {
   try {
     do {
-      words_.all_gather("weights", own);
-    } while (!problem);  // ends with the reason of the rank that gives up
+      words_.all_gather("end", {});
+    } while (problem.empty());
   } catch (const PeerError& refusal) {
-    if (!problem) throw RefusedElsewhere(refusal.what());
+    if (problem.empty()) throw RefusedElsewhere(refusal.what());
   }
-  std::rethrow_exception(problem);
+  throw DataError("{}", problem);
 }
 
 void Checkpointing::begin_with(const std::string& init_from) {
@@ -181,7 +196,7 @@ void Checkpointing::begin_with(const std::string& init_from) {
   if (!checkpoint::is_model_folder(disk, init_from)) {
     std::int64_t step = 0;
     std::string problem;
-    if (!load(init_from, true, step, problem)) throw DataError("{}", problem);
+    if (!load(init_from, true, step, problem)) end_together(problem);
     return;
   }
   const huggingface::FolderWeights folder = open_folder_weights(disk, init_from, options_);
@@ -219,16 +234,21 @@ std::int64_t Checkpointing::resume_newest() {
       if (!changed_bits_.empty()) say(changed_bits_);
       return step;
     }
+    if (problem.empty()) {
+      problem = "another rank found damaged bytes.";
+    } else if (rank_.rank != 0) {
+      progress_.message(fmt::format("rank {}: {}", rank_.rank, problem));
+    }
     problems += " " + problem;
     say(fmt::format("{} is damaged: {} Trying the one before it.", path, problem));
   }
 }
 
-// False, with the problem in words, if some rank found bad bytes. A checkpoint of another run
-// throws on every rank alike.
+// False if some rank found bad bytes, there with the problem in words. A checkpoint of another run throws on every
+// rank alike.
 bool Checkpointing::load(const std::string& path, bool weights_only, std::int64_t& step,
                          std::string& problem) {
-  bool good = true;
+  problem.clear();
   const checkpoint::Checkpoint checkpoint(*checkpoints_.disk, path);
   const auto match =
       weights_only ? checkpoint::Match::kListedKinds : checkpoint::Match::kEverything;
@@ -249,19 +269,9 @@ bool Checkpointing::load(const std::string& path, bool weights_only, std::int64_
   try {
     checkpoint::load(checkpoint, wanted, match, reading_, copy_);
   } catch (const DataError& error) {
-    good = false;
     problem = error.what();
-    if (rank_.rank != 0) progress_.message(fmt::format("rank {}: {}", rank_.rank, problem));
   }
-  const CheckpointWord own{.loaded = good ? 1.0 : 0.0,
-                           .step = static_cast<double>(checkpoint.manifest().step)};
-  for (const CheckpointWord& word : words_.all_gather("resume", own)) {
-    if (word.step != own.step) throw PeerError("ranks see different checkpoints in {}", path);
-    if (word.loaded != 0.0 || !good) continue;
-    good = false;
-    problem = "another rank found damaged bytes.";
-  }
-  if (!good) return false;
+  if (!all_have_read(path, problem, checkpoint.manifest().step)) return false;
   if (!weights_only) {
     counters.scaler = resumed_scaler(counters.scaler, options_.loss_scaling, check);
     training_step_.restore(counters);

@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "checkpoint/store/committed.h"
 #include "checkpoint/store/retention.h"
@@ -50,7 +51,7 @@ struct CheckpointWord {
   std::array<double, 4> save_uuid{};  ///< of a save that begins, drawn by rank 0: 32 bits in each
 };
 
-/// Another rank can't read the weights that the run begins with, and says so itself. Exit 4.
+/// Another rank can't read what the run begins with, and says so itself. Exit 4.
 class RefusedElsewhere : public Error {
  public:
   explicit RefusedElsewhere(const std::string& reason) : Error(4, reason) {}
@@ -77,8 +78,8 @@ class Checkpointing {
 
   /// Fills model, optimizer and counters from where the options say; returns the step to begin
   /// with. A collective. A damaged checkpoint is said, and the one before it is taken.
-  /// Errors   DataError if there are checkpoints and none is good, or on the rank that can't read the weights that the
-  ///          run begins with, RefusedElsewhere on the others; UsageError with `never` and
+  /// Errors   DataError if there are checkpoints and none is good, or on the rank that can't read what the run begins
+  ///          with, RefusedElsewhere on the others; UsageError with `never` and
   ///          checkpoints there, or if the checkpoint is of another model, batch or data.
   std::int64_t begin();
   /// Whether the validation loss at the step that begin() returned is known already.
@@ -102,6 +103,8 @@ class Checkpointing {
  private:
   void load_base();
   void together(const std::function<void()>& read);
+  bool all_have_read(const std::string& path, const std::string& problem, std::int64_t step);
+  [[noreturn]] void end_together(const std::string& problem);
   void begin_with(const std::string& init_from);
   void publish();
   bool load(const std::string& path, bool weights_only, std::int64_t& step, std::string& problem);

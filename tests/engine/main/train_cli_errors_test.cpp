@@ -56,5 +56,14 @@ TEST_F(TrainCliTest, RefusesASamplePromptThatTheVocabularyCantSpell) {
   expect_refused({"--set", "training.sample_prompt=\"\xc3\xa9\""}, 2, {"prompt: byte 195"});
 }
 
+TEST_F(TrainCliTest, ARunsFolderAsFirstWeightsIsToldItsNewestCheckpoint) {
+  const std::string old = folder_.file("old");
+  std::filesystem::create_directories(old + "/checkpoints/step-0000000003");
+  std::filesystem::create_directories(old + "/checkpoints/step-0000000012");
+  expect_refused({"--set", "checkpoint.init_from=" + old}, 2,
+                 {"checkpoint.init_from " + old + ": is the folder of a run",
+                  "its newest, " + old + "/checkpoints/step-0000000012."});
+}
+
 }  // namespace
 }  // namespace sherd::engine
