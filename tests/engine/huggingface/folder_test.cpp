@@ -320,7 +320,20 @@ TEST_F(Folder, ATiedHeadThatIsStoredMustBeTheEmbedding) {
   EXPECT_FALSE(fs::exists(folder_.file("other")));
 }
 
-// A checkpoint of a model by hand, for the disk's failures.
+TEST_F(Folder, ACheckpointAsFirstWeightsIsRefusedInTheWordsOfTheRankThatFoundTheDamage) {
+  write_tokens();
+  const std::string model = write_model("llama");
+  train(recipe(model), "base", 3, 3);
+  const std::string name = "base/checkpoints/step-0000000001/shard-00002-of-00003.h5";
+  std::string bytes = folder_.read(name);
+  bytes[bytes.size() / 2] ^= 1;
+  folder_.write(name, bytes);
+  const std::string text = test::error_text<DataError>(
+      [&] { train(recipe(model), "run", 3, 3, {"checkpoint.init_from=" + checkpoint("base")}); });
+  EXPECT_TRUE(text.starts_with(folder_.file(name) + ": bytes [")) << text;
+  EXPECT_NE(text.find(" are damaged: their checksum is "), std::string::npos) << text;
+  EXPECT_FALSE(fs::exists(folder_.file("run")));
+}
 
 }  // namespace
 }  // namespace sherd::engine
