@@ -10,6 +10,7 @@
 #include "kernels/cpu/interleaved.h"
 #include "kernels/cpu/matmul/one_row_columns.h"
 #include "kernels/cpu/matmul/pack_forms.h"
+#include "kernels/cpu/round_up.h"
 #include "kernels/dispatch_float.h"
 
 #ifdef __FMA__
@@ -22,6 +23,7 @@ namespace {
 constexpr std::int64_t kColumns = kOneRowColumns;
 static_assert(kColumns == kInterleaved);
 constexpr std::int64_t kMostTaskColumns = 768;
+static_assert(kMostTaskColumns % kColumns == 0);
 constexpr std::int64_t kMostUnits = 768;  // of a piece of the depth
 
 Float8 multiply_add(Float8 x, Float8 y, Float8 z) {
@@ -143,6 +145,7 @@ void multiply_columns(const Matmul& p, std::int64_t first, std::int64_t count) {
   float total[kMostTaskColumns];
   if (p.bias) widen(static_cast<const T*>(p.bias) + first, total, count);
   if (adds_before) std::copy_n(p.c.as<float>() + first, count, total);
+  std::fill(total + count, total + round_up(count, kColumns), 0.0f);
   const std::int64_t piece = matmul_depth_piece(p.depth);
   constexpr std::int64_t kPerWord = kPerInterleavedUnit<T>;
   const auto words_at = [&](std::int64_t column, std::int64_t k) {
@@ -153,7 +156,9 @@ void multiply_columns(const Matmul& p, std::int64_t first, std::int64_t count) {
     const std::int64_t depth = std::min(piece, p.depth - k);
     const std::int64_t units = num_units(p.dtype, Form::kUnits, depth);
     float a_units[kMostUnits + 8];
-    for (std::int64_t u = 0; u < units; ++u) a_units[u] = Form::one(a + k, 1, u, depth);
+    const std::int64_t eights = depth / (8 * Form::kPerUnit) * 8;
+    for (std::int64_t u = 0; u < eights; u += 8) store8(a_units + u, Form::along(a + k, u));
+    for (std::int64_t u = eights; u < units; ++u) a_units[u] = Form::one(a + k, 1, u, depth);
     const bool is_first = k == 0 && !p.bias && !adds_before;
     for (std::int64_t j = 0; j < count; j += kColumns) {
       float sums[kColumns];
@@ -175,8 +180,11 @@ void multiply_columns(const Matmul& p, std::int64_t first, std::int64_t count) {
         columns.is_first = k == 0 && j == 0;
         add_columns<Form>(columns, sums);
       }
-      for (std::int64_t i = 0; i < std::min(kColumns, count - j); ++i) {
-        total[j + i] = is_first ? sums[i] : total[j + i] + sums[i];
+      // All sixteen, also where a matrix has no more: total has room, and a loop of sixteen is vectors.
+      if (is_first) {
+        std::copy_n(sums, kColumns, total + j);
+      } else {
+        for (std::int64_t i = 0; i < kColumns; ++i) total[j + i] += sums[i];
       }
     }
   }
