@@ -2,15 +2,17 @@
 
     tests/failures.py build/cpu/Testing/Temporary/LastTest.log
 
-A test of GoogleTest is named with what it expected; of another program that failed, or of one that ended in the
-middle of a test, the last lines are shown.
+A test of GoogleTest is named with the first things that it expected in vain; of another program that failed, or of one
+that ended in the middle of a test, the last lines are shown.
 """
 
 import re
 import sys
 
-EXPECTATION = 12  # lines shown of one expectation that failed
+EXPECTATIONS = 3  # shown of a test
+LINES = 12  # shown of an expectation
 ENDING = 15  # lines shown of a program that ended otherwise
+FINISHED = re.compile(r"\[       OK \]|\[  SKIPPED \]|\[  FAILED  \]|\[-----")
 
 
 def entries(log):
@@ -22,26 +24,46 @@ def entries(log):
         yield name.strip(), printed.splitlines(), "Test Passed." not in ending and "Test Skipped." not in ending
 
 
-def failures(printed):
-    """What GoogleTest's tests expected in vain, under each test's name."""
-    test, shown, left = None, [], 0
+def tests(printed):
+    """(name, lines, whether it came to its end) of each test of a program."""
+    name, lines = None, []
     for line in printed:
         if begun := re.match(r"\[ RUN      \] (\S+)", line):
-            test, named = begun[1], False
-        elif re.match(r"\[       OK \]|\[  SKIPPED \]|\[  FAILED  \]|\[-----", line):
-            test, left = None, 0
-        elif re.search(r":\d+: Failure$|^unknown file: Failure$", line):
-            if test and not named:
-                shown.append(test)
-                named = True
-            left = EXPECTATION
-        if left > 0:
-            shown.append(f"  {line}")
-            left -= 1
-    if test:  # the program ended before this test did
-        shown += [f"{test}: the program ended in this test; last it printed"]
-        shown += [f"  {line}" for line in printed[-ENDING:]]
-    return shown or printed[-ENDING:]
+            name, lines = begun[1], []
+        elif name and FINISHED.match(line):
+            yield name, lines, True
+            name = None
+        elif name:
+            lines.append(line)
+    if name:
+        yield name, lines, False
+
+
+def expectations(lines):
+    """What was expected in vain: a list of lines for each."""
+    found = []
+    for line in lines:
+        if re.search(r":\d+: Failure$|^unknown file: Failure$", line):
+            found.append([])
+        if found:
+            found[-1].append(line)
+    return found
+
+
+def failures(printed):
+    """The lines that say what failed."""
+    shown = []
+    for name, lines, ended in tests(printed):
+        found = expectations(lines)
+        if not ended:
+            shown += [f"{name}: the program ended in this test; last it printed", *lines[-ENDING:]]
+        elif found:
+            shown.append(name)
+            for lines in found[:EXPECTATIONS]:
+                shown += lines[:LINES] + ["…"] * (len(lines) > LINES)
+            if len(found) > EXPECTATIONS:
+                shown.append(f"and {len(found) - EXPECTATIONS} more")
+    return shown or printed[-ENDING:] or ["it printed nothing"]
 
 
 def main():

@@ -82,14 +82,16 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error, int argc,
       app.get_subcommands([&](const CLI::App* command) { return command->get_name() == argv[1]; });
   if (commands.empty()) return text;
   const std::vector<std::string> names = option_names(*commands[0]);
-  const bool takes_settings = std::find(names.begin(), names.end(), "--set") != names.end();
-  for (int i = 2; i < argc; ++i) {
-    const std::string_view word = argv[i];
-    const std::string_view option = word.substr(0, word.find('='));
-    if (takes_settings && is_setting(word) && argv[i - 1] != std::string_view("--set")) {
+  if (std::find(names.begin(), names.end(), "--set") != names.end()) {
+    for (const std::string& word : commands[0]->remaining(true)) {
+      if (!is_setting(word)) continue;
       return fmt::format("{} stands alone; each KEY=VALUE has a --set of its own: --set {}", word,
                          word);
     }
+  }
+  for (int i = 2; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    const std::string_view option = word.substr(0, word.find('='));
     if (!option.starts_with("-")) continue;
     if (std::find(names.begin(), names.end(), option) != names.end()) continue;
     const std::string name = meant(option, names);

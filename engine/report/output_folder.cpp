@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -25,27 +26,46 @@ bool make_folder(Disk& disk, const std::string& path) {
   return true;
 }
 
-std::string made(Disk& disk, std::string path, bool& is_new) {
+constexpr const char* kLockName = ".lock";
+
+bool holds_only(Disk& disk, const std::string& folder, std::vector<std::string> names) {
+  names.emplace_back(kLockName);
+  const std::vector<std::string> found = checkpoint::list_directory(disk, folder);
+  return std::ranges::all_of(found, [&](const std::string& name) {
+    return std::ranges::find(names, name) != names.end();
+  });
+}
+
+}  // namespace
+
+OutputFolder::Made OutputFolder::make(Disk& disk, std::string path) {
+  Made made;
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
   std::string problem;
   try {
-    is_new = make_folder(disk, path);
+    made.is_new = make_folder(disk, path);
     if (::access((path + "/.").c_str(), W_OK | X_OK) != 0) problem = std::strerror(errno);
   } catch (const DiskError& error) {
     problem = error.what();
   }
-  if (problem.empty()) return path;
+  made.path = path;
+  if (problem.empty()) return made;
   throw UsageError(
       "run.output_dir {}: can't be written: {}. Choose another folder with --set "
       "run.output_dir=...",
       path, problem);
 }
 
-}  // namespace
-
 OutputFolder::OutputFolder(Disk& disk, const std::string& path)
-    : disk_(disk), path_(made(disk, path, is_new_)) {
+    : OutputFolder(disk, make(disk, path)) {}
+
+OutputFolder::OutputFolder(Disk& disk, const Made& made)
+    : disk_(disk), path_(made.path), was_made_(made.is_new) {
   lock_.emplace(disk, path_);
+  try {
+    was_empty_ = holds_only(disk, path_, {});  // only now nobody else writes there
+  } catch (const DiskError&) {                 // it may be written to and not read
+  }
 }
 
 OutputFolder OutputFolder::of_another_process(Disk& disk, const std::string& path) {
@@ -68,10 +88,13 @@ void OutputFolder::replace_own(std::string_view name, std::string_view text) con
   checkpoint::replace_file(disk_, file(name), text);
 }
 
-void OutputFolder::take_back() const {
-  if (!is_new_ || !lock_) return;
+void OutputFolder::take_back(const std::vector<std::string>& own_names) const {
+  if (!was_empty_) return;
   try {
     lock_->check();
+    if (!holds_only(disk_, path_, own_names)) return;
+    for (const std::string& name : own_names) checkpoint::remove_tree(disk_, file(name));
+    if (!was_made_ || !holds_only(disk_, path_, {})) return;
     checkpoint::remove_tree(disk_, path_);
     checkpoint::sync_directory(disk_, checkpoint::folder_of(path_));
   } catch (const DataError&) {  // why the run was refused says more

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "checkpoint/store/output_lock.h"
 
@@ -34,19 +35,26 @@ class OutputFolder {
   /// The same for a file that no other process writes: allowed where another one has the lock.
   void replace_own(std::string_view name, std::string_view text) const;
 
-  /// Removes the folder with all that is in it, if this object has made it and still has it: of a run that was refused
-  /// before its first step nothing stays. What can't be removed does.
-  void take_back() const;
+  /// Of a run that was refused before it began: removes what it wrote to a folder that was empty, and the folder if it
+  /// made that, too. Leaves all as it is where there is anything but `own_names`. Without a word if it fails.
+  void take_back(const std::vector<std::string>& own_names) const;
 
  private:
   struct Others {};
+  struct Made {
+    std::string path;
+    bool is_new = false;
+  };
+  OutputFolder(checkpoint::Disk& disk, const Made& made);
+  static Made make(checkpoint::Disk& disk, std::string path);
+
   OutputFolder(checkpoint::Disk& disk, const std::string& path, Others)
       : disk_(disk), path_(path) {}
 
   checkpoint::Disk& disk_;
-  bool is_new_ = false;
   std::string path_;
   std::optional<checkpoint::OutputLock> lock_;
+  bool was_made_ = false, was_empty_ = false;
 };
 
 }  // namespace sherd::engine

@@ -41,6 +41,7 @@ class RankRun {
 
   void train() {
     first_step_ = checkpointing_.begin();
+    if (rank_.rank == 0) context_.has_begun = true;
     feed_.start(first_step_);
     if (rank_.rank == 0) {
       context_.output.replace("recipe.yaml", context_.checkpoints.recipe);
@@ -64,7 +65,6 @@ class RankRun {
       const StepResult result = training_step_.run(
           step, [this](std::int64_t s, std::int64_t m) { return feed_.next(s, m); },
           stop_request());
-      if (rank_.rank == 0) context_.has_stepped = true;
       if (rank_.rank == 0) report(step, result, Clock::now() - step_begin);
       StepOutcome outcome;
       StopRequest stop = result.stop;

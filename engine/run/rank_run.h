@@ -22,8 +22,8 @@ struct RunContext {
   Progress& progress;
   Trace& trace;
   const CheckpointOptions& checkpoints;
-  std::atomic<bool>& has_stepped;  ///< set by rank 0, with its first step
-  double matmul_peak = 0.0;        ///< Machine::matmul_peak: operations per second; 0: not known
+  std::atomic<bool>& has_begun;  ///< set by rank 0 when all ranks have what they begin with
+  double matmul_peak = 0.0;      ///< Machine::matmul_peak: operations per second; 0: not known
 };
 
 void run_rank(const RunContext& context, sharding::Rank& rank);

@@ -8,6 +8,7 @@
 #include <set>
 #include <sstream>
 
+#include "checkpoint/store/committed.h"
 #include "checkpoint/store/step_directory.h"
 #include "engine/data/dataset.h"
 #include "engine/data/utf8.h"
@@ -99,6 +100,18 @@ CheckpointOptions checkpoint_options(const ResolvedRecipe& resolved, const data:
           .lock = output.lock()};
 }
 
+// The newest checkpoint of a run's folder, or of its folder of checkpoints; "" if `folder` is neither.
+std::string newest_checkpoint_below(checkpoint::Disk& disk, const std::string& folder) {
+  for (const std::filesystem::path& place :
+       {std::filesystem::path(folder) / "checkpoints", std::filesystem::path(folder)}) {
+    std::error_code error;
+    if (!std::filesystem::is_directory(place, error)) continue;
+    const auto steps = checkpoint::committed_steps(disk, place.string());
+    if (!steps.empty()) return (place / checkpoint::step_directory_name(steps.front())).string();
+  }
+  return "";
+}
+
 // What isn't the model's is an error before anything is written.
 void check_first_weights(checkpoint::Disk& disk, const Recipe& recipe,
                          const TrainingOptions& options) {
@@ -107,13 +120,17 @@ void check_first_weights(checkpoint::Disk& disk, const Recipe& recipe,
   if (folder.empty() || !checkpoint::committed_steps(disk, checkpoints).empty()) return;  // resumes
   if (checkpoint::is_model_folder(disk, folder)) {
     open_folder_weights(disk, folder, options);
-  } else if (const auto steps = checkpoint::committed_steps(disk, folder + "/checkpoints");
-             !steps.empty()) {
-    throw UsageError(
-        "checkpoint.init_from {}: is the folder of a run; name a checkpoint in it, such as its "
-        "newest, {}/checkpoints/{}.",
-        folder, folder, checkpoint::step_directory_name(steps.front()));
+    return;
   }
+  const std::string newest = newest_checkpoint_below(disk, folder);
+  if (newest.empty()) {
+    checkpoint::Checkpoint(disk, folder);  // says what is wrong with it
+    return;
+  }
+  throw UsageError(
+      "checkpoint.init_from {}: holds checkpoints and is none; name one of them, such as the "
+      "newest, {}.",
+      folder, newest);
 }
 
 // Settings of the folder whose weights are taken that the recipe's model doesn't have.
@@ -160,7 +177,7 @@ void require_what_gpus_can(const Recipe& recipe, DeviceKind kind) {
   }
 }
 
-// Whether the run can't be as it was asked for: its weights or files are to blame.
+// Of a run that ends with such an error before it has begun nothing is worth keeping: what it was asked for is wrong.
 bool is_refusal(const Error& error) {
   return dynamic_cast<const UsageError*>(&error) || dynamic_cast<const DataError*>(&error) ||
          dynamic_cast<const RefusedElsewhere*>(&error);
@@ -208,6 +225,110 @@ std::vector<MeasuredMemory> of_all_processes(sharding::Processes* processes, con
   return measured;
 }
 
+// What is known before the run's folder is made.
+struct PreparedRun {
+  const ResolvedRecipe& resolved;
+  const TrainingOptions& options;
+  const data::Dataset& dataset;
+  const data::Batcher& batcher;
+  const WorldPlan& plan;
+  RanksHere here;
+  const std::optional<std::string>& too_large;
+  const OnStuck& on_stuck;
+  std::atomic<bool>& has_begun;
+};
+
+void train_in(const OutputFolder& output, const PreparedRun& run,
+              std::shared_ptr<const Machine> machine) {
+  const Recipe& recipe = run.resolved.values;
+  checkpoint::Disk& disk = output.disk();
+  sharding::Processes* const processes = machine->processes();
+  const bool first =
+      run.here.first == 0;  // of all processes: the one that prints, and writes the files
+  const CheckpointOptions checkpoints = checkpoint_options(run.resolved, run.dataset, output);
+  if (first && checkpoints.saves) checkpoint::prepare_checkpoints(disk, output.path());
+  const std::string& from = recipe.model.from;
+  if (first && !from.empty()) huggingface::keep_files(disk, output.path(), from);
+
+  Trace trace;
+  LaunchOptions launch = launch_options(recipe, std::move(machine));
+  launch.trace = &trace;
+  launch.plan = [&](int r) { return run.plan.of(r); };
+  launch.host_plan = [&](int r) { return run.plan.host_of(r); };
+  launch.stop_asked = [] { return stop_request() == StopRequest::kRequeue; };
+  if (run.on_stuck) {
+    launch.on_stuck = [&](const std::vector<int>& ranks, const std::exception_ptr& failure) {
+      run.on_stuck(names_of(ranks), failure);
+    };
+  }
+  // Called by the ranks' threads and by the one that looks after them.
+  std::mutex files_of_calls;
+  std::set<int> ranks_with_calls;
+  launch.on_calls = [&](int r, const std::string& calls) {
+    std::lock_guard lock(files_of_calls);
+    try {
+      output.replace_own(calls_file(r), calls);
+      ranks_with_calls.insert(r);
+    } catch (const std::exception&) {  // what has gone wrong is said by whom it happened to
+    }
+  };
+
+  // mpirun gives a process a terminal of its own, and passes on what it reads there line by line.
+  Progress progress = processes ? Progress(stdout, /*in_place=*/false, 0) : Progress();
+  const auto say = [&](const std::string& text) {
+    if (first) progress.message(text);
+  };
+  say(model_line(run.options, recipe));
+  for (const std::string& note : run.resolved.notes) say(note);
+  if (const std::string text = unlike_folder(disk, recipe); !text.empty()) say(text);
+  say(run.dataset.summary());
+  if (const std::string text = run.batcher.summary(); !text.empty()) say(text);
+  if (recipe.training.num_epochs > 0) say(epochs_line(recipe, run.batcher));
+  say(device_line(launch));
+  say(memory_table(run.plan));
+  if (run.too_large) say("warning: " + *run.too_large);
+  const RunContext context{.recipe = recipe,
+                           .options = run.options,
+                           .batcher = run.batcher,
+                           .output = output,
+                           .progress = progress,
+                           .trace = trace,
+                           .checkpoints = checkpoints,
+                           .has_begun = run.has_begun,
+                           .matmul_peak = launch.machine->matmul_peak(
+                               run.options.model.dtype, run.here.count * launch.compute_threads())};
+  // Among processes also without checkpoints: mpirun's SIGTERM after the death of one must not keep the
+  // others from saying who has died.
+  const bool asks = recipe.checkpoint.saves() || processes;
+  install_stop_handlers(asks ? std::optional(std::chrono::seconds(recipe.checkpoint.stop_deadline))
+                             : std::nullopt);
+  // A run that comes to its end only took longer than a moment: nobody stood still.
+  const auto forget_calls = [&] {
+    for (const int r : ranks_with_calls) checkpoint::remove_file(disk, output.file(calls_file(r)));
+  };
+  std::vector<MeasuredMemory> measured(static_cast<std::size_t>(launch.world_size()));
+  try {
+    run_ranks(launch, [&](sharding::Rank& rank) {
+      run_rank(context, rank);
+      measured[rank.rank] = measured_memory(rank);
+    });
+  } catch (const Requeue&) {
+    forget_calls();
+    throw;
+  }
+  forget_calls();
+  std::int64_t resident_bytes = peak_resident_bytes();
+  measured = of_all_processes(processes, run.here, std::move(measured), resident_bytes);
+  if (!first) return;
+  output.replace("memory.json", memory_json(run.plan, measured, resident_bytes));
+  progress.message(memory_comparison(run.plan, measured, resident_bytes));
+  if (recipe.metrics.trace_steps) {
+    output.replace("trace.json", trace.to_chrome_json());
+    progress.message(fmt::format("trace of steps {} to {}: {}", recipe.metrics.trace_steps->first,
+                                 recipe.metrics.trace_steps->last, output.file("trace.json")));
+  }
+}
+
 }  // namespace
 
 void train(const ResolvedRecipe& resolved, const OnStuck& on_stuck) {
@@ -228,8 +349,6 @@ void train(const ResolvedRecipe& written, std::shared_ptr<const Machine> machine
   const WorldPlan plan = plan_world(written.values, machine->traits());
   const RanksHere here = machine->ranks_here(static_cast<int>(written.values.world_size()));
   sharding::Processes* const processes = machine->processes();
-  const bool first =
-      here.first == 0;  // of all processes: the one that prints, and writes the files
   DeviceLimit limit = device_limit(written.values);
   limit.num_ranks = here.on_host;
   const auto too_large = check_fits(written, plan, limit);
@@ -244,91 +363,23 @@ void train(const ResolvedRecipe& written, std::shared_ptr<const Machine> machine
   require_utf8(resolved);
   if (processes) require_same(*processes, facts_of_run(recipe, dataset->fingerprint()));
   const OutputFolder output = shared_output_folder(processes, disk, recipe.run.output_dir);
-  const CheckpointOptions checkpoints = checkpoint_options(resolved, *dataset, output);
-  if (first && checkpoints.saves) checkpoint::prepare_checkpoints(disk, output.path());
-  const std::string& from = recipe.model.from;
-  if (first && !from.empty()) huggingface::keep_files(disk, output.path(), from);
-
-  Trace trace;
-  LaunchOptions launch = launch_options(recipe, std::move(machine));
-  launch.trace = &trace;
-  launch.plan = [&](int r) { return plan.of(r); };
-  launch.host_plan = [&](int r) { return plan.host_of(r); };
-  launch.stop_asked = [] { return stop_request() == StopRequest::kRequeue; };
-  if (on_stuck) {
-    launch.on_stuck = [&](const std::vector<int>& ranks, const std::exception_ptr& failure) {
-      on_stuck(names_of(ranks), failure);
-    };
-  }
-  // Called by the ranks' threads and by the one that looks after them.
-  std::mutex files_of_calls;
-  std::set<int> ranks_with_calls;
-  launch.on_calls = [&](int r, const std::string& calls) {
-    std::lock_guard lock(files_of_calls);
-    try {
-      output.replace_own(calls_file(r), calls);
-      ranks_with_calls.insert(r);
-    } catch (const std::exception&) {  // what has gone wrong is said by whom it happened to
-    }
-  };
-
-  // mpirun gives a process a terminal of its own, and passes on what it reads there line by line.
-  Progress progress = processes ? Progress(stdout, /*in_place=*/false, 0) : Progress();
-  const auto say = [&](const std::string& text) {
-    if (first) progress.message(text);
-  };
-  say(model_line(options, recipe));
-  for (const std::string& note : resolved.notes) say(note);
-  if (const std::string text = unlike_folder(disk, recipe); !text.empty()) say(text);
-  say(dataset->summary());
-  if (const std::string text = batcher.summary(); !text.empty()) say(text);
-  if (recipe.training.num_epochs > 0) say(epochs_line(recipe, batcher));
-  say(device_line(launch));
-  say(memory_table(plan));
-  if (too_large) say("warning: " + *too_large);
-  std::atomic<bool> has_stepped = false;
-  const RunContext context{.recipe = recipe,
-                           .options = options,
-                           .batcher = batcher,
-                           .output = output,
-                           .progress = progress,
-                           .trace = trace,
-                           .checkpoints = checkpoints,
-                           .has_stepped = has_stepped,
-                           .matmul_peak = launch.machine->matmul_peak(
-                               options.model.dtype, here.count * launch.compute_threads())};
-  // Among processes also without checkpoints: mpirun's SIGTERM after the death of one must not keep the
-  // others from saying who has died.
-  const bool asks = recipe.checkpoint.saves() || processes;
-  install_stop_handlers(asks ? std::optional(std::chrono::seconds(recipe.checkpoint.stop_deadline))
-                             : std::nullopt);
-  // A run that comes to its end only took longer than a moment: nobody stood still.
-  const auto forget_calls = [&] {
-    for (const int r : ranks_with_calls) checkpoint::remove_file(disk, output.file(calls_file(r)));
-  };
-  std::vector<MeasuredMemory> measured(static_cast<std::size_t>(launch.world_size()));
+  std::atomic<bool> has_begun = false;
   try {
-    run_ranks(launch, [&](sharding::Rank& rank) {
-      run_rank(context, rank);
-      measured[rank.rank] = measured_memory(rank);
-    });
-  } catch (const Requeue&) {
-    forget_calls();
-    throw;
+    train_in(output,
+             {.resolved = resolved,
+              .options = options,
+              .dataset = *dataset,
+              .batcher = batcher,
+              .plan = plan,
+              .here = here,
+              .too_large = too_large,
+              .on_stuck = on_stuck,
+              .has_begun = has_begun},
+             std::move(machine));
   } catch (const Error& error) {
-    if (is_refusal(error) && !has_stepped) output.take_back();
+    if (is_refusal(error) && !has_begun)
+      output.take_back({"checkpoints", "huggingface", "huggingface.tmp"});
     throw;
-  }
-  forget_calls();
-  std::int64_t resident_bytes = peak_resident_bytes();
-  measured = of_all_processes(processes, here, std::move(measured), resident_bytes);
-  if (!first) return;
-  output.replace("memory.json", memory_json(plan, measured, resident_bytes));
-  progress.message(memory_comparison(plan, measured, resident_bytes));
-  if (recipe.metrics.trace_steps) {
-    output.replace("trace.json", trace.to_chrome_json());
-    progress.message(fmt::format("trace of steps {} to {}: {}", recipe.metrics.trace_steps->first,
-                                 recipe.metrics.trace_steps->last, output.file("trace.json")));
   }
 }
 

@@ -125,7 +125,9 @@ std::int64_t Checkpointing::begin() {
   std::int64_t step = 0;
   std::string problem;
   if (resume != "auto" && resume != "never") {
-    if (!load(resume, false, step, problem)) end_together(problem);
+    if (const int refusing = load(resume, false, step, problem); refusing >= 0) {
+      refuse_together(refusing, problem);
+    }
     say(fmt::format("resumed from {}: {} steps done", resume, step));
     return step;
   }
@@ -151,41 +153,48 @@ void Checkpointing::load_base() {
   if (!model_.frozen().any()) return;
   CHECK(!checkpoints_.init_from.empty(), "an adapter without a model that it is for");
   const BaseModel base(options_, checkpoints_.init_from, *checkpoints_.disk);
-  together([&] { base_digest_ = load_base_model(base, options_, model_, reading_, copy_); });
+  read_together([&] { base_digest_ = load_base_model(base, options_, model_, reading_, copy_); });
 }
 
 // Every rank reads, or none goes on.
-void Checkpointing::together(const std::function<void()>& read) {
+void Checkpointing::read_together(const std::function<void()>& read) {
   std::string problem;
   try {
     read();
   } catch (const DataError& error) {
     problem = error.what();
   }
-  if (!all_have_read(checkpoints_.init_from, problem, 0)) end_together(problem);
+  if (const int refusing = first_to_refuse(checkpoints_.init_from, problem, 0); refusing >= 0) {
+    refuse_together(refusing, problem);
+  }
 }
 
-// Whether no rank has a problem.
-bool Checkpointing::all_have_read(const std::string& path, const std::string& problem,
-                                  std::int64_t step) {
+// The first rank with a problem; -1: none has one.
+int Checkpointing::first_to_refuse(const std::string& path, const std::string& problem,
+                                   std::int64_t step) try {
   const CheckpointWord own{.loaded = problem.empty() ? 1.0 : 0.0,
                            .step = static_cast<double>(step)};
-  bool all = true;
-  for (const CheckpointWord& word : words_.all_gather("read", own)) {
+  const std::vector<CheckpointWord> words = words_.all_gather("read", own);
+  for (const CheckpointWord& word : words) {
     if (word.step != own.step) throw PeerError("ranks see different checkpoints in {}", path);
-    all = all && word.loaded != 0.0;
   }
-  return all;
+  const auto found = std::ranges::find(words, 0.0, &CheckpointWord::loaded);
+  return found == words.end() ? -1 : static_cast<int>(found - words.begin());
+} catch (const PeerError&) {  // what this rank has found out isn't lost with another one
+  if (!problem.empty()) throw DataError("{}", problem);
+  throw;
 }
 
-// Where some rank has a problem: all know that before that one gives up, with its own.
-void Checkpointing::end_together(const std::string& problem) {
+// Rank `refusing` ends with its own problem, when all know that it will; the others with what that rank said. If a rank
+// dies meanwhile, that is what they say.
+void Checkpointing::refuse_together(int refusing, const std::string& problem) {
+  const bool is_own = rank_.rank == refusing;
   try {
     do {
-      words_.all_gather("end", {});
-    } while (problem.empty());
+      words_.all_gather("refuse", {});
+    } while (!is_own);
   } catch (const PeerError& refusal) {
-    if (problem.empty()) throw RefusedElsewhere(refusal.what());
+    if (!is_own) throw RefusedElsewhere(refusal.what());
   }
   throw DataError("{}", problem);
 }
@@ -196,11 +205,15 @@ void Checkpointing::begin_with(const std::string& init_from) {
   if (!checkpoint::is_model_folder(disk, init_from)) {
     std::int64_t step = 0;
     std::string problem;
-    if (!load(init_from, true, step, problem)) end_together(problem);
+    if (const int refusing = load(init_from, true, step, problem); refusing >= 0) {
+      refuse_together(refusing, problem);
+    }
     return;
   }
-  const huggingface::FolderWeights folder = open_folder_weights(disk, init_from, options_);
-  together([&] { folder.load(weights(options_, model_, Pieces::kHeld), reading_, copy_); });
+  read_together([&] {
+    const huggingface::FolderWeights folder = open_folder_weights(disk, init_from, options_);
+    folder.load(weights(options_, model_, Pieces::kHeld), reading_, copy_);
+  });
   publish();
 }
 
@@ -229,7 +242,7 @@ std::int64_t Checkpointing::resume_newest() {
     newest.checkpoint.reset();
     std::int64_t step = 0;
     std::string problem;
-    if (load(path, false, step, problem)) {
+    if (load(path, false, step, problem) < 0) {
       say(fmt::format("resumed from {}: {} steps done", path, step));
       if (!changed_bits_.empty()) say(changed_bits_);
       return step;
@@ -244,10 +257,10 @@ std::int64_t Checkpointing::resume_newest() {
   }
 }
 
-// False if some rank found bad bytes, there with the problem in words. A checkpoint of another run throws on every
-// rank alike.
-bool Checkpointing::load(const std::string& path, bool weights_only, std::int64_t& step,
-                         std::string& problem) {
+// The first rank that found bad bytes, -1 if none did; each of them has its problem in words. A checkpoint of another run
+// throws on every rank alike.
+int Checkpointing::load(const std::string& path, bool weights_only, std::int64_t& step,
+                        std::string& problem) {
   problem.clear();
   const checkpoint::Checkpoint checkpoint(*checkpoints_.disk, path);
   const auto match =
@@ -271,7 +284,8 @@ bool Checkpointing::load(const std::string& path, bool weights_only, std::int64_
   } catch (const DataError& error) {
     problem = error.what();
   }
-  if (!all_have_read(path, problem, checkpoint.manifest().step)) return false;
+  const int refusing = first_to_refuse(path, problem, checkpoint.manifest().step);
+  if (refusing >= 0) return refusing;
   if (!weights_only) {
     counters.scaler = resumed_scaler(counters.scaler, options_.loss_scaling, check);
     training_step_.restore(counters);
@@ -280,7 +294,7 @@ bool Checkpointing::load(const std::string& path, bool weights_only, std::int64_
     begun_best_ = best;
   }
   publish();
-  return true;
+  return -1;
 }
 
 // Refuses another run, and prints what else is different.

@@ -102,12 +102,12 @@ class Checkpointing {
 
  private:
   void load_base();
-  void together(const std::function<void()>& read);
-  bool all_have_read(const std::string& path, const std::string& problem, std::int64_t step);
-  [[noreturn]] void end_together(const std::string& problem);
+  void read_together(const std::function<void()>& read);
+  int first_to_refuse(const std::string& path, const std::string& problem, std::int64_t step);
+  [[noreturn]] void refuse_together(int refusing, const std::string& problem);
   void begin_with(const std::string& init_from);
   void publish();
-  bool load(const std::string& path, bool weights_only, std::int64_t& step, std::string& problem);
+  int load(const std::string& path, bool weights_only, std::int64_t& step, std::string& problem);
   ResumeCheck compare(const checkpoint::Checkpoint& checkpoint, bool weights_only) const;
   void note_changed_bits(const checkpoint::Manifest& manifest);
   std::int64_t resume_newest();

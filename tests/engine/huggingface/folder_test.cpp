@@ -124,7 +124,8 @@ TEST_F(Folder, AValueThatIsntFiniteIsSaidByItsNameAndLeavesNothingBehind) {
   const std::string good = folder_.read("llama/model.safetensors");
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const std::string lora = "adapter: {type: lora, rank: 2}\n";
-  for (const std::string& more : {std::string(), lora}) {
+  const std::string qlora = "adapter: {type: lora, rank: 2, base_dtype: nf4}\n";
+  for (const std::string& more : {std::string(), lora, qlora}) {
     for (const int stage : {0, 3}) {
       for (const std::size_t in_front_of_end : {std::size_t{4}, good.size() / 2 / 4 * 4}) {
         std::string bad = good;
@@ -142,7 +143,7 @@ TEST_F(Folder, AValueThatIsntFiniteIsSaidByItsNameAndLeavesNothingBehind) {
     }
   }
   folder_.write("mine/notes.txt", "kept");
-  EXPECT_NE(test::error_text<DataError>([&] { train(recipe(model), "mine", 3, 2); }), "");
+  EXPECT_NE(test::error_text<DataError>([&] { train(recipe(model), "mine", 3, 2); }), "(no error)");
   EXPECT_EQ(folder_.read("mine/notes.txt"), "kept");
 }
 

@@ -36,6 +36,8 @@ TEST_F(FirstHourTest, MisspeltCommandsAndOptionsAreGuessed) {
                "train has no option --rank. Did you mean --ranks?");
   expect_error({"train", recipe(), "--set", "run.seed=1", "run.name=x"},
                "run.name=x stands alone; each KEY=VALUE has a --set of its own: --set run.name=x");
+  expect_error({"sample", "x", "--prompt", "a.b=c", "--rank", "2"},
+               "sample has no option --rank. Did you mean --ranks?");
   expect_error({"eval", "x", "--sets=a=b"}, "eval has no option --sets. Did you mean --set?");
 }
 

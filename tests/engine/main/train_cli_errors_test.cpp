@@ -60,9 +60,13 @@ TEST_F(TrainCliTest, ARunsFolderAsFirstWeightsIsToldItsNewestCheckpoint) {
   const std::string old = folder_.file("old");
   std::filesystem::create_directories(old + "/checkpoints/step-0000000003");
   std::filesystem::create_directories(old + "/checkpoints/step-0000000012");
-  expect_refused({"--set", "checkpoint.init_from=" + old}, 2,
-                 {"checkpoint.init_from " + old + ": is the folder of a run",
-                  "its newest, " + old + "/checkpoints/step-0000000012."});
+  const std::string file = folder_.file("text.txt");
+  for (const std::string& from : {old, old + "/", old + "/checkpoints"}) {
+    expect_refused({"--set", "checkpoint.init_from=" + from}, 2,
+                   {"checkpoint.init_from " + from + ": holds checkpoints and is none",
+                    "the newest, " + old + "/checkpoints/step-0000000012."});
+  }
+  expect_refused({"--set", "checkpoint.init_from=" + file}, 3, {file + ": isn't a directory"});
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// What is wrong with the weights is found by the rank that reads them: all processes end, one says why.
+// What is wrong with the weights is found by the rank that reads them: all processes end, and one says why.
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 
@@ -26,10 +27,14 @@ TEST_F(Refusals, AValueThatIsntFiniteIsSaidByOneProcessAndNothingIsLeft) {
   const std::string good = folder_.read("llama/model.safetensors");
   const float nan = std::numeric_limits<float>::quiet_NaN();
   folder_.write("folder.yaml", recipe(model));
-  // Of the first process's part, and of the last one's.
-  for (const std::size_t in_front_of_end : {good.size() / 4 * 4 - 4096, std::size_t{4}}) {
+  // In a slice of the first process, of the last one, of both: then the first one speaks.
+  const std::size_t first = 4, last = 70000;
+  for (const auto& [places, process] : std::vector<std::pair<std::vector<std::size_t>, int>>{
+           {{first}, 0}, {{last}, 2}, {{first, last}, 0}}) {
     std::string bad = good;
-    std::memcpy(bad.data() + bad.size() - in_front_of_end, &nan, sizeof nan);
+    for (const std::size_t in_front_of_end : places) {
+      std::memcpy(bad.data() + bad.size() - in_front_of_end, &nan, sizeof nan);
+    }
     folder_.write("llama/model.safetensors", bad);
     const auto outcome = test::run_program(
         SHERD_PROGRAM, {"launch", "-n", "3", "--", "train", folder_.file("folder.yaml"), "--set",
@@ -37,7 +42,10 @@ TEST_F(Refusals, AValueThatIsntFiniteIsSaidByOneProcessAndNothingIsLeft) {
                         "zero_optimization.stage=3"});
     EXPECT_EQ(outcome.exit_code, 3);
     EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
-    EXPECT_NE(outcome.err.find("model.safetensors: element "), std::string::npos) << outcome.err;
+    EXPECT_TRUE(outcome.err.starts_with(fmt::format("sherd: process {} on ", process)))
+        << outcome.err;
+    EXPECT_NE(outcome.err.find(": " + model + "/model.safetensors: element "), std::string::npos)
+        << outcome.err;
     EXPECT_TRUE(outcome.err.ends_with(" is nan; weights must be finite\n")) << outcome.err;
     EXPECT_EQ(outcome.out.find("with the weights of"), std::string::npos) << outcome.out;
     EXPECT_FALSE(fs::exists(folder_.file("run"))) << left_in(folder_.file("run"));

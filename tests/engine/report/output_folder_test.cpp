@@ -60,5 +60,52 @@ TEST(OutputFolder, NothingIsWrittenOnceItIsAnotherRuns) {
   EXPECT_FALSE(fs::exists(folder.file("run/memory.json")));
 }
 
+TEST(OutputFolder, IsTakenBackWithWhatTheRunWroteAndNothingElse) {
+  const test::TempFolder folder;
+  const std::vector<std::string> own = {"huggingface", "checkpoints"};
+  const auto write_own = [&](const std::string& name) {
+    folder.write(name + "/huggingface/config.json", "{}");
+    fs::create_directory(folder.file(name + "/checkpoints"));
+  };
+  {
+    const OutputFolder output(posix_disk(), folder.file("runs/new"));
+    write_own("runs/new");
+    output.take_back(own);
+    EXPECT_FALSE(fs::exists(folder.file("runs/new")));
+    EXPECT_TRUE(fs::exists(folder.file("runs")));
+  }
+  {
+    const OutputFolder output(posix_disk(), folder.file("noted"));
+    write_own("noted");
+    folder.write("noted/notes.txt", "mine");
+    output.take_back(own);
+    EXPECT_EQ(folder.read("noted/notes.txt"), "mine");
+    EXPECT_EQ(folder.read("noted/huggingface/config.json"), "{}");
+  }
+  {
+    fs::create_directory(folder.file("empty"));
+    const OutputFolder output(posix_disk(), folder.file("empty"));
+    write_own("empty");
+    output.take_back(own);
+    EXPECT_TRUE(fs::exists(folder.file("empty")));
+    EXPECT_FALSE(fs::exists(folder.file("empty/huggingface")));
+  }
+  {
+    write_own("resumed");
+    const OutputFolder output(posix_disk(), folder.file("resumed"));
+    output.take_back(own);
+    EXPECT_EQ(folder.read("resumed/huggingface/config.json"), "{}");
+  }
+  {
+    const OutputFolder output(posix_disk(), folder.file("moved"));
+    write_own("moved");
+    fs::rename(folder.file("moved"), folder.file("elsewhere"));
+    const OutputFolder other(posix_disk(), folder.file("moved"));
+    output.take_back(own);
+    EXPECT_TRUE(fs::exists(folder.file("moved")));
+    EXPECT_EQ(folder.read("elsewhere/huggingface/config.json"), "{}");
+  }
+}
+
 }  // namespace
 }  // namespace sherd::engine
