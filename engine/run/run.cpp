@@ -352,6 +352,7 @@ void train(const ResolvedRecipe& written, std::shared_ptr<const Machine> machine
   DeviceLimit limit = device_limit(written.values);
   limit.num_ranks = here.on_host;
   const auto too_large = check_fits(written, plan, limit);
+  require_utf8(written);
   check_first_weights(disk, written.values, training_options(written.values));
   const auto dataset = data::open_dataset(data_options(written.values));
   const data::Batcher batcher(dataset, batch_shape(written.values));
@@ -360,7 +361,6 @@ void train(const ResolvedRecipe& written, std::shared_ptr<const Machine> machine
   const TrainingOptions options = options_on_device(recipe);
   // A prompt that the vocabulary can't spell is an error now, not after the last step.
   if (recipe.training.sample_tokens > 0) dataset->text().ids(recipe.training.sample_prompt);
-  require_utf8(resolved);
   if (processes) require_same(*processes, facts_of_run(recipe, dataset->fingerprint()));
   const OutputFolder output = shared_output_folder(processes, disk, recipe.run.output_dir);
   std::atomic<bool> has_begun = false;
