@@ -75,7 +75,7 @@ File open_lock(Disk& disk, const std::string& path) try {
 OutputLock::OutputLock(Disk& disk, std::string output_dir)
     : disk_(disk),
       output_dir_(std::move(output_dir)),
-      file_(open_lock(disk, output_dir_ + "/.lock")),
+      file_(open_lock(disk, output_dir_ + "/" + kLockName)),
       held_(file_.status()) {
   if (!lock(file_)) {
     throw UsageError(
@@ -128,7 +128,7 @@ bool has_open(int process, const FileStatus& file, Disk& disk) {
 }  // namespace
 
 std::string holder_of(Disk& disk, const std::string& output_dir) try {
-  const File file = open_plain(disk, output_dir + "/.lock", O_RDONLY);
+  const File file = open_plain(disk, output_dir + "/" + kLockName, O_RDONLY);
   const std::string record = owner(file);
   int process = 0;
   std::array<char, 128> host{};

@@ -15,6 +15,8 @@
 
 namespace sherd::checkpoint {
 
+inline constexpr const char* kLockName = ".lock";
+
 /// The folder is no longer this run's: the run stops and writes nothing more there. Exit 3.
 class LockLost : public DataError {
  public:

@@ -1,5 +1,7 @@
 #include "engine/huggingface/model_files.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
@@ -15,6 +17,7 @@ namespace {
 
 constexpr std::int64_t kMaxFileBytes = std::int64_t{1} << 30;
 constexpr const char* kFromName = "from.json";
+constexpr std::string_view kKeptName = "huggingface", kUnfinished = ".tmp";
 constexpr auto kTokenizerFiles = std::to_array<std::string_view>({
     "tokenizer.json",
     "tokenizer_config.json",
@@ -44,7 +47,11 @@ std::vector<std::string> model_files(checkpoint::Disk& disk, const std::string& 
 }
 
 std::string kept_folder(const std::string& output_dir) {
-  return output_dir + "/huggingface";
+  return fmt::format("{}/{}", output_dir, kKeptName);
+}
+
+std::vector<std::string> kept_names() {
+  return {std::string(kKeptName), fmt::format("{}{}", kKeptName, kUnfinished)};
 }
 
 bool keeps(checkpoint::Disk& disk, const std::string& output_dir, const std::string& from) {
@@ -57,7 +64,7 @@ bool keeps(checkpoint::Disk& disk, const std::string& output_dir, const std::str
 
 void keep_files(checkpoint::Disk& disk, const std::string& output_dir, const std::string& from) {
   if (keeps(disk, output_dir, from)) return;
-  const std::string to = kept_folder(output_dir), beside = to + ".tmp";
+  const std::string to = kept_folder(output_dir), beside = fmt::format("{}{}", to, kUnfinished);
   checkpoint::remove_tree(disk, beside);
   checkpoint::make_directory(disk, beside);
   for (const std::string& name : model_files(disk, from)) {

@@ -19,6 +19,8 @@ std::vector<std::string> model_files(checkpoint::Disk& disk, const std::string& 
 bool is_tokenizer_file(const std::string& name);
 
 std::string kept_folder(const std::string& output_dir);
+/// What `keep_files` may leave in a run's folder, if it is cut off, too.
+std::vector<std::string> kept_names();
 /// Whether `output_dir` keeps the files of the folder `from`.
 bool keeps(checkpoint::Disk& disk, const std::string& output_dir, const std::string& from);
 /// Copies them, durably; what was kept of another folder goes. The config.json that is there stays

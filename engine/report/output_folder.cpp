@@ -26,10 +26,8 @@ bool make_folder(Disk& disk, const std::string& path) {
   return true;
 }
 
-constexpr const char* kLockName = ".lock";
-
 bool holds_only(Disk& disk, const std::string& folder, std::vector<std::string> names) {
-  names.emplace_back(kLockName);
+  names.emplace_back(checkpoint::kLockName);
   const std::vector<std::string> found = checkpoint::list_directory(disk, folder);
   return std::ranges::all_of(found, [&](const std::string& name) {
     return std::ranges::find(names, name) != names.end();

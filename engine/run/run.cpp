@@ -122,6 +122,9 @@ void check_first_weights(checkpoint::Disk& disk, const Recipe& recipe,
     open_folder_weights(disk, folder, options);
     return;
   }
+  const std::string& resume = recipe.checkpoint.resume;
+  if (resume != "auto" && resume != "never")
+    return;  // it may be gone: another one's weights are read
   const std::string newest = newest_checkpoint_below(disk, folder);
   if (newest.empty()) {
     checkpoint::Checkpoint(disk, folder);  // says what is wrong with it
@@ -377,8 +380,11 @@ void train(const ResolvedRecipe& written, std::shared_ptr<const Machine> machine
               .has_begun = has_begun},
              std::move(machine));
   } catch (const Error& error) {
-    if (is_refusal(error) && !has_begun)
-      output.take_back({"checkpoints", "huggingface", "huggingface.tmp"});
+    if (is_refusal(error) && !has_begun) {
+      std::vector<std::string> own = huggingface::kept_names();
+      own.emplace_back("checkpoints");
+      output.take_back(own);
+    }
     throw;
   }
 }
