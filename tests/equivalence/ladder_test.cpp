@@ -1,4 +1,4 @@
-// The equality ladder (docs/architecture.md): how a run is cut into ranks, stages, slots and
+// The equality ladder (docs/reproducibility.md): how a run is cut into ranks, stages, slots and
 // threads changes where things are and when they move, and not one bit of what is computed.
 
 #include <gtest/gtest.h>
