@@ -63,54 +63,33 @@ std::string cell(std::string_view text) {
 constexpr std::string_view kMarkdownHead = R"(# Recipes
 
 <!-- Printed by `sherd recipe --markdown` from the field table in engine/recipe/fields.cpp; a test
-     compares the two. Change the table, then print this page again. -->
+     compares the two. Change the table, then run ./dev docs. -->
 
-A recipe is one YAML file that says everything about one run: blocks of keys, as below. Unknown keys
+A recipe is one YAML file that describes one run completely: blocks of keys, as below. Unknown keys
 are errors. A key without a default is required; a default in words follows from other keys.
 
 - `--set block.key=value` overrides a key, `--ranks N` sets
-  `parallelism.data_parallel_shard_degree`. With `--set`, text is taken as it stands unless it begins
-  with a quote; anything else is a YAML value: `--set optimizer.betas='[0.9, 0.99]'`.
+  `parallelism.data_parallel_shard_degree`. With `--set`, text is used unchanged unless it starts with
+  a quote; anything else is a YAML value: `--set optimizer.betas='[0.9, 0.99]'`.
 - Whole numbers may be written `1000`, `1e3` or `1000.0`.
 - `sherd recipe RECIPE` prints every value with its origin: the recipe's line, `--set`, `--ranks`,
-  `default` or `derived`. What it prints is itself a recipe that gives the same run.
+  `default` or `derived`. The output is itself a recipe that gives the same run.
 - All errors of a recipe are printed at once, one line each.
 
 ## Resuming with another recipe
 
-A run that goes on from a checkpoint compares its recipe with the checkpoint's, key by key. Where the
-two differ:
+A resumed run compares its recipe with the checkpoint's, key by key. If they differ:
 
-- **must match**: the run is refused, since it would be another run. The message names the key and both
-  values.
-- **may change**: the run goes on with the recipe's value, and prints both.
-- **free**: nothing that is trained depends on the key; nothing is printed.
+- **must match**: the run is refused, since it would be another run. The message names the key and
+  both values.
+- **may change**: the run uses the recipe's value, and prints both.
+- **free**: the key doesn't affect what is trained; nothing is printed.
 
-The tokens themselves must match too, by a fingerprint: of the files (their content, not their names), of
-how they are split and joined, of the width of a token (`data.token_bytes`), and of the tokenizer
-where it makes tokens of text (`data.tokenizer` with format `text`).
+The tokens must match too. Their fingerprint covers the content of the files (not their names), how
+they are split and joined, the width of a token (`data.token_bytes`), and the tokenizer of
+`data.format: text`.
 
-## When two runs have the same bits
-
-The stage, prefetch depth, number of threads, recompute and timing change no bit of losses, norms and
-weights, as long as micro-batches are added in the same order. What decides on that order:
-
-- `zero_optimization.grad_sync: every_micro_step` adds all micro-batches of a step one after another, in
-  their order in the batch, on any number of ranks. With the same `global_batch_size` and
-  `micro_batch_size`, 1, 2, 3 or 6 ranks have the same bits, with every optimizer. It needs
-  `mixed_precision.grad_accum_dtype: f32`, and ranks on CPUs.
-- `boundary` adds each rank's micro-steps first and the ranks last: another order, whose losses differ in
-  their last digits, unless there is one rank, or `training.gradient_accumulation_steps` is 1. It is
-  the default at stages 0 and 1. Set `grad_sync` to compare stages or worlds bit for bit.
-- `parallelism.batch_groups: R` adds R contiguous parts of the batch apart. That is what R replicas do
-  (`data_parallel_replicate_degree: R`), so both have the same bits, under the same conditions.
-- `parallelism.sum_order: canonical` takes the sums inside layers and over tokens in eight groups, so that 1, 2, 4 and 8
-  tensor ranks, with `sequence_parallel` or without, and as many context ranks have the same bits, and tied embeddings in a
-  pipeline those of one rank. They aren't those of `sum_order: rank`. Between context ranks it needs `every_micro_step`,
-  its default then, or one micro-step.
-- `parallelism.sum_order: free` adds machine by machine, over MPI: another number of machines, or other ranks on each,
-  changes the last digits, and so does `hierarchical: off`.
-- Ranks on several GPUs are added by NCCL, in an order of its own.
+[reproducibility.md](reproducibility.md) says which keys affect the last digits of results.
 )";
 
 }  // namespace

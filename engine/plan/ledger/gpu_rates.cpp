@@ -56,7 +56,7 @@ double share_of_waves(const Launch& launch) {
 }
 
 // Tflop/s of cuDNN's causal attention in bf16 at 1,024 positions, heads of 64 and of 128: measured on an H100
-// (docs/gpu_log.md, 22 November 2026), where only pairs that a query sees count.
+// (docs/measured/gpu_log.md, 22 November 2026), where only pairs that a query sees count.
 struct AttentionRate {
   double of_64, of_128;
 };
@@ -66,7 +66,7 @@ constexpr AttentionRate kDeterministicBackward{186e12, 230e12};
 // timed it.
 constexpr double kOwnAttentionShare = 0.1;
 
-// Of a copy's rate. Source: docs/gpu_log.md, the same day; the middle of a range, everything else 0.97.
+// Of a copy's rate. Source: docs/measured/gpu_log.md, the same day; the middle of a range, everything else 0.97.
 struct MemoryShare {
   std::string_view kernel;  // a name that begins so
   double share;
@@ -184,7 +184,7 @@ GpuRates h100_rates() {
           .matmul_flops = 794.5e12,  // ml-engineering, the best shape; 798e12 on ours at 8192 cubed
           .tf32_flops = 0.8 * 494e12,  // the datasheet's, at bf16's share: an assumption
           .f32_flops = 0.8 * 67e12,    // the same
-          .copy_bytes = 2980e9};       // docs/gpu_log.md
+          .copy_bytes = 2980e9};       // docs/measured/gpu_log.md
 }
 
 GpuRates h200_rates() {

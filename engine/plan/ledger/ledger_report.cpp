@@ -72,7 +72,8 @@ nlohmann::ordered_json gpu_json(const Recipe& recipe, const GpuRates& rates) {
 std::string ledger_text(const Recipe& recipe) {
   return fmt::format(
              "What rank 0 launches in a step on a GPU of its own, and what that would take: an\n"
-             "estimate from measured rates of single kernels (docs/gpu_log.md), not a run.\n") +
+             "estimate from measured rates of single kernels (docs/measured/gpu_log.md), not a "
+             "run.\n") +
          gpu_text(recipe, h100_rates(), true) + gpu_text(recipe, h200_rates(), false);
 }
 

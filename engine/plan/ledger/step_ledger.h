@@ -1,6 +1,6 @@
 /// What a step would launch on GPUs, and how long that would take: the recipe's own step, run on a machine whose
 /// streams keep a ledger (core/ledger.h, engine/launch/ledger_machine.h). An estimate, as good as its rates
-/// (gpu_rates.h); docs/gpu_log.md sets it beside what was measured.
+/// (gpu_rates.h); docs/measured/gpu_log.md sets it beside what was measured.
 ///
 /// Errors   UsageError: a recipe with a pipeline, whose ranks wait for one another in ways that one rank's ledger
 ///          can't tell.

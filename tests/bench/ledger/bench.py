@@ -1,6 +1,6 @@
 """`./dev bench ledger`: what `sherd plan --ledger` predicts for an H100, beside steps that were measured.
 
-The first table is our own, measured on one H100 on 22 November 2026 (docs/gpu_log.md). The second are published steps of
+The first table is our own, measured on one H100 on 22 November 2026 (docs/measured/gpu_log.md). The second are published steps of
 others on H100s that our recipes can say and that have no pipeline: MosaicML's llm-foundry (MPT shapes, FSDP, PyTorch;
 scripts/train/benchmarking/README.md), NVIDIA's dgxc-benchmarking (NeMo; tags v25.02.01 and v25.04.01) and torchtitan
 (benchmarks/). Their engines aren't ours: what differs tells as much of their kernels as of these rates.
