@@ -7,6 +7,14 @@
 
 namespace sherd {
 
+std::vector<BufferSpec> present(std::initializer_list<const std::optional<BufferSpec>*> specs) {
+  std::vector<BufferSpec> list;
+  for (const std::optional<BufferSpec>* spec : specs) {
+    if (*spec) list.push_back(**spec);
+  }
+  return list;
+}
+
 std::string_view name_of(Category category) {
   switch (category) {
     case Category::kParameters:

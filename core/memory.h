@@ -5,8 +5,10 @@
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -53,19 +55,28 @@ constexpr int phase_index(Phase phase) {
   return std::countr_zero(static_cast<unsigned>(phase));
 }
 
+/// Where a buffer is. On a CPU all homes are the same memory.
+enum class Home : std::uint8_t {
+  kDevice,    ///< the device's memory
+  kHost,      ///< host memory that the device can copy from and to: for host code and copies alone
+  kMirrored,  ///< both: a buffer in the device's memory and its twin on the host, which host code
+              ///< reads or writes (sharding/mesh/mirrored_buffer.h)
+};
+
 struct BufferSpec {
   std::string name;
   Category category;
   DType dtype;
   std::int64_t numel;
   Phases phases = kAlways;
-  /// Host code reads or writes it too: where the device's memory isn't the host's, it has a twin
-  /// there (sharding/mesh/mirrored_buffer.h).
-  bool mirrored = false;
+  Home home = Home::kDevice;
 
   std::int64_t bytes() const { return numel * static_cast<std::int64_t>(size_of(dtype)); }
   bool operator==(const BufferSpec&) const = default;
 };
+
+/// Those of the optional specs that are there, in order.
+std::vector<BufferSpec> present(std::initializer_list<const std::optional<BufferSpec>*> specs);
 
 using BytesByCategory = std::array<std::int64_t, kNumCategories>;
 using BytesByPhase = std::array<BytesByCategory, kNumPhases>;

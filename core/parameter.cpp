@@ -4,6 +4,13 @@
 
 namespace sherd {
 
+std::string name_of(UnitClass unit_class) {
+  if (unit_class == UnitClass::kEdge) return "edge";
+  if (unit_class == UnitClass::kBlock) return "block";
+  return "part" +
+         std::to_string(static_cast<int>(unit_class) - static_cast<int>(UnitClass::kBlock));
+}
+
 std::vector<Box> ParameterCut::boxes() const {
   std::vector<Box> boxes;
   for (const HeldBox& one : held) boxes.push_back(one.box);

@@ -27,7 +27,7 @@ struct HeldBox {
   bool counts = true;
 };
 
-/// One rank's part of a parameter that is cut over ranks (engine/model/tensor_cut.h).
+/// One rank's part of a parameter that is cut over ranks (engine/model/cut/tensor_cut.h).
 struct ParameterCut {
   std::string name;
   Cut cut = Cut::kNone;
@@ -67,14 +67,39 @@ struct ParameterSpec {
   }
 };
 
-/// Units of one class share slots, which are as large as the largest unit of the class.
-enum class UnitClass { kEdge, kBlock };
+/// Where in a model a unit is.
+enum class UnitRole { kEmbedding, kLayer, kHead };
+
+/// Names a unit of a model, whichever ranks hold it. A layer has part 0, its block, and further parts where some
+/// of its parameters are units of their own.
+struct UnitId {
+  UnitRole role = UnitRole::kLayer;
+  int layer = 0;  ///< 0 outside of layers
+  int part = 0;
+
+  friend auto operator<=>(const UnitId&, const UnitId&) = default;
+};
+
+/// Units of one class share slots, which are as large as the largest unit of the class: the edges (embedding and
+/// head), and for each part number the layers' units with that number.
+enum class UnitClass : int { kEdge = 0, kBlock = 1 };
+
+/// The class of the layers' parts `part`; part 0 is kBlock.
+constexpr UnitClass layer_class(int part) {
+  return static_cast<UnitClass>(static_cast<int>(UnitClass::kBlock) + part);
+}
+constexpr bool is_of_layers(UnitClass unit_class) {
+  return unit_class != UnitClass::kEdge;
+}
+/// "edge", "block", and for the layers' other parts "part1", "part2", ...
+std::string name_of(UnitClass unit_class);
 
 /// Parameters that are gathered and released together.
 struct UnitSpec {
   std::string name;
   UnitClass unit_class = UnitClass::kBlock;
   std::vector<ParameterSpec> parameters;
+  UnitId id{};
 };
 
 }  // namespace sherd

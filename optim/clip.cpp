@@ -21,7 +21,7 @@ NormBuffers gradient_norm_buffers(const std::vector<sharding::UnitPlan>& units) 
     num_ranges += std::max<std::int64_t>(1, std::ssize(sharding::counted_ranges(unit)));
   }
   return {{"gradient_norm.sums", Category::kWorkspace, DType::kF64, ExactSum::kNumbers * num_ranges,
-           kUpdate, true},
+           kUpdate, Home::kMirrored},
           {"gradient_norm.workspace", Category::kWorkspace, DType::kF64,
            kernels::sum_of_squares_workspace_bytes(largest) / 8, kUpdate}};
 }
@@ -31,7 +31,7 @@ GradientNorm::GradientNorm(const sharding::Rank& rank,
     : rank_(&rank), units_(&units) {
   const NormBuffers buffers = gradient_norm_buffers(sharding::plans_of(units));
   sums_ = {rank, buffers.sums};
-  workspace_ = rank.memory->acquire(buffers.workspace);
+  workspace_ = rank.acquire(buffers.workspace);
 }
 
 ExactSum GradientNorm::local_sum_of_squares() {

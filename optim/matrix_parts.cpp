@@ -69,8 +69,8 @@ MatrixParts::MatrixParts(const sharding::Rank& rank, const std::vector<MatrixPar
       done_(rank.make_event()) {
   const std::vector<BufferSpec> specs = buffers(matrices, degree_);
   if (specs.empty()) return;
-  parts_ = rank.memory->acquire(specs[0]);
-  whole_ = rank.memory->acquire(specs[1]);
+  parts_ = rank.acquire(specs[0]);
+  whole_ = rank.acquire(specs[1]);
   ranks_ = &rank.groups->get({std::string(sharding::kTensorAxis)}, sharding::Purpose::kReduce);
 }
 

@@ -37,9 +37,9 @@ class Muon final : public Optimizer {
     for (std::size_t unit = 0; unit < units.size(); ++unit) {
       moments_.emplace_back();
       exp_avg_sq_.emplace_back();
-      if (buffers.momentum[unit]) moments_.back() = rank.memory->acquire(*buffers.momentum[unit]);
+      if (buffers.momentum[unit]) moments_.back() = rank.acquire(*buffers.momentum[unit]);
       if (buffers.exp_avg_sq[unit]) {
-        exp_avg_sq_.back() = rank.memory->acquire(*buffers.exp_avg_sq[unit]);
+        exp_avg_sq_.back() = rank.acquire(*buffers.exp_avg_sq[unit]);
       }
       matrices_.push_back(matrices_of(units[unit].plan()));
       choose_owners(matrices_.back(), units[unit].layout().num_slices(), parts_->degree());
@@ -51,8 +51,8 @@ class Muon final : public Optimizer {
         slices_.back().push_back(split(units[unit], std::move(slice), rest_position));
       }
     }
-    if (buffers.update) update_ = rank.memory->acquire(*buffers.update);
-    if (buffers.workspace) workspace_ = rank.memory->acquire(*buffers.workspace);
+    if (buffers.update) update_ = rank.acquire(*buffers.update);
+    if (buffers.workspace) workspace_ = rank.acquire(*buffers.workspace);
   }
 
   void update(Stream& stream, int unit, const UpdateStep& step) override {

@@ -28,7 +28,7 @@ std::int64_t second_moment_numel(const sharding::UnitPlan& unit, int slice) {
 }  // namespace
 
 bool is_muons(const UnitSpec& unit, const ParameterSpec& parameter) {
-  return unit.unit_class == UnitClass::kBlock && parameter.shape.size() == 2;
+  return is_of_layers(unit.unit_class) && parameter.shape.size() == 2;
 }
 
 std::vector<OwnedMatrix> matrices_of(const sharding::UnitPlan& unit) {

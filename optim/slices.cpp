@@ -101,7 +101,7 @@ std::vector<Buffer> acquire_moments(const sharding::Rank& rank,
                                     const std::string& kind, const MomentType& type) {
   std::vector<Buffer> buffers;
   for (const sharding::UnitState& unit : units) {
-    buffers.push_back(unit.trains() ? rank.memory->acquire(moment_buffer(unit.plan(), kind, type))
+    buffers.push_back(unit.trains() ? rank.acquire(moment_buffer(unit.plan(), kind, type))
                                     : Buffer());
   }
   return buffers;

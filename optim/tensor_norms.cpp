@@ -40,7 +40,7 @@ TensorNormBuffers tensor_norm_buffers(const sharding::ShardingPlan& plan,
     most = std::max(most, most_segments(unit, moments));
   }
   return {{"tensor_norms.sums", Category::kWorkspace, DType::kF64, 2 * most * ExactSum::kNumbers,
-           kUpdate, true},
+           kUpdate, Home::kMirrored},
           sharding::exchange_buffer("tensor_norms", numbers_of(count_parameters(plan.units)),
                                     plan.mesh.degree(axes_of(plan.mesh)))};
 }

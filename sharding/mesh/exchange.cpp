@@ -13,7 +13,7 @@ BufferSpec exchange_buffer(const std::string& name, int count, int num_ranks) {
           DType::kF64,
           static_cast<std::int64_t>(count) * num_ranks,
           kAlways,
-          true};
+          Home::kMirrored};
 }
 
 Traffic exchange_traffic(const std::string& name, int count, const Callers& callers) {

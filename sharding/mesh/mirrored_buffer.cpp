@@ -3,13 +3,13 @@
 namespace sherd::sharding {
 
 BufferSpec twin_of(const BufferSpec& spec) {
-  return {spec.name + ".on_host", spec.category, spec.dtype, spec.numel};
+  return {spec.name + ".on_host", spec.category, spec.dtype, spec.numel, kAlways, Home::kHost};
 }
 
 MirroredBuffer::MirroredBuffer(const Rank& rank, const BufferSpec& spec)
-    : buffer_(rank.memory->acquire(spec)) {
-  CHECK(spec.mirrored, "buffer {} isn't planned with a twin on the host", spec.name);
-  if (rank.separate_memory()) twin_ = rank.host_memory->acquire(twin_of(spec));
+    : buffer_(rank.acquire(spec)) {
+  CHECK(spec.home == Home::kMirrored, "buffer {} isn't planned with a twin on the host", spec.name);
+  if (rank.separate_memory()) twin_ = rank.acquire(twin_of(spec));
 }
 
 void MirroredBuffer::to_device(Stream& stream, std::int64_t first, std::int64_t count) const {

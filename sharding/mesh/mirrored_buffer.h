@@ -18,7 +18,7 @@ BufferSpec twin_of(const BufferSpec& spec);
 class MirroredBuffer {
  public:
   MirroredBuffer() = default;
-  /// `spec.mirrored` is set.
+  /// `spec.home` is kMirrored.
   MirroredBuffer(const Rank& rank, const BufferSpec& spec);
 
   const Tensor& device() const { return buffer_.tensor(); }

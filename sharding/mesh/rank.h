@@ -4,6 +4,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "core/memory.h"
 #include "core/stream.h"
@@ -41,9 +42,14 @@ struct Rank {
 
   /// Whether host code must not touch what stands in `memory`.
   bool separate_memory() const { return host_memory != nullptr; }
-  /// A buffer for host code and copies alone: never in a device's memory of its own.
-  Buffer acquire_on_host(const BufferSpec& spec) const {
-    return (host_memory ? *host_memory : *memory).acquire(spec);
+  /// A buffer at its home: kHost in `host_memory` where there is one, all others in `memory`. (The twin of a kMirrored
+  /// buffer is a buffer of its own: MirroredBuffer.)
+  Buffer acquire(const BufferSpec& spec) const {
+    return (spec.home == Home::kHost && host_memory ? *host_memory : *memory).acquire(spec);
+  }
+  /// The same of a buffer that may be missing: then an empty one.
+  Buffer acquire(const std::optional<BufferSpec>& spec) const {
+    return spec ? acquire(*spec) : Buffer();
   }
   /// One more stream of this rank's device.
   std::function<std::unique_ptr<Stream>(StreamPurpose purpose, const std::string& name)>

@@ -69,14 +69,14 @@ ReductionBuffers reduction_buffers(const std::vector<UnitPlan>& units, int num_m
     return num_micro_steps > 1 && !boundary ? kForwardToBackward : within;
   };
   for (const auto& [unit_class, pool] : slot_classes(units, num_micro_steps)) {
-    const bool block = unit_class == UnitClass::kBlock;
+    const bool block = is_of_layers(unit_class);
     // At the boundary a slot is drained by the compute stream itself, so one is enough.
     const int num_slots = block ? std::min(pool.at_boundary ? 1 : 2, pool.num_units) : 1;
     const Phases phases =
         phases_of(pool.at_boundary, block ? Phases(kBackward) : kLoss | kBackward);
     for (int i = 0; i < num_slots; ++i) {
       buffers.slots.push_back({unit_class,
-                               {fmt::format("gradient.{}.{}", block ? "block" : "edge", i),
+                               {fmt::format("gradient.{}.{}", name_of(unit_class), i),
                                 Category::kUnreducedGradients, pool.dtype, pool.largest, phases}});
     }
   }
@@ -100,6 +100,17 @@ ReductionBuffers reduction_buffers(const std::vector<UnitPlan>& units, int num_m
     }
   }
   return buffers;
+}
+
+std::vector<BufferSpec> ReductionBuffers::list() const {
+  std::vector<BufferSpec> list;
+  for (const Slot& slot : slots) list.push_back(slot.buffer);
+  for (const std::optional<BufferSpec>& group : groups) {
+    if (group) list.push_back(*group);
+  }
+  for (BufferSpec& buffer : present({&head_end, &head_end_group}))
+    list.push_back(std::move(buffer));
+  return list;
 }
 
 // At the boundary the accumulator is reduced, which then has the type of reductions.
@@ -168,15 +179,14 @@ GradientReduction::GradientReduction(const Rank& rank, const std::vector<UnitSta
   if (apart_ >= 0) set_up(static_cast<int>(units.size()), rank);
   const ReductionBuffers buffers = reduction_buffers(plans_of(units), num_micro_steps);
   for (const ReductionBuffers::Slot& slot : buffers.slots) {
-    slots_.push_back({slot.unit_class, rank.memory->acquire(slot.buffer), -1, -1, false,
-                      rank.make_event(), counted(rank.make_event(), zero_waits_)});
+    slots_.push_back({slot.unit_class, rank.acquire(slot.buffer), -1, -1, false, rank.make_event(),
+                      counted(rank.make_event(), zero_waits_)});
   }
   for (const std::optional<BufferSpec>& group : buffers.groups) {
-    groups_.push_back(group ? rank.memory->acquire(*group) : Buffer());
+    groups_.push_back(rank.acquire(group));
   }
-  if (buffers.head_end) head_end_ = rank.memory->acquire(*buffers.head_end);
-  groups_.push_back(buffers.head_end_group ? rank.memory->acquire(*buffers.head_end_group)
-                                           : Buffer());
+  head_end_ = rank.acquire(buffers.head_end);
+  groups_.push_back(rank.acquire(buffers.head_end_group));
 }
 
 GradientReduction::~GradientReduction() = default;
@@ -246,9 +256,7 @@ GradientReduction::Slot& GradientReduction::slot_for(int at) {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i].unit_class == unit_class) candidates.push_back(i);
   }
-  const std::size_t turn =
-      unit_class == UnitClass::kBlock ? next_block_slot_++ % candidates.size() : 0;
-  Slot& slot = slots_[candidates[turn]];
+  Slot& slot = slots_[candidates[turns_[unit_class]++ % candidates.size()]];
   CHECK(!slot.open, "the gradient slot for {} is still open", state_at(at).name());
   return slot;
 }

@@ -31,6 +31,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -52,6 +53,8 @@ struct ReductionBuffers {
   std::vector<std::optional<BufferSpec>> groups;  ///< of a unit with ends apart, its own end's
   /// Of the unit whose ends are apart, if there is one: the head's accumulator, and the sum of its groups.
   std::optional<BufferSpec> head_end, head_end_group;
+
+  std::vector<BufferSpec> list() const;
 };
 ReductionBuffers reduction_buffers(const std::vector<UnitPlan>& units, int num_micro_steps);
 
@@ -124,7 +127,7 @@ class GradientReduction {
   // By place: of each unit, then of that head's end.
   std::vector<Communicator*> communicators_, replicas_;
   std::vector<std::shared_ptr<Communicator>> ends_;  // by unit; null: it has no second end
-  std::size_t next_block_slot_ = 0;
+  std::map<UnitClass, std::size_t> turns_;           // of the slots of a class
   std::vector<int> open_slot_;  // by place: index of the slot, kAccumulator, or kClosed
   std::vector<Buffer>
       groups_;  // by place: the sum of the group of the batch under way, behind the first

@@ -70,14 +70,13 @@ ParameterGather::ParameterGather(const Rank& rank, const std::vector<UnitState>&
   }
   for (const GatherSlot& slot : gather_slots(plans_of(units), options)) {
     Slot& made = slots_.emplace_back();
-    if (slot.buffer) made.buffer = rank.memory->acquire(*slot.buffer);
-    if (slot.frozen) made.frozen = rank.memory->acquire(*slot.frozen);
-    if (slot.quantised) made.quantised = rank.memory->acquire(*slot.quantised);
+    made.buffer = rank.acquire(slot.buffer);
+    made.frozen = rank.acquire(slot.frozen);
+    made.quantised = rank.acquire(slot.quantised);
     made.ready = counted(rank.make_event(), waits);
     made.free = rank.make_event();
   }
-  const auto bytes = quantised_gather_buffer(plans_of(units));
-  if (bytes) quantised_ = rank.memory->acquire(*bytes);
+  quantised_ = rank.acquire(quantised_gather_buffer(plans_of(units)));
 }
 
 void ParameterGather::plan(std::vector<int> uses) {

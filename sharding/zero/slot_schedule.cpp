@@ -4,6 +4,13 @@
 #include <map>
 
 namespace sherd::sharding {
+namespace {
+
+bool follows_block(const UnitPlan& unit) {
+  return unit.spec.unit_class > UnitClass::kBlock;
+}
+
+}  // namespace
 
 std::vector<GatherSlot> gather_slots(const std::vector<UnitPlan>& units,
                                      const GatherOptions& options) {
@@ -27,7 +34,7 @@ std::vector<GatherSlot> gather_slots(const std::vector<UnitPlan>& units,
   }
   std::vector<GatherSlot> slots;
   for (const auto& [unit_class, size] : classes) {
-    const bool block = unit_class == UnitClass::kBlock;
+    const bool block = is_of_layers(unit_class);
     int num_slots = 1;
     if (block) {
       num_slots = options.reshard_after_forward
@@ -43,7 +50,7 @@ std::vector<GatherSlot> gather_slots(const std::vector<UnitPlan>& units,
       return spec;
     };
     for (int i = 0; i < num_slots; ++i) {
-      const std::string name = fmt::format("gather.{}.{}", block ? "block" : "edge", i);
+      const std::string name = fmt::format("gather.{}.{}", name_of(unit_class), i);
       slots.push_back({unit_class, buffer(name, size.largest),
                        buffer(name + ".frozen", size.largest_frozen),
                        buffer(name + ".quantised", size.largest_quantised)});
@@ -63,12 +70,25 @@ std::optional<BufferSpec> quantised_gather_buffer(const std::vector<UnitPlan>& u
                     kForwardToBackward | kEvaluation};
 }
 
+std::vector<BufferSpec> gather_buffers(const std::vector<UnitPlan>& units,
+                                       const GatherOptions& options) {
+  std::vector<BufferSpec> buffers;
+  for (const GatherSlot& slot : gather_slots(units, options)) {
+    for (BufferSpec& buffer : present({&slot.buffer, &slot.frozen, &slot.quantised})) {
+      buffers.push_back(std::move(buffer));
+    }
+  }
+  if (auto bytes = quantised_gather_buffer(units)) buffers.push_back(std::move(*bytes));
+  return buffers;
+}
+
 SlotSchedule::SlotSchedule(const std::vector<UnitPlan>& units, const GatherOptions& options)
     : prefetch_depth_(options.prefetch_depth) {
   for (const UnitPlan& unit : units) {
     names_.push_back(unit.spec.name);
     classes_.push_back(unit.spec.unit_class);
     gathered_.push_back(unit.needs_slot());
+    follows_.push_back(follows_block(unit));
   }
   for (const GatherSlot& slot : gather_slots(units, options)) {
     slots_.push_back({slot.unit_class, -1, 0});
@@ -76,24 +96,26 @@ SlotSchedule::SlotSchedule(const std::vector<UnitPlan>& units, const GatherOptio
 }
 
 void SlotSchedule::plan(std::vector<int> uses) {
-  CHECK(current_ == uses_.size() && !in_use_, "a new plan with {} uses left of the old one",
-        uses_.size() - current_);
+  CHECK(next_ == uses_.size() && in_use_.empty(), "a new plan with {} uses left of the old one",
+        uses_.size() - next_ + in_use_.size());
   uses_ = std::move(uses);
-  current_ = promised_ = 0;
+  next_ = promised_ = 0;
 }
 
 void SlotSchedule::abandon() {
   for (Slot& slot : slots_) slot.pins = 0;
   uses_.clear();
-  current_ = promised_ = 0;
-  in_use_ = false;
+  next_ = promised_ = 0;
+  in_use_.clear();
 }
 
 void SlotSchedule::get(int unit) {
-  CHECK(!in_use_, "get of {} before the release of {}", name(unit), name(uses_[current_]));
-  CHECK(current_ < uses_.size() && uses_[current_] == unit, "get of {} out of the plan's order",
+  CHECK(in_use_.empty() || follows_[unit], "get of {} before the release of {}", name(unit),
+        name(in_use_.front()));
+  CHECK(next_ < uses_.size() && uses_[next_] == unit, "get of {} out of the plan's order",
         name(unit));
-  in_use_ = true;
+  in_use_.push_back(unit);
+  ++next_;
 }
 
 int SlotSchedule::slot_of(int unit) const {
@@ -103,9 +125,9 @@ int SlotSchedule::slot_of(int unit) const {
 }
 
 int SlotSchedule::release(int unit) {
-  CHECK(in_use_ && uses_[current_] == unit, "release of {} without a get", name(unit));
-  in_use_ = false;
-  ++current_;
+  const auto use = std::ranges::find(in_use_, unit);
+  CHECK(use != in_use_.end(), "release of {} without a get", name(unit));
+  in_use_.erase(use);
   if (!gathered_[unit]) return -1;
   const int slot = slot_of(unit);
   --slots_[slot].pins;
@@ -114,8 +136,7 @@ int SlotSchedule::release(int unit) {
 
 std::vector<SlotSchedule::Fill> SlotSchedule::prefetch() {
   if (slots_.empty()) return {};
-  const std::size_t ahead = static_cast<std::size_t>(prefetch_depth_) + (in_use_ ? 1 : 0);
-  const std::size_t end = std::min(uses_.size(), current_ + ahead);
+  const std::size_t end = end_of_promises();
   std::vector<Fill> fills;
   for (; promised_ < end; ++promised_) {
     const int unit = uses_[promised_];
@@ -130,6 +151,14 @@ std::vector<SlotSchedule::Fill> SlotSchedule::prefetch() {
     ++slots_[slot].pins;
   }
   return fills;
+}
+
+// Behind the uses that are the next `prefetch_depth` ones, each with those that follow it.
+std::size_t SlotSchedule::end_of_promises() const {
+  int ahead = prefetch_depth_;
+  std::size_t end = next_;
+  while (end < uses_.size() && (follows_[uses_[end]] || ahead-- > 0)) ++end;
+  return end;
 }
 
 int SlotSchedule::find(int unit) const {
@@ -181,11 +210,20 @@ std::vector<std::int64_t> count_gathers(const std::vector<UnitPlan>& units,
     SlotSchedule schedule(units, options);
     std::vector<std::int64_t> counts(units.size(), 0);
     schedule.plan(all);
-    for (const int unit : all) {
-      schedule.get(unit);
+    const auto prefetch = [&] {
       for (const SlotSchedule::Fill& fill : schedule.prefetch()) ++counts[fill.unit];
-      schedule.release(unit);
-      for (const SlotSchedule::Fill& fill : schedule.prefetch()) ++counts[fill.unit];
+    };
+    std::vector<int> in_use;  // a block and the parts that follow it
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      schedule.get(all[i]);
+      in_use.push_back(all[i]);
+      prefetch();
+      if (i + 1 < all.size() && follows_block(units[all[i + 1]])) continue;
+      for (const int unit : in_use) {
+        schedule.release(unit);
+        prefetch();
+      }
+      in_use.clear();
     }
     return counts;
   };

@@ -2,7 +2,8 @@
 /// without its buffers. They depend on the order of uses alone, so that every rank makes the same
 /// ones, and a plan can count gathers before a run.
 ///
-/// Up to `prefetch_depth` uses ahead of the current one are promised a slot, in order. A use finds
+/// Up to `prefetch_depth` uses ahead of the current one are promised a slot, in order. A layer's further parts are used
+/// together with its block: their uses follow the block's, count as one with it, and several may be under way. A use finds
 /// its unit in a slot or has one filled: of the slots that nobody was promised, the one whose
 /// content is needed latest (Belady 1966: with the future known, no other choice fills less).
 ///
@@ -31,6 +32,9 @@ struct GatherSlot {
 };
 std::vector<GatherSlot> gather_slots(const std::vector<UnitPlan>& units,
                                      const GatherOptions& options);
+/// All that a ParameterGather acquires.
+std::vector<BufferSpec> gather_buffers(const std::vector<UnitPlan>& units,
+                                       const GatherOptions& options);
 /// Where the bytes of quantised parameters are gathered before they are decoded into a slot: one for all
 /// slots, since the gather stream fills them one by one. None at stages 0-2.
 std::optional<BufferSpec> quantised_gather_buffer(const std::vector<UnitPlan>& units);
@@ -49,7 +53,7 @@ class SlotSchedule {
   void plan(std::vector<int> uses);
   /// The planned next use begins. `prefetch` gives it a slot, unless it has one.
   void get(int unit);
-  /// It is over. Returns the slot that it had, or -1 where the unit is resident.
+  /// It is over. Uses end in any order. Returns the slot that it had, or -1 where the unit is resident.
   int release(int unit);
   /// Promises slots as far as depth and pool allow; what has to be filled for that, in this order.
   std::vector<Fill> prefetch();
@@ -72,16 +76,18 @@ class SlotSchedule {
   int find(int unit) const;
   int evict(UnitClass unit_class) const;
   std::size_t next_use(int unit) const;
+  std::size_t end_of_promises() const;
 
   std::vector<std::string> names_;
   std::vector<UnitClass> classes_;
   std::vector<bool> gathered_;  // or decoded; the others are resident
+  std::vector<bool> follows_;   // a layer's further part: used together with its block
   std::vector<Slot> slots_;
   int prefetch_depth_;
   std::vector<int> uses_;
-  std::size_t current_ = 0;   // the use that `get` gives next, or has given
+  std::size_t next_ = 0;      // the use that `get` gives next
   std::size_t promised_ = 0;  // uses before this one have a slot
-  bool in_use_ = false;
+  std::vector<int> in_use_;   // units
 };
 
 /// How often each unit is gathered in a step of `num_micro_steps` micro-steps with the same `uses`.

@@ -136,6 +136,10 @@ UnitBuffers unit_buffers(const UnitPlan& unit) {
   return buffers;
 }
 
+std::vector<BufferSpec> UnitBuffers::list() const {
+  return present({&resident, &fp32_parameters, &gradients, &frozen, &quantised, &ranges});
+}
+
 UnitState::UnitState(UnitPlan plan, const Rank& rank)
     : plan_(std::move(plan)),
       own_slice_(slice_of(rank.mesh, rank.rank, plan_.placement)),
@@ -161,13 +165,12 @@ UnitState::UnitState(UnitPlan plan, const Rank& rank)
       updated_slices_.push_back(slice_index);
   }
   const UnitBuffers buffers = unit_buffers(plan_);
-  if (buffers.resident) resident_ = rank.memory->acquire(*buffers.resident);
-  if (buffers.fp32_parameters) fp32_parameters_ = rank.memory->acquire(*buffers.fp32_parameters);
-  if (buffers.gradients) gradients_ = rank.memory->acquire(*buffers.gradients);
-  if (buffers.frozen) frozen_ = rank.memory->acquire(*buffers.frozen);
-  if (!buffers.quantised) return;
-  quantised_ = rank.memory->acquire(*buffers.quantised);
-  ranges_ = rank.memory->acquire(*buffers.ranges);
+  resident_ = rank.acquire(buffers.resident);
+  fp32_parameters_ = rank.acquire(buffers.fp32_parameters);
+  gradients_ = rank.acquire(buffers.gradients);
+  frozen_ = rank.acquire(buffers.frozen);
+  quantised_ = rank.acquire(buffers.quantised);
+  ranges_ = rank.acquire(buffers.ranges);
 }
 
 Tensor UnitState::fp32_slice(int slice_index) const {

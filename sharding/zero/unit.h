@@ -119,6 +119,8 @@ struct UnitBuffers {
   std::optional<BufferSpec> gradients;
   std::optional<BufferSpec> frozen;
   std::optional<BufferSpec> quantised, ranges;
+
+  std::vector<BufferSpec> list() const;
 };
 UnitBuffers unit_buffers(const UnitPlan& unit);
 
