@@ -49,7 +49,8 @@ SiteTensors tensors_of(const SiteBuffers& buffers, const Site& site, const Model
 
 Activations::Activations(const ModelShape& shape, const kernels::ComputeDevice& device,
                          const Acquire& acquire, const ModelPart* part)
-    : adapters(shape, acquire), sites_(block_sites(shape)) {
+    : adapters(shape, acquire), sites_(largest_sites(shape)) {
+  for (std::int64_t i = 0; i < shape.num_layers; ++i) layers_.push_back(block_sites(shape, i));
   for (const Site& site : sites_) {
     const auto first = std::find_if(sites_.begin(), sites_.end(), [&](const Site& other) {
       return other.cheap && other.output == site.output;
@@ -66,6 +67,20 @@ Activations::Activations(const ModelShape& shape, const kernels::ComputeDevice& 
        workspace_bytes(shape, device, !part || part->embedding, !part || part->head), kKept});
 }
 
+std::vector<BufferSpec> Activations::list(const ModelShape& shape,
+                                          const kernels::ComputeDevice& device,
+                                          const ModelPart* part) {
+  std::vector<BufferSpec> buffers;
+  Activations(
+      shape, device,
+      [&buffers](const BufferSpec& buffer) {
+        buffers.push_back(buffer);
+        return Buffer();
+      },
+      part);
+  return buffers;
+}
+
 void Activations::acquire_blocks(const ModelShape& shape, const Acquire& acquire) {
   const bool selective = shape.recompute == Recompute::kSelective;
   for (std::int64_t i = 0; i < shape.num_layers; ++i) {
@@ -74,7 +89,8 @@ void Activations::acquire_blocks(const ModelShape& shape, const Acquire& acquire
                                    shape.residual_tokens() * shape.width, kKept}));
     if (i > 0 && shape.recompute == Recompute::kFull) continue;
     PerSite<SiteBuffers> block;
-    for (const Site& site : sites_) {
+    const bool serves_all = shape.recompute == Recompute::kFull;
+    for (const Site& site : serves_all ? sites_ : layers_[static_cast<std::size_t>(i)]) {
       block[site.id] =
           acquire_site(shape, site, prefix, !(selective && site.cheap), kKept, acquire);
     }
@@ -113,8 +129,10 @@ void Activations::acquire_waiting(const ModelShape& shape, const ModelPart& part
     WaitingBuffers block;
     block.d_qkv = gradient("d_qkv", shape.qkv_width());
     block.d_attention_output = gradient("d_attention_output", shape.width);
-    block.d_up = gradient("d_up", shape.up_width());
-    block.d_down = gradient("d_down", shape.width);
+    if (shape.largest_ffn_width() > 0) {
+      block.d_up = gradient("d_up", shape.largest_up_width());
+      block.d_down = gradient("d_down", shape.width);
+    }
     for (const Site& site : sites_) {
       if (site.weight != Site::Weight::kNorm) continue;
       const auto of_norm = [&](const char* name) {
@@ -181,8 +199,9 @@ void Activations::acquire_scratch(const ModelShape& shape, const Acquire& acquir
                              shape.part.degree * shape.residual_tokens() * shape.width, kBackward});
     }
   }
-  d_wide = scratch("d_wide", std::max(shape.qkv_width(), shape.up_width()), kBackward);
-  d_narrow = scratch("d_narrow", std::max(shape.heads_width(), shape.ffn_width), kBackward);
+  d_wide = scratch("d_wide", std::max(shape.qkv_width(), shape.largest_up_width()), kBackward);
+  d_narrow =
+      scratch("d_narrow", std::max(shape.heads_width(), shape.largest_ffn_width()), kBackward);
   if (shape.part.has_canonical_sums()) {
     sum_TD = acquire({"canonical_sum", Category::kActivations, DType::kF32, tokens * shape.width,
                       kInBlocks | kInHead});
@@ -242,12 +261,12 @@ SiteTensors Activations::final_norm(const ModelShape& shape) const {
   return tensors_of(final_norm_buffers, final_norm_site(shape), shape);
 }
 
-BlockTensors Activations::block(std::int64_t index, const Tensor& x_TD,
+BlockTensors Activations::block(std::int64_t layer, std::int64_t index, const Tensor& x_TD,
                                 const ModelShape& shape) const {
   const auto& kept = blocks[static_cast<std::size_t>(index)];
   BlockTensors block;
   block.x_TD = x_TD;
-  for (const Site& site : sites_) {
+  for (const Site& site : layers_[static_cast<std::size_t>(layer)]) {
     block[site.id] = tensors_of(kept[site.id], site, shape);
     if (shape.recompute == Recompute::kSelective && site.cheap) {
       block[site.id].output =

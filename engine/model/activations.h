@@ -6,6 +6,8 @@
 /// (engine/model/sites.h). With `selective` recompute all blocks share one buffer for the cheap
 /// outputs of a name; with `full` all blocks share everything but the residual.
 ///
+/// Where layers differ, what several of them share is as large as the largest of them needs.
+///
 /// On a rank of a pipeline, which has some of the blocks and several micro-batches under way, what is kept
 /// stands in slots of a pool instead: any block of any micro-batch may have any of them.
 #pragma once
@@ -50,9 +52,14 @@ struct Activations {
   Activations(const ModelShape& shape, const kernels::ComputeDevice& device,
               const Acquire& acquire_buffer, const ModelPart* part = nullptr);
 
+  /// All that the constructor acquires.
+  static std::vector<BufferSpec> list(const ModelShape& shape, const kernels::ComputeDevice& device,
+                                      const ModelPart* part = nullptr);
+
   SiteTensors final_norm(const ModelShape& shape) const;
-  /// Of a block whose input is `x_TD` and whose sites' outputs stand in set `index` of `blocks`.
-  BlockTensors block(std::int64_t index, const Tensor& x_TD, const ModelShape& shape) const;
+  /// Layer `layer`, whose input is `x_TD` and whose sites' outputs are in set `index` of `blocks`.
+  BlockTensors block(std::int64_t layer, std::int64_t index, const Tensor& x_TD,
+                     const ModelShape& shape) const;
 
   std::vector<Buffer>
       residual_TD;  ///< L + 1: the input of every block, and the last one's output; or slots
@@ -74,8 +81,8 @@ struct Activations {
   /// With sequence parallelism: rows of all tokens that ranks have given one another, or this rank's addends of
   /// sums over ranks; and of branches that read one norm, the addends of its output's gradient.
   Buffer all_rows_TD, d_normed_TD;
-  Buffer d_wide;                        ///< [T, max(E, U)]
-  Buffer d_narrow;                      ///< [T, max(H K, F)]
+  Buffer d_wide;                        ///< [T, max(E, largest U)]
+  Buffer d_narrow;                      ///< [T, max(H K, largest F)]
   std::vector<WaitingBuffers> waiting;  ///< slots, on a rank of a pipeline
   std::vector<Buffer> rotary_SK;        ///< the tables that layers name
   std::vector<Buffer> kv_cache;         ///< L, f32, where keys and values are kept
@@ -104,8 +111,9 @@ struct Activations {
   void acquire_shared(const ModelShape& shape, const Acquire& acquire);
   void acquire_head(const ModelShape& shape, DeviceKind device, const Acquire& acquire);
   void acquire_scratch(const ModelShape& shape, const Acquire& acquire);
-  std::vector<Site> sites_;
-  PerSite<SiteId> first_of_name_{};  ///< of cheap sites
+  std::vector<Site> sites_;                ///< largest_sites
+  std::vector<std::vector<Site>> layers_;  ///< each layer's own
+  PerSite<SiteId> first_of_name_{};        ///< of cheap sites
 };
 
 /// The first `tokens` rows of a buffer.

@@ -27,7 +27,7 @@ void add_targets(const ModelShape& shape, const Site& site, std::vector<AdapterT
   const std::int64_t ranks = cut ? shape.part.degree : 1;
   const auto add = [&](std::string name, std::int64_t first, std::int64_t rows) {
     targets.push_back({std::move(name), site.id, first, rows, site.columns,
-                       cut ? shape.part.rank * site.columns : 0, ranks * site.columns});
+                       cut ? shape.part.rank * site.columns : 0, ranks * site.columns, site.part});
   };
   const bool gated = site.id == SiteId::kUp && shape.gated();
   add(gated ? "mlp.gate_up" : site.name, 0, site.rows);
@@ -47,9 +47,17 @@ bool is_matrix(const Site& site) {
   return site.weight == Site::Weight::kMatrix || site.weight == Site::Weight::kMatrixToResidual;
 }
 
+std::vector<AdapterTarget> targets_of(const ModelShape& shape, const std::vector<Site>& sites) {
+  std::vector<AdapterTarget> targets;
+  for (const Site& site : sites) {
+    if (is_matrix(site)) add_targets(shape, site, targets);
+  }
+  return targets;
+}
+
 std::int64_t widest_norm(const ModelShape& shape) {
   std::int64_t widest = shape.width;
-  for (const Site& site : block_sites(shape)) {
+  for (const Site& site : largest_sites(shape)) {
     if (site.weight == Site::Weight::kNorm) widest = std::max(widest, site.rows);
   }
   return widest;
@@ -58,17 +66,13 @@ std::int64_t widest_norm(const ModelShape& shape) {
 }  // namespace
 
 std::vector<AdapterTarget> possible_targets(const ModelShape& shape) {
-  std::vector<AdapterTarget> targets;
-  for (const Site& site : block_sites(shape)) {
-    if (is_matrix(site)) add_targets(shape, site, targets);
-  }
-  return targets;
+  return targets_of(shape, largest_sites(shape));
 }
 
-std::vector<AdapterTarget> adapter_targets(const ModelShape& shape) {
+std::vector<AdapterTarget> adapter_targets(const ModelShape& shape, std::int64_t layer) {
   std::vector<AdapterTarget> targets;
   if (!shape.adapter.active()) return targets;
-  for (AdapterTarget& target : possible_targets(shape)) {
+  for (AdapterTarget& target : targets_of(shape, block_sites(shape, layer))) {
     if (contains(shape.adapter.targets, target.name)) targets.push_back(std::move(target));
   }
   return targets;
@@ -115,16 +119,16 @@ bool trains_embedding(const ModelShape& shape) {
 BackwardReach backward_reach(const ModelShape& shape, std::int64_t block) {
   BackwardReach reach;
   if (block > 0 || trains_embedding(shape)) return reach;
-  const std::vector<AdapterTarget> targets = adapter_targets(shape);
+  const std::vector<AdapterTarget> targets = adapter_targets(shape, block);
   const auto trains = [&](SiteId id) {
-    for (const Site& site : block_sites(shape)) {
+    for (const Site& site : block_sites(shape, block)) {
       if (site.id == id && contains(shape.adapter.trained_modules, site.name)) return true;
     }
     return std::ranges::any_of(targets, [id](const auto& target) { return target.site == id; });
   };
   const bool norm1 = trains(SiteId::kNorm1);
   reach.input = norm1;
-  reach.attention = shape.parallel() || norm1 || trains(SiteId::kQkv) ||
+  reach.attention = shape.parallel() || !shape.has_mlp(block) || norm1 || trains(SiteId::kQkv) ||
                     trains(SiteId::kQueryNorm) || trains(SiteId::kKeyNorm) ||
                     trains(SiteId::kAttentionOutput) || trains(SiteId::kAttentionNorm) ||
                     trains(SiteId::kNorm2);
@@ -132,20 +136,20 @@ BackwardReach backward_reach(const ModelShape& shape, std::int64_t block) {
 }
 
 AdapterProducts::AdapterProducts(const ModelShape& shape, const Acquire& acquire)
-    : targets_(adapter_targets(shape)),
-      rank_(shape.adapter.rank),
+    : rank_(shape.adapter.rank),
       scale_(static_cast<float>(shape.adapter.scale)),
       probability_(shape.adapter.dropout) {
   if (!shape.adapter.active()) return;
   std::int64_t rows = 0, inputs = 0;
-  for (const Site& site : block_sites(shape)) {
-    for (const AdapterTarget& target : targets_) {
-      if (target.site == site.id) site_rows_.push_back(site.rows);
+  for (std::int64_t layer = 0; layer < shape.num_layers; ++layer) {
+    std::vector<Target>& own = layers_.emplace_back();
+    const std::vector<Site> sites = block_sites(shape, layer);
+    for (AdapterTarget& target : adapter_targets(shape, layer)) {
+      rows = std::max(rows, target.rows);
+      inputs = std::max(inputs, target.inputs);
+      const std::int64_t site_rows = std::ranges::find(sites, target.site, &Site::id)->rows;
+      own.push_back({std::move(target), site_rows});
     }
-  }
-  for (const AdapterTarget& target : targets_) {
-    rows = std::max(rows, target.rows);
-    inputs = std::max(inputs, target.inputs);
   }
   const auto scratch = [&](const char* name, std::int64_t numel, Phases phases) {
     return acquire({name, Category::kActivations, shape.dtype, numel, phases});
@@ -178,7 +182,7 @@ kernels::Dropout AdapterProducts::dropout_of(const AdapterTensors& adapter) cons
   dropout.probability = static_cast<float>(probability_);
   dropout.address = address_;
   dropout.address.site = adapter_site(block_, adapter.target);
-  const AdapterTarget& target = targets_[adapter.target];
+  const AdapterTarget& target = target_of(adapter);
   dropout.first_element = first_token_ * target.all_inputs + target.first_input;
   if (target.cuts_inputs() || rows_.rows < rows_.all_rows) {
     dropout.part = rows_;
@@ -200,7 +204,7 @@ ConstTensor AdapterProducts::dropped(Stream& stream, const AdapterTensors& adapt
 void AdapterProducts::forward(Stream& stream, const Affine& parameters, ConstTensor x, Tensor y,
                               Tensor workspace) const {
   for (const AdapterTensors& adapter : parameters.adapters) {
-    const AdapterTarget& target = targets_[adapter.target];
+    const auto& [target, site_rows] = own(adapter);
     const Tensor h_TR = h_TR_.tensor().part(0, tokens_ * rank_);
     const Tensor z_TC = z_TC_.tensor().part(0, tokens_ * target.rows);
     kernels::linear_forward(stream, {{tokens_, target.inputs, rank_},
@@ -211,8 +215,7 @@ void AdapterProducts::forward(Stream& stream, const Affine& parameters, ConstTen
                                      workspace});
     kernels::linear_forward(stream,
                             {{tokens_, rank_, target.rows}, h_TR, adapter.b, {}, z_TC, workspace});
-    const kernels::Columns columns{tokens_, site_rows_[adapter.target], target.first_row,
-                                   target.rows};
+    const kernels::Columns columns{tokens_, site_rows, target.first_row, target.rows};
     kernels::add_to_columns(stream, columns, z_TC, scale_, y);
   }
 }
@@ -223,14 +226,13 @@ void AdapterProducts::backward(Stream& stream, const Affine& parameters, const A
   for (std::size_t i = 0; i < parameters.adapters.size(); ++i) {
     const AdapterTensors& adapter = parameters.adapters[i];
     const AdapterTensors& gradient = gradients.adapters[i];
-    const AdapterTarget& target = targets_[adapter.target];
+    const auto& [target, site_rows] = own(adapter);
     const kernels::LinearShape down{tokens_, target.inputs, rank_}, up{tokens_, rank_, target.rows};
     const Tensor h_TR = h_TR_.tensor().part(0, tokens_ * rank_);
     const Tensor d_h_TR = d_h_TR_.tensor().part(0, tokens_ * rank_);
     const Tensor d_z_TC = z_TC_.tensor().part(0, tokens_ * target.rows);
     const ConstTensor read_TI = parts.b || parts.a ? dropped(stream, adapter, x) : x;
-    const kernels::Columns columns{tokens_, site_rows_[adapter.target], target.first_row,
-                                   target.rows};
+    const kernels::Columns columns{tokens_, site_rows, target.first_row, target.rows};
     kernels::take_columns(stream, columns, dy, scale_, d_z_TC);
     if (parts.b) {
       kernels::linear_forward(stream, {down, read_TI, adapter.a, {}, h_TR, workspace});

@@ -55,14 +55,15 @@ struct AdapterTarget {
   /// Where ranks have columns of the matrix: the first one's number, of so many.
   std::int64_t first_input = 0, all_inputs = 0;
 
+  int part = 0;  ///< of the layer: the unit with the site's matrix
   /// A is cut then, and B where the matrix's rows are.
   bool cuts_inputs() const { return inputs < all_inputs; }
 };
 
-/// Every target that a block of this shape has.
+/// Every target that some layer has, as the largest of these has it.
 std::vector<AdapterTarget> possible_targets(const ModelShape& shape);
-/// Those of shape.adapter, in the order of the block's sites and rows.
-std::vector<AdapterTarget> adapter_targets(const ModelShape& shape);
+/// Those of shape.adapter in layer `layer`, in the order of the block's sites and rows.
+std::vector<AdapterTarget> adapter_targets(const ModelShape& shape, std::int64_t layer);
 
 /// Whether a parameter is an adapter's A or B.
 bool is_adapter(std::string_view parameter);
@@ -88,7 +89,7 @@ bool trains_embedding(const ModelShape& shape);
 
 /// A and B of one target, or where their gradients go.
 struct AdapterTensors {
-  std::size_t target = 0;  ///< in adapter_targets
+  std::size_t target = 0;  ///< in the layer's adapter_targets
   Tensor a, b;
 };
 
@@ -112,8 +113,9 @@ class AdapterProducts {
   void backward(Stream& stream, const Affine& parameters, const Affine& gradients, ConstTensor x,
                 ConstTensor dy, Tensor dx, Tensor workspace, const Parts& parts) const;
 
+  /// Of the layer that `begin` named.
   const AdapterTarget& target_of(const AdapterTensors& adapter) const {
-    return targets_[adapter.target];
+    return layers_[static_cast<std::size_t>(block_)][adapter.target].target;
   }
 
   /// Where gradients of frozen norms go: their kernels always write them.
@@ -123,8 +125,15 @@ class AdapterProducts {
   kernels::Dropout dropout_of(const AdapterTensors& adapter) const;
   ConstTensor dropped(Stream& stream, const AdapterTensors& adapter, ConstTensor x) const;
 
-  std::vector<AdapterTarget> targets_;
-  std::vector<std::int64_t> site_rows_;  ///< of each target's site
+  struct Target {
+    AdapterTarget target;
+    std::int64_t site_rows = 0;
+  };
+  const Target& own(const AdapterTensors& adapter) const {
+    return layers_[static_cast<std::size_t>(block_)][adapter.target];
+  }
+
+  std::vector<std::vector<Target>> layers_;
   std::int64_t rank_ = 0;
   float scale_ = 1.0f;
   double probability_ = 0.0;

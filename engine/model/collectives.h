@@ -1,4 +1,4 @@
-/// What a model exchanges with the ranks among which its matrices are cut (engine/model/tensor_cut.h). The
+/// What a model exchanges with the ranks among which its matrices are cut (engine/model/cut/tensor_cut.h). The
 /// model is written as if one device held everything; where a cut needs an exchange, it calls this page.
 ///
 ///   where                              forward             backward
@@ -11,14 +11,14 @@
 ///   norms of projections               sum of squares      sum of what a row's gradient needs
 ///   head and loss                      gather, sum         sum of its input's gradient
 ///
-/// with sequence parallelism (engine/model/sequence_parallel.cpp), where a rank has rows of the residual stream
+/// with sequence parallelism (engine/model/cut/residual_rows.h), where a rank has rows of the residual stream
 ///
 ///   embedding                          reduce_scatter      gather of its gradient
 ///   what attention, MLP, head read     gather              gather again; reduce_scatter of its gradient
 ///   attention.output, mlp.down         reduce_scatter      gather of its gradient
 ///   norms of the residual stream                           sum of their weights' gradients
 ///
-/// and with the ranks that have other positions of the same sequences (engine/model/sequence_cut.h):
+/// and with the ranks that have other positions of the same sequences (engine/model/cut/sequence_cut.h):
 ///
 ///   attention, ulysses                 2 all_to_all        3 all_to_all
 ///   attention, all_gather              gather_positions    gather_positions, reduce_scatter_positions

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace sherd::model {
@@ -12,41 +13,62 @@ class TableBuilder {
  public:
   explicit TableBuilder(const ModelShape& shape) : shape_(shape) {}
 
-  void begin_unit(std::string name, UnitClass unit_class) {
-    units_.push_back({std::move(name), unit_class, {}});
+  void begin_unit(std::string name, UnitClass unit_class, UnitId id) {
+    units_.push_back({std::move(name), unit_class, {}, id});
+  }
+  /// The units of a layer; `site` adds to the one of its part.
+  void begin_layer(std::int64_t layer) {
+    const std::string block = fmt::format("block.{}", layer);
+    const auto number = static_cast<int>(layer);
+    begin_unit(block, UnitClass::kBlock, {UnitRole::kLayer, number, 0});
+    for (std::size_t i = 0; i < shape_.layer_parts.size(); ++i) {
+      const int part = static_cast<int>(i) + 1;
+      if (!has_part(shape_, layer, part)) continue;
+      begin_unit(block + "." + shape_.layer_parts[i].name, layer_class(part),
+                 {UnitRole::kLayer, number, part});
+    }
+  }
+  std::vector<ParameterSpec>& parameters_of(const UnitId& id) {
+    const auto unit = std::ranges::find(units_, id, &UnitSpec::id);
+    CHECK(unit != units_.end(), "no unit of layer {}, part {}", id.layer, id.part);
+    return unit->parameters;
   }
   void matrix(std::string name, std::int64_t rows, std::int64_t columns, double stddev) {
-    add(std::move(name), {rows, columns}, {0.0f, static_cast<float>(stddev)});
+    add(units_.back().parameters, std::move(name), {rows, columns},
+        {0.0f, static_cast<float>(stddev)});
   }
-  /// The parameters of a site, under `prefix`.
-  void site(const std::string& prefix, const Site& site) {
+  /// The parameters of a site, under `prefix`, in `unit`.
+  void site(const std::string& prefix, const Site& site, std::vector<ParameterSpec>& unit) {
     using Weight = Site::Weight;
     if (site.weight == Weight::kNone) return;
     const std::string name = prefix + site.name;
     if (site.weight == Weight::kNorm) {
-      add(name + ".weight", {site.rows}, {static_cast<float>(1.0 - shape_.norm_offset), 0.0f});
+      add(unit, name + ".weight", {site.rows},
+          {static_cast<float>(1.0 - shape_.norm_offset), 0.0f});
     } else {
       const double depth = site.weight == Weight::kMatrixToResidual
                                ? std::sqrt(2.0 * static_cast<double>(shape_.num_layers))
                                : 1.0;
-      matrix(name + ".weight", site.rows, site.columns, shape_.init_std / depth);
-      units_.back().parameters.back().matrix_rows = site.matrix_rows;
+      add(unit, name + ".weight", {site.rows, site.columns},
+          {0.0f, static_cast<float>(shape_.init_std / depth)});
+      unit.back().matrix_rows = site.matrix_rows;
     }
-    if (site.bias) add(name + ".bias", {site.rows}, {0.0f, 0.0f});
+    if (site.bias) add(unit, name + ".bias", {site.rows}, {0.0f, 0.0f});
   }
+  void site(const Site& site) { this->site("", site, units_.back().parameters); }
   /// A and B of the adapter of `target`, in a unit that is there already.
-  void adapter(std::size_t unit, const std::string& prefix, const AdapterTarget& target) {
+  void adapter(const std::string& prefix, const AdapterTarget& target,
+               std::vector<ParameterSpec>& unit) {
     const std::int64_t rank = shape_.adapter.rank;
-    units_[unit].parameters.push_back(
-        {prefix + target.name + ".lora_a", {rank, target.inputs}, {0.0f, 0.0f}, next_++});
-    units_[unit].parameters.push_back(
-        {prefix + target.name + ".lora_b", {target.rows, rank}, {0.0f, 0.0f}, next_++});
+    add(unit, prefix + target.name + ".lora_a", {rank, target.inputs}, {0.0f, 0.0f});
+    add(unit, prefix + target.name + ".lora_b", {target.rows, rank}, {0.0f, 0.0f});
   }
   std::vector<UnitSpec> take() { return std::move(units_); }
 
  private:
-  void add(std::string name, std::vector<std::int64_t> dimensions, InitialValue initial) {
-    units_.back().parameters.push_back({std::move(name), std::move(dimensions), initial, next_++});
+  void add(std::vector<ParameterSpec>& unit, std::string name, std::vector<std::int64_t> dimensions,
+           InitialValue initial) {
+    unit.push_back({std::move(name), std::move(dimensions), initial, next_++});
   }
   const ModelShape& shape_;
   std::vector<UnitSpec> units_;
@@ -55,7 +77,7 @@ class TableBuilder {
 
 class ViewReader {
  public:
-  explicit ViewReader(std::span<const Tensor> views) : views_(views) {}
+  ViewReader(std::span<const Tensor> views) : views_(views) {}  // NOLINT: made from lists of views
   Tensor next() {
     CHECK(position_ < views_.size(), "a unit has more parameters than its {} views", views_.size());
     return views_[position_++];
@@ -72,6 +94,10 @@ class ViewReader {
   std::size_t position_ = 0;
 };
 
+UnitId id_of(std::int64_t layer, int part) {
+  return {UnitRole::kLayer, static_cast<int>(layer), part};
+}
+
 template <class Counts>
 std::int64_t count_parameters(const ModelShape& shape, const Counts& counts) {
   std::int64_t count = 0;
@@ -87,26 +113,27 @@ std::int64_t count_parameters(const ModelShape& shape, const Counts& counts) {
 
 std::vector<UnitSpec> parameter_table(const ModelShape& shape) {
   TableBuilder table(shape);
-  table.begin_unit("embedding", UnitClass::kEdge);
+  table.begin_unit("embedding", UnitClass::kEdge, {UnitRole::kEmbedding});
   table.matrix("embedding.token.weight", shape.vocab_size, shape.width, shape.init_std);
   if (shape.positions == Positions::kLearned) {
     table.matrix("embedding.position.weight", shape.max_positions, shape.width, shape.init_std);
   }
-  if (shape.tied) table.site("", final_norm_site(shape));
-  const std::vector<Site> sites = block_sites(shape);
+  if (shape.tied) table.site(final_norm_site(shape));
   for (std::int64_t i = 0; i < shape.num_layers; ++i) {
-    const std::string block = fmt::format("block.{}", i);
-    table.begin_unit(block, UnitClass::kBlock);
-    for (const Site& site : sites) table.site(block + ".", site);
+    table.begin_layer(i);
+    for (const Site& site : block_sites(shape, i)) {
+      table.site(fmt::format("block.{}.", i), site, table.parameters_of(id_of(i, site.part)));
+    }
   }
   if (!shape.tied) {
-    table.begin_unit("head", UnitClass::kEdge);
-    table.site("", final_norm_site(shape));
+    table.begin_unit("head", UnitClass::kEdge, {UnitRole::kHead});
+    table.site(final_norm_site(shape));
     table.matrix("head.weight", shape.vocab_size, shape.width, shape.init_std);
   }
   for (std::int64_t i = 0; i < shape.num_layers; ++i) {
-    for (const AdapterTarget& target : adapter_targets(shape)) {
-      table.adapter(static_cast<std::size_t>(1 + i), fmt::format("block.{}.", i), target);
+    for (const AdapterTarget& target : adapter_targets(shape, i)) {
+      table.adapter(fmt::format("block.{}.", i), target,
+                    table.parameters_of(id_of(i, target.part)));
     }
   }
   return table.take();
@@ -120,18 +147,26 @@ EmbeddingParameters embedding_parameters(const ModelShape& shape, std::span<cons
   return parameters;
 }
 
-BlockParameters block_parameters(const ModelShape& shape, std::span<const Tensor> views) {
-  ViewReader reader(views);
+BlockParameters block_parameters(const ModelShape& shape, std::int64_t layer,
+                                 std::span<const std::vector<Tensor>> views) {
+  std::vector<ViewReader> readers(views.begin(), views.end());
   BlockParameters parameters;
-  for (const Site& site : block_sites(shape)) {
-    if (site.weight != Site::Weight::kNone) parameters[site.id] = reader.affine(site.bias);
+  for (const Site& site : block_sites(shape, layer)) {
+    if (site.weight == Site::Weight::kNone) continue;
+    parameters[site.id] = readers[static_cast<std::size_t>(site.part)].affine(site.bias);
   }
-  const std::vector<AdapterTarget> targets = adapter_targets(shape);
+  const std::vector<AdapterTarget> targets = adapter_targets(shape, layer);
   for (std::size_t i = 0; i < targets.size(); ++i) {
+    ViewReader& reader = readers[static_cast<std::size_t>(targets[i].part)];
     const Tensor a = reader.next();
     parameters[targets[i].site].adapters.push_back({i, a, reader.next()});
   }
   return parameters;
+}
+
+BlockParameters block_parameters(const ModelShape& shape, std::int64_t layer,
+                                 const std::vector<Tensor>& views) {
+  return block_parameters(shape, layer, std::span(&views, 1));
 }
 
 HeadParameters head_parameters(const ModelShape& shape, std::span<const Tensor> views) {

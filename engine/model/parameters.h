@@ -3,11 +3,12 @@
 ///   unit         parameters
 ///   embedding    embedding.token.weight [V, D], embedding.position.weight [max, D] (learned)
 ///                and, with a tied head, final_norm.weight, .bias [D]
-///   block.i      block.i.SITE.weight, .bias for the block's sites (engine/model/sites.h), in order
+///   block.i      block.i.SITE.weight, .bias for the layer's sites (engine/model/sites.h), in order
+///   block.i.PART the same of the sites in one of ModelShape::layer_parts
 ///   head         final_norm.*, head.weight [V, D]   (untied)
 ///
-/// With an adapter, blocks have its parameters behind their own; they are counted behind those of the
-/// whole model, whose initial values are the same with and without.
+/// With an adapter, a unit has the parameters of its sites' targets after its own; their indices come after those of
+/// the whole model, whose initial values are the same with and without.
 ///
 /// A tied matrix belongs to one unit, which is then used at both ends.
 ///
@@ -46,7 +47,12 @@ std::vector<UnitSpec> parameter_table(const ModelShape& shape);
 
 /// The same table's order, back from a unit's views (of parameters or gradients) to names.
 EmbeddingParameters embedding_parameters(const ModelShape& shape, std::span<const Tensor> views);
-BlockParameters block_parameters(const ModelShape& shape, std::span<const Tensor> views);
+/// `views`: of each of the layer's parts, in the order of their numbers; empty for a part that the layer doesn't have.
+BlockParameters block_parameters(const ModelShape& shape, std::int64_t layer,
+                                 std::span<const std::vector<Tensor>> views);
+/// Of a layer that has one part.
+BlockParameters block_parameters(const ModelShape& shape, std::int64_t layer,
+                                 const std::vector<Tensor>& views);
 HeadParameters head_parameters(const ModelShape& shape, std::span<const Tensor> views);
 
 std::int64_t num_parameters(const ModelShape& shape);

@@ -1,5 +1,7 @@
 #include "engine/model/shape.h"
 
+#include <numeric>
+
 #include "kernels/activation.h"
 #include "kernels/attention.h"
 #include "kernels/norm.h"
@@ -33,7 +35,7 @@ kernels::AttentionShape ModelShape::attention(std::int64_t block) const {
   const int group_degree = gathers ? 1 : context.degree;  // ulysses: of all positions
   const PositionRun run = position_run(0);
   kernels::AttentionBlock keys;
-  if (context.passes_keys()) {  // engine/model/ring.h: of the first half, its own
+  if (context.passes_keys()) {  // engine/model/attention/ring.h: of the first half, its own
     keys = {.first_key = run.first, .keys = run.count, .rows = seq_length};
   }
   return {.sequences = sequences,
@@ -62,6 +64,30 @@ ModelShape::Place ModelShape::place_of(std::int64_t position) const {
   if (!context.passes_keys()) return {part, position % count};
   return part < context.degree ? Place{part, position % count}
                                : Place{2 * context.degree - 1 - part, count + position % count};
+}
+
+PositionRun ModelShape::position_run(int which) const {
+  const std::int64_t count = seq_length / position_runs();
+  const int part = context.passes_keys() ? context.half(context.rank, which) : context.rank;
+  return {part * count, count};
+}
+
+std::int64_t ModelShape::position_gap() const {
+  const PositionRun first = position_run(0), last = position_run(position_runs() - 1);
+  return position_runs() == 1 ? 0 : last.first - first.first - first.count;
+}
+
+LayerKind ModelShape::layer(std::int64_t block) const {
+  if (!layer_kinds.empty()) {
+    return layer_kinds[static_cast<std::size_t>(block) % layer_kinds.size()];
+  }
+  return {.rotary = positions == Positions::kRope ? 0 : -1};
+}
+
+std::int64_t ModelShape::ffn_width_of(std::int64_t block) const {
+  const LayerKind kind = layer(block);
+  if (kind.mlp == MlpKind::kNone) return 0;
+  return kind.ffn_width > 0 ? kind.ffn_width : ffn_width;
 }
 
 kernels::TokenGroups ModelShape::token_groups() const {
@@ -119,9 +145,31 @@ kernels::QkNormShape ModelShape::qk_norm_shape() const {
           .token_groups = token_groups()};
 }
 
-kernels::ActivationShape ModelShape::activation_shape() const {
-  return {activation, tokens(), ffn_width};
+kernels::ActivationShape ModelShape::activation_shape(std::int64_t block) const {
+  return {activation, tokens(), ffn_width_of(block)};
 }
+
+std::vector<std::int64_t> ModelShape::layers_of_each_kind() const {
+  const auto period = static_cast<std::int64_t>(std::max<std::size_t>(1, layer_kinds.size()));
+  std::vector<std::int64_t> layers(static_cast<std::size_t>(std::min(num_layers, period)));
+  std::iota(layers.begin(), layers.end(), 0);
+  return layers;
+}
+
+std::int64_t ModelShape::largest_ffn_width() const {
+  std::int64_t largest = 0;
+  for (const std::int64_t layer : layers_of_each_kind()) {
+    largest = std::max(largest, ffn_width_of(layer));
+  }
+  return largest;
+}
+
+std::int64_t ModelShape::num_mlps(std::int64_t first, std::int64_t count) const {
+  std::int64_t mlps = 0;
+  for (std::int64_t layer = first; layer < first + count; ++layer) mlps += has_mlp(layer) ? 1 : 0;
+  return mlps;
+}
+
 kernels::LogitsForm ModelShape::logits_form() const {
   return {static_cast<float>(logits_scale), static_cast<float>(logits_softcap)};
 }

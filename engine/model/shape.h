@@ -41,10 +41,35 @@ enum class BlockForm { kSequential, kParallel, kParallelOneNorm };
 /// Norms of queries and keys: kernels/qk_norm.h.
 enum class QkNorm { kNone, kHead, kPerHead, kProjection };
 
-/// Layers differ in nothing else.
+/// How a layer's tokens read one another.
+enum class AttentionKind {
+  kHeads,  ///< queries, keys and values by heads (kernels/attention.h)
+};
+
+/// What a layer does with each token.
+enum class MlpKind {
+  kNone,   ///< nothing: the layer is its attention
+  kDense,  ///< up projection, activation, down projection
+};
+
+/// All that layers of a model differ in.
 struct LayerKind {
+  AttentionKind attention = AttentionKind::kHeads;
   std::int64_t window = 0;  ///< keys that a query sees; 0: all before it
-  int rotary = -1;          ///< position in ModelShape::rotary; -1: queries and keys aren't turned
+  int rotary = -1;          ///< position in ModelShape::rotary; -1: queries and keys aren't rotated
+  MlpKind mlp = MlpKind::kDense;
+  std::int64_t ffn_width = 0;  ///< F of its MLP; 0: ModelShape::ffn_width
+};
+
+enum class SiteId : int;
+
+/// Sites (engine/model/sites.h) whose parameters are a unit of their own in every layer that has them, with slots and
+/// a placement of their own: part n of a layer is the n-th of these.
+struct LayerPart {
+  std::string name;  ///< the unit is "block.I.NAME"
+  std::vector<SiteId> sites;
+
+  bool operator==(const LayerPart&) const = default;
 };
 
 struct Biases {
@@ -76,10 +101,10 @@ struct AdapterShape {
   }
 };
 
-/// Groups of a canonical sum (engine/model/canonical_sums.cpp).
+/// Groups of a canonical sum (engine/model/cut/canonical_sums.cpp).
 inline constexpr int kSumGroups = 8;
 
-/// Which part of a model a tensor rank holds (engine/model/tensor_cut.h): what it must know of the whole.
+/// Which part of a model a tensor rank holds (engine/model/cut/tensor_cut.h): what it must know of the whole.
 struct TensorPart {
   int degree = 1, rank = 0;
   std::int64_t all_query_heads = 0, first_query_head = 0;
@@ -91,7 +116,7 @@ struct TensorPart {
   int sum_groups = 0;
   int kv_sum_groups = 1;  ///< of them, over query heads of one key/value head: kernels/attention.h
   /// Each tensor rank has the residual stream, norms and dropout of a part of the tokens
-  /// (engine/model/sequence_parallel.cpp). Of a whole model it changes nothing.
+  /// (engine/model/cut/residual_rows.h). Of a whole model it changes nothing.
   bool sequence_parallel = false;
 
   bool is_cut() const { return degree > 1; }
@@ -100,7 +125,7 @@ struct TensorPart {
   bool adds_biases_of_sums() const { return rank == 0; }
 };
 
-/// How context ranks share attention: engine/model/sequence_cut.h.
+/// How context ranks share attention: engine/model/cut/sequence_cut.h.
 enum class ContextMethod { kUlysses, kAllGather, kRing };
 
 /// Positions of a sequence: [first, first + count).
@@ -108,7 +133,7 @@ struct PositionRun {
   std::int64_t first = 0, count = 0;
 };
 
-/// Which positions of every sequence a context rank has (engine/model/sequence_cut.h).
+/// Which positions of every sequence a context rank has (engine/model/cut/sequence_cut.h).
 struct ContextPart {
   int degree = 1, rank = 0;
   ContextMethod method = ContextMethod::kUlysses;
@@ -129,7 +154,7 @@ struct ModelShape {
   std::int64_t width = 0;          ///< D
   std::int64_t query_heads = 0;    ///< H
   std::int64_t kv_heads = 0;       ///< G
-  std::int64_t ffn_width = 0;      ///< F
+  std::int64_t ffn_width = 0;      ///< F, of layers whose kind doesn't say another
   std::int64_t vocab_size = 0;     ///< V
   std::int64_t max_positions = 0;  ///< rows of the learned position embedding
   std::int64_t head_size = 0;      ///< K; 0: D / H
@@ -144,6 +169,7 @@ struct ModelShape {
   double dropout = 0.0;
   std::vector<kernels::RotaryFrequencies> rotary{1};  ///< the tables that layers name
   std::vector<LayerKind> layer_kinds;  ///< repeated over the layers; empty: all alike
+  std::vector<LayerPart> layer_parts;  ///< part 0, the block, is what none of these takes
   double norm_eps = 1e-5;
   double norm_offset = 0.0;  ///< added to norms' weights
   double init_std = 0.02;
@@ -181,17 +207,10 @@ struct ModelShape {
   std::int64_t whole_seq_length() const { return seq_length * context.degree; }
   /// The runs of positions of a sequence that are here, in order: one, or of a ring's rank two.
   int position_runs() const { return context.passes_keys() ? 2 : 1; }
-  PositionRun position_run(int which) const {
-    const std::int64_t count = seq_length / position_runs();
-    const int part = context.passes_keys() ? context.half(context.rank, which) : context.rank;
-    return {part * count, count};
-  }
+  PositionRun position_run(int which) const;
   std::int64_t first_position() const { return position_run(0).first; }
   /// Positions between the two runs; 0 where there is one.
-  std::int64_t position_gap() const {
-    const PositionRun first = position_run(0), last = position_run(position_runs() - 1);
-    return position_runs() == 1 ? 0 : last.first - first.first - first.count;
-  }
+  std::int64_t position_gap() const;
   /// Which context rank has a position of a sequence, and as which of its own; of a whole one the position itself.
   struct Place {
     int context_rank = 0;
@@ -209,7 +228,19 @@ struct ModelShape {
     return activation == kernels::ActivationKind::kGelu && recompute != Recompute::kSelective &&
            !adapter.has_target("mlp.up");
   }
-  std::int64_t up_width() const { return gated() ? 2 * ffn_width : ffn_width; }
+  bool has_mlp(std::int64_t block) const { return layer(block).mlp != MlpKind::kNone; }
+  /// F of a layer, 0 where it has no MLP; and the up projection's outputs, U.
+  std::int64_t ffn_width_of(std::int64_t block) const;
+  std::int64_t up_width(std::int64_t block) const {
+    return (gated() ? 2 : 1) * ffn_width_of(block);
+  }
+  /// The largest F of any layer, and U.
+  std::int64_t largest_ffn_width() const;
+  std::int64_t largest_up_width() const { return (gated() ? 2 : 1) * largest_ffn_width(); }
+  /// How many of the layers [first, first + count) have one.
+  std::int64_t num_mlps(std::int64_t first, std::int64_t count) const;
+  /// One layer of each kind that the model has, ascending.
+  std::vector<std::int64_t> layers_of_each_kind() const;
   bool norm_bias() const { return biases.norm && norm == kernels::NormKind::kLayerNorm; }
   /// A key/value head's gradient is that of its heads on several ranks.
   bool shares_kv_heads() const { return part.kv_copies > 1; }
@@ -251,19 +282,14 @@ struct ModelShape {
   std::size_t num_rotary_tables() const {
     return positions == Positions::kRope ? rotary.size() : 0;
   }
-  LayerKind layer(std::int64_t block) const {
-    if (!layer_kinds.empty()) {
-      return layer_kinds[static_cast<std::size_t>(block) % layer_kinds.size()];
-    }
-    return {0, positions == Positions::kRope ? 0 : -1};
-  }
+  LayerKind layer(std::int64_t block) const;
 
   /// What kernels are told of it.
   kernels::AttentionShape attention(std::int64_t block) const;
   kernels::AttentionShape cached_attention(std::int64_t block) const;
   kernels::NormShape norm_shape() const;
   kernels::QkNormShape qk_norm_shape() const;
-  kernels::ActivationShape activation_shape() const;
+  kernels::ActivationShape activation_shape(std::int64_t block) const;
   kernels::LogitsForm logits_form() const;
   kernels::VocabularyRows vocabulary_rows() const;
 };

@@ -1,5 +1,7 @@
 #include "engine/model/sites.h"
 
+#include <algorithm>
+
 #include "kernels/qk_norm.h"
 
 namespace sherd::model {
@@ -73,48 +75,82 @@ void add_attention(const ModelShape& shape, std::vector<Site>& sites) {
   }
 }
 
-void add_mlp(const ModelShape& shape, std::vector<Site>& sites) {
+void add_mlp(const ModelShape& shape, std::int64_t layer, std::vector<Site>& sites) {
+  const std::int64_t ffn_width = shape.ffn_width_of(layer);
   if (shape.norm_before() && shape.block_form != BlockForm::kParallelOneNorm) {
     sites.push_back(norm(shape, SiteId::kNorm2, "norm2"));
   }
   Site up{.id = SiteId::kUp,
           .name = "mlp.up",
           .weight = Weight::kMatrix,
-          .rows = shape.up_width(),
+          .rows = shape.up_width(layer),
           .columns = shape.width,
           .bias = shape.biases.mlp,
           .output = "up",
-          .output_width = shape.up_width()};
-  if (shape.gated()) up.matrix_rows = {shape.ffn_width, shape.ffn_width};
+          .output_width = shape.up_width(layer)};
+  if (shape.gated()) up.matrix_rows = {ffn_width, ffn_width};
   sites.push_back(std::move(up));
   sites.push_back({.id = SiteId::kActivation,
                    .name = "activation",
                    .output = "activated",
-                   .output_width = shape.ffn_width,
+                   .output_width = ffn_width,
                    .cheap = true});
   sites.push_back({.id = SiteId::kDown,
                    .name = "mlp.down",
                    .weight = Weight::kMatrixToResidual,
                    .rows = shape.width,
-                   .columns = shape.ffn_width,
+                   .columns = ffn_width,
                    .bias = shape.biases.mlp});
   if (shape.norm_behind()) sites.push_back(norm_behind(shape, SiteId::kMlpNorm, "mlp.norm"));
 }
 
+int part_of(const ModelShape& shape, SiteId site) {
+  for (std::size_t i = 0; i < shape.layer_parts.size(); ++i) {
+    if (std::ranges::count(shape.layer_parts[i].sites, site) > 0) return static_cast<int>(i) + 1;
+  }
+  return 0;
+}
+
 }  // namespace
 
-std::vector<Site> block_sites(const ModelShape& shape) {
+std::vector<Site> block_sites(const ModelShape& shape, std::int64_t layer) {
   std::vector<Site> sites;
   add_attention(shape, sites);
-  if (!shape.parallel()) {
-    sites.push_back({.id = SiteId::kMiddle,
-                     .name = "middle",
-                     .output = "middle",
-                     .output_width = shape.width,
-                     .on_residual = true});
+  if (shape.has_mlp(layer)) {
+    if (!shape.parallel()) {
+      sites.push_back({.id = SiteId::kMiddle,
+                       .name = "middle",
+                       .output = "middle",
+                       .output_width = shape.width,
+                       .on_residual = true});
+    }
+    add_mlp(shape, layer, sites);
   }
-  add_mlp(shape, sites);
+  for (Site& site : sites) site.part = part_of(shape, site.id);
   return sites;
+}
+
+std::vector<Site> largest_sites(const ModelShape& shape) {
+  std::vector<Site> largest;
+  for (const std::int64_t layer : shape.layers_of_each_kind()) {
+    for (Site& site : block_sites(shape, layer)) {
+      const auto found = std::ranges::find(largest, site.id, &Site::id);
+      if (found == largest.end()) {
+        largest.push_back(std::move(site));
+      } else if (site.output_width > found->output_width) {
+        *found = std::move(site);
+      }
+    }
+  }
+  std::ranges::sort(largest, {}, &Site::id);
+  return largest;
+}
+
+bool has_part(const ModelShape& shape, std::int64_t layer, int part) {
+  if (part == 0) return true;
+  return std::ranges::any_of(block_sites(shape, layer), [part](const Site& site) {
+    return site.part == part && site.weight != Weight::kNone;
+  });
 }
 
 Site final_norm_site(const ModelShape& shape) {

@@ -17,6 +17,8 @@
 ///   activation        none                  activated F, cheap                 all
 ///   mlp.down          [D, F]                                                   all
 ///   mlp.norm          [D]                   its input D          mean, rstd 1  post, sandwich
+///
+/// Layers differ (LayerKind): F is the layer's, and one without an MLP has none of the sites from `middle` on.
 #pragma once
 
 #include <array>
@@ -27,7 +29,7 @@
 
 namespace sherd::model {
 
-enum class SiteId {
+enum class SiteId : int {
   kNorm1,
   kQkv,
   kQueryNorm,
@@ -57,6 +59,7 @@ struct Site {
 
   SiteId id;
   std::string name;
+  int part = 0;  ///< of the layer, whose unit has the site's parameters
 
   Weight weight = Weight::kNone;
   std::int64_t rows = 0, columns = 0;       ///< of the weight; a norm's has rows only
@@ -77,8 +80,12 @@ inline std::int64_t tokens_of(const Site& site, const ModelShape& shape) {
   return site.on_residual ? shape.residual_tokens() : shape.tokens();
 }
 
-/// In the order in which a block's forward passes them.
-std::vector<Site> block_sites(const ModelShape& shape);
+/// Those of layer `layer`, in the order in which its forward passes them.
+std::vector<Site> block_sites(const ModelShape& shape, std::int64_t layer);
+/// Of every site that any layer has, the largest: for what all layers share.
+std::vector<Site> largest_sites(const ModelShape& shape);
+/// Whether a layer has a unit `part`: the block it always has.
+bool has_part(const ModelShape& shape, std::int64_t layer, int part);
 
 /// The norm before the head, whose output is always kept.
 Site final_norm_site(const ModelShape& shape);

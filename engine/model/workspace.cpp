@@ -23,12 +23,15 @@ std::int64_t workspace_bytes(const ModelShape& shape, const kernels::ComputeDevi
     bytes = std::max(bytes,
                      kernels::cached_attention_workspace_bytes(shape.cached_attention(0), device));
   }
-  const kernels::LinearShape matmuls[] = {
+  std::vector<kernels::LinearShape> matmuls = {
       {tokens, shape.width, shape.qkv_width()},
       {tokens, heads_width, shape.width},
-      {tokens, shape.width, shape.up_width()},
-      {tokens, shape.ffn_width, shape.width},
   };
+  for (const std::int64_t layer : shape.layers_of_each_kind()) {
+    if (!shape.has_mlp(layer)) continue;
+    matmuls.push_back({tokens, shape.width, shape.up_width(layer)});
+    matmuls.push_back({tokens, shape.ffn_width_of(layer), shape.width});
+  }
   const auto cover = [&](const kernels::LinearShape& matmul) {
     bytes =
         std::max(bytes, kernels::linear_workspace_bytes(matmul, shape.dtype, DType::kF32, device));

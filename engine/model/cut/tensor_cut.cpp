@@ -1,4 +1,4 @@
-#include "engine/model/tensor_cut.h"
+#include "engine/model/cut/tensor_cut.h"
 
 #include <algorithm>
 
@@ -14,11 +14,24 @@ std::int64_t rows_per_rank(const ModelShape& whole, int degree) {
   return (whole.vocab_size + degree - 1) / degree;
 }
 
+// Of all kinds of layers.
+std::vector<std::int64_t> ffn_widths(const ModelShape& whole) {
+  std::vector<std::int64_t> widths = {whole.ffn_width};
+  for (const LayerKind& kind : whole.layer_kinds) {
+    if (kind.ffn_width > 0) widths.push_back(kind.ffn_width);
+  }
+  return widths;
+}
+
+bool all_divisible(const std::vector<std::int64_t>& widths, std::int64_t by) {
+  return std::ranges::all_of(widths, [by](std::int64_t width) { return width % by == 0; });
+}
+
 bool divides(int degree, const ModelShape& whole) {
   const std::int64_t G = whole.kv_heads;
   if (whole.part.has_canonical_sums() && kSumGroups % degree != 0) return false;
   return whole.query_heads % degree == 0 && (G % degree == 0 || degree % G == 0) &&
-         whole.ffn_width % degree == 0 &&
+         all_divisible(ffn_widths(whole), degree) &&
          (degree - 1) * rows_per_rank(whole, degree) < whole.vocab_size;
 }
 
@@ -34,7 +47,7 @@ void check_groups(const ModelShape& whole) {
   };
   check("all query heads", whole.query_heads * K);
   check("all key heads", whole.kv_heads * K);
-  check("the feed-forward layer", whole.ffn_width);
+  for (const std::int64_t width : ffn_widths(whole)) check("the feed-forward layer", width);
 }
 
 void check_degree(const ModelShape& whole, int degree) {
@@ -76,7 +89,7 @@ std::vector<std::int64_t> stacked_rows(const ModelShape& shape, const UnitSpec& 
                                        std::size_t p) {
   const ParameterSpec& parameter = unit.parameters[p];
   if (parameter.name.ends_with(".lora_b")) {
-    for (const Site& site : block_sites(shape)) {
+    for (const Site& site : block_sites(shape, unit.id.layer)) {
       const std::string whole = site.id == SiteId::kUp && shape.gated() ? "mlp.gate_up" : site.name;
       const bool is_all = module_of(parameter.name) == whole && !site.matrix_rows.empty();
       if (is_all) return site.matrix_rows;
@@ -165,6 +178,7 @@ ModelShape tensor_part(const ModelShape& whole, int degree, int rank) {
   part.kv_copy = rank % part.kv_copies;
   part.kv_sum_groups = std::max(1, whole.part.kv_sum_groups / part.kv_copies);
   own.ffn_width = whole.ffn_width / degree;
+  for (LayerKind& kind : own.layer_kinds) kind.ffn_width /= degree;
   const std::int64_t rows = rows_per_rank(whole, degree);
   part.sum_groups = whole.part.sum_groups / degree;
   part.all_tokens = whole.vocab_size;
@@ -191,7 +205,7 @@ bool cuts_between_blocks(const ModelShape& whole, int degree) {
   if (!divides(degree, whole)) return false;
   const std::int64_t heads_width = whole.query_heads * whole.head_width();
   return whole.width % kQuantisedBlock == 0 && heads_width / degree % kQuantisedBlock == 0 &&
-         whole.ffn_width / degree % kQuantisedBlock == 0;
+         all_divisible(ffn_widths(whole), degree * kQuantisedBlock);
 }
 
 bool is_summed_over_tensor_ranks(const ModelShape& whole, std::string_view parameter) {
@@ -200,7 +214,7 @@ bool is_summed_over_tensor_ranks(const ModelShape& whole, std::string_view param
     const bool cuts_inputs = module.ends_with(".attention.output") || module.ends_with(".mlp.down");
     return parameter.ends_with(cuts_inputs ? ".lora_b" : ".lora_a");
   }
-  std::vector<Site> sites = block_sites(whole);
+  std::vector<Site> sites = largest_sites(whole);
   sites.push_back(final_norm_site(whole));
   return std::ranges::any_of(sites, [&](const Site& site) {
     if (site.weight != Site::Weight::kNorm || !module.ends_with("." + site.name)) return false;

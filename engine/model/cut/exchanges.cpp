@@ -1,4 +1,4 @@
-#include "engine/model/exchanges.h"
+#include "engine/model/cut/exchanges.h"
 
 #include <fmt/format.h>
 
@@ -48,12 +48,19 @@ class List {
   std::vector<Exchange> list_;
 };
 
-// Of a block, those of the residual stream that are trained.
-std::int64_t num_norms(const ModelShape& part) {
-  return std::ranges::count_if(block_sites(part), [&](const Site& site) {
-    return site.weight == Site::Weight::kNorm && site.on_residual &&
-           is_trained(part, site.name + ".weight");
-  });
+bool is_of_mlp(SiteId site) {
+  return site > SiteId::kMiddle;
+}
+
+// Trained norms of the residual stream, in all blocks that are passed.
+std::int64_t num_norms(const ModelShape& part, const PassCounts& counts) {
+  std::int64_t norms = 0;
+  for (const Site& site : largest_sites(part)) {
+    if (site.weight != Site::Weight::kNorm || !site.on_residual) continue;
+    if (!is_trained(part, site.name + ".weight")) continue;
+    norms += is_of_mlp(site.id) ? counts.mlps : counts.blocks;
+  }
+  return norms;
 }
 
 // Backwards of blocks that go on to the attention, and to the block's input: with an adapter the lowest block has
@@ -62,9 +69,10 @@ struct Backwards {
   Backwards(const ModelShape& part, const PassCounts& counts) {
     const BackwardReach lowest = backward_reach(part, 0);
     attentions = counts.blocks - (lowest.attention ? 0 : counts.embeddings);
+    mlp_inputs = counts.mlps - (lowest.attention ? 0 : counts.embeddings);
     inputs = counts.blocks - (lowest.input ? 0 : counts.embeddings);
   }
-  std::int64_t attentions = 0, inputs = 0;
+  std::int64_t attentions = 0, mlp_inputs = 0, inputs = 0;
 };
 
 void add_blocks(const ModelShape& part, DType gradients, PassKind pass, const PassCounts& counts,
@@ -72,26 +80,28 @@ void add_blocks(const ModelShape& part, DType gradients, PassKind pass, const Pa
   const std::int64_t L = counts.blocks, T = part.tokens(), again = counts.blocks_again;
   const bool trains = pass == PassKind::kTraining;
   // What is computed again ends before the block's output, which nobody reads then.
-  const int sums_again = (part.parallel() ? 0 : 1) + (part.norm_behind() ? 1 : 0);
+  const int last_sum_again = part.norm_behind() ? 1 : 0;
+  const std::int64_t sums_again =
+      again * last_sum_again + counts.mlps_again * (part.parallel() ? 0 : 1);
   const DType summed = part.part.has_canonical_sums() ? DType::kF32 : part.dtype;
-  const int reads = part.block_form == BlockForm::kParallelOneNorm ? 1 : 2;
-  list.add_rows(part, "what a branch reads", reads * (L + again));
-  list.add_sum_of_rows(part, "branch", summed, 2 * L + again * sums_again);
+  const bool one_norm = part.block_form == BlockForm::kParallelOneNorm;
+  const std::int64_t mlp_reads = one_norm ? 0 : counts.mlps + counts.mlps_again;
+  list.add_rows(part, "what a branch reads", L + again + mlp_reads);
+  list.add_sum_of_rows(part, "branch", summed, L + counts.mlps + sums_again);
   if (part.cuts_normalised_rows()) {
     const int statistics = part.norm == kernels::NormKind::kLayerNorm ? 2 : 1;
     list.add(Kind::kSum, "norms of queries and keys", DType::kF32, 2 * T, statistics * (L + again));
   }
   if (!trains) return;
   // Canonical sums are complete before anything is added to them.
-  const bool together =
-      part.block_form == BlockForm::kParallelOneNorm && !part.part.has_canonical_sums();
+  const bool together = one_norm && !part.part.has_canonical_sums();
   const Backwards backwards(part, counts);
   const std::int64_t attentions = backwards.attentions;
-  list.add_rows(part, "gradient of a branch", L + attentions);
-  list.add_rows(part, "what a branch read", L + attentions);
+  list.add_rows(part, "gradient of a branch", counts.mlps + attentions);
+  list.add_rows(part, "what a branch read", counts.mlps + attentions);
   list.add_sum_of_rows(part, "gradient of what a branch read", summed,
-                       backwards.inputs + (together ? 0 : attentions));
-  list.add_norms(part, gradients, num_norms(part) * L);
+                       backwards.inputs + (together ? 0 : backwards.mlp_inputs));
+  list.add_norms(part, gradients, num_norms(part, counts));
   if (part.shares_kv_heads()) {
     list.add(Kind::kSumCopies, "gradients of keys and values", DType::kF32,
              T * part.kv_gradient_width(), attentions);
@@ -106,9 +116,11 @@ void add_blocks(const ModelShape& part, DType gradients, PassKind pass, const Pa
     list.add(Kind::kSum, "gradient of the " + std::string(which) + " norm",
              groups ? DType::kF32 : gradients, std::max(1, groups.groups) * part.head_width(), L);
   }
-  for (const AdapterTarget& target : adapter_targets(part)) {
+  for (const AdapterTarget& target : possible_targets(part)) {
+    if (!part.adapter.has_target(target.name)) continue;
     list.add(Kind::kSum, "gradient of an adapter", gradients,
-             part.adapter.rank * (target.cuts_inputs() ? target.rows : target.inputs), L);
+             part.adapter.rank * (target.cuts_inputs() ? target.rows : target.inputs),
+             is_of_mlp(target.site) ? counts.mlps : L);
   }
 }
 
@@ -177,7 +189,13 @@ void add_head(const ModelShape& part, DeviceKind device, DType gradients, PassKi
 
 PassCounts one_pass(const ModelShape& shape, PassKind pass) {
   const bool makes_again = pass == PassKind::kTraining && shape.recompute == Recompute::kFull;
-  return {1, 1, shape.num_layers, makes_again ? shape.num_layers - 1 : 0};
+  const std::int64_t again = makes_again ? shape.num_layers - 1 : 0;
+  return {.embeddings = 1,
+          .heads = 1,
+          .blocks = shape.num_layers,
+          .blocks_again = again,
+          .mlps = shape.num_mlps(0, shape.num_layers),
+          .mlps_again = shape.num_mlps(0, again)};
 }
 
 std::vector<Exchange> exchanges(const ModelShape& part, DeviceKind device, DType gradients,

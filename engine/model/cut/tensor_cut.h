@@ -19,7 +19,7 @@
 ///
 /// Canonical sums (sum_canonically): the same bits on 1, 2, 4 or 8 ranks. Every sum over heads, feed-forward width or
 /// vocabulary is a balanced tree over eight groups, of which ranks have whole ones, neighbours
-/// (engine/model/canonical_sums.cpp). With sequence parallelism each has whole groups of tokens, too: micro-batches are
+/// (engine/model/cut/canonical_sums.cpp). With sequence parallelism each has whole groups of tokens, too: micro-batches are
 /// of one sequence then.
 ///
 /// Errors   UsageError with the nearest degree that works, where heads, feed-forward width or vocabulary

@@ -1,7 +1,7 @@
-#include "engine/model/ring.h"
+#include "engine/model/attention/ring.h"
 
+#include "engine/model/attention/sequences.h"
 #include "engine/model/rng_sites.h"
-#include "engine/model/transformer.h"
 #include "kernels/attention.h"
 #include "kernels/columns.h"
 #include "kernels/pointwise.h"
@@ -48,26 +48,51 @@ kernels::AttentionShape ring_attention(const ModelShape& shape, std::int64_t blo
   return attention;
 }
 
-Tensor Transformer::passed_keys(int step) const {
+namespace {
+
+// Attention has other tokens than those whose positions a rank knows, and needs none.
+kernels::Documents attention_documents(const Pass& pass) {
+  kernels::Documents documents = pass.documents;
+  documents.positions = {};
+  return documents;
+}
+
+class RingOfKeys final : public Sequences {
+ public:
+  using Sequences::Sequences;
+
+  void attend(std::int64_t block, const BlockTensors& kept, const Pass& pass,
+              const Tensor& qkv_TE) override;
+  void attend_backward(std::int64_t block, const BlockTensors& kept, const Pass& pass,
+                       const Tensor& d_attended_TD, const Tensor& d_qkv_TE) override;
+
+ private:
+  Tensor passed_keys(int step) const;
+  Tensor passed_gradients(int which) const;
+  void send_keys_round(const char* what, const ConstTensor& qkv_TE);
+};
+
+Tensor RingOfKeys::passed_keys(int step) const {
   return rows(activations_.ring_keys[static_cast<std::size_t>(step % 2)], shape_.tokens(),
               shape_.kv_gradient_width());
 }
 
-Tensor Transformer::passed_gradients(int which) const {
+Tensor RingOfKeys::passed_gradients(int which) const {
   return rows(activations_.d_ring_keys[static_cast<std::size_t>(which)], shape_.tokens(),
               shape_.kv_gradient_width());
 }
 
 // This rank's keys and values begin their way.
-void Transformer::send_keys_round(const char* what, const ConstTensor& qkv_TE) {
+void RingOfKeys::send_keys_round(const char* what, const ConstTensor& qkv_TE) {
   const std::int64_t T = shape_.tokens(), N = shape_.kv_gradient_width();
   kernels::move_columns(compute_, {T, shape_.qkv_width(), shape_.heads_width(), N}, qkv_TE,
                         {T, N, 0, N}, passed_keys(0));
   collectives_.pass_on(what, passed_keys(0), passed_keys(1));
 }
 
-void Transformer::ring_forward(std::int64_t block, const Pass& pass, const ConstTensor& qkv_TE,
-                               const SiteTensors& site) {
+void RingOfKeys::attend(std::int64_t block, const BlockTensors& kept, const Pass& pass,
+                        const Tensor& qkv_TE) {
+  const SiteTensors& site = kept[SiteId::kAttention];
   constexpr const char* kWhat = "keys and values";
   const int ranks = shape_.context.degree;
   const Tensor sum_TD = rows(activations_.ring_sum_TD, shape_.tokens(), shape_.heads_width());
@@ -96,9 +121,10 @@ void Transformer::ring_forward(std::int64_t block, const Pass& pass, const Const
   kernels::cast(compute_, sum_TD, site.output);
 }
 
-void Transformer::ring_backward(std::int64_t block, const Pass& pass, const ConstTensor& qkv_TE,
-                                const SiteTensors& site, const Tensor& d_out_TD,
-                                const Tensor& d_qkv_TE) {
+void RingOfKeys::attend_backward(std::int64_t block, const BlockTensors& kept, const Pass& pass,
+                                 const Tensor& d_attended_TD, const Tensor& d_qkv_TE) {
+  const Tensor& qkv_TE = kept[SiteId::kQkv].output;
+  const SiteTensors& site = kept[SiteId::kAttention];
   constexpr const char *kKeys = "keys and values, again",
                        *kGradients = "gradients of passed keys and values";
   const int ranks = shape_.context.degree;
@@ -114,7 +140,7 @@ void Transformer::ring_backward(std::int64_t block, const Pass& pass, const Cons
                      .qkv = qkv_TE,
                      .out = site.output,
                      .lse = site.statistic,
-                     .dout = d_out_TD,
+                     .dout = d_attended_TD,
                      .dropout = attention_dropout(pass, attention_site(block)),
                      .dqkv = {},
                      .workspace = activations_.workspace,
@@ -149,6 +175,12 @@ void Transformer::ring_backward(std::int64_t block, const Pass& pass, const Cons
   kernels::add(compute_, passed_gradients((ranks - 1) % 2), home_TN);
   collectives_.await_sent();
   kernels::store_columns(compute_, {T, shape_.qkv_width(), 0, width}, dq_TD, d_qkv_TE);
+}
+
+}  // namespace
+
+std::unique_ptr<Sequences> make_ring(Computation& computation) {
+  return std::make_unique<RingOfKeys>(computation);
 }
 
 }  // namespace sherd::model

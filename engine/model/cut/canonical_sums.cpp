@@ -18,7 +18,8 @@
 
 #include <bit>
 
-#include "engine/model/transformer.h"
+#include "engine/model/cut/sums.h"
+#include "engine/model/cut/tensor_shares.h"
 #include "kernels/grouped_linear.h"
 #include "kernels/linear.h"
 #include "kernels/pointwise.h"
@@ -34,10 +35,41 @@ kernels::GroupedDepth in_groups(int groups, const std::vector<Columns>& fused) {
   return depth;
 }
 
-}  // namespace
+class CanonicalSums final : public Sums {
+ public:
+  explicit CanonicalSums(Computation& computation);
+
+  void project_to_residual(const Affine& projection, const Tensor& x, std::int64_t inputs,
+                           const Tensor& y_TD) override;
+  void weight_gradient(const Affine& gradients, const ConstTensor& x, std::int64_t inputs,
+                       const ConstTensor& dy, std::int64_t outputs) override;
+  void input_gradient(const Tensor& weight, const InputGradient& args) override;
+  // They are complete at once.
+  Tensor d_read_TD() const override { return branch_TD(); }
+  void finish_read_gradient() override {}
+  void train_head(const HeadParameters& parameters, const HeadParameters& gradients,
+                  const Pass& pass, const Tensor& normed_TD) override;
+  void finish_head_gradient(const Tensor& normed_TD, const Tensor& dx_TD) override;
+
+ private:
+  Tensor sum_TD() const { return rows(activations_.sum_TD, shape_.tokens(), shape_.width); }
+  Tensor sum_over_ranks(const char* what);
+  void finish_sum(const Tensor& sum, const Tensor& bias, const Tensor& y, bool add);
+  void train_chunks(const HeadParameters& parameters, const Tensor& gradient, const Pass& pass,
+                    const Tensor& normed_TD, int first, int count);
+  void train_chunk(const HeadParameters& parameters, const Tensor& gradient, const Pass& pass,
+                   const Tensor& normed_TD, int chunk);
+};
+
+CanonicalSums::CanonicalSums(Computation& computation) : Sums(computation) {
+  if (compute_.device() != DeviceKind::kCuda) return;
+  throw UsageError(
+      "sums can't be canonical on GPUs: set parallelism.sum_order to rank (--set "
+      "parallelism.sum_order=rank), or run.device to cpu.");
+}
 
 // The sum in sum_TD, over tensor ranks: all rows of it, or this rank's.
-Tensor Transformer::sum_over_ranks(const char* what) {
+Tensor CanonicalSums::sum_over_ranks(const char* what) {
   Tensor all = sum_TD();
   if (!shape_.sequence_parallel()) {
     collectives_.sum(what, all);
@@ -54,25 +86,34 @@ Tensor Transformer::sum_over_ranks(const char* what) {
   return sum;
 }
 
-void Transformer::finish_sum(const Tensor& sum, const Tensor& bias, const Tensor& y, bool add) {
+void CanonicalSums::finish_sum(const Tensor& sum, const Tensor& bias, const Tensor& y, bool add) {
   kernels::grouped_finish(compute_, {shape_.residual_tokens(), shape_.width, sum, bias, y, add});
 }
 
 // This rank's groups of a projection whose inputs are cut, then the other ranks', then the bias.
-void Transformer::project_in_groups(const Affine& affine, const Tensor& x, std::int64_t inputs,
-                                    const Tensor& y_TD) {
+void CanonicalSums::project_to_residual(const Affine& projection, const Tensor& x,
+                                        std::int64_t inputs, const Tensor& y_TD) {
   kernels::grouped_forward(
       compute_, {.shape = {shape_.tokens(), inputs, shape_.width},
                  .depth = {shape_.part.sum_groups, {{0, inputs, inputs / shape_.part.sum_groups}}},
                  .x = x,
-                 .w = affine.weight,
+                 .w = projection.weight,
                  .sum = sum_TD(),
                  .workspace = activations_.workspace});
-  finish_sum(sum_over_ranks("branch"), affine.bias, y_TD, false);
+  finish_sum(sum_over_ranks("branch"), projection.bias, y_TD, false);
 }
 
 // The same of the gradient of what a projection reads whose outputs are cut.
-void Transformer::sum_input_gradient(const Tensor& weight, const InputGradient& args) {
+void CanonicalSums::input_gradient(const Tensor& weight, const InputGradient& args) {
+  if (args.fused.empty()) {  // the inputs are cut: what each rank needs is here
+    return kernels::linear_backward_input(compute_, {{shape_.tokens(), args.inputs, args.outputs},
+                                                     args.dy,
+                                                     weight,
+                                                     args.dx,
+                                                     args.add,
+                                                     activations_.workspace,
+                                                     args.gelu_input});
+  }
   kernels::grouped_backward_input(compute_, {.shape = {shape_.tokens(), shape_.width, args.outputs},
                                              .depth = in_groups(shape_.part.sum_groups, args.fused),
                                              .dy = args.dy,
@@ -84,25 +125,25 @@ void Transformer::sum_input_gradient(const Tensor& weight, const InputGradient& 
 
 // Head and loss, chunks of groups of tokens after one another, and of each the sequences. The ranks add up the gradients
 // of the input of all chunks at once.
-void Transformer::train_groups(const HeadParameters& parameters, const Tensor& gradient,
+void CanonicalSums::train_head(const HeadParameters& parameters, const HeadParameters& gradients,
                                const Pass& pass, const Tensor& normed_TD) {
-  train_groups(parameters, gradient, pass, normed_TD, 0, logits_chunks_of_groups(shape_));
+  train_chunks(parameters, gradients.weight, pass, normed_TD, 0, logits_chunks_of_groups(shape_));
 }
 
 // Chunks [first, first + count): a tree over them.
-void Transformer::train_groups(const HeadParameters& parameters, const Tensor& gradient,
-                               const Pass& pass, const Tensor& normed_TD, int first, int count) {
-  if (count == 1) return train_chunk_of_groups(parameters, gradient, pass, normed_TD, first);
+void CanonicalSums::train_chunks(const HeadParameters& parameters, const Tensor& gradient,
+                                 const Pass& pass, const Tensor& normed_TD, int first, int count) {
+  if (count == 1) return train_chunk(parameters, gradient, pass, normed_TD, first);
   const int half = count / 2;
   const auto level = static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(half)) - 1);
   const Tensor upper = activations_.head_sums[level].tensor();
-  train_groups(parameters, gradient, pass, normed_TD, first, half);
-  train_groups(parameters, upper, pass, normed_TD, first + half, half);
+  train_chunks(parameters, gradient, pass, normed_TD, first, half);
+  train_chunks(parameters, upper, pass, normed_TD, first + half, half);
   if (gradient) kernels::add(compute_, upper, gradient);
 }
 
-void Transformer::train_chunk_of_groups(const HeadParameters& parameters, const Tensor& gradient,
-                                        const Pass& pass, const Tensor& normed_TD, int chunk) {
+void CanonicalSums::train_chunk(const HeadParameters& parameters, const Tensor& gradient,
+                                const Pass& pass, const Tensor& normed_TD, int chunk) {
   const std::int64_t D = shape_.width, V = shape_.vocab_size, S = shape_.seq_length;
   const int chunks = logits_chunks_of_groups(shape_);
   const std::int64_t positions = S / chunks, before = chunk * positions;  // of each sequence
@@ -117,7 +158,7 @@ void Transformer::train_chunk_of_groups(const HeadParameters& parameters, const 
                                        {},
                                        part,
                                        activations_.workspace});
-    chunk_losses(pass, first, tokens, part, true);
+    c_.shares->chunk_losses(pass, first, tokens, part, true);
     kernels::grouped_backward_input(
         compute_, {.shape = {tokens, D, V},
                    .depth = {shape_.part.sum_groups, {{0, V, shape_.vocabulary_group()}}},
@@ -141,49 +182,26 @@ void Transformer::train_chunk_of_groups(const HeadParameters& parameters, const 
                                               .x_positions = S});
 }
 
-void Transformer::add_up_head_input_gradient(const Tensor& addend_TD, const Tensor& dx_TD) {
-  constexpr const char* kWhat = "gradient of the head's input";
-  if (!shape_.part.has_canonical_sums()) return add_up_rows(kWhat, addend_TD, dx_TD);
-  finish_sum(sum_over_ranks(kWhat), {}, dx_TD, false);
+void CanonicalSums::finish_head_gradient(const Tensor&, const Tensor& dx_TD) {
+  finish_sum(sum_over_ranks("gradient of the head's input"), {}, dx_TD, false);
 }
 
-void Transformer::weight_gradient(const Affine& gradients, const ConstTensor& x,
-                                  std::int64_t inputs, const ConstTensor& dy,
-                                  std::int64_t outputs) {
-  const kernels::LinearShape matmul{shape_.tokens(), inputs, outputs};
-  if (const kernels::TokenGroups groups = shape_.token_groups()) {
-    return kernels::grouped_backward_weight(compute_, {matmul, groups, dy, x, gradients.weight,
-                                                       gradients.bias, activations_.workspace});
-  }
-  kernels::linear_backward_weight(compute_, {matmul, dy, x, gradients.weight, gradients.bias,
-                                             gradients.adds, activations_.workspace});
+void CanonicalSums::weight_gradient(const Affine& gradients, const ConstTensor& x,
+                                    std::int64_t inputs, const ConstTensor& dy,
+                                    std::int64_t outputs) {
+  kernels::grouped_backward_weight(compute_, {{shape_.tokens(), inputs, outputs},
+                                              shape_.token_groups(),
+                                              dy,
+                                              x,
+                                              gradients.weight,
+                                              gradients.bias,
+                                              activations_.workspace});
 }
 
-// out = the tree over `terms`, the first of which may change.
-void Transformer::add_as_tree(const std::vector<Tensor>& terms, const Tensor& out) {
-  for (std::size_t apart = 1; apart < terms.size(); apart *= 2) {
-    for (std::size_t i = 0; i + apart < terms.size(); i += 2 * apart) {
-      kernels::add(compute_, terms[i + apart], terms[i]);
-    }
-  }
-  kernels::cast(compute_, terms[0], out);
-}
+}  // namespace
 
-// Of the norm of queries or keys: its sums over groups of tokens.
-Tensor Transformer::norm_sums_of_groups(int of_keys) const {
-  const std::int64_t numel = shape_.token_groups().groups * shape_.head_width();
-  return activations_.qk_norm_sums.tensor().part(of_keys * numel, numel);
-}
-
-void Transformer::add_groups_of_norms(const Affine& query, const Affine& key) {
-  for (const int of_keys : {0, 1}) {
-    const Tensor sums = norm_sums_of_groups(of_keys);
-    std::vector<Tensor> terms;
-    for (int group = 0; group < shape_.token_groups().groups; ++group) {
-      terms.push_back(sums.part(group * shape_.head_width(), shape_.head_width()));
-    }
-    add_as_tree(terms, of_keys == 1 ? key.weight : query.weight);
-  }
+std::unique_ptr<Sums> make_canonical_sums(Computation& computation) {
+  return std::make_unique<CanonicalSums>(computation);
 }
 
 }  // namespace sherd::model

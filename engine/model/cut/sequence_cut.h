@@ -13,12 +13,12 @@
 ///                positions see the most keys, so the last rank computes longest.
 ///                [B, S / C, keys and values]   -- all_gather ->   [B, S, keys and values]
 ///   ring         each computes its own queries against the keys and values of one rank after the other, which go round
-///                meanwhile (engine/model/ring.h). A rank has two halves of its part, one from either end of the
+///                meanwhile (engine/model/attention/ring.h). A rank has two halves of its part, one from either end of the
 ///                sequence, so that all see as many keys. Results are merged in f32, so losses differ from those of one
 ///                rank in their last digits.
 ///                [B, 2, S / 2 C, keys and values]   -- to the next rank, C - 1 times ->
 ///
-/// With canonical sums (engine/model/canonical_sums.cpp) sums over tokens, of which those over queries are some, are
+/// With canonical sums (engine/model/cut/canonical_sums.cpp) sums over tokens, of which those over queries are some, are
 /// trees over eight groups of positions, and ranks have whole ones.
 ///
 /// Positions, dropout's addresses and targets are those of the whole sequence.

@@ -38,6 +38,7 @@ struct PassCounts {
   std::int64_t embeddings = 0, heads = 0;
   std::int64_t blocks = 0;        ///< forwards that are asked for
   std::int64_t blocks_again = 0;  ///< and those that the backward makes again, with full recompute
+  std::int64_t mlps = 0, mlps_again = 0;  ///< of these blocks, those that have an MLP
 };
 /// One pass of a whole model. The backward makes all blocks again but the last one, whose activations are still
 /// there.

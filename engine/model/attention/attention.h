@@ -1,0 +1,39 @@
+/// The attention branch of a layer: projection of queries, keys and values, their norms and rotation, attention, and the
+/// output projection.
+///
+///   branch = output(attend(rotate(qk_norm(qkv(x)))))        x: the output of norm1, or the layer's input
+///
+/// Shapes   x, branch [T, D] of the residual stream's tokens; qkv [T, E]; attended [T, H K].
+#pragma once
+
+#include <memory>
+
+#include "engine/model/attention/sequences.h"
+#include "engine/model/computation.h"
+
+namespace sherd::model {
+
+class Attention : protected Part {
+ public:
+  explicit Attention(Computation& computation);
+
+  /// From the layer's input to what the heads attended to.
+  void forward(std::int64_t block, const BlockParameters& parameters, const Pass& pass);
+  /// Gradients of its parameters, from that of the output projection's result, and of what it read into `d_read_TD`;
+  /// that one is empty if nobody needs it.
+  void backward(std::int64_t block, const BlockParameters& parameters,
+                const BlockParameters& gradients, const Pass& pass, const Tensor& d_out_TD,
+                const Tensor& d_read_TD);
+  /// The weight gradients that an input gradient alone has left for later.
+  void weight_gradients(std::int64_t block, const BlockParameters& parameters,
+                        const BlockParameters& gradients);
+
+ private:
+  const Tensor& input(const BlockTensors& kept) const;
+  void normalise_input_again(const BlockTensors& kept, const BlockParameters& parameters);
+  void rotate(std::int64_t block, const Tensor& qkv_TE, bool inverse, const Pass& pass);
+
+  std::unique_ptr<Sequences> sequences_;
+};
+
+}  // namespace sherd::model

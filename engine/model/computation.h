@@ -1,0 +1,139 @@
+/// What the parts of a transformer (attention, MLP, embedding, head) compute with: one shape, one stream, the buffers, the
+/// place of the micro-batch under way, and how the model is cut over ranks.
+///
+/// How it is cut is chosen once, when this is made, as three strategies of engine/model/cut:
+///
+///   rows     which tokens of the residual stream are here       residual_rows.h   (sequence parallelism)
+///   sums     in which order sums are formed                     sums.h            (rank order, or canonical)
+///   shares   what tensor ranks add up inside of attention       tensor_shares.h   (heads, norms, adapters)
+///
+/// and one of engine/model/attention: which positions a rank attends from and to (sequences.h).
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/model/activations.h"
+#include "engine/model/collectives.h"
+#include "engine/model/parameters.h"
+#include "engine/model/part.h"
+#include "engine/model/pass.h"
+#include "kernels/dropout.h"
+
+namespace sherd::model {
+
+class ResidualRows;
+class Sums;
+class TensorShares;
+
+struct Computation {
+  /// `part`: null for a whole model with one micro-batch at a time.
+  Computation(const ModelShape& shape, Allocator& memory, Stream& stream, Collectives& collectives,
+              const ModelPart* part);
+  ~Computation();
+
+  ModelShape shape;  ///< of this rank's part; `sequences` and `seq_length` are the pass's
+  Stream& stream;
+  Collectives& collectives;
+  Activations activations;
+  bool interleaved = false;  ///< matrices that the forward multiplies by are interleaved
+
+  // Where the micro-batch under way is: slots of Activations, by block.
+  std::vector<int> residuals;  ///< L + 1
+  std::vector<int> kept;       ///< L
+  std::vector<int> waiting;    ///< L
+  Tensor output_TD;            ///< of the last block here, where it isn't a slot
+  /// Where the block's weight gradients wait whose input gradient is computed alone; else null.
+  const WaitingBuffers* puts_off = nullptr;
+
+  std::unique_ptr<ResidualRows> rows;
+  std::unique_ptr<Sums> sums;
+  std::unique_ptr<TensorShares> shares;
+
+  /// The residual stream before a block, or after the last one of those that are here.
+  Tensor residual_TD(std::int64_t block) const;
+  Tensor residual_slot(int slot) const {
+    return activations.residual_TD[static_cast<std::size_t>(slot)].tensor();
+  }
+  BlockTensors kept_of(std::int64_t block) const;
+  const WaitingBuffers& waiting_of(std::int64_t block) const;
+};
+
+/// Columns of a matrix's outputs.
+struct OutputColumns {
+  std::int64_t first = 0, count = 0;
+};
+
+/// What a projection's backward reads and writes: gradients of its parameters, and of its input.
+struct InputGradient {
+  ConstTensor x, dy;
+  std::int64_t inputs = 0, outputs = 0;
+  Tensor dx;         ///< empty: nobody needs it
+  bool add = false;  ///< to dx
+  ConstTensor gelu_input{};
+  Tensor dy_of_copies{};  ///< dy, where several ranks have the same of keys and values
+  /// Where the outputs are cut over ranks: the columns in dy of each fused matrix.
+  std::vector<OutputColumns> fused{};
+};
+
+/// A part of a transformer: the kernels that all parts call, on one Computation that outlives them.
+class Part {
+ public:
+  explicit Part(Computation& computation);
+
+ protected:
+  void project(const Affine& affine, const Tensor& x, std::int64_t inputs, std::int64_t outputs,
+               const Tensor& y, const Tensor& residual = {});
+  void project_backward(const Affine& parameters, const Affine& gradients,
+                        const InputGradient& args, const Buffer WaitingBuffers::*waits);
+  /// logits_CV = the head's product, of `tokens` tokens.
+  void head_product(const HeadParameters& parameters, const Tensor& normed_CD, std::int64_t tokens,
+                    const Tensor& logits_CV);
+  /// A norm's output: in the forward, and again in a selective backward.
+  void normalise(const Affine& parameters, const Tensor& r_TD, const SiteTensors& site,
+                 const Tensor& y_TD);
+  /// Where a norm's kernel writes gradients: frozen norms have a place that nobody reads.
+  Affine norm_gradients(const Affine& parameters, const Affine& gradients) const;
+  /// What a branch read, where its weight gradient is formed now.
+  ConstTensor read_again(const Tensor& input_TD);
+
+  /// Dropout over all tokens; over those of the residual stream; over attention's weights.
+  kernels::Dropout dropout(const Pass& pass, std::uint32_t site) const;
+  kernels::Dropout branch_dropout(const Pass& pass, std::uint32_t site) const;
+  kernels::Dropout attention_dropout(const Pass& pass, std::uint32_t site) const;
+  /// The row of tables of positions with which those that kernels are given begin. Documents give all positions, and
+  /// runs of neighbours theirs.
+  std::int64_t first_table_row(const Pass& pass) const;
+  /// Calls `each(first token, its position, number of tokens)` for runs of tokens whose positions are neighbours, where
+  /// a row has two; else once for all tokens, with position 0 for the first.
+  template <class Each>
+  void for_each_run(const Pass& pass, const Each& each) const;
+
+  Tensor all_rows(const char* what, const Tensor& own_TD);
+  Tensor all_rows_place(const Tensor& own_TD) const;
+  void add_up_rows(const char* what, const Tensor& addend_TD, const Tensor& sum_TD);
+  void add_up_norm(const Affine& gradients);
+
+  Tensor branch_TD() const;
+  Tensor d_branch_TD() const;
+  Tensor residual_gradient() const;
+
+  Computation& c_;
+  ModelShape& shape_;
+  Stream& compute_;
+  Collectives& collectives_;
+  Activations& activations_;
+};
+
+template <class Each>
+void Part::for_each_run(const Pass& pass, const Each& each) const {
+  if (pass.documents || shape_.position_runs() == 1) return each(0, 0, shape_.tokens());
+  for (std::int64_t row = 0; row < shape_.sequences; ++row) {
+    for (int run = 0; run < shape_.position_runs(); ++run) {
+      const auto [first, count] = shape_.position_run(run);
+      each(row * shape_.seq_length + run * count, first, count);
+    }
+  }
+}
+
+}  // namespace sherd::model

@@ -1,0 +1,21 @@
+/// Token and position embeddings.
+///
+///   x_0 = dropout(scale token_weight[token] + position_weight[position])        [T, D]
+#pragma once
+
+#include "engine/model/computation.h"
+
+namespace sherd::model {
+
+class Embedding : protected Part {
+ public:
+  using Part::Part;
+
+  /// Into the residual stream before block 0.
+  void forward(const EmbeddingParameters& parameters, const Pass& pass);
+  /// From the residual stream's gradient. `add_to_tokens`: `gradients.token_weight` holds the head's contribution, or
+  /// earlier micro-batches', which is added to.
+  void backward(const EmbeddingParameters& gradients, const Pass& pass, bool add_to_tokens);
+};
+
+}  // namespace sherd::model

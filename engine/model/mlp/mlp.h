@@ -1,0 +1,33 @@
+/// The dense MLP of a layer: up projection, activation, down projection.
+///
+///   branch = down(activation(up(x)))        x: the output of norm2 (or norm1, where branches share it), or the middle of
+///                                           the residual stream
+///
+/// Shapes   x, branch [T, D] of the residual stream's tokens; up [T, U]; activated [T, F], F the layer's own.
+#pragma once
+
+#include "engine/model/computation.h"
+
+namespace sherd::model {
+
+class Mlp : protected Part {
+ public:
+  using Part::Part;
+
+  /// From what it reads to the activation's output.
+  void forward(std::int64_t block, const BlockParameters& parameters);
+  /// Gradients of its parameters, from that of the down projection's result, and of what it read into `d_read_TD`;
+  /// that one is empty if nobody needs it.
+  void backward(std::int64_t block, const BlockParameters& parameters,
+                const BlockParameters& gradients, const Tensor& d_out_TD, const Tensor& d_read_TD);
+  /// What a selective recompute computes again before the backward.
+  void compute_again(std::int64_t block, const BlockParameters& parameters);
+  /// The weight gradients that an input gradient alone has left for later.
+  void weight_gradients(std::int64_t block, const BlockParameters& parameters,
+                        const BlockParameters& gradients);
+
+ private:
+  const Tensor& input(const BlockTensors& kept) const;
+};
+
+}  // namespace sherd::model
