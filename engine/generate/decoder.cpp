@@ -120,7 +120,7 @@ void Decoder::pass(std::span<const std::int32_t> tokens, std::int64_t begin,
     uses.pop_back();
     uses.insert(uses.end(), static_cast<std::size_t>(head_uses), head);
   }
-  model_.parameters().plan(uses);
+  model_.plan(std::move(uses));
   model_.forward({.inputs = inputs_.device().part(0, own), .targets = {}, .first_position = begin});
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/train/sharded_model.h"
+#include "sharding/mesh/mirrored_buffer.h"
 
 namespace sherd::engine {
 

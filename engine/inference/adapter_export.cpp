@@ -15,8 +15,8 @@
 #include "engine/saving/checkpointing.h"
 #include "engine/saving/initial_weights.h"
 #include "engine/saving/run_state.h"
+#include "engine/train/layout/sharding_plan.h"
 #include "engine/train/model_shape.h"
-#include "engine/train/sharding_plan.h"
 #include "kernels/nf4.h"
 
 namespace sherd::engine {
@@ -203,8 +203,8 @@ huggingface::AdapterWeights adapter_weights(const Recipe& recipe) {
                                       .gated = shape.gated(),
                                       .tied = shape.tied,
                                       .base = recipe.checkpoint.init_from};
-  for (const model::AdapterTarget& target : model::adapter_targets(shape)) {
-    for (const model::Site& site : model::block_sites(shape)) {
+  for (const model::AdapterTarget& target : model::adapter_targets(shape, 0)) {
+    for (const model::Site& site : model::block_sites(shape, 0)) {
       if (site.id != target.site) continue;
       weights.kinds.push_back(
           {target.name, site.name, site.rows, target.first_row, target.rows, target.inputs});

@@ -1,5 +1,5 @@
 #include "engine/inference/trained_model.h"
-#include "engine/train/frozen_weights.h"
+#include "engine/train/units/frozen_weights.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -217,7 +217,7 @@ TrainedModel trained_model(const TrainedModelRequest& request) {
 }
 
 void load_weights(const TrainedModel& trained, ShardedModel& model) {
-  const Buffer reading = model.rank().acquire_on_host(checkpoint_reading_buffer());
+  const Buffer reading = model.rank().acquire(checkpoint_reading_buffer());
   const sharding::State wanted = weights(trained.options, model, Pieces::kHeld);
   Stream& stream = model.rank().compute();
   sharding::CopyState copy;
@@ -239,7 +239,7 @@ void load_weights(const TrainedModel& trained, ShardedModel& model) {
     load_checkpoint(*trained.checkpoint, wanted, reading, copy);
   }
   for (std::size_t unit = 0; unit < model.units().size(); ++unit) {
-    model.parameters().publish(static_cast<int>(unit));
+    model.publish(static_cast<int>(unit));
   }
 }
 

@@ -10,8 +10,8 @@
 #include "engine/huggingface/weights.h"
 #include "engine/inference/evaluate.h"
 #include "engine/recipe/recipe.h"
+#include "engine/train/layout/training_options.h"
 #include "engine/train/sharded_model.h"
-#include "engine/train/training_options.h"
 
 namespace sherd::engine {
 

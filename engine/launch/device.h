@@ -6,7 +6,7 @@
 
 #include "engine/launch/launch.h"
 #include "engine/recipe/recipe.h"
-#include "engine/train/training_options.h"
+#include "engine/train/layout/training_options.h"
 
 namespace sherd::engine {
 

@@ -1,13 +1,12 @@
 #include "engine/plan/memory_plan.h"
 
-#include "engine/model/activations.h"
 #include "engine/saving/checkpointing.h"
 #include "engine/train/evaluation.h"
-#include "engine/train/frozen_weights.h"
-#include "engine/train/model_collectives.h"
-#include "engine/train/pipeline/pipeline.h"
+#include "engine/train/layout/sharding_plan.h"
+#include "engine/train/sharded_model.h"
 #include "engine/train/token_feed.h"
 #include "engine/train/training_step.h"
+#include "kernels/device.h"
 #include "sharding/mesh/mirrored_buffer.h"
 #include "sharding/mesh/process_groups.h"
 
@@ -21,50 +20,10 @@ void append(std::vector<BufferSpec>& to, std::vector<BufferSpec> from) {
 std::vector<BufferSpec> model_buffers(const TrainingOptions& options,
                                       const sharding::ShardingPlan& plan,
                                       const MemoryRequest& request) {
-  std::vector<BufferSpec> buffers;
-  for (const sharding::UnitPlan& unit : plan.units) {
-    sharding::UnitBuffers at_rest = sharding::unit_buffers(unit);
-    if (at_rest.resident) buffers.push_back(std::move(*at_rest.resident));
-    if (at_rest.fp32_parameters) buffers.push_back(std::move(*at_rest.fp32_parameters));
-    if (at_rest.gradients) buffers.push_back(std::move(*at_rest.gradients));
-    if (at_rest.frozen) buffers.push_back(std::move(*at_rest.frozen));
-    if (at_rest.quantised) buffers.push_back(std::move(*at_rest.quantised));
-    if (at_rest.ranges) buffers.push_back(std::move(*at_rest.ranges));
-  }
-  for (sharding::GatherSlot& slot : sharding::gather_slots(plan.units, options.gather)) {
-    if (slot.buffer) buffers.push_back(std::move(*slot.buffer));
-    if (slot.frozen) buffers.push_back(std::move(*slot.frozen));
-    if (slot.quantised) buffers.push_back(std::move(*slot.quantised));
-  }
-  if (auto bytes = sharding::quantised_gather_buffer(plan.units))
-    buffers.push_back(std::move(*bytes));
-  append(buffers, frozen_weight_buffers(plan.units, plan.mesh.world_size()));
-  sharding::ReductionBuffers reduction =
-      sharding::reduction_buffers(plan.units, options.num_micro_steps);
-  for (auto& slot : reduction.slots) buffers.push_back(std::move(slot.buffer));
-  for (auto& group : reduction.groups) {
-    if (group) buffers.push_back(std::move(*group));
-  }
-  for (auto* buffer : {&reduction.head_end, &reduction.head_end_group}) {
-    if (*buffer) buffers.push_back(std::move(**buffer));
-  }
-  buffers.push_back(loss_sum_buffer());
   const kernels::ComputeDevice device{.kind = request.device,
                                       .num_threads = request.num_threads,
                                       .deterministic = request.deterministic};
-  const RankPipeline pipeline = rank_pipeline(options, request.mesh, request.rank);
-  const std::optional<model::ModelPart> part = model_part(pipeline, options);
-  const model::ModelShape shape = rank_model(options, request.mesh, request.rank);
-  model::Activations(
-      shape, device,
-      [&](const BufferSpec& buffer) {
-        buffers.push_back(buffer);
-        return Buffer();
-      },
-      part ? &*part : nullptr);
-  append(buffers, tensor_buffers(shape));
-  append(buffers, Pipeline::buffers(options, pipeline, request.mesh, request.rank));
-  return buffers;
+  return ShardedModel::buffers(options, plan, device, request.rank);
 }
 
 }  // namespace
@@ -99,15 +58,12 @@ std::vector<BufferSpec> use_buffers(const TrainingOptions& options, const Memory
   return buffers;
 }
 
-// What Rank::acquire_on_host takes.
-bool on_host_alone(const BufferSpec& buffer) {
-  return buffer.category == Category::kCheckpoint;
-}
-
 }  // namespace
 
 MemoryPlan device_plan(std::vector<BufferSpec> buffers, const MemoryRequest& request) {
-  if (request.separate_memory) std::erase_if(buffers, on_host_alone);
+  if (request.separate_memory) {
+    std::erase_if(buffers, [](const BufferSpec& buffer) { return buffer.home == Home::kHost; });
+  }
   return MemoryPlan(std::move(buffers));
 }
 
@@ -115,8 +71,8 @@ MemoryPlan host_plan(const std::vector<BufferSpec>& buffers, const MemoryRequest
   std::vector<BufferSpec> host;
   if (!request.separate_memory) return MemoryPlan(std::move(host));
   for (const BufferSpec& buffer : buffers) {
-    if (on_host_alone(buffer)) host.push_back(buffer);
-    if (buffer.mirrored) host.push_back(sharding::twin_of(buffer));
+    if (buffer.home == Home::kHost) host.push_back(buffer);
+    if (buffer.home == Home::kMirrored) host.push_back(sharding::twin_of(buffer));
   }
   return MemoryPlan(std::move(host));
 }

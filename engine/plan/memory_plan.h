@@ -3,7 +3,7 @@
 #pragma once
 
 #include "core/memory_plan.h"
-#include "engine/train/sharding_plan.h"
+#include "engine/train/layout/sharding_plan.h"
 
 namespace sherd::engine {
 

@@ -4,9 +4,9 @@
 
 #include <vector>
 
-#include "engine/model/tensor_cut.h"
+#include "engine/model/cut/tensor_cut.h"
 #include "engine/train/from_recipe.h"
-#include "engine/train/sharding_plan.h"
+#include "engine/train/layout/sharding_plan.h"
 
 namespace sherd::engine {
 namespace {

@@ -8,7 +8,7 @@
 #include "engine/schedule/peaks.h"
 #include "engine/schedule/picture.h"
 #include "engine/train/from_recipe.h"
-#include "engine/train/pipeline/pipeline_plan.h"
+#include "engine/train/layout/pipeline_plan.h"
 
 namespace sherd::engine {
 namespace {

@@ -259,7 +259,7 @@ void check_adapter(Resolution& recipe) {
   model::ModelShape shape = names.shape();
   shape.adapter.rank = adapter.rank;
   shape.adapter.targets = adapter.targets;
-  const std::vector<AdapterTarget> all = model::adapter_targets(shape);
+  const std::vector<AdapterTarget> all = model::adapter_targets(shape, 0);
   if (check_overlaps(recipe, all)) check_rank(recipe, all);
   if (recipe.values().checkpoint.init_from.empty()) {
     recipe.refuse({"adapter.type", "model.from"},

@@ -2,8 +2,8 @@
 #include <string_view>
 
 #include "core/error.h"
-#include "engine/model/sequence_cut.h"
-#include "engine/model/tensor_cut.h"
+#include "engine/model/cut/sequence_cut.h"
+#include "engine/model/cut/tensor_cut.h"
 #include "engine/recipe/resolution.h"
 
 namespace sherd::engine {

@@ -11,7 +11,7 @@
 #include "engine/model/adapter.h"
 #include "engine/saving/initial_weights.h"
 #include "engine/saving/run_state.h"
-#include "engine/train/frozen_weights.h"
+#include "engine/train/units/frozen_weights.h"
 
 namespace sherd::engine {
 namespace {

@@ -1,7 +1,7 @@
 /// The model that an adapter is for: where its weights come from, and how a checkpoint knows it again.
 ///
 /// A checkpoint of a run with an adapter holds what is trained, and under "base" of its manifest the
-/// digest of what isn't (engine/train/frozen_weights.h) and the path that it came from.
+/// digest of what isn't (engine/train/units/frozen_weights.h) and the path that it came from.
 #pragma once
 
 #include <memory>

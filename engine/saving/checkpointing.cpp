@@ -1,5 +1,5 @@
 #include "engine/saving/checkpointing.h"
-#include "engine/train/frozen_weights.h"
+#include "engine/train/units/frozen_weights.h"
 
 #include <algorithm>
 #include <cmath>
@@ -48,7 +48,8 @@ std::vector<std::int64_t> bytes_by_kind(const TrainingOptions& options,
 }  // namespace
 
 BufferSpec checkpoint_reading_buffer() {
-  return {"checkpoint.reading", Category::kCheckpoint, DType::kU8, checkpoint::kBlockBytes, kInit};
+  return {"checkpoint.reading", Category::kCheckpoint, DType::kU8, checkpoint::kBlockBytes, kInit,
+          Home::kHost};
 }
 
 std::vector<BufferSpec> checkpoint_buffers(const TrainingOptions& options, bool saves,
@@ -59,7 +60,8 @@ std::vector<BufferSpec> checkpoint_buffers(const TrainingOptions& options, bool 
   if (saves) {
     std::int64_t bytes = checkpoint::staging_bytes(bytes_by_kind(options, plan));
     if (options.staging_bytes > 0) bytes = std::min(bytes, options.staging_bytes);
-    buffers.push_back({"checkpoint.ring", Category::kCheckpoint, DType::kU8, bytes});
+    buffers.push_back(
+        {"checkpoint.ring", Category::kCheckpoint, DType::kU8, bytes, kAlways, Home::kHost});
   }
   return buffers;
 }
@@ -75,7 +77,7 @@ Checkpointing::Checkpointing(const TrainingOptions& options, const CheckpointOpt
       words_(rank_, "checkpoint") {
   const auto buffers = checkpoint_buffers(options, checkpoints.saves,
                                           {rank_.mesh, sharding::plans_of(model.units())});
-  reading_ = rank_.acquire_on_host(buffers[1]);
+  reading_ = rank_.acquire(buffers[1]);
   if (rank_.separate_memory()) {
     copies_ = rank_.make_stream(StreamPurpose::kCopy, "checkpoint");
     copy_ = [this](const void* from, void* to, std::int64_t bytes) {
@@ -84,7 +86,7 @@ Checkpointing::Checkpointing(const TrainingOptions& options, const CheckpointOpt
     };
   }
   if (!checkpoints_.saves) return;
-  ring_ = rank_.acquire_on_host(buffers[2]);
+  ring_ = rank_.acquire(buffers[2]);
   owned_ = run_state(options, model, training_step, Pieces::kOwned);
   writer_ = std::make_unique<checkpoint::Writer>(
       checkpoint::WriterOptions{.directory = checkpoints_.directory,
@@ -218,7 +220,7 @@ void Checkpointing::begin_with(const std::string& init_from) {
 
 void Checkpointing::publish() {
   for (std::size_t unit = 0; unit < model_.units().size(); ++unit) {
-    model_.parameters().publish(static_cast<int>(unit));
+    model_.publish(static_cast<int>(unit));
   }
 }
 

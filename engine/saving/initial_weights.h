@@ -2,7 +2,7 @@
 #pragma once
 
 #include "engine/huggingface/weights.h"
-#include "engine/train/training_options.h"
+#include "engine/train/layout/training_options.h"
 
 namespace sherd::engine {
 

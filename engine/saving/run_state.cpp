@@ -5,7 +5,7 @@
 
 #include "engine/model/adapter.h"
 #include "engine/model/parameters.h"
-#include "engine/train/cut_pieces.h"
+#include "engine/train/units/cut_pieces.h"
 #include "optim/slices.h"
 
 namespace sherd::engine {

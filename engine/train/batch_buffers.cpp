@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "engine/train/model_collectives.h"
+#include "engine/train/layout/sharding_plan.h"
 #include "kernels/token.h"
 
 namespace sherd::engine {
@@ -29,7 +29,7 @@ std::vector<BufferSpec> batch_buffers(const std::string& name, const TrainingOpt
                                       Phases phases) {
   const std::int64_t tokens = options.model.tokens();
   const auto spec = [&](const char* kind, std::int64_t numel) {
-    return BufferSpec{name + kind, Category::kData, DType::kI32, numel, phases, true};
+    return BufferSpec{name + kind, Category::kData, DType::kI32, numel, phases, Home::kMirrored};
   };
   std::vector<BufferSpec> specs = {spec(".inputs", tokens), spec(".targets", tokens)};
   if (options.separate_documents) specs.push_back(spec(".documents", documents_numel(tokens)));

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/data/batch.h"
-#include "engine/train/training_options.h"
+#include "engine/train/layout/training_options.h"
 #include "engine/train/training_step.h"
 #include "sharding/mesh/mirrored_buffer.h"
 

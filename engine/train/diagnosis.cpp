@@ -7,6 +7,7 @@
 #include "engine/model/parameters.h"
 #include "engine/model/transformer.h"
 #include "kernels/pointwise.h"
+#include "sharding/zero/gradient_reduction.h"
 
 namespace sherd::engine {
 
@@ -49,7 +50,7 @@ std::string Diagnosis::non_finite_weight() {
 // When a backward on one rank would close the unit: micro-batch by micro-batch, from the head to the
 // embedding.
 double Diagnosis::order_of(int unit, sharding::UnitEnd end) const {
-  const auto num_units = static_cast<double>(model_.transformer().shape().num_layers + 2);
+  const auto num_units = static_cast<double>(model_.num_table_units() + 1);
   const int number = model_.number_of(static_cast<std::size_t>(unit));
   const auto& tie = model_.units()[static_cast<std::size_t>(unit)].plan().tie;
   const bool is_head = end == sharding::UnitEnd::kHead || (tie && !tie->is_first);

@@ -13,6 +13,10 @@
 #include "engine/train/sharded_model.h"
 #include "sharding/mesh/exchange.h"
 
+namespace sherd::sharding {
+enum class UnitEnd;
+}
+
 namespace sherd::engine {
 
 class Diagnosis {

@@ -3,7 +3,7 @@
 
 #include "engine/data/batcher.h"
 #include "engine/recipe/recipe.h"
-#include "engine/train/training_options.h"
+#include "engine/train/layout/training_options.h"
 
 namespace sherd::engine {
 

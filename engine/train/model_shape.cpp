@@ -5,8 +5,8 @@
 
 #include "core/error.h"
 #include "engine/model/adapter.h"
-#include "engine/model/tensor_cut.h"
-#include "engine/train/training_options.h"
+#include "engine/model/cut/tensor_cut.h"
+#include "engine/train/layout/training_options.h"
 #include "kernels/attention.h"
 
 namespace sherd::engine {
@@ -48,13 +48,13 @@ kernels::RotaryFrequencies rotary_of(const Model& m) {
           .long_factors = m.rope_long_factors};
 }
 
-// Of the layer `i`: windowed or not, turned or not, by the tables [0] or, in windows, the last one.
+// Layer `i`: with a window or not, rotated or not, by table 0 or, in windows, the last one.
 model::LayerKind layer_kind(const Model& m, std::size_t i, std::size_t num_tables) {
   const bool windowed = m.window > 0 && m.window_layers[i % m.window_layers.size()] == '1';
-  const bool turned =
+  const bool rotated =
       m.positions == PositionChoice::kRope && m.rope_layers[i % m.rope_layers.size()] == '1';
   const int table = windowed ? static_cast<int>(num_tables) - 1 : 0;
-  return {windowed ? m.window : 0, turned ? table : -1};
+  return {.window = windowed ? m.window : 0, .rotary = rotated ? table : -1};
 }
 
 void set_layers(const Model& m, model::ModelShape& shape) {
@@ -141,31 +141,35 @@ model::ModelShape model_shape(const Recipe& recipe) {
 }
 
 double flops_per_token(const model::ModelShape& shape) {
-  const auto layers = static_cast<double>(shape.num_layers);
   const auto heads_width = static_cast<double>(shape.heads_width());
   const auto flops_of = [&shape](const std::string& module, std::int64_t rows,
                                  std::int64_t columns) {
     const double flops = model::is_trained(shape, module + ".weight") ? 6.0 : 4.0;
     return flops * static_cast<double>(rows) * static_cast<double>(columns);
   };
-  double block = 0.0;
-  for (const model::Site& site : model::block_sites(shape)) {
-    if (site.columns > 0) block += flops_of(site.name, site.rows, site.columns);
-  }
-  for (const model::AdapterTarget& target : model::adapter_targets(shape)) {
-    block += static_cast<double>(shape.adapter.rank) *
-             static_cast<double>(8 * target.inputs + 6 * target.rows);
-  }
+  const auto flops_of_block = [&](std::int64_t layer) {
+    double block = 0.0;
+    for (const model::Site& site : model::block_sites(shape, layer)) {
+      if (site.columns > 0) block += flops_of(site.name, site.rows, site.columns);
+    }
+    for (const model::AdapterTarget& target : model::adapter_targets(shape, layer)) {
+      block += static_cast<double>(shape.adapter.rank) *
+               static_cast<double>(8 * target.inputs + 6 * target.rows);
+    }
+    return block;
+  };
   const double head =
       flops_of(shape.tied ? "embedding.token" : "head", shape.vocab_size, shape.width);
   const auto positions = static_cast<double>(shape.seq_length);
   double keys = 0.0;  // that a query sees, on average, in all layers together
+  double blocks = 0.0;
   for (std::int64_t i = 0; i < shape.num_layers; ++i) {
+    blocks += flops_of_block(i);
     const kernels::AttentionShape attention = shape.attention(i);
     const auto window = static_cast<double>(attention.window);
     keys += attention.windowed() ? window - window * window / (2.0 * positions) : positions / 2.0;
   }
-  return layers * block + head + 12.0 * keys * heads_width;
+  return blocks + head + 12.0 * keys * heads_width;
 }
 
 }  // namespace sherd::engine

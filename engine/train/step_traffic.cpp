@@ -1,11 +1,11 @@
 // What a rank sends in a step (TrainingStep::traffic).
 
-#include <algorithm>
-
-#include "engine/train/model_collectives.h"
+#include "engine/train/layout/sharding_plan.h"
 #include "engine/train/pipeline/pipeline.h"
-#include "engine/train/sharding_plan.h"
 #include "engine/train/training_step.h"
+#include "engine/train/units/model_collectives.h"
+#include "sharding/zero/gradient_reduction.h"
+#include "sharding/zero/parameter_gather.h"
 
 namespace sherd::engine {
 namespace {
@@ -15,17 +15,14 @@ namespace {
 sharding::Traffic parameter_traffic(const TrainingOptions& options, const RankPipeline& pipeline,
                                     const sharding::ShardingPlan& plan) {
   if (pipeline.whole()) {
-    std::vector<int> uses = forward_uses(pipeline.chunks[0], options.model, false);
-    const std::vector<int> backward = backward_uses(pipeline.chunks[0], options.model);
+    std::vector<UnitId> uses = forward_uses(pipeline.chunks[0], options.model, false);
+    const std::vector<UnitId> backward = backward_uses(pipeline.chunks[0], options.model);
     uses.insert(uses.end(), backward.begin(), backward.end());
-    return sharding::parameter_traffic(plan.units, options.gather, uses, options.num_micro_steps);
+    return sharding::parameter_traffic(plan.units, options.gather, places_of(uses, plan.units),
+                                       options.num_micro_steps);
   }
-  const std::vector<int> numbers = units_of(pipeline, options.model);
-  std::vector<int> uses = step_uses(pipeline, options.model);
-  for (int& unit : uses) {
-    unit = static_cast<int>(std::ranges::lower_bound(numbers, unit) - numbers.begin());
-  }
-  return sharding::parameter_traffic(plan.units, options.gather, uses, 1);
+  const std::vector<UnitId> uses = step_uses(pipeline, options.model);
+  return sharding::parameter_traffic(plan.units, options.gather, places_of(uses, plan.units), 1);
 }
 
 // As Pipeline::backward does: what stood last is still there for a backward of both halves.
@@ -33,8 +30,8 @@ model::PassCounts pass_counts(const TrainingOptions& options, const RankPipeline
   model::PassCounts counts;
   if (pipeline.whole()) {
     counts = model::one_pass(options.model, model::PassKind::kTraining);
-    for (std::int64_t* count :
-         {&counts.embeddings, &counts.heads, &counts.blocks, &counts.blocks_again}) {
+    for (std::int64_t* count : {&counts.embeddings, &counts.heads, &counts.blocks,
+                                &counts.blocks_again, &counts.mlps, &counts.mlps_again}) {
       *count *= options.num_micro_steps;
     }
     return counts;
@@ -49,12 +46,15 @@ model::PassCounts pass_counts(const TrainingOptions& options, const RankPipeline
     const std::pair here(action.chunk, action.micro_batch);
     if (is_forward) {
       counts.blocks += chunk.num_blocks;
+      counts.mlps += options.model.num_mlps(chunk.first_block, chunk.num_blocks);
       counts.embeddings += chunk.embedding ? 1 : 0;
     }
     if (is_backward) {
       const bool still_there = standing == here && action.kind == ActionKind::kBackward;
       if (options.model.recompute == model::Recompute::kFull) {
-        counts.blocks_again += chunk.num_blocks - (still_there ? 1 : 0);
+        const int again = chunk.num_blocks - (still_there ? 1 : 0);
+        counts.blocks_again += again;
+        counts.mlps_again += options.model.num_mlps(chunk.first_block, again);
       }
       counts.heads += chunk.head ? 1 : 0;
     }

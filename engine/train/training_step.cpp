@@ -169,7 +169,7 @@ void TrainingStep::update(std::int64_t step, float gradient_scale) {
   optimizer_->prepare(rank_.compute(), how);
   for (std::size_t unit = 0; unit < model_.units().size(); ++unit) {
     optimizer_->update(rank_.compute(), static_cast<int>(unit), how);
-    model_.parameters().publish(static_cast<int>(unit), optimizer_->rounds_parameters());
+    model_.publish(static_cast<int>(unit), optimizer_->rounds_parameters());
   }
 }
 

@@ -12,7 +12,7 @@
 
 #include "engine/plan/ledger/gpu_rates.h"
 #include "engine/recipe/recipe.h"
-#include "engine/train/training_options.h"
+#include "engine/train/layout/training_options.h"
 #include "sharding/mesh/mesh.h"
 
 namespace sherd::engine {

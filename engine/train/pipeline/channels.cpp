@@ -123,7 +123,7 @@ Channels::Channels(const RankPipeline& pipeline, const model::ModelShape& shape,
     auto end = std::make_unique<End>();
     end->what = what;
     for (const BufferSpec& buffer : buffers_of(what, shape)) {
-      end->buffers.push_back(rank.memory->acquire(buffer));
+      end->buffers.push_back(rank.acquire(buffer));
     }
     end->communicator = rank.groups->pair(rank.rank, what.peer, what.name());
     // Of a purpose that has priority on a GPU.

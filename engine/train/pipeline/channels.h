@@ -26,7 +26,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/train/pipeline/pipeline_plan.h"
+#include "engine/train/layout/pipeline_plan.h"
 #include "sharding/mesh/rank.h"
 #include "sharding/mesh/traffic.h"
 

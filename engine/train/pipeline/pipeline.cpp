@@ -6,8 +6,8 @@
 
 #include "core/error.h"
 #include "engine/model/transformer.h"
-#include "engine/train/model_collectives.h"
-#include "engine/train/sharded_model.h"
+#include "engine/train/layout/sharding_plan.h"
+#include "engine/train/units/unit_runner.h"
 #include "sharding/comm/communicator.h"
 
 namespace sherd::engine {
@@ -110,24 +110,22 @@ sharding::Traffic Pipeline::traffic(const TrainingOptions& options, const RankPi
                          options.num_micro_steps);
 }
 
-Pipeline::Pipeline(const TrainingOptions& options, RankPipeline pipeline, ShardedModel& model)
-    : options_(options), pipeline_(std::move(pipeline)), model_(model) {
-  const sharding::Rank& rank = model.rank();
+Pipeline::Pipeline(const TrainingOptions& options, RankPipeline pipeline, UnitRunner& runner)
+    : options_(options), pipeline_(std::move(pipeline)), runner_(runner) {
+  const sharding::Rank& rank = runner.rank();
   channels_ =
       std::make_unique<Channels>(pipeline_, rank_model(options, rank.mesh, rank.rank), rank);
   for (const BufferSpec& buffer : token_buffers(options, pipeline_)) {
-    tokens_.push_back(rank.memory->acquire(buffer));
+    tokens_.push_back(rank.acquire(buffer));
   }
-  if (const auto logits = logits_buffer(options, pipeline_)) {
-    logits_ = rank.memory->acquire(*logits);
-  }
+  logits_ = rank.acquire(logits_buffer(options, pipeline_));
 }
 
 Pipeline::~Pipeline() = default;
 
 void Pipeline::train(const std::function<model::Pass(int)>& pass_of) {
   pipeline_.whole() ? train_whole(pass_of) : train_part(pass_of);
-  model_.gradients().finish();
+  runner_.gradients().finish();
 }
 
 // All blocks have a place of their own, and nothing is sent.
@@ -135,12 +133,12 @@ void Pipeline::train_whole(const std::function<model::Pass(int)>& pass_of) {
   const Chunk& chunk = pipeline_.chunks.front();
   for (int micro_batch = 0; micro_batch < options_.num_micro_steps; ++micro_batch) {
     const model::Pass pass = pass_of(micro_batch);
-    model_.rank().memory->enter(kForward);
-    model_.forward(chunk, pass);
-    model_.rank().memory->enter(kLoss);
-    model_.gradients().begin_micro_step(micro_batch);
-    model_.backward(chunk, pass);
-    model_.add_losses(model_.transformer().shape().tokens(), micro_batch == 0);
+    runner_.rank().memory->enter(kForward);
+    runner_.forward(chunk, pass);
+    runner_.rank().memory->enter(kLoss);
+    runner_.gradients().begin_micro_step(micro_batch);
+    runner_.backward(chunk, pass);
+    runner_.add_losses(runner_.transformer().shape().tokens(), micro_batch == 0);
   }
 }
 
@@ -150,7 +148,7 @@ void Pipeline::train_part(const std::function<model::Pass(int)>& pass_of) {
   next_pass_ = pass_of;
   passes_.clear();
   tokens_of_.clear();
-  model_.rank().memory->enter(kForward);
+  runner_.rank().memory->enter(kForward);
   channels_->begin();
   has_lost_ = false;
   const std::vector<Action>& actions = pipeline_.actions();
@@ -163,39 +161,39 @@ void Pipeline::train_part(const std::function<model::Pass(int)>& pass_of) {
 
 void Pipeline::forward(const model::Pass& pass, Phase phase) {
   if (pipeline_.whole()) {
-    model_.rank().memory->enter(phase);
-    return model_.forward(pipeline_.chunks.front(), pass);
+    runner_.rank().memory->enter(phase);
+    return runner_.forward(pipeline_.chunks.front(), pass);
   }
   next_pass_ = [&](int) { return pass; };
   run_passes(1, phase, {});
 }
 
 void Pipeline::evaluate(int num_passes, const std::function<model::Pass(int)>& pass_of,
-                        const std::function<void(int)>& behind_head) {
+                        const std::function<void(int)>& after_head) {
   if (pipeline_.whole()) {
     for (int i = 0; i < num_passes; ++i) {
       const model::Pass pass = pass_of(i);
       forward(pass, kEvaluation);
-      model_.evaluate_head(pass);
-      behind_head(i);
+      runner_.evaluate_head(pass);
+      after_head(i);
     }
     return;
   }
   next_pass_ = pass_of;
   run_passes(num_passes, kEvaluation, [&](int pass) {
-    model_.evaluate_head(this->pass_of(pass));
-    behind_head(pass);
+    runner_.evaluate_head(this->pass_of(pass));
+    after_head(pass);
   });
 }
 
-// `behind_blocks` is called where the head is.
+// `after_blocks` is called where the head is.
 void Pipeline::run_passes(int num_passes, Phase phase,
-                          const std::function<void(int)>& behind_blocks) {
+                          const std::function<void(int)>& after_blocks) {
   book_ = std::make_unique<SlotBook>(pipeline_, one_set_for_all(options_.model), false);
   keeps_tokens_ = num_passes > 1 && most_under_way_of_passes(pipeline_) > 1;
   passes_.clear();
   tokens_of_.clear();
-  model_.rank().memory->enter(phase);
+  runner_.rank().memory->enter(phase);
   channels_->begin();
   const std::vector<Action> actions = pass_actions(pipeline_, num_passes);
   for (std::size_t at = 0; at < actions.size(); ++at) {
@@ -203,7 +201,7 @@ void Pipeline::run_passes(int num_passes, Phase phase,
     post_ahead(actions, at);
     run(action, phase);
     if (action.kind != ActionKind::kForward) continue;
-    if (behind_blocks && pipeline_.chunk(action.chunk).head) behind_blocks(action.micro_batch);
+    if (after_blocks && pipeline_.chunk(action.chunk).head) after_blocks(action.micro_batch);
     if (action.chunk == pipeline_.chunks.back().number) {
       passes_.erase(action.micro_batch);
       tokens_of_.erase(action.micro_batch);
@@ -225,7 +223,7 @@ void Pipeline::post_ahead(const std::vector<Action>& actions, std::size_t at) {
 }
 
 void Pipeline::run(const Action& action, Phase phase) {
-  TraceSpan span(model_.rank().compute(), schedule::text_of(action));
+  TraceSpan span(runner_.rank().compute(), schedule::text_of(action));
   switch (action.kind) {
     case ActionKind::kForward:
       return forward(action, phase);
@@ -248,7 +246,7 @@ void Pipeline::run(const Action& action, Phase phase) {
 
 void Pipeline::copy(const ConstTensor& from, const Tensor& to) {
   CHECK(from.bytes() == to.bytes(), "{} bytes to {}", from.bytes(), to.bytes());
-  model_.rank().compute().copy(from.data, to.data, to.bytes());
+  runner_.rank().compute().copy(from.data, to.data, to.bytes());
 }
 
 // A batch's memory serves the one after the next; what is still under way then has a copy.
@@ -284,21 +282,22 @@ const model::Pass& Pipeline::pass_of(int micro_batch) {
 
 // The transformer remembers where it stands.
 void Pipeline::stand(const Chunk& chunk, const SlotBook::Place& place) {
-  model_.transformer().stand({chunk.first_block, place.residuals, place.kept, place.waiting});
-  place_.clear();
+  runner_.transformer().stand({chunk.first_block, place.residuals, place.kept, place.waiting});
+  std::string names;
   for (const auto* slots : {&place.residuals, &place.kept}) {
-    for (const int slot : *slots) place_ += fmt::format("{} ", slot);
+    for (const int slot : *slots) names += fmt::format("{} ", slot);
   }
+  runner_.set_slots(std::move(names));
 }
 
 void Pipeline::forward(const Action& action, Phase phase) {
-  model_.rank().memory->enter(phase);
+  runner_.rank().memory->enter(phase);
   const Chunk& chunk = pipeline_.chunk(action.chunk);
   const SlotBook::Place& place = book_->begin(action);
   const model::Pass& pass = pass_of(action.micro_batch);
   stand(chunk, place);
   standing_ = {action.chunk, action.micro_batch};
-  model::Transformer& transformer = model_.transformer();
+  model::Transformer& transformer = runner_.transformer();
   if (pipeline_.receives(chunk)) {
     const int boundary = chunk.number - 1;
     const Tensor input = channels_->receive(boundary, Direction::kForward, action.micro_batch);
@@ -306,7 +305,7 @@ void Pipeline::forward(const Action& action, Phase phase) {
     copy(input.part(0, first.numel), first);
     channels_->release(boundary, Direction::kForward);
   }
-  model_.forward(chunk, pass, [&] {
+  runner_.forward(chunk, pass, [&] {
     if (!pipeline_.sends(chunk)) return;
     transformer.write_output_to(channels_->outbox(chunk.number, Direction::kForward));
   });
@@ -317,10 +316,10 @@ void Pipeline::backward(const Action& action) {
   const Chunk& chunk = pipeline_.chunk(action.chunk);
   const SlotBook::Place& place = book_->begin(action);
   const model::Pass& pass = pass_of(action.micro_batch);
-  model::Transformer& transformer = model_.transformer();
+  model::Transformer& transformer = runner_.transformer();
   // On a rank without the head the phase of losses is the begin of the first backward. (Later, a slot of
   // gradients that is being reduced would die in it.)
-  model_.rank().memory->enter(chunk.head || !has_lost_ ? kLoss : kBackward);
+  runner_.rank().memory->enter(chunk.head || !has_lost_ ? kLoss : kBackward);
   has_lost_ = true;
   const bool input_alone = action.kind == ActionKind::kInputGradient;
   if (input_alone || standing_ != std::pair(action.chunk, action.micro_batch)) {
@@ -334,9 +333,10 @@ void Pipeline::backward(const Action& action) {
          transformer.residual_gradient());
     channels_->release(chunk.number, Direction::kBackward);
   }
-  model_.gradients().begin_micro_step(action.micro_batch);
-  model_.backward(chunk, pass, input_alone);
-  if (chunk.head) model_.add_losses(model_.transformer().shape().tokens(), action.micro_batch == 0);
+  runner_.gradients().begin_micro_step(action.micro_batch);
+  runner_.backward(chunk, pass, input_alone);
+  if (chunk.head)
+    runner_.add_losses(runner_.transformer().shape().tokens(), action.micro_batch == 0);
   if (place.gradient_out >= 0) {
     copy(transformer.residual_gradient(), transformer.residual_slot(place.gradient_out));
   } else if (pipeline_.receives(chunk)) {
@@ -354,8 +354,8 @@ void Pipeline::weight_gradients(const Action& action) {
   const Chunk& chunk = pipeline_.chunk(action.chunk);
   stand(chunk, book_->begin(action));
   standing_ = {action.chunk, action.micro_batch};
-  model_.gradients().begin_micro_step(action.micro_batch);
-  model_.weight_gradients(chunk);
+  runner_.gradients().begin_micro_step(action.micro_batch);
+  runner_.weight_gradients(chunk);
   book_->end(action);
 }
 
@@ -363,7 +363,7 @@ Tensor Pipeline::from_head(const Tensor& of_head, std::int64_t count) {
   if (pipeline_.whole()) return of_head;
   const Tensor logits = logits_.tensor().part(0, count);
   if (pipeline_.has_head()) copy(of_head, logits);
-  const sharding::Rank& rank = model_.rank();
+  const sharding::Rank& rank = runner_.rank();
   const auto done = rank.make_event();
   rank.compute().record(*done);
   rank.gather().wait(*done);

@@ -17,16 +17,17 @@
 #include <vector>
 
 #include "engine/model/pass.h"
+#include "engine/train/layout/slot_book.h"
 #include "engine/train/pipeline/channels.h"
-#include "engine/train/pipeline/slot_book.h"
 
 namespace sherd::engine {
 
-class ShardedModel;
+class UnitRunner;
 
 class Pipeline {
  public:
-  Pipeline(const TrainingOptions& options, RankPipeline pipeline, ShardedModel& model);
+  /// Drives `runner`, which outlives it.
+  Pipeline(const TrainingOptions& options, RankPipeline pipeline, UnitRunner& runner);
   ~Pipeline();
 
   /// What it acquires, the model's slots not included.
@@ -37,18 +38,16 @@ class Pipeline {
                                    const sharding::Mesh& mesh, int rank);
 
   const RankPipeline& plan() const { return pipeline_; }
-  /// Which slots the chunk under way has: what its kernels read and write, where there are several micro-batches.
-  const std::string& place() const { return place_; }
 
   /// All forwards and backwards of a step. `pass_of` gives a micro-batch when it is first needed, in order,
   /// valid until the next call.
   void train(const std::function<model::Pass(int micro_batch)>& pass_of);
 
   /// Passes without a backward, on a pipeline's ranks one behind the other: embedding, blocks and, where it is,
-  /// head. `pass_of` as for `train`; `behind_head` follows a pass's head, in the order of the passes. The ranks'
+  /// head. `pass_of` as for `train`; `after_head` follows a pass's head, in the order of the passes. The ranks'
   /// parameters are planned (ShardedModel::evaluation_uses).
   void evaluate(int num_passes, const std::function<model::Pass(int pass)>& pass_of,
-                const std::function<void(int pass)>& behind_head);
+                const std::function<void(int pass)>& after_head);
   /// The blocks of one pass, and what comes before them.
   void forward(const model::Pass& pass, Phase phase);
 
@@ -62,7 +61,7 @@ class Pipeline {
   using Action = schedule::Action;
   void train_whole(const std::function<model::Pass(int)>& pass_of);
   void train_part(const std::function<model::Pass(int)>& pass_of);
-  void run_passes(int num_passes, Phase phase, const std::function<void(int)>& behind_blocks);
+  void run_passes(int num_passes, Phase phase, const std::function<void(int)>& after_blocks);
   void run(const Action& action, Phase phase);
   void forward(const Action& action, Phase phase);
   void backward(const Action& action);
@@ -75,7 +74,7 @@ class Pipeline {
 
   const TrainingOptions& options_;
   const RankPipeline pipeline_;
-  ShardedModel& model_;
+  UnitRunner& runner_;
   std::unique_ptr<Channels> channels_;
   std::vector<Buffer> tokens_;  // of micro-batches under way
   bool keeps_tokens_ = false;   // there: several may be under way
@@ -88,7 +87,6 @@ class Pipeline {
   std::map<int, std::size_t> tokens_of_;  // by micro-batch, among tokens_
   bool has_lost_ = false;                 // a backward of the step has begun
   std::pair<int, int> standing_{-1, -1};  // chunk and micro-batch
-  std::string place_;                     // of them
 };
 
 }  // namespace sherd::engine

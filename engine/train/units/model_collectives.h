@@ -8,22 +8,13 @@
 #include "core/memory.h"
 #include "core/stream.h"
 #include "engine/model/collectives.h"
-#include "engine/model/exchanges.h"
-#include "engine/train/ring.h"
+#include "engine/model/cut/exchanges.h"
+#include "engine/train/units/ring.h"
 #include "sharding/comm/communicator.h"
 #include "sharding/mesh/rank.h"
 #include "sharding/mesh/traffic.h"
 
 namespace sherd::engine {
-
-struct TrainingOptions;
-
-/// What rank `rank` computes of the run's model: all of it, or the part that is its along the tensor and context
-/// axes.
-model::ModelShape rank_model(const TrainingOptions& options, const sharding::Mesh& mesh, int rank);
-
-/// Where the last elements of a sum wait, of tensors that the ranks can't share evenly.
-BufferSpec tensor_sum_tail(const model::TensorPart& part);
 
 /// What a rank sends in these exchanges: sums as all-reduces, of which one may be of the tail alone; in a ring to the next
 /// of its `neighbours`.
@@ -39,6 +30,9 @@ class ModelCollectives final : public model::Collectives {
                    sharding::Communicator& ranks, sharding::Communicator* copies);
   /// Of a rank of a run, with communicators of its own.
   ModelCollectives(const model::ModelShape& shape, const sharding::Rank& rank);
+
+  /// All that it acquires.
+  static std::vector<BufferSpec> buffers(const model::ModelShape& shape);
 
   void sum(const char* what, const Tensor& x) override;
   void sum_copies(const char* what, const Tensor& x) override;

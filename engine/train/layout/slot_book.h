@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "engine/model/part.h"
-#include "engine/train/pipeline/pipeline_plan.h"
+#include "engine/train/layout/pipeline_plan.h"
 
 namespace sherd::engine {
 

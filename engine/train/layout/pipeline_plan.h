@@ -10,8 +10,9 @@
 
 #include "engine/schedule/schedule.h"
 #include "engine/schedule/simulate.h"
-#include "engine/train/training_options.h"
+#include "engine/train/layout/training_options.h"
 #include "sharding/mesh/mesh.h"
+#include "sharding/zero/unit.h"
 
 namespace sherd::engine {
 
@@ -66,19 +67,32 @@ RankPipeline rank_pipeline(const TrainingOptions& options, const sharding::Mesh&
 /// What each chunk takes, from the multiplications in it. Only their ratios mean something.
 schedule::StepTimes estimated_times(const PipelinePlan& plan, const model::ModelShape& shape);
 
-/// The units of those chunks: numbers in the parameter table, ascending.
-std::vector<int> units_of(const RankPipeline& pipeline, const model::ModelShape& shape);
+/// The units that a layer, and the two ends of a model, use together: a layer's block and its further parts.
+std::vector<UnitId> layer_units(const model::ModelShape& shape, int layer);
+constexpr UnitId embedding_unit() {
+  return {UnitRole::kEmbedding};
+}
+/// Those of a whole model, in the order of its parameter table.
+std::vector<UnitId> all_units(const model::ModelShape& shape);
+UnitId head_unit(const model::ModelShape& shape);  ///< the embedding's where they are tied
 
-/// In which order a chunk's forward, or its backward, uses units. A forward without a backward behind it has
+/// The units of those chunks, in the order of the parameter table.
+std::vector<UnitId> units_of(const RankPipeline& pipeline, const model::ModelShape& shape);
+
+/// In which order a chunk's forward, or its backward, uses units. A forward without a backward after it has
 /// the head's use, too.
-std::vector<int> forward_uses(const Chunk& chunk, const model::ModelShape& shape, bool evaluates);
-std::vector<int> backward_uses(const Chunk& chunk, const model::ModelShape& shape);
+std::vector<UnitId> forward_uses(const Chunk& chunk, const model::ModelShape& shape,
+                                 bool evaluates);
+std::vector<UnitId> backward_uses(const Chunk& chunk, const model::ModelShape& shape);
 /// Whether a chunk's weight gradients use its blocks, too: to compute outputs of norms again.
 bool weight_gradients_use_parameters(const model::ModelShape& shape);
 /// In the whole of a step, or of an evaluation's pass, on one rank.
-std::vector<int> step_uses(const RankPipeline& pipeline, const model::ModelShape& shape);
-std::vector<int> pass_uses(const RankPipeline& pipeline, const model::ModelShape& shape,
-                           int num_passes);
+std::vector<UnitId> step_uses(const RankPipeline& pipeline, const model::ModelShape& shape);
+std::vector<UnitId> pass_uses(const RankPipeline& pipeline, const model::ModelShape& shape,
+                              int num_passes);
+/// Where the units of `uses` are in `units` (CHECK: all are there).
+std::vector<int> places_of(const std::vector<UnitId>& uses,
+                           const std::vector<sharding::UnitPlan>& units);
 
 /// How many passes of an evaluation are under way together: enough to keep all ranks busy for most of the time.
 int passes_at_once(const RankPipeline& pipeline);

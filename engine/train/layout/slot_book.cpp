@@ -1,4 +1,4 @@
-#include "engine/train/pipeline/slot_book.h"
+#include "engine/train/layout/slot_book.h"
 
 #include <algorithm>
 #include <utility>

@@ -6,10 +6,14 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/train/training_options.h"
+#include "engine/train/layout/training_options.h"
 #include "sharding/zero/unit.h"
 
 namespace sherd::engine {
+
+/// What rank `rank` computes of the run's model: all of it, or the part that is its along the tensor and context
+/// axes.
+model::ModelShape rank_model(const TrainingOptions& options, const sharding::Mesh& mesh, int rank);
 
 /// Whether a parameter of the model's table is kept as NF4: a frozen matrix of a block, if the recipe asks for it.
 bool rests_in_four_bits(const TrainingOptions& options, std::string_view name,

@@ -1,4 +1,4 @@
-#include "engine/train/frozen_weights.h"
+#include "engine/train/units/frozen_weights.h"
 
 #include <fmt/core.h>
 #include <xxhash.h>
@@ -7,7 +7,7 @@
 
 #include "engine/model/adapter.h"
 #include "engine/model/initial_values.h"
-#include "engine/train/cut_pieces.h"
+#include "engine/train/units/cut_pieces.h"
 #include "kernels/nf4.h"
 #include "kernels/pointwise.h"
 
@@ -26,7 +26,7 @@ std::optional<BufferSpec> staging_buffer(const std::vector<sharding::UnitPlan>& 
   if (largest == 0) return std::nullopt;
   return BufferSpec{
       "frozen.staging", Category::kWorkspace, DType::kF32, std::min(largest, kMostStaged), kInit,
-      /*mirrored=*/true};
+      Home::kMirrored};
 }
 
 // What all tensor ranks have of it together.
@@ -91,9 +91,9 @@ FrozenWeights::FrozenWeights(const sharding::Rank& rank,
   if (!staging) return;
   staging_ = {rank, *staging};
   if (const auto encoding = encoding_buffers(sharding::plans_of(units)); !encoding.empty()) {
-    scales_ = rank.memory->acquire(encoding[0]);
-    codes_ = rank.memory->acquire(encoding[1]);
-    scale_codes_ = rank.memory->acquire(encoding[2]);
+    scales_ = rank.acquire(encoding[0]);
+    codes_ = rank.acquire(encoding[1]);
+    scale_codes_ = rank.acquire(encoding[2]);
   }
   exchange_.emplace(rank, kName);
 }

@@ -1,10 +1,7 @@
-#include "engine/train/model_collectives.h"
+#include "engine/train/units/model_collectives.h"
 
 #include "core/cuda_device.h"
 #include "core/trace.h"
-#include "engine/model/sequence_cut.h"
-#include "engine/model/tensor_cut.h"
-#include "engine/train/training_options.h"
 #include "kernels/pointwise.h"
 #include "sharding/mesh/waits.h"
 
@@ -76,17 +73,16 @@ class Stopwatch {
   Clock::time_point begin_ = Clock::now();
 };
 
-}  // namespace
-
-model::ModelShape rank_model(const TrainingOptions& options, const sharding::Mesh& mesh, int rank) {
-  return model::context_part(model::tensor_part(options.model, mesh.degree(sharding::kTensorAxis),
-                                                mesh.coordinate(rank, sharding::kTensorAxis)),
-                             mesh.degree(sharding::kContextAxis),
-                             mesh.coordinate(rank, sharding::kContextAxis));
-}
-
+// Where the last elements of a sum wait, for tensors that the ranks can't share evenly.
 BufferSpec tensor_sum_tail(const model::TensorPart& part) {
   return {"tensor.sum_tail", Category::kCommunication, DType::kF32, part.degree};
+}
+
+}  // namespace
+
+std::vector<BufferSpec> ModelCollectives::buffers(const model::ModelShape& shape) {
+  if (!shape.part.is_cut()) return {};
+  return {tensor_sum_tail(shape.part)};
 }
 
 sharding::Traffic exchange_traffic(const model::ModelShape& shape,
@@ -141,7 +137,7 @@ ModelCollectives::ModelCollectives(const model::ModelShape& shape, const shardin
     ranks_ = along(sharding::kTensorAxis);
     own_copies_ = holders_of_copies(shape.part, rank);
     copies_ = own_copies_.get();
-    tail_ = rank.memory->acquire(tensor_sum_tail(shape.part));
+    tail_ = rank.acquire(tensor_sum_tail(shape.part));
   }
   if (shape.context.is_cut()) context_ = along(sharding::kContextAxis);
   if (shape.context.passes_keys()) ring_ = std::make_unique<Ring>(rank);

@@ -1,10 +1,12 @@
-#include "engine/train/pipeline/pipeline_plan.h"
+#include "engine/train/layout/pipeline_plan.h"
 #include "engine/schedule/generate.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "core/error.h"
+#include "engine/model/sites.h"
 #include "engine/schedule/balance.h"
 #include "engine/schedule/forwards.h"
 #include "engine/schedule/passes.h"
@@ -28,8 +30,8 @@ schedule::LayerTimes layer_times(const model::ModelShape& shape) {
     const bool windowed = window > 0.0 && window < positions;
     const double keys = windowed ? window - window * window / (2.0 * positions) : positions / 2.0;
     times.layers.push_back(
-        time_of(width * static_cast<double>(shape.qkv_width() + shape.up_width()) +
-                static_cast<double>(shape.heads_width() + shape.ffn_width) * width +
+        time_of(width * static_cast<double>(shape.qkv_width() + shape.up_width(i)) +
+                static_cast<double>(shape.heads_width() + shape.ffn_width_of(i)) * width +
                 2.0 * keys * static_cast<double>(shape.heads_width())));
   }
   times.head = time_of(width * static_cast<double>(shape.vocab_size));
@@ -55,8 +57,17 @@ std::vector<Chunk> chunks_of(const std::vector<int>& layers) {
   return chunks;
 }
 
-int head_unit(const model::ModelShape& shape) {
-  return shape.tied ? 0 : 1 + static_cast<int>(shape.num_layers);
+void append(std::vector<UnitId>& to, const std::vector<UnitId>& more) {
+  to.insert(to.end(), more.begin(), more.end());
+}
+
+// The blocks of a chunk from its last one to its first.
+std::vector<UnitId> layers_backwards(const Chunk& chunk, const model::ModelShape& shape) {
+  std::vector<UnitId> uses;
+  for (int block = chunk.end_block() - 1; block >= chunk.first_block; --block) {
+    append(uses, layer_units(shape, block));
+  }
+  return uses;
 }
 
 struct ScheduleRequest {
@@ -137,28 +148,51 @@ RankPipeline rank_pipeline(const TrainingOptions& options, const sharding::Mesh&
   return pipeline;
 }
 
-std::vector<int> units_of(const RankPipeline& pipeline, const model::ModelShape& shape) {
-  std::set<int> units;
+std::vector<UnitId> layer_units(const model::ModelShape& shape, int layer) {
+  std::vector<UnitId> units;
+  for (int part = 0; part <= static_cast<int>(shape.layer_parts.size()); ++part) {
+    if (model::has_part(shape, layer, part)) units.push_back({UnitRole::kLayer, layer, part});
+  }
+  return units;
+}
+
+std::vector<UnitId> all_units(const model::ModelShape& shape) {
+  std::vector<UnitId> units = {embedding_unit()};
+  for (int layer = 0; layer < static_cast<int>(shape.num_layers); ++layer) {
+    append(units, layer_units(shape, layer));
+  }
+  if (!shape.tied) units.push_back(head_unit(shape));
+  return units;
+}
+
+UnitId head_unit(const model::ModelShape& shape) {
+  return shape.tied ? embedding_unit() : UnitId{UnitRole::kHead};
+}
+
+std::vector<UnitId> units_of(const RankPipeline& pipeline, const model::ModelShape& shape) {
+  std::set<UnitId> units;  // in the order of roles, layers and parts, as the table
   for (const Chunk& chunk : pipeline.chunks) {
-    if (chunk.embedding) units.insert(0);
-    for (int block = chunk.first_block; block < chunk.end_block(); ++block) units.insert(1 + block);
-    if (chunk.head) units.insert(head_unit(shape));
+    const std::vector<UnitId> uses = forward_uses(chunk, shape, true);
+    units.insert(uses.begin(), uses.end());
   }
   return {units.begin(), units.end()};
 }
 
-std::vector<int> forward_uses(const Chunk& chunk, const model::ModelShape& shape, bool evaluates) {
-  std::vector<int> uses;
-  if (chunk.embedding) uses.push_back(0);
-  for (int block = chunk.first_block; block < chunk.end_block(); ++block) uses.push_back(1 + block);
+std::vector<UnitId> forward_uses(const Chunk& chunk, const model::ModelShape& shape,
+                                 bool evaluates) {
+  std::vector<UnitId> uses;
+  if (chunk.embedding) uses.push_back(embedding_unit());
+  for (int block = chunk.first_block; block < chunk.end_block(); ++block) {
+    append(uses, layer_units(shape, block));
+  }
   if (chunk.head && evaluates) uses.push_back(head_unit(shape));
   return uses;
 }
 
-std::vector<int> backward_uses(const Chunk& chunk, const model::ModelShape& shape) {
-  std::vector<int> uses;
+std::vector<UnitId> backward_uses(const Chunk& chunk, const model::ModelShape& shape) {
+  std::vector<UnitId> uses;
   if (chunk.head) uses.push_back(head_unit(shape));
-  for (int block = chunk.end_block(); block > chunk.first_block; --block) uses.push_back(block);
+  append(uses, layers_backwards(chunk, shape));
   return uses;  // the embedding's backward needs no parameters
 }
 
@@ -166,46 +200,59 @@ bool weight_gradients_use_parameters(const model::ModelShape& shape) {
   return shape.recompute == model::Recompute::kSelective;
 }
 
-std::vector<int> step_uses(const RankPipeline& pipeline, const model::ModelShape& shape) {
-  std::vector<int> uses;
+std::vector<UnitId> step_uses(const RankPipeline& pipeline, const model::ModelShape& shape) {
+  std::vector<UnitId> uses;
   if (pipeline.whole()) {
     for (int i = 0; i < pipeline.plan.num_micro_batches; ++i) {
-      for (const auto& more : {forward_uses(pipeline.chunks[0], shape, false),
-                               backward_uses(pipeline.chunks[0], shape)}) {
-        uses.insert(uses.end(), more.begin(), more.end());
-      }
+      append(uses, forward_uses(pipeline.chunks[0], shape, false));
+      append(uses, backward_uses(pipeline.chunks[0], shape));
     }
     return uses;
   }
   for (const schedule::Action& action : pipeline.actions()) {
     const Chunk& chunk = pipeline.chunk(action.chunk);
-    std::vector<int> more;
-    if (action.kind == schedule::ActionKind::kForward) more = forward_uses(chunk, shape, false);
-    if (schedule::makes_input_gradient(action.kind)) more = backward_uses(chunk, shape);
+    if (action.kind == schedule::ActionKind::kForward) {
+      append(uses, forward_uses(chunk, shape, false));
+    }
+    if (schedule::makes_input_gradient(action.kind)) append(uses, backward_uses(chunk, shape));
     if (action.kind == schedule::ActionKind::kWeightGradient &&
         weight_gradients_use_parameters(shape)) {
-      for (int block = chunk.end_block(); block > chunk.first_block; --block) more.push_back(block);
+      append(uses, layers_backwards(chunk, shape));
     }
-    uses.insert(uses.end(), more.begin(), more.end());
   }
   return uses;
 }
 
-std::vector<int> pass_uses(const RankPipeline& pipeline, const model::ModelShape& shape,
-                           int num_passes) {
-  std::vector<int> uses;
-  const auto pass = [&](const Chunk& chunk) {
-    const std::vector<int> more = forward_uses(chunk, shape, true);
-    uses.insert(uses.end(), more.begin(), more.end());
-  };
+std::vector<UnitId> pass_uses(const RankPipeline& pipeline, const model::ModelShape& shape,
+                              int num_passes) {
+  std::vector<UnitId> uses;
   if (pipeline.whole()) {
-    for (int i = 0; i < num_passes; ++i) pass(pipeline.chunks.front());
+    for (int i = 0; i < num_passes; ++i) {
+      append(uses, forward_uses(pipeline.chunks.front(), shape, true));
+    }
     return uses;
   }
   for (const schedule::Action& action : pass_actions(pipeline, num_passes)) {
-    if (action.kind == schedule::ActionKind::kForward) pass(pipeline.chunk(action.chunk));
+    if (action.kind != schedule::ActionKind::kForward) continue;
+    append(uses, forward_uses(pipeline.chunk(action.chunk), shape, true));
   }
   return uses;
+}
+
+std::vector<int> places_of(const std::vector<UnitId>& uses,
+                           const std::vector<sharding::UnitPlan>& units) {
+  std::map<UnitId, int> places;
+  for (const sharding::UnitPlan& unit : units) {
+    places.emplace(unit.spec.id, static_cast<int>(places.size()));
+  }
+  std::vector<int> in_units;
+  for (const UnitId& use : uses) {
+    const auto place = places.find(use);
+    CHECK(place != places.end(), "this rank doesn't have a unit of layer {} that it uses",
+          use.layer);
+    in_units.push_back(place->second);
+  }
+  return in_units;
 }
 
 int passes_at_once(const RankPipeline& pipeline) {

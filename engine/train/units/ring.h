@@ -1,4 +1,4 @@
-/// What goes round a ring of context ranks (engine/model/ring.h), beside the computation.
+/// What goes round a ring of context ranks (engine/model/attention/ring.h), beside the computation.
 ///
 ///   rank r     from ──── link r ────▶ to     rank r + 1 (mod C)
 ///

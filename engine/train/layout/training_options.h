@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "engine/model/shape.h"
@@ -9,8 +10,7 @@
 #include "optim/loss_scaler.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
-#include "sharding/zero/parameter_gather.h"
-#include "sharding/zero/placement.h"
+#include "sharding/zero/slot_schedule.h"
 #include "sharding/zero/unit.h"
 
 namespace sherd::engine {
@@ -22,10 +22,18 @@ struct PipelineOptions {
   std::vector<int> layers_per_chunk{};  ///< in the order of the model; empty: dealt by time
 };
 
+/// Where a unit's state lives, and in which types.
+struct PartSharding {
+  sharding::Placement placement;
+  sharding::Precision precision;
+};
+
 struct TrainingOptions {
   model::ModelShape model;
   sharding::Placement placement;
   sharding::Precision precision;
+  /// By part (ModelShape::layer_parts): the units of layers that are sharded otherwise.
+  std::map<int, PartSharding> parts{};
   sharding::GatherOptions gather;
   PipelineOptions pipeline;
   int num_micro_steps = 1;
@@ -45,6 +53,11 @@ struct TrainingOptions {
   optim::OptimizerOptions optimizer;
   optim::LrSchedule lr_schedule;
   float max_norm = 0.0f;  ///< 0: no clipping
+
+  PartSharding sharding_of(const UnitId& unit) const {
+    const auto own = parts.find(unit.part);
+    return own == parts.end() ? PartSharding{placement, precision} : own->second;
+  }
 
   std::int64_t staging_bytes = 0;  ///< of a rank's checkpoints, at most; 0: all that it saves
 

@@ -1,4 +1,4 @@
-#include "engine/train/cut_pieces.h"
+#include "engine/train/units/cut_pieces.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "engine/train/ring.h"
+#include "engine/train/units/ring.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "engine/train/sharding_plan.h"
+#include "engine/train/layout/sharding_plan.h"
 
 #include <algorithm>
 #include <functional>
@@ -6,10 +6,10 @@
 
 #include "engine/model/adapter.h"
 #include "engine/model/parameters.h"
+#include "engine/model/cut/sequence_cut.h"
 #include "engine/model/sites.h"
-#include "engine/model/tensor_cut.h"
-#include "engine/train/model_collectives.h"
-#include "engine/train/pipeline/pipeline_plan.h"
+#include "engine/model/cut/tensor_cut.h"
+#include "engine/train/layout/pipeline_plan.h"
 
 namespace sherd::engine {
 namespace {
@@ -56,7 +56,7 @@ std::vector<bool> added_by_the_backward(const TrainingOptions& options, const sh
     return {};
   }
   std::vector<std::string> endings;
-  for (const model::Site& site : model::block_sites(options.model)) {
+  for (const model::Site& site : model::largest_sites(options.model)) {
     if (site.columns == 0) continue;
     endings.insert(endings.end(), {"." + site.name + ".weight", "." + site.name + ".bias"});
   }
@@ -75,6 +75,13 @@ std::vector<bool> added_by_the_backward(const TrainingOptions& options, const sh
 
 }  // namespace
 
+model::ModelShape rank_model(const TrainingOptions& options, const sharding::Mesh& mesh, int rank) {
+  return model::context_part(model::tensor_part(options.model, mesh.degree(sharding::kTensorAxis),
+                                                mesh.coordinate(rank, sharding::kTensorAxis)),
+                             mesh.degree(sharding::kContextAxis),
+                             mesh.coordinate(rank, sharding::kContextAxis));
+}
+
 bool rests_in_four_bits(const TrainingOptions& options, std::string_view name,
                         const std::vector<std::int64_t>& shape) {
   return options.nf4_base && !model::is_trained(options.model, name) &&
@@ -86,8 +93,8 @@ sharding::ShardingPlan sharding_plan(const TrainingOptions& options, const shard
   sharding::ShardingPlan plan{mesh, {}};
   std::vector<UnitSpec> table = rank_units(options, mesh, rank);
   const RankPipeline pipeline = rank_pipeline(options, mesh, rank);
-  for (const int unit : units_of(pipeline, options.model)) {
-    UnitSpec& spec = table[static_cast<std::size_t>(unit)];
+  for (const UnitId& id : units_of(pipeline, options.model)) {
+    UnitSpec& spec = *std::ranges::find(table, id, &UnitSpec::id);
     std::vector<ParameterSpec> frozen, quantised;
     std::erase_if(spec.parameters, [&](ParameterSpec& parameter) {
       if (model::is_trained(options.model, parameter.name)) return false;
@@ -95,13 +102,14 @@ sharding::ShardingPlan sharding_plan(const TrainingOptions& options, const shard
           .push_back(parameter);
       return true;
     });
-    plan.units.emplace_back(std::move(spec), options.placement, options.precision, mesh,
-                            std::move(frozen), std::move(quantised));
+    const PartSharding how = options.sharding_of(id);
+    plan.units.emplace_back(std::move(spec), how.placement, how.precision, mesh, std::move(frozen),
+                            std::move(quantised));
     if (options.model.part.has_canonical_sums()) {
       plan.units.back().tree_of_ranks = mesh.degree(sharding::kContextAxis);
     }
     plan.units.back().may_add = added_by_the_backward(options, mesh, plan.units.back());
-    if (unit == 0 && options.model.tied) {
+    if (id.role == UnitRole::kEmbedding && options.model.tied) {
       plan.units.back().tie = tie_of(pipeline, mesh, rank);
       plan.units.back().ends_apart =
           plan.units.back().trains() && sums_ends_apart(pipeline, options.model);

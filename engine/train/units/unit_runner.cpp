@@ -1,0 +1,417 @@
+#include "engine/train/units/unit_runner.h"
+
+#include <algorithm>
+#include <span>
+
+#include "engine/model/adapter.h"
+#include "engine/model/initial_values.h"
+#include "engine/model/transformer.h"
+#include "engine/train/layout/sharding_plan.h"
+#include "engine/train/layout/slot_book.h"
+#include "engine/train/units/frozen_weights.h"
+#include "engine/train/units/model_collectives.h"
+#include "kernels/interleaved.h"
+#include "kernels/pointwise.h"
+
+namespace sherd::engine {
+namespace {
+
+std::vector<sharding::UnitState> make_units(const TrainingOptions& options,
+                                            const sharding::Rank& rank) {
+  std::vector<sharding::UnitState> units;
+  for (sharding::UnitPlan& unit : sharding_plan(options, rank.mesh, rank.rank).units) {
+    units.emplace_back(std::move(unit), rank);
+  }
+  return units;
+}
+
+BufferSpec loss_sum_buffer() {
+  return {"loss_sum", Category::kWorkspace, DType::kF64, ExactSum::kNumbers,
+          kAlways,    Home::kMirrored};
+}
+
+// One token's logits, put together from ranks that have some of them or some of the tokens.
+std::optional<BufferSpec> whole_logits_buffer(const model::ModelShape& part) {
+  if (!part.part.is_cut() && !part.context.is_cut()) return std::nullopt;
+  return BufferSpec{"tensor.logits", Category::kActivations, part.dtype, part.whole_vocab_size(),
+                    kEvaluation};
+}
+
+void append(std::vector<BufferSpec>& to, const std::vector<BufferSpec>& more) {
+  to.insert(to.end(), more.begin(), more.end());
+}
+
+void fill_initial_values(const sharding::UnitState& unit, Stream& stream, std::uint64_t seed) {
+  for (const int slice_index : unit.updated_slices()) {
+    const Tensor slice = unit.fp32_slice(slice_index);
+    for (const sharding::Piece& piece : unit.layout().pieces(slice_index)) {
+      const ParameterSpec& parameter = unit.spec().parameters[piece.parameter];
+      const std::vector<Box> held =
+          parameter.cut ? parameter.cut->boxes() : model::whole_box(parameter);
+      const std::int64_t columns = parameter.cut ? parameter.cut->columns() : held[0].num_columns;
+      model::fill_initial_values(stream, seed, parameter, held, columns, piece.first_element,
+                                 slice.part(piece.position, piece.count));
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<BufferSpec> UnitRunner::buffers(const TrainingOptions& options,
+                                            const sharding::ShardingPlan& plan,
+                                            const RankPipeline& pipeline,
+                                            const kernels::ComputeDevice& device, int rank) {
+  std::vector<BufferSpec> buffers;
+  for (const sharding::UnitPlan& unit : plan.units) append(buffers, unit_buffers(unit).list());
+  append(buffers, gather_buffers(plan.units, options.gather));
+  append(buffers, frozen_weight_buffers(plan.units, plan.mesh.world_size()));
+  append(buffers, reduction_buffers(plan.units, options.num_micro_steps).list());
+  buffers.push_back(loss_sum_buffer());
+  const model::ModelShape shape = rank_model(options, plan.mesh, rank);
+  const std::optional<model::ModelPart> part = model_part(pipeline, options);
+  append(buffers, model::Activations::list(shape, device, part ? &*part : nullptr));
+  append(buffers, ModelCollectives::buffers(shape));
+  if (auto logits = whole_logits_buffer(shape)) buffers.push_back(std::move(*logits));
+  return buffers;
+}
+
+UnitRunner::UnitRunner(const TrainingOptions& options, const sharding::Rank& rank,
+                       const RankPipeline& pipeline)
+    : options_(options),
+      rank_(rank),
+      tied_(options.model.tied),
+      has_head_(pipeline.has_head()),
+      has_whole_model_(pipeline.whole()),
+      units_(make_units(options, rank)),
+      frozen_(std::make_unique<FrozenWeights>(rank, units_)),
+      parameters_(rank, units_, options.gather),
+      gradients_(rank, units_, options.num_micro_steps),
+      loss_sum_(rank, loss_sum_buffer()) {
+  for (const sharding::UnitState& unit : units_) {
+    places_.emplace(unit.spec().id, static_cast<int>(places_.size()));
+  }
+  const std::optional<model::ModelPart> part = model_part(pipeline, options);
+  const model::ModelShape shape = rank_model(options, rank.mesh, rank.rank);
+  if (shape.part.is_cut() || shape.context.is_cut()) {
+    collectives_ = std::make_unique<ModelCollectives>(shape, rank);
+  }
+  logits_ = rank.acquire(whole_logits_buffer(shape));
+  transformer_ = std::make_unique<model::Transformer>(
+      shape, *rank.memory, rank.compute(),
+      collectives_ ? static_cast<model::Collectives&>(*collectives_) : model::no_collectives(),
+      part ? &*part : nullptr);
+}
+
+UnitRunner::~UnitRunner() {
+  collectives_.reset();  // what it still sends is in buffers of the transformer
+}
+
+void UnitRunner::fill_initial_values() {
+  frozen_->fill_initial_values(options_.seed);
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    if (options_.draws_weights) {
+      engine::fill_initial_values(units_[unit], rank_.compute(), options_.seed);
+    }
+    parameters_.publish(static_cast<int>(unit));
+  }
+}
+
+std::vector<int> UnitRunner::places(const std::vector<UnitId>& uses) const {
+  std::vector<int> places;
+  for (const UnitId& use : uses) {
+    const auto found = places_.find(use);
+    CHECK(found != places_.end(), "rank {} has no unit {} of layer {}", rank_.rank, use.part,
+          use.layer);
+    places.push_back(found->second);
+  }
+  return places;
+}
+
+UnitRunner::Layer UnitRunner::layer(int block) const {
+  Layer layer;
+  layer.places = places(layer_units(options_.model, block));
+  layer.parameters.resize(1 + options_.model.layer_parts.size());
+  layer.gradients = layer.parameters;
+  return layer;
+}
+
+void UnitRunner::get(Layer& layer) {
+  for (const int unit : layer.places) {
+    layer.parameters[static_cast<std::size_t>(part_of(unit))] = parameters_.get(unit);
+  }
+}
+
+void UnitRunner::open(Layer& layer) {
+  for (const int unit : layer.places) {
+    layer.gradients[static_cast<std::size_t>(part_of(unit))] = gradients_.open(unit);
+  }
+}
+
+void UnitRunner::release(const Layer& layer) {
+  for (const int unit : layer.places) parameters_.release(unit);
+}
+
+void UnitRunner::close(const Layer& layer) {
+  for (const int unit : layer.places) gradients_.close(unit);
+}
+
+// What a layer's kernels depend on besides shapes that never change: where its parameters, gradients and
+// activations are, and the pass. Dropout draws anew at every step, a recomputed block's backward depends
+// on what the last forward left, and with a cache each pass begins at another position: those are never
+// the same work again.
+void UnitRunner::section(const char* label, int block, const Layer& layer, const model::Pass& pass,
+                         const std::function<void()>& enqueue) {
+  const model::ModelShape& shape = transformer_->shape();
+  const bool repeats = (!pass.training || (shape.dropout == 0.0 && shape.adapter.dropout == 0.0)) &&
+                       shape.recompute != model::Recompute::kFull && shape.cached_positions == 0;
+  if (!repeats || !rank_.compute().keeps_sections()) return enqueue();
+  std::string key =
+      fmt::format("{} {} {} {} {} {} {} {} {}", label, block, pass.training, shape.sequences,
+                  shape.seq_length, pass.documents.starts.data, pass.documents.count(),
+                  transformer_->residual_TD(block).data, slots_);
+  for (const std::vector<Views>* views : {&layer.parameters, &layer.gradients}) {
+    for (const Views& part : *views) {
+      key += part.empty() ? " -" : fmt::format(" {} {}", part.front().data, part.back().data);
+    }
+  }
+  rank_.compute().section(key, enqueue);
+}
+
+void UnitRunner::forward(const Chunk& chunk, const model::Pass& pass,
+                         const std::function<void()>& before_output) {
+  const model::ModelShape& shape = options_.model;
+  if (chunk.embedding) {
+    TraceSpan span(rank_.compute(), "forward embedding");
+    const int unit = place(embedding_unit());
+    transformer_->embed(model::embedding_parameters(shape, parameters_.get(unit)), pass);
+    parameters_.release(unit);
+  }
+  for (int block = chunk.first_block; block < chunk.end_block(); ++block) {
+    if (before_output && block + 1 == chunk.end_block()) before_output();
+    Layer layer = this->layer(block);
+    get(layer);
+    TraceSpan span(rank_.compute(), "forward " + name_of(layer));
+    section("forward", block, layer, pass, [&] {
+      transformer_->block_forward(block, model::block_parameters(shape, block, layer.parameters),
+                                  pass);
+    });
+    release(layer);
+  }
+}
+
+void UnitRunner::backward(const Chunk& chunk, const model::Pass& pass, bool input_alone) {
+  // A matrix whose both ends are in this chunk stays open: the embedding's share is still to come.
+  const bool joined = tied_ && chunk.embedding && chunk.head && !ends_apart();
+  if (chunk.head) head_backward(pass, joined);
+  rank_.memory->enter(kBackward);
+  for (int block = chunk.end_block() - 1; block >= chunk.first_block; --block) {
+    block_backward(block, pass, input_alone);
+  }
+  if (chunk.embedding) embedding_backward(pass, joined);
+}
+
+void UnitRunner::head_backward(const model::Pass& pass, bool joined) {
+  const model::ModelShape& shape = options_.model;
+  const auto end = ends_apart() ? sharding::UnitEnd::kHead : sharding::UnitEnd::kUnit;
+  const int unit = head_place();
+  const Views views = parameters_.get(unit);
+  const Views gradients = gradients_.open(unit, end);
+  if (tied_ && !joined) zero(model::embedding_parameters(shape, gradients).position_weight);
+  TraceSpan span(rank_.compute(), "head and loss");
+  model::HeadParameters to = model::head_parameters(shape, gradients);
+  to.adds = gradients_.adds(unit);
+  transformer_->head_train(model::head_parameters(shape, views), to, pass);
+  parameters_.release(unit);
+  if (!joined) gradients_.close(unit, end);
+}
+
+void UnitRunner::block_backward(int block, const model::Pass& pass, bool input_alone) {
+  const model::ModelShape& shape = options_.model;
+  Layer layer = this->layer(block);
+  get(layer);
+  const auto parameters = [&] { return model::block_parameters(shape, block, layer.parameters); };
+  if (input_alone) {
+    TraceSpan span(rank_.compute(), "input gradient " + name_of(layer));
+    transformer_->block_input_gradient(block, parameters(), pass);
+    return release(layer);
+  }
+  open(layer);
+  TraceSpan span(rank_.compute(), "backward " + name_of(layer));
+  section(adds(layer) ? "backward, adding" : "backward", block, layer, pass, [&] {
+    transformer_->block_backward(block, parameters(), gradients_of(block, layer), pass);
+  });
+  release(layer);
+  close(layer);
+}
+
+void UnitRunner::embedding_backward(const model::Pass& pass, bool joined) {
+  const model::ModelShape& shape = options_.model;
+  TraceSpan span(rank_.compute(), "backward embedding");
+  const int unit = place(embedding_unit());
+  const bool adds_to_ends = tied_ && !joined && units_[static_cast<std::size_t>(unit)].trains();
+  if (model::trains_embedding(shape) || adds_to_ends) {
+    const Views gradients = gradients_.open(unit);
+    if (adds_to_ends) {
+      const model::Affine final_norm = model::head_parameters(shape, gradients).final_norm;
+      zero(final_norm.weight);
+      zero(final_norm.bias);
+    }
+    if (model::trains_embedding(shape)) {
+      const bool adds = joined || (!tied_ && gradients_.adds(unit));
+      transformer_->embed_backward(model::embedding_parameters(shape, gradients), pass, adds);
+    }
+  }
+  gradients_.close(unit);
+}
+
+bool UnitRunner::adds(const Layer& layer) const {
+  return std::ranges::any_of(layer.places, [this](int unit) { return gradients_.adds(unit); });
+}
+
+model::BlockParameters UnitRunner::gradients_of(int block, const Layer& layer) const {
+  model::BlockParameters gradients =
+      model::block_parameters(options_.model, block, layer.gradients);
+  for (const model::Site& site : model::block_sites(options_.model, block)) {
+    const UnitId unit{UnitRole::kLayer, block, site.part};
+    gradients[site.id].adds = site.columns > 0 && gradients_.adds(place(unit));
+  }
+  return gradients;
+}
+
+bool UnitRunner::ends_apart() const {
+  return tied_ && has_head_ && units_[static_cast<std::size_t>(head_place())].plan().ends_apart;
+}
+
+void UnitRunner::weight_gradients(const Chunk& chunk) {
+  const model::ModelShape& shape = options_.model;
+  rank_.memory->enter(kBackward);
+  for (int block = chunk.end_block() - 1; block >= chunk.first_block; --block) {
+    Layer layer = this->layer(block);
+    model::BlockParameters parameters;
+    const bool normalises = weight_gradients_use_parameters(shape);
+    if (normalises) {
+      get(layer);
+      parameters = model::block_parameters(shape, block, layer.parameters);
+    }
+    TraceSpan span(rank_.compute(), "weight gradient " + name_of(layer));
+    open(layer);
+    transformer_->block_weight_gradient(block, parameters, gradients_of(block, layer));
+    if (normalises) release(layer);
+    close(layer);
+  }
+}
+
+// What the other end of a pipeline has the gradient of, in a tied unit.
+void UnitRunner::zero(const Tensor& gradient) {
+  if (gradient) kernels::fill_zero(rank_.compute(), gradient);
+}
+
+void UnitRunner::evaluate_head(const model::Pass& pass) {
+  if (!has_head_) return;
+  const int unit = head_place();
+  transformer_->head_evaluate(model::head_parameters(options_.model, parameters_.get(unit)), pass);
+  parameters_.release(unit);
+}
+
+Tensor UnitRunner::logits(std::int64_t first, std::int64_t count) {
+  if (!has_head_) return {};
+  const model::ModelShape& shape = transformer_->shape();
+  const model::ModelShape::Place token = shape.place_of(first);
+  const int unit = head_place();
+  Tensor logits = transformer_->logits(
+      model::head_parameters(options_.model, parameters_.get(unit)), token.token, count);
+  parameters_.release(unit);
+  if (shape.part.is_cut()) logits = whole_logits(logits);
+  if (shape.context.is_cut()) logits = from_context_rank(logits, token.context_rank);
+  return logits;
+}
+
+// Each tensor rank has those of its part of the vocabulary; the others' places are zero there.
+Tensor UnitRunner::whole_logits(const Tensor& own) {
+  const Tensor all = logits_.tensor();
+  kernels::fill_zero(rank_.compute(), all);
+  rank_.compute().copy(own.data, all.part(transformer_->shape().part.first_token, own.numel).data,
+                       own.bytes());
+  collectives_->sum("logits", all);
+  return all;
+}
+
+// Those of the rank that has the token, on every one.
+Tensor UnitRunner::from_context_rank(const Tensor& own, int owner) {
+  const Tensor all = logits_.tensor();
+  if (own.data != all.data) rank_.compute().copy(own.data, all.data, own.bytes());
+  collectives_->broadcast_position("logits", all, owner);
+  return all;
+}
+
+std::int64_t UnitRunner::most_logits() const {
+  return has_whole_model_ && !logits_ ? transformer_->most_logits() : 1;
+}
+
+bool UnitRunner::interleave_weights() {
+  const model::ModelShape& shape = transformer_->shape();
+  const auto comes_and_goes = [](const sharding::UnitState& unit) {
+    return unit.plan().needs_slot() || unit.placement().parameters_sharded();
+  };
+  if (rank_.compute().device() != DeviceKind::kCpu || !has_whole_model_ || shape.in_parts() ||
+      std::ranges::any_of(units_, comes_and_goes)) {
+    return false;
+  }
+  struct Matrix {
+    Tensor weight;
+    std::int64_t inputs = 0;
+  };
+  std::vector<Matrix> matrices;
+  for (int block = 0; block < static_cast<int>(shape.num_layers); ++block) {
+    Layer layer = this->layer(block);
+    for (const int unit : layer.places) {
+      layer.parameters[static_cast<std::size_t>(part_of(unit))] = resident_views(unit);
+    }
+    const model::BlockParameters parameters =
+        model::block_parameters(options_.model, block, layer.parameters);
+    for (const model::Site& site : model::block_sites(options_.model, block)) {
+      if (site.columns > 0) matrices.push_back({parameters[site.id].weight, site.columns});
+    }
+  }
+  matrices.push_back(
+      {model::head_parameters(options_.model, resident_views(head_place())).weight, shape.width});
+  for (const Matrix& matrix : matrices) {
+    if (!kernels::can_interleave(matrix.weight.dtype, matrix.inputs)) return false;
+  }
+  rank_.gather().synchronize();  // they have been published
+  for (const Matrix& matrix : matrices) {
+    kernels::interleave(rank_.compute(), matrix.weight, matrix.inputs);
+  }
+  transformer_->read_interleaved();
+  return true;
+}
+
+UnitRunner::Views UnitRunner::resident_views(int unit) const {
+  const sharding::UnitState& state = units_[static_cast<std::size_t>(unit)];
+  const sharding::UnitPlan& plan = state.plan();
+  return plan.views(plan.trains() ? state.resident_parameters() : Tensor{},
+                    plan.has_frozen() ? state.frozen() : Tensor{});
+}
+
+int UnitRunner::part_of(int unit) const {
+  return units_[static_cast<std::size_t>(unit)].spec().id.part;
+}
+
+const std::string& UnitRunner::name_of(const Layer& layer) const {
+  return units_[static_cast<std::size_t>(layer.places.front())].name();
+}
+
+void UnitRunner::add_losses(std::int64_t num_tokens, bool first) {
+  if (!has_head_) return;
+  kernels::sum(rank_.compute(), transformer_->losses().part(0, num_tokens), loss_sum_.device(),
+               !first);
+}
+
+ExactSum UnitRunner::loss_sum() {
+  if (!has_head_) return {};
+  loss_sum_.to_host(rank_.compute());
+  rank_.compute().synchronize();
+  return ExactSum(std::span(loss_sum_.host().as<double>(), ExactSum::kNumbers));
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,145 @@
+/// One rank's units and how they are computed: gathers a unit's parameters, runs its part of the transformer, and sends
+/// its gradients on to be reduced.
+///
+/// A chunk is consecutive layers with the ends next to them (engine/train/layout/pipeline_plan.h). What order chunks
+/// and micro-batches come in, and what goes between ranks, is decided above: engine/train/pipeline/pipeline.h.
+///
+///   forward(chunk)            each unit: get, compute, release
+///   backward(chunk)           head and loss, then each layer from the last to the first: get and open, compute,
+///                             release and close
+///   weight_gradients(chunk)   the half that `backward(.., input_alone)` left for later
+///
+/// Memory   acquires its part of the state, the slots of gathers and reductions, and the transformer's buffers
+///          (`buffers` lists them).
+/// Order    what ParameterGather and GradientReduction ask for: uses in the planned order, one micro-step at a time.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/exact_sum.h"
+#include "engine/model/pass.h"
+#include "engine/train/layout/pipeline_plan.h"
+#include "engine/train/layout/training_options.h"
+#include "kernels/device.h"
+#include "sharding/mesh/mirrored_buffer.h"
+#include "sharding/zero/gradient_reduction.h"
+#include "sharding/zero/parameter_gather.h"
+
+namespace sherd::model {
+class Transformer;
+struct Affine;
+template <class T>
+struct PerSite;
+}  // namespace sherd::model
+
+namespace sherd::engine {
+
+class FrozenWeights;
+class ModelCollectives;
+
+class UnitRunner {
+ public:
+  UnitRunner(const TrainingOptions& options, const sharding::Rank& rank,
+             const RankPipeline& pipeline);
+  ~UnitRunner();
+
+  /// All that the constructor acquires, for rank `rank`.
+  static std::vector<BufferSpec> buffers(const TrainingOptions& options,
+                                         const sharding::ShardingPlan& plan,
+                                         const RankPipeline& pipeline,
+                                         const kernels::ComputeDevice& device, int rank);
+
+  /// Fills this rank's slices with the initial values of `options.seed`, which depend neither on the stage nor on the
+  /// world, and publishes them; that is under way when it returns.
+  void fill_initial_values();
+
+  const sharding::Rank& rank() const { return rank_; }
+  const std::vector<sharding::UnitState>& units() const { return units_; }
+  sharding::ParameterGather& parameters() { return parameters_; }
+  sharding::GradientReduction& gradients() { return gradients_; }
+  model::Transformer& transformer() { return *transformer_; }
+  const model::Transformer& transformer() const { return *transformer_; }
+  FrozenWeights& frozen() const { return *frozen_; }
+  ModelCollectives* collectives() const { return collectives_.get(); }  ///< null: nothing is cut
+
+  /// Where the units of `uses` are in `units` (CHECK).
+  std::vector<int> places(const std::vector<UnitId>& uses) const;
+  int place(const UnitId& unit) const { return places({unit}).front(); }
+  int block_place(int layer) const { return place({UnitRole::kLayer, layer, 0}); }
+  int head_place() const { return place(head_unit(options_.model)); }
+  bool has_head() const { return has_head_; }  ///< whether losses arise here
+  /// Whether the gradients of a tied matrix's two uses, both here, are summed apart.
+  bool ends_apart() const;
+
+  /// `before_output`, if given, is called before the chunk's last layer.
+  void forward(const Chunk& chunk, const model::Pass& pass,
+               const std::function<void()>& before_output = {});
+  /// Head and loss, the layers, and the embedding; each unit's gradient is closed when it is whole.
+  void backward(const Chunk& chunk, const model::Pass& pass, bool input_alone = false);
+  void weight_gradients(const Chunk& chunk);
+  /// Head and loss without gradients. Nothing on a rank without the head.
+  void evaluate_head(const model::Pass& pass);
+  /// Logits of the last pass's tokens [first, first + count), of all of the vocabulary and counted over all context
+  /// ranks, on every rank that has the head; empty elsewhere.
+  Tensor logits(std::int64_t first, std::int64_t count);
+  std::int64_t most_logits() const;  ///< tokens in one call of `logits`
+
+  /// Adds the last pass's losses of the first `num_tokens` tokens, in f64, to a sum on the device;
+  /// `first`: the sum begins with them.
+  void add_losses(std::int64_t num_tokens, bool first);
+  /// That sum. Blocks until it is there.
+  ExactSum loss_sum();
+
+  /// Interleaves the matrices in place: ShardedModel::interleave_weights.
+  bool interleave_weights();
+
+  /// Which slots the chunk under way has, where several micro-batches are: kernels that repeat depend on it.
+  void set_slots(std::string slots) { slots_ = std::move(slots); }
+
+ private:
+  using Views = std::vector<Tensor>;
+  /// A layer's units while they are used: their places, and the views of each part, empty for one that it doesn't have.
+  struct Layer {
+    std::vector<int> places;
+    std::vector<Views> parameters, gradients;
+  };
+  Layer layer(int block) const;
+  void get(Layer& layer);
+  void open(Layer& layer);
+  void release(const Layer& layer);
+  void close(const Layer& layer);
+  bool adds(const Layer& layer) const;
+  int part_of(int unit) const;
+  const std::string& name_of(const Layer& layer) const;
+  Views resident_views(int unit) const;
+  model::PerSite<model::Affine> gradients_of(int block, const Layer& layer) const;
+  void head_backward(const model::Pass& pass, bool joined);
+  void block_backward(int block, const model::Pass& pass, bool input_alone);
+  void embedding_backward(const model::Pass& pass, bool joined);
+  void zero(const Tensor& gradient);
+  Tensor whole_logits(const Tensor& own);
+  Tensor from_context_rank(const Tensor& own, int owner);
+  void section(const char* label, int block, const Layer& layer, const model::Pass& pass,
+               const std::function<void()>& enqueue);
+
+  const TrainingOptions& options_;
+  const sharding::Rank& rank_;
+  bool tied_, has_head_, has_whole_model_;
+  std::vector<sharding::UnitState> units_;
+  std::map<UnitId, int> places_;
+  std::unique_ptr<FrozenWeights> frozen_;
+  sharding::ParameterGather parameters_;
+  sharding::GradientReduction gradients_;
+  std::unique_ptr<ModelCollectives> collectives_;
+  Buffer logits_;
+  std::unique_ptr<model::Transformer> transformer_;
+  sharding::MirroredBuffer loss_sum_;
+  std::string slots_;
+};
+
+}  // namespace sherd::engine
