@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/model/parameters.h"
+#include "sharding/zero/parameter_gather.h"
 #include "tests/equivalence/near_one_rank.h"
 #include "tests/support/model_forms.h"
 

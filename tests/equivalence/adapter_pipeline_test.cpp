@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/train/pipeline/slot_book.h"
+#include "engine/train/layout/slot_book.h"
 #include "tests/equivalence/mesh_case.h"
 
 namespace sherd::testing {

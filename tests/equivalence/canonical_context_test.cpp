@@ -1,4 +1,4 @@
-// Canonical sums over tokens (engine/model/canonical_sums.cpp): context ranks by both methods, and tensor ranks that share
+// Canonical sums over tokens (engine/model/cut/canonical_sums.cpp): context ranks by both methods, and tensor ranks that share
 // the tokens, have the bits of one rank, whatever else is sharded beside.
 
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <map>
 
 #include "engine/model/activations.h"
-#include "engine/model/tensor_cut.h"
+#include "engine/model/cut/tensor_cut.h"
 #include "tests/equivalence/mesh_case.h"
 #include "tests/support/model_forms.h"
 

@@ -1,11 +1,11 @@
-// Canonical sums (engine/model/tensor_cut.h): runs on any number of tensor ranks have the bits of the run on one,
+// Canonical sums (engine/model/cut/tensor_cut.h): runs on any number of tensor ranks have the bits of the run on one,
 // whatever else is sharded beside.
 
 #include <gtest/gtest.h>
 
 #include <map>
 
-#include "engine/model/tensor_cut.h"
+#include "engine/model/cut/tensor_cut.h"
 #include "tests/equivalence/distance.h"
 #include "tests/equivalence/mesh_case.h"
 #include "tests/support/model_forms.h"

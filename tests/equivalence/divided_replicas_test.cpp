@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/model/tensor_cut.h"
+#include "engine/model/cut/tensor_cut.h"
 #include "tests/equivalence/mesh_case.h"
 #include "tests/support/model_forms.h"
 

@@ -6,9 +6,10 @@
 #include <cmath>
 #include <numeric>
 
-#include "engine/model/tensor_cut.h"
+#include "engine/model/cut/tensor_cut.h"
 #include "engine/model/transformer.h"
 #include "kernels/token.h"
+#include "sharding/zero/parameter_gather.h"
 #include "tests/equivalence/document_training.h"
 #include "tests/support/model_forms.h"
 #include "tests/support/model_values.h"

@@ -5,6 +5,7 @@
 #include "engine/model/parameters.h"
 #include "engine/plan/memory_plan.h"
 #include "kernels/nf4.h"
+#include "sharding/zero/parameter_gather.h"
 #include "tests/support/tensors.h"
 #include "tests/support/training_harness.h"
 

@@ -250,7 +250,7 @@ TEST_P(CudaParts, ProjectionsThatAreCutAreNormalisedAsWholeRows) {
                          at(kDQuery), at(kDKey), place.in(weights[weights.size() - 2]),
                          place.in(weights.back())});
       }
-      // As engine/model/cut_model.cpp does, the ranks one after the other.
+      // As engine/model/cut/tensor_shares.cpp does, the ranks one after the other.
       const auto add_up = [&](const ConstTensor& row_sums, const Tensor& to) {
         for (const Rank& rank : ranks) {
           qk_norm_sums(place.stream(), {part, rank.qkv, row_sums, mine.part(0, 2 * T)});

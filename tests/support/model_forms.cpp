@@ -2,6 +2,7 @@
 
 #include <stdexcept>
 
+#include "engine/model/sites.h"
 #include "tests/support/training_harness.h"
 
 namespace sherd::testing {
@@ -24,7 +25,7 @@ model::ModelShape sandwich() {
   shape.attention_softcap = 2.0;
   shape.logits_softcap = 5.0;
   shape.rotary = {{.theta = 1e6, .scaling = RotaryScaling::kLinear, .factor = 8.0}, {}};
-  shape.layer_kinds = {{4, 1}, {0, 0}};
+  shape.layer_kinds = {{.window = 4, .rotary = 1}, {.rotary = 0}};
   return shape;
 }
 
@@ -34,7 +35,7 @@ model::ModelShape post() {
   shape.norm_placement = model::NormPlacement::kPost;
   shape.qk_norm = model::QkNorm::kProjection;
   shape.residual_scale = 0.6;
-  shape.layer_kinds = {{0, 0}, {0, -1}};
+  shape.layer_kinds = {{.rotary = 0}, {.rotary = -1}};
   return shape;
 }
 
@@ -79,6 +80,32 @@ model::ModelShape wide_heads() {
   return shape;
 }
 
+// Layers of three kinds: two feed-forward widths, and one that is its attention alone.
+model::ModelShape layers_that_differ() {
+  model::ModelShape shape = tiny_model(false);
+  shape.num_layers = 4;
+  shape.layer_kinds = {{.rotary = 0, .ffn_width = 21},
+                       {.window = 4, .rotary = 0, .mlp = model::MlpKind::kNone},
+                       {.rotary = 0}};
+  return shape;
+}
+
+// The same with norms around the branches.
+model::ModelShape sandwich_layers_that_differ() {
+  model::ModelShape shape = sandwich();
+  shape.layer_kinds = {{.window = 4, .rotary = 1, .ffn_width = 45},
+                       {.rotary = 0, .mlp = model::MlpKind::kNone}};
+  return shape;
+}
+
+// Each layer's MLP is a unit of its own, and one layer has none.
+model::ModelShape mlps_apart() {
+  model::ModelShape shape = tiny_model(true);
+  shape.layer_kinds = {{}, {.mlp = model::MlpKind::kNone}, {.ffn_width = 22}};
+  shape.layer_parts = {{"mlp", {model::SiteId::kUp, model::SiteId::kDown}}};
+  return shape;
+}
+
 }  // namespace
 
 std::vector<ModelForm> model_forms() {
@@ -87,7 +114,10 @@ std::vector<ModelForm> model_forms() {
           {"parallel", parallel()},
           {"parallel_one_norm", parallel_one_norm()},
           {"norms_per_head", norms_per_head()},
-          {"wide_heads", wide_heads()}};
+          {"wide_heads", wide_heads()},
+          {"layers_that_differ", layers_that_differ()},
+          {"sandwich_layers_that_differ", sandwich_layers_that_differ()},
+          {"mlps_apart", mlps_apart()}};
 }
 
 model::ModelShape cuttable(model::ModelShape shape, std::int64_t kv_heads) {
@@ -96,6 +126,7 @@ model::ModelShape cuttable(model::ModelShape shape, std::int64_t kv_heads) {
   shape.query_heads = 8;
   shape.kv_heads = kv_heads;
   shape.ffn_width = 40;
+  for (model::LayerKind& kind : shape.layer_kinds) kind.ffn_width = kind.ffn_width > 0 ? 24 : 0;
   shape.vocab_size = 43;
   shape.num_layers = 2;
   return shape;

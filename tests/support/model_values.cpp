@@ -1,4 +1,5 @@
 #include "tests/support/model_values.h"
+#include "sharding/zero/parameter_gather.h"
 
 #include <algorithm>
 

@@ -6,7 +6,7 @@
 
 #include "checkpoint/format/manifest.h"
 #include "engine/model/adapter.h"
-#include "engine/model/tensor_cut.h"
+#include "engine/model/cut/tensor_cut.h"
 #include "engine/train/model_shape.h"
 
 namespace sherd::testing {

@@ -48,7 +48,7 @@ WholeTensorOptimizer::WholeTensorOptimizer(const optim::OptimizerOptions& option
       const auto count = static_cast<std::size_t>(spec.numel());
       const Values zero(count, 0.0);
       tensors_.push_back({spec,
-                          unit.unit_class == UnitClass::kBlock,
+                          is_of_layers(unit.unit_class),
                           {filled(spec, initial), zero, zero},
                           Values(count, std::numeric_limits<double>::infinity())});
     }

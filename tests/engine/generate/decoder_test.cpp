@@ -7,6 +7,7 @@
 #include "engine/model/transformer.h"
 #include "kernels/interleaved.h"
 #include "kernels/pointwise.h"
+#include "sharding/zero/parameter_gather.h"
 #include "tests/support/training_harness.h"
 
 namespace sherd::testing {
@@ -30,8 +31,8 @@ void with_decoder(const engine::TrainingOptions& options,
                   const RunShape& setup = {}) {
   run_ranks(setup, [&](sharding::Rank& rank) {
     engine::ShardedModel model(options, rank);
-    const sharding::MirroredBuffer inputs(
-        rank, {"inputs", Category::kData, DType::kI32, options.model.tokens(), kAlways, true});
+    const sharding::MirroredBuffer inputs(rank, {"inputs", Category::kData, DType::kI32,
+                                                 options.model.tokens(), kAlways, Home::kMirrored});
     rank.guard([&] {
       Decoder decoder(model, inputs);
       use(decoder, model);
@@ -275,8 +276,8 @@ TEST(Decoder, ComputesAnewWhatAnotherTextHadInItsPlace) {
 
 TEST(Decoder, LeavesTheModelInItsPlannedShape) {
   with_decoder(tiny(9, 4), [&](Decoder&, engine::ShardedModel& model) {
-    const sharding::MirroredBuffer inputs(model.rank(),
-                                          {"more", Category::kData, DType::kI32, 4, kAlways, true});
+    const sharding::MirroredBuffer inputs(
+        model.rank(), {"more", Category::kData, DType::kI32, 4, kAlways, Home::kMirrored});
     {
       Decoder inner(model, inputs);
       rows_of(inner, {1}, 0);

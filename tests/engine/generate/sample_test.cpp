@@ -8,7 +8,7 @@
 #include <map>
 #include <set>
 
-#include "engine/model/tensor_cut.h"
+#include "engine/model/cut/tensor_cut.h"
 #include "tests/support/training_harness.h"
 
 namespace sherd::testing {
@@ -100,7 +100,7 @@ TEST(ChooseToken, SurvivesLogitsThatOverflowAnExponential) {
 }
 
 BufferSpec input_buffer(const engine::TrainingOptions& options) {
-  return {"inputs", Category::kData, DType::kI32, options.model.tokens(), kAlways, true};
+  return {"inputs", Category::kData, DType::kI32, options.model.tokens(), kAlways, Home::kMirrored};
 }
 
 // What `sample` gives on every rank, which must be the same.

@@ -55,12 +55,22 @@ struct PerToken {
 std::int64_t predicted(const ModelShape& shape, std::int64_t element_bytes) {
   const std::int64_t D = shape.width, H = shape.query_heads, G = shape.kv_heads;
   const std::int64_t K = shape.head_size > 0 ? shape.head_size : D / H;
-  const std::int64_t F = shape.ffn_width, L = shape.num_layers;
+  const std::int64_t L = shape.num_layers;
   const bool llama = shape.norm == kernels::NormKind::kRmsNorm;
   using kernels::ActivationKind;
   const bool gated =
       shape.activation == ActivationKind::kSwiGlu || shape.activation == ActivationKind::kGeGlu;
-  const std::int64_t E = (H + 2 * G) * K, U = gated ? 2 * F : F;
+  const std::int64_t E = (H + 2 * G) * K;
+  // Of each layer, and the largest; 0 where it is its attention alone.
+  const auto ffn_width = [&shape](std::int64_t layer) -> std::int64_t {
+    if (shape.layer_kinds.empty()) return shape.ffn_width;
+    const model::LayerKind kind =
+        shape.layer_kinds[static_cast<std::size_t>(layer) % shape.layer_kinds.size()];
+    if (kind.mlp == model::MlpKind::kNone) return 0;
+    return kind.ffn_width > 0 ? kind.ffn_width : shape.ffn_width;
+  };
+  std::int64_t largest = 0;
+  for (std::int64_t layer = 0; layer < L; ++layer) largest = std::max(largest, ffn_width(layer));
   const std::int64_t norm_statistics = llama ? 1 : 2;  // rstd, and the mean if it is subtracted
 
   const bool sequential = shape.block_form == BlockForm::kSequential;
@@ -74,10 +84,19 @@ std::int64_t predicted(const ModelShape& shape, std::int64_t element_bytes) {
                                                                    : H + G;
   // What selective recompute keeps: qkv and its queries and keys before their norm, attention's
   // output H K, the middle of a sequential block D, up U, what goes into norms behind branches.
-  const PerToken most{E + raw + H * K + (sequential ? D : 0) + U + behind * D,
-                      (before + behind + rows) * norm_statistics + H};
+  const auto most = [&](std::int64_t F) -> PerToken {
+    const std::int64_t U = gated ? 2 * F : F, of_mlp = F > 0 ? 1 : 0;
+    const std::int64_t norms =
+        (before > 0 ? 1 : 0) + (before > 1 ? of_mlp : 0) + (behind > 0 ? 1 + of_mlp : 0);
+    return {
+        E + raw + H * K + (sequential ? of_mlp * D : 0) + U + (behind > 0 ? (1 + of_mlp) * D : 0),
+        (norms + rows) * norm_statistics + H};
+  };
   // And the outputs of norms before branches, and of the activation.
-  const PerToken all{most.elements + before * D + F, most.statistics};
+  const auto all = [&](std::int64_t F) -> PerToken {
+    const std::int64_t norms = (before > 0 ? 1 : 0) + (before > 1 && F > 0 ? 1 : 0);
+    return {most(F).elements + norms * D + F, most(F).statistics};
+  };
   PerToken sum{(L + 1) * D, 0};  // each block's input, and the last one's output
   const auto add = [&](std::int64_t blocks, const PerToken& each) {
     sum.elements += blocks * each.elements;
@@ -85,19 +104,20 @@ std::int64_t predicted(const ModelShape& shape, std::int64_t element_bytes) {
   };
   switch (shape.recompute) {
     case Recompute::kNone:
-      add(L, all);
+      for (std::int64_t layer = 0; layer < L; ++layer) add(1, all(ffn_width(layer)));
       break;
     case Recompute::kSelective:
-      add(L, most);
-      add(1, {(before > 0 ? D : 0) + F, 0});  // one norm's and one activation's, for all blocks
+      for (std::int64_t layer = 0; layer < L; ++layer) add(1, most(ffn_width(layer)));
+      add(1,
+          {(before > 0 ? D : 0) + largest, 0});  // one norm's and one activation's, for all blocks
       break;
     case Recompute::kFull:
-      add(1, all);
+      add(1, all(largest));
       break;
   }
   add(1, {D, norm_statistics + 1});  // the final norm, and the losses
   // Scratch: a branch, the residual stream's gradient, and a product's gradient on either side.
-  add(1, {D + D + std::max(E, U) + std::max(H * K, F), 0});
+  add(1, {D + D + std::max(E, (gated ? 2 : 1) * largest) + std::max(H * K, largest), 0});
   // A branch's gradient, where it is masked, scaled, or outlives the residual stream's.
   if (shape.dropout > 0.0 || shape.residual_scale != 1.0 || !sequential) add(1, {D, 0});
   return shape.tokens() * (element_bytes * sum.elements + 4 * sum.statistics);

@@ -12,9 +12,9 @@
 #include <thread>
 #include <vector>
 
-#include "engine/model/tensor_cut.h"
+#include "engine/model/cut/tensor_cut.h"
 #include "engine/model/transformer.h"
-#include "engine/train/model_collectives.h"
+#include "engine/train/units/model_collectives.h"
 #include "kernels/token.h"
 #include "sharding/comm/threads.h"
 #include "tests/engine/model/reference_values.h"
@@ -73,7 +73,9 @@ class UnitTensors {
  public:
   UnitTensors(const model::ModelShape& shape, DType dtype, const ValuesByName* values) {
     for (const UnitSpec& unit : model::parameter_table(shape)) {
-      std::vector<Tensor>& views = views_.emplace_back();
+      std::vector<Tensor>& views = unit.id.role == UnitRole::kLayer
+                                       ? part_of(layers_[unit.id.layer], unit.id.part)
+                                       : (unit.id.role == UnitRole::kHead ? head_ : embedding_);
       for (const ParameterSpec& parameter : unit.parameters) {
         names_.push_back(parameter.name);
         if (values != nullptr) {
@@ -86,10 +88,13 @@ class UnitTensors {
       }
     }
   }
-  const std::vector<Tensor>& first() const { return views_.front(); }
-  const std::vector<Tensor>& block(std::int64_t i) const { return views_[1 + i]; }
+  const std::vector<Tensor>& first() const { return embedding_; }
+  /// By part.
+  const std::vector<std::vector<Tensor>>& block(std::int64_t i) const {
+    return layers_.at(static_cast<int>(i));
+  }
   const std::vector<Tensor>& head(const model::ModelShape& shape) const {
-    return shape.tied ? views_.front() : views_.back();
+    return shape.tied ? embedding_ : head_;
   }
   ValuesByName values() const {
     ValuesByName all;
@@ -103,7 +108,14 @@ class UnitTensors {
  private:
   std::vector<std::string> names_;
   std::deque<test::OwnedTensor> tensors_;
-  std::vector<std::vector<Tensor>> views_;
+  static std::vector<Tensor>& part_of(std::vector<std::vector<Tensor>>& layer, int part) {
+    const auto index = static_cast<std::size_t>(part);
+    if (layer.size() <= index) layer.resize(index + 1);
+    return layer[index];
+  }
+
+  std::vector<Tensor> embedding_, head_;
+  std::map<int, std::vector<std::vector<Tensor>>> layers_;
 };
 
 struct Computed {
@@ -125,7 +137,7 @@ inline void forward(model::Transformer& transformer, const UnitTensors& paramete
   const model::ModelShape& shape = transformer.shape();
   transformer.embed(model::embedding_parameters(shape, parameters.first()), pass);
   for (std::int64_t i = 0; i < shape.num_layers; ++i) {
-    transformer.block_forward(i, model::block_parameters(shape, parameters.block(i)), pass);
+    transformer.block_forward(i, model::block_parameters(shape, i, parameters.block(i)), pass);
   }
 }
 
@@ -147,8 +159,8 @@ inline Computed compute(const model::ModelShape& shape, const ValuesByName& weig
   transformer.head_train(model::head_parameters(shape, parameters.head(shape)),
                          model::head_parameters(shape, gradients.head(shape)), pass);
   for (std::int64_t i = shape.num_layers - 1; i >= 0; --i) {
-    transformer.block_backward(i, model::block_parameters(shape, parameters.block(i)),
-                               model::block_parameters(shape, gradients.block(i)), pass);
+    transformer.block_backward(i, model::block_parameters(shape, i, parameters.block(i)),
+                               model::block_parameters(shape, i, gradients.block(i)), pass);
   }
   transformer.embed_backward(model::embedding_parameters(shape, gradients.first()), pass,
                              shape.tied);

@@ -27,7 +27,7 @@ std::vector<float> logits_of(const Family& family, std::vector<std::int64_t> pas
                            .first_position = first};
     transformer.embed(model::embedding_parameters(shape, parameters.first()), pass);
     for (std::int64_t i = 0; i < shape.num_layers; ++i) {
-      transformer.block_forward(i, model::block_parameters(shape, parameters.block(i)), pass);
+      transformer.block_forward(i, model::block_parameters(shape, i, parameters.block(i)), pass);
     }
     const Tensor logits = transformer.logits(head, 0, count);
     stream->synchronize();

@@ -24,7 +24,7 @@ FamilyResult compute(const Family& family) {
 
   transformer.embed(model::embedding_parameters(shape, parameters.first()), pass);
   for (std::int64_t i = 0; i < shape.num_layers; ++i) {
-    transformer.block_forward(i, model::block_parameters(shape, parameters.block(i)), pass);
+    transformer.block_forward(i, model::block_parameters(shape, i, parameters.block(i)), pass);
   }
   const auto head = model::head_parameters(shape, parameters.head(shape));
   for (std::int64_t t = 0; t < shape.tokens(); ++t) {
@@ -40,8 +40,8 @@ FamilyResult compute(const Family& family) {
     computed.loss += double{losses[t]} / static_cast<double>(shape.tokens());
   }
   for (std::int64_t i = shape.num_layers - 1; i >= 0; --i) {
-    transformer.block_backward(i, model::block_parameters(shape, parameters.block(i)),
-                               model::block_parameters(shape, gradients.block(i)), pass);
+    transformer.block_backward(i, model::block_parameters(shape, i, parameters.block(i)),
+                               model::block_parameters(shape, i, gradients.block(i)), pass);
   }
   transformer.embed_backward(model::embedding_parameters(shape, gradients.first()), pass,
                              shape.tied);

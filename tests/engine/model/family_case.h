@@ -206,7 +206,9 @@ class Units {
  public:
   Units(const model::ModelShape& shape, const ValuesByName* values) {
     for (const UnitSpec& unit : model::parameter_table(shape)) {
-      std::vector<Tensor>& views = views_.emplace_back();
+      std::vector<Tensor>& views = unit.id.role == UnitRole::kLayer
+                                       ? part_of(layers_[unit.id.layer], unit.id.part)
+                                       : (unit.id.role == UnitRole::kHead ? head_ : embedding_);
       for (const ParameterSpec& parameter : unit.parameters) {
         std::vector<float>& memory = values_[parameter.name];
         memory.resize(static_cast<std::size_t>(parameter.numel()));
@@ -215,16 +217,26 @@ class Units {
       }
     }
   }
-  const std::vector<Tensor>& first() const { return views_.front(); }
-  const std::vector<Tensor>& block(std::int64_t i) const { return views_[1 + i]; }
+  const std::vector<Tensor>& first() const { return embedding_; }
+  /// By part.
+  const std::vector<std::vector<Tensor>>& block(std::int64_t i) const {
+    return layers_.at(static_cast<int>(i));
+  }
   const std::vector<Tensor>& head(const model::ModelShape& shape) const {
-    return shape.tied ? views_.front() : views_.back();
+    return shape.tied ? embedding_ : head_;
   }
   const ValuesByName& values() const { return values_; }
 
  private:
   ValuesByName values_;
-  std::vector<std::vector<Tensor>> views_;
+  static std::vector<Tensor>& part_of(std::vector<std::vector<Tensor>>& layer, int part) {
+    const auto index = static_cast<std::size_t>(part);
+    if (layer.size() <= index) layer.resize(index + 1);
+    return layer[index];
+  }
+
+  std::vector<Tensor> embedding_, head_;
+  std::map<int, std::vector<std::vector<Tensor>>> layers_;
 };
 
 /// What one pass of a family's model computed.

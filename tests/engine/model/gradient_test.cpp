@@ -239,7 +239,7 @@ std::vector<float> added_by_adapter(const model::ModelShape& shape, std::int64_t
   const auto stream = make_cpu_compute_stream({});
   model::AdapterProducts products(
       shape, [&memory](const BufferSpec& spec) { return memory.acquire(spec); });
-  const model::AdapterTarget query = model::adapter_targets(shape)[0];
+  const model::AdapterTarget query = model::adapter_targets(shape, 0)[0];
   const auto ones = [](std::int64_t numel) {
     return std::vector<float>(static_cast<std::size_t>(numel), 1.0f);
   };

@@ -1,11 +1,11 @@
 // Ring attention of context ranks: who has which positions, which halves each computes, and in what order it passes them
 // on; losses and every gradient near those of one device that holds everything.
-#include "engine/model/ring.h"
+#include "engine/model/attention/ring.h"
 
 #include <algorithm>
 #include <mutex>
 
-#include "engine/model/sequence_cut.h"
+#include "engine/model/cut/sequence_cut.h"
 #include "tests/engine/model/cut_case.h"
 
 namespace sherd::testing {

@@ -1,4 +1,4 @@
-#include "engine/model/tensor_cut.h"
+#include "engine/model/cut/tensor_cut.h"
 
 #include <gtest/gtest.h>
 

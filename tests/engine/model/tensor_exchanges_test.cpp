@@ -1,7 +1,7 @@
 // What the ranks of a cut model exchange: as often as the equations need, as listed beforehand, and nothing where a
 // degree can't be.
 
-#include "engine/model/sequence_cut.h"
+#include "engine/model/cut/sequence_cut.h"
 #include "tests/engine/model/cut_case.h"
 
 namespace sherd::testing {

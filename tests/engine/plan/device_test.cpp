@@ -29,7 +29,7 @@ TEST(GpuPlan, PutsStagingIntoHostMemoryAndGivesWhatBothSidesTouchATwin) {
             bytes_of(cpu.worst(), Category::kCheckpoint));
   std::int64_t twins = 0;
   for (const PlannedBuffer& buffer : gpu.worst().buffers()) {
-    if (buffer.spec.mirrored) twins += sharding::twin_of(buffer.spec).bytes();
+    if (buffer.spec.home == Home::kMirrored) twins += sharding::twin_of(buffer.spec).bytes();
   }
   EXPECT_GT(twins, 0);
   EXPECT_EQ(gpu.host_of(0).live_bytes(kInit), twins + bytes_of(cpu.worst(), Category::kCheckpoint));

@@ -1,5 +1,5 @@
 // `sherd plan --parameters`, against rows worked out by hand from Megatron's cuts (shared key/value heads by the
-// rule of engine/model/tensor_cut.h).
+// rule of engine/model/cut/tensor_cut.h).
 #include "engine/plan/parameter_table.h"
 
 #include <gtest/gtest.h>

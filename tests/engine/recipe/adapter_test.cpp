@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/train/layout/training_options.h"
 #include "engine/train/model_shape.h"
-#include "engine/train/training_options.h"
 #include "tests/engine/recipe/recipe_support.h"
 #include "tests/support/temp_folder.h"
 

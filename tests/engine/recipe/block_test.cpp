@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/train/layout/training_options.h"
 #include "engine/train/model_shape.h"
-#include "engine/train/training_options.h"
 #include "tests/engine/recipe/recipe_support.h"
 
 namespace sherd::engine {

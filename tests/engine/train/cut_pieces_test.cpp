@@ -1,5 +1,5 @@
 // Checkpoints of models that are cut over tensor ranks: saved on one cut, loaded on others.
-#include "engine/train/cut_pieces.h"
+#include "engine/train/units/cut_pieces.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 
 #include "checkpoint/reader.h"
 #include "engine/model/parameters.h"
-#include "engine/model/tensor_cut.h"
+#include "engine/model/cut/tensor_cut.h"
 #include "tests/checkpoint/support/saved_checkpoint.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/training_harness.h"

@@ -1,6 +1,6 @@
 // What goes round a ring: each rank's tensor comes to the next one, beside the computation, and is neither overwritten
 // before it has left nor read before it is there.
-#include "engine/train/ring.h"
+#include "engine/train/units/ring.h"
 
 #include <gtest/gtest.h>
 

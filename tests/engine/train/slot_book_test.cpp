@@ -1,6 +1,6 @@
 // Slots that a rank's list hands out, against what engine/schedule counts of the same list, and papers of
 // the same schedules.
-#include "engine/train/pipeline/slot_book.h"
+#include "engine/train/layout/slot_book.h"
 
 #include <gtest/gtest.h>
 

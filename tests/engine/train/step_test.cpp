@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "sharding/zero/gradient_reduction.h"
 #include "tests/support/model_values.h"
 #include "tests/support/training_harness.h"
 

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <thread>
 
+#include "sharding/zero/parameter_gather.h"
 #include "tests/support/training_harness.h"
 
 namespace sherd::testing {
