@@ -1,13 +1,13 @@
-"""Plants the bugs listed beside this file one by one and checks that the tests named there see them.
+"""Applies the mutations of the tables in this folder one by one and checks that the tests named there fail.
 
-    ./dev mutate                    # all of them: an hour or two of processor time
+    ./dev mutate                    # all of them: about an hour of processor time
     ./dev mutate clip norm          # those whose names contain one of these words
-    ./dev mutate --sample 10        # so many, drawn anew for every commit
+    ./dev mutate --sample 10        # ten, drawn by the commit
     ./dev mutate --check            # only whether each still finds its place and its test
 
-A bug is a replacement in one source file. The file is compiled as build/cpu compiles it, but less
-optimised, and linked before the libraries, so that it takes the place of its twin there: sources and
-build stay as they are. README.md says how to write one, and why some live.
+A mutation is a replacement in one source file. The file is compiled as build/cpu compiles it, but less
+optimised, and linked before the libraries, so that it replaces its twin there: sources and
+build are not changed. README.md says how to write one.
 """
 
 import argparse
@@ -27,7 +27,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HERE = ROOT / "tests" / "mutations"
 KEYS = ("in", "replace", "with", "test", "lives")
-SAFETY = 300  # seconds; a bug that needs it to be noticed counts as not caught
+SAFETY = 300  # seconds; a mutation that needs it counts as not caught
 
 
 class Mutation:
@@ -74,7 +74,7 @@ def read_tables():
     names = [m.name for m in mutations]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
-        sys.exit(f"names that stand twice: {', '.join(sorted(twice))}")
+        sys.exit(f"names used twice: {', '.join(sorted(twice))}")
     return mutations
 
 
@@ -151,7 +151,7 @@ class Workshop:
         self.gold = ["-fuse-ld=gold"] if shutil.which("ld.gold") else []
 
     def compile(self, mutation, text):
-        """What a file includes is most of its cost, so that is compiled once for all bugs of the file."""
+        """What a file includes is most of its cost, so that is compiled once for all mutations of the file."""
         prefix, rest = split_after_includes(text)
         header = self.folder / "includes.h"
         if self.prefix != (mutation.source, prefix):
@@ -220,11 +220,11 @@ def build_programs(build, mutations):
         sys.exit(f"{done.stdout[-3000:]}\nthe test programs don't build")
 
 
-def check_unplanted(workshop, mutations):
+def check_unmutated(workshop, mutations):
     for program, test_filter in sorted({(m.program, m.filter) for m in mutations}):
         result, output = workshop.passes(workshop.build / "tests" / program, test_filter)
         if not result:
-            sys.exit(f"{output[-2000:]}\n{program} {test_filter} fails without any bug")
+            sys.exit(f"{output[-2000:]}\n{program} {test_filter} fails without any mutation")
 
 
 def judge(mutations, workshop):
@@ -259,7 +259,7 @@ def chosen(mutations, args):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("words", nargs="*", help="only bugs whose name, or table's name, contains one of these")
+    parser.add_argument("words", nargs="*", help="only mutations whose name, or table's name, contains one of these")
     parser.add_argument("--sample", type=int, help="only so many, drawn by --seed")
     parser.add_argument("--seed", help="default: the commit")
     parser.add_argument("--check", action="store_true", help="only look whether each still finds its place and its test")
@@ -276,7 +276,7 @@ def main():
     mutations = chosen(mutations, args)
     build_programs(args.build, mutations)
     workshop = Workshop(args.build)
-    check_unplanted(workshop, mutations)
+    check_unmutated(workshop, mutations)
     sys.exit(0 if judge(mutations, workshop) else 1)
 
 
