@@ -1,4 +1,4 @@
-/// Writes one rank's share of a checkpoint while training goes on: a two-phase commit, in which
+/// Writes one rank's share of a checkpoint while training continues: a two-phase commit, in which
 /// kPrepared is a rank's vote and rank 0's rename the decision.
 ///
 /// Every rank has a Writer. A save is, on every rank, with the same step, uuid and tensors:
@@ -11,7 +11,7 @@
 ///                              kCommitted
 ///   rank 0 is kCommitted       every rank: finish(). Only now may anyone say "saved"
 ///   anyone is kFailed          every rank: discard(). Each takes away what it wrote, and the last
-///                              one the temporary directory; then training goes on
+///                              one the temporary directory; then training continues
 ///
 /// What ranks tell one another is the caller's business, with a deadline of its own: a Writer knows
 /// no communicator. Ranks are threads, or processes on a shared file system; they meet in the
@@ -130,7 +130,7 @@ class Writer {
   /// Returns how long it waited. A save that has failed waits for nothing.
   std::chrono::nanoseconds wait_copied();
   SaveStatus status() const;
-  /// Blocks until nothing goes on in the background: for a save that isn't asynchronous, and tests.
+  /// Blocks until no work is left in the background: for a save that isn't asynchronous, and tests.
   SaveStatus wait();
 
   /// Rank 0, once every rank is kPrepared. Returns at once; ends as kCommitted or kFailed.

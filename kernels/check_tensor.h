@@ -8,7 +8,7 @@
 
 namespace sherd::kernels {
 
-/// It is there, and has this type and exactly so many elements; else it is our bug (CHECK).
+/// CHECKs that the tensor exists, with this type and exactly this many elements.
 inline void check_tensor(std::string_view label, const ConstTensor& tensor, DType dtype,
                          std::int64_t numel) {
   CHECK(tensor && tensor.dtype == dtype && tensor.numel == numel, "{} is {} [{}], expected {} [{}]",

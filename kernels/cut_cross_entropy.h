@@ -1,6 +1,6 @@
-/// Cross-entropy (kernels/token.h) where the vocabulary is cut over ranks: each has the logits of its own
-/// rows, and none has all of a token's. Three kernels, with an exchange behind each of the first two. With
-/// z as in kernels/token.h and R ranks:
+/// Cross-entropy (kernels/token.h) if ranks divide the vocabulary: each has the logits of its own rows,
+/// and none has all logits of a token. There are three kernels, with an exchange after each of the first
+/// two. With z as in kernels/token.h and R ranks:
 ///
 ///   logit_maxima       maxima[rank][t] = max over this rank's v of z[t,v]
 ///   ranks gather       maxima; below, m[t] = max over r of maxima[r][t]
@@ -10,10 +10,10 @@
 ///   cut_cross_entropy  losses[t] = log sums[0][t] - sums[1][t]; and, if `gradient`, logits are overwritten
 ///                      with theirs: grad_scale * (exp(z - m) / sums[0] - onehot(target)) times dz/dlogits
 ///
-/// A target of kNoTarget has no loss and zeros as gradients, and adds nothing to the sums.
+/// A target of kNoTarget has zero loss and gradients, and adds nothing to the sums.
 ///
-/// Source    Megatron-LM (Shoeybi et al., arXiv:1909.08053, section 3), where the same three numbers are
-///           exchanged.
+/// Source    Megatron-LM (Shoeybi et al., arXiv:1909.08053, section 3), which exchanges the same three
+///           numbers.
 /// Shapes    logits [T, V] of V rows of the vocabulary; targets [T] i32, ids of the whole vocabulary;
 ///           maxima [R, T], sums [2, T], losses [T] f32. Logits f32, bf16 or f16; all sums in f32.
 /// Bits      m is exact: the same on any number of ranks. losses are the same on every rank.

@@ -7,7 +7,7 @@
 
 namespace sherd::kernels {
 
-/// What the size of a kernel's scratch depends on beside its shape.
+/// What the size of a kernel's workspace depends on, in addition to its shape.
 struct ComputeDevice {
   DeviceKind kind = DeviceKind::kCpu;
   int num_threads = 1;        ///< CPU: of the stream's team

@@ -5,10 +5,10 @@
 ///   padding      the tokens between that and starts[i + 1]
 ///   position     of token t of document i: t - starts[i]; of padding: 0
 ///
-/// Shapes   starts i32 [N + 1], from 0 up to B * S, never falling; every row begins with a document.
-///          lengths i32 [N], 0 in a document that is padding alone; positions i32 [B * S]. Documents
-///          behind the last one, of no tokens at B * S, are allowed, so that buffers have one size.
-///          Where a rank has a part of every row, positions are of its tokens alone; starts and lengths are of whole
+/// Shapes   starts i32 [N + 1], from 0 up to B * S, non-decreasing; every row starts with a document.
+///          lengths i32 [N], 0 for a document of padding only; positions i32 [B * S]. Empty
+///          documents at B * S may follow the last one, so that buffers have one size.
+///          If a rank has a part of every row, positions are those of its tokens; starts and lengths refer to whole
 ///          rows, as attention reads them.
 /// The form  is that of cuDNN's ragged tensors (offsets and lengths), and without padding that of
 ///          FlashAttention's cu_seqlens.
@@ -24,10 +24,10 @@ namespace sherd::kernels {
 struct Documents {
   ConstTensor starts, lengths, positions;
 
-  /// Without, each row is one document.
+  /// False: each row is one document.
   explicit operator bool() const { return static_cast<bool>(starts); }
   std::int64_t count() const { return lengths.numel; }
-  /// The first document at `token` or behind it. On the host.
+  /// The first document that starts at `token` or later. On the host.
   std::int64_t first_from(std::int64_t token) const {
     const auto* begin = starts.as<std::int32_t>();
     return std::lower_bound(begin, begin + count(), token) - begin;

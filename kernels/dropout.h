@@ -3,7 +3,7 @@
 ///   keep(e)  =  word(e) >= p * 2^32          word(e): kernels/philox.h, e a global element index
 ///   y[e]     =  keep(e) ? x[e] * 1 / (1 - p) : 0        (Srivastava et al. 2014, inverted form)
 ///
-/// The mask is never stored: forward, backward and recompute ask for it again. The element index is
+/// The mask is never stored: forward, backward and recompute draw it again. The element index is
 /// built from the *global* row of the batch, so the mask doesn't depend on the world size.
 #pragma once
 
@@ -14,13 +14,13 @@
 
 namespace sherd::kernels {
 
-/// Where a tensor is a part of the one that a single rank has: of each of its sequences some rows, neighbours but for one
-/// gap, of each row some columns, neighbours.
+/// Place of a tensor that is a part of one rank's tensor: some rows of each sequence, contiguous except for one gap,
+/// and some contiguous columns of each row.
 struct DropoutPart {
-  std::int64_t columns = 0, all_columns = 0;  ///< of a row, here and there; 0: there are no gaps
+  std::int64_t columns = 0, all_columns = 0;  ///< of a row of the part, of the whole; 0: no gaps
   std::int64_t rows = 0, all_rows = 0;        ///< of a sequence
-  std::int64_t rows_before = 0;               ///< of the part, which stand elsewhere
-  std::int64_t gap_at = 0, gap = 0;  ///< before row gap_at of a sequence there are so many more
+  std::int64_t rows_before = 0;               ///< of the part, in other buffers
+  std::int64_t gap_at = 0, gap = 0;  ///< `gap` rows are missing before row gap_at of a sequence
 };
 
 struct Dropout {

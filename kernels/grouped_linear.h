@@ -12,13 +12,13 @@
 /// rank with the second half its right one: added, they are what one rank with all groups computes.
 ///
 /// Shapes    as kernels/linear.h; sum [T, O] or [T, I], dw and dbias f32
-/// Types     x, w, dy of one type (f32, bf16, f16). Each group is a product of its own with an f32 result
-///           (kernels/cpu/matmul/matmul.h says its bits), to which its further ranges are added one after the
-///           other. A group without elements is 0. `finish` rounds once.
-/// Bits      as kernels/linear.h. Of dbias, up to 64 neighbours of a group's tokens in a sequence are added in order,
+/// Types     x, w, dy of one type (f32, bf16, f16). Each group is a separate matmul with an f32 result
+///           (kernels/cpu/matmul/matmul.h says its order of sums). Its further ranges are added one after
+///           another. A group without elements is 0. `finish` rounds once.
+/// Bits      as kernels/linear.h. dbias: up to 64 neighbouring tokens of a group in a sequence are added in order,
 ///           then these sums.
 /// Workspace `grouped_linear_workspace_bytes`; fewer rows never need more. A thread forms some rows of a result, all
-///           groups of them, in its part: the tree costs no memory of the result's size, and threads don't meet.
+///           groups of them, in its part: the tree needs no buffer of the result's size, and threads don't synchronise.
 /// Device    CPU.
 #pragma once
 
@@ -75,7 +75,7 @@ struct GroupedFinish {
 };
 void grouped_finish(Stream& stream, const GroupedFinish& args);
 
-/// Enough for results of at most so many rows and columns, over a depth of at most so much, in at most so many groups.
+/// Enough for results of at most `rows` x `width`, over a depth of at most `depth`, in at most `groups` groups.
 std::int64_t grouped_linear_workspace_bytes(std::int64_t rows, std::int64_t width,
                                             std::int64_t depth, int groups,
                                             const ComputeDevice& device);

@@ -1,13 +1,13 @@
-/// Weights whose rows stand side by side, which is how a step of decoding reads them fastest: all of its weights are
-/// read from memory once, and a processor follows one stream of bytes better than the sixteen that sixteen rows are.
+/// Weights with interleaved rows, the fastest order for a decoding step. It reads all weights from memory once, and a
+/// processor prefetches one stream of bytes better than sixteen, one per row.
 ///
 ///   w [O, I] of which the first `interleaved_rows` are: [rows / 16][units][16], a unit being 32 bits of a row: one
-///   f32, or two bf16 neighbours. The rest, O mod 32 rows, stay as they were, behind.
+///   f32, or two bf16 neighbours. The last O mod 32 rows follow unchanged.
 ///
-/// Every row takes the bytes it took, so a matrix is turned in its own memory.
+/// A row takes as many bytes as before, so a matrix is interleaved in its own memory.
 ///
-/// Bits     what reads it has those of the same matrix row by row.
-/// Devices  CPUs alone. Which matrices: `can_interleave`.
+/// Bits     kernels give the same results as with the matrix row by row.
+/// Devices  CPUs only. `can_interleave` says which matrices.
 #pragma once
 
 #include "core/stream.h"
@@ -15,15 +15,15 @@
 
 namespace sherd::kernels {
 
-/// f32, and bf16 with an even number of inputs where matmuls don't use AMX, whose sums are others (kernels/isa.h).
+/// f32, and bf16 with an even number of inputs, unless matmuls use AMX, whose sums differ (kernels/isa.h).
 bool can_interleave(DType dtype, std::int64_t inputs);
 
-/// How many of the rows stand side by side.
+/// Number of rows that are interleaved.
 inline constexpr std::int64_t interleaved_rows(std::int64_t outputs) {
   return outputs / 32 * 32;
 }
 
-/// w [O, I], row by row, becomes interleaved.
+/// Interleaves w [O, I] in place.
 void interleave(Stream& stream, const Tensor& w, std::int64_t inputs);
 
 }  // namespace sherd::kernels

@@ -1,31 +1,31 @@
-/// The matmul behind every projection, and its two gradients.
+/// The matmul of every projection, and its two gradients.
 ///
 ///   forward           y[t,o]  = sum_i x[t,i] w[o,i] + bias[o] (+ residual[t,o])
 ///   backward_input    dx[t,i] = sum_o dy[t,o] w[o,i]
 ///   backward_weight   dw[o,i] = sum_t dy[t,o] x[t,i],    dbias[o] = sum_t dy[t,o]
 ///
-/// Shapes    x [T, I], w [O, I], bias [O], y [T, O]; gradients as what they belong to. No size is
-///           0.
+/// Shapes    x [T, I], w [O, I], bias [O], y [T, O]; a gradient has the shape of its tensor. No size
+///           may be 0.
 /// Types     x, w, bias, y, dy, dx of one type (f32, bf16, f16); dw and dbias of their own type.
-///           Products are summed in f32 and rounded once to the output's type.
-/// Add       `add_to_output`: the result is added to what stands in dx / dw / dbias instead of
-///           replacing it (used between chunks of one micro-step, never between micro-steps): a
-///           16-bit one after the whole sum, an f32 one in pieces of the depth, as the sum grows.
+///           Sums are f32 and rounded once to the output's type.
+/// Add       `add_to_output`: the result is added to dx / dw / dbias instead of
+///           replacing it (between chunks of one micro-step, never between micro-steps). A 16-bit
+///           output is added after the whole sum, an f32 one in pieces of the depth.
 ///           CUDA: a 16-bit sum is rounded before it is added (cuBLASLt).
-/// Bits      CPU: an element follows its own row and column of the factors, the depth and the types
-///           alone, not the other sizes, the threads or the instruction set: kernels/cpu/matmul/matmul.h.
+/// Bits      CPU: an element depends only on its row and column of the factors, the depth and the types,
+///           not on other sizes, threads or instruction set: kernels/cpu/matmul/matmul.h.
 ///           CUDA: fixed by (T, I, O), and whether there is a residual.
-/// Residual  Added to the sum: CPU, after it was rounded, the bits of residual_add; CUDA, in the matmul itself, 16 bits
-///           before or after they are rounded, as cuBLASLt's algorithm does.
+/// Residual  Added to the sum. CPU: after rounding, as residual_add does. CUDA: in the matmul; in 16 bits
+///           cuBLASLt's algorithm decides whether before or after rounding.
 /// Workspace `linear_workspace_bytes`; fewer tokens never need more. CPU: packed pieces of the
-///           factors, and sums of 16-bit outputs. CUDA: what cuBLASLt is offered (32 MiB; a stream
-///           with less works, by other algorithms) and the partial sums of dbias.
+///           factors, and sums of 16-bit outputs. CUDA: cuBLASLt's workspace (32 MiB; with less,
+///           it uses other algorithms) and the partial sums of dbias.
 /// Errors    sizes that disagree are our bug (CHECK). Nothing may alias the output.
 ///
-/// GELU      With `gelu_input`, the product before or behind GELU (kernels/activation.h) takes it
-///           along: forward, gelu_input[t,o] gets the sum and y its gelu; backward, dx is
-///           multiplied by GELU's slope at gelu_input[t,i], which makes it that input's gradient.
-///           CPU: the bits of the two calls it stands for. CUDA: one kernel where cuBLASLt allows
+/// GELU      With `gelu_input`, the matmul before or after GELU (kernels/activation.h) includes it.
+///           Forward: gelu_input[t,o] receives the sum, and y its GELU. Backward: dx is
+///           multiplied by GELU's slope at gelu_input[t,i], so it is the gradient of that input.
+///           CPU: bit-identical to the two separate calls. CUDA: one kernel where cuBLASLt allows
 ///           it (kernels/device_common/matmul_key.h: 16 bits, rows of a multiple of 8 elements,
 ///           aligned), which takes GELU of the sum before it is rounded; else the two calls.
 #pragma once
@@ -49,7 +49,7 @@ struct LinearForward {
   Tensor workspace;
   Tensor gelu_input{};       ///< [T, O]; may be empty
   ConstTensor residual{};    ///< [T, O]; may be empty; not with gelu_input
-  bool interleaved = false;  ///< w's rows stand side by side: kernels/interleaved.h
+  bool interleaved = false;  ///< w's rows are interleaved: kernels/interleaved.h
 };
 void linear_forward(Stream& stream, const LinearForward& args);
 
@@ -73,12 +73,12 @@ struct LinearBackwardWeight {
 void linear_backward_weight(Stream& stream, const LinearBackwardWeight& args);
 
 /// Enough for all three at every shape of at most this many tokens, inputs and outputs: a pass may
-/// be shorter than what was planned.
+/// be shorter than planned.
 std::int64_t linear_workspace_bytes(const LinearShape& most, DType dtype, DType grad_dtype,
                                     const ComputeDevice& device);
 
-/// Multiplications and additions a second of the calling thread in the innermost loop of a CPU's matmuls of `dtype`, its
-/// operands in the first cache. Takes some hundred microseconds.
+/// Multiplications and additions per second of the calling thread in the innermost loop of CPU matmuls of `dtype`, with
+/// operands in the first cache. Takes a few hundred microseconds.
 double matmul_rate_of_a_thread(DType dtype);
 
 }  // namespace sherd::kernels

@@ -1,4 +1,4 @@
-/// The nearest semi-orthogonal matrix, nearly: five Newton–Schulz steps with Muon's coefficients
+/// Approximates the nearest semi-orthogonal matrix: five Newton–Schulz steps with Muon's coefficients
 /// (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon).
 ///
 ///   X = M / (|M| + 1e-7), transposed if it has more rows than columns
@@ -9,7 +9,7 @@
 /// Shape      matrix [rows, columns], f32, in place.
 /// Types      `dtype`, f32 or bf16, is that of all matrices between the first and the last: X, A, A A, b A + c A A and
 ///            (b A + c A A) X are each rounded to it once, from sums in f32. In bf16 (the author's choice) tensor cores
-///            multiply, and rounding moves what singular values end up at by some hundredths.
+///            multiply, and rounding changes the final singular values by a few hundredths.
 /// Workspace  `orthogonalise_workspace_numel` f32 elements.
 /// Bits       products as kernels/linear.h (f32 on a GPU: in TF32 where the stream allows it); the norm is summed in f64
 ///            in row order.
@@ -31,11 +31,11 @@ struct Orthogonalise {
 void orthogonalise(Stream& stream, const Orthogonalise& args);
 std::int64_t orthogonalise_workspace_numel(std::int64_t rows, std::int64_t columns, DType dtype);
 
-/// How the workspace is divided; each part begins at a multiple of 256 bytes.
+/// How the workspace is divided; each part starts at a multiple of 256 bytes.
 struct NewtonSchulzParts {
   Tensor x, y;         ///< [small, large], the shorter side first
   Tensor gram, gram2;  ///< [small, small]
-  Tensor of_matmuls;   ///< on a CPU; a GPU's matmuls get what stands idle (y, or gram2)
+  Tensor of_matmuls;   ///< on a CPU; a GPU's matmuls use idle parts (y, or gram2)
 };
 NewtonSchulzParts newton_schulz_parts(const Orthogonalise& args);
 

@@ -1,4 +1,4 @@
-/// Normalisation of queries and keys, in place in a packed qkv tensor, before they are turned.
+/// Normalisation of queries and keys, in place in a packed qkv tensor, before rotation.
 ///
 ///   heads        every query head and key head of a token is a row of width K; all query heads have the
 ///                same weights, and all key heads
@@ -10,7 +10,7 @@
 ///   backward, with xhat = (r - mean) * rstd and g = dy (weight_offset + weight)
 ///   dr = rstd (g - mean(g) - xhat mean(g xhat))             rmsnorm: without mean(g)
 ///
-/// Values aren't touched. The backward reads the rows as they were, which the forward keeps in `raw`.
+/// Values aren't changed. The backward reads the original rows, which the forward keeps in `raw`.
 ///
 /// Sources   heads: Henry et al. 2020, Dehghani et al. 2023; per head: StableLM 2 12B, Command R+;
 ///           projections: OLMo 2 (arXiv:2501.00656).
@@ -19,13 +19,13 @@
 ///           with `rows` rows of a token: 2 of projections, H + G otherwise (f32).
 /// Types     qkv, raw and weights of one type (f32, bf16, f16); weight gradients of their own; sums in
 ///           f32.
-/// Bits      a row's follow from the row alone; weight gradients are sums over fixed blocks of tokens. With token
+/// Bits      a row's result depends on the row alone; weight gradients are sums over fixed blocks of tokens. With token
 ///           groups they are f32 trees over these, of which each term is a tree over the groups of heads
 ///           whose weights they are.
 /// Workspace `qk_norm_backward_workspace_bytes`.
-/// Cut       Where a projection's heads are cut over ranks (all_query_heads > 0), each has a part of a row.
-///           What whole rows add up to is then given to the forward and the backward: sums of each rank's
-///           part, which a call before wrote, added up over ranks.
+/// Cut       If ranks divide a projection's heads (all_query_heads > 0), each has a part of a row. Forward
+///           and backward then receive the sums over whole rows: an earlier call writes the sums of each
+///           rank's part, which are added over ranks.
 ///               rmsnorm     qk_norm_sums (squares), sum over ranks, qk_norm_forward
 ///               layernorm   qk_norm_sums (r), sum over ranks, qk_norm_sums (squared differences from the
 ///                           mean), sum over ranks, qk_norm_forward
@@ -48,10 +48,10 @@ struct QkNormShape {
   std::int64_t query_heads = 0, kv_heads = 0, head_width = 0;  ///< H, G, K
   float eps = 1e-5f;
   float weight_offset = 0.0f;
-  /// Where these are some of a model's heads, and rows are projections: how many there are in all. 0: these.
+  /// If these are some of a model's heads, and rows are projections: the number of all heads. 0: these.
   std::int64_t all_query_heads = 0, all_kv_heads = 0;
-  /// With more than one, what heads add up to (the gradients of weights that they share, the sums of parts of
-  /// projections) is a balanced tree over so many groups of these heads, the same on any number of ranks.
+  /// With more than one, sums over heads (gradients of shared weights, sums of parts of projections) are balanced
+  /// trees over this many groups of these heads, bit-identical on any number of ranks.
   int groups = 1;
   TokenGroups token_groups{};  ///< of the weights' gradients
 
@@ -99,7 +99,7 @@ struct QkNormBackward {
   Tensor workspace;
   Tensor row_sums{};  ///< where rows are cut, [4, T] f32: of g and g xhat; queries, then keys
   /// With token groups: d_query_weight and d_key_weight are [groups, weights], of each group. Where other ranks have
-  /// heads of the same tokens, each group's sum goes on over them before the tree over groups does.
+  /// heads of the same tokens, each group is first summed over these ranks, then over groups.
   bool of_each_group = false;
 };
 /// Writes this rank's part of row_sums, and nothing else.

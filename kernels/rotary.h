@@ -2,14 +2,14 @@
 ///
 ///   for pair j < K/2 of a head at position p:
 ///   angle              = p * f_j
-///   (x[j], x[j + K/2]) = the pair turned by angle, times the table's factor
+///   (x[j], x[j + K/2]) = the pair rotated by angle, times the table's factor
 ///
 /// (Su et al. 2021; the two elements of a pair lie half a head apart.) The frequencies f_j and the
-/// factor are kernels/rotary_frequencies.h; a pair of frequency 0 stays as it is.
+/// factor are kernels/rotary_frequencies.h; a pair of frequency 0 is unchanged.
 ///
 /// The backward is the rotation by -angle.
 ///
-/// Shapes   qkv [B * S, (H + 2 G) * K]: H query heads, G key heads, G value heads (left alone), of
+/// Shapes   qkv [B * S, (H + 2 G) * K]: H query heads, G key heads, G value heads (unchanged), of
 ///          width K (even). table [S, K] f32: row p holds cos of the K/2 angles, then their sin.
 /// Types    qkv f32, bf16 or f16; computed in f32.
 #pragma once

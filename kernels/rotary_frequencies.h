@@ -1,7 +1,7 @@
-/// By how much rotary position embedding turns each pair of a head from one position to the next.
+/// The angle by which rotary position embedding rotates each pair of a head per position.
 ///
 ///   f_j = theta^(-2j/r)         j < r/2, r = the rotated part of the head: floor(K * fraction)
-///   f_j = 0                     for the pairs beyond: they aren't turned
+///   f_j = 0                     for the other pairs, which aren't rotated
 ///
 /// Scalings for texts longer than C positions, the length of the first training (w_j = 2 pi / f_j):
 ///
@@ -13,7 +13,7 @@
 ///             ceiling of the two
 ///   longrope  f_j / list_j: the short list for rows of at most C positions, the long one beyond
 ///
-/// and a factor on the cosines and sines of pairs that are turned: the given one, or for yarn
+/// and a factor on the cosines and sines of rotated pairs: the given one, or for yarn
 /// 0.1 ln s + 1, for longrope sqrt(1 + ln s / ln C), otherwise 1 (1 as well where s <= 1).
 ///
 /// Sources   linear: Chen et al. 2023 (arXiv:2306.15595). llama3: Llama Team 2024 (arXiv:2407.21783).

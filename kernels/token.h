@@ -10,8 +10,8 @@
 
 namespace sherd::kernels {
 
-/// Which ids the rows of a matrix over the vocabulary stand for, where it is cut over ranks: row i is id
-/// first + i. The other ids below `all` have their rows elsewhere. all 0: the rows are the vocabulary.
+/// Vocabulary ids of a matrix's rows, if ranks divide the vocabulary: row i has id first + i. The
+/// rows of other ids below `all` are on other ranks. all 0: the rows are the whole vocabulary.
 struct VocabularyRows {
   std::int64_t first = 0, all = 0;
 
@@ -19,7 +19,7 @@ struct VocabularyRows {
   SHERD_HOST_DEVICE bool knows(std::int32_t id, std::int64_t num_rows) const {
     return id >= 0 && id < (all > 0 ? all : num_rows);
   }
-  /// Its row among these; -1: it is elsewhere.
+  /// Its row among these; -1: on another rank.
   SHERD_HOST_DEVICE std::int64_t row_of(std::int32_t id, std::int64_t num_rows) const {
     const std::int64_t row = id - first;
     return row >= 0 && row < num_rows ? row : -1;
@@ -32,8 +32,8 @@ struct VocabularyRows {
 /// Shapes   tokens [B * S] i32, 0 <= token < V; token_weight [V, D]; position_weight [>= S, D] or
 ///          empty; y [B * S, D]. Element (t, d) of the dropout is first_element + t * D + d.
 /// Types    weights and y of one type (f32, bf16, f16); the sum is formed in f32.
-/// Cut      y[t,:] is zeros where token[t] has its row elsewhere: added up over the ranks that have
-///          all rows together, y has the bits of one rank's.
+/// Cut      y[t,:] is zero if the row of token[t] is on another rank. Summed over the ranks that
+///          have all rows together, y is bit-identical to one rank's.
 struct EmbeddingForward {
   std::int64_t sequences = 0, positions = 0, width = 0, vocab_size = 0;  ///< B, S, D, V
   ConstTensor tokens, token_weight, position_weight;
@@ -42,7 +42,7 @@ struct EmbeddingForward {
   float scale = 1.0f;  ///< of tokens
   Documents documents{};
   VocabularyRows rows{};     ///< of token_weight
-  bool interleaved = false;  ///< token_weight's rows stand side by side: kernels/interleaved.h
+  bool interleaved = false;  ///< token_weight's rows are interleaved: kernels/interleaved.h
 };
 void embedding_forward(Stream& stream, const EmbeddingForward& args);
 
@@ -52,10 +52,10 @@ void embedding_forward(Stream& stream, const EmbeddingForward& args);
 /// added).
 ///
 /// With token groups, f32: d_token_weight[v,:] is a tree over them, each sum times scale; d_position_weight is as
-/// without, a position being in one group. Not added to what stands there.
+/// without, since each position is in one group. Overwrites, never adds.
 ///
 /// `add_to_token_gradient`: d_token_weight holds the head's contribution already (tied weights);
-/// one addition per element after the sum. Tokens whose row is elsewhere are left out.
+/// one addition per element after the sum. Tokens whose row is on another rank are skipped.
 struct EmbeddingBackward {
   std::int64_t sequences = 0, positions = 0, width = 0, vocab_size = 0;
   std::int64_t position_rows = 0;  ///< rows of d_position_weight, >= S
@@ -67,13 +67,13 @@ struct EmbeddingBackward {
   float scale = 1.0f;
   Documents documents{};
   VocabularyRows rows{};  ///< of d_token_weight
-  /// Whole rows, and their documents, have so many positions, of which the tokens have [first_position, + positions); or
-  /// with a second_position above 0 half as many there, and the other half from it on. Without documents the rows of
-  /// d_position_weight are all positions of a row, too. 0: the tokens have all of them.
+  /// Number of positions of whole rows and their documents. The tokens have [first_position, + positions) of them; with
+  /// a second_position above 0, half of them there and half from second_position on. Without documents, the rows of
+  /// d_position_weight are all positions of a row, too. 0: the tokens have all positions.
   std::int64_t row_positions = 0, first_position = 0, second_position = 0;
   TokenGroups groups{};  ///< a GPU takes none
 
-  /// Which of the tokens token `token` of whole rows is; -1: it isn't among them.
+  /// Index among these tokens of token `token` of whole rows; -1: on another rank.
   std::int64_t own_token(std::int64_t token) const {
     if (row_positions == 0) return token;
     const std::int64_t position = token % row_positions, row = token / row_positions * positions;
@@ -93,11 +93,11 @@ std::int64_t embedding_backward_workspace_bytes(std::int64_t tokens, std::int64_
 /// z = scale * logits, and with a soft cap softcap * tanh(z / softcap) (Gemma 2, arXiv:2408.00118).
 /// loss[t] = log sum_v exp(z[t,v]) - z[t, target[t]]; and, if `gradient`, logits are overwritten with
 /// their gradient: grad_scale * (softmax(z) - onehot(target)) times dz/dlogits. A target of kNoTarget
-/// has neither: the loss and the gradients of its row are zeros.
+/// has neither: the loss and the gradients of its row are zero.
 ///
 /// Shapes   logits [T, V]; targets [T] i32; losses [T] f32. Types: logits f32, bf16 or f16; all
 ///          sums in f32 with the row's maximum subtracted.
-/// What stands between the head's matmul and the softmax.
+/// Scale and soft cap between the head's matmul and the softmax.
 struct LogitsForm {
   float scale = 1.0f;
   float softcap = 0.0f;  ///< 0: none
@@ -116,7 +116,7 @@ struct CrossEntropy {
 };
 void cross_entropy(Stream& stream, const CrossEntropy& args);
 
-/// logits[i] = what the softmax sees of them (z above), in place.
+/// logits[i] = z above, in place.
 void shape_logits(Stream& stream, const LogitsForm& form, Tensor logits);
 
 }  // namespace sherd::kernels

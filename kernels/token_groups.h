@@ -1,7 +1,7 @@
 /// Sums over tokens in groups, as a balanced tree: for models whose gradients are the same however many ranks share
 /// the positions of their sequences (docs/precision.md, "canonical").
 ///
-///   group j   positions [j N, (j + 1) N) of every sequence that is here, one sequence behind the other
+///   group j   positions [j N, (j + 1) N) of every sequence here, one sequence after another
 ///   tree      of g = 2^n groups: (tree of the first g / 2) + (tree of the others)
 ///
 /// A rank that has the first half of the positions, in half as many groups, has the tree's left part.
@@ -24,7 +24,7 @@ struct TokenGroups {
   std::int64_t sequences = 1, positions = 0;
 
   explicit operator bool() const { return groups > 0; }
-  /// Of a group in every sequence.
+  /// Positions of a group in every sequence.
   std::int64_t first(int group) const { return std::min(group * of_a_group, positions); }
   std::int64_t count(int group) const { return first(group + 1) - first(group); }
 };

@@ -1,11 +1,11 @@
-/// The global gradient norm, and the factor that brings it under a limit (Pascanu et al. 2013).
+/// The global gradient norm, and the factor that clips it to a limit (Pascanu et al. 2013).
 ///
 ///   norm  = sqrt(sum over all ranks' slices of g^2)           (an exact sum, core/exact_sum.h)
 ///   scale = norm > max_norm ? max_norm / norm : 1          (max_norm 0: always 1)
 ///
-/// Each rank adds the squares of its own slices, and of ranks that hold copies, of a slice or of a part of a
-/// parameter, one counts. The
-/// sum is exact, so how the world is cut into slices changes no bit of it; a GPU adds its own slices in
+/// Each rank adds the squares of its own slices. If several ranks hold copies of a slice, or of a part of a
+/// parameter, only one counts.
+/// The sum is exact, so it doesn't depend on how the world is cut into slices. A GPU adds its own slices in
 /// f64 first. Padding is zero and adds nothing.
 #pragma once
 
@@ -27,8 +27,8 @@ class GradientNorm {
  public:
   GradientNorm(const sharding::Rank& rank, const std::vector<sharding::UnitState>& units);
 
-  /// Sum of squares of this rank's slices of all units. Blocks until the compute stream has come
-  /// here.
+  /// Sum of squares of this rank's slices of all units. Blocks until the compute stream has reached
+  /// this point.
   ExactSum local_sum_of_squares();
 
  private:

@@ -1,4 +1,4 @@
-/// Optimizers that need nothing but the slice: AdamW, Adam, SGD with momentum, Lion.
+/// Optimizers that need only the slice: AdamW, Adam, SGD with momentum, Lion.
 #pragma once
 
 #include "optim/slices.h"

@@ -3,8 +3,8 @@
 ///   LAMB  ratio = |p| / |r|                                          (arXiv:1904.00962v3, Alg. 2)
 ///   LARS  ratio = trust_coefficient |p| / (|g| + weight_decay |p|)   (arXiv:1708.03888, eq. 6)
 ///
-/// A ratio is 1 where a norm in it is zero, and 1e30 at most: beside an update near the smallest
-/// float it would be infinite, and infinity times an element of 0 isn't a number. Norms of whole
+/// A ratio is 1 if one of its norms is zero, and at most 1e30: with an update near the smallest
+/// float it would be infinite, and infinity times an element of 0 is NaN. Norms of whole
 /// tensors: tensor_norms.h.
 #pragma once
 

@@ -1,6 +1,6 @@
 /// Loss scaling (Micikevicius et al., arXiv:1710.03740): the loss is multiplied by a scale so that
-/// small f16 gradients don't vanish, and gradients are divided by it when they are used. Whether a
-/// step overflowed is decided by all ranks together; on overflow all skip the update.
+/// small f16 gradients don't underflow, and the update divides gradients by it. All ranks decide
+/// together whether a step overflowed; on overflow all skip the update.
 ///
 /// Dynamic, after each step:
 ///   overflow    a credit of `hysteresis` overflows is used up one by one; with none left but one
@@ -10,8 +10,8 @@
 ///
 /// Defaults as in DeepSpeed and Megatron: 2^16, x2, x1/2, 1000, hysteresis 2, floor 1.
 ///
-/// On a skipped step the parameters, moments and Adam's step count stay as they are; the step
-/// number goes on, and with it the learning rate's schedule and the order of the data.
+/// A skipped step leaves parameters, moments and Adam's step count unchanged. The step number
+/// advances, and with it the learning rate's schedule and the order of the data.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ class LossScaler {
   bool active() const { return options_.mode != LossScaling::Mode::kNone; }
   double scale() const { return state_.scale; }
 
-  /// What the trajectory depends on; saved and restored with checkpoints.
+  /// The state; saved in checkpoints and restored from them.
   struct State {
     double scale = 1.0;
     std::int64_t clean_steps = 0;

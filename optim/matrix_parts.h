@@ -1,11 +1,11 @@
-/// Whole matrices, of which the ranks along the tensor axis have parts (ParameterCut): formed on one of these
-/// ranks, for an equation that needs all of a matrix, and handed back.
+/// Forms whole matrices on one tensor rank, for an equation that needs all of a matrix, and hands the parts
+/// back. Ranks along the tensor axis have parts of each (ParameterCut).
 ///
 ///   form        all-gather of the parts; the owner puts them together
 ///   hand_back   the owner broadcasts the matrix; each rank takes its part
 ///
-/// Both only move elements, so the owner computes from the bits that one rank would have. Neighbours that hold
-/// copies of a part give and take the same elements. Cost per matrix of P elements per part on t ranks: (t - 1) P
+/// Both only move elements, so the owner computes from the same values as one rank would. Neighbours with
+/// copies of a part send and receive the same elements. Cost per matrix of P elements per part on t ranks: (t - 1) P
 /// sent by each, and (t - 1) times the whole by its owner.
 #pragma once
 
@@ -37,7 +37,7 @@ class MatrixParts {
  public:
   /// What is acquired for matrices of which these are parts on `degree` tensor ranks: nothing for one.
   static std::vector<BufferSpec> buffers(const std::vector<MatrixPart>& matrices, int degree);
-  /// What a rank sends for one matrix that is formed and handed back.
+  /// Adds the bytes that a rank sends to form one matrix and hand it back.
   static void add_traffic(const MatrixPart& matrix, int degree, bool is_owner,
                           sharding::Traffic& traffic);
 

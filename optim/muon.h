@@ -1,20 +1,20 @@
 /// Muon (Jordan et al. 2024): the matrices inside blocks move along their orthogonalised momentum;
-/// everything else (embeddings, head, norms, biases) is AdamW's.
+/// AdamW updates everything else (embeddings, head, norms, biases).
 ///
 ///   m = momentum m + (1 - momentum) g;   u = (1 - momentum) g + momentum m
 ///   O = orthogonalise(u);   p = p - lr weight_decay p - lr sqrt(max(1, rows / columns)) O
 ///
-/// What is orthogonalised is f32; the products in between are f32's or bf16's (`muon_dtype`).
-/// Orthogonalising needs the whole matrix, state is in slices. At every stage, unit by unit:
+/// Input and output of the orthogonalisation are f32; its matmuls are f32 or bf16 (`muon_dtype`).
+/// It needs the whole matrix, but state is in slices. At every stage, unit by unit:
 ///   1. every rank forms u on its slices (at stage 0: on all of them)
 ///   2. all-gather u into one flat buffer (not needed at stage 0)
 ///   3. each matrix is orthogonalised by one rank, its owner; owners are chosen once so that the
 ///      work is spread: the heaviest matrix goes to the rank with the least to do
 ///   4. each owner broadcasts its matrices; every rank applies its slices
-/// Where tensor ranks have parts of each matrix, these take their turns as owners, too: optim/matrix_parts.h.
-/// The result is the single rank's bit for bit: each matrix is computed once, from the same bits,
-/// by the same products. Sent per rank: about one unit gathered, and one broadcast. Query, key and
-/// value are matrices of their own, gate and up too.
+/// If tensor ranks have parts of each matrix, they are owners in turn, too: optim/matrix_parts.h.
+/// The result is bit-identical to a single rank: each matrix is computed once, from the same values,
+/// by the same matmuls. Sent per rank: about one unit gathered, and one broadcast. Query, key,
+/// value, gate and up are separate matrices.
 ///
 /// Memory  momentum for every slice; AdamW's second moment only for what is AdamW's; one full f32
 ///         buffer of the largest block and the workspace of its largest matrix.

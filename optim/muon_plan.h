@@ -1,4 +1,4 @@
-/// What Muon works out of a plan, the same on every rank, before anything runs: which matrices there are, who
+/// Muon's plan, computed before anything runs and equal on every rank: which matrices exist, which rank
 /// orthogonalises which, what is acquired and what is sent.
 #pragma once
 

@@ -1,7 +1,7 @@
 /// Turns the gradient of a slice into the next parameters of that slice.
 ///
 /// An optimizer holds its moments for exactly the slices that this rank updates, so its memory
-/// shrinks with the world at stages 1-3. What needs whole tensors, although state is in slices:
+/// shrinks with the world at stages 1-3. Some need whole tensors, although state is in slices:
 ///   LAMB, LARS   per-tensor norms, from slice partials in one small exchange (tensor_norms.h)
 ///   Muon         whole matrices, one owner each (muon.cpp)
 /// Equations and sources: kernels/update.h.
@@ -16,7 +16,7 @@
 
 namespace sherd::optim {
 
-/// Everything that an update needs beyond the slice itself.
+/// Everything that an update needs in addition to the slice.
 struct UpdateStep {
   float lr = 0.0f;
   std::int64_t update_number = 1;  ///< 1 for the first update (Adam's t); skipped steps don't count
@@ -42,8 +42,8 @@ class Optimizer {
   virtual void update(Stream& stream, int unit, const UpdateStep& step) = 0;
   /// Whether `update` also rounds the parameters into what is resident (UnitState::rounded_slice).
   virtual bool rounds_parameters() const { return false; }
-  /// Where this rank's moments are, as ranges of whole parameters; `slice_index` alone says which slice they
-  /// came from.
+  /// This rank's moments, as ranges of whole parameters; only `slice_index` says from which slice they
+  /// are.
   virtual std::vector<MomentPiece> moment_pieces() const = 0;
 };
 
@@ -77,7 +77,7 @@ struct OptimizerOptions {
   MomentType moment_type{};
 };
 
-/// What a recipe has where it doesn't say.
+/// Defaults of a recipe.
 struct OptimizerDefaults {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, momentum = 0.9;
 };

@@ -41,7 +41,7 @@ std::vector<BufferSpec> moment_buffers(const sharding::ShardingPlan& plan,
 std::vector<Buffer> acquire_moments(const sharding::Rank& rank,
                                     const std::vector<sharding::UnitState>& units,
                                     const std::string& kind, const MomentType& type);
-/// Adds a piece, or lengthens the last one if it goes on there.
+/// Adds a piece, or extends the last one if the piece continues it.
 void add_moment_piece(MomentPiece piece, std::vector<MomentPiece>& pieces);
 /// Adds the pieces of one kind of moment that `segments` of a slice have in `moments`, which begins
 /// with the slice's first element.
@@ -52,7 +52,7 @@ std::int64_t most_segments(const sharding::UnitPlan& unit, const MomentType& mom
 /// The parameter of the unit that has this index in the model's table.
 const ParameterSpec& parameter_at(const UnitSpec& unit, std::uint32_t index);
 
-/// What every update kernel is told; the slice must outlive the call.
+/// Arguments of every update kernel; the slice must outlive the call.
 kernels::UpdateCommon common_of(const UpdatedSlice& slice, const UpdateStep& step,
                                 const MomentType& moments);
 

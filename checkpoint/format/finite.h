@@ -1,5 +1,5 @@
 /// The search for NaNs and infinities in stored values: made of every block before it is written,
-/// and again of every block that is read, since a file may have been made by anybody.
+/// and again of every block that is read, since a file may come from anywhere.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 /// A virtual file driver for libhdf5 that keeps what the library writes in memory: only the pages
-/// that it touches, so a file of terabytes whose datasets nobody writes costs some KiB.
+/// that it touches, so a file of terabytes with unwritten datasets costs some KiB.
 ///
 /// The trainer's libhdf5 never sees the real disk: after a failed write it hangs on to objects that
 /// crash the process at exit, it calls no fsync, and a file cut short by a full disk looks good to

@@ -6,7 +6,7 @@
 /// Types    f32 or bf16 for everything. f32 to bf16 rounds to nearest, ties to even (by us:
 ///          libhdf5 rounds otherwise); bf16 to f32 is exact.
 /// Memory   in_order_buffer_bytes() and a chunk; every byte read is checked.
-/// Atomic   written beside its place under another name, made durable, then renamed: `to` is whole
+/// Atomic   written next to its place under another name, made durable, then renamed: `to` is whole
 ///          or isn't there. What is there already is never replaced.
 /// Errors   UsageError if `to` exists or the checkpoint has nothing of the kinds asked for;
 ///          DataError where bytes are damaged or the disk refuses. Nothing is left behind.

@@ -42,7 +42,7 @@ class SafetensorsFolder {
   std::map<std::string, Place> places_;
 };
 
-/// Whether somebody may mean this folder as a model's: it has config.json, or files of weights in
+/// Whether this folder may be meant as a model's: it has config.json, or files of weights in
 /// any of the forms above, and isn't a checkpoint of ours.
 bool is_model_folder(Disk& disk, const std::string& folder);
 

@@ -4,7 +4,7 @@
 /// file stays and says who has, or last had, the folder. Other machines on a shared file system are
 /// held off where that file system's flock does so (NFS since Linux 2.6.12, Lustre with -o flock).
 ///
-/// A lock is on a file, not on a name: if the folder is renamed or removed while the run goes on,
+/// A lock is on a file, not on a name: if the folder is renamed or removed during the run,
 /// another run can lock the file that then has the name. So whoever is about to change something in
 /// the folder calls `check()` first.
 #pragma once
@@ -27,7 +27,7 @@ class OutputLock {
  public:
   /// Errors   UsageError if another run has the folder: names its process, machine and start; if
   ///          the file system has no locks: then two runs couldn't be told apart; or if .lock is
-  ///          no file of a run: a link, a pipe, a file with another name beside this one.
+  ///          no file of a run: a link, a pipe, a file with another name as well.
   OutputLock(Disk& disk, std::string output_dir);
 
   /// Errors   LockLost if the file named .lock isn't the one that this run has locked. Any thread.
@@ -41,7 +41,7 @@ class OutputLock {
   FileStatus held_;
 };
 
-/// Who has the folder: "process 4711 on node7 since 2026-11-22 12:00:00 UTC", or "" if nobody on this
+/// Who has the folder: "process 4711 on node7 since 2026-11-22 12:00:00 UTC", or "" if no process on this
 /// machine has. Takes no lock, so it keeps no run from beginning.
 std::string holder_of(Disk& disk, const std::string& output_dir);
 

@@ -85,7 +85,7 @@ class Retention {
   const ValueOf value_of_;
   const VerifyDepth depth_;
   const RetentionGuards guards_;
-  /// What is known of each save; by uuid, since a step may be set aside and saved anew.
+  /// What is known of each save; by uuid, since a step may be set aside and saved again.
   std::map<std::string, bool> verified_;
 
   std::mutex mutex_;

@@ -30,7 +30,7 @@ std::string prepare_checkpoints(Disk& disk, const std::string& output_dir);
 void remove_checkpoint(Disk& disk, const std::string& directory, std::int64_t step,
                        const std::string& tag);
 
-/// Takes a damaged checkpoint's name away, so that its step can be saved anew; returns the new one.
+/// Renames a damaged checkpoint, so that its step can be saved again; returns the new name.
 std::string set_aside(Disk& disk, const std::string& directory, std::int64_t step,
                       const std::string& tag);
 

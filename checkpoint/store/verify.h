@@ -5,7 +5,7 @@
 ///   deep      every byte of every file against its checksum: the shards' blocks, what is outside
 ///             of them, index.h5
 ///
-/// A damaged checkpoint isn't an error here but a report. It goes on after the first problem.
+/// A damaged checkpoint isn't an error here but a report. It continues after the first problem.
 /// Memory: one block. libhdf5 isn't used.
 #pragma once
 

@@ -1,9 +1,9 @@
-/// config.json in the words of a recipe: which model a folder has.
+/// Translates config.json of a folder into recipe keys of its model.
 ///
 /// Both spellings are read: transformers 4's (rope_theta, rope_scaling, torch_dtype) and 5's
-/// (rope_parameters, dtype). Settings that change the model and that we can't follow are errors;
-/// those that we don't know are listed.
-/// Errors   DataError naming file and key; of a folder of another kind, what it is.
+/// (rope_parameters, dtype). Settings that change the model and aren't supported are errors;
+/// unknown settings are listed.
+/// Errors   DataError naming file and key; for a folder of another kind, it names that kind.
 #pragma once
 
 #include <cstdint>

@@ -36,7 +36,7 @@ MemoryPlan plan_memory(const TrainingOptions& options, const MemoryRequest& requ
 /// Everything that a model acquires whose weights are only used (engine/inference/evaluate.h).
 MemoryPlan plan_inference_memory(const TrainingOptions& options, const MemoryRequest& request);
 
-/// What each of the two above needs beside it in host memory.
+/// Host memory that each of the two above needs in addition.
 MemoryPlan plan_host_memory(const TrainingOptions& options, const MemoryRequest& request);
 MemoryPlan plan_inference_host_memory(const TrainingOptions& options, const MemoryRequest& request);
 

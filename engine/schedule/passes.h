@@ -13,12 +13,12 @@ namespace sherd::schedule {
 /// time. Inputs then needn't be kept for them.
 Schedule with_whole_backwards(Schedule schedule);
 
-/// Parameters and gradients of the ranks that share a chunk's state (sharding/zero/placement.h).
+/// Collectives for parameters and gradients, among the ranks that shard a chunk's state (sharding/zero/placement.h).
 struct Collectives {
   /// Parameters are sharded at rest (stage 3): a chunk is gathered before its forwards and input
   /// gradients. Weight gradients need none.
   bool gathers = false;
-  /// How many of a rank's chunks may be gathered at a time; 0: all of them.
+  /// Maximum number of a rank's chunks that are gathered at a time; 0: all of them.
   ///
   /// A chunk is gathered one use ahead where there is room, and stays until the room is needed. Then the
   /// chunk that is used again latest goes (Belady 1966), so no choice gathers less often. With room

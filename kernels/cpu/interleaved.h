@@ -1,4 +1,4 @@
-/// The CPU form of kernels/interleaved.h, and where things stand in such a matrix.
+/// The CPU form of kernels/interleaved.h, and the layout of such a matrix.
 #pragma once
 
 #include <algorithm>
@@ -17,14 +17,14 @@ inline constexpr std::int64_t kInterleaved = 16;  ///< rows side by side
 template <class T>
 inline constexpr std::int64_t kPerInterleavedUnit = 4 / static_cast<std::int64_t>(sizeof(T));
 
-/// Unit `unit` of row `row`, the rows behind it following.
+/// Unit `unit` of row `row`, followed by the same unit of the next rows.
 inline const std::uint32_t* interleaved_unit(const void* w, std::int64_t units, std::int64_t row,
                                              std::int64_t unit) {
   const std::int64_t group = row / kInterleaved * kInterleaved;
   return static_cast<const std::uint32_t*>(w) + group * units + unit * kInterleaved + row - group;
 }
 
-/// Elements [first, first + count) of a row, which begins with a unit, as they stand in a row of their own.
+/// Elements [first, first + count) of a row, starting with a whole unit, in row order.
 template <class T>
 void read_interleaved(const T* w, std::int64_t inputs, std::int64_t row, std::int64_t first,
                       std::int64_t count, T* out) {

@@ -1,8 +1,8 @@
 /// Attention of one block of keys by cuDNN: its 16-bit results and gradients join those of other blocks in f32
 /// (kernels/attention.h; kernels/device_common/attention.h says of which blocks).
 ///
-///   forward    this block's result and log-sum-exp are written to scratch, then merged with what stands in out and lse
-///   backward   is told the whole's output and log-sum-exp, so that its p are those of the whole; the block's dQ, dK and
+///   forward    this block's result and log-sum-exp are written to scratch, then merged with out and lse
+///   backward   receives output and log-sum-exp of all keys, so that its p are those of all keys; the block's dQ, dK and
 ///              dV are written to scratch, then added
 #pragma once
 

@@ -19,7 +19,7 @@ struct AttentionGraphKey {
   bool backward = false, deterministic = true;
   float dropout = 0.0f;
   std::int64_t scratch_bytes = 0;
-  bool keys_apart = false;  ///< of a block: keys and values stand in rows of their own
+  bool keys_apart = false;  ///< of a block: keys and values have separate rows
 
   device_common::AttentionViews views() const { return {shape, keys_apart}; }
   /// Where a block lies doesn't matter, but that its keys are its queries' own.
@@ -36,7 +36,7 @@ struct AttentionGraphKey {
 using AttentionPointers = std::unordered_map<std::int64_t, void*>;
 
 /// Enqueues the graph of `key`, whose scratch and determinism are found here. `workspace` begins with the two words of
-/// the dropout and goes on with cuDNN's own scratch.
+/// the dropout and continues with cuDNN's own scratch.
 void execute_attention(Stream& stream, AttentionGraphKey key, const Dropout& dropout,
                        AttentionPointers pointers, const Tensor& workspace);
 

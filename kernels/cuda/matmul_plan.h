@@ -1,4 +1,4 @@
-/// One matmul as cuBLASLt wants it described, with the algorithm that multiplies: the row that somebody measured for
+/// Describes one matmul to cuBLASLt, with its algorithm: the row that was measured for
 /// its key (kernels/device_common/matmul_table.h), or the heuristic's first answer.
 #pragma once
 

@@ -2,7 +2,7 @@
 ///
 ///   out[d] = (add ? out[d] : 0) + sum over blocks b of partial[b * stride + d]
 ///
-/// in f32, in an order that the number of blocks fixes, rounded once.
+/// The sum is f32, rounded once; its order depends only on the number of blocks.
 #pragma once
 
 #include "core/stream.h"

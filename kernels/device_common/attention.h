@@ -21,7 +21,7 @@ enum class AttentionForm { kOwn, kCudnn };
 
 inline constexpr std::int64_t kWidestOwnHead = 256;
 
-/// Of a block: some query doesn't see a key that is neither its own nor behind it.
+/// Of a block: some query doesn't see a key that is before its own position.
 inline bool window_cuts(const AttentionShape& shape) {
   if (!shape.block) return shape.windowed();
   return shape.window > 0 &&
@@ -95,7 +95,7 @@ inline std::int64_t cudnn_dropout_seed(const AttentionShape& shape, const Dropou
   return static_cast<std::int64_t>(word >> 1);
 }
 
-/// Calls `function.template operator()<kChunks>()` with so many chunks of `kLanes` columns as hold a head, of
+/// Calls `function.template operator()<kChunks>()` with the number of chunks of `kLanes` columns that hold a head, of
 /// 64, 128 or 256.
 /// Errors   UsageError: a wider head.
 template <int kLanes, class Function>
@@ -163,12 +163,12 @@ class Sight {
   struct Extent {
     std::int64_t begin, end;
   };
-  /// The last document that begins at or before the position, which may lie in the padding behind it.
+  /// The last document that begins at or before the position, which may lie in the padding after it.
   SHERD_HOST_DEVICE Extent document_of(std::int64_t b, std::int64_t position) const {
     if (starts_ == nullptr) return {0, positions_};
     const std::int64_t row = b * positions_, token = row + position;
     std::int64_t before = 0,
-                 behind = documents_;  // the first that begins behind it is in this range
+                 behind = documents_;  // the first that starts after it is in this range
     while (before < behind) {
       const std::int64_t middle = (before + behind) / 2;
       if (starts_[middle] <= token) {
@@ -239,14 +239,14 @@ struct AttentionLayout {
   SHERD_HOST_DEVICE std::int64_t out_row() const { return H * K; }
   /// Of what has the keys and values.
   SHERD_HOST_DEVICE std::int64_t key_row() const { return keys_apart ? 2 * G * K : packed_row(); }
-  /// The position behind the last key.
+  /// One past the position of the last key.
   SHERD_HOST_DEVICE std::int64_t end_of_keys() const { return first_key + N; }
   /// Where the tile with the key at this position begins; before them all, the first.
   SHERD_HOST_DEVICE std::int64_t tile_with(std::int64_t position) const {
     const std::int64_t behind = position > first_key ? position - first_key : 0;
     return first_key + behind / kAttentionTile * kAttentionTile;
   }
-  /// The first query, or key, of a head; the next is a row behind it.
+  /// The first query, or key, of a head; the next is one row further.
   SHERD_HOST_DEVICE std::int64_t query(std::int64_t b, std::int64_t h) const {
     return (b * query_rows + query_at) * packed_row() + h * K;
   }

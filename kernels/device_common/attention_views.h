@@ -1,4 +1,4 @@
-/// What cuDNN is told of attention's tensors: rows of heads inside of wider rows. Pure functions of the shape.
+/// Describes attention's tensors to cuDNN: rows of heads inside of wider rows. Pure functions of the shape.
 #pragma once
 
 #include "kernels/device_common/attention.h"
@@ -11,7 +11,7 @@ struct HeadRows {
 };
 
 /// Each begins at its first row of the first sequence. Of a block, what cuDNN writes is in rows of its own, one sequence
-/// behind the other: a result of out's width, gradients of qkv's.
+/// after another: a result of out's width, gradients of qkv's.
 struct AttentionViews {
   HeadRows q, kv;
   HeadRows out_written, dq, dkv;

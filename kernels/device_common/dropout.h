@@ -58,7 +58,7 @@ struct Mask {
     return word_at(block, global) >= threshold ? scale : 0.0f;
   }
 
-  /// Whether packs of so many elements, one behind the other, have neighbours' indices each: none lies on both sides of
+  /// Whether the elements of each pack of this size have consecutive indices: none lies on both sides of
   /// a gap. Kernels of rows that are the mask's own rows needn't ask: their packs end where a row does.
   bool keeps_packs(int count) const { return part.columns == 0 || part.columns % count == 0; }
 

@@ -1,6 +1,6 @@
 /// What is costly to make and can be used by one thread at a time: libraries' handles and plans. A
 /// thread takes one for as long as it needs it, and gives it back with all that was put into it; the
-/// next thread goes on with that. So a process holds as many as were ever needed at once, however many
+/// next thread reuses it. So a process holds as many as were ever needed at once, however many
 /// threads come and go.
 ///
 /// A pool is made to live as long as the process (destroying handles at exit races with the driver's

@@ -1,5 +1,5 @@
 /// kernels/cpu/vector_math.h for host and device: the same IEEE operations in the same order, so
-/// the same bits. What is said there about errors and sources holds here; body_math_test.cpp
+/// the same bits. Its notes on errors and sources apply here; body_math_test.cpp
 /// compares.
 #pragma once
 

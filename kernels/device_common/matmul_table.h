@@ -1,4 +1,4 @@
-/// Which algorithm of cuBLASLt's multiplies which matrices, as somebody measured it on a GPU: a text file, written by
+/// Which cuBLASLt algorithm multiplies which matrices, as measured on a GPU: a text file, written by
 /// `./dev gpu-check --tune`. A matmul without a row gets the first answer of cuBLASLt's heuristic.
 ///
 ///   [NVIDIA H100 80GB HBM3, cuBLASLt 13.1.0]
@@ -6,9 +6,9 @@
 ///
 /// A row names a key (matmul_key.h) and what cuBLASLt calls an algorithm's configuration. It holds below the line that
 /// names its GPU and cuBLASLt: a GPU of another name, or another version, has none of it. A key has one row in a
-/// section, so that equal keys go on having equal bits: what decides is the file, the same in a whole run.
+/// section, so that equal keys keep bit-identical results: the file decides, and it is the same in a whole run.
 ///
-/// Errors  DataError, with file and line: what can't be read, a key that stands twice, a configuration that breaks what
+/// Errors  DataError, with file and line: what can't be read, a repeated key, a configuration that breaks what
 ///         a key promises (sums that are split otherwise than kernels/cuda/linear.cpp allows).
 #pragma once
 
@@ -40,7 +40,7 @@ struct MatmulPlace {
 struct MatmulRow {
   MatmulKey key;
   MatmulAlgorithm algorithm;
-  std::string remark{};  ///< behind "#", for people
+  std::string remark{};  ///< after "#", for people
 };
 
 struct TimedAlgorithm {
@@ -65,7 +65,7 @@ std::int64_t allowed_reductions(const MatmulKey& key);
 class MatmulTable {
  public:
   MatmulTable() = default;
-  /// `text` is what stands in `file`.
+  /// `text` is the content of `file`.
   MatmulTable(const std::string& text, const std::string& file, const MatmulPlace& place);
 
   const MatmulAlgorithm* find(const MatmulKey& key) const;
@@ -84,7 +84,7 @@ class MatmulTable {
 std::string with_rows(const std::string& text, const MatmulPlace& place,
                       const std::vector<MatmulRow>& rows);
 
-/// Where a program looks: SHERD_MATMUL_TABLE, which must exist, or "" in it for none; else matmul_algorithms.txt beside
+/// Where a program looks: SHERD_MATMUL_TABLE, which must exist, or "" in it for none; else matmul_algorithms.txt next to
 /// the program. "": there is none.
 std::string matmul_table_file();
 /// DataError if it can't be read.

@@ -44,7 +44,7 @@ inline std::int64_t norm_sums_bytes(std::int64_t tokens, std::int64_t width) {
          static_cast<std::int64_t>(sizeof(float));
 }
 
-/// Sums of so many weights' gradients of each block: f32 [blocks, weights].
+/// Sums of each block's weight gradients: f32 [blocks, weights].
 inline std::int64_t qk_norm_sums_bytes(std::int64_t tokens, std::int64_t weights) {
   return RowBlocks::most_count(tokens, weights) * weights *
          static_cast<std::int64_t>(sizeof(float));

@@ -79,8 +79,8 @@ inline void check_pack(const void* at, std::size_t bytes) {
 }
 #endif
 
-/// N elements that lie together. A pack of several starts at a multiple of 16 bytes, and moves in
-/// accesses of 16 bytes, or of 8 where that is all; a pack of one lies anywhere.
+/// A pack of N neighbouring elements. With N > 1 it is aligned to 16 bytes, and is accessed 16 bytes at a
+/// time, or 8 if it has only 8. A pack of one element may be anywhere.
 template <int N, class T>
 SHERD_HOST_DEVICE inline void load(const T* from, T (&to)[N]) {
   static_assert(N == 1 || N * sizeof(T) % 16 == 0);

@@ -12,7 +12,7 @@ inline std::int64_t token_order_bytes(std::int64_t num_tokens) {
   return num_tokens * static_cast<std::int64_t>(sizeof(std::int32_t));
 }
 
-/// Where position t stands when positions are ordered by token, those of one token in their own
+/// The index of position t when positions are ordered by token, those of one token in their own
 /// order: before it come all (token, position) pairs that are smaller. `tile` is a run of positions
 /// from `first`, of which every kSharers-th is looked at, from `sharer`; the sum over all tiles and
 /// sharers is the place.

@@ -2,7 +2,7 @@
 /// writes, and the flops of those that are bounded by them. Each operand counts once, whether or not it is
 /// found in a cache the second time; what a launch carries itself doesn't count.
 ///
-/// Attention by cuDNN is one launch: which kernels stand behind it is cuDNN's business. With documents, queries
+/// Attention by cuDNN counts as one launch, whatever kernels cuDNN runs. With documents, queries
 /// are taken to see all keys before them, since only the data tell where documents end.
 ///
 /// tests/emulated_gpu/launches_test.cpp compares the number of launches of every page with those of a whole run.

@@ -2,14 +2,14 @@
 ///
 /// Every rank of a group calls the same collectives in the same order on the same communicator,
 /// with the same counts and types. A call enqueues on a stream; buffers belong to the communicator
-/// from then until the stream has passed the call. All collectives only ever add; nobody averages.
+/// from then until the stream has passed the call. Collectives only add; none averages.
 ///
 /// Order    Sums are taken in rank order 0, 1, ..., W-1 by `single`, `threads` and `mpi`, so that the same
 ///          numbers come out as from adding the ranks' contributions one after another on one rank; by `mpi`
 ///          machine after machine, if asked to (sharding/processes/mpi_machine_sums.h).
 /// Trees    With `tree` = n = 2^m, which divides the number of ranks, n neighbours' contributions c are added as a
 ///          balanced tree first, and the trees in rank order: ((c_0 + c_1) + (c_2 + c_3)) + ((c_4 + ...)) for
-///          n = 4. A rank that has formed the subtree of its part of the addends goes on where it ends. NCCL and
+///          n = 4. A rank has formed the subtree of its part of the addends; the collective continues from there. NCCL and
 ///          ranks that share a GPU have no trees (CHECK).
 /// Errors   PeerError with the reason if a rank aborted, timed out, or called something else.
 ///          Shapes that disagree on one rank are our bug (CHECK).
@@ -72,7 +72,7 @@ class Communicator {
   /// Gives every rank what `root` holds. Any type. Cost: root sends numel to each other rank.
   virtual void broadcast(Stream& stream, const std::string& label, Tensor data, int root) = 0;
 
-  /// The stream goes on when every rank's stream has come here.
+  /// The stream continues when every rank's stream has reached this call.
   virtual void barrier(Stream& stream, const std::string& label) = 0;
 
   /// Whether a call returns only when every member has made its own (ranks that share a GPU). A caller who

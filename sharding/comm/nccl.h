@@ -25,7 +25,7 @@
 
 namespace sherd::sharding {
 
-/// How the processes of a world talk about it beside NCCL (sharding/processes/control_links.h).
+/// How the processes of a world exchange messages apart from NCCL (sharding/processes/control_links.h).
 class NcclProcesses {
  public:
   virtual ~NcclProcesses() = default;
@@ -37,7 +37,7 @@ class NcclProcesses {
                                           std::chrono::milliseconds within) = 0;
   /// Ends the world on all of them.
   virtual void abort(const std::string& reason) = 0;
-  /// "" as long as nobody has ended it.
+  /// "" until it has been ended.
   virtual std::string abort_reason() = 0;
 };
 

@@ -41,7 +41,7 @@ class NcclCalls {
     std::vector<int> missing{};  ///< ranks of this process that haven't come to it
   };
   std::optional<Overdue> overdue();
-  /// That in a sentence, where nobody is in other processes.
+  /// The same as a sentence, if no rank is in another process.
   std::string text_of(const Overdue& overdue) const;
 
   /// Where a member stands: how many calls it has come to, and which is number `number`; "" where it hasn't come

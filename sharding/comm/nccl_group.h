@@ -2,17 +2,17 @@
 /// leave together; members in other processes do the same there.
 ///
 /// Communicators are blocking, and connect to all peers when they are made (NCCL_RUNTIME_CONNECT=0).
-/// So a call only enqueues its work: it starts no thread, and the host waits for nobody in it.
+/// So a call only enqueues its work: it starts no thread, and the host doesn't wait.
 ///
 /// Id        the process of the group's first member makes it, and sends it to the others.
 /// Deadline  whoever doesn't come to `enter` in time is named; a connection that isn't made in time is
 ///           given up; `trouble` finds collectives that have waited too long, and what NCCL's own
 ///           threads have found out. Somebody asks it now and then (sharding/comm/nccl.cpp). Where members
 ///           are in other processes, these are asked where they stand (sharding/comm/nccl_peers.h).
-/// Abort     says the reason first, under a lock that nobody holds while waiting, and then ends each
+/// Abort     says the reason first, under a lock that is never held while waiting, and then ends each
 ///           member's communicator on a thread of its own: NCCL wants all of them ended at once. A
 ///           call that hangs inside NCCL is left through the abort itself.
-/// Leaving   waits until all members leave, in other processes too, or somebody aborts; then each ends its
+/// Leaving   waits until all members leave, in other processes too, or one aborts; then each ends its
 ///           communicator.
 #pragma once
 

@@ -33,7 +33,7 @@ class NcclPeers {
 
   void say_come() const;
   /// Those that haven't, as the process of the first member knows. Others wait a moment for what that one says by
-  /// aborting the world, and know of nobody.
+  /// aborting the world, and know no others.
   std::vector<int> not_come() const;
 
   /// Where a rank is with regard to a call of the group's.

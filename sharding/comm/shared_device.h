@@ -11,7 +11,7 @@
 ///                    slices; done; meet
 ///
 /// Between "meet" and what follows, the queue waits for the others' event of that name; after the
-/// last meeting it waits for their `done`, so that nobody writes what is still being read.
+/// last meeting it waits for their `done`, so that no rank overwrites what is still being read.
 #pragma once
 
 #include <chrono>

@@ -1,5 +1,5 @@
 /// Ranks that are threads of one process: they read each other's memory, so a collective is "meet,
-/// read, meet again". The first meeting says that every buffer is ready, the second that nobody
+/// read, meet again". The first meeting says that every buffer is ready, the second that no rank
 /// reads it any more.
 ///
 ///   all_gather       meet; copy every other slice into full; meet

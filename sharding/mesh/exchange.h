@@ -45,7 +45,7 @@ class Exchange {
   std::unique_ptr<Event> done_;
 };
 
-/// An exchange of records: what each rank tells all others, as named fields.
+/// An exchange of records: named fields that each rank sends to all others.
 ///
 /// `Record` is a struct of `double`s and nothing else. Counts up to 2^53 and enumerators are exact.
 template <class Record>

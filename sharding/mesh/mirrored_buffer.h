@@ -1,8 +1,8 @@
-/// A buffer that host code reads or writes beside kernels: token ids, norms, step stats.
+/// A buffer that both host code and kernels read or write: token ids, norms, step statistics.
 ///
-/// Where the device's memory isn't the host's, it has a twin in host memory, and what one side has
-/// written is copied to the other in a stream's order. Where it is, both are the same memory and
-/// the copies are nothing.
+/// If the device has its own memory, the buffer has a twin in host memory, and writes of one side
+/// are copied to the other in a stream's order. Otherwise both are the same memory, and copies do
+/// nothing.
 ///
 ///   host() written -> to_device(stream) -> kernels on `stream`
 ///   kernels on `stream` -> to_host(stream) -> stream.synchronize() -> host() read

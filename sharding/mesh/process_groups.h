@@ -58,7 +58,7 @@ class ProcessGroups {
   /// What this rank has sent: Rendezvous::sent_by.
   std::optional<LinkBytes> sent() const;
 
-  /// Ends the world: Rendezvous::abort.
+  /// Aborts the world: Rendezvous::abort.
   void abort(const std::string& reason);
 
   /// Communicators of this purpose that are joined from now on may stage others' contributions there;

@@ -1,4 +1,4 @@
-/// What a rank sends in a step, known beforehand: every room that communicates lists its own
+/// What a rank sends in a step, computed in advance: every room that communicates lists its
 /// collectives, as it lists its buffers.
 ///
 /// Elements that each rank sends, for F = W * S elements in full:
@@ -29,7 +29,7 @@ std::string_view name_of(Collective collective);
 /// The ranks that make a call together.
 struct Callers {
   int count = 1;
-  /// All of a group along these axes, or, if `count` is less, the block of so many of them that the rank is in.
+  /// All of a group along these axes, or, if `count` is less, the block of `count` of them that the rank is in.
   AxisSet axes{};
   std::optional<int> peer{};  ///< instead of axes: the rank itself and this one of the world
 

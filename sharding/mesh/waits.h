@@ -1,8 +1,8 @@
-/// What ranks wait for one another for: of each wait of the compute stream, the axis whose ranks communicate.
+/// Attributes each wait of the compute stream to the mesh axis whose ranks communicate.
 ///
 ///   a group along one axis that has several ranks     that axis
 ///   the ZeRO group, where shard and context have      shard
-///   any other group                                   none: what all ranks of a mesh tell one another
+///   any other group                                   none: exchanges between all ranks of a mesh
 #pragma once
 
 #include <array>
@@ -31,8 +31,8 @@ inline std::unique_ptr<Event> counted(std::unique_ptr<Event> event, std::size_t 
   return event;
 }
 
-/// Points of one stream that another waits for one after the other, so that each part of a long wait is counted
-/// for what was done in it.
+/// Points of one stream that another waits for in order, so that each part of a long wait is attributed to
+/// what was done in it.
 class Marks {
  public:
   /// What `stream` has done since the mark before counts as `kind`.

@@ -1,4 +1,4 @@
-/// Short words between the processes of a world, beside the tensors: who is there, what all agree on,
+/// Short messages between the processes of a world, apart from tensors: who is there, what all agree on,
 /// why the world ends, who has died.
 ///
 /// Process 0 listens on TCP; every other process connects to it. A word goes to process 0, which passes
@@ -9,7 +9,7 @@
 ///            timeout, as a stopped process or a lost machine is.
 ///   abort    the first reason stays on every process.
 ///   secret   drawn by process 0, and part of the address, or given. Whoever connects has to say it within
-///            a second, or is turned away and told so. Nothing longer than 16 MiB is accepted.
+///            a second, or is refused with that message. Nothing longer than 16 MiB is accepted.
 ///
 /// Errors   PeerError.
 #pragma once
@@ -38,16 +38,16 @@ class ControlLinks {
     std::chrono::milliseconds timeout{60'000};
   };
   /// On process 0. Listens, calls `publish` with the address that the others connect to, and returns
-  /// when all have come. `loopback`: on this machine alone.
+  /// when all have connected. `loopback`: only on this machine.
   static std::unique_ptr<ControlLinks> listen(
       const Options& options, bool loopback,
       const std::function<void(const std::string& address)>& publish);
-  /// On process 0, where all know the port and the secret beforehand.
+  /// On process 0, if all processes know the port and the secret in advance.
   static std::unique_ptr<ControlLinks> listen_at(const Options& options, bool loopback, int port,
                                                  const std::string& secret);
   /// On every other process.
   static std::unique_ptr<ControlLinks> connect(const Options& options, const std::string& address);
-  /// Farewell, unless the process is about to be taken for dead: see `say`. Waits for nobody.
+  /// Says farewell, unless the process is about to be considered dead: see `say`. Doesn't wait.
   ~ControlLinks();
 
   int process() const { return process_; }

@@ -16,7 +16,7 @@ inline std::uint32_t number_at(std::string_view text) {
   std::memcpy(&number, text.data(), sizeof number);
   return number;
 }
-/// A text after its length; the rest of `from` begins behind it. False if `from` is too short.
+/// A text after its length; the rest of `from` follows. False if `from` is too short.
 inline bool take(std::string_view& from, std::string& text) {
   if (from.size() < 4 || from.size() - 4 < number_at(from)) return false;
   text = from.substr(4, number_at(from));

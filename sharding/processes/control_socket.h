@@ -1,5 +1,5 @@
 /// TCP sockets whose calls have a deadline, and how the processes of a world come to process 0: it
-/// listens behind a door, and lets in whoever says the secret.
+/// listens, and accepts connections that send the secret.
 #pragma once
 
 #include <chrono>
@@ -53,8 +53,8 @@ class Door {
   /// The secret, the port and this machine's addresses.
   const std::string& address() const { return address_; }
   /// Returns a socket to each process but 0, by number, when all have come. Whoever hasn't said the
-  /// secret within a second is turned away.
-  /// Errors   PeerError: somebody hasn't come by the deadline, however many strangers have.
+  /// secret within a second is refused.
+  /// Errors   PeerError: a process hasn't connected by the deadline, however many strangers have.
   std::vector<Socket> let_in(int num_processes, std::chrono::milliseconds timeout) const;
 
  private:

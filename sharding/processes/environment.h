@@ -6,7 +6,7 @@
 ///   MASTER_ADDR, MASTER_PORT  where process 0 listens for the others. torchrun itself listens there
 ///                             (TORCHELASTIC_USE_AGENT_STORE=True says so): then it is the next port
 ///   SHERD_PORT                another port, if set
-///   SHERD_SECRET              the same for all: whoever doesn't know it is turned away. Needn't be set where
+///   SHERD_SECRET              the same for all: connections without it are refused. Optional if
 ///                             MASTER_ADDR is localhost: then it is the user's number, which other users of
 ///                             the machine can know.
 ///

@@ -1,6 +1,6 @@
 /// Messages of one collective between one rank and its peers, under way at the same time.
 ///
-/// MPI may write to a buffer until its request is complete. So nobody leaves a collective before: if it
+/// MPI may write to a buffer until its request is complete. So no rank leaves a collective before: if it
 /// is interrupted, receives that nothing has been matched with are cancelled, and the others are waited
 /// for as long as that makes sense.
 #pragma once
@@ -92,7 +92,7 @@ struct MpiRoute {
 
 class MpiTransfers {
  public:
-  /// `routes[p]` leads to member p of the group. `meter` counts what is sent; null: nobody does.
+  /// `routes[p]` leads to member p of the group. `meter` counts what is sent, unless null.
   MpiTransfers(MpiWorld& world, const std::vector<MpiRoute>& routes, LinkMeter* meter)
       : world_(world), routes_(routes), meter_(meter) {}
   /// Gives up what isn't complete.

@@ -35,7 +35,7 @@ class ThreadMessages {
   Receive expect(int tag, void* data, std::int64_t bytes);
   /// Copies the message if it is there, and says so. Once it has, don't ask again.
   bool take(const Receive& receive);
-  /// When it returns nobody reads the buffer any more.
+  /// When it returns, the buffer is no longer read.
   static void give_up(Message& message);
 
  private:

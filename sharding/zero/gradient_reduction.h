@@ -1,8 +1,8 @@
-/// Gradients on their way from the backward pass to the slices that are updated: open -> close.
+/// Reduces gradients from the backward pass to the slices that are updated: open -> close.
 ///
 /// A micro-step's gradient is formed from zero, in a gradient slot, and added to the accumulator once, unless the
-/// backward adds it there itself; the first micro-step writes the accumulator. Which way it goes follows from
-/// the placement:
+/// backward adds it there itself. The first micro-step writes the accumulator. The placement decides
+/// which way it takes:
 ///
 ///   every micro-step (stages 2-3;   slot -> reduce_scatter onto the accumulated part
 ///     0-1 if grad_sync says so)
@@ -13,16 +13,16 @@
 ///   stage 0, every micro-step       and after the last one an all_gather of the sums
 ///   hybrid sharding                 before it, an all_reduce of the part over the replicas; a reduce_scatter
 ///                                     where they divide the optimizer's state
-///   a matrix tied across a          in `finish`, an all_reduce between both ends: what stands there
-///     pipeline's ends                 waits for the last unit of the other end, so nothing may stand behind it
-///   both ends here, but apart       each end goes its way as a unit of its own; in `finish` they are added
+///   a matrix tied across a          in `finish`, an all_reduce between both ends. It waits for the
+///     pipeline's ends                 last unit of the other end, so nothing may be queued after it
+///   both ends here, but apart       each end is reduced like a separate unit; `finish` adds both
 ///
 /// The reduction of every micro-step is added to the accumulated sum: acc + g_0 + g_1 + ..., in rank
-/// order. Micro-batch (micro_step * ranks + rank) of the step is so added in the place that it has on a
-/// single rank: the *chain*, whose bits are the same for every number of ranks. Where neighbours have parts of
-/// one micro-batch, these are added as a tree, which is then a link of the chain (UnitPlan::tree_of_ranks). With
-/// Placement::batch_groups above 1, each group of the batch has a chain of its own, in an accumulator
-/// beside the first one's, and is added to it when it is complete.
+/// order. So micro-batch (micro_step * ranks + rank) of the step is added at the same place as on a
+/// single rank. This is the *chain*, bit-identical for every number of ranks. If neighbours have parts of
+/// one micro-batch, these are added as a tree, which is one link of the chain (UnitPlan::tree_of_ranks). With
+/// Placement::batch_groups above 1, each group of the batch has a chain of its own, in a second accumulator,
+/// and is added to the first one's when it is complete.
 ///
 /// Two slots for blocks with kEveryMicroStep: the backward of unit i writes one while the reduction of
 /// unit i + 1 drains the other. One with kBoundary, where the compute stream itself empties it. One for
@@ -61,7 +61,7 @@ ReductionBuffers reduction_buffers(const std::vector<UnitPlan>& units, int num_m
 /// What a step sends for gradients.
 Traffic gradient_traffic(const std::vector<UnitPlan>& units, int num_micro_steps);
 
-/// Which use of a tied matrix a gradient is of, where both are summed apart (UnitPlan::ends_apart); else kUnit.
+/// Whether a tied matrix's gradient comes from the embedding or the head, if UnitPlan::ends_apart; otherwise kUnit.
 enum class UnitEnd { kUnit, kHead };
 
 class GradientReduction {
@@ -72,7 +72,7 @@ class GradientReduction {
   void begin_micro_step(int micro_step);
   int micro_step() const { return micro_step_; }
   /// Where the backward writes this unit's gradient, one view per parameter, empty for frozen ones. Each
-  /// must be written, not added to, but those of which `adds` says otherwise. Opening an open unit again returns the same views, with what stands in them.
+  /// must be written, not added to, unless `adds` says otherwise. Opening an open unit again returns the same views and their content.
   std::vector<Tensor> open(int unit, UnitEnd end = UnitEnd::kUnit);
   /// Whether those that may be added (UnitPlan::may_add) must be, in this micro-step.
   bool adds(int unit) const;
@@ -98,7 +98,7 @@ class GradientReduction {
   bool first() const { return micro_step_ == 0; }
   bool last() const { return micro_step_ + 1 == num_micro_steps_; }
   bool into_accumulator(const UnitState& unit) const;
-  /// `at`, a place: a unit's number; or, behind all units, the head's end of the one whose ends are apart.
+  /// `at`, a place: a unit's number; or, after all units, the head's end of the unit whose ends are apart.
   Slot& slot_for(int at);
   void zero_padding(const UnitState& unit, const Tensor& full);
   void add_the_rest(int at, const Tensor& full);

@@ -1,4 +1,4 @@
-/// Full parameters, just in time: gather -> get -> release.
+/// Gathers full parameters just before they are used: gather -> get -> release.
 ///
 /// The order in which a step uses units is known beforehand (`plan`). While the compute stream
 /// works on one use, the gather stream fills slots for the next `prefetch_depth` uses:
@@ -6,20 +6,20 @@
 ///   compute   | use 0 | use 1 | use 2 | use 3 | ...
 ///   gather    | 1 | 2 |  | 3 |   | 4 |
 ///
-/// At stages 0-2 full parameters are resident and a use only waits for the unit's last publish. Where replicas
-/// divide the optimizer's state, a publish begins with a gather of the part among them, at stage 3 too.
+/// At stages 0-2 full parameters are resident, and a use only waits for the unit's last publish. If replicas
+/// divide the optimizer states, a publish starts with a gather of the part among them, at stage 3 too.
 /// At stage 3 they live in a fixed pool of slots, one pool per unit class, each slot as large as
-/// the largest unit of the class. A slot remembers its unit; it is forgotten when the unit's parameters
-/// change (`publish`) or when its memory was something else's meanwhile. Two events guard it:
+/// the largest unit of the class. A slot remembers its unit; it forgets it when the unit's parameters
+/// change (`publish`) or when its memory was used for something else. Two events guard it:
 ///   ready   the gather is done: the compute stream waits for it before reading
 ///   free    the last reader is done: the gather stream waits for it before overwriting
-/// A use finds its unit in a slot if it still stands there (the last prefetch_depth + 1 blocks of the
+/// A use finds its unit in a slot if it is still there (the last prefetch_depth + 1 blocks of the
 /// forward are gathered once). Otherwise the slot whose content is needed latest is
 /// overwritten; the plan tells which. Every rank makes the same choices, so collectives match by
 /// construction.
 ///
-/// Frozen parameters (sharding/zero/unit.h) come and go with the trained ones, in a buffer and a
-/// collective of their own; nobody publishes them. Quantised ones are gathered as bytes where they are
+/// Frozen parameters (sharding/zero/unit.h) are gathered with the trained ones, in a separate buffer
+/// and collective; they are never published. Quantised ones are gathered as bytes where they are
 /// sharded, and decoded into a slot at every stage.
 ///
 /// Slots: prefetch_depth + 1 for blocks (all blocks with `reshard_after_forward` off: the forward's
@@ -53,8 +53,8 @@ class ParameterGather {
   std::vector<Tensor> get(int unit);
   /// The compute stream has no readers of this use beyond what is enqueued.
   void release(int unit);
-  /// The compute stream has updated this rank's slices: let every rank see them. At stages 1-2 an
-  /// all-gather on the gather stream, hidden under the next forward; at stage 3 the next gather. `rounded`: the update
+  /// Call after the compute stream has updated this rank's slices: sends them to every rank. At stages 1-2 an
+  /// all-gather on the gather stream, overlapping the next forward; at stage 3 the next gather does it. `rounded`: the update
   /// has rounded them into what is resident.
   void publish(int unit, bool rounded = false);
   /// Drops the rest of the plan (after an error, or a step that ends early).

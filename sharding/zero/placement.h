@@ -10,7 +10,7 @@
 ///   after the update              -              all-gather     all-gather       -
 ///
 /// Hybrid sharding: ranks along the replicate axis hold copies of everything and other rows of the batch.
-/// Once per step, behind the last reduction, each all-reduces its slice of the gradient with them (at
+/// Once per step, after the last reduction, each all-reduces its slice of the gradient with them (at
 /// stage 0 between a reduce-scatter and an all-gather: the cheapest way over the slow link).
 ///
 /// The replicas may divide the optimizer's state among themselves too. Each then updates its share of the slice: the
@@ -34,8 +34,8 @@
 /// other axis ranks hold copies. Each unit has one; today all units have the same.
 ///
 /// A flat buffer is cut into one *slice* for each rank along `slice_axes`. A *part* is the slices of the replicas
-/// that divide the optimizer's state, one behind the other: what a rank of the ZeRO group gathers and reduces as one.
-/// Elsewhere a part is a slice.
+/// that divide the optimizer states, in order: what a rank of the ZeRO group gathers and reduces as one.
+/// Otherwise a part is a slice.
 #pragma once
 
 #include <cstdint>
@@ -49,12 +49,12 @@ enum class GradSync { kEveryMicroStep, kBoundary };
 struct Placement {
   /// The ZeRO group is a group along these axes. Its ranks reduce gradients together, at every stage.
   AxisSet group = zero_axes();
-  /// Per kind of state, the axes over which it is sharded at rest: those of the group, or none; the optimizer's may
-  /// have the replicas' beside. (Other sets aren't served: a CHECK says so.)
+  /// Per kind of state, the axes over which it is sharded at rest: those of the group, or none; the optimizer states'
+  /// may include the replicas' axis. (Other sets fail a CHECK.)
   AxisSet parameters{}, gradients{}, optimizer{};
   GradSync grad_sync = GradSync::kBoundary;
-  /// The batch is cut into so many contiguous groups. The gradient of each is a sum of its own; these are
-  /// added in order. A world whose replicas each have one group has the same sums.
+  /// The batch is cut into this many contiguous groups. The gradient of each is a separate sum; the sums
+  /// are added in order. A world whose replicas each have one group has the same sums.
   int batch_groups = 1;
   bool has_gradients = true;  ///< false: the model is used, not trained
 

@@ -4,7 +4,7 @@
 ///
 /// Up to `prefetch_depth` uses ahead of the current one are promised a slot, in order. A layer's further parts are used
 /// together with its block: their uses follow the block's, count as one with it, and several may be under way. A use finds
-/// its unit in a slot or has one filled: of the slots that nobody was promised, the one whose
+/// its unit in a slot or has one filled: of the slots not promised to a use, the one whose
 /// content is needed latest (Belady 1966: with the future known, no other choice fills less).
 ///
 /// Errors   misuse (a use out of order, a release without a get) is our bug (CHECK).
@@ -41,7 +41,7 @@ std::optional<BufferSpec> quantised_gather_buffer(const std::vector<UnitPlan>& u
 
 class SlotSchedule {
  public:
-  /// To fill slot `slot` with unit `unit`, over what stands there.
+  /// Fill slot `slot` with unit `unit`, overwriting its content.
   struct Fill {
     int slot = 0;
     int unit = 0;
@@ -53,16 +53,16 @@ class SlotSchedule {
   void plan(std::vector<int> uses);
   /// The planned next use begins. `prefetch` gives it a slot, unless it has one.
   void get(int unit);
-  /// It is over. Uses end in any order. Returns the slot that it had, or -1 where the unit is resident.
+  /// The use ends. Uses end in any order. Returns the slot that it had, or -1 if the unit is resident.
   int release(int unit);
   /// Promises slots as far as depth and pool allow; what has to be filled for that, in this order.
   std::vector<Fill> prefetch();
-  /// The slot in which `unit`, in use, stands.
+  /// The slot of `unit`, which is in use.
   int slot_of(int unit) const;
   /// Drops the rest of the plan.
   void abandon();
 
-  /// Nothing that anybody still needs stands in slots with this unit's parameters, or in this slot.
+  /// The slot with this unit's parameters, or this slot, no longer holds a unit.
   void forget_unit(int unit);
   void forget_slot(int slot);
 

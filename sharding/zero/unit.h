@@ -1,4 +1,4 @@
-/// What one rank holds at rest of one unit: its parameters, its FP32 slices, its gradients.
+/// What one rank holds of one unit between steps: parameters, FP32 slices, gradients.
 ///
 /// The optimizer updates the FP32 slice; everything else is a copy of it. With FP32 compute the
 /// slice is a view into the resident full buffer (stages 0-2) or a buffer of its own (stage 3).
@@ -14,8 +14,8 @@
 /// slice of 16-bit compute takes 4/NR. At stage 3 the part rests in the compute type, as the full buffer does at
 /// stage 2, and gradients take 4/N: 4/N + 4/N in f32, 2/N + 4/NR + 4/N in 16 bits.
 ///
-/// A unit may have frozen parameters beside those that are trained (all of the above). They lie in a
-/// flat buffer of their own, in the compute type: whole at stages 0-2, sliced at stage 3. There are no
+/// A unit may have frozen parameters as well as trained ones (all of the above). They lie in a
+/// separate flat buffer, in the compute type: whole at stages 0-2, sliced at stage 3. There are no
 /// gradients, FP32 slices and moments of them, so reductions, optimizers, norms and checkpoints, which
 /// go by `spec` and `layout`, never see them. Bytes per frozen parameter:
 ///
@@ -57,13 +57,13 @@ struct UnitPlan {
     bool is_first = true;               ///< this rank
   };
   std::optional<Tie> tie{};
-  /// This rank has both ends of a tied matrix, and adds up the gradients of each apart, in an accumulator beside
-  /// the unit's own. They are added at the end of the step: the sum that two ranks of a pipeline form.
+  /// This rank has both ends of a tied matrix, and accumulates their gradients separately, the head's in a second
+  /// accumulator. They are added at the end of the step: the sum that two ranks of a pipeline form.
   bool ends_apart = false;
-  /// So many neighbours of the ZeRO group have parts of the same micro-batch's gradient, whose sum is a balanced
-  /// tree: context ranks, where sums are canonical (docs/precision.md). 1: sums are in rank order.
+  /// Number of neighbours of the ZeRO group with parts of the same micro-batch's gradient, summed as a balanced
+  /// tree: context ranks with canonical sums (docs/precision.md). 1: sums are in rank order.
   int tree_of_ranks = 1;
-  /// By parameter: whether the backward may add its gradient to what is accumulated already, where that is whole
+  /// By parameter: whether the backward may add its gradient to the accumulated one, if that is full
   /// (gradient_reduction.h). Empty: none.
   std::vector<bool> may_add{};
 
@@ -98,8 +98,8 @@ struct UnitPlan {
 
   /// Bytes of a slice of quantised parameters: its codes, then the codes of its scales.
   std::int64_t quantised_slice_bytes() const;
-  /// Where the ranges of quantised parameter `parameter` stand among those of the unit; for one behind
-  /// the last, how many there are.
+  /// Index of the first range of quantised parameter `parameter` among those of the unit; for the number of
+  /// parameters, the number of ranges.
   std::int64_t first_range(int parameter) const;
 
   /// Elements of the slices that one rank updates: all of them at stage 0, its own otherwise.
@@ -175,7 +175,7 @@ class UnitState {
   std::vector<int> frozen_slices() const;
   Tensor frozen_slice(int slice_index) const;
 
-  /// Quantised parameters, u8: all slices one behind the other, or this rank's at stage 3. The same slices
+  /// Quantised parameters, u8: all slices in order, or this rank's at stage 3. The same slices
   /// as of frozen ones.
   const Tensor& quantised() const { return quantised_.tensor(); }
   Tensor quantised_slice(int slice_index) const;
@@ -204,7 +204,7 @@ class UnitState {
   Buffer quantised_, ranges_;
 };
 
-/// Where a piece of a quantised parameter stands in its slice's bytes.
+/// Place of a piece of a quantised parameter in its slice's bytes.
 struct QuantisedPiece {
   Tensor codes, scale_codes;
 };

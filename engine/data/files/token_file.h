@@ -23,13 +23,13 @@ class TokenFile {
   ///          vocabulary. A range outside the file is our bug (CHECK).
   virtual void read(std::int64_t first, std::int64_t count, std::int32_t* ids) const = 0;
 
-  /// The token behind each document's last, never falling, the last of them num_tokens(); a text is
-  /// one document. Empty where a file of tokens doesn't say.
+  /// One past the last token of each document, non-decreasing, ending with num_tokens(). A text is
+  /// one document. Empty if a token file has no documents.
   virtual std::vector<std::int64_t> document_ends() const { return {num_tokens()}; }
 
-  /// Whether some tokens are read but not trained on: the questions of a conversation.
+  /// Whether some tokens are inputs without being targets, such as the questions of a conversation.
   virtual bool has_untrained() const { return false; }
-  /// 1 for each of these tokens that is trained on, else 0. Only where has_untrained().
+  /// 1 for each of these tokens that is a target, else 0. Only if has_untrained().
   virtual void read_trained(std::int64_t first, std::int64_t count, std::uint8_t* trained) const;
 };
 

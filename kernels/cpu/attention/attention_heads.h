@@ -46,7 +46,7 @@ struct Document {
                row_queries = 0;              ///< of the whole row; queries: those that are computed
   std::int64_t num_queries = 0;              ///< that are computed of it, perhaps none
   std::int64_t place = 0;                    ///< of the first of these among the row's
-  std::int64_t padding = 0;                  ///< tokens behind it
+  std::int64_t padding = 0;                  ///< tokens after it
   std::int64_t query_padding = 0;            ///< of these, among the queries that are computed
   std::int64_t key_rows = 0, key_place = 0;  ///< of a sequence; the row of its first key
 
@@ -77,7 +77,7 @@ struct Document {
   }
 };
 
-/// A document of `length` tokens of row `row`, with `padding` behind it.
+/// A document of `length` tokens of row `row`, followed by `padding`.
 inline Document document_at(const AttentionShape& shape, std::int64_t row, std::int64_t first,
                             std::int64_t length, std::int64_t padding) {
   const AttentionBlock& block = shape.block;
@@ -179,7 +179,7 @@ MatrixView view_head(const HeadRows<const T>& head, std::int64_t rows, std::int6
   return {copy_SK, head_width};
 }
 
-// Zeros in `padding` rows of the head behind `rows` of a document.
+// Zeros in `padding` rows of the head after `rows` of a document.
 template <class T>
 void clear_padding(const HeadRows<T>& head, std::int64_t rows, std::int64_t padding,
                    std::int64_t head_width) {

@@ -5,14 +5,14 @@
 ///   values    panels of [depth][columns]: row s is value s; `depth` rows are reserved
 ///
 /// Bits   a query's follow its position and the rows before it: neither the other rows of its strip
-///        nor how many keys stand behind it. So a cache (kernels/kv_cache.h) changes nothing.
+///        nor how many keys follow it. So a cache (kernels/kv_cache.h) changes nothing.
 #pragma once
 
 #include "kernels/cpu/attention/attention_heads.h"
 
 namespace sherd::kernels::cpu {
 
-/// The keys [begin, end) whose scores stand in a strip's rows; every query of it sees some of them. Of a block of keys
+/// The keys [begin, end) whose scores are in a strip's rows; every query of it sees some of them. Of a block of keys
 /// only some queries do, or none, and there may be no keys.
 struct KeyRange {
   std::int64_t begin = 0, end = 0;

@@ -35,7 +35,7 @@ struct MatmulOperand {
   const void* data = nullptr;
   std::int64_t stride = 0;  ///< elements from one row in memory to the next
   bool transposed = false;
-  /// Of a transposed b: so many of its columns, from the first, stand side by side (kernels/interleaved.h).
+  /// With a transposed b: number of its columns, from the first, that are interleaved (kernels/interleaved.h).
   std::int64_t interleaved = 0;
 };
 

@@ -1,7 +1,7 @@
 /// A matmul of one row: what a step of decoding does with every weight.
 ///
 /// Each weight is read once and used once, so the bound is memory's rate, not that of multiply-adds, and
-/// packing (pack.h) would cost more than it brings: blocks of eight by eight weights are turned in
+/// packing (pack.h) would cost more than it gains: blocks of eight by eight weights are transposed in
 /// registers instead. The chains are those of matmul.h, so the bits are too.
 #pragma once
 

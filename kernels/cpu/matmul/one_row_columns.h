@@ -21,7 +21,7 @@ struct ColumnsOfOneRow {
   const float* a = nullptr;  ///< the row's units, `units` of them (pack_forms.h)
   std::int64_t units = 0;
   std::int64_t then = 0;  ///< in elements: what lies so far from the columns comes next; 0: nothing
-  bool is_first = false;  ///< a task's first columns: nobody has fetched them
+  bool is_first = false;  ///< a task's first columns: not prefetched
 
   static constexpr std::int64_t kPerLine = 64 / static_cast<std::int64_t>(sizeof(T));
 
@@ -52,8 +52,8 @@ struct ColumnsOfOneRow {
   }
 };
 
-/// The same of sixteen columns that stand side by side (kernels/interleaved.h), which the processor reads as one stream. Where
-/// it breaks off, at the end of a piece of the depth, it must be told where it goes on.
+/// The same for sixteen interleaved columns (kernels/interleaved.h), which the processor reads as one stream. At the end of
+/// a piece of the depth the stream breaks off, and the caller says where it continues.
 struct InterleavedColumns {
   const std::uint32_t* words = nullptr;  ///< [count][16]
   std::int64_t count = 0;                ///< units of 32 bits of each column

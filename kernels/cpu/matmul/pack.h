@@ -27,7 +27,7 @@ using Pack = void (*)(const void* first, std::int64_t stride, std::int64_t count
                       std::int64_t depth, float* panels);
 struct Packing {
   Pack along;   ///< a line in memory lies along the depth
-  Pack across;  ///< a line in memory holds all that stands at one depth
+  Pack across;  ///< a line in memory holds everything at one depth
   /// Columns alone: a multiple of 32 lines, sixteen of them side by side, `stride` elements each (kernels/interleaved.h); `first` is the first
   /// line's unit at the depth where the piece begins.
   Pack interleaved = nullptr;

@@ -98,7 +98,7 @@ struct PairsOfBF16 {
   static Float8 along(const BFloat16* x, std::int64_t u) { return load<Float8>(x + 2 * u); }
 };
 
-// Eight rows of eight floats, of which the first `kRows` are given, turned: column[k] is their
+// Eight rows of eight floats, of which the first `kRows` are given, transposed: column[k] is their
 // column k.
 template <int kRows>
 inline void transpose(const Float8* given, Float8* column) {

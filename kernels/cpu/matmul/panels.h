@@ -73,7 +73,7 @@ class Panels {
 
   /// The left matrix with its depth along the rows: where they lie, or as units in `copy`, [rows, whole_pairs(depth)].
   MatrixView left(const StoredRows& a, std::int64_t rows, std::int64_t depth, float* copy) const;
-  /// A row of a left matrix that was computed, in place. Of an odd `depth` one float behind it is written, too.
+  /// A row of a left matrix that was computed, in place. With an odd `depth`, one float after it is written, too.
   void to_units(float* row, std::int64_t depth) const;
   /// Whether `to_units` and `turn` change anything.
   bool rounds() const { return dtype_ == DType::kBF16; }

@@ -20,16 +20,16 @@ struct MatmulTask {
   std::int64_t block, part;  ///< part: what is packed, or the group
 };
 
-/// What a group needs of the block before, beside its packed matrix.
+/// What a group needs of the previous block, in addition to its packed matrix.
 enum class Before {
   kNothing,
-  kSameGroup,  ///< whose sums it goes on with
+  kSameGroup,  ///< whose sums it continues
   kAll,
 };
 
 class MatmulSchedule {
  public:
-  /// Of every block, so many parts to pack and groups of rows.
+  /// Number of parts to pack and of groups of rows, per block.
   MatmulSchedule(std::int64_t blocks, std::int64_t packs, std::int64_t groups)
       : blocks_(blocks), packs_(packs), groups_(groups), half_((groups + 1) / 2) {}
 

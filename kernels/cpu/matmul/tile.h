@@ -3,7 +3,7 @@
 ///
 ///   c[i,j] = scale * sum_k a[i,k] b[k,j]  (+ c[i,j] or + bias[j])
 ///
-/// a and b are units of 32 bits: floats, or pairs of bf16 that lie behind one another in depth. A
+/// a and b are units of 32 bits: floats, or pairs of bf16 that are neighbours in depth. A
 /// unit of pairs adds its odd product, then its even one (VDPBF16PS; Intel SDM vol. 2). AMX adds 16
 /// units at a time: the even products and the odd ones in two chains from zero, then both to the sum.
 ///
@@ -62,7 +62,7 @@ inline constexpr int kTileRowsMultiple = 12;
 const TileKernels& float_tiles(Isa isa);
 /// The kernels that multiply this type.
 const TileKernels& tiles_of(DType dtype, Isa isa);
-/// For bf16; null where the instruction set has no dot products, and float tiles stand in.
+/// For bf16; null if the instruction set has no dot products; float tiles are used then.
 const TileKernels* bf16_tiles(Isa isa);
 
 /// Whether this build has the instruction set's files.

@@ -45,11 +45,11 @@ void differentiate_block(const NormShape& shape, const RowMeans& means, const T*
 /// adds its rows in order into sums of its own.
 std::int64_t rows_per_block(std::int64_t tokens);
 std::int64_t num_row_blocks(std::int64_t tokens);
-/// 512 rows make 64 blocks, 513 make 57: the most that so many rows or fewer are cut into.
+/// 512 rows make 64 blocks, 513 make 57: the most blocks for this many rows or fewer.
 std::int64_t most_row_blocks(std::int64_t tokens);
 
 /// The same with token groups: a group's positions are cut into blocks by their number alone, and a block has
-/// those of every sequence, one behind the other.
+/// those of every sequence, one after another.
 class BlocksOfTokens {
  public:
   /// `groups` may be none.
