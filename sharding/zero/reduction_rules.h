@@ -1,0 +1,30 @@
+/// What follows from a unit's placement about its gradients: shared by the plan of a reduction (reduction_plan.cpp) and
+/// the reduction itself.
+#pragma once
+
+#include "sharding/zero/unit.h"
+
+namespace sherd::sharding {
+
+inline bool same_type(const UnitPlan& unit) {
+  return unit.precision.reduce == unit.precision.accumulate;
+}
+inline bool at_boundary(const UnitPlan& unit) {
+  return unit.placement.grad_sync == GradSync::kBoundary;
+}
+inline bool in_groups(const UnitPlan& unit) {
+  return unit.placement.batch_groups > unit.num_replicas;
+}
+// Otherwise the only micro-step writes the unsharded accumulator.
+inline bool needs_slot(const UnitPlan& unit, int num_micro_steps) {
+  return unit.placement.has_gradients && unit.trains() &&
+         (unit.placement.gradients_sharded() || num_micro_steps > 1 || !same_type(unit) ||
+          in_groups(unit));
+}
+// Whether one call can do all: reduce, and give every rank the whole sum.
+inline bool all_at_once(const UnitPlan& unit, int num_micro_steps) {
+  return !unit.placement.optimizer_sharded() && unit.num_replicas == 1 &&
+         (at_boundary(unit) || !needs_slot(unit, num_micro_steps));
+}
+
+}  // namespace sherd::sharding
