@@ -11,8 +11,11 @@ class LaunchCommand {
  public:
   explicit LaunchCommand(CLI::App& app);
   explicit operator bool() const { return command_->parsed(); }
+  /// For the first line of `main`: a signal that comes before `run` isn't lost.
+  static void take_signals();
   /// Waits for mpirun and returns its exit code. SIGTERM, SIGUSR1 and SIGHUP reach every process as
-  /// SIGUSR1, so that a run saves and ends (engine/train/stop_request.h).
+  /// SIGUSR1, so that a run saves and ends (engine/train/stop_request.h); whenever they come, the code is then 75.
+  /// mpirun ends when this process does, even by SIGKILL.
   /// A restart leaves out machines that don't answer, as far as --min-processes allows.
   /// Errors   UsageError: there is no mpirun, or no command.
   int run() const;

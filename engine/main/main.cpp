@@ -2,7 +2,10 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include <string_view>
+
 #include "core/error.h"
+#include "engine/launch/early_stop.h"
 #include "engine/launch/system_info.h"
 #include "engine/main/chat_command.h"
 #include "engine/main/checkpoint_commands.h"
@@ -132,6 +135,9 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  const std::string_view command = argc > 1 ? argv[1] : "";
+  if (command == "train") sherd::engine::begin_early_stop();
+  if (command == "launch") sherd::main::LaunchCommand::take_signals();
   grow_stack();
   sherd::main::open_closed_streams();
   try {

@@ -17,7 +17,8 @@ namespace sherd::main {
 namespace {
 
 constexpr double kShortest = 1e-3, kLongest = 1e6;  // milliseconds
-constexpr int kMostChunks = 256 * 64;
+constexpr int kMostChunks = 1024 * 64;
+constexpr std::size_t kMostTraced = 2'000'000;  // actions; beyond it no viewer follows
 
 // A number between two others; CLI11's own range lets "nan" through.
 std::function<std::string(const std::string&)> between(double least, double most) {
@@ -49,7 +50,15 @@ std::vector<schedule::ChunkTimes> chunk_times(const std::vector<double>& millise
   return times;
 }
 
-void write_trace(const std::string& path, const std::string& json) {
+void write_trace(const std::string& path, const schedule::Answer& answer) {
+  std::size_t actions = 0;
+  for (const auto& of_rank : answer.schedule.ranks) actions += of_rank.size();
+  if (actions > kMostTraced) {
+    throw UsageError("--trace: this schedule has {} actions; {} are the most for a trace.", actions,
+                     kMostTraced);
+  }
+  const std::string json =
+      schedule::chrome_trace(answer.schedule, schedule::simulate(answer.schedule, answer.times));
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file << json;
   file.close();
@@ -62,11 +71,11 @@ ScheduleCommand::ScheduleCommand(CLI::App& app)
     : command_(app.add_subcommand("schedule", "Draw a pipeline schedule: idle time and peaks")) {
   command_->add_option("--pipeline", num_ranks_, "Ranks that divide the layers among themselves")
       ->type_name("N")
-      ->check(CLI::Range(1, 256))
+      ->check(CLI::Range(1, 1024))
       ->required();
   command_->add_option("--micro-batches", num_micro_batches_, "Micro-batches in a step")
       ->type_name("N")
-      ->check(CLI::Range(1, 2048))
+      ->check(CLI::Range(1, 4096))
       ->required();
   command_->add_option("--schedule", schedule_, "Which to draw; without it all are compared")
       ->type_name("NAME");
@@ -112,9 +121,15 @@ void ScheduleCommand::run() const {
   }
   const schedule::Order order = schedule::order_from(schedule_);
   const schedule::Answer answer = schedule::answer(order, question);
-  if (!trace_.empty()) write_trace(trace_, schedule::chrome_trace(answer.schedule, answer.run));
-  fmt::print("{}",
-             lists_ ? schedule::text_of(answer.schedule) : schedule::answer_text(order, answer));
+  if (!trace_.empty()) write_trace(trace_, answer);
+  if (!lists_) {
+    fmt::print("{}", schedule::answer_text(order, answer));
+    return;
+  }
+  fmt::print("{}", schedule::header_text(answer.schedule));
+  for (std::size_t rank = 0; rank < answer.schedule.ranks.size(); ++rank) {
+    fmt::print("{}", schedule::rank_text(answer.schedule, rank));
+  }
 }
 
 }  // namespace sherd::main

@@ -1,6 +1,7 @@
 #include "engine/main/train_command.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -10,6 +11,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "engine/launch/early_stop.h"
 #include "engine/launch/rank_watch.h"
 #include "engine/main/failure.h"
 #include "engine/main/standard_streams.h"
@@ -76,6 +78,12 @@ bool is_failure(const ProcessEnd& end) {
   return end.exit_code != 0 && !end.consequence && !is_stop(end.exit_code);
 }
 
+// Whether process `own` is the first of those that were asked to stop.
+bool speaks_of_stop(const std::vector<std::optional<ProcessEnd>>& ends, std::size_t own) {
+  return std::none_of(ends.begin(), ends.begin() + static_cast<std::ptrdiff_t>(own),
+                      [](const auto& end) { return end && is_stop(end->exit_code); });
+}
+
 // What rank 0 ends a stopped run with is everybody's code: its farewell may look like a failure to ranks
 // that were about to leave.
 int stop_code(const std::vector<std::optional<ProcessEnd>>& ends) {
@@ -85,6 +93,10 @@ int stop_code(const std::vector<std::optional<ProcessEnd>>& ends) {
     if (is_stop(end->exit_code)) code = end->exit_code;
   }
   return code;
+}
+
+bool by_mpirun() {
+  return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr;
 }
 
 // `death_is_said`: this process has printed who has died.
@@ -99,7 +111,7 @@ int leave(sharding::Processes& processes, ProcessEnd end, const std::string& lab
       processes.end(end, aborted_before ? milliseconds(kForLastWords) : std::chrono::hours(24));
   const auto own = static_cast<std::size_t>(processes.index());
   if (const int code = stop_code(ends)) {
-    if (is_stop(end.exit_code)) print(end.message, "");
+    if (is_stop(end.exit_code) && speaks_of_stop(ends, own)) print(end.message, "");
     return code;
   }
   // Only among processes that have all said their last word does MPI end: it waits for every one.
@@ -120,7 +132,9 @@ int leave(sharding::Processes& processes, ProcessEnd end, const std::string& lab
   const bool reason_is_said =
       end.consequence && std::any_of(ends.begin(), ends.end(),
                                      [](const auto& other) { return other && is_failure(*other); });
-  const bool is_said = end.consequence && (reason_is_said || death_is_said);
+  // Those who have given this process up have said why; mpirun's processes all print to one place.
+  const bool given_up = processes.links().given_up() && by_mpirun();
+  const bool is_said = end.consequence && (reason_is_said || death_is_said || given_up);
   if (end.exit_code != 0 && speaks(ends, own, end) && !is_said) {
     print(end.message, end.consequence || all_say(ends, end.message) ? "" : label);
   }
@@ -129,15 +143,21 @@ int leave(sharding::Processes& processes, ProcessEnd end, const std::string& lab
   return end.exit_code != 0 ? end.exit_code : kPeer;
 }
 
-// Null: this one was started alone.
-std::unique_ptr<sharding::Processes> other_processes() {
+// While processes join, nobody else can be told.
+void end_late(const std::string& sentence) {
+  if (!sentence.empty()) print(sentence, "");
+  std::_Exit(kPeer);
+}
+
+// `patience`: the recipe's.
+std::unique_ptr<sharding::Processes> other_processes(milliseconds patience) {
   // Slurm's PMIx may be there beside RANK and WORLD_SIZE, which say what is meant; mpirun's own don't.
-  const bool by_mpirun = std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr;
-  if (const auto world = sharding::environment_world(); world && !by_mpirun) {
+  if (const auto world = sharding::environment_world(); world && !by_mpirun()) {
     return sharding::join_environment(*world, kToConnectMachines);
   }
-  if (sharding::num_processes_started() > 1) return sharding::join_mpi(kToConnect);
-  return nullptr;
+  return sharding::join_mpi(kToConnect, {.for_mpi = std::max<milliseconds>(kToConnect, patience),
+                                         .late = end_late,
+                                         .connecting = engine::note_early_stops});
 }
 
 // A thread that computes or waits for ever can't be ended, so the process ends as it is: for its files that is a
@@ -151,31 +171,78 @@ std::unique_ptr<sharding::Processes> other_processes() {
   std::_Exit(failure.exit_code);
 }
 
+// What the recipe says, or why it says nothing: told to the others when they are there.
+struct EarlyRecipe {
+  std::optional<engine::ResolvedRecipe> recipe{};
+  std::exception_ptr error{};
+
+  engine::ResolvedRecipe& value() {
+    if (error) std::rethrow_exception(error);
+    return *recipe;
+  }
+  milliseconds peer_timeout() const {
+    return recipe ? std::chrono::seconds(recipe->values.run.peer_timeout)
+                  : milliseconds(sharding::kDefaultPeerTimeout);
+  }
+};
+
+int num_processes() {
+  const auto world = sharding::environment_world();
+  return world && !by_mpirun() ? world->num_processes : sharding::num_processes_started();
+}
+
+EarlyRecipe early_recipe(const engine::RecipeRequest& request, int num_processes) {
+  EarlyRecipe early;
+  try {
+    early.recipe.emplace(recipe_for(request, num_processes));
+  } catch (...) {
+    early.error = std::current_exception();
+  }
+  return early;
+}
+
+int train_with_others(const std::shared_ptr<sharding::Processes>& processes, EarlyRecipe& early) {
+  sharding::ControlLinks& links = processes->links();
+  links.set_timeout(early.peer_timeout());
+  // Some read their data for long.
+  links.set_patience(std::max<milliseconds>(early.peer_timeout(), sharding::kDefaultPeerTimeout));
+  const auto death_is_said = std::make_shared<std::atomic<bool>>(false);
+  links.on_death([death_is_said](const std::string& reason) {
+    if (!death_is_said->exchange(true)) print(reason, "");
+  });
+  const std::string label =
+      fmt::format("process {} on {}: ", processes->index(),
+                  processes->hosts()[static_cast<std::size_t>(processes->index())]);
+  std::atomic_flag leaves;
+  const engine::EarlyStop early_stop(
+      links, engine::EarlyStop::of_this_process([&](const ProcessEnd& end) {
+        if (leaves.test_and_set()) return;
+        const int code = leave(*processes, end, label, *death_is_said);
+        std::fflush(nullptr);
+        std::_Exit(code);
+      }));
+  ProcessEnd end;
+  try {
+    engine::train(early.value(), processes, end_without);
+  } catch (...) {
+    const Failure failure = failure_of(std::current_exception());
+    end = {failure.exit_code, joined(failure.lines), failure.exit_code == kPeer && links.aborted()};
+  }
+  while (leaves.test_and_set()) ::pause();  // the other thread ends the process
+  return leave(*processes, end, label, *death_is_said);
+}
+
 }  // namespace
 
 int train(const engine::RecipeRequest& request) {
-  const std::shared_ptr<sharding::Processes> processes = other_processes();
-  if (!processes) {
+  const int count = num_processes();
+  if (count <= 1) {
     engine::train(engine::resolve_recipe(request), end_without);
     return 0;
   }
-  processes->links().set_timeout(sharding::kDefaultPeerTimeout);  // some read their data for long
-  const auto death_is_said = std::make_shared<std::atomic<bool>>(false);
-  processes->links().on_death([death_is_said](const std::string& reason) {
-    if (!death_is_said->exchange(true)) print(reason, "");
-  });
-  ProcessEnd end;
-  try {
-    engine::train(recipe_for(request, processes->count()), processes, end_without);
-  } catch (...) {
-    const Failure failure = failure_of(std::current_exception());
-    end = {failure.exit_code, joined(failure.lines),
-           failure.exit_code == kPeer && processes->links().aborted()};
-  }
-  return leave(*processes, end,
-               fmt::format("process {} on {}: ", processes->index(),
-                           processes->hosts()[static_cast<std::size_t>(processes->index())]),
-               *death_is_said);
+  EarlyRecipe early = early_recipe(request, count);
+  const std::shared_ptr<sharding::Processes> processes = other_processes(early.peer_timeout());
+  return train_with_others(processes, early);
 }
 
 }  // namespace sherd::main

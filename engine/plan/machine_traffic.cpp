@@ -10,6 +10,7 @@
 #include "engine/report/byte_size.h"
 #include "engine/train/from_recipe.h"
 #include "engine/train/training_step.h"
+#include "optim/optimizer.h"
 #include "sharding/comm/machine_relays.h"
 
 namespace sherd::engine {
@@ -100,27 +101,81 @@ std::string callers_text(const sharding::Mesh& mesh, int rank, const sharding::C
 /// By callers, and what they send.
 using Rows = std::map<std::pair<std::string, std::string>, LinkBytes>;
 
-Rows rows_of_machine(const TrainingOptions& options, const sharding::Mesh& mesh, int first_rank,
-                     const MachineTraffic& how) {
-  Rows rows;
-  for (int rank = first_rank; rank < first_rank + how.ranks_per_machine; ++rank) {
+/// What each rank sends, and to how many peers of which kind. Most ranks are like others, which are remembered.
+class RanksOfMachines {
+ public:
+  RanksOfMachines(const TrainingOptions& options, const sharding::Mesh& mesh,
+                  const MachineTraffic& how)
+      : options_(options),
+        mesh_(mesh),
+        how_(how),
+        uneven_(optim::descriptor_of(options.optimizer.type).uneven_numels != nullptr) {}
+
+  Rows of_machine(int first_rank) {
+    Rows rows;
+    for (int rank = first_rank; rank < first_rank + how_.ranks_per_machine; ++rank) {
+      add(rank, rows);
+    }
+    return rows;
+  }
+
+ private:
+  struct RankTraffic {
+    int rank = 0;
+    std::vector<sharding::Sent> sent;
+  };
+
+  // Ranks with the same place among those that divide the model send the same, each to its own peers.
+  const RankTraffic& traffic_of(int rank) {
+    std::vector<int> place = {uneven_ ? rank : 0};
+    for (const auto axis :
+         {sharding::kPipelineAxis, sharding::kContextAxis, sharding::kTensorAxis}) {
+      place.push_back(mesh_.coordinate(rank, axis));
+    }
+    const auto [at, is_new] = traffic_.try_emplace(std::move(place));
+    if (is_new) {
+      at->second = {rank, TrainingStep::traffic(options_, mesh_, rank, DeviceKind::kCpu).sent()};
+    }
+    return at->second;
+  }
+
+  void add(int rank, Rows& rows) {
+    const RankTraffic& alike = traffic_of(rank);
     std::vector<std::pair<sharding::Callers, Peers>> known;
-    const sharding::Traffic traffic = TrainingStep::traffic(options, mesh, rank, DeviceKind::kCpu);
-    for (const sharding::Sent& sent : traffic.sent()) {
-      if (sent.callers.count == 1) continue;
-      auto found = std::ranges::find(known, sent.callers, &decltype(known)::value_type::first);
+    for (const sharding::Sent& sent : alike.sent) {
+      sharding::Callers callers = sent.callers;
+      if (callers.count == 1) continue;
+      if (callers.peer) *callers.peer += rank - alike.rank;
+      auto found = std::ranges::find(known, callers, &decltype(known)::value_type::first);
       if (found == known.end()) {
-        known.emplace_back(sent.callers,
-                           peers_of(sent.callers.ranks(mesh, rank), rank, how.ranks_per_machine));
+        known.emplace_back(callers, peers(callers.ranks(mesh_, rank), rank));
         found = known.end() - 1;
       }
-      rows[{callers_text(mesh, rank, sent.callers),
+      rows[{callers_text(mesh_, rank, callers),
             fmt::format("{}, {}", sent.label, sharding::name_of(sent.collective))}] +=
-          bytes_of(sent, found->second, how);
+          bytes_of(sent, found->second, how_);
     }
   }
-  return rows;
-}
+
+  // It depends on who of the group shares machines, not on which machines these are.
+  const Peers& peers(const std::vector<int>& ranks, int rank) {
+    std::vector<int> key;
+    for (const int member : ranks) {
+      key.push_back(member / how_.ranks_per_machine - ranks[0] / how_.ranks_per_machine);
+    }
+    key.push_back(static_cast<int>(std::ranges::lower_bound(ranks, rank) - ranks.begin()));
+    const auto [at, is_new] = peers_.try_emplace(std::move(key));
+    if (is_new) at->second = peers_of(ranks, rank, how_.ranks_per_machine);
+    return at->second;
+  }
+
+  const TrainingOptions& options_;
+  const sharding::Mesh& mesh_;
+  const MachineTraffic& how_;
+  const bool uneven_;
+  std::map<std::vector<int>, RankTraffic> traffic_;
+  std::map<std::vector<int>, Peers> peers_;
+};
 
 LinkBytes sum_of(const Rows& rows) {
   LinkBytes sum;
@@ -153,14 +208,21 @@ MachineTraffic machine_traffic(const Recipe& recipe, int ranks_per_machine) {
           recipe.parallelism.sum_order == SumOrderChoice::kFree &&
           recipe.parallelism.batch_groups == recipe.parallelism.data_parallel_replicate_degree,
       .rows = {},
-      .sum = {}};
-  // Machines of one place in the pipeline are alike, but for what some ranks own.
-  const int place = world / mesh.degree(sharding::kPipelineAxis);
+      .sum = {},
+      .all = {}};
+  RanksOfMachines ranks(options, mesh, traffic);
   Rows most;
-  for (int first = 0; first < world; first += std::max(place, ranks_per_machine)) {
-    const int of_machine = first / ranks_per_machine * ranks_per_machine;
-    Rows rows = rows_of_machine(options, mesh, of_machine, traffic);
-    if (first == 0 || sum_of(rows).across > sum_of(most).across) most = std::move(rows);
+  for (int first = 0; first < world; first += ranks_per_machine) {
+    Rows rows = ranks.of_machine(first);
+    const LinkBytes sum = sum_of(rows);
+    if (__builtin_add_overflow(traffic.all.within, sum.within, &traffic.all.within) ||
+        __builtin_add_overflow(traffic.all.across, sum.across, &traffic.all.across)) {
+      throw UsageError("all machines together send more bytes than 64 bits can count.");
+    }
+    if (first == 0 || sum.across > sum_of(most).across) {
+      most = std::move(rows);
+      traffic.machine = first / ranks_per_machine;
+    }
   }
   for (const auto& [key, bytes] : most) traffic.rows.push_back({key.first, key.second, bytes});
   traffic.sum = sum_of(most);
@@ -183,6 +245,7 @@ std::string machine_traffic_text(const MachineTraffic& traffic) {
   for (const MachineTraffic::Row& each : traffic.rows) by_callers[each.callers] += each.bytes;
   for (const auto& [callers, bytes] : by_callers) row(callers, bytes);
   row("sum", traffic.sum);
+  row("all machines", traffic.all);
   return text;
 }
 

@@ -27,8 +27,10 @@ struct MachineTraffic {
     LinkBytes bytes;
   };
   /// Of the machine that sends most to others, by all of its ranks in a step.
+  int machine = 0;
   std::vector<Row> rows;
   LinkBytes sum;
+  LinkBytes all;  ///< of all machines together
 };
 
 /// Errors   UsageError: machines that don't have equally many ranks; a GPU, where NCCL chooses the ways.

@@ -26,26 +26,32 @@ std::vector<BufferSpec> model_buffers(const TrainingOptions& options,
   return ShardedModel::buffers(options, plan, device, request.rank);
 }
 
-}  // namespace
-
 std::vector<BufferSpec> training_buffers(const TrainingOptions& options,
+                                         const sharding::ShardingPlan& plan,
                                          const MemoryRequest& request) {
   CHECK(request.num_threads >= 1, "a rank of {} threads", request.num_threads);
-  const sharding::ShardingPlan plan = sharding_plan(options, request.mesh, request.rank);
   std::vector<BufferSpec> buffers = model_buffers(options, plan, request);
   append(buffers, TrainingStep::buffers(options, plan, request.rank));
   return buffers;
 }
 
+}  // namespace
+
+std::vector<BufferSpec> training_buffers(const TrainingOptions& options,
+                                         const MemoryRequest& request) {
+  return training_buffers(options, sharding_plan(options, request.mesh, request.rank), request);
+}
+
 namespace {
 
+// The plan of a rank's units lists the whole model, so it is made once.
 std::vector<BufferSpec> run_buffers(const TrainingOptions& options, const MemoryRequest& request) {
-  std::vector<BufferSpec> buffers = training_buffers(options, request);
+  const sharding::ShardingPlan plan = sharding_plan(options, request.mesh, request.rank);
+  std::vector<BufferSpec> buffers = training_buffers(options, plan, request);
   append(buffers, evaluation_buffers(options, request.mesh.world_size()));
   append(buffers, batch_buffers(options));
   append(buffers, sharding::staging_buffers(request.mesh, request.staging_bytes));
-  append(buffers, checkpoint_buffers(options, request.saves,
-                                     sharding_plan(options, request.mesh, request.rank)));
+  append(buffers, checkpoint_buffers(options, request.saves, plan));
   return buffers;
 }
 
@@ -81,6 +87,7 @@ MemoryPlan plan_memory(const TrainingOptions& options, const MemoryRequest& requ
   return device_plan(run_buffers(options, request), request);
 }
 MemoryPlan plan_host_memory(const TrainingOptions& options, const MemoryRequest& request) {
+  if (!request.separate_memory) return MemoryPlan(std::vector<BufferSpec>{});
   return host_plan(run_buffers(options, request), request);
 }
 

@@ -19,7 +19,8 @@ struct Row {
 
 struct Pipelined {
   PipelinePlan plan;
-  schedule::Simulation run;
+  schedule::StepTimes times;
+  schedule::Simulation run;  // without spans
   std::vector<Row> rows;
 };
 
@@ -34,8 +35,9 @@ std::string layers_text(const Chunk& chunk) {
 
 Pipelined pipelined(const Recipe& recipe) {
   const TrainingOptions options = training_options(recipe);
-  Pipelined made{pipeline_plan(options, mesh_of(recipe)), {}, {}};
-  made.run = schedule::simulate(*made.plan.schedule, estimated_times(made.plan, options.model));
+  Pipelined made{pipeline_plan(options, mesh_of(recipe)), {}, {}, {}};
+  made.times = estimated_times(made.plan, options.model);
+  made.run = schedule::simulate_each(*made.plan.schedule, made.times);
   // Of a micro-batch in all of a rank's parts, as papers count them.
   const int per_rank = made.plan.layout().chunks_per_rank;
   const auto shares = [per_rank](std::int64_t slots) {
@@ -57,6 +59,30 @@ Pipelined pipelined(const Recipe& recipe) {
   return made;
 }
 
+std::string picture_text(const Pipelined& made) {
+  schedule::TextPicture picture(*made.plan.schedule, made.run, 80,
+                                schedule::TimeUnit::kShareOfStep);
+  schedule::simulate_each(*made.plan.schedule, made.times,
+                          [&](std::size_t rank, std::size_t position, const schedule::Span& span) {
+                            picture.add(rank, position, span);
+                          });
+  return picture.text();
+}
+
+// A rectangle for each action, as long as somebody could look at them.
+std::string picture_svg(const Pipelined& made) {
+  constexpr std::size_t kMostActions = 200'000;
+  std::size_t actions = 0;
+  for (const auto& of_rank : made.plan.schedule->ranks) actions += of_rank.size();
+  if (actions > kMostActions) {
+    return fmt::format("<p class=\"small soft\">Not drawn: its {} actions are more than {}.</p>\n",
+                       actions, kMostActions);
+  }
+  return schedule::picture_svg(*made.plan.schedule,
+                               schedule::simulate(*made.plan.schedule, made.times),
+                               schedule::TimeUnit::kShareOfStep);
+}
+
 std::string headline(const Recipe& recipe, const Pipelined& made) {
   return fmt::format("{} on {} ranks: idle for {:.1f} % of a step, estimated",
                      schedule::name_of(recipe.parallelism.pipeline_schedule),
@@ -68,10 +94,9 @@ std::string headline(const Recipe& recipe, const Pipelined& made) {
 std::string pipeline_text(const Recipe& recipe) {
   if (recipe.parallelism.pipeline_parallel_degree == 1) return {};
   const Pipelined made = pipelined(recipe);
-  std::string text = fmt::format(
-      "{}\n\n{}\n{:<7}{:<36}{:>12}{:>9}{:>9}\n", headline(recipe, made),
-      schedule::picture(*made.plan.schedule, made.run, 80, schedule::TimeUnit::kShareOfStep),
-      "place", "layers", "activations", "waiting", "idle");
+  std::string text =
+      fmt::format("{}\n\n{}\n{:<7}{:<36}{:>12}{:>9}{:>9}\n", headline(recipe, made),
+                  picture_text(made), "place", "layers", "activations", "waiting", "idle");
   for (const Row& row : made.rows) {
     text += fmt::format("{:<7}{:<36}{:>12}{:>9}{:>9}\n", row.rank, row.layers, row.activations,
                         row.waiting, row.idle);
@@ -90,8 +115,7 @@ std::string pipeline_section(const Recipe& recipe) {
       "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Pipeline\">"
       "<table id=\"pipeline\"><tr><th>place</th><th class=\"text\">layers</th><th>activations</th>"
       "<th>waiting</th><th>idle</th></tr>\n",
-      headline(recipe, made),
-      schedule::picture_svg(*made.plan.schedule, made.run, schedule::TimeUnit::kShareOfStep));
+      headline(recipe, made), picture_svg(made));
   for (const Row& row : made.rows) {
     html += fmt::format(
         "<tr><td>{}</td><td class=\"text\">{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",

@@ -72,7 +72,11 @@ Json machines_json(const MachineTraffic& traffic) {
   return {{"ranks_per_machine", traffic.ranks_per_machine},
           {"gathers_passed_on", traffic.passed_on},
           {"added_on_machines", traffic.added_on_machines},
-          {"rows", std::move(rows)}};
+          {"machine", traffic.machine},
+          {"rows", std::move(rows)},
+          {"all_machines",
+           {{"within_machine_bytes", traffic.all.within},
+            {"to_other_machines_bytes", traffic.all.across}}}};
 }
 
 Json sent_json(const PlanReport& report) {

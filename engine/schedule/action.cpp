@@ -28,12 +28,14 @@ constexpr std::array kWords = {
     Word{ActionKind::kReduce, "REDUCE"},
 };
 
-// Takes the digits that `text` begins with; none, or too many for an int: nothing.
+constexpr int kMostNumber = (1 << 27) - 1;  // an Action has room for 28 bits
+
+// Takes the digits that `text` begins with; none, or too large a number: nothing.
 std::optional<int> take_number(std::string_view& text) {
   int number = 0;
   if (text.empty() || text.front() < '0' || text.front() > '9') return std::nullopt;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc()) return std::nullopt;
+  if (error != std::errc() || number > kMostNumber) return std::nullopt;
   text.remove_prefix(static_cast<std::size_t>(end - text.data()));
   return number;
 }
@@ -45,27 +47,6 @@ bool may_name(ActionKind kind, bool micro_batch) {
 }
 
 }  // namespace
-
-bool is_compute(ActionKind kind) {
-  return kind == ActionKind::kForward || kind == ActionKind::kBackward ||
-         kind == ActionKind::kInputGradient || kind == ActionKind::kWeightGradient;
-}
-
-bool is_send(ActionKind kind) {
-  return kind == ActionKind::kSendActivations || kind == ActionKind::kSendGradients;
-}
-
-bool is_receive(ActionKind kind) {
-  return kind == ActionKind::kReceiveActivations || kind == ActionKind::kReceiveGradients;
-}
-
-bool makes_input_gradient(ActionKind kind) {
-  return kind == ActionKind::kBackward || kind == ActionKind::kInputGradient;
-}
-
-bool makes_weight_gradient(ActionKind kind) {
-  return kind == ActionKind::kBackward || kind == ActionKind::kWeightGradient;
-}
 
 std::string text_of(const Action& action) {
   const Word& word = kWords[static_cast<std::size_t>(action.kind)];

@@ -22,13 +22,14 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 
 namespace sherd::schedule {
 
-enum class ActionKind {
+enum class ActionKind : std::uint32_t {
   kForward,
   kBackward,
   kInputGradient,
@@ -44,23 +45,38 @@ enum class ActionKind {
 
 inline constexpr int kNoMicroBatch = -1;
 
+/// In 8 bytes: the step of a long pipeline has tens of millions.
 struct Action {
-  ActionKind kind;
-  int chunk = 0;
-  int micro_batch = kNoMicroBatch;
-  bool overlaps_next = false;  ///< runs together with the next action of the list
+  ActionKind kind : 4;
+  int chunk : 28;
+  int micro_batch : 31;
+  bool overlaps_next : 1;  ///< runs together with the next action of the list
+
+  Action(ActionKind action, int of_chunk, int of_micro_batch = kNoMicroBatch, bool pair = false)
+      : kind(action), chunk(of_chunk), micro_batch(of_micro_batch), overlaps_next(pair) {}
 
   bool operator==(const Action&) const = default;
 };
+static_assert(sizeof(Action) == 8);
 
 /// Forward, backward or a half of it: what occupies the compute stream.
-bool is_compute(ActionKind kind);
-bool is_send(ActionKind kind);
-bool is_receive(ActionKind kind);
+constexpr bool is_compute(ActionKind kind) {
+  return kind <= ActionKind::kWeightGradient;
+}
+constexpr bool is_send(ActionKind kind) {
+  return kind == ActionKind::kSendActivations || kind == ActionKind::kSendGradients;
+}
+constexpr bool is_receive(ActionKind kind) {
+  return kind == ActionKind::kReceiveActivations || kind == ActionKind::kReceiveGradients;
+}
 /// Backward or input gradient: what makes the gradient that the chunk before needs.
-bool makes_input_gradient(ActionKind kind);
+constexpr bool makes_input_gradient(ActionKind kind) {
+  return kind == ActionKind::kBackward || kind == ActionKind::kInputGradient;
+}
 /// Backward or weight gradient: what adds to the chunk's gradients.
-bool makes_weight_gradient(ActionKind kind);
+constexpr bool makes_weight_gradient(ActionKind kind) {
+  return kind == ActionKind::kBackward || kind == ActionKind::kWeightGradient;
+}
 
 /// "2F5"; a pair is two of them.
 std::string text_of(const Action& action);

@@ -12,6 +12,8 @@ struct LayerTimes {
   Duration embedding{};
   std::vector<Duration> layers;
   Duration head{};
+
+  bool operator==(const LayerTimes&) const = default;
 };
 
 /// Layers per chunk, each at least 1: contiguous ones, in the model's order.
@@ -19,7 +21,7 @@ struct LayerTimes {
 /// Of all ways, the largest chunk's time is least; of those, the sum of squares is, so that the others
 /// are even; of those, early chunks are short, because early ranks keep the most activations.
 ///
-/// Cost     time grows with chunks * layers^2.
+/// Cost     time grows with layers * log(layers), and with the logarithm of the squared times.
 /// Errors   UsageError if there are more chunks than layers.
 std::vector<int> balanced_layers(const LayerTimes& times, int num_chunks);
 

@@ -1,5 +1,7 @@
 #include "engine/schedule/channels.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 
 namespace sherd::schedule {
@@ -23,6 +25,21 @@ ChannelId channel_of(const Action& action, const ChunkLayout& layout, ChannelsBy
   }
   if (by == ChannelsBy::kRankPair) id = {by, layout.rank_of(id.from), layout.rank_of(id.to)};
   return id;
+}
+
+// Two of each chunk, or of each rank: to the one after it, and to the one before it. Numbers start at -1, since a list
+// that wasn't validated may name the chunk before the first.
+std::size_t index_of(const ChannelId& channel, const ChunkLayout& layout) {
+  const auto [by, from, to] = channel;
+  if (by == ChannelsBy::kBoundary) {
+    return static_cast<std::size_t>(2 * (std::min(from, to) + 1) + (from < to ? 0 : 1));
+  }
+  const bool to_next = (to - from + layout.num_ranks) % layout.num_ranks == 1;
+  return static_cast<std::size_t>(2 * (from + 1) + (to_next ? 0 : 1));
+}
+
+std::size_t num_channels(const ChunkLayout& layout) {
+  return static_cast<std::size_t>(2 * (layout.num_chunks() + 2));
 }
 
 Action receive_of(const Action& send) {

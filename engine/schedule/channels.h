@@ -11,6 +11,7 @@
 #pragma once
 
 #include <compare>
+#include <cstddef>
 
 #include "engine/schedule/schedule.h"
 
@@ -33,6 +34,10 @@ struct ChannelId {
 
 /// The channel of a send or receive.
 ChannelId channel_of(const Action& action, const ChunkLayout& layout, ChannelsBy by);
+
+/// Channels as indices of a vector: below `num_channels`.
+std::size_t index_of(const ChannelId& channel, const ChunkLayout& layout);
+std::size_t num_channels(const ChunkLayout& layout);
 
 /// The receive that takes what `send` sends.
 Action receive_of(const Action& send);

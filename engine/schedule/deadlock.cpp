@@ -3,7 +3,7 @@
 #include <fmt/core.h>
 
 #include <deque>
-#include <map>
+#include <vector>
 
 namespace sherd::schedule {
 namespace {
@@ -11,7 +11,10 @@ namespace {
 class Run {
  public:
   Run(const Schedule& schedule, const Channels& channels)
-      : schedule_(schedule), channels_(channels), position_(schedule.ranks.size(), 0) {}
+      : schedule_(schedule),
+        channels_(channels),
+        position_(schedule.ranks.size(), 0),
+        messages_(num_channels(schedule.layout)) {}
 
   std::optional<Violation> deadlock() {
     while (sweep()) {
@@ -59,8 +62,9 @@ class Run {
     return true;
   }
 
-  ChannelId channel(const Action& action) const {
-    return channel_of(action, schedule_.layout, channels_.by);
+  std::deque<Action>& messages(const Action& action) {
+    const ChannelId channel = channel_of(action, schedule_.layout, channels_.by);
+    return messages_[index_of(channel, schedule_.layout)];
   }
 
   bool send(const Action& action) {
@@ -72,14 +76,14 @@ class Run {
       ++position_[receiver];
       return true;
     }
-    std::deque<Action>& waiting = messages_[channel(action)];
+    std::deque<Action>& waiting = messages(action);
     if (std::ssize(waiting) == channels_.slots) return false;
     waiting.push_back(receive);
     return true;
   }
 
   bool receive(const Action& action) {
-    std::deque<Action>& waiting = messages_[channel(action)];
+    std::deque<Action>& waiting = messages(action);
     if (waiting.empty() || waiting.front() != action) return false;
     waiting.pop_front();
     return true;
@@ -88,7 +92,7 @@ class Run {
   const Schedule& schedule_;
   const Channels& channels_;
   std::vector<std::size_t> position_;
-  std::map<ChannelId, std::deque<Action>> messages_;
+  std::vector<std::deque<Action>> messages_;  // by channel
 };
 
 }  // namespace

@@ -46,6 +46,15 @@ void refuse_numbers_below_1(const OrderRequest& request) {
   refuse("the number of micro-batches", request.num_micro_batches);
 }
 
+void refuse_too_many_forwards(const OrderRequest& request) {
+  const std::int64_t forwards =
+      std::int64_t{request.num_ranks} * request.chunks_per_rank * request.num_micro_batches;
+  if (forwards <= kMostForwards) return;
+  throw UsageError(
+      "{} has {} forwards here (ranks x chunks per rank x micro-batches); {} are the most.",
+      name_of(request.order), forwards, kMostForwards);
+}
+
 void refuse_other_chunks(const OrderRequest& request) {
   const Row& row = row_of(request.order);
   const int chunks = request.chunks_per_rank;
@@ -127,6 +136,7 @@ int default_chunks_per_rank(Order order) {
 Schedule generate(const OrderRequest& request) {
   refuse_numbers_below_1(request);
   refuse_other_chunks(request);
+  refuse_too_many_forwards(request);
   if (request.order == Order::kInterleaved1F1B) refuse_other_turns(request);
   if (request.order == Order::kDualPipeV) refuse_too_few_micro_batches(request);
 

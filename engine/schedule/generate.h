@@ -42,7 +42,8 @@ struct OrderRequest {
   int micro_batches_per_turn = 0;
 };
 
-/// Errors   UsageError where the order can't take such numbers, with the nearest that it can.
+/// Errors   UsageError where the order can't take such numbers, with the nearest that it can, or where they make more
+///          than `kMostForwards`.
 Schedule generate(const OrderRequest& request);
 
 }  // namespace sherd::schedule

@@ -171,8 +171,9 @@ Schedule with_whole_backwards(Schedule schedule) {
 }
 
 Schedule with_messages(Schedule schedule) {
+  std::vector<Action> out;
   for (std::vector<Action>& actions : schedule.ranks) {
-    std::vector<Action> out;
+    out.clear();
     for (std::size_t i = 0; i < actions.size(); ++i) {
       const std::size_t end = actions[i].overlaps_next ? i + 2 : i + 1;
       for (std::size_t at = i; at < end; ++at) add_receives(actions[at], schedule.layout, out);
@@ -180,7 +181,7 @@ Schedule with_messages(Schedule schedule) {
       for (std::size_t at = i; at < end; ++at) add_sends(actions[at], schedule.layout, out);
       i = end - 1;
     }
-    actions = std::move(out);
+    actions = std::vector<Action>(out.begin(), out.end());  // without room for more
   }
   return schedule;
 }

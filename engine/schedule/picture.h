@@ -8,6 +8,7 @@
 /// they have more, a third line names the chunk among its rank's own.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -21,6 +22,21 @@ namespace sherd::schedule {
 enum class TimeUnit { kMilliseconds, kShareOfStep };
 std::string picture(const Schedule& schedule, const Simulation& run, int columns = 80,
                     TimeUnit unit = TimeUnit::kMilliseconds);
+
+/// The same from spans that come one by one (simulate_each), after a run without spans.
+class TextPicture {
+ public:
+  TextPicture(const Schedule& schedule, const Simulation& run, int columns = 80,
+              TimeUnit unit = TimeUnit::kMilliseconds);
+  ~TextPicture();
+  void add(std::size_t rank, std::size_t position, const Span& span);
+  std::string text() const;
+
+ private:
+  class Canvas;
+  const Schedule& schedule_;
+  std::unique_ptr<Canvas> canvas_;
+};
 
 /// The same as an <svg> element with its legend, for a page that has `kPictureStyle`. Each rectangle has
 /// its action, begin and end in data-action, data-begin and data-end (nanoseconds).

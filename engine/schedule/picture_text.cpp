@@ -32,37 +32,47 @@ char letter_of(ActionKind kind) {
   }
 }
 
-template <class Call>
-void for_each_compute(const Schedule& schedule, const Simulation& run, std::size_t rank,
-                      const Call& call) {
-  for (std::size_t i = 0; i < schedule.ranks[rank].size(); ++i) {
-    const Action& action = schedule.ranks[rank][i];
-    if (is_compute(action.kind)) call(action, run.spans[rank][i]);
-  }
-}
+}  // namespace
 
-class Canvas {
+class TextPicture::Canvas {
  public:
   Canvas(const Schedule& schedule, const Simulation& run, int columns, TimeUnit unit)
       : schedule_(schedule),
-        run_(run),
+        makespan_(run.makespan),
         unit_(unit),
         band_(static_cast<std::size_t>(std::max(columns, 20)) - kLabelColumns) {
-    Duration shortest = run.makespan;
-    for (std::size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
-      for_each_compute(schedule, run, rank, [&](const Action&, const Span& span) {
-        if (span.end > span.begin) shortest = std::min(shortest, span.end - span.begin);
-      });
-    }
+    Duration shortest = makespan_;
+    if (run.shortest_compute.count() > 0) shortest = std::min(shortest, run.shortest_compute);
     const double actions = 1.0 / part_of_step(shortest);  // of the shortest, in the step
     const double room = static_cast<double>(band_);
     width_ = std::round(std::max(1.0, std::floor(room / actions)) * actions);
     width_ = std::min(width_, room * kMostBands);
+    const auto width = static_cast<std::size_t>(width_);
+    ranks_.resize(schedule.ranks.size(),
+                  {std::string(width, '.'), std::string(width, ' '), std::string(width, ' ')});
+  }
+
+  void add(std::size_t rank, const Action& action, const Span& span) {
+    if (!is_compute(action.kind)) return;
+    const std::size_t begin = column(span.begin), end = column(span.end);
+    if (begin == end) return;
+    const int local = schedule_.layout.local_index(action.chunk);
+    const char letter = letter_of(action.kind);
+    const bool small = schedule_.layout.chunks_per_rank == 2 && local == 1;
+    Rank& rows = ranks_[rank];
+    rows.letters.replace(begin, end - begin, end - begin,
+                         small ? static_cast<char>(letter - 'A' + 'a') : letter);
+    put(rows.numbers, begin, end, action.micro_batch);
+    put(rows.chunks, begin, end, local);
   }
 
   std::string text() const {
     std::vector<Row> rows;
-    for (std::size_t rank = 0; rank < schedule_.ranks.size(); ++rank) add_rank(rank, rows);
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      rows.push_back({fmt::format("rank {}", rank), ranks_[rank].letters});
+      rows.push_back({"", ranks_[rank].numbers});
+      if (schedule_.layout.chunks_per_rank > 2) rows.push_back({"  chunk", ranks_[rank].chunks});
+    }
     const auto width = static_cast<std::size_t>(width_);
     std::string text;
     for (std::size_t begin = 0; begin < width; begin += band_) {
@@ -75,8 +85,8 @@ class Canvas {
 
  private:
   double part_of_step(Duration time) const {
-    if (run_.makespan.count() == 0) return 1.0;
-    return static_cast<double>(time.count()) / static_cast<double>(run_.makespan.count());
+    if (makespan_.count() == 0) return 1.0;
+    return static_cast<double>(time.count()) / static_cast<double>(makespan_.count());
   }
 
   std::size_t column(Duration time) const {
@@ -85,33 +95,13 @@ class Canvas {
 
   std::string time_line(std::size_t begin, std::size_t count) const {
     const bool share = unit_ == TimeUnit::kShareOfStep;
-    const double whole = share ? 100.0 : milliseconds(run_.makespan);
+    const double whole = share ? 100.0 : milliseconds(makespan_);
     const auto at = [&](std::size_t column) {
       return fmt::format("{:.4g}", static_cast<double>(column) / width_ * whole);
     };
     const std::string from = at(begin), to = at(begin + count) + (share ? " %" : " ms");
     const std::size_t used = from.size() + to.size();
     return line("time", from + std::string(count > used ? count - used : 1, ' ') + to);
-  }
-
-  void add_rank(std::size_t rank, std::vector<Row>& rows) const {
-    const auto width = static_cast<std::size_t>(width_);
-    std::string letters(width, '.'), numbers(width, ' '), chunks(width, ' ');
-    const int per_rank = schedule_.layout.chunks_per_rank;
-    for_each_compute(schedule_, run_, rank, [&](const Action& action, const Span& span) {
-      const std::size_t begin = column(span.begin), end = column(span.end);
-      if (begin == end) return;
-      const int local = schedule_.layout.local_index(action.chunk);
-      const char letter = letter_of(action.kind);
-      const bool small = per_rank == 2 && local == 1;
-      letters.replace(begin, end - begin, end - begin,
-                      small ? static_cast<char>(letter - 'A' + 'a') : letter);
-      put(numbers, begin, end, action.micro_batch);
-      put(chunks, begin, end, local);
-    });
-    rows.push_back({fmt::format("rank {}", rank), letters});
-    rows.push_back({"", numbers});
-    if (per_rank > 2) rows.push_back({"  chunk", chunks});
   }
 
   // The whole number, if it stands apart from the next one; else its last digit.
@@ -127,12 +117,19 @@ class Canvas {
     return line + "\n";
   }
 
+  struct Rank {
+    std::string letters, numbers, chunks;
+  };
+
   const Schedule& schedule_;
-  const Simulation& run_;
+  Duration makespan_;
   TimeUnit unit_;
   std::size_t band_;    // columns of one band
   double width_ = 0.0;  // columns of the whole step
+  std::vector<Rank> ranks_;
 };
+
+namespace {
 
 std::string legend(const Schedule& schedule) {
   const auto has = [&](ActionKind kind) {
@@ -151,8 +148,27 @@ std::string legend(const Schedule& schedule) {
 
 }  // namespace
 
+TextPicture::TextPicture(const Schedule& schedule, const Simulation& run, int columns,
+                         TimeUnit unit)
+    : schedule_(schedule), canvas_(std::make_unique<Canvas>(schedule, run, columns, unit)) {}
+TextPicture::~TextPicture() = default;
+
+void TextPicture::add(std::size_t rank, std::size_t position, const Span& span) {
+  canvas_->add(rank, schedule_.ranks[rank][position], span);
+}
+
+std::string TextPicture::text() const {
+  return canvas_->text() + legend(schedule_);
+}
+
 std::string picture(const Schedule& schedule, const Simulation& run, int columns, TimeUnit unit) {
-  return Canvas(schedule, run, columns, unit).text() + legend(schedule);
+  TextPicture picture(schedule, run, columns, unit);
+  for (std::size_t rank = 0; rank < run.spans.size(); ++rank) {
+    for (std::size_t i = 0; i < run.spans[rank].size(); ++i) {
+      picture.add(rank, i, run.spans[rank][i]);
+    }
+  }
+  return picture.text();
 }
 
 }  // namespace sherd::schedule

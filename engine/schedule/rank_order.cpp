@@ -18,20 +18,25 @@ void RankOrder::backward(int chunk) {
 }
 
 void RankOrder::input_gradient(int chunk) {
-  actions_.push_back({ActionKind::kInputGradient, chunk, next_[index(chunk)].gradient++});
-  waiting_.push_back(chunk);
+  Next& next = next_[index(chunk)];
+  actions_.push_back({ActionKind::kInputGradient, chunk, next.gradient++});
+  next.waiting.push_back(num_input_gradients_++);
 }
 
 void RankOrder::weight_gradient() {
-  CHECK(!waiting_.empty(), "a weight gradient before its input gradient");
-  weight_gradient(waiting_.front());
+  int longest = 0;
+  for (int chunk = 1; chunk < static_cast<int>(next_.size()); ++chunk) {
+    const std::deque<int>&own = next_[index(chunk)].waiting, &least = next_[index(longest)].waiting;
+    if (!own.empty() && (least.empty() || own.front() < least.front())) longest = chunk;
+  }
+  weight_gradient(longest);
 }
 
 void RankOrder::weight_gradient(int chunk) {
-  const auto oldest = std::find(waiting_.begin(), waiting_.end(), chunk);
-  CHECK(oldest != waiting_.end(), "a weight gradient before its input gradient");
-  waiting_.erase(oldest);
-  actions_.push_back({ActionKind::kWeightGradient, chunk, next_[index(chunk)].weight++});
+  Next& next = next_[index(chunk)];
+  CHECK(!next.waiting.empty(), "a weight gradient before its input gradient");
+  next.waiting.pop_front();
+  actions_.push_back({ActionKind::kWeightGradient, chunk, next.weight++});
 }
 
 void RankOrder::split_backward(int chunk) {
@@ -49,6 +54,7 @@ std::vector<Action> RankOrder::actions(const ChunkLayout& layout, int rank,
                                        int num_micro_batches) const {
   const std::vector<int> chunks = layout.chunks_of(rank);
   std::vector<Action> actions;
+  actions.reserve(actions_.size());
   for (Action action : actions_) {
     if (action.micro_batch >= num_micro_batches) continue;
     action.chunk = chunks[index(action.chunk)];

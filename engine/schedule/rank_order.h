@@ -34,11 +34,12 @@ class RankOrder {
  private:
   struct Next {
     int forward = 0, gradient = 0, weight = 0;
+    std::deque<int> waiting;  ///< when its input gradients came, of weight gradients still to come
   };
   static std::size_t index(int chunk) { return static_cast<std::size_t>(chunk); }
 
   std::vector<Next> next_;
-  std::deque<int> waiting_;  // chunks whose weight gradients are still to come
+  int num_input_gradients_ = 0;
   std::vector<Action> actions_;
 };
 

@@ -2,7 +2,7 @@
 
 #include <fmt/core.h>
 
-#include <map>
+#include <vector>
 
 #include "core/error.h"
 
@@ -28,10 +28,12 @@ struct ChunkState {
 class RankRules {
  public:
   RankRules(const Schedule& schedule, int rank, int most_activations)
-      : schedule_(schedule), layout_(schedule.layout), most_activations_(most_activations) {
-    for (const int chunk : layout_.chunks_of(rank)) {
-      chunks_[chunk].done.resize(static_cast<std::size_t>(schedule.num_micro_batches));
-    }
+      : schedule_(schedule),
+        layout_(schedule.layout),
+        rank_(rank),
+        most_activations_(most_activations),
+        chunks_(index(layout_.chunks_per_rank)) {
+    for (ChunkState& chunk : chunks_) chunk.done.resize(index(schedule.num_micro_batches));
   }
 
   Problem take(const Action& action) {
@@ -71,7 +73,8 @@ class RankRules {
   }
 
   Problem missing() const {
-    for (const auto& [chunk, state] : chunks_) {
+    for (const int chunk : layout_.chunks_of(rank_)) {
+      const ChunkState& state = chunk_state(chunk);
       for (int i = 0; i < schedule_.num_micro_batches; ++i) {
         if (Problem problem = missing(chunk, i, state.done[index(i)])) return problem;
       }
@@ -91,8 +94,13 @@ class RankRules {
  private:
   static std::size_t index(int number) { return static_cast<std::size_t>(number); }
   bool receives_input(int chunk) const { return chunk > 0 && layout_.crosses_after(chunk - 1); }
+  // Of a chunk of this rank.
+  ChunkState& chunk_state(int chunk) { return chunks_[index(layout_.local_index(chunk))]; }
+  const ChunkState& chunk_state(int chunk) const {
+    return chunks_[index(layout_.local_index(chunk))];
+  }
   Done& done(const Action& action) {
-    return chunks_.at(action.chunk).done[index(action.micro_batch)];
+    return chunk_state(action.chunk).done[index(action.micro_batch)];
   }
   int expected_reductions() const {
     if (schedule_.reduces == Reduces::kNever) return 0;
@@ -100,11 +108,11 @@ class RankRules {
   }
 
   Problem place(const Action& action) const {
-    if (!chunks_.contains(action.chunk)) {
-      return action.chunk < 0 || action.chunk >= layout_.num_chunks()
-                 ? fmt::format("there are chunks 0 to {}", layout_.last_chunk())
-                 : fmt::format("chunk {} is on rank {}", action.chunk,
-                               layout_.rank_of(action.chunk));
+    if (action.chunk < 0 || action.chunk >= layout_.num_chunks()) {
+      return fmt::format("there are chunks 0 to {}", layout_.last_chunk());
+    }
+    if (const int owner = layout_.rank_of(action.chunk); owner != rank_) {
+      return fmt::format("chunk {} is on rank {}", action.chunk, owner);
     }
     const bool names_none =
         action.kind == ActionKind::kGather || action.kind == ActionKind::kRelease ||
@@ -120,7 +128,7 @@ class RankRules {
   }
 
   Problem needs_parameters(int chunk) const {
-    if (!schedule_.gathers || chunks_.at(chunk).gathered) return std::nullopt;
+    if (!schedule_.gathers || chunk_state(chunk).gathered) return std::nullopt;
     return fmt::format("the parameters of chunk {} aren't gathered", chunk);
   }
 
@@ -133,7 +141,7 @@ class RankRules {
                          micro_batch);
     }
     if (chunk > 0 && !receives_input(chunk) &&
-        !chunks_.at(chunk - 1).done[index(micro_batch)].forward) {
+        !chunk_state(chunk - 1).done[index(micro_batch)].forward) {
       return fmt::format("its input is made by {}F{}, which isn't there yet", chunk - 1,
                          micro_batch);
     }
@@ -156,7 +164,7 @@ class RankRules {
                          micro_batch);
     }
     if (chunk < layout_.last_chunk() && !layout_.crosses_after(chunk) &&
-        !chunks_.at(chunk + 1).done[index(micro_batch)].input_gradient) {
+        !chunk_state(chunk + 1).done[index(micro_batch)].input_gradient) {
       return fmt::format("its gradient is made by the backward of chunk {}, which isn't there yet",
                          chunk + 1);
     }
@@ -167,7 +175,7 @@ class RankRules {
   }
 
   Problem weight_gradient(const Action& action) {
-    if (action.micro_batch < chunks_.at(action.chunk).num_weight_gradients) {
+    if (action.micro_batch < chunk_state(action.chunk).num_weight_gradients) {
       return "this weight gradient was there before";
     }
     if (!done(action).input_gradient) {
@@ -177,7 +185,7 @@ class RankRules {
   }
 
   Problem next_weight_gradient(const Action& action) {
-    ChunkState& state = chunks_.at(action.chunk);
+    ChunkState& state = chunk_state(action.chunk);
     int& next = state.num_weight_gradients;
     if (action.micro_batch != next) {
       return fmt::format("weight gradients of a chunk ascend, and {}W{} is next", action.chunk,
@@ -218,7 +226,7 @@ class RankRules {
   Problem gather_or_release(const Action& action) {
     if (!schedule_.gathers) return "nothing is gathered in this schedule";
     const bool gather = action.kind == ActionKind::kGather;
-    bool& gathered = chunks_.at(action.chunk).gathered;
+    bool& gathered = chunk_state(action.chunk).gathered;
     if (gathered == gather) {
       return gather ? "the chunk is gathered already" : "the chunk isn't gathered";
     }
@@ -227,7 +235,7 @@ class RankRules {
   }
 
   Problem reduce(const Action& action) {
-    ChunkState& state = chunks_.at(action.chunk);
+    ChunkState& state = chunk_state(action.chunk);
     if (schedule_.reduces == Reduces::kNever) return "nothing is reduced in this schedule";
     if (schedule_.reduces == Reduces::kPerStep) {
       if (state.num_reductions > 0) return "the chunk was reduced before";
@@ -260,9 +268,10 @@ class RankRules {
 
   const Schedule& schedule_;
   const ChunkLayout& layout_;
+  int rank_;
   int most_activations_;
   int num_activations_ = 0;
-  std::map<int, ChunkState> chunks_;
+  std::vector<ChunkState> chunks_;  // the rank's own
 };
 
 }  // namespace

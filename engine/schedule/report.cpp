@@ -43,7 +43,7 @@ std::int64_t num_sends(const std::vector<Action>& actions) {
 }
 
 std::string comparison_line(Order order, const Question& question) {
-  const auto [schedule, run] = answer(order, question);
+  const auto [schedule, times, run] = answer(order, question);
   Peak most;
   std::int64_t sends = 0;
   const std::vector<Peak> peaks = peaks_by_rank(schedule);
@@ -79,17 +79,21 @@ Answer answer(Order order, const Question& question) {
   }
   times.message = question.message;
   times.overlap = question.overlap;
-  Simulation run = simulate(schedule, times);
-  return {std::move(schedule), std::move(run)};
+  Simulation run = simulate_each(schedule, times);
+  return {std::move(schedule), std::move(times), std::move(run)};
 }
 
 std::string answer_text(Order order, const Answer& answer) {
-  const auto& [schedule, run] = answer;
-  std::string text = fmt::format(
-      "{}: {}, {} per rank, {}\n\n{}\n{:<8}{:>12}{:>9}{:>13}{:>9}\n", name_of(order),
-      counted(schedule.layout.num_ranks, "rank"), counted(schedule.layout.chunks_per_rank, "chunk"),
-      counted(schedule.num_micro_batches, "micro-batch"), picture(schedule, run), "rank", "idle",
-      "", "activations", "waiting");
+  const auto& [schedule, times, run] = answer;
+  TextPicture picture(schedule, run);
+  simulate_each(schedule, times, [&](std::size_t rank, std::size_t position, const Span& span) {
+    picture.add(rank, position, span);
+  });
+  std::string text = fmt::format("{}: {}, {} per rank, {}\n\n{}\n{:<8}{:>12}{:>9}{:>13}{:>9}\n",
+                                 name_of(order), counted(schedule.layout.num_ranks, "rank"),
+                                 counted(schedule.layout.chunks_per_rank, "chunk"),
+                                 counted(schedule.num_micro_batches, "micro-batch"), picture.text(),
+                                 "rank", "idle", "", "activations", "waiting");
   const std::vector<Peak> peaks = peaks_by_rank(schedule);
   for (std::size_t rank = 0; rank < peaks.size(); ++rank) {
     const Duration idle = run.idle(static_cast<int>(rank));

@@ -18,10 +18,11 @@ struct Question {
   double overlap = 0.0;  ///< of a pair's shorter action, the share that is hidden
 };
 
-/// A schedule with its messages, and when everything happens in it.
+/// A schedule with its messages, and how long everything takes in it.
 struct Answer {
   Schedule schedule;
-  Simulation run;
+  StepTimes times;
+  Simulation run;  ///< without spans
 };
 
 /// Errors   UsageError where the order can't take these numbers, or has another number of chunks.

@@ -13,7 +13,6 @@ namespace sherd::schedule {
 namespace {
 
 constexpr int kMostRanks = 65536;
-constexpr std::int64_t kMostForwards = std::int64_t{1} << 24;  // of all chunks and micro-batches
 constexpr std::array<std::string_view, 2> kPlacements = {"looped", "v"};
 constexpr std::array<std::string_view, 2> kGathers = {"no", "yes"};
 constexpr std::array<std::string_view, 3> kReduces = {"never", "per_step", "per_micro_batch"};
@@ -127,8 +126,9 @@ int ChunkLayout::rank_of(int chunk) const {
 
 std::vector<int> ChunkLayout::chunks_of(int rank) const {
   std::vector<int> chunks;
-  for (int chunk = 0; chunk < num_chunks(); ++chunk) {
-    if (rank_of(chunk) == rank) chunks.push_back(chunk);
+  for (int first = 0; first < num_chunks(); first += num_ranks) {
+    const int chunk = first + rank;
+    chunks.push_back(rank_of(chunk) == rank ? chunk : first + num_ranks - 1 - rank);
   }
   return chunks;
 }
@@ -147,14 +147,22 @@ std::string actions_text(const std::vector<Action>& actions) {
   return text;
 }
 
-std::string text_of(const Schedule& schedule) {
-  std::string text = fmt::format(
+std::string header_text(const Schedule& schedule) {
+  return fmt::format(
       "pipeline {} chunks_per_rank {} placement {} micro_batches {} gathers {} reduces {}\n",
       schedule.layout.num_ranks, schedule.layout.chunks_per_rank,
       kPlacements[static_cast<std::size_t>(schedule.layout.placement)], schedule.num_micro_batches,
       kGathers[schedule.gathers ? 1 : 0], kReduces[static_cast<std::size_t>(schedule.reduces)]);
+}
+
+std::string rank_text(const Schedule& schedule, std::size_t rank) {
+  return fmt::format("rank {}: {}\n", rank, actions_text(schedule.ranks[rank]));
+}
+
+std::string text_of(const Schedule& schedule) {
+  std::string text = header_text(schedule);
   for (std::size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
-    text += fmt::format("rank {}: {}\n", rank, actions_text(schedule.ranks[rank]));
+    text += rank_text(schedule, rank);
   }
   return text;
 }

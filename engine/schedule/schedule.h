@@ -7,6 +7,7 @@
 ///   rank 1: 1RECV_F0 1F0 1B0 1SEND_B0 1RECV_F1 1F1 1B1 1SEND_B1 1REDUCE
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,6 +42,9 @@ struct ChunkLayout {
   bool operator==(const ChunkLayout&) const = default;
 };
 
+/// Forwards of all chunks and micro-batches in a schedule, at most.
+inline constexpr std::int64_t kMostForwards = std::int64_t{1} << 24;
+
 /// When a chunk's gradients are added over the ranks that share its state.
 enum class Reduces { kNever, kPerStep, kPerMicroBatch };
 
@@ -58,6 +62,9 @@ struct Schedule {
 std::string actions_text(const std::vector<Action>& actions);
 
 std::string text_of(const Schedule& schedule);
+/// Its lines: the first one, and that of a rank.
+std::string header_text(const Schedule& schedule);
+std::string rank_text(const Schedule& schedule, std::size_t rank);
 /// The schedule whose text this is. Whether it can be executed, validate.h says.
 /// Errors   UsageError naming the line and the word that can't be read.
 Schedule schedule_from(std::string_view text);

@@ -10,40 +10,42 @@
 namespace sherd::schedule {
 namespace {
 
-// What goes through a channel, message by message: when each was handed over, arrived, was taken.
+// What goes through a channel, message by message.
 class Channel {
  public:
-  // A message is handed over; its span is known when a slot is.
-  void send(Duration at, Span* span) { messages_.push_back({at, span, std::nullopt}); }
-
-  // When the oldest message arrives; nothing while it hasn't been sent.
-  std::optional<Duration> arrival(Duration takes, int slots) {
-    if (taken_ == messages_.size()) return std::nullopt;
-    resolve(taken_, takes, slots);
-    return messages_[taken_].span->end;
-  }
-
-  // It is taken, and its slot is free.
-  void receive(Duration at) { messages_[taken_++].taken = at; }
-
- private:
   struct Message {
     Duration sent;
-    Span* span;
-    std::optional<Duration> taken;
+    std::size_t rank, position;  // of the send
+    Span span;
   };
 
-  // Messages before `message` have been taken, so all that it waits for is known.
-  void resolve(std::size_t message, Duration takes, int slots) {
-    Duration begin = messages_[message].sent;
-    if (message > 0) begin = std::max(begin, messages_[message - 1].span->end);
-    const auto room = static_cast<std::size_t>(std::max(slots, 1));
-    if (message >= room) begin = std::max(begin, *messages_[message - room].taken);
-    *messages_[message].span = {begin, begin + takes};
+  void send(const Message& message) { waiting_.push_back(message); }
+
+  // The oldest message with its span; nothing while it hasn't been sent. It is taken, not before `now`, and its slot
+  // is free.
+  std::optional<Message> receive(Duration now, Duration takes, int slots) {
+    if (next_ == waiting_.size()) return std::nullopt;
+    Message message = waiting_[next_++];
+    if (next_ >= kMostTaken && 2 * next_ >= waiting_.size()) {
+      waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(next_));
+      next_ = 0;
+    }
+    if (taken_.empty()) taken_.resize(static_cast<std::size_t>(std::max(slots, 1)));
+    Duration& slot = taken_[num_taken_++ % taken_.size()];
+    const Duration begin = std::max({message.sent, last_arrival_, slot});
+    message.span = {begin, begin + takes};
+    last_arrival_ = message.span.end;
+    slot = std::max(now, last_arrival_);
+    return message;
   }
 
-  std::vector<Message> messages_;
-  std::size_t taken_ = 0;
+ private:
+  static constexpr std::size_t kMostTaken = 8;
+
+  std::vector<Message> waiting_;  // from `next_` on
+  std::size_t next_ = 0, num_taken_ = 0;
+  std::vector<Duration> taken_;  // of each slot, when its message was
+  Duration last_arrival_{};
 };
 
 // A rank on its way through its list.
@@ -57,24 +59,23 @@ struct Progress {
 
 class Clockwork {
  public:
-  Clockwork(const Schedule& schedule, const StepTimes& times, const Channels& channels)
-      : schedule_(schedule), times_(times), channels_(channels), ranks_(schedule.ranks.size()) {
-    for (const auto& actions : schedule.ranks) simulation_.spans.emplace_back(actions.size());
-  }
+  Clockwork(const Schedule& schedule, const StepTimes& times, const EachSpan& each,
+            const Channels& channels)
+      : schedule_(schedule),
+        times_(times),
+        each_(each),
+        channels_(channels),
+        ranks_(schedule.ranks.size()),
+        channels_of_(num_channels(schedule.layout)) {}
 
   Simulation run() {
     while (sweep()) {
     }
-    Duration begin = Duration::max(), end{};
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
       CHECK(ranks_[rank].position == schedule_.ranks[rank].size(), "a schedule that can't go on");
       simulation_.ranks.push_back(ranks_[rank].times.value_or(RankTimes{}));
-      for (const Span& span : simulation_.spans[rank]) {
-        begin = std::min(begin, span.begin);
-        end = std::max(end, span.end);
-      }
     }
-    simulation_.makespan = end - begin;
+    simulation_.makespan = end_ - begin_;
     return std::move(simulation_);
   }
 
@@ -94,28 +95,33 @@ class Clockwork {
     const std::vector<Action>& actions = schedule_.ranks[rank];
     if (progress.position == actions.size()) return false;
     const Action& action = actions[progress.position];
-    Span& span = simulation_.spans[rank][progress.position];
     if (is_receive(action.kind)) {
-      Channel& channel = channels_of_[id(action)];
-      const auto arrival = channel.arrival(times_.message, channels_.slots);
-      if (!arrival) return false;
-      span = {progress.now, std::max(progress.now, *arrival)};
-      progress.now = span.end;
-      channel.receive(progress.now);
+      const auto message = channel(action).receive(progress.now, times_.message, channels_.slots);
+      if (!message) return false;
+      tell(message->rank, message->position, message->span);
+      const Duration taken = std::max(progress.now, message->span.end);
+      tell(rank, progress.position, {progress.now, taken});
+      progress.now = taken;
     } else if (is_send(action.kind)) {
-      span = {progress.now, progress.now};
-      channels_of_[id(action)].send(progress.now, &span);
+      channel(action).send({progress.now, rank, progress.position, {}});
     } else if (is_compute(action.kind)) {
       compute(rank);
     } else {
-      span = collective(action, progress);
+      tell(rank, progress.position, collective(action, progress));
     }
     ++progress.position;
     return true;
   }
 
-  ChannelId id(const Action& action) const {
-    return channel_of(action, schedule_.layout, channels_.by);
+  void tell(std::size_t rank, std::size_t position, const Span& span) {
+    begin_ = std::min(begin_, span.begin);
+    end_ = std::max(end_, span.end);
+    if (each_) each_(rank, position, span);
+  }
+
+  Channel& channel(const Action& action) {
+    const ChannelId id = channel_of(action, schedule_.layout, channels_.by);
+    return channels_of_[index_of(id, schedule_.layout)];
   }
 
   Span collective(const Action& action, Progress& progress) const {
@@ -133,23 +139,30 @@ class Clockwork {
   void compute(std::size_t rank) {
     Progress& progress = ranks_[rank];
     const Action* const actions = &schedule_.ranks[rank][progress.position];
-    Span* const spans = &simulation_.spans[rank][progress.position];
     Duration begin = ready(actions[0], progress);
     if (actions[0].overlaps_next) begin = std::max(begin, ready(actions[1], progress));
     const Duration first = duration(actions[0]);
-    spans[0] = {begin, begin + first};
+    computes(rank, {begin, begin + first});
     if (actions[0].overlaps_next) {
       const Duration second = duration(actions[1]);
       const auto hidden = Duration(
           std::llround(times_.overlap * static_cast<double>(std::min(first, second).count())));
-      spans[1] = {begin + first - hidden, begin + first + second - hidden};
       ++progress.position;
+      computes(rank, {begin + first - hidden, begin + first + second - hidden});
+      progress.now = std::max(begin + first, begin + first + second - hidden);
+    } else {
+      progress.now = begin + first;
     }
-    Span& last = simulation_.spans[rank][progress.position];
-    progress.now = std::max(spans[0].end, last.end);
     if (!progress.times) progress.times = RankTimes{.begin = begin};
     progress.times->busy += progress.now - begin;
     progress.times->end = progress.now;
+  }
+
+  void computes(std::size_t rank, const Span& span) {
+    tell(rank, ranks_[rank].position, span);
+    Duration& shortest = simulation_.shortest_compute;
+    const Duration takes = span.end - span.begin;
+    if (takes.count() > 0 && (shortest.count() == 0 || takes < shortest)) shortest = takes;
   }
 
   Duration ready(const Action& action, const Progress& progress) const {
@@ -180,9 +193,11 @@ class Clockwork {
 
   const Schedule& schedule_;
   const StepTimes& times_;
+  const EachSpan& each_;
   const Channels& channels_;
   std::vector<Progress> ranks_;
-  std::map<ChannelId, Channel> channels_of_;
+  std::vector<Channel> channels_of_;
+  Duration begin_ = Duration::max(), end_{};
   Simulation simulation_;
 };
 
@@ -209,10 +224,24 @@ double Simulation::idle_share() const {
   return whole == 0.0 ? 0.0 : 1.0 - static_cast<double>(busy.count()) / whole;
 }
 
-Simulation simulate(const Schedule& schedule, const StepTimes& times, const Channels& channels) {
+Simulation simulate_each(const Schedule& schedule, const StepTimes& times, const EachSpan& each,
+                         const Channels& channels) {
   CHECK(std::ssize(times.chunks) == schedule.layout.num_chunks(), "times of {} chunks for {}",
         times.chunks.size(), schedule.layout.num_chunks());
-  return Clockwork(schedule, times, channels).run();
+  return Clockwork(schedule, times, each, channels).run();
+}
+
+Simulation simulate(const Schedule& schedule, const StepTimes& times, const Channels& channels) {
+  std::vector<std::vector<Span>> spans;
+  for (const auto& actions : schedule.ranks) spans.emplace_back(actions.size());
+  Simulation simulation = simulate_each(
+      schedule, times,
+      [&](std::size_t rank, std::size_t position, const Span& span) {
+        spans[rank][position] = span;
+      },
+      channels);
+  simulation.spans = std::move(spans);
+  return simulation;
 }
 
 }  // namespace sherd::schedule

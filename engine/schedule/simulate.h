@@ -13,6 +13,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <vector>
 
 #include "engine/schedule/channels.h"
@@ -52,7 +53,8 @@ struct RankTimes {
 struct Simulation {
   std::vector<std::vector<Span>> spans;  ///< of each action, in the lists' order
   std::vector<RankTimes> ranks;
-  Duration makespan{};  ///< from the first action's begin to the last one's end
+  Duration makespan{};          ///< from the first action's begin to the last one's end
+  Duration shortest_compute{};  ///< of those that take time; 0: none does
 
   /// What a rank doesn't compute in, from the step's begin to its end.
   Duration idle(int rank) const { return makespan - ranks[static_cast<std::size_t>(rank)].busy; }
@@ -62,5 +64,11 @@ struct Simulation {
 
 Simulation simulate(const Schedule& schedule, const StepTimes& times,
                     const Channels& channels = {});
+
+/// The same without spans, which take twice the memory of the schedule. `each` is called with them, one by one:
+/// a rank's computing actions come in its list's order.
+using EachSpan = std::function<void(std::size_t rank, std::size_t position, const Span& span)>;
+Simulation simulate_each(const Schedule& schedule, const StepTimes& times,
+                         const EachSpan& each = {}, const Channels& channels = {});
 
 }  // namespace sherd::schedule

@@ -37,6 +37,37 @@ extern "C" void end_at_deadline(int) {
   ::_exit(75);
 }
 
+std::atomic<int> noted_signal{0};
+std::atomic<bool> installed{false};
+StopSpeaker early_speaker;
+
+constexpr const char* name_of_signal(int signal) {
+  return signal == SIGTERM ? "SIGTERM" : signal == SIGUSR1 ? "SIGUSR1" : "SIGHUP";
+}
+constexpr char kEarly[] = " before the run began; start it again.";
+
+void write_text(const char* text) {
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text, std::strlen(text));
+}
+
+extern "C" void end_at_once(int signal, siginfo_t* from, void*) {
+  const StopSpeaker& speaker = early_speaker;
+  const bool is_for_all = speaker.parent != 0 && from->si_pid == speaker.parent;
+  const bool is_said_elsewhere =
+      is_for_all && (!speaker.speaks_for_all || (signal == SIGTERM && speaker.silent_at_sigterm));
+  if (!is_said_elsewhere) {
+    write_text("sherd: ");
+    write_text(name_of_signal(signal));
+    write_text(kEarly);
+    write_text("\n");
+  }
+  ::_exit(75);
+}
+
+extern "C" void note(int signal) {
+  noted_signal.store(signal, std::memory_order_relaxed);
+}
+
 void install(int signal, void (*handler)(int), int flags) {
   struct sigaction action {};
   action.sa_handler = handler;
@@ -53,10 +84,42 @@ bool is_ignored(int signal) {
 
 }  // namespace
 
+void end_at_stop_signals(const StopSpeaker& speaker) {
+  early_speaker = speaker;
+  struct sigaction action {};
+  action.sa_sigaction = end_at_once;
+  action.sa_flags = SA_SIGINFO | SA_RESTART;
+  sigfillset(&action.sa_mask);
+  for (const int signal : {SIGTERM, SIGUSR1, SIGHUP}) {
+    if (signal == SIGHUP && is_ignored(signal)) continue;
+    CHECK(::sigaction(signal, &action, nullptr) == 0);
+  }
+}
+
+void note_stop_signals() {
+  for (const int signal : {SIGTERM, SIGUSR1, SIGHUP}) {
+    if (signal == SIGHUP && is_ignored(signal)) continue;
+    install(signal, note, 0);
+  }
+}
+
+int take_noted_stop() {
+  return noted_signal.exchange(0);
+}
+
+bool stop_handlers_installed() {
+  return installed;
+}
+
+std::string early_stop_text(int signal) {
+  return fmt::format("{}{}", name_of_signal(signal), kEarly);
+}
+
 void install_stop_handlers(std::optional<std::chrono::seconds> requeue_deadline) {
   ::alarm(0);
   request = StopRequest::kNone;
   first_signal = 0;
+  installed = true;
   // RESETHAND gives the second Ctrl-C its default action.
   install(SIGINT, interrupt, static_cast<int>(SA_RESETHAND));
   if (requeue_deadline) {
@@ -68,6 +131,7 @@ void install_stop_handlers(std::optional<std::chrono::seconds> requeue_deadline)
     if (signal == SIGHUP && is_ignored(signal)) continue;
     install(signal, requeue_deadline ? requeue : SIG_DFL, 0);
   }
+  if (const int signal = take_noted_stop(); signal != 0) ::raise(signal);
 }
 
 void outlive_lost_output() {

@@ -11,34 +11,13 @@
 
 #include "core/error.h"
 #include "core/thread.h"
+#include "sharding/processes/control_link.h"
 #include "sharding/processes/control_message.h"
 #include "sharding/processes/control_socket.h"
 
 namespace sherd::sharding {
-namespace {
 
-using Clock = ControlClock;
 using std::chrono::milliseconds;
-
-constexpr milliseconds kBetweenPings{1000}, kForASend{5000};
-constexpr std::size_t kLongest = std::size_t{16} << 20;
-// The first byte of a message: a ping, a word for process 0, all words under a name, a notice for the process
-// whose number comes first, an abort, one because of a death, farewell.
-constexpr char kPing = 'p', kWord = 'w', kWords = 'W', kNotice = 'n', kAbort = 'a', kDeath = 'd',
-               kFarewell = 'f';
-
-}  // namespace
-
-struct ControlLinks::Link {
-  Link(Socket open, int process) : socket(std::move(open)), process(process) {}
-  const Socket socket;
-  const int process;  // at the other end
-  std::mutex sending;
-  std::string read;  // and not yet understood
-  Clock::time_point heard = Clock::now();
-  std::atomic<bool> open{true};
-  bool farewell = false;
-};
 
 std::unique_ptr<ControlLinks> ControlLinks::listen(
     const Options& options, bool loopback,
@@ -75,6 +54,7 @@ ControlLinks::ControlLinks(const Options& options, std::vector<std::unique_ptr<L
       num_processes_(options.num_processes),
       links_(std::move(links)),
       timeout_(options.timeout),
+      patience_(options.timeout),
       dead_(static_cast<std::size_t>(options.num_processes), false),
       wake_(::eventfd(0, EFD_CLOEXEC)) {
   for (int process = 0; process < num_processes_; ++process) {
@@ -105,7 +85,12 @@ void ControlLinks::set_names(std::vector<std::string> names) {
 
 void ControlLinks::set_timeout(std::chrono::milliseconds timeout) {
   std::lock_guard lock(mutex_);
-  timeout_ = timeout;
+  timeout_ = patience_ = timeout;
+}
+
+void ControlLinks::set_patience(std::chrono::milliseconds patience) {
+  std::lock_guard lock(mutex_);
+  patience_ = patience;
 }
 
 std::string ControlLinks::name_of(int process) const {
@@ -113,62 +98,12 @@ std::string ControlLinks::name_of(int process) const {
   return names_[static_cast<std::size_t>(process)];
 }
 
-void ControlLinks::run() {
-  std::vector<pollfd> files(links_.size() + 1);
-  auto next_ping = Clock::now() + kBetweenPings;
-  while (!over_) {
-    for (std::size_t i = 0; i < links_.size(); ++i) {
-      files[i] = {links_[i]->open ? links_[i]->socket.file() : -1, POLLIN, 0};
-    }
-    files.back() = {wake_, POLLIN, 0};
-    ::poll(files.data(), files.size(), milliseconds_until(next_ping));
-    for (std::size_t i = 0; i < links_.size(); ++i) {
-      if (files[i].revents != 0) read_from(*links_[i]);
-    }
-    if (Clock::now() < next_ping) continue;
-    next_ping = Clock::now() + kBetweenPings;
-    for (const auto& link : links_) send(*link, kPing, "");
-    check_silence();
-  }
-}
-
-// A stopped process says nothing; nor does a machine that has lost its power.
-void ControlLinks::check_silence() {
-  std::chrono::milliseconds timeout;
-  {
-    std::lock_guard lock(mutex_);
-    timeout = std::max<std::chrono::milliseconds>(timeout_, 3 * kBetweenPings);
-  }
-  for (const auto& link : links_) {
-    if (!link->open || link->farewell || Clock::now() - link->heard <= timeout) continue;
-    lost(*link, fmt::format("was silent for {} s: it hangs, or its machine is gone",
-                            std::chrono::duration<double>(timeout).count()));
-  }
-}
-
-void ControlLinks::read_from(Link& link) {
-  char bytes[65536];
-  const ssize_t got = ::recv(link.socket.file(), bytes, sizeof bytes, MSG_DONTWAIT);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (got <= 0) return lost(link, "ended without a word: it was killed, or crashed");
-  link.heard = Clock::now();
-  link.read.append(bytes, static_cast<std::size_t>(got));
-  std::string_view rest = link.read;
-  while (rest.size() >= 5) {
-    const std::size_t length = number_at(rest.substr(1));
-    if (length > kLongest) return lost(link, "sent what isn't a message");
-    if (rest.size() < 5 + length) break;
-    handle(link, rest[0], rest.substr(5, length));
-    rest.remove_prefix(5 + length);
-  }
-  link.read.erase(0, link.read.size() - rest.size());
-}
-
 void ControlLinks::handle(Link& link, char kind, std::string_view text) {
   if (kind == kFarewell) {
     link.farewell = true;
-  } else if (kind == kAbort || kind == kDeath) {
-    if (kind == kDeath && !aborted()) by_death_ = true;
+  } else if (kind == kAbort || kind == kDeath || kind == kGivenUp) {
+    if (kind != kAbort && !aborted()) by_death_ = true;
+    if (kind == kGivenUp && !aborted()) given_up_ = true;
     if (set_reason(std::string(text))) pass_on_abort(std::string(text));
   } else if (kind == kWord) {
     std::string name;
@@ -191,28 +126,6 @@ void ControlLinks::handle(Link& link, char kind, std::string_view text) {
     complete_[name] = std::move(words);
     changed_.notify_all();
   }
-}
-
-void ControlLinks::lost(Link& link, const std::string& how) {
-  link.open = false;
-  {
-    std::lock_guard lock(mutex_);
-    dead_[static_cast<std::size_t>(link.process)] = true;
-  }
-  if (!link.farewell && !parting_) {
-    if (!aborted()) by_death_ = true;
-    abort(fmt::format("{} {}.", name_of(link.process), how));
-  }
-  std::lock_guard in_order(telling_);
-  std::vector<std::string> complete;
-  {
-    std::lock_guard lock(mutex_);
-    std::vector<std::string> names;
-    for (const auto& [name, words] : words_) names.push_back(name);
-    for (const std::string& name : names) complete.push_back(complete_locked(name));
-    changed_.notify_all();
-  }
-  for (const std::string& words : complete) tell_all(words);
 }
 
 void ControlLinks::say(const std::string& name, const std::string& word) {
@@ -278,8 +191,14 @@ std::vector<std::string> ControlLinks::all_gather(const std::string& name,
                                                   const std::string& word) {
   say(name, word);
   std::unique_lock lock(mutex_);
-  const bool in_time =
-      changed_.wait_for(lock, timeout_, [&] { return complete_.contains(name) || aborted(); });
+  const auto over = [&] { return complete_.contains(name) || aborted(); };
+  bool in_time = changed_.wait_for(lock, patience_, over);
+  if (!in_time) {
+    lock.unlock();
+    catch_up();
+    lock.lock();
+    in_time = over();
+  }
   // Complete, even if someone aborted right after; but not where a dead process is missing.
   const auto found = complete_.find(name);
   const bool complete =
@@ -295,7 +214,7 @@ std::vector<std::string> ControlLinks::all_gather(const std::string& name,
     }
     const std::string text =
         fmt::format("{} waited {} s for {}: {}", names_[static_cast<std::size_t>(process_)],
-                    std::chrono::duration<double>(timeout_).count(), missing, name);
+                    std::chrono::duration<double>(patience_).count(), missing, name);
     lock.unlock();
     abort(text);
     throw PeerError("{}", text);
@@ -359,7 +278,20 @@ bool ControlLinks::set_reason(const std::string& reason) {
 
 void ControlLinks::pass_on_abort(const std::string& reason) {
   std::lock_guard in_order(telling_);
-  for (const auto& link : links_) send(*link, by_death() ? kDeath : kAbort, reason);
+  std::vector<char> dead;
+  {
+    std::lock_guard lock(mutex_);
+    dead = dead_;
+  }
+  const auto is_dead = [&](const auto& link) {
+    return dead[static_cast<std::size_t>(link->process)] != 0;
+  };
+  for (const auto& link : links_) {
+    if (!is_dead(link)) send(*link, by_death() ? kDeath : kAbort, reason);
+  }
+  for (const auto& link : links_) {  // last: it may take seconds
+    if (is_dead(link)) send(*link, kGivenUp, reason);
+  }
 }
 
 std::string ControlLinks::reason() const {
@@ -388,7 +320,7 @@ void ControlLinks::send(Link& link, char kind, std::string_view text) {
   CHECK(text.size() <= kLongest, "a word of {} bytes", text.size());
   std::lock_guard lock(link.sending);
   // One that can't be written to is dead or stuck; the reading side finds out which.
-  if (!write_all(link.socket.file(), message, Clock::now() + kForASend)) {
+  if (!write_all(link.socket.file(), message, ControlClock::now() + kForASend)) {
     ::shutdown(link.socket.file(), SHUT_RDWR);
   }
 }

@@ -17,6 +17,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -55,7 +56,10 @@ class ControlLinks {
   /// What a process is called in messages; "process 3" until then. A process that the others name tells
   /// them nothing, so all are told all names.
   void set_names(std::vector<std::string> names);
+  /// How long another process may be silent, and how long a word of its may take.
   void set_timeout(std::chrono::milliseconds timeout);
+  /// The second one alone: some read their data for long, and aren't silent meanwhile.
+  void set_patience(std::chrono::milliseconds patience);
 
   /// What each process said under this name: nothing for one that is dead. Every process says a word
   /// under a name once.
@@ -78,12 +82,18 @@ class ControlLinks {
   bool aborted() const { return aborted_.load(std::memory_order_acquire); }
   /// Whether it was aborted because a process has died: one that won't answer any more.
   bool by_death() const { return by_death_.load(std::memory_order_acquire); }
+  /// Whether the others have taken this process for dead, and told it so: it was stopped, or too slow.
+  bool given_up() const { return given_up_.load(std::memory_order_acquire); }
   std::string reason() const;
   /// Called once, on a thread of this object or the one that aborts, after the world was aborted.
   void on_abort(std::function<void()> call);
   /// Called with the reason, at once and on a thread of this object, where a process has died: on the first
   /// process that lives, as far as is known there. Others may be about to be killed, or compute for long.
   void on_death(std::function<void(const std::string& reason)> call);
+
+  /// Reads what has come and isn't read yet: before this process says that another one is late, since it may itself
+  /// have been stopped, and been told so. Waits a few seconds at most. Not on a thread of this object.
+  void catch_up();
 
   /// From now on a connection that ends is no death: this process is about to leave, and knows that all
   /// others are.
@@ -97,6 +107,8 @@ class ControlLinks {
 
   void run();
   void read_from(Link& link);
+  void read_all_from(Link& link);
+  void catch_up_now();
   void handle(Link& link, char kind, std::string_view text);
   void lost(Link& link, const std::string& how);
   void hear(int process, const std::string& name, std::string word);
@@ -118,15 +130,16 @@ class ControlLinks {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::string> names_;
-  std::chrono::milliseconds timeout_;
+  std::chrono::milliseconds timeout_, patience_;
   std::map<std::string, Words> words_, complete_;
   std::map<std::string, std::string> notices_;
   std::vector<char> dead_;
   std::string reason_;
   std::function<void()> on_abort_;
   std::function<void(const std::string&)> on_death_;
-  std::atomic<bool> aborted_{false}, by_death_{false};
+  std::atomic<bool> aborted_{false}, by_death_{false}, given_up_{false};
   std::atomic<bool> parting_{false}, over_{false};
+  std::uint64_t catch_ups_asked_ = 0, catch_ups_done_ = 0;
   int wake_ = -1;
   std::thread thread_;  // last: it starts when everything else is there
 };

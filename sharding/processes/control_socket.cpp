@@ -22,9 +22,9 @@ namespace {
 using Clock = ControlClock;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kForASecret{1000}, kForAnAddress{5000};
+constexpr milliseconds kForAnAddress{5000}, kForAByte{1000};
 constexpr std::size_t kSecretLength = 32, kLongestSecret = 1024;
-constexpr std::string_view kWelcome = "+";
+constexpr char kWelcome = '+', kRefused = '-';
 
 bool wait_for(int file, short events, Clock::time_point deadline) {
   pollfd wanted{file, events, 0};
@@ -35,16 +35,18 @@ bool wait_for(int file, short events, Clock::time_point deadline) {
   return found > 0;
 }
 
-bool read_all(int file, char* bytes, std::size_t count, Clock::time_point deadline) {
+enum class Read { kDone, kClosed, kLate };
+
+Read read_all(int file, char* bytes, std::size_t count, Clock::time_point deadline) {
   while (count > 0) {
-    if (!wait_for(file, POLLIN, deadline)) return false;
+    if (!wait_for(file, POLLIN, deadline)) return Read::kLate;
     const ssize_t got = ::recv(file, bytes, count, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
-    if (got <= 0) return false;
+    if (got <= 0) return Read::kClosed;
     bytes += got;
     count -= static_cast<std::size_t>(got);
   }
-  return true;
+  return Read::kDone;
 }
 
 std::string drawn_secret() {
@@ -79,19 +81,6 @@ bool same_secret(std::string_view a, std::string_view b) {
     difference |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b[i]);
   }
   return difference == 0;
-}
-
-// The number of the process that has connected; -1: a stranger, or one that has come already.
-int admitted(int file, std::string_view secret, const std::vector<Socket>& sockets) {
-  char bytes[kLongestSecret + 4];
-  const std::size_t length = secret.size() + 4;
-  if (!read_all(file, bytes, length, Clock::now() + kForASecret)) return -1;
-  const std::string_view greeting(bytes, length);
-  if (!same_secret(greeting.substr(0, secret.size()), secret)) return -1;
-  std::uint32_t process = 0;
-  std::memcpy(&process, bytes + secret.size(), sizeof process);
-  const bool free = process >= 1 && process < sockets.size() && !sockets[process];
-  return free ? static_cast<int>(process) : -1;
 }
 
 Socket tcp_socket(int flags) {
@@ -154,7 +143,9 @@ std::string door_address(const std::string& secret, int port,
 }
 
 Door::Door(const Options& options)
-    : listening_(tcp_socket(0)), secret_(options.secret.empty() ? drawn_secret() : options.secret) {
+    : listening_(tcp_socket(0)),
+      secret_(options.secret.empty() ? drawn_secret() : options.secret),
+      patience_(options.for_a_greeting) {
   CHECK(secret_.size() <= kLongestSecret, "a secret of {} bytes", secret_.size());
   const bool loopback = options.loopback;
   // The port of a run that has just ended may still be waited for.
@@ -176,9 +167,95 @@ Door::Door(const Options& options)
                           loopback ? std::vector<std::string>{"127.0.0.1"} : own_addresses());
 }
 
+namespace {
+
+// Whoever has knocked, from the first byte of a greeting to the last.
+struct Guest {
+  Socket socket;
+  Clock::time_point deadline;
+  std::string greeting;
+};
+
+enum class Said { kPart, kAll, kNothingMore };
+
+Said read_greeting(Guest& guest, std::size_t length) {
+  char bytes[kLongestSecret + 4];
+  const ssize_t got =
+      ::recv(guest.socket.file(), bytes, length - guest.greeting.size(), MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Said::kPart;
+  if (got <= 0) return Said::kNothingMore;
+  guest.greeting.append(bytes, static_cast<std::size_t>(got));
+  return guest.greeting.size() == length ? Said::kAll : Said::kPart;
+}
+
+// Those at the door, all listened to together.
+class Hall {
+ public:
+  Hall(const Socket& listening, std::string_view secret, milliseconds patience,
+       std::vector<Socket>& sockets)
+      : listening_(listening), secret_(secret), patience_(patience), sockets_(sockets) {}
+
+  void wait(Clock::time_point deadline) {
+    std::vector<pollfd> files = {{listening_.file(), POLLIN, 0}};
+    for (const Guest& guest : guests_) {
+      files.push_back({guest.socket.file(), POLLIN, 0});
+      deadline = std::min(deadline, guest.deadline);
+    }
+    ::poll(files.data(), files.size(), milliseconds_until(deadline));
+    const auto now = Clock::now();
+    for (std::size_t i = guests_.size(); i-- > 0;) {
+      const Said said =
+          files[i + 1].revents == 0 ? Said::kPart : read_greeting(guests_[i], secret_.size() + 4);
+      const bool late = said == Said::kPart && guests_[i].deadline <= now;
+      if (said == Said::kAll) answer(guests_[i]);
+      // Who has said nothing may be slow, and can come again.
+      if (late && !guests_[i].greeting.empty()) say(guests_[i], kRefused);
+      if (said != Said::kPart || late) {
+        guests_.erase(guests_.begin() + static_cast<std::ptrdiff_t>(i));
+      }
+    }
+    if (files[0].revents != 0) accept();
+  }
+
+ private:
+  static constexpr std::size_t kMostGuests = 256;
+
+  // Where too many have said nothing, the one that has been silent longest goes.
+  void accept() {
+    Socket socket(::accept4(listening_.file(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!socket) return;
+    if (guests_.size() == kMostGuests) guests_.erase(guests_.begin());
+    guests_.push_back({std::move(socket), Clock::now() + patience_, {}});
+  }
+
+  void answer(Guest& guest) {
+    const std::string_view greeting = guest.greeting;
+    std::uint32_t process = 0;
+    std::memcpy(&process, greeting.data() + secret_.size(), sizeof process);
+    const bool comes_in = same_secret(greeting.substr(0, secret_.size()), secret_) &&
+                          process >= 1 && process < sockets_.size() && !sockets_[process];
+    send_at_once(guest.socket);
+    const bool heard = say(guest, comes_in ? kWelcome : kRefused);
+    if (comes_in && heard) sockets_[process] = std::move(guest.socket);
+  }
+
+  static bool say(const Guest& guest, char word) {
+    return write_all(guest.socket.file(), {&word, 1}, Clock::now() + kForAByte);
+  }
+
+  const Socket& listening_;
+  const std::string_view secret_;
+  const milliseconds patience_;
+  std::vector<Socket>& sockets_;  // of those that were let in
+  std::vector<Guest> guests_;     // in the order in which they came
+};
+
+}  // namespace
+
 std::vector<Socket> Door::let_in(int num_processes, milliseconds timeout) const {
   const auto deadline = Clock::now() + timeout;
   std::vector<Socket> sockets(static_cast<std::size_t>(num_processes));
+  Hall hall(listening_, secret_, patience_, sockets);
   const auto missing = [&] {
     return std::find_if(sockets.begin() + 1, sockets.end(), [](const Socket& s) { return !s; });
   };
@@ -187,14 +264,7 @@ std::vector<Socket> Door::let_in(int num_processes, milliseconds timeout) const 
       throw PeerError("process 0 waited {} s for process {} to connect to it.",
                       std::chrono::duration<double>(timeout).count(), missing() - sockets.begin());
     }
-    if (!wait_for(listening_.file(), POLLIN, deadline)) continue;
-    Socket guest(::accept4(listening_.file(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!guest) continue;
-    const int process = admitted(guest.file(), secret_, sockets);
-    if (process < 0) continue;
-    send_at_once(guest);
-    if (!write_all(guest.file(), kWelcome, Clock::now() + kForASecret)) continue;
-    sockets[static_cast<std::size_t>(process)] = std::move(guest);
+    hall.wait(deadline);
   }
   return sockets;
 }
@@ -215,12 +285,23 @@ Socket connect_to(const std::string& address, int process, milliseconds timeout)
     const int failed = reach(socket, host, port, patience);
     if (failed == 0 && write_all(socket.file(), greeting, patience)) {
       send_at_once(socket);
-      char welcome = 0;  // behind all others that knock
-      if (read_all(socket.file(), &welcome, 1, deadline)) return socket;
+      char word = 0;
+      const Read read = read_all(socket.file(), &word, 1, deadline);
+      if (read == Read::kDone && word == kWelcome) return socket;
+      if (read == Read::kLate) {
+        throw PeerError(
+            "process {} waited {} s for an answer from {}:{}: process 0 is slow, or was stopped.",
+            process, std::chrono::duration<double>(timeout).count(), host, port);
+      }
+      if (read == Read::kClosed) {
+        throw PeerError(
+            "process {} had no answer from whoever listens at {}:{}: process 0 has ended, or it "
+            "isn't process 0.",
+            process, host, port);
+      }
       throw TurnedAway(
           "process {} was turned away by whoever listens at {}:{}: the secrets differ, another "
-          "process "
-          "has the same number, or it isn't process 0 of this run.",
+          "process has the same number, or it isn't process 0 of this run.",
           process, host, port);
     }
     problem = fmt::format("{}: {}", host, std::strerror(failed));

@@ -47,28 +47,30 @@ class Door {
     bool loopback = false;    ///< for this machine alone
     int port = 0;             ///< 0: any that is free
     std::string secret = {};  ///< "": drawn
+    std::chrono::milliseconds for_a_greeting{1000};
   };
   /// Errors   PeerError: the machine refuses, the port is taken.
   explicit Door(const Options& options);
   /// The secret, the port and this machine's addresses.
   const std::string& address() const { return address_; }
-  /// Returns a socket to each process but 0, by number, when all have come. Whoever hasn't said the
-  /// secret within a second is refused.
+  /// Returns a socket to each process but 0, by number, when all have come. Guests are read together. Whoever hasn't
+  /// said the secret within a second is refused, or sooner if more than 256 are silent.
   /// Errors   PeerError: a process hasn't connected by the deadline, however many strangers have.
   std::vector<Socket> let_in(int num_processes, std::chrono::milliseconds timeout) const;
 
  private:
   Socket listening_;
   std::string secret_, address_;
+  std::chrono::milliseconds patience_;
 };
 
-/// Whoever listens there doesn't let this process in, and won't later.
+/// Whoever listens there has said that it doesn't let this process in, and won't later.
 class TurnedAway : public PeerError {
   using PeerError::PeerError;
 };
 
 /// Comes to a door as process `process`, at the first of its hosts that answers.
-/// Errors   PeerError: none does. TurnedAway.
+/// Errors   PeerError: none does, or not in time, or the connection ends. TurnedAway.
 Socket connect_to(const std::string& address, int process, std::chrono::milliseconds timeout);
 
 }  // namespace sherd::sharding

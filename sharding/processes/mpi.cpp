@@ -2,9 +2,12 @@
 
 #include <mpi.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <memory>
 
 #include "core/error.h"
+#include "sharding/processes/join_watch.h"
 #include "sharding/processes/mpi_communicator.h"
 
 namespace sherd::sharding {
@@ -65,8 +68,10 @@ class MpiProcesses final : public Processes {
   const MPI_Comm comm_;
 };
 
-// The only collectives of MPI's that are used: before there are connections of our own.
-std::unique_ptr<ControlLinks> connected(MPI_Comm comm, std::chrono::milliseconds timeout) {
+// The only collectives of MPI's that are used: before there are connections of our own. After the last one, `joined`
+// is called.
+std::unique_ptr<ControlLinks> connected(MPI_Comm comm, std::chrono::milliseconds timeout,
+                                        const std::function<void()>& joined) {
   ControlLinks::Options options{.timeout = timeout};
   MPI_Comm_rank(comm, &options.process);
   MPI_Comm_size(comm, &options.num_processes);
@@ -78,13 +83,25 @@ std::unique_ptr<ControlLinks> connected(MPI_Comm comm, std::chrono::milliseconds
   char address[4096] = {};
   if (options.process > 0) {
     MPI_Bcast(address, sizeof address, MPI_BYTE, 0, comm);
+    joined();
     return ControlLinks::connect(options, address);
   }
   const bool alone = on_host == options.num_processes;
   return ControlLinks::listen(options, alone, [&](const std::string& text) {
     std::strncpy(address, text.c_str(), sizeof address - 1);
     MPI_Bcast(address, sizeof address, MPI_BYTE, 0, comm);
+    joined();
   });
+}
+
+std::string sentence_of_late(std::chrono::milliseconds timeout) {
+  const auto variable = [](const char* name) {
+    const char* text = std::getenv(name);
+    return std::string(text ? text : "");
+  };
+  return late_text(std::atoi(variable("OMPI_COMM_WORLD_RANK").c_str()), host_name(),
+                   std::chrono::duration<double>(timeout).count(),
+                   neighbours(variable("PMIX_NAMESPACE")));
 }
 
 // Some ways that MPI can take between machines have room for 23 bits.
@@ -102,13 +119,20 @@ void check_tags(MPI_Comm comm) {
 
 }  // namespace
 
-std::unique_ptr<Processes> join_mpi(std::chrono::milliseconds timeout) {
+std::unique_ptr<Processes> join_mpi(std::chrono::milliseconds timeout, const JoinCalls& calls) {
+  const auto tell = [&] { calls.late(sentence_of_late(calls.for_mpi)); };
+  auto watch =
+      std::make_unique<JoinWatch>(calls.for_mpi, calls.late ? tell : std::function<void()>());
   if (!has_begun()) begin();
   MPI_Comm comm = MPI_COMM_NULL;
   MPI_Comm_dup(MPI_COMM_WORLD, &comm);
   MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
   check_tags(comm);
-  return std::make_unique<MpiProcesses>(comm, connected(comm, timeout));
+  const auto joined = [&] {
+    watch.reset();
+    if (calls.connecting) calls.connecting();
+  };
+  return std::make_unique<MpiProcesses>(comm, connected(comm, timeout, joined));
 }
 
 void finish_mpi() {

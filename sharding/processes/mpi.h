@@ -26,6 +26,9 @@
 ///          0.2 s if one has died.
 #pragma once
 
+#include <functional>
+#include <string>
+
 #include "sharding/processes/processes.h"
 
 namespace sherd::sharding {
@@ -36,8 +39,18 @@ std::int64_t mpi_staging_bytes(int group_size);
 
 /// Begins MPI if it hasn't begun, and connects to the other processes. Every process calls it. May be
 /// called again when all have left the world before.
+///
+/// MPI waits for ever for a process that doesn't come, a stopped one say. Where it does so for longer than `for_mpi`,
+/// `late` is called, on another thread, with a sentence that says who it is, as far as can be known; "" where another
+/// process of this machine says it. It should end the process.
 /// Errors   UsageError: built without MPI. PeerError: another process doesn't come.
-std::unique_ptr<Processes> join_mpi(std::chrono::milliseconds timeout);
+struct JoinCalls {
+  std::chrono::milliseconds for_mpi{};
+  std::function<void(const std::string& sentence)> late{};
+  std::function<void()>
+      connecting{};  ///< MPI has begun; from now on the others notice the end of this process
+};
+std::unique_ptr<Processes> join_mpi(std::chrono::milliseconds timeout, const JoinCalls& calls = {});
 
 /// Ends MPI, if it has begun: when all processes have ended well. Waits for all of them.
 void finish_mpi();

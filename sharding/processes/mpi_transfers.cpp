@@ -202,6 +202,8 @@ void MpiTransfers::wait(const std::function<std::string(const std::vector<int>& 
     }
     world_.throw_if_aborted();
     if (Clock::now() >= deadline) {
+      world_.links().catch_up();
+      world_.throw_if_aborted();
       world_.links().abort(overdue(missing()));
       world_.throw_if_aborted();
     }

@@ -8,7 +8,7 @@ std::int64_t mpi_staging_bytes(int) {
   return 0;
 }
 
-std::unique_ptr<Processes> join_mpi(std::chrono::milliseconds) {
+std::unique_ptr<Processes> join_mpi(std::chrono::milliseconds, const JoinCalls&) {
   throw UsageError(
       "mpirun started {} processes, but this program was built without MPI: build the cpu preset "
       "where "

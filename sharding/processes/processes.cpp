@@ -29,14 +29,10 @@ int Processes::index_on_this_host() const {
   return static_cast<int>(std::count(hosts_.begin(), own, *own));
 }
 
-namespace {
-
 std::string host_name() {
   char name[256] = {};
   return ::gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "localhost";
 }
-
-}  // namespace
 
 void Processes::learn_hosts() {
   hosts_ = links_->all_gather("the names of machines", host_name());

@@ -73,6 +73,9 @@ class Processes {
 /// started alone.
 int num_processes_started();
 
+/// This machine's.
+std::string host_name();
+
 /// "rank 3 on node7", "ranks 4 to 7 on node7".
 std::string name_of_ranks(int first, int count, const std::string& host);
 

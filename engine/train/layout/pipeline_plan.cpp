@@ -38,10 +38,21 @@ schedule::LayerTimes layer_times(const model::ModelShape& shape) {
   return times;
 }
 
+// A plan asks for the same ones for each rank, stage and purpose: the last ones are kept.
+std::vector<int> balanced_layers(const model::ModelShape& shape, int num_chunks) {
+  thread_local schedule::LayerTimes last_times;
+  thread_local std::vector<int> last;
+  schedule::LayerTimes times = layer_times(shape);
+  if (std::ssize(last) == num_chunks && times == last_times) return last;
+  last = schedule::balanced_layers(times, num_chunks);
+  last_times = std::move(times);
+  return last;
+}
+
 std::vector<int> layers_per_chunk(const TrainingOptions& options, int num_chunks) {
   const auto num_layers = static_cast<int>(options.model.num_layers);
   const std::vector<int>& asked = options.pipeline.layers_per_chunk;
-  if (asked.empty()) return schedule::balanced_layers(layer_times(options.model), num_chunks);
+  if (asked.empty()) return balanced_layers(options.model, num_chunks);
   schedule::check_layers_per_chunk(asked, num_layers, num_chunks);
   return asked;
 }

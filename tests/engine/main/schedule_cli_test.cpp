@@ -57,6 +57,27 @@ TEST(ScheduleCli, WritesATraceInWhichEachRankComputes) {
   EXPECT_EQ(spans, 4 * 8 * 2);
 }
 
+// 1F1B on p ranks takes m + p - 1 forwards and as many backwards of twice the time.
+TEST(ScheduleCli, DrawsAThousandRanksWithFourThousandMicroBatches) {
+  const test::ProgramOutcome outcome = test::run_program(
+      SHERD_PROGRAM,
+      {"schedule", "--pipeline", "1024", "--micro-batches", "4096", "--schedule", "1f1b"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("a step takes 1.536e+04 ms; ranks are idle for 20.0 % of it\n"),
+            std::string::npos)
+      << outcome.out.substr(outcome.out.size() - 200);
+}
+
+TEST(ScheduleCli, RefusesMoreForwardsThanAnyScheduleMayHave) {
+  const test::ProgramOutcome outcome = test::run_program(
+      SHERD_PROGRAM, {"schedule", "--pipeline", "1024", "--micro-batches", "4096", "--schedule",
+                      "interleaved_1f1b", "--chunks-per-rank", "8"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_EQ(outcome.err,
+            "sherd: interleaved_1f1b has 33554432 forwards here (ranks x chunks per rank x "
+            "micro-batches); 16777216 are the most.\n");
+}
+
 struct Refusal {
   std::vector<std::string> words;
   const char* text;

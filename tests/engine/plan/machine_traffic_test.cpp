@@ -126,6 +126,25 @@ TEST(MachineTraffic, OfAPipelineAcrossMachinesMessagesCross) {
   EXPECT_EQ(row_of(across, "shard").across, 0);
 }
 
+// Three machines of two ranks where a part of the layers is on three: the one in the middle has both parts, and sends
+// most. Its ranks talk to one another along the pipeline's neighbours of neither.
+TEST(MachineTraffic, MachinesThatCutAcrossGroupsAreAllLookedAt) {
+  const Strings sets = {"parallelism.data_parallel_shard_degree=3",
+                        "parallelism.pipeline_parallel_degree=2", "training.global_batch_size=12",
+                        "zero_optimization.stage=2", "parallelism.hierarchical=off"};
+  const MachineTraffic traffic = machine_traffic(resolved(kSmallRecipe, sets).values, 2);
+  EXPECT_EQ(traffic.machine, 1);
+  EXPECT_EQ(row_of(traffic, "shard").within, 0);
+  // Without passing on, what is sent doesn't depend on machines: all together send what all ranks do.
+  const Recipe recipe = resolved(kSmallRecipe, sets).values;
+  std::int64_t all = 0;
+  for (int rank = 0; rank < 6; ++rank) {
+    all += TrainingStep::traffic(training_options(recipe), mesh_of(recipe), rank, DeviceKind::kCpu)
+               .total_bytes();
+  }
+  EXPECT_EQ(traffic.all.total(), all);
+}
+
 TEST(MachineTraffic, OfARingIsSaidOfItsNeighbours) {
   const Strings sets = {"parallelism.data_parallel_shard_degree=1",
                         "parallelism.context_parallel_degree=4",

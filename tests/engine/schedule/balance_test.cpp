@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 #include <random>
+#include <tuple>
 
 #include "core/error.h"
 #include "tests/support/error_text.h"
@@ -92,6 +93,43 @@ TEST(Balance, NoOtherWayToDealHasAFasterSlowestChunkOrEvenerOthers) {
     const std::vector<Duration> chunk_sums = chunk_times(times, dealt);
     EXPECT_EQ(std::max_element(chunk_sums.begin(), chunk_sums.end())->count(), best.first);
   }
+}
+
+// Of several best ways the one whose late chunks have the most layers, the last one first.
+TEST(Balance, OfTheBestWaysTheOneWithTheShortestEarlyChunksIsTaken) {
+  std::mt19937 random(7);
+  for (int i = 0; i < 300; ++i) {
+    LayerTimes times{
+        .embedding = Duration(random() % 3), .layers = {}, .head = Duration(random() % 4)};
+    const int num_layers = 1 + static_cast<int>(random() % 10);
+    for (int layer = 0; layer < num_layers; ++layer) times.layers.emplace_back(random() % 3);
+    const int chunks = 1 + static_cast<int>(random() % static_cast<unsigned>(num_layers));
+    const auto measure = [&](const std::vector<int>& layers) {
+      const std::vector<Duration> sums = chunk_times(times, layers);
+      Duration::rep squares = 0;
+      for (const Duration& sum : sums) squares += sum.count() * sum.count();
+      std::vector<int> from_the_end(layers.rbegin(), layers.rend());
+      for (int& count : from_the_end) count = -count;  // more is better
+      return std::tuple(std::max_element(sums.begin(), sums.end())->count(), squares, from_the_end);
+    };
+    std::vector<int> layers;
+    std::vector<std::vector<int>> all;
+    deal(times, chunks, layers, all);
+    const auto best = *std::min_element(all.begin(), all.end(), [&](const auto& a, const auto& b) {
+      return measure(a) < measure(b);
+    });
+    EXPECT_EQ(balanced_layers(times, chunks), best);
+  }
+}
+
+TEST(Balance, DealsTenThousandLayersToAThousandChunks) {
+  std::mt19937 random(5);
+  LayerTimes times{.embedding = {}, .layers = {}, .head = Duration(30'000'000)};
+  for (int layer = 0; layer < 10'000; ++layer) times.layers.emplace_back(1'000'000 + random() % 9);
+  const std::vector<int> layers = balanced_layers(times, 1'000);
+  EXPECT_EQ(std::accumulate(layers.begin(), layers.end(), 0), 10'000);
+  EXPECT_EQ(layers.back(), 1);  // the head takes as long as thirty layers
+  EXPECT_GE(*std::min_element(layers.begin(), layers.end() - 1), 10);
 }
 
 TEST(Balance, RefusesListsThatDoNotDealAllLayers) {

@@ -135,5 +135,47 @@ TEST(StopRequest, AtTheDeadlineTheProcessEndsWithTheRequeueCodeAndSaysSo) {
       testing::ExitedWithCode(75), "stop_deadline passed before a checkpoint was written");
 }
 
+// Nothing is there to be saved yet.
+TEST(StopRequest, BeforeARunBeginsASignalEndsTheProgramWithOneLine) {
+  for (const int signal : {SIGTERM, SIGUSR1, SIGHUP}) {
+    EXPECT_EXIT(
+        {
+          ::signal(SIGHUP, SIG_DFL);
+          end_at_stop_signals();
+          ::raise(signal);
+          std::exit(0);
+        },
+        testing::ExitedWithCode(75),
+        "^sherd: SIG(TERM|USR1|HUP) before the run began; start it again\\.\n$");
+  }
+}
+
+TEST(StopRequest, OfSeveralProcessesThatAParentAsksOneSaysSo) {
+  const auto raised = [](const StopSpeaker& speaker, int signal) {
+    end_at_stop_signals(speaker);
+    ::raise(signal);  // from this process
+    std::exit(0);
+  };
+  const auto by_parent = [&](bool speaks, int signal) {
+    raised({speaks, ::getpid(), true}, signal);
+  };
+  EXPECT_EXIT(by_parent(true, SIGUSR1), testing::ExitedWithCode(75), "^sherd: SIGUSR1 ");
+  EXPECT_EXIT(by_parent(false, SIGUSR1), testing::ExitedWithCode(75), "^$");
+  EXPECT_EXIT(by_parent(true, SIGTERM), testing::ExitedWithCode(75), "^$");  // mpirun ends all
+  EXPECT_EXIT(raised({false, 1, true}, SIGTERM), testing::ExitedWithCode(75), "^sherd: SIGTERM ");
+}
+
+TEST(StopRequest, ANotedSignalIsAskedForOnceTheRunBegins) {
+  EXPECT_EXIT(
+      {
+        note_stop_signals();
+        ::raise(SIGTERM);
+        install_stop_handlers(std::chrono::seconds(1000));
+        const bool asked = stop_request() == StopRequest::kRequeue;
+        std::exit(asked && asked_by(stop_request()) == "SIGTERM" && take_noted_stop() == 0 ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
 }  // namespace
 }  // namespace sherd::engine

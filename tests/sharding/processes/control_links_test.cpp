@@ -3,16 +3,20 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <future>
 #include <latch>
+#include <regex>
 #include <sstream>
 #include <thread>
 #include <vector>
 
 #include "core/error.h"
+#include "sharding/processes/control_socket.h"
 #include "tests/support/error_text.h"
 
 namespace sherd::sharding {
@@ -151,7 +155,7 @@ TEST(ControlLinks, ASilentProcessIsNamedAlsoToThoseWhoWaitForItsLastWord) {
     const std::string address = promise.get_future().get();
     connected.set_value(stranger(address, address.substr(0, 32) + std::string("\x01\0\0\0", 4)));
   });
-  const auto links = ControlLinks::listen({0, 2, kPatience}, true,
+  auto links = ControlLinks::listen({0, 2, kPatience}, true,
                                           [&](const auto& text) { promise.set_value(text); });
   silent.join();
   links->set_timeout(milliseconds(100));
@@ -161,7 +165,102 @@ TEST(ControlLinks, ASilentProcessIsNamedAlsoToThoseWhoWaitForItsLastWord) {
   EXPECT_TRUE((*words)[0] && !(*words)[1]);
   EXPECT_TRUE(links->by_death());
   EXPECT_TRUE(links->reason().starts_with("process 1 was silent for ")) << links->reason();
-  ::close(connected.get_future().get());
+  // It is told so, too, before the connection ends: it may go on one day.
+  const std::string reason = links->reason();
+  links.reset();
+  const int file = connected.get_future().get();
+  std::string heard;
+  char bytes[4096];
+  for (ssize_t got = 0; (got = ::recv(file, bytes, sizeof bytes, 0)) > 0;) {
+    heard.append(bytes, static_cast<std::size_t>(got));
+  }
+  EXPECT_NE(heard.find(reason), std::string::npos);
+  ::close(file);
+}
+
+// A process that is stopped, and goes on after the others have given it up, doesn't take their end for a fault of
+// process 0.
+TEST(ControlLinks, AProcessThatGoesOnAfterTheOthersHaveGivenItUpBlamesNobody) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "a child with threads, which the thread sanitizer doesn't allow";
+#endif
+  int to_child[2];
+  ASSERT_EQ(::pipe(to_child), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    char address[4096] = {};
+    [[maybe_unused]] const auto got = ::read(to_child[0], address, sizeof address);
+    const auto links = ControlLinks::connect({1, 2, kPatience}, address);
+    while (!links->aborted()) std::this_thread::yield();
+    ::_exit(links->given_up() && links->reason().starts_with("process 1 was silent for ") ? 0 : 1);
+  }
+  auto links = ControlLinks::listen({0, 2, kPatience}, true, [&](const std::string& text) {
+    ASSERT_EQ(::write(to_child[1], text.data(), text.size() + 1),
+              static_cast<ssize_t>(text.size() + 1));
+  });
+  links->set_timeout(milliseconds(1));
+  ::kill(child, SIGSTOP);
+  while (!links->aborted()) std::this_thread::yield();
+  EXPECT_FALSE(links->given_up());
+  links.reset();
+  ::kill(child, SIGCONT);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  ::close(to_child[0]);
+  ::close(to_child[1]);
+}
+
+// Each would have a whole hour for its greeting.
+TEST(ControlLinks, SilentGuestsAtTheDoorKeepNobodyOut) {
+  const Door door({.loopback = true, .for_a_greeting = std::chrono::hours(1)});
+  std::vector<int> silent;
+  for (int i = 0; i < 300; ++i) silent.push_back(stranger(door.address(), i % 2 == 0 ? "" : "x"));
+  std::thread process([&] { connect_to(door.address(), 1, kPatience); });
+  EXPECT_TRUE(door.let_in(2, std::chrono::hours(1))[1]);
+  process.join();
+  for (const int file : silent) ::close(file);
+}
+
+// Somebody who accepts connections, and answers with `answer` or not at all.
+std::string problem_of_connecting(const std::string& answer, bool closes, milliseconds timeout) {
+  const int listening = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  EXPECT_EQ(::bind(listening, reinterpret_cast<sockaddr*>(&address), size), 0);
+  EXPECT_EQ(::listen(listening, 1), 0);
+  EXPECT_EQ(::getsockname(listening, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  std::promise<void> over;
+  std::thread other([&] {
+    const int file = ::accept(listening, nullptr, nullptr);
+    char greeting[36];
+    EXPECT_EQ(::recv(file, greeting, sizeof greeting, MSG_WAITALL), 36);
+    ::send(file, answer.data(), answer.size(), MSG_NOSIGNAL);
+    if (!closes) over.get_future().wait();
+    ::close(file);
+  });
+  const std::string text = test::error_text<PeerError>([&] {
+    connect_to(door_address(std::string(32, '0'), ntohs(address.sin_port), {"127.0.0.1"}), 1,
+               timeout);
+  });
+  over.set_value();
+  other.join();
+  ::close(listening);
+  return std::regex_replace(text, std::regex(":[0-9]+:"), ":PORT:");
+}
+
+TEST(ControlLinks, WhoConnectsTellsASlowProcess0FromOneThatEndsAndOneThatRefuses) {
+  EXPECT_EQ(problem_of_connecting("", false, milliseconds(50)),
+            "process 1 waited 0.05 s for an answer from 127.0.0.1:PORT: process 0 is slow, or was "
+            "stopped.");
+  EXPECT_EQ(problem_of_connecting("", true, kPatience),
+            "process 1 had no answer from whoever listens at 127.0.0.1:PORT: process 0 has ended, "
+            "or it isn't process 0.");
+  EXPECT_EQ(problem_of_connecting("-", true, kPatience),
+            "process 1 was turned away by whoever listens at 127.0.0.1:PORT: the secrets differ, "
+            "another process has the same number, or it isn't process 0 of this run.");
 }
 
 TEST(ControlLinks, StrangersAreTurnedAway) {
@@ -176,8 +275,8 @@ TEST(ControlLinks, StrangersAreTurnedAway) {
                      stranger(address, ""), stranger(address, number_of_nobody)};
       });
   for (const int file : strangers) {
-    char byte = 0;
-    EXPECT_LE(::recv(file, &byte, 1, 0), 0);  // closed, and nothing was said
+    char byte = '-';
+    while (::recv(file, &byte, 1, 0) > 0) EXPECT_EQ(byte, '-');  // "no" at most, then closed
     ::close(file);
   }
 }

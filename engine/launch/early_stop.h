@@ -1,0 +1,59 @@
+/// Signals that ask a run to end before it has begun: while the program starts, processes join, and texts are encoded.
+/// Nothing is there to be saved, so all processes end at once, with code 75 and one line.
+///
+///   alone           the signal's handler ends the process (engine/train/stop_request.h)
+///   joining         the same in each process; only one speaks
+///   joined          a thread tells the others, and calls `leave`; so does the thread of each of them
+///   the run goes on engine/train/stop_request.h
+///
+/// The thread also looks after who has started this process: where mpirun has gone, nobody would end it, so it ends as
+/// if SIGTERM had come.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "sharding/processes/processes.h"
+
+namespace sherd::engine {
+
+/// For the first line of `main`.
+void begin_early_stop();
+/// From now on the others would notice that this process ends: an EarlyStop is about to look after signals.
+void note_early_stops();
+
+class EarlyStop {
+ public:
+  /// Says to the others how this process ends, and ends it. On this object's thread.
+  using Leave = std::function<void(const sharding::ProcessEnd& end)>;
+  /// `parent`: the process that has started this one, 0 if its end doesn't matter. `noted`: take_noted_stop.
+  struct Options {
+    Leave leave;
+    std::function<int()> parent;
+    std::function<int()> noted;
+  };
+  EarlyStop(sharding::ControlLinks& links, Options options);
+  ~EarlyStop();
+  EarlyStop(const EarlyStop&) = delete;
+  EarlyStop& operator=(const EarlyStop&) = delete;
+
+  static Options of_this_process(Leave leave);
+
+ private:
+  void run();
+  bool look();
+
+  sharding::ControlLinks& links_;
+  const Options options_;
+  int parent_ = 0;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool over_ = false;
+  std::thread thread_;  // last: it starts when everything else is there
+};
+
+}  // namespace sherd::engine

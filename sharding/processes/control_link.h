@@ -1,0 +1,32 @@
+/// One connection of ControlLinks, and the kinds of messages on it. For its sources alone.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <string>
+
+#include "sharding/processes/control_links.h"
+#include "sharding/processes/control_socket.h"
+
+namespace sherd::sharding {
+
+inline constexpr std::chrono::milliseconds kBetweenPings{1000}, kForASend{5000};
+inline constexpr std::size_t kLongest = std::size_t{16} << 20;
+// The first byte of a message: a ping, a word for process 0, all words under a name, a notice for the process
+// whose number comes first, an abort, one because of a death, the same to the one that is taken for dead, farewell.
+inline constexpr char kPing = 'p', kWord = 'w', kWords = 'W', kNotice = 'n', kAbort = 'a',
+                      kDeath = 'd', kGivenUp = 'g', kFarewell = 'f';
+
+struct ControlLinks::Link {
+  Link(Socket open, int process) : socket(std::move(open)), process(process) {}
+  const Socket socket;
+  const int process;  // at the other end
+  std::mutex sending;
+  std::string read;  // and not yet understood
+  ControlClock::time_point heard = ControlClock::now();
+  std::atomic<bool> open{true};
+  bool farewell = false;
+};
+
+}  // namespace sherd::sharding

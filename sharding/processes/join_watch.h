@@ -1,0 +1,44 @@
+/// While processes join, MPI waits without a deadline for whoever doesn't come, and no connection of our own names
+/// him. From a thread of its own this watch does: from what the system says of this machine's processes.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace sherd::sharding {
+
+class JoinWatch {
+ public:
+  /// Calls `late` on its own thread, unless it has ended before. Without `late` there is no thread.
+  JoinWatch(std::chrono::milliseconds timeout, std::function<void()> late);
+  ~JoinWatch();
+  JoinWatch(const JoinWatch&) = delete;
+  JoinWatch& operator=(const JoinWatch&) = delete;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool over_ = false;
+  std::thread thread_;
+};
+
+/// A process of a job on this machine.
+struct Neighbour {
+  int process = 0;  ///< its number in the world
+  int id = 0;       ///< the system's
+  bool stopped = false;
+  bool operator==(const Neighbour&) const = default;
+};
+/// By their environment: those of mpirun's job `job` (PMIX_NAMESPACE), ascending; this user's alone can be seen.
+std::vector<Neighbour> neighbours(const std::string& job);
+
+/// What process `own` has to say of `seconds` of waiting; "" if another one here says it.
+std::string late_text(int own, const std::string& host, double seconds,
+                      const std::vector<Neighbour>& neighbours);
+
+}  // namespace sherd::sharding
