@@ -59,12 +59,21 @@ class SavedRun {
   RecipeTexts recipe_;
 };
 
+std::string fingerprint_text(std::uint64_t fingerprint) {
+  return fmt::format("{:016x}", fingerprint);
+}
+
 }  // namespace
 
 std::shared_ptr<const json> run_settings(const Recipe& recipe, std::uint64_t data_fingerprint) {
   json settings = compared_values(recipe);
-  settings[kData] = fmt::format("{:016x}", data_fingerprint);
+  settings[kData] = fingerprint_text(data_fingerprint);
   return std::make_shared<const json>(std::move(settings));
+}
+
+bool is_of_other_data(const json& global, std::uint64_t data_fingerprint) {
+  const std::optional<std::string> saved = SavedRun(global).value(kData);
+  return saved && *saved != fingerprint_text(data_fingerprint);
 }
 
 bool ResumeCheck::has_changed(std::string_view key) const {
