@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "core/error.h"
@@ -53,10 +54,7 @@ std::int64_t num_held_out(std::int64_t num_documents, double fraction) {
 }
 
 bool is_held_out(std::int64_t document, std::int64_t held_out, std::int64_t num_documents) {
-  const auto before = [&](std::int64_t i) {
-    return static_cast<std::int64_t>(static_cast<__int128>(i) * held_out / num_documents);
-  };
-  return before(document + 1) > before(document);
+  return (document + 1) * held_out / num_documents > document * held_out / num_documents;
 }
 
 }  // namespace
@@ -205,6 +203,7 @@ class DatasetBuilder {
   // Evenly among all documents, whatever files they are in.
   void hold_out(const std::vector<FilePart>& documents) {
     const std::int64_t num_documents = std::ssize(documents);
+    CHECK(num_documents <= std::numeric_limits<std::int32_t>::max(), "{} documents", num_documents);
     const bool by_fraction = options_.validation_path.empty();
     const std::int64_t held_out =
         by_fraction ? num_held_out(num_documents, options_.validation_fraction) : 0;

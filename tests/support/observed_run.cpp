@@ -4,9 +4,11 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <regex>
 #include <sstream>
 
+#include "checkpoint/format/manifest.h"
 #include "checkpoint/inspect.h"
 #include "checkpoint/store/committed.h"
 #include "core/error.h"
@@ -96,7 +98,7 @@ std::string files(const std::string& folder) {
 }
 
 void train(const engine::ResolvedRecipe& recipe, ObservedRun& run) {
-  test::HookedDisk disk({});  // which waits for no disk
+  test::HookedDisk disk(test::HookedDisk::Before{});  // which waits for no disk
   std::string failure;
   ::testing::internal::CaptureStdout();
   try {

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -34,7 +35,8 @@ struct Files {
 };
 
 void require_text(const std::string& path) {
-  if (!has_token_header(MappedFile(path))) return;
+  std::error_code error;  // a pipe is read like standard input
+  if (!std::filesystem::is_regular_file(path, error) || !has_token_header(MappedFile(path))) return;
   throw DataError("{}: is a file of tokens already; data.format: bin reads it.", path);
 }
 

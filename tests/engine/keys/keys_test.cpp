@@ -19,6 +19,7 @@ using engine::Field;
 
 /// What a run that succeeds in a test's folder can't show of a key, and where it is shown.
 const std::map<std::string_view, const char*> kShownElsewhere = {
+    {"run.device", "auto is cpu where a test gives the processor"},
     {"run.peer_timeout", "tests/engine/processes: ranks that stand still"},
     {"run.output_dir", "where all that is seen here is"},
     {"model.max_seq_length",
