@@ -188,7 +188,7 @@ const std::vector<Field> kFields = {
     {MAY_CHANGE(optimizer.betas), .fallback = derived("[0.9, 0.95]; lion [0.9, 0.99]"), .range = kFloatFraction, .help = "Decay of the averages of the gradient and of its square (lion: of the direction and of the average)."},
     {MAY_CHANGE(optimizer.eps), .fallback = derived("1e-08; lamb 1e-06"), .range = kPositiveFloat, .help = "Added to the root of the second average."},
     {MAY_CHANGE(optimizer.weight_decay), .fallback = value("0.1"), .range = kFloatFromZero, .help = "Weight decay of tensors of two or more dimensions: decoupled from the gradient, except for adam and sgd, where it is added to it."},
-    {MAY_CHANGE(optimizer.no_decay), .fallback = value("[]"), .help = "Glob patterns of parameter names without weight decay, such as [\"embedding.*\"]."},
+    {MAY_CHANGE(optimizer.no_decay), .fallback = value("[]"), .help = "Glob patterns of parameter names without weight decay, such as [\"embedding.*\"]; each must match one that is trained. Norms and biases have none anyway."},
     {MAY_CHANGE(optimizer.momentum), .fallback = derived("0.9; muon 0.95"), .range = kFloatFraction, .help = "Decay of the average of the gradient."},
     {MAY_CHANGE(optimizer.trust_coefficient), .fallback = value("0.001"), .range = kPositiveFloat, .help = "Size of a tensor's step relative to its norm."},
     {MAY_CHANGE(optimizer.adamw_lr), .fallback = value("0.0003"), .range = kFloatFromZero, .help = "Highest learning rate of what AdamW updates."},

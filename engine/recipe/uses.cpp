@@ -39,12 +39,18 @@ bool turns_scaled(R r) {
            return turned && (!in_window || r.model.window_rope_scaling);
          });
 }
+// Linear and llama3 divide by the factor, and do nothing else.
+bool stretches(R r) {
+  const bool divides = r.model.rope_scaling == RotaryScaling::kLinear ||
+                       r.model.rope_scaling == RotaryScaling::kLlama3;
+  return turns_scaled(r) && (!divides || r.model.rope_factor > 1.0);
+}
 bool turns_in_windows(R r) {
   return any_layer(r, [](bool turned, bool in_window) { return turned && in_window; });
 }
 template <RotaryScaling scaling>
 bool scales_by(R r) {
-  return r.model.rope_scaling == scaling && turns_scaled(r);
+  return r.model.rope_scaling == scaling && stretches(r);
 }
 
 bool on_gpus(R r) {
@@ -105,15 +111,19 @@ const Use kUses[] = {
     {"model.rope_layers", "with positions: rope",
      [](R r) { return r.model.positions == PositionChoice::kRope; }},
     {"model.rope_fraction", kTurned, turns},
-    {"model.rope_scaling", kTurned,
-     [](R r) { return r.model.rope_scaling == RotaryScaling::kNone || turns_scaled(r); }},
+    {"model.rope_scaling",
+     "with positions: rope, in layers of rope_layers; linear and llama3 with rope_factor above 1",
+     [](R r) {
+       return r.model.rope_scaling == RotaryScaling::kNone || stretches(r) ||
+              (turns_scaled(r) && r.model.rope_attention_factor > 0.0);
+     }},
     {"model.rope_factor", "with rope_scaling; with longrope, where rope_attention_factor is 0",
      [](R r) {
        return turns_scaled(r) && (r.model.rope_scaling != RotaryScaling::kLongrope ||
                                   r.model.rope_attention_factor == 0.0);
      }},
     {"model.rope_original_length", "with rope_scaling: llama3, yarn or longrope",
-     [](R r) { return r.model.rope_scaling >= RotaryScaling::kLlama3 && turns_scaled(r); }},
+     [](R r) { return r.model.rope_scaling >= RotaryScaling::kLlama3 && stretches(r); }},
     {"model.rope_low_freq_factor", "with rope_scaling: llama3", scales_by<RotaryScaling::kLlama3>},
     {"model.rope_high_freq_factor", "with rope_scaling: llama3", scales_by<RotaryScaling::kLlama3>},
     {"model.rope_beta_fast", "with rope_scaling: yarn", scales_by<RotaryScaling::kYarn>},
