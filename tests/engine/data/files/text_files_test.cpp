@@ -90,7 +90,7 @@ TEST_F(TextFilesTest, LeavesOutWhatTrainingRunsHaveWritten) {
                       "step-1/text", "tensorboard/text"};
   for (const std::string& name : data) folder_.write(name, "text");
   EXPECT_EQ(found(folder_.path()), data);
-  EXPECT_EQ(find_text_files(folder_.path(), "", "data.path").num_of_runs, 2 * 9 + 1 + 2 + 2);
+  EXPECT_EQ(find_text_files(folder_.path(), "", "data.path").num_of_runs, 2 * 10 + 1 + 2 + 2);
   EXPECT_EQ(found(folder_.file("runs/a")), Names{"runs/a/notes.txt"});
   EXPECT_EQ(found(folder_.file("runs/a/*")), Names{"runs/a/notes.txt"});
   EXPECT_EQ(error(folder_.file("copied")),
