@@ -28,7 +28,7 @@ std::vector<std::string> some_texts(int count) {
     std::string text(static_cast<std::size_t>(i * i % 40), static_cast<char>('a' + i % 26));
     texts.push_back(text + (i % 3 == 0 ? "the\n" : "\xc3\xa9") + std::to_string(i));
   }
-  texts.push_back("x");  // one token: no target
+  texts.insert(texts.begin() + 3, "x");  // one token: no target
   return texts;
 }
 
