@@ -85,7 +85,12 @@ OutputLock::OutputLock(Disk& disk, std::string output_dir)
   }
   check();  // the file may have gone between open and lock
   const std::string record = own_record();
-  file_.write_at(record.data(), static_cast<std::int64_t>(record.size()), 0);
+  try {
+    file_.write_at(record.data(), static_cast<std::int64_t>(record.size()), 0);
+  } catch (const DiskError&) {
+    if (held_.bytes == 0) disk.unlink(file_.path());  // made just now, and no use
+    throw;
+  }
 }
 
 void OutputLock::check() const {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "core/error.h"
@@ -14,15 +15,10 @@
 #include "engine/data/files/text_files.h"
 #include "engine/data/fingerprint.h"
 #include "engine/data/shuffle.h"
+#include "engine/data/texts.h"
 
 namespace sherd::data {
 namespace {
-
-/// Git's rule: a zero byte near the beginning.
-bool is_binary(const MappedFile& file) {
-  const auto head = file.bytes().first(std::min<std::size_t>(file.bytes().size(), 8192));
-  return std::find(head.begin(), head.end(), 0) != head.end();
-}
 
 bool needs_tokenizer(const DataOptions& options) {
   return options.format == Format::kText || options.format == Format::kChat ||
@@ -47,6 +43,18 @@ std::unique_ptr<const TokenText> text_of(const DataOptions& options,
   }
   CHECK(false, "unknown data format");
   __builtin_unreachable();
+}
+
+// Up to the next whole document, but 0.2 of 10 is 2: the fraction is decimal, its double isn't.
+std::int64_t num_held_out(std::int64_t num_documents, double fraction) {
+  constexpr double kRounding = 1e-9;
+  const double held_out = fraction * static_cast<double>(num_documents) * (1.0 - kRounding);
+  return std::min(static_cast<std::int64_t>(std::ceil(held_out)),
+                  std::max<std::int64_t>(num_documents - 1, 1));
+}
+
+bool is_held_out(std::int64_t document, std::int64_t held_out, std::int64_t num_documents) {
+  return (document + 1) * held_out / num_documents > document * held_out / num_documents;
 }
 
 }  // namespace
@@ -92,15 +100,16 @@ class DatasetBuilder {
       map(options_.path, "data.path");
       num_train_files_ = mapped_.size();
     }
+    const std::size_t num_for_training = on_disk_.size();
     if (options_.validation_path.empty()) return;
     map(options_.validation_path, "data.validation_path");
-    for (std::size_t v = num_train_files_; v < mapped_.size(); ++v) {
-      for (std::size_t t = 0; t < num_train_files_; ++t) {
-        if (!mapped_[v]->same_file(*mapped_[t])) continue;
+    for (std::size_t v = num_for_training; v < on_disk_.size(); ++v) {
+      for (std::size_t t = 0; t < num_for_training; ++t) {
+        if (!on_disk_[v]->same_file(*on_disk_[t])) continue;
         throw DataError(
             "{}: is in data.validation_path and in data.path; validate with files that "
             "aren't trained on, or set data.validation_fraction instead.",
-            mapped_[v]->path());
+            on_disk_[v]->path());
       }
     }
   }
@@ -166,40 +175,56 @@ class DatasetBuilder {
   }
 
   void split_documents() {
-    const bool by_fraction = options_.validation_path.empty();
-    const double train_share = 1.0 - options_.validation_fraction;
+    std::vector<FilePart> for_training;
     for (int index = 0; index < dataset_.num_files(); ++index) {
-      const TokenFile& file = dataset_.file(index);
-      const std::vector<std::int64_t> ends = document_ends_of(file, tokenizer_.get());
-      std::int64_t cut = file.num_tokens();
-      if (static_cast<std::size_t>(index) >= num_train_files_) {
-        cut = 0;
-      } else if (by_fraction && options_.validation_fraction > 0) {
-        cut = static_cast<std::int64_t>(static_cast<double>(cut) * train_share);
-        const auto behind = std::upper_bound(ends.begin(), ends.end(), cut);
-        if (behind != ends.begin() && *std::prev(behind) > 0) cut = *std::prev(behind);
-      }
-      dataset_.train_counts_.tokens += cut;
-      dataset_.validation_counts_.tokens += file.num_tokens() - cut;
+      const bool trains = static_cast<std::size_t>(index) < num_train_files_;
       std::int64_t begin = 0;
-      for (const std::int64_t end : ends) {
-        if (begin < cut) add_document(Split::kTrain, {index, begin, std::min(end, cut) - begin});
-        begin = std::max(begin, std::min(end, cut));
-        if (begin < end) add_document(Split::kValidation, {index, begin, end - begin});
+      for (const std::int64_t end : document_ends_of(dataset_.file(index), tokenizer_.get())) {
+        const FilePart document{index, begin, end - begin};
         begin = end;
+        if (document.count == 0) continue;
+        if (trains) {
+          for_training.push_back(document);
+        } else {
+          add_document(Split::kValidation, document);
+        }
       }
     }
+    hold_out(for_training);
     fingerprint_parts();
     if (num_train_files_ > 0) require_a_document(Split::kTrain, options_.path, "training");
-    if (!by_fraction) {
+    if (!options_.validation_path.empty()) {
       require_a_document(Split::kValidation, options_.validation_path, "validation");
+    } else if (options_.validation_fraction > 0) {
+      require_a_document(Split::kValidation, options_.path, "validation");
+    }
+  }
+
+  // Evenly among all documents, whatever files they are in.
+  void hold_out(const std::vector<FilePart>& documents) {
+    const std::int64_t num_documents = std::ssize(documents);
+    CHECK(num_documents <= std::numeric_limits<std::int32_t>::max(), "{} documents", num_documents);
+    const bool by_fraction = options_.validation_path.empty();
+    const std::int64_t held_out =
+        by_fraction ? num_held_out(num_documents, options_.validation_fraction) : 0;
+    if (held_out > 0 && held_out == num_documents) {
+      throw DataError(
+          "{}: has one document, so none can be held out for validation; set "
+          "data.validation_fraction: 0, or data.validation_path.",
+          options_.path);
+    }
+    for (std::int64_t i = 0; i < num_documents; ++i) {
+      add_document(is_held_out(i, held_out, num_documents) ? Split::kValidation : Split::kTrain,
+                   documents[static_cast<std::size_t>(i)]);
     }
   }
 
   // What has one token has no target.
   void add_document(Split split, const FilePart& document) {
+    const bool trains = split == Split::kTrain;
+    (trains ? dataset_.train_counts_ : dataset_.validation_counts_).tokens += document.count;
     if (document.count < 2) return;
-    (split == Split::kTrain ? dataset_.train_ : dataset_.validation_).push_back(document);
+    (trains ? dataset_.train_ : dataset_.validation_).push_back(document);
   }
 
   void require_a_document(Split split, const std::string& path, std::string_view label) const {
@@ -211,7 +236,7 @@ class DatasetBuilder {
   const MappedFiles& mapped_files() const { return mapped_; }
 
   std::shared_ptr<const Dataset> finish() {
-    dataset_.summary_ = summary_of(dataset_, mapped_.size(), passed_over());
+    dataset_.summary_ = summary_of(dataset_, {on_disk_.size(), mapped_.size(), passed_over_});
     return std::make_shared<const Dataset>(std::move(dataset_));
   }
 
@@ -268,33 +293,36 @@ class DatasetBuilder {
   }
 
   void map(const std::string& path, std::string_view key) {
-    const bool is_text = options_.format != Format::kBin && options_.format != Format::kChat;
-    const char* ending = options_.format == Format::kBin ? ".bin" : "";
-    const TextFiles found = find_text_files(path, ending, key);
-    const std::size_t num_before = mapped_.size();
-    int num_empty = 0;
-    int num_binary = 0;
-    for (const std::string& name : found.paths) {
-      auto file = std::make_shared<const MappedFile>(name);
-      if (file->bytes().empty()) {
-        if (found.named) throw DataError("{}: is empty; set {} to text.", name, key);
-        ++num_empty;
-      } else if (!found.named && is_text && is_binary(*file)) {
-        ++num_binary;
-      } else {
-        mapped_.push_back(std::move(file));
-      }
+    if (options_.format == Format::kBin || options_.format == Format::kChat) {
+      return map_whole(path, key);
     }
-    num_empty_ += num_empty;
-    num_binary_ += num_binary;
-    if (mapped_.size() > num_before) return;
-    throw DataError("{}: none of its {} has text ({} empty, {} binary); set {} to text.", path,
-                    files_text(found.paths.size()), num_empty, num_binary, key);
+    Texts found = open_texts(path, key, options_.field);
+    std::ranges::move(found.texts, std::back_inserter(mapped_));
+    std::ranges::move(found.files, std::back_inserter(on_disk_));
+    passed_over_.num_empty += found.num_empty;
+    passed_over_.num_binary += found.num_binary;
+    passed_over_.num_of_runs += found.num_of_runs;
   }
 
-  std::string passed_over() const {
-    if (num_empty_ + num_binary_ == 0) return "";
-    return fmt::format(" ({} empty and {} binary ones passed over)", num_empty_, num_binary_);
+  void map_whole(const std::string& path, std::string_view key) {
+    const bool is_bin = options_.format == Format::kBin;
+    const TextFiles found = find_text_files(path, is_bin ? ".bin" : "", key);
+    passed_over_.num_of_runs += found.num_of_runs;
+    const std::size_t num_before = mapped_.size();
+    for (const std::string& name : found.paths) {
+      if (is_bin) require_tokens(name);
+      auto file = std::make_shared<const MappedFile>(name);
+      if (!file->bytes().empty()) {
+        mapped_.push_back(file);
+        on_disk_.push_back(std::move(file));
+        continue;
+      }
+      if (found.named) throw DataError("{}: is empty; set {} to text.", name, key);
+      ++passed_over_.num_empty;
+    }
+    if (mapped_.size() > num_before) return;
+    throw DataError("{}: none of its {} has text ({} empty, 0 binary); set {} to text.", path,
+                    files_text(found.paths.size()), passed_over_.num_empty, key);
   }
 
   void add_chat_files() {
@@ -336,8 +364,8 @@ class DatasetBuilder {
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer_;  ///< null: the format needs none
   std::uint64_t chat_digest_ = 0;
   std::size_t num_train_files_ = 0;
-  int num_empty_ = 0;
-  int num_binary_ = 0;
+  MappedFiles on_disk_;  ///< the files that mapped_ is of, in the same order
+  PassedOver passed_over_;
 };
 
 std::int64_t num_distinct_characters(const std::string& path) {

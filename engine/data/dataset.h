@@ -1,24 +1,26 @@
 /// Text on disk becomes numbered tokens in two splits, one to train on and one to validate with.
 ///
-///   path     one file, a folder (see text_files.h for what is taken from it), or a glob
+///   path     one file, a folder or a glob (files/text_files.h says what is taken from it)
 ///   format   bytes  a token is a byte; only ids below vocab_size may occur
 ///            chars  a token is a character: the sorted distinct Unicode code points of all the
 ///                   UTF-8 text, training and validation, of which there must be vocab_size
 ///            bin    token files of any kind in token_layout.h
-///            text   a file is a document, encoded by `tokenizer` when it is opened
+///            text   texts, encoded by `tokenizer` when they are opened
 ///            chat   a line of a .jsonl file is a conversation, and a separate document (chat/)
+///   text     of bytes, chars and text: a file, or a line of a .jsonl file; packed or not (texts.h)
 ///   split    `validation_path` names separate files; without it, the last `validation_fraction` of
-///            every file validates: of n tokens the first floor(n * (1 - fraction)) train. For one
-///            file and 0.1 that is nanoGPT's split.
-///   parts    of each split: what of a file is long enough for one sequence (seq_length + 1 tokens)
-///            is a part of its own. All that is shorter is joined, in the order of the files, into
+///            every text or file of tokens validates: of n tokens the first floor(n * (1 - fraction))
+///            train. For one file and 0.1 that is nanoGPT's split.
+///   parts    of each split: what of a text is long enough for one sequence (seq_length + 1 tokens)
+///            is a part of its own. All that is shorter is joined, in the order of the texts, into
 ///            one more part (joined_file.h): texts are separated by a line break, or by nothing
 ///            where the format has no token for it. If all of it together is shorter than a
 ///            sequence, it is skipped, and summary() says so.
 ///   separate documents   instead, every document is a part of its own, however short: a text, or what
 ///            a file of tokens says; where it doesn't, a document ends behind each end token of the
-///            `tokenizer`. Split by fraction, a file is cut behind its last document that ends before
-///            the fraction does, and inside of the first if none does.
+///            `tokenizer`. Split by fraction, ceil(n * fraction) of all n documents validate, document
+///            i where floor((i + 1) * held / n) is more than floor(i * held / n): every tenth for 0.1,
+///            whichever files they are in. At least one trains.
 ///
 /// A Dataset never changes after `open_dataset`: the ranks of a process share one, and any thread
 /// may read. Files are mapped, not loaded (characters beyond ASCII are decoded once, 4 bytes each).
@@ -50,6 +52,7 @@ struct DataOptions {
   std::int64_t seq_length = 1;  ///< what is shorter than a sequence is joined
   std::string tokenizer{};      ///< a folder; for text, and for bin to show ids as text
   std::vector<std::string> special_tokens{};  ///< that are added to the tokenizer's
+  std::string field = "text";                 ///< of lines of .jsonl
   std::int64_t token_bytes = 0;               ///< of bin; 0: as the file says
   bool separate_documents = false;
   ChatOptions chat{};
@@ -88,7 +91,7 @@ class Dataset {
     return split == Split::kTrain ? train_ : validation_;
   }
   const TokenFile& file(int index) const { return *files_[static_cast<std::size_t>(index)]; }
-  /// The files of text, and behind them one for each split that has joined text.
+  /// The texts or files of tokens, and behind them one for each split that has joined text.
   int num_files() const { return static_cast<int>(files_.size()); }
   /// Tokens of the text, whether they are in a part or skipped; separators don't count.
   std::int64_t num_tokens(Split split) const { return counts(split).tokens; }

@@ -24,19 +24,24 @@ std::string in_whole_sequences(const Dataset& dataset) {
   return tokens == 0 ? "" : fmt::format(" ({} in whole sequences)", with_commas(tokens));
 }
 
-std::string joined_and_skipped(const Dataset& dataset, Split split) {
+std::string texts_text(std::int64_t count, bool are_files) {
+  if (are_files) return files_text(static_cast<std::size_t>(count));
+  return fmt::format("{} document{}", with_commas(count), count == 1 ? "" : "s");
+}
+
+std::string joined_and_skipped(const Dataset& dataset, Split split, bool are_files) {
   const Dataset::Counts& counts = dataset.counts(split);
   const char* label = split == Split::kTrain ? "training" : "validation";
   std::string text;
   if (counts.joined_files > 0) {
-    text += fmt::format("\n{}: joined the text of {}, each shorter than a sequence, {} tokens",
-                        label, files_text(static_cast<std::size_t>(counts.joined_files)),
-                        with_commas(counts.joined_tokens));
+    text +=
+        fmt::format("\n{}: joined the text of {}, each shorter than a sequence, {} tokens", label,
+                    texts_text(counts.joined_files, are_files), with_commas(counts.joined_tokens));
   }
   if (counts.skipped_files > 0) {
     text +=
         fmt::format("\n{}: skipped the text of {}, together shorter than a sequence, {} token{}",
-                    label, files_text(static_cast<std::size_t>(counts.skipped_files)),
+                    label, texts_text(counts.skipped_files, are_files),
                     with_commas(counts.skipped_tokens), counts.skipped_tokens == 1 ? "" : "s");
   }
   return text;
@@ -57,20 +62,35 @@ std::string of_conversations(const ChatCounts& counts) {
   return text;
 }
 
+std::string passed_over_text(const PassedOver& passed_over) {
+  std::string text;
+  if (passed_over.num_empty + passed_over.num_binary > 0) {
+    text = fmt::format("{} empty and {} binary ones passed over", passed_over.num_empty,
+                       passed_over.num_binary);
+  }
+  if (passed_over.num_of_runs > 0) {
+    text += fmt::format("{}{} of training runs left out", text.empty() ? "" : ", ",
+                        passed_over.num_of_runs);
+  }
+  return text.empty() ? "" : " (" + text + ")";
+}
+
 }  // namespace
 
 std::string files_text(std::size_t count) {
   return fmt::format("{} file{}", count, count == 1 ? "" : "s");
 }
 
-std::string summary_of(const Dataset& dataset, std::size_t num_files,
-                       std::string_view passed_over) {
-  std::string text =
-      fmt::format("{}{}, {} tokens train, {} tokens validation{}", files_text(num_files),
-                  passed_over, with_commas(dataset.num_tokens(Split::kTrain)),
-                  with_commas(dataset.num_tokens(Split::kValidation)), in_whole_sequences(dataset));
+std::string summary_of(const Dataset& dataset, const SummarisedFiles& files) {
+  const bool are_files = files.num_texts == files.num_files;
+  const std::string of_texts =
+      are_files ? "" : " of " + texts_text(static_cast<std::int64_t>(files.num_texts), are_files);
+  std::string text = fmt::format(
+      "{}{}{}, {} tokens train, {} tokens validation{}", files_text(files.num_files), of_texts,
+      passed_over_text(files.passed_over), with_commas(dataset.num_tokens(Split::kTrain)),
+      with_commas(dataset.num_tokens(Split::kValidation)), in_whole_sequences(dataset));
   for (const Split split : {Split::kTrain, Split::kValidation}) {
-    text += joined_and_skipped(dataset, split);
+    text += joined_and_skipped(dataset, split, are_files);
   }
   return text + of_conversations(dataset.chat_counts());
 }

@@ -41,11 +41,19 @@ MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
   data_ = static_cast<const std::uint8_t*>(data);
 }
 
+MappedFile::MappedFile(std::string name, std::shared_ptr<const std::string> memory,
+                       std::string_view bytes)
+    : path_(std::move(name)),
+      memory_(std::move(memory)),
+      data_(reinterpret_cast<const std::uint8_t*>(bytes.data())),
+      size_(bytes.size()) {}
+
 MappedFile::~MappedFile() {
-  if (data_) ::munmap(const_cast<std::uint8_t*>(data_), size_);
+  if (data_ && !memory_) ::munmap(const_cast<std::uint8_t*>(data_), size_);
 }
 
 void MappedFile::check_size() const {
+  if (memory_) return;
   struct stat status {};
   if (::stat(path_.c_str(), &status) != 0) return;  // removed: the mapping keeps the bytes
   if (status.st_dev != device_ || status.st_ino != inode_) return;  // replaced: same

@@ -1,4 +1,5 @@
-/// A file's bytes in memory, read-only, without reading them in first.
+/// A file's bytes in memory, read-only, without reading them in first. Or a text that was read out of a
+/// file: unpacked, or one of many in it.
 ///
 /// The kernel kills a process that touches a mapped page behind the end of a file that was cut
 /// short since. `check_size` turns that into an error when called before reading; it can't help if
@@ -7,8 +8,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace sherd::data {
 
@@ -16,6 +19,8 @@ class MappedFile {
  public:
   /// Errors   DataError if `path` isn't a readable regular file.
   explicit MappedFile(std::string path);
+  /// `bytes` in `memory`, which were read out of a file. `name` is what errors call them.
+  MappedFile(std::string name, std::shared_ptr<const std::string> memory, std::string_view bytes);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
@@ -31,6 +36,7 @@ class MappedFile {
 
  private:
   std::string path_;
+  std::shared_ptr<const std::string> memory_;  ///< null: mapped
   const std::uint8_t* data_ = nullptr;
   std::size_t size_ = 0;
   std::uint64_t device_ = 0;

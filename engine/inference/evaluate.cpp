@@ -6,10 +6,12 @@
 #include <unordered_map>
 #include <vector>
 
+#include "checkpoint/store/committed.h"
 #include "engine/data/dataset.h"
 #include "engine/inference/trained_model.h"
 #include "engine/inference/with_weights.h"
 #include "engine/launch/device.h"
+#include "engine/saving/resume_check.h"
 #include "engine/train/from_recipe.h"
 
 namespace sherd::engine {
@@ -44,6 +46,18 @@ std::int64_t num_target_bytes(const data::Batcher& batcher) {
   return bytes;
 }
 
+// Where the text is to be the run's own.
+bool has_other_data(const TrainedModel& trained, const TrainedModelRequest& request,
+                    const data::Dataset& dataset) {
+  const bool asks_for_others = std::ranges::any_of(request.sets, [](const std::string& set) {
+    return set.starts_with("data.") || set.starts_with("training.");
+  });
+  if (!trained.checkpoint || asks_for_others || !trained.recipe.data.validation_path.empty()) {
+    return false;
+  }
+  return is_of_other_data(*trained.checkpoint->manifest().global, dataset.fingerprint());
+}
+
 }  // namespace
 
 double TextLoss::perplexity() const {
@@ -74,7 +88,7 @@ TextLoss evaluate_checkpoint(const TrainedModelRequest& request) {
     if (rank.rank == 0) result = of_rank;
   });
   if (result.stop != StopRequest::kNone) throw_stopped(result.stop, "during the evaluation");
-  return {result, num_target_bytes(batcher)};
+  return {result, num_target_bytes(batcher), has_other_data(trained, request, batcher.dataset())};
 }
 
 }  // namespace sherd::engine

@@ -25,6 +25,8 @@ struct TrainedModelRequest {
 /// The loss in words that models with other tokenizers have too.
 struct TextLoss : EvaluationResult {
   std::int64_t num_bytes = 0;  ///< of text that the tokens with a loss stand for; 0: of none
+  /// What is held out now isn't what the run held out: it may have been trained on.
+  bool is_of_other_data = false;
 
   double perplexity() const;  ///< e^loss
   /// None where tokens stand for no text, as in token files without a tokenizer.

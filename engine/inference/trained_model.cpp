@@ -122,6 +122,7 @@ TrainedModel model_of_checkpoint(const Checkpoint& checkpoint, const TrainedMode
   RecipeRequest recipe;
   recipe.path = "the recipe in " + checkpoint.path();
   recipe.text = without_traced_steps(stored_recipe(checkpoint));
+  recipe.is_kept = true;
   recipe.sets = {"memory.device_memory=", "memory.on_exceed=abort", "model.from="};
   const Recipe written = resolve_recipe(recipe).values;
   const Recipe::Training& training = written.training;

@@ -9,6 +9,7 @@
 #include "engine/inference/export.h"
 #include "engine/main/checkpoint_path.h"
 #include "engine/main/command_line.h"
+#include "engine/main/standard_streams.h"
 #include "engine/report/byte_size.h"
 #include "engine/report/metrics.h"
 
@@ -42,6 +43,11 @@ void verify(const std::string& path, bool deep) {
 
 void evaluate(const engine::TrainedModelRequest& request, bool as_json) {
   const engine::TextLoss result = engine::evaluate_checkpoint(request);
+  if (result.is_of_other_data) {
+    print_error(
+        "note: the run had other data, or held out other texts of them, so this text may be among "
+        "what it was trained on");
+  }
   if (as_json) {
     auto& disk = checkpoint::posix_disk();
     std::int64_t steps = 0;  // of a folder they aren't known

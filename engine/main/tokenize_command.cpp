@@ -89,6 +89,16 @@ void TokenizeCommand::run() const {
              result.files == 1 ? "" : "s");
   if (result.documents_before > 0) fmt::print("; {} were done before", result.documents_before);
   if (result.bad_documents > 0) fmt::print("; {} bad ones left out", result.bad_documents);
+  if (result.empty_documents > 0) {
+    fmt::print("; {} without text passed over", result.empty_documents);
+  }
+  if (result.binary_files > 0) {
+    fmt::print("; {} binary file{} passed over", result.binary_files,
+               result.binary_files == 1 ? "" : "s");
+  }
+  if (result.files_of_runs > 0) {
+    fmt::print("; {} of training runs left out", result.files_of_runs);
+  }
   fmt::print("\nmodel.vocab_size is at least {}\n", result.vocab_size);
 }
 

@@ -40,6 +40,7 @@ constexpr ForeignKey kKeys[] = {
     {"dataset data_path file train_data train_file train_path dataset_path data_dir dataset_name", "data.path"},
     {"validation_file val_data", "data.validation_path"},
     {"tokenizer_name tokenizer_path tokenizer_file vocab_file", "data.tokenizer"},
+    {"dataset_text_field text_column text_field text_key", "data.field"},
     {"split", "data.validation_fraction"},
     {"batch_size train_batch_size", "training.global_batch_size"},
     {"train_micro_batch_size_per_gpu per_device_train_batch_size local_batch_size micro_batch per_device_eval_batch_size micro_batch_size_per_gpu", "training.micro_batch_size"},

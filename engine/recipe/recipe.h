@@ -151,6 +151,7 @@ struct Recipe {
     std::string path;
     DataFormat format = DataFormat::kBytes;
     std::string tokenizer;         ///< a folder; empty: none
+    std::string field;             ///< of lines of .jsonl
     std::int64_t token_bytes = 0;  ///< 0: by the file
     std::string validation_path;   ///< empty: the last validation_fraction of `path`
     double validation_fraction = 0;
@@ -326,6 +327,8 @@ struct RecipeRequest {
   std::vector<std::string> sets;      ///< "key=value", later ones win
   std::optional<std::int64_t> ranks;  ///< sets parallelism.data_parallel_shard_degree
   bool reads_data = true;             ///< if not, as in a plan, data.path may be missing
+  /// Of a run that exists, as its checkpoints keep it: keys that can do nothing are no error there.
+  bool is_kept = false;
 };
 
 /// All that is wrong with a recipe. `what()` has the lines one below the other.

@@ -106,6 +106,11 @@ void check_context_ranks(Resolution& recipe);
 /// And the names of adapter.targets and modules_to_save become our own.
 void check_adapter(Resolution& recipe);
 void check_precision(Resolution& recipe);
+/// Each pattern names something that is trained.
+void check_no_decay(Resolution& recipe);
+
+/// As much of the model's shape as names and sizes of its parameters depend on.
+model::ModelShape shape_of(const Recipe& recipe);
 
 /// The first of what gradients pass through that is f16, or "".
 std::string_view first_f16_key(const Recipe& recipe);

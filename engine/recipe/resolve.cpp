@@ -7,6 +7,7 @@
 #include "engine/recipe/model_from.h"
 #include "engine/recipe/resolution.h"
 #include "engine/recipe/suggest.h"
+#include "engine/recipe/uses.h"
 #include "engine/recipe/values.h"
 
 namespace sherd::engine {
@@ -111,6 +112,7 @@ void derive_and_check(Resolution& recipe) {
   if (!recipe.has_problems()) check_adapter(recipe);
   check_training(recipe);
   check_precision(recipe);
+  if (!recipe.has_problems()) note_unused(recipe);
 }
 
 std::string one_below_the_other(const std::vector<std::string>& lines) {

@@ -31,29 +31,6 @@ void add_once(Names& names, std::string name) {
   if (!contains(names, name)) names.push_back(std::move(name));
 }
 
-// As much of the shape as names and sizes of matrices depend on.
-model::ModelShape shape_of(const Recipe& recipe) {
-  const Recipe::Model& m = recipe.model;
-  model::ModelShape shape;
-  shape.num_layers = 1;
-  shape.width = m.hidden_size;
-  shape.query_heads = m.num_attention_heads;
-  shape.kv_heads = m.num_kv_heads;
-  shape.head_size = m.head_width;
-  shape.ffn_width = m.ffn_hidden_size;
-  shape.vocab_size = m.vocab_size;
-  shape.max_positions = 1;
-  shape.norm_placement = m.norm_placement;
-  shape.block_form = m.block;
-  shape.qk_norm = m.qk_norm;
-  shape.positions = m.positions == PositionChoice::kLearned ? model::Positions::kLearned
-                                                            : model::Positions::kRope;
-  shape.activation =
-      is_gated(m.activation) ? kernels::ActivationKind::kSwiGlu : kernels::ActivationKind::kGelu;
-  shape.tied = m.tie_embeddings;
-  return shape;
-}
-
 // A module of the family, as far as adapters are concerned.
 struct FamilyModule {
   std::string_view theirs;  ///< "layers.{}.self_attn.q_proj"
@@ -92,6 +69,8 @@ std::vector<FamilyModule> modules_of(const Family& family, const model::ModelSha
 class ModelNames {
  public:
   explicit ModelNames(const Recipe& recipe) : shape_(shape_of(recipe)) {
+    shape_.num_layers = 1;
+    shape_.adapter = {};
     for (const AdapterTarget& target : model::possible_targets(shape_)) {
       targets_.push_back(target.name);
     }

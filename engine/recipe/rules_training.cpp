@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "engine/recipe/resolution.h"
+#include "engine/recipe/uses.h"
 #include "engine/report/byte_size.h"
 
 namespace sherd::engine {
@@ -94,7 +95,7 @@ void check_evaluations(Resolution& recipe) {
                   "nothing is evaluated before the end. Set eval_interval.",
                   patience);
   }
-  if (values.data.validation_path.empty() && values.data.validation_fraction == 0.0) {
+  if (!validates(values)) {
     recipe.refuse({"training.early_stopping_patience", "data.validation_fraction"},
                   "training.early_stopping_patience is {}, but data.validation_fraction is 0: "
                   "there is nothing to evaluate on. Set it, or data.validation_path.",
@@ -112,6 +113,11 @@ void check_checkpoints(Resolution& recipe) {
                   "checkpoint.keep_best needs a validation loss at each checkpoint, but "
                   "checkpoint.interval {} isn't a multiple of training.eval_interval {}.",
                   checkpoint.interval, eval_interval);
+  } else if (checkpoint.keep_best > 0 && !validates(values) && !recipe.request().is_kept) {
+    recipe.refuse({"checkpoint.keep_best", "data.validation_fraction"},
+                  "checkpoint.keep_best is {}, but data.validation_fraction is 0: there is no "
+                  "validation loss to compare. Set it, or data.validation_path.",
+                  checkpoint.keep_best);
   }
   if (checkpoint.staging_mib > 0 && checkpoint.staging_mib < 4) {
     recipe.refuse(
@@ -229,6 +235,7 @@ void check_training(Resolution& recipe) {
   check_context_ranks(recipe);
   check_steps(recipe);
   check_rates_of_both_updates(recipe);
+  check_no_decay(recipe);
   check_evaluations(recipe);
   check_checkpoints(recipe);
   check_data(recipe);

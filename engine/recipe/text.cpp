@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/recipe/fields.h"
+#include "engine/recipe/uses.h"
 #include "engine/recipe/values.h"
 
 namespace sherd::engine {
@@ -22,6 +23,11 @@ std::string fallback_text(const Fallback& fallback) {
       break;
   }
   return std::string(fallback.text);
+}
+
+std::string help_of(const Field& field) {
+  const Use* const use = use_of(field.key);
+  return std::string(field.help) + (use ? fmt::format(" Used {}.", use->when) : "");
 }
 
 std::string type_and_range(const Field& field) {
@@ -75,6 +81,7 @@ are errors. A key without a default is required; a default in words follows from
 - `sherd recipe RECIPE` prints every value with its origin: the recipe's line, `--set`, `--ranks`,
   `default` or `derived`. The output is itself a recipe that gives the same run.
 - All errors of a recipe are printed at once, one line each.
+- Some keys need others, and say "Used with ...". If a recipe sets one that has no effect, the run says so.
 
 ## Resuming with another recipe
 
@@ -104,7 +111,7 @@ std::string recipe_help() {
       out += wrapped(fmt::format("{}  ({}; {}{})", field.name(), type_and_range(field), label,
                                  fallback_text(field.fallback)),
                      2, 10);
-      out += wrapped(field.help, 6, 6);
+      out += wrapped(help_of(field), 6, 6);
     }
   }
   return out;
@@ -122,7 +129,7 @@ std::string recipe_markdown() {
       out +=
           fmt::format("| `{}` | {} | {} | {} | {} |\n", field.name(), cell(type_and_range(field)),
                       is_value ? fmt::format("`{}`", fallback) : cell(fallback),
-                      field.resume_text(), cell(field.help));
+                      field.resume_text(), cell(help_of(field)));
     }
   }
   return out;

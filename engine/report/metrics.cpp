@@ -27,6 +27,10 @@ void put(Json& line, const std::string& key, double value) {
   line[key + "_text"] = std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
 }
 
+bool is_full(const DiskError& error) {
+  return error.error_number == ENOSPC || error.error_number == EDQUOT;
+}
+
 }  // namespace
 
 void require_known_metrics(bool known, const std::string& version, const std::string& path) {
@@ -179,10 +183,10 @@ void MetricsWriter::open() {
     file_ = checkpoint::open_plain(*options_.disk, path_, O_RDWR | O_CREAT);
     new_name_ = true;
   } catch (const DiskError& error) {
-    throw DataError(
-        "{}: can't be opened for writing ({}); set run.output_dir to a folder that this user may "
-        "write.",
-        path_, std::strerror(error.error_number));
+    const char* advice = is_full(error) ? "make room or set another run.output_dir"
+                                        : "set run.output_dir to a folder that this user may write";
+    throw DataError("{}: can't be opened for writing ({}); {}.", path_,
+                    std::strerror(error.error_number), advice);
   }
 }
 
@@ -229,8 +233,7 @@ void MetricsWriter::write_waiting(bool may_stay) {
       torn = false;
     } catch (const DiskError&) {
     }
-    const bool no_room = error.error_number == ENOSPC || error.error_number == EDQUOT;
-    if (may_stay && no_room && !torn && waiting_.size() < (1u << 20)) return;
+    if (may_stay && is_full(error) && !torn && waiting_.size() < (1u << 20)) return;
     waiting_.clear();
     throw DataError("{}: can't be written ({}){}; make room or set another run.output_dir.", path_,
                     std::strerror(error.error_number), torn ? ", its last line is cut short" : "");

@@ -12,18 +12,26 @@ namespace {
 using checkpoint::Disk;
 using checkpoint::DiskError;
 
-// Each folder that is made is durable in the one above it before the next one is. False if it was there.
-bool make_folder(Disk& disk, const std::string& path) {
+// Each folder that is made is durable in the one above it before the next one is.
+void make_folder(Disk& disk, const std::string& path, std::vector<std::string>& made) {
   const std::string above = checkpoint::folder_of(path);
   try {
-    if (!checkpoint::make_directory(disk, path)) return false;
+    if (!checkpoint::make_directory(disk, path)) return;
   } catch (const DiskError& error) {
     if (error.error_number != ENOENT || above == path) throw;
-    make_folder(disk, above);
-    if (!checkpoint::make_directory(disk, path)) return false;
+    make_folder(disk, above, made);
+    if (!checkpoint::make_directory(disk, path)) return;
   }
+  made.push_back(path);
   checkpoint::sync_directory(disk, above);
-  return true;
+}
+
+// As far as nobody has put anything there.
+void remove_folders(Disk& disk, const std::vector<std::string>& made) {
+  for (auto path = made.rbegin(); path != made.rend(); ++path) {
+    if (disk.rmdir(*path) < 0) return;
+    checkpoint::sync_directory(disk, checkpoint::folder_of(*path));
+  }
 }
 
 bool holds_only(Disk& disk, const std::string& folder, std::vector<std::string> names) {
@@ -36,17 +44,26 @@ bool holds_only(Disk& disk, const std::string& folder, std::vector<std::string> 
 
 }  // namespace
 
+void throw_if_full(const std::string& output_dir, const DiskError& error) {
+  if (error.error_number != ENOSPC && error.error_number != EDQUOT) return;
+  throw DataError(
+      "run.output_dir {}: the disk is full ({}). Make room, or choose another folder with --set "
+      "run.output_dir=...",
+      output_dir, error.what());
+}
+
 OutputFolder::Made OutputFolder::make(Disk& disk, std::string path) {
-  Made made;
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  Made made{path};
   std::string problem;
   try {
-    made.is_new = make_folder(disk, path);
+    make_folder(disk, path, made.new_folders);
     if (::access((path + "/.").c_str(), W_OK | X_OK) != 0) problem = std::strerror(errno);
   } catch (const DiskError& error) {
+    remove_folders(disk, made.new_folders);
+    throw_if_full(path, error);
     problem = error.what();
   }
-  made.path = path;
   if (problem.empty()) return made;
   throw UsageError(
       "run.output_dir {}: can't be written: {}. Choose another folder with --set "
@@ -58,8 +75,14 @@ OutputFolder::OutputFolder(Disk& disk, const std::string& path)
     : OutputFolder(disk, make(disk, path)) {}
 
 OutputFolder::OutputFolder(Disk& disk, const Made& made)
-    : disk_(disk), path_(made.path), was_made_(made.is_new) {
-  lock_.emplace(disk, path_);
+    : disk_(disk), path_(made.path), new_folders_(made.new_folders) {
+  try {
+    lock_.emplace(disk, path_);
+  } catch (const DiskError& error) {
+    remove_folders(disk, new_folders_);
+    throw_if_full(path_, error);
+    throw;
+  }
   try {
     was_empty_ = holds_only(disk, path_, {});  // only now nobody else writes there
   } catch (const DiskError&) {                 // it may be written to and not read
@@ -92,9 +115,12 @@ void OutputFolder::take_back(const std::vector<std::string>& own_names) const {
     lock_->check();
     if (!holds_only(disk_, path_, own_names)) return;
     for (const std::string& name : own_names) checkpoint::remove_tree(disk_, file(name));
-    if (!was_made_ || !holds_only(disk_, path_, {})) return;
-    checkpoint::remove_tree(disk_, path_);
-    checkpoint::sync_directory(disk_, checkpoint::folder_of(path_));
+    if (new_folders_.empty()) {
+      checkpoint::remove_file(disk_, file(checkpoint::kLockName));
+    } else if (holds_only(disk_, path_, {})) {
+      checkpoint::remove_file(disk_, file(checkpoint::kLockName));
+      remove_folders(disk_, new_folders_);
+    }
   } catch (const DataError&) {  // why the run was refused says more
   }
 }

@@ -18,7 +18,8 @@ namespace sherd::engine {
 class OutputFolder {
  public:
   /// Makes the folder, durably, and locks it: before anything is computed.
-  /// Errors   UsageError if it can't be made or written to, or another run has it.
+  /// Errors   UsageError if it can't be made or written to, or another run has it; DataError if the disk
+  ///          is full. What it has made is gone then.
   OutputFolder(checkpoint::Disk& disk, const std::string& path);
   /// The folder that another process of the same run has made and locked.
   /// Errors   UsageError if it isn't there, or this process can't write to it.
@@ -35,15 +36,17 @@ class OutputFolder {
   /// The same for a file that no other process writes: allowed where another one has the lock.
   void replace_own(std::string_view name, std::string_view text) const;
 
-  /// Of a run that was refused before it began: removes what it wrote to a folder that was empty, and the folder if it
-  /// made that, too. Leaves all as it is where there is anything but `own_names`. Without a word if it fails.
+  /// Of a run that was refused before it began: removes what it wrote to a folder that was empty, and
+  /// the folders that it made. Leaves all as it is where there is anything but `own_names`. Without a
+  /// word if it fails.
   void take_back(const std::vector<std::string>& own_names) const;
 
  private:
   struct Others {};
   struct Made {
     std::string path;
-    bool is_new = false;
+    std::vector<std::string>
+        new_folders{};  ///< those that weren't there, from the top; the last is `path`
   };
   OutputFolder(checkpoint::Disk& disk, const Made& made);
   static Made make(checkpoint::Disk& disk, std::string path);
@@ -54,7 +57,11 @@ class OutputFolder {
   checkpoint::Disk& disk_;
   std::string path_;
   std::optional<checkpoint::OutputLock> lock_;
-  bool was_made_ = false, was_empty_ = false;
+  std::vector<std::string> new_folders_;
+  bool was_empty_ = false;
 };
+
+/// Errors   DataError that says what to do, if the reason of `error` is that the disk is full.
+void throw_if_full(const std::string& output_dir, const checkpoint::DiskError& error);
 
 }  // namespace sherd::engine

@@ -41,11 +41,11 @@ class RankRun {
 
   void train() {
     first_step_ = checkpointing_.begin();
-    if (rank_.rank == 0) context_.has_begun = true;
     feed_.start(first_step_);
     if (rank_.rank == 0) {
       context_.output.replace("recipe.yaml", context_.checkpoints.recipe);
       begin_metrics();
+      context_.has_begun = true;
     }
     const std::int64_t max_steps = recipe_.training.max_steps;
     schedule_ = schedule();

@@ -62,7 +62,12 @@ void read_metrics(const std::string& path, RunSummary& run) {
 
 // A recipe of another version, or one whose model folder has gone, doesn't say.
 std::optional<std::int64_t> max_steps_of(const std::string& path) try {
-  return resolve_recipe({.path = path, .text = {}, .sets = {}, .ranks = {}, .reads_data = false})
+  return resolve_recipe({.path = path,
+                         .text = {},
+                         .sets = {},
+                         .ranks = {},
+                         .reads_data = false,
+                         .is_kept = true})
       .values.training.max_steps;
 } catch (const Error&) {
   return {};

@@ -13,6 +13,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr const char* kData = "data (fingerprint)";
+
 OnResume on_resume_of(const std::string& key) {
   const int row = field_index(key);
   // What isn't a key of the recipe, such as the data's fingerprint, says what was trained on.
@@ -57,12 +59,21 @@ class SavedRun {
   RecipeTexts recipe_;
 };
 
+std::string fingerprint_text(std::uint64_t fingerprint) {
+  return fmt::format("{:016x}", fingerprint);
+}
+
 }  // namespace
 
 std::shared_ptr<const json> run_settings(const Recipe& recipe, std::uint64_t data_fingerprint) {
   json settings = compared_values(recipe);
-  settings["data (fingerprint)"] = fmt::format("{:016x}", data_fingerprint);
+  settings[kData] = fingerprint_text(data_fingerprint);
   return std::make_shared<const json>(std::move(settings));
+}
+
+bool is_of_other_data(const json& global, std::uint64_t data_fingerprint) {
+  const std::optional<std::string> saved = SavedRun(global).value(kData);
+  return saved && *saved != fingerprint_text(data_fingerprint);
 }
 
 bool ResumeCheck::has_changed(std::string_view key) const {
@@ -104,6 +115,11 @@ void require_same_run(const ResumeCheck& check, const std::string& checkpoint) {
   for (const auto& [key, saved, now] : check.refused) {
     differences += fmt::format("{}{} is {} in the checkpoint and {} in the recipe",
                                differences.empty() ? "" : "; ", key, saved, now);
+    if (key != kData) continue;
+    differences +=
+        " (texts were added, removed or changed, or become other tokens, or other ones are held "
+        "out "
+        "for validation)";
   }
   throw UsageError(
       "{}: {}. Resume with the recipe of the checkpoint, or start anew in another run.output_dir "

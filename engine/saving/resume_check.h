@@ -20,6 +20,9 @@ namespace sherd::engine {
 std::shared_ptr<const nlohmann::json> run_settings(const Recipe& recipe,
                                                    std::uint64_t data_fingerprint);
 
+/// Whether a manifest says that its run had data of another fingerprint.
+bool is_of_other_data(const nlohmann::json& global, std::uint64_t data_fingerprint);
+
 /// Two runs, compared key by key.
 struct ResumeCheck {
   struct Difference {

@@ -109,8 +109,8 @@ std::string Diagnosis::explain(std::int64_t step, double loss, double norm) {
 
   // A NaN's sign depends on the machine and says nothing.
   const auto number = [](double x) { return std::isnan(x) ? "nan" : fmt::format("{}", x); };
-  std::string text =
-      fmt::format("step {}: loss is {}, gradient norm is {}.", step, number(loss), number(norm));
+  std::string text = fmt::format("step {}: loss is {}, gradient norm is {}.", step + 1,
+                                 number(loss), number(norm));
   bool in_slice = false;
   for (std::size_t owner = 0; owner < reports.size() && !in_slice; ++owner) {
     const Finding& finding = reports[owner].in_slice;

@@ -51,7 +51,8 @@ class Diagnosis {
   /// Until `stop_watching`, looks at every gradient before it is reduced.
   void watch_gradients();
   void stop_watching(double own_loss_sum);
-  /// Puts all ranks' findings together; every rank gets the same sentence. A collective.
+  /// Puts all ranks' findings together; every rank gets the same sentence, which counts steps from 1 as
+  /// metrics.jsonl does (`step` counts from 0). A collective.
   std::string explain(std::int64_t step, double loss, double norm);
 
  private:

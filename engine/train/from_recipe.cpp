@@ -95,6 +95,7 @@ data::DataOptions data_options(const Recipe& recipe) {
           .seq_length = recipe.training.seq_length,
           .tokenizer = recipe.data.tokenizer,
           .special_tokens = recipe.model.add_special_tokens,
+          .field = recipe.data.field,
           .token_bytes = recipe.data.token_bytes,
           .separate_documents = recipe.data.documents == DocumentChoice::kSeparate,
           .chat = {static_cast<data::TrainOn>(recipe.training.train_on),

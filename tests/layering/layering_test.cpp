@@ -154,7 +154,7 @@ const std::vector<Home> kHomes = {
      "train/units/frozen_weights\\.cpp"},
     {"pcre2\\.h", "engine/data/tokenizer/pattern/split_pattern\\.cpp"},
     {"unicode/.*", "engine/data/tokenizer/normalizer\\.cpp"},
-    {"(zlib|zstd)\\.h", "engine/data/tokenize/text_stream\\.cpp"},
+    {"(zlib|zstd)\\.h", "engine/data/files/text_stream\\.cpp"},
     {"mpi\\.h", "sharding/processes/mpi[^/]*"},
     {"nccl\\.h", "sharding/comm/nccl[^/]*\\.cpp"},
     {"cuda.*", "core/cuda[^/]*|kernels/cuda/.*|sharding/comm/nccl[^/]*\\.cpp"},

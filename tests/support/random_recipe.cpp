@@ -95,6 +95,12 @@ class LegalRecipe {
     } else {
       maybe("data.validation_fraction", random_.one_of({"0", "0.1", "0.3"}));
     }
+    // One document can't be both trained on and held out.
+    const auto documents = settings_.find("data.documents");
+    const bool apart = documents != settings_.end() && documents->second == "separate";
+    if (apart && !folder && format != "chat" && !settings_.contains("data.validation_path")) {
+      set("data.validation_fraction", "0");
+    }
     maybe("training.sample_prompt", words               ? quoted("the \\\"fox\\\"")
                                     : format == "chars" ? quoted("héße")
                                                         : quoted("1 2 96"));
@@ -322,6 +328,9 @@ class LegalRecipe {
     maybe("optimizer.muon_dtype", random_.one_of({"f32", "bf16"}));
     maybe("optimizer.eps", random_.one_of({"1e-12", "1e-8", "1"}));
     maybe("optimizer.weight_decay", random_.one_of({"0", "0.1", "1"}));
+    maybe("optimizer.no_decay", has_adapter_
+                                    ? random_.one_of({"[]", "[\"*\"]"})
+                                    : random_.one_of({"[]", "[\"embedding.*\", \"*norm*\"]"}));
     maybe("optimizer.trust_coefficient", random_.one_of({"1e-3", "1"}));
     maybe("optimizer.betas", random_.one_of({"[0.9, 0.95]", "[0, 0]", "[0.5, 0.999]"}));
     maybe("optimizer.momentum", random_.one_of({"0", "0.9", "0.99"}));
@@ -373,7 +382,9 @@ class LegalRecipe {
     maybe("training.eval_batches", random_.whole(0, 2));
     leave("checkpoint.keep_best");
     leave("training.early_stopping_patience");  // it may end before the last step
-    if (random_.chance(0.2)) {
+    const auto fraction = settings_.find("data.validation_fraction");
+    const bool validates = fraction == settings_.end() || fraction->second != "0";
+    if (validates && random_.chance(0.2)) {
       set("training.eval_interval", 1);
       set("checkpoint.keep_best", random_.whole(1, 2));
     }

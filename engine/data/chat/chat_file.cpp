@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "engine/data/tokenize/document_batches.h"
+#include "engine/data/files/document_batches.h"
 #include "engine/data/tokenizer/encode_each.h"
 
 namespace sherd::data {

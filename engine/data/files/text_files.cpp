@@ -7,23 +7,29 @@
 #include <system_error>
 
 #include "core/error.h"
+#include "engine/data/files/run_files.h"
 
 namespace sherd::data {
 namespace {
 
 namespace fs = std::filesystem;
 
-void collect(const fs::path& folder, std::vector<std::string>& paths) {
+void collect(const fs::path& folder, TextFiles& found) {
+  const bool in_run_folder = is_run_folder(folder);
   std::error_code error;
   fs::directory_iterator entries(folder, error);
   for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
     const fs::path& path = entries->path();
     if (path.filename().native().starts_with('.')) continue;
+    if (is_run_file(folder, path.filename().native(), in_run_folder)) {
+      ++found.num_of_runs;
+      continue;
+    }
     std::error_code gone;  // a dangling link is no text
     if (entries->is_directory(gone)) {
-      if (!entries->is_symlink(gone)) collect(path, paths);
+      if (!entries->is_symlink(gone)) collect(path, found);
     } else if (entries->is_regular_file(gone)) {
-      paths.push_back(path.native());
+      found.paths.push_back(path.native());
     }
   }
   if (error) {
@@ -58,14 +64,16 @@ TextFiles find_text_files(const std::string& path, std::string_view ending, std:
   TextFiles found;
   std::string_view place = "folder has";
   if (fs::is_directory(status)) {
-    collect(path, found.paths);
+    collect(path, found);
   } else if (fs::exists(status)) {
-    return {{path}, true};
+    return {.paths = {path}, .named = true};
   } else if (error && error != std::errc::no_such_file_or_directory) {
     throw DataError("{}: can't be read ({}); set {} to text that this user may read.", path,
                     error.message(), key);
   } else if (path.find_first_of("*?[{~") != std::string::npos) {
     found.paths = match(path);
+    found.num_of_runs = static_cast<int>(std::erase_if(
+        found.paths, [](const std::string& file) { return is_run_file(fs::path(file)); }));
     place = "glob matches";
   } else {
     throw DataError(
@@ -75,8 +83,9 @@ TextFiles find_text_files(const std::string& path, std::string_view ending, std:
   }
   std::erase_if(found.paths, [&](const std::string& file) { return !file.ends_with(ending); });
   if (found.paths.empty()) {
-    throw DataError("{}: the {} no {} files; set {} to a text file, a folder of them, or a glob.",
-                    path, place, ending.empty() ? "visible" : ending, key);
+    throw DataError("{}: the {} no {} files{}; set {} to a text file, a folder of them, or a glob.",
+                    path, place, ending.empty() ? "visible" : ending,
+                    found.num_of_runs > 0 ? " but those of training runs" : "", key);
   }
   std::sort(found.paths.begin(), found.paths.end());
   return found;

@@ -5,7 +5,8 @@
 ///             dot) and no linked folders; linked files are taken
 ///   a glob    the files (not folders) that match, after glob(3) with {a,b} and ~
 ///
-/// A path that exists is never read as a glob. Order is by path, byte by byte.
+/// What training runs have written is left out of folders and globs (run_files.h). A path that exists is
+/// never read as a glob. Order is by path, byte by byte.
 #pragma once
 
 #include <string>
@@ -16,7 +17,8 @@ namespace sherd::data {
 
 struct TextFiles {
   std::vector<std::string> paths;
-  bool named = false;  ///< one file, named outright: an empty or binary one isn't passed over
+  bool named = false;   ///< one file, named outright: an empty or binary one isn't passed over
+  int num_of_runs = 0;  ///< left out: files and folders that training runs have written
 };
 
 /// `ending`: only files whose name ends so are taken from folders and globs ("" takes all).

@@ -15,6 +15,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::string_view kMagic = "SHERDTOK";
+constexpr std::string_view kLlmqMagic = "BIN.TOK\n";
 constexpr std::string_view kMegatronMagic{"MMIDIDX\0\0", 9};
 constexpr std::int64_t kLlmHeaderBytes = 1024;
 // Magic 9, version 8, type 1, sequences 8, documents 8.
@@ -222,17 +223,20 @@ std::optional<MappedFile> beside(const std::string& path) {
   return std::optional<MappedFile>(std::in_place, path);
 }
 
+/// Bytes per token of llm.c's files; 0 if this is none.
+std::int64_t llm_c_width(Bytes bytes) {
+  if (bytes.size() < 8) return 0;
+  const auto magic = number<std::int32_t>(bytes, 0);
+  const auto version = number<std::int32_t>(bytes, 4);
+  return magic == 20240520 && version == 1 ? 2 : magic == 20240801 && version == 7 ? 4 : 0;
+}
+
 /// By magic; nothing if there is none.
 std::optional<TokenLayout> known_layout(const MappedFile& file) {
   const Bytes bytes = file.bytes();
   if (begins_with(bytes, kMagic)) return sherd_layout(file);
-  if (begins_with(bytes, "BIN.TOK\n")) return llmq_layout(file);
-  if (bytes.size() >= 8) {
-    const auto magic = number<std::int32_t>(bytes, 0);
-    const auto version = number<std::int32_t>(bytes, 4);
-    if (magic == 20240520 && version == 1) return llm_c_layout(file, 2);
-    if (magic == 20240801 && version == 7) return llm_c_layout(file, 4);
-  }
+  if (begins_with(bytes, kLlmqMagic)) return llmq_layout(file);
+  if (const std::int64_t width = llm_c_width(bytes); width > 0) return llm_c_layout(file, width);
   const std::string& path = file.path();
   if (path.ends_with(".bin")) {
     const auto index = beside(path.substr(0, path.size() - 4) + ".idx");
@@ -260,6 +264,11 @@ std::array<std::uint8_t, kTokenHeaderBytes> TokenHeader::bytes() const {
 
 std::int64_t TokenHeader::ends_offset() const {
   return (kTokenHeaderBytes + token_bytes * num_tokens + 7) / 8 * 8;
+}
+
+bool has_token_header(const MappedFile& file) {
+  const Bytes bytes = file.bytes();
+  return begins_with(bytes, kMagic) || begins_with(bytes, kLlmqMagic) || llm_c_width(bytes) > 0;
 }
 
 TokenLayout read_token_layout(const MappedFile& file, std::int64_t token_bytes) {

@@ -55,6 +55,9 @@ struct TokenLayout {
   bool width_is_assumed = false;  ///< a raw file, and nobody said how wide its tokens are
 };
 
+/// Whether its first bytes say that it is a file of tokens.
+bool has_token_header(const MappedFile& file);
+
 /// `token_bytes`: what the user says, 0 if nothing.
 /// Errors   DataError: a size that doesn't fit the header, document ends that don't ascend, a type
 ///          that isn't one of tokens, a width that contradicts the file, a raw file of one width that

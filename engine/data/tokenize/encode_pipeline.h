@@ -12,13 +12,14 @@
 #include <thread>
 #include <vector>
 
-#include "engine/data/tokenize/document_batches.h"
+#include "engine/data/files/document_batches.h"
 
 namespace sherd::data {
 
 struct EncodedDocument {
   std::int64_t end = 0;   ///< behind its last id in the batch
   std::string why_bad{};  ///< not empty: it has no ids
+  bool is_empty = false;  ///< its text is: it has none either
 };
 
 struct EncodedBatch {

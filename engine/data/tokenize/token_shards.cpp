@@ -125,6 +125,25 @@ struct TokenShards::Open {
   std::int64_t num_documents;
 };
 
+bool is_written_by(const std::string& to, const std::string& file) {
+  const fs::path output = fs::absolute(to).lexically_normal();
+  const fs::path path = fs::absolute(file).lexically_normal();
+  if (path.parent_path() != output.parent_path()) return false;
+  std::string name = path.filename();
+  if (name == progress_path(output.filename())) return true;
+  for (const std::string_view ending : {".ends.partial", ".partial"}) {
+    if (!name.ends_with(ending)) continue;
+    name.resize(name.size() - ending.size());
+    break;
+  }
+  if (name == output.filename().native()) return true;
+  const std::string stem = output.stem().native() + "-", extension = output.extension();
+  if (!name.starts_with(stem) || !name.ends_with(extension)) return false;
+  if (name.size() < stem.size() + extension.size() + 5) return false;
+  name = name.substr(stem.size(), name.size() - stem.size() - extension.size());
+  return name.find_first_not_of("0123456789") == std::string::npos;
+}
+
 TokenShards::TokenShards(ShardOptions options) : options_(std::move(options)) {
   std::error_code error;
   const fs::path folder = fs::path(options_.to).parent_path();

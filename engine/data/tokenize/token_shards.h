@@ -38,6 +38,9 @@ struct ShardTotals {
   std::int64_t shards = 0;  ///< complete ones
 };
 
+/// Whether a run that writes `to` has written `file`, or will.
+bool is_written_by(const std::string& to, const std::string& file);
+
 class TokenShards {
  public:
   /// Goes on from TO.progress if it is there.

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -10,6 +11,8 @@
 
 #include "core/error.h"
 #include "engine/data/files/text_files.h"
+#include "engine/data/files/token_layout.h"
+#include "engine/data/mapped_file.h"
 #include "engine/data/tokenize/encode_pipeline.h"
 #include "engine/data/tokenize/token_shards.h"
 #include "engine/data/tokenizer/tokenizer.h"
@@ -20,19 +23,41 @@ namespace {
 using tokenizer::Encoder;
 using tokenizer::Tokenizer;
 
-std::vector<std::string> files_of(const std::vector<std::string>& texts) {
+struct Files {
+  std::vector<std::string> paths;
+  std::vector<bool> pass_over_binary;
+  std::int64_t num_of_runs = 0;
+
+  void add(const std::string& path, bool named) {
+    paths.push_back(path);
+    pass_over_binary.push_back(!named);
+  }
+};
+
+void require_text(const std::string& path) {
+  std::error_code error;  // a pipe is read like standard input
+  if (!std::filesystem::is_regular_file(path, error) || !has_token_header(MappedFile(path))) return;
+  throw DataError("{}: is a file of tokens already; data.format: bin reads it.", path);
+}
+
+Files files_of(const TokenizeOptions& options) {
+  const std::vector<std::string>& texts = options.texts;
   if (texts.empty()) throw UsageError("sherd tokenize: expected texts, or - for standard input.");
-  std::vector<std::string> files;
+  if (texts.size() > 1 && std::ranges::count(texts, "-") > 0) {
+    throw UsageError("sherd tokenize: - (standard input) stands alone.");
+  }
+  Files files;
   for (const std::string& text : texts) {
     if (text == "-") {
-      files.push_back(text);
+      files.add(text, true);
       continue;
     }
     const TextFiles found = find_text_files(text, "", "a text");
-    files.insert(files.end(), found.paths.begin(), found.paths.end());
-  }
-  if (texts.size() > 1 && std::count(files.begin(), files.end(), "-") > 0) {
-    throw UsageError("sherd tokenize: - (standard input) stands alone.");
+    if (found.named) require_text(text);
+    files.num_of_runs += found.num_of_runs;
+    for (const std::string& path : found.paths) {
+      if (found.named || !is_written_by(options.to, path)) files.add(path, found.named);
+    }
   }
   return files;
 }
@@ -80,9 +105,8 @@ class BatchEncoder {
       const std::size_t size_before = batch.ids.size();
       try {
         if (raw.line > 0) raw.text = field_of_line(raw.text, options_.field);
-        if (bos_) batch.ids.push_back(*bos_);
-        encoder_.encode(raw.text, options_.special_tokens, batch.ids);
-        if (eos_) batch.ids.push_back(*eos_);
+        document.is_empty = raw.text.empty();
+        if (!document.is_empty) encode(raw.text, batch.ids);
       } catch (const DataError& error) {
         batch.ids.resize(size_before);
         document.why_bad = error.what();
@@ -94,6 +118,12 @@ class BatchEncoder {
   }
 
  private:
+  void encode(const std::string& text, std::vector<std::int32_t>& ids) {
+    if (bos_) ids.push_back(*bos_);
+    encoder_.encode(text, options_.special_tokens, ids);
+    if (eos_) ids.push_back(*eos_);
+  }
+
   const TokenizeOptions& options_;
   std::optional<std::int32_t> bos_;
   std::optional<std::int32_t> eos_;
@@ -110,21 +140,21 @@ class Run {
  public:
   explicit Run(const TokenizeOptions& options)
       : options_(options),
-        files_(files_of(options.texts)),
+        files_(files_of(options)),
         tokenizer_(Tokenizer::open(options.tokenizer)),
         shards_({.to = options.to,
-                 .settings = settings_of(options, *tokenizer_, files_),
+                 .settings = settings_of(options, *tokenizer_, files_.paths),
                  .shard_tokens = options.shard_tokens,
                  .journal_tokens = options.journal_tokens,
-                 .can_resume = files_.front() != "-",
+                 .can_resume = files_.paths.empty() || files_.paths.front() != "-",
                  .token_bytes = tokenizer_->vocab_size() <= 65536 ? 2 : 4,
                  .vocab_size = tokenizer_->vocab_size(),
                  .tokenizer_digest = tokenizer_->digest()}) {}
 
   TokenizeResult run() {
     result_.documents_before = shards_.totals().documents;
-    const auto reader =
-        std::make_shared<DocumentReader>(DocumentSources{files_, options_.stdin_is_jsonl});
+    const auto reader = std::make_shared<DocumentReader>(
+        DocumentSources{files_.paths, options_.stdin_is_jsonl, files_.pass_over_binary});
     const int num_workers =
         options_.num_threads > 0
             ? options_.num_threads
@@ -141,14 +171,16 @@ class Run {
       while (const auto batch = pipeline.next()) write(*batch);
     }
     if (shards_.totals().documents == 0) {
-      throw DataError("{}: no documents in {} file{}.", options_.texts.front(), files_.size(),
-                      files_.size() == 1 ? "" : "s");
+      throw DataError("{}: no documents in {} file{}.", options_.texts.front(), files_.paths.size(),
+                      files_.paths.size() == 1 ? "" : "s");
     }
     shards_.skip(unwritten_);
     shards_.finish();
     result_.documents = shards_.totals().documents;
     result_.tokens = shards_.totals().tokens;
     result_.files = shards_.totals().shards;
+    result_.binary_files = reader->num_binary();
+    result_.files_of_runs = files_.num_of_runs;
     result_.vocab_size = tokenizer_->vocab_size();
     result_.notes = tokenizer_->notes();
     return result_;
@@ -173,7 +205,11 @@ class Run {
       const EncodedDocument& document = batch.documents[i];
       ++unwritten_;
       if (!document.why_bad.empty()) {
-        report(fmt::format("{}: {}", place_of(batch.raw[i], files_), document.why_bad));
+        report(fmt::format("{}: {}", place_of(batch.raw[i], files_.paths), document.why_bad));
+        continue;
+      }
+      if (document.is_empty) {
+        ++result_.empty_documents;
         continue;
       }
       shards_.append(std::span(batch.ids).subspan(static_cast<std::size_t>(begin),
@@ -196,7 +232,7 @@ class Run {
   }
 
   const TokenizeOptions& options_;
-  std::vector<std::string> files_;
+  Files files_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   TokenShards shards_;
   std::int64_t unwritten_ = 0;  ///< documents since the last that was written, it included

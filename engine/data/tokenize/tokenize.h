@@ -22,10 +22,12 @@ struct TokenizeProgress {
 };
 
 struct TokenizeOptions {
-  std::string tokenizer{};           ///< a folder with tokenizer.json
-  std::vector<std::string> texts{};  ///< files, folders, globs; "-" is standard input
-  std::string to{};                  ///< see token_shards.h
-  std::string field = "text";        ///< of lines of .jsonl
+  std::string tokenizer{};  ///< a folder with tokenizer.json
+  /// Files, folders, globs (files/text_files.h), of which what this run writes is left out; "-" is
+  /// standard input.
+  std::vector<std::string> texts{};
+  std::string to{};            ///< see token_shards.h
+  std::string field = "text";  ///< of lines of .jsonl
   bool stdin_is_jsonl = false;
   bool bos = false;  ///< the token of tokenizer_config.json in front of every document
   bool eos = false;  ///< behind every document
@@ -45,6 +47,9 @@ struct TokenizeResult {
   std::int64_t tokens = 0;
   std::int64_t files = 0;             ///< written
   std::int64_t bad_documents = 0;     ///< passed over in this run
+  std::int64_t empty_documents = 0;   ///< lines whose text is empty, passed over in this run
+  std::int64_t binary_files = 0;      ///< of folders and globs, passed over in this run
+  std::int64_t files_of_runs = 0;     ///< of folders and globs: training runs' own, left out
   std::int64_t documents_before = 0;  ///< found in place: an earlier run had done them
   std::int64_t vocab_size = 0;
   std::vector<std::string> notes{};  ///< of the tokenizer

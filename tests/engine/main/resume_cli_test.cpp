@@ -55,6 +55,8 @@ TEST_F(ResumeCliTest, OtherTokensFromTheSameFilesAreAnotherRun) {
     const test::ProgramOutcome refused = train(run, second);
     EXPECT_EQ(refused.exit_code, 2) << refused.out;
     EXPECT_NE(refused.err.find("data (fingerprint) is "), std::string::npos) << refused.err;
+    EXPECT_NE(refused.err.find("(texts were added, removed or changed, or "), std::string::npos)
+        << refused.err;
     EXPECT_EQ(train(run, first).exit_code, 0);
   };
   const Strings no_sample = {"--set", "training.sample_tokens=0", "--set", "model.vocab_size=300"};

@@ -187,11 +187,11 @@ TEST_F(TrainCliTest, ALossThatIsNotFiniteEndsTheRunWith5) {
   const test::ProgramOutcome outcome = train("run", arguments);
   EXPECT_EQ(outcome.exit_code, 5) << outcome.err;
   EXPECT_EQ(lines_of(outcome.err).size(), 1u) << outcome.err;
-  for (const char* part : {"sherd: step 1: loss is ", "tensor \"", "unit \"", "belongs to rank ",
+  for (const char* part : {"sherd: step 2: loss is ", "tensor \"", "unit \"", "belongs to rank ",
                            "found it first on rank 0"}) {
     EXPECT_NE(outcome.err.find(part), std::string::npos) << part << " in\n" << outcome.err;
   }
-  EXPECT_EQ(metrics("run").size(), 1u);
+  EXPECT_EQ(metrics("run").size(), 1u) << "of step 1, so that it was step 2";
 }
 
 }  // namespace

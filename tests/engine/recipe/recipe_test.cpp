@@ -95,11 +95,11 @@ TEST(Recipe, TakesSeedsUpToTheLast64BitNumber) {
 
 TEST(Recipe, ReadsLists) {
   const Recipe recipe = resolve(kTinyRecipe, {"optimizer.betas=[0.8, 0.99]",
-                                              "optimizer.no_decay=[\"embedding.*\", head]",
+                                              "optimizer.no_decay=[\"embedding.*\", head.weight]",
                                               "metrics.trace_steps=[3, 5]"})
                             .values;
   EXPECT_EQ(recipe.optimizer.betas, (std::array{0.8, 0.99}));
-  EXPECT_EQ(recipe.optimizer.no_decay, (std::vector<std::string>{"embedding.*", "head"}));
+  EXPECT_EQ(recipe.optimizer.no_decay, (std::vector<std::string>{"embedding.*", "head.weight"}));
   EXPECT_EQ(recipe.metrics.trace_steps, (StepRange{3, 5}));
 }
 
@@ -182,7 +182,7 @@ TEST(Recipe, WhatItPrintsIsARecipeForTheSameRun) {
       kTinyRecipe,
       {"run.seed=18446744073709551615", "optimizer.lr=0.1234567890123456789",
        "data.path=\"a # b: 'c' \\\"d\\\" \\\\ \\n\\t\\x01 é\"", "training.sample_prompt= null ",
-       "run.name=null", "run.output_dir=true", "optimizer.no_decay=['*.bias', \"a, b\"]",
+       "run.name=null", "run.output_dir=true", "optimizer.no_decay=['*.weight', \"*[a, b]*\"]",
        "metrics.trace_steps=[1, 100]", "data.validation_path=v", "zero_optimization.stage=3"},
       4));
   expect_round_trip(resolve(

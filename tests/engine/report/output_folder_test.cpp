@@ -71,8 +71,7 @@ TEST(OutputFolder, IsTakenBackWithWhatTheRunWroteAndNothingElse) {
     const OutputFolder output(posix_disk(), folder.file("runs/new"));
     write_own("runs/new");
     output.take_back(own);
-    EXPECT_FALSE(fs::exists(folder.file("runs/new")));
-    EXPECT_TRUE(fs::exists(folder.file("runs")));
+    EXPECT_FALSE(fs::exists(folder.file("runs"))) << "it has made that, too";
   }
   {
     const OutputFolder output(posix_disk(), folder.file("noted"));
@@ -88,7 +87,7 @@ TEST(OutputFolder, IsTakenBackWithWhatTheRunWroteAndNothingElse) {
     write_own("empty");
     output.take_back(own);
     EXPECT_TRUE(fs::exists(folder.file("empty")));
-    EXPECT_FALSE(fs::exists(folder.file("empty/huggingface")));
+    EXPECT_TRUE(fs::is_empty(folder.file("empty")));
   }
   {
     write_own("resumed");

@@ -224,7 +224,7 @@ const std::map<std::string, Change> kChanges = {
     {"optimizer.betas", {{"optimizer.betas=[0.9, 0.999]"}, {}, {"optimizer.betas"}}},
     {"optimizer.eps", {{"optimizer.eps=1e-6"}, {}, {"optimizer.eps"}}},
     {"optimizer.weight_decay", {{"optimizer.weight_decay=0"}, {}, {"optimizer.weight_decay"}}},
-    {"optimizer.no_decay", {{"optimizer.no_decay=[a]"}, {}, {"optimizer.no_decay"}}},
+    {"optimizer.no_decay", {{"optimizer.no_decay=[head.weight]"}, {}, {"optimizer.no_decay"}}},
     {"optimizer.momentum", {{"optimizer.momentum=0.5"}, {}, {"optimizer.momentum"}}},
     {"optimizer.trust_coefficient",
      {{"optimizer.trust_coefficient=1"}, {}, {"optimizer.trust_coefficient"}}},

@@ -122,7 +122,7 @@ TEST(NonFiniteStep, NamesStepTensorUnitOwnerAndRankOfOriginToEveryRank) {
       const auto& sequence = failure.poisoned_sequence;
       const std::int64_t element = 24 * *std::min_element(sequence.begin(), sequence.end());
       const std::string expected = fmt::format(
-          "step 2: loss is nan, gradient norm is nan. The gradient of tensor "
+          "step 3: loss is nan, gradient norm is nan. The gradient of tensor "
           "\"embedding.token.weight\" (element {}) of unit \"embedding\" is not finite; its slice "
           "belongs to rank {}. A replay of the step found it first on rank {}, in tensor "
           "\"final_norm.weight\" (element 0) of unit \"head\" after a loss that isn't finite. The "
@@ -222,7 +222,7 @@ TEST(NonFiniteStep, OnEveryRankNamesTheFirst) {
   const std::string message = message_with([](ValuesByName& values) {
     for (float& weight : values.at("final_norm.weight")) weight = kNaN;
   });
-  EXPECT_TRUE(message.starts_with("step 0: loss is nan, gradient norm is nan.")) << message;
+  EXPECT_TRUE(message.starts_with("step 1: loss is nan, gradient norm is nan.")) << message;
   EXPECT_NE(message.find("found it first on rank 0, in tensor \"final_norm.weight\" (element 0) of "
                          "unit \"head\" after a loss that isn't finite."),
             std::string::npos)
@@ -235,7 +235,7 @@ TEST(NonFiniteStep, NamesAGradientBehindAFiniteLoss) {
   const std::string message = message_with([](ValuesByName& values) {
     for (auto& [name, tensor] : values) std::fill(tensor.begin(), tensor.end(), 1e30f);
   });
-  EXPECT_TRUE(message.starts_with("step 0: loss is 3.71357")) << message;  // ln 41
+  EXPECT_TRUE(message.starts_with("step 1: loss is 3.71357")) << message;  // ln 41
   EXPECT_NE(message.find(", gradient norm is nan. The gradient of tensor "), std::string::npos)
       << message;
   EXPECT_NE(message.find("found it first on rank 0, in tensor "), std::string::npos) << message;
@@ -249,7 +249,7 @@ TEST(NonFiniteStep, NamesTheRankOfALossBehindFiniteGradients) {
     for (float& weight : values.at("head.weight")) weight = weight > 0 ? 2e37f : -2e37f;
     for (float& weight : values.at("embedding.token.weight")) weight *= 1000.0f;
   });
-  EXPECT_TRUE(message.starts_with("step 0: loss is inf, gradient norm is ")) << message;
+  EXPECT_TRUE(message.starts_with("step 1: loss is inf, gradient norm is ")) << message;
   EXPECT_EQ(message.find("gradient norm is inf"), std::string::npos)
       << "the loss alone should say it";
   EXPECT_NE(message.find(". Every element of the gradient is finite; token losses (unit "
@@ -277,7 +277,7 @@ TEST(NonFiniteStep, StopsAWholeRunWithItsReason) {
       });
     });
   });
-  EXPECT_TRUE(message.starts_with(fmt::format("step {}: loss is ", last_step))) << message;
+  EXPECT_TRUE(message.starts_with(fmt::format("step {}: loss is ", last_step + 1))) << message;
   EXPECT_LE(last_step, 2);
 }
 
@@ -304,7 +304,7 @@ TEST(Diagnosis, SaysSoWhereOnlyTheSumOverRanksIsNotFinite) {
   });
   EXPECT_EQ(messages[0], messages[1]);
   EXPECT_TRUE(messages[0].starts_with(
-      "step 9: loss is 4, gradient norm is inf. The gradient of tensor \"block.1.mlp.down.bias\" "
+      "step 10: loss is 4, gradient norm is inf. The gradient of tensor \"block.1.mlp.down.bias\" "
       "(element 3) of unit \"block.1\" is not finite; its slice belongs to rank 1. In a replay of "
       "the step every rank's own gradient was finite: only their sum is not."))
       << messages[0];

@@ -61,6 +61,44 @@ TEST_F(TextFilesTest, TakesAnExistingPathThatLooksLikeAGlobAsItIs) {
   EXPECT_EQ(found(folder_.file("[ab].txt")), Names{"a.txt"});
 }
 
+TEST_F(TextFilesTest, LeavesOutWhatTrainingRunsHaveWritten) {
+  const std::vector<std::string> own = {"recipe.yaml",
+                                        "metrics.jsonl",
+                                        "memory.json",
+                                        "trace.json",
+                                        "recipe.yaml.tmp",
+                                        "collectives_rank_1.txt",
+                                        "best",
+                                        "checkpoints/latest",
+                                        "checkpoints/step-0000000005/manifest.json",
+                                        "huggingface/config.json",
+                                        "tensorboard/events.out.tfevents.1.host"};
+  for (const std::string run : {"runs/a", "runs/b/c"}) {
+    for (const std::string& name : own) folder_.write(run + "/" + name, "text");
+  }
+  // A run that was killed early, and one without checkpoints whose lock didn't come along.
+  folder_.write("killed/.lock", "");
+  folder_.write("killed/recipe.yaml", "text");
+  folder_.write("copied/recipe.yaml", "text");
+  folder_.write("copied/metrics.jsonl", "text");
+  // Parts of runs on their own.
+  folder_.write("step-0000000007/manifest.json", "text");
+  folder_.write("step-0000000007/rank_0.bin", "text");
+  folder_.write("events.out.tfevents.2.host", "text");
+  // Data, whatever they are called.
+  const Names data = {"a.txt",       "cooking/recipe.yaml", "log/metrics.jsonl", "runs/a/notes.txt",
+                      "step-1/text", "tensorboard/text"};
+  for (const std::string& name : data) folder_.write(name, "text");
+  EXPECT_EQ(found(folder_.path()), data);
+  EXPECT_EQ(find_text_files(folder_.path(), "", "data.path").num_of_runs, 2 * 10 + 1 + 2 + 2);
+  EXPECT_EQ(found(folder_.file("runs/a")), Names{"runs/a/notes.txt"});
+  EXPECT_EQ(found(folder_.file("runs/a/*")), Names{"runs/a/notes.txt"});
+  EXPECT_EQ(error(folder_.file("copied")),
+            folder_.file("copied") +
+                ": the folder has no visible files but those of training runs; set data.path to a "
+                "text file, a folder of them, or a glob.");
+}
+
 TEST_F(TextFilesTest, SaysWhetherAFileWasNamed) {
   const std::string file = folder_.write("a.bin", "text");
   EXPECT_TRUE(find_text_files(file, ".txt", "data.path").named);

@@ -1,8 +1,6 @@
 #include "engine/data/tokenize/tokenize.h"
 
 #include <gtest/gtest.h>
-#include <zlib.h>
-#include <zstd.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -15,6 +13,7 @@
 #include "engine/data/files/token_layout.h"
 #include "tests/support/error_text.h"
 #include "tests/support/few_threads.h"
+#include "tests/support/packed_text.h"
 #include "tests/support/small_tokenizer.h"
 #include "tests/support/temp_folder.h"
 
@@ -23,25 +22,8 @@ namespace {
 
 using Ids = std::vector<std::int32_t>;
 
-std::string gzip(const std::string& text) {
-  std::string packed(text.size() + 1000, 0);
-  z_stream state{};
-  deflateInit2(&state, 6, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY);
-  state.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
-  state.avail_in = static_cast<uInt>(text.size());
-  state.next_out = reinterpret_cast<Bytef*>(packed.data());
-  state.avail_out = static_cast<uInt>(packed.size());
-  deflate(&state, Z_FINISH);
-  packed.resize(state.total_out);
-  deflateEnd(&state);
-  return packed;
-}
-
-std::string zstd(const std::string& text) {
-  std::string packed(ZSTD_compressBound(text.size()), 0);
-  packed.resize(ZSTD_compress(packed.data(), packed.size(), text.data(), text.size(), 3));
-  return packed;
-}
+using test::gzip;
+using test::zstd;
 
 class TokenizeTest : public testing::Test {
  protected:
@@ -103,9 +85,10 @@ TEST_F(TokenizeTest, AFileIsADocumentAndALineOfJsonlIsOne) {
   request.eos = true;
   const TokenizeResult result = tokenize(request);
   EXPECT_EQ(documents("out.bin"),
-            (std::vector<Ids>{{257, 258}, {256, 258}, {258}, {'a', 0xc3, 0xa9, 258}}));
-  EXPECT_EQ(result.documents, 4);
-  EXPECT_EQ(result.tokens, 9);
+            (std::vector<Ids>{{257, 258}, {256, 258}, {'a', 0xc3, 0xa9, 258}}));
+  EXPECT_EQ(result.documents, 3);
+  EXPECT_EQ(result.empty_documents, 1);
+  EXPECT_EQ(result.tokens, 8);
   EXPECT_EQ(files(), (std::vector<std::string>{"a.txt", "b.jsonl", "out.bin", "tokenizer"}));
 }
 
@@ -217,6 +200,44 @@ TEST_F(TokenizeTest, ARunThatWasStoppedGoesOnAndWritesTheSameBytes) {
     }
     EXPECT_FALSE(std::filesystem::exists(request.to + ".progress"));
   }
+}
+
+// The output may stand between the texts: a killed run's files are no texts of the next one.
+TEST_F(TokenizeTest, WhatARunWritesIsNoTextOfItsOwn) {
+  folder_.write("texts/a.jsonl", lines(60));
+  folder_.write("texts/out-of-the-way.bin", "a text");
+  for (const std::int64_t shard_tokens : {0, 200}) {
+    TokenizeOptions request = options({"texts"}, "texts/out.bin");
+    request.shard_tokens = shard_tokens;
+    request.batch_bytes = 100;
+    request.journal_tokens = 40;
+    request.on_progress = [](const TokenizeProgress& progress) {
+      if (progress.documents > 30) throw std::runtime_error("stopped");
+    };
+    EXPECT_THROW(tokenize(request), std::runtime_error);
+    request.on_progress = {};
+    const TokenizeResult result = tokenize(request);
+    EXPECT_GT(result.documents_before, 0);
+    EXPECT_EQ(result.documents, 61);
+    for (std::int64_t file = 0; file < result.files; ++file) {
+      const std::string number = shard_tokens == 0 ? "" : fmt::format("-{:05}", file);
+      std::filesystem::remove(folder_.file("texts/out" + number + ".bin"));
+    }
+  }
+}
+
+TEST_F(TokenizeTest, BinaryFilesOfAFolderAndFilesOfRunsArePassedOverAndFilesOfTokensRefused) {
+  folder_.write("texts/a.txt", "the");
+  folder_.write("texts/picture", {"\x89PNG\0\0", 6});
+  folder_.write("texts/packed.gz", gzip(std::string("a\0b", 3)));
+  folder_.write("texts/run/recipe.yaml", "run: {}");
+  folder_.write("texts/run/metrics.jsonl", "{}");
+  const TokenizeResult result = tokenize(options({"texts"}));
+  EXPECT_EQ(documents("out.bin"), (std::vector<Ids>{{257}}));
+  EXPECT_EQ(result.binary_files, 2);
+  EXPECT_EQ(result.files_of_runs, 2);
+  EXPECT_EQ(error(options({"out.bin"}, "again.bin")),
+            folder_.file("out.bin") + ": is a file of tokens already; data.format: bin reads it.");
 }
 
 TEST_F(TokenizeTest, AStoppedRunDoesNotGoOnWithOtherTextsOrOptions) {

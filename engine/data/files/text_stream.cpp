@@ -1,4 +1,4 @@
-#include "engine/data/tokenize/text_stream.h"
+#include "engine/data/files/text_stream.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,16 +1,18 @@
 /// Cuts texts into documents, a batch at a time, in order.
 ///
 ///   X.jsonl, X.ndjson   a line is a document: its string `field`. Empty lines are passed over.
-///   anything else       a file is a document; so is standard input, unless `stdin_is_jsonl`
+///   anything else       a file is a document; so is standard input, unless `stdin_is_jsonl`. An empty
+///                       one is passed over
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "engine/data/tokenize/text_stream.h"
+#include "engine/data/files/text_stream.h"
 
 namespace sherd::data {
 
@@ -23,6 +25,7 @@ struct RawDocument {
 struct DocumentSources {
   std::vector<std::string> files;  ///< "-" is standard input
   bool stdin_is_jsonl = false;
+  std::vector<bool> pass_over_binary{};  ///< by file; empty: of none
 };
 
 class DocumentReader {
@@ -32,15 +35,18 @@ class DocumentReader {
   /// Documents until their text is at least `bytes`; empty at the end.
   /// Errors   DataError: unreadable or damaged files, documents of 1 GiB or more.
   std::vector<RawDocument> next(std::size_t bytes);
+  std::int64_t num_binary() const { return num_binary_; }  ///< files that were passed over
 
  private:
   bool next_document(RawDocument& document);
   bool next_line(std::string& line);
   void read_all(std::string& text);
+  bool is_passed_over();
   bool refill();
   void check_size(std::size_t size) const;
 
   DocumentSources sources_;
+  std::int64_t num_binary_ = 0;
   std::size_t file_ = 0;
   std::unique_ptr<TextStream> stream_;  ///< of files[file_], once begun
   std::int64_t line_ = 0;
@@ -50,6 +56,9 @@ class DocumentReader {
 };
 
 bool is_jsonl(const std::string& path);
+
+/// Git's rule: a zero byte near the beginning.
+bool is_binary(std::span<const std::uint8_t> bytes);
 
 /// The string at `field` of a line of JSON.
 /// Errors   DataError, without a place: not JSON, no such key, not a string.

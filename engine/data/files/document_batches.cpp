@@ -1,4 +1,4 @@
-#include "engine/data/tokenize/document_batches.h"
+#include "engine/data/files/document_batches.h"
 
 #include <algorithm>
 #include <cstring>
@@ -18,6 +18,12 @@ constexpr std::size_t kBufferBytes = std::size_t{1} << 18;
 bool is_jsonl(const std::string& path) {
   const std::string name = unpacked_name(path);
   return name.ends_with(".jsonl") || name.ends_with(".ndjson");
+}
+
+bool is_binary(std::span<const std::uint8_t> bytes) {
+  constexpr std::size_t kLookedAt = 8192;
+  const auto head = bytes.first(std::min(bytes.size(), kLookedAt));
+  return std::ranges::find(head, 0) != head.end();
 }
 
 std::string field_of_line(const std::string& line, const std::string& field) {
@@ -57,6 +63,7 @@ bool DocumentReader::next_document(RawDocument& document) {
         if (document.text.find_first_not_of(" \t\r") != std::string::npos) return true;
       }
     } else if (is_new) {
+      if (is_passed_over()) continue;
       read_all(document.text);
       if (!document.text.empty()) return true;
     }
@@ -85,10 +92,20 @@ bool DocumentReader::next_line(std::string& line) {
   return !line.empty();
 }
 
+/// Leaves what it has read for read_all.
+bool DocumentReader::is_passed_over() {
+  const bool may_be = file_ < sources_.pass_over_binary.size() && sources_.pass_over_binary[file_];
+  if (!may_be || !refill()) return false;
+  const bool binary = is_binary({reinterpret_cast<const std::uint8_t*>(buffer_.data()), end_});
+  num_binary_ += binary ? 1 : 0;
+  return binary;
+}
+
 void DocumentReader::read_all(std::string& text) {
-  while (refill()) {
-    check_size(text.size() + end_);
-    text.append(buffer_.data(), end_);
+  while (begin_ < end_ || refill()) {
+    check_size(text.size() + end_ - begin_);
+    text.append(buffer_.data() + begin_, end_ - begin_);
+    begin_ = end_;
   }
 }
 

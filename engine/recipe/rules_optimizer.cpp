@@ -1,0 +1,107 @@
+// Rules about the parameters that an optimizer treats apart.
+#include <fnmatch.h>
+
+#include <algorithm>
+
+#include "engine/model/adapter.h"
+#include "engine/model/parameters.h"
+#include "engine/recipe/resolution.h"
+#include "engine/recipe/suggest.h"
+
+namespace sherd::engine {
+namespace {
+
+using Names = std::vector<std::string>;
+
+Names trained_parameters(const Recipe& recipe) {
+  const model::ModelShape shape = shape_of(recipe);
+  Names names;
+  for (const UnitSpec& unit : model::parameter_table(shape)) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      if (model::is_trained(shape, parameter.name)) names.push_back(parameter.name);
+    }
+  }
+  return names;
+}
+
+/// The longest part of a pattern without wildcards.
+std::string literal_of(const std::string& pattern) {
+  std::string longest, part;
+  for (const char c : pattern + "*") {
+    if (c != '*' && c != '?' && c != '[' && c != ']') {
+      part += c;
+      continue;
+    }
+    if (part.size() > longest.size()) longest = part;
+    part.clear();
+  }
+  return longest;
+}
+
+/// Those that have the pattern's letters in them, or else all; those of the first block for all blocks.
+std::string near(const std::string& pattern, const Names& names) {
+  const std::string literal = literal_of(pattern);
+  std::vector<std::string_view> some;
+  for (const bool all : {false, true}) {
+    for (const std::string& name : names) {
+      const bool in_another_block = name.starts_with("block.") && !name.starts_with("block.0.");
+      const bool is_near = !literal.empty() && name.find(literal) != std::string::npos;
+      if (!in_another_block && (all || is_near)) some.push_back(name);
+    }
+    if (!some.empty()) break;
+  }
+  return joined(some, ", ", " and ");
+}
+
+}  // namespace
+
+model::ModelShape shape_of(const Recipe& recipe) {
+  const Recipe::Model& m = recipe.model;
+  model::ModelShape shape;
+  shape.num_layers = m.num_layers;
+  shape.width = m.hidden_size;
+  shape.query_heads = m.num_attention_heads;
+  shape.kv_heads = m.num_kv_heads;
+  shape.head_size = m.head_width;
+  shape.ffn_width = m.ffn_hidden_size;
+  shape.vocab_size = m.vocab_size;
+  shape.max_positions = 1;
+  shape.norm = m.norm == NormChoice::kLayerNorm ? kernels::NormKind::kLayerNorm
+                                                : kernels::NormKind::kRmsNorm;
+  shape.norm_placement = m.norm_placement;
+  shape.block_form = m.block;
+  shape.qk_norm = m.qk_norm;
+  shape.positions = m.positions == PositionChoice::kLearned ? model::Positions::kLearned
+                                                            : model::Positions::kRope;
+  shape.activation =
+      is_gated(m.activation) ? kernels::ActivationKind::kSwiGlu : kernels::ActivationKind::kGelu;
+  shape.biases = {m.norm_bias, m.qkv_bias, m.output_bias, m.mlp_bias};
+  shape.tied = m.tie_embeddings;
+  if (recipe.adapter.type == AdapterChoice::kLora) {
+    shape.adapter.rank = recipe.adapter.rank;
+    shape.adapter.targets = recipe.adapter.targets;
+    shape.adapter.trained_modules = recipe.adapter.modules_to_save;
+  }
+  return shape;
+}
+
+void check_no_decay(Resolution& recipe) {
+  constexpr std::string_view kKey = "optimizer.no_decay";
+  const Recipe& values = recipe.values();
+  if (values.optimizer.no_decay.empty() || recipe.has_problems() || recipe.request().is_kept) {
+    return;
+  }
+  const Names names = trained_parameters(values);
+  for (const std::string& pattern : values.optimizer.no_decay) {
+    const bool matches = std::ranges::any_of(names, [&](const std::string& name) {
+      return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+    });
+    if (matches) continue;
+    recipe.refuse({kKey},
+                  "{}: \"{}\" matches no parameter that is trained; near are {}. Patterns match "
+                  "whole names: \"embedding.*\".",
+                  kKey, pattern, near(pattern, names));
+  }
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,263 @@
+#include "engine/recipe/uses.h"
+
+#include <algorithm>
+
+#include "engine/recipe/fields.h"
+#include "engine/recipe/values.h"
+
+namespace sherd::engine {
+namespace {
+
+using R = const Recipe&;
+
+/// Whether a layer is like that.
+template <class Test>
+bool any_layer(R r, const Test& test) {
+  const auto layers = static_cast<std::size_t>(r.model.num_layers);
+  const auto& [turned, windowed] = std::pair(r.model.rope_layers, r.model.window_layers);
+  if (turned.empty() || windowed.empty()) return true;  // which a rule refuses
+  for (std::size_t i = 0; i < layers && i < turned.size() * windowed.size(); ++i) {
+    const bool in_window = r.model.window > 0 && windowed[i % windowed.size()] == '1';
+    const bool is_turned =
+        r.model.positions == PositionChoice::kRope && turned[i % turned.size()] == '1';
+    if (test(is_turned, in_window)) return true;
+  }
+  return false;
+}
+
+bool turns(R r) {
+  return any_layer(r, [](bool turned, bool) { return turned; });
+}
+bool turns_with_theta(R r) {
+  return any_layer(r, [&](bool turned, bool in_window) {
+    return turned && (!in_window || r.model.window_rope_theta == 0.0);
+  });
+}
+bool turns_scaled(R r) {
+  return r.model.rope_scaling != RotaryScaling::kNone &&
+         any_layer(r, [&](bool turned, bool in_window) {
+           return turned && (!in_window || r.model.window_rope_scaling);
+         });
+}
+// Linear and llama3 divide by the factor, and do nothing else.
+bool stretches(R r) {
+  const bool divides = r.model.rope_scaling == RotaryScaling::kLinear ||
+                       r.model.rope_scaling == RotaryScaling::kLlama3;
+  return turns_scaled(r) && (!divides || r.model.rope_factor > 1.0);
+}
+bool turns_in_windows(R r) {
+  return any_layer(r, [](bool turned, bool in_window) { return turned && in_window; });
+}
+template <RotaryScaling scaling>
+bool scales_by(R r) {
+  return r.model.rope_scaling == scaling && stretches(r);
+}
+
+bool on_gpus(R r) {
+  return r.run.device != DeviceChoice::kCpu;
+}
+bool adapts(R r) {
+  return r.adapter.type == AdapterChoice::kLora;
+}
+bool is_chat(R r) {
+  return r.data.format == DataFormat::kChat;
+}
+bool samples(R r) {
+  return r.training.sample_tokens > 0;
+}
+bool has_pipeline(R r) {
+  return r.parallelism.pipeline_parallel_degree > 1;
+}
+bool at_stage_3(R r) {
+  return r.zero_optimization.stage == 3;
+}
+bool is_dynamic(R r) {
+  return r.loss_scaling.mode == LossScaling::Mode::kDynamic;
+}
+bool decays(R r) {
+  return r.lr_scheduler.type != optim::ScheduleType::kConstant;
+}
+bool saves(R r) {
+  return r.checkpoint.saves();
+}
+template <OptimizerType... types>
+bool updates_by(R r) {
+  return ((r.optimizer.type == types) || ...);
+}
+
+using enum OptimizerType;
+constexpr std::string_view kOnGpus = "on GPUs", kWithLora = "with adapter.type: lora",
+                           kWithChat = "with format: chat", kWithSample = "with sample_tokens",
+                           kWithPipeline = "with pipeline_parallel_degree",
+                           kAtStage3 = "at stage 3", kDynamic = "with mode: dynamic",
+                           kDecays = "with every type but constant",
+                           kTurned = "with positions: rope, in layers of rope_layers",
+                           kSaves = "where checkpoints are saved",
+                           kValidates = "where something is held out to validate with";
+
+const Use kUses[] = {
+    {"run.share_device", kOnGpus, on_gpus},
+    {"run.deterministic", kOnGpus, on_gpus},
+    {"run.cuda_graphs", kOnGpus, on_gpus},
+    {"run.peer_timeout", "with several ranks", [](R r) { return r.world_size() > 1; }},
+    {"model.rope_theta", kTurned, turns_with_theta},
+    {"model.init_std", "where a run begins with weights of its own",
+     [](R r) { return r.checkpoint.init_from.empty(); }},
+    {"model.window", "in layers of window_layers",
+     [](R r) {
+       return r.model.window == 0 || any_layer(r, [](bool, bool windowed) { return windowed; });
+     }},
+    {"model.window_layers", "with window", [](R r) { return r.model.window > 0; }},
+    {"model.rope_layers", "with positions: rope",
+     [](R r) { return r.model.positions == PositionChoice::kRope; }},
+    {"model.rope_fraction", kTurned, turns},
+    {"model.rope_scaling",
+     "with positions: rope, in layers of rope_layers; linear and llama3 with rope_factor above 1",
+     [](R r) {
+       return r.model.rope_scaling == RotaryScaling::kNone || stretches(r) ||
+              (turns_scaled(r) && r.model.rope_attention_factor > 0.0);
+     }},
+    {"model.rope_factor", "with rope_scaling; with longrope, where rope_attention_factor is 0",
+     [](R r) {
+       return turns_scaled(r) && (r.model.rope_scaling != RotaryScaling::kLongrope ||
+                                  r.model.rope_attention_factor == 0.0);
+     }},
+    {"model.rope_original_length", "with rope_scaling: llama3, yarn or longrope",
+     [](R r) { return r.model.rope_scaling >= RotaryScaling::kLlama3 && stretches(r); }},
+    {"model.rope_low_freq_factor", "with rope_scaling: llama3", scales_by<RotaryScaling::kLlama3>},
+    {"model.rope_high_freq_factor", "with rope_scaling: llama3", scales_by<RotaryScaling::kLlama3>},
+    {"model.rope_beta_fast", "with rope_scaling: yarn", scales_by<RotaryScaling::kYarn>},
+    {"model.rope_beta_slow", "with rope_scaling: yarn", scales_by<RotaryScaling::kYarn>},
+    {"model.rope_truncate", "with rope_scaling: yarn", scales_by<RotaryScaling::kYarn>},
+    {"model.rope_attention_factor", "with rope_scaling", turns_scaled},
+    {"model.rope_short_factors", "with rope_scaling: longrope",
+     scales_by<RotaryScaling::kLongrope>},
+    {"model.rope_long_factors", "with rope_scaling: longrope", scales_by<RotaryScaling::kLongrope>},
+    {"model.window_rope_theta", "with window and positions: rope", turns_in_windows},
+    {"model.window_rope_scaling", "with window and rope_scaling",
+     [](R r) { return r.model.rope_scaling != RotaryScaling::kNone && turns_in_windows(r); }},
+
+    {"adapter.rank", kWithLora, adapts},
+    {"adapter.alpha", kWithLora, adapts},
+    {"adapter.rslora", kWithLora, adapts},
+    {"adapter.dropout", kWithLora, adapts},
+    {"adapter.targets", kWithLora, adapts},
+    {"adapter.modules_to_save", kWithLora, adapts},
+
+    {"data.tokenizer", "with format: text, chat or bin",
+     [](R r) { return r.data.format >= DataFormat::kBin; }},
+    {"data.field", "with format: bytes, chars or text",
+     [](R r) { return r.data.format != DataFormat::kBin && !is_chat(r); }},
+    {"data.token_bytes", "with format: bin", [](R r) { return r.data.format == DataFormat::kBin; }},
+    {"data.packing", "with documents: separate",
+     [](R r) { return r.data.documents == DocumentChoice::kSeparate; }},
+    {"data.unfit", kWithChat, is_chat},
+    {"data.rewritten_history", kWithChat, is_chat},
+
+    {"training.eval_interval", kValidates, validates},
+    {"training.eval_batches", kValidates, validates},
+    {"training.early_stopping_patience", "where more evaluations come before the last step",
+     [](R r) {
+       const auto& training = r.training;
+       const std::int64_t patience = training.early_stopping_patience;
+       return patience == 0 || training.max_steps == 0 ||
+              (patience + 1) * training.eval_interval < training.max_steps;
+     }},
+    {"training.final_eval", "with eval_batches, where something is held out to validate with",
+     [](R r) { return validates(r) && r.training.eval_batches > 0; }},
+    {"training.train_on", kWithChat, is_chat},
+    {"training.sample_prompt", kWithSample, samples},
+    {"training.sample_temperature", kWithSample, samples},
+    {"training.sample_top_k", "with sample_tokens and a sample_temperature above 0",
+     [](R r) { return samples(r) && r.training.sample_temperature > 0.0; }},
+
+    {"parallelism.context_parallel_method", "with context_parallel_degree",
+     [](R r) { return r.parallelism.context_parallel_degree > 1; }},
+    {"parallelism.pipeline_schedule", kWithPipeline, has_pipeline},
+    {"parallelism.pipeline_chunks_per_rank", kWithPipeline, has_pipeline},
+    {"parallelism.pipeline_layers_per_chunk", kWithPipeline, has_pipeline},
+
+    {"zero_optimization.prefetch_depth", kAtStage3, at_stage_3},
+    {"zero_optimization.reshard_after_forward", kAtStage3, at_stage_3},
+    {"zero_optimization.shard_optimizer_over_replicas", "with data_parallel_replicate_degree",
+     [](R r) { return r.parallelism.data_parallel_replicate_degree > 1; }},
+
+    {"mixed_precision.allow_tf32", kOnGpus, on_gpus},
+
+    {"loss_scaling.initial_scale_power", "with mode: static or dynamic",
+     [](R r) { return r.loss_scaling.mode != LossScaling::Mode::kNone; }},
+    {"loss_scaling.growth_factor", kDynamic, is_dynamic},
+    {"loss_scaling.backoff_factor", kDynamic, is_dynamic},
+    {"loss_scaling.growth_interval", kDynamic, is_dynamic},
+    {"loss_scaling.hysteresis", kDynamic, is_dynamic},
+    {"loss_scaling.min_scale", kDynamic, is_dynamic},
+    {"loss_scaling.on_min_scale", kDynamic, is_dynamic},
+
+    {"optimizer.betas", "by adamw, adam, lamb, lion, muon",
+     updates_by<kAdamW, kAdam, kLamb, kLion, kMuon>},
+    {"optimizer.eps", "by adamw, adam, lamb, muon", updates_by<kAdamW, kAdam, kLamb, kMuon>},
+    {"optimizer.no_decay", "with weight_decay", [](R r) { return r.optimizer.weight_decay > 0.0; }},
+    {"optimizer.momentum", "by sgd, lars, muon", updates_by<kSgd, kLars, kMuon>},
+    {"optimizer.trust_coefficient", "by lars", updates_by<kLars>},
+    {"optimizer.adamw_lr", "by muon", updates_by<kMuon>},
+    {"optimizer.muon_dtype", "by muon", updates_by<kMuon>},
+
+    {"lr_scheduler.decay_steps", kDecays, decays},
+    {"lr_scheduler.min_lr_ratio", kDecays, decays},
+
+    {"checkpoint.async", kSaves, saves},
+    {"checkpoint.staging_mib", kSaves, saves},
+    {"checkpoint.keep_last", kSaves, saves},
+    {"checkpoint.keep_every", kSaves, saves},
+    {"checkpoint.keep_best", kSaves, saves},
+    {"checkpoint.max_failed_saves", kSaves, saves},
+    {"checkpoint.stop_deadline", kSaves, saves},
+};
+
+// A line of config.json is no request.
+bool is_models(R r, std::string_view key) {
+  return !r.model.from.empty() && key.starts_with("model.") && key != "model.init_std";
+}
+
+bool is_as_without(const Resolution& recipe, const Field& field) {
+  Resolution without = recipe;
+  without.put_aside(field.key);
+  if (field.fallback.kind == Fallback::Kind::kValue) {
+    const RawValue value = parse_value(std::string(field.fallback.text), std::string(field.key));
+    assign_value(field, value, std::string(field.key), without.values());
+  }
+  derive_values(without);
+  return format_value(field, without.values()) == format_value(field, recipe.values());
+}
+
+}  // namespace
+
+const Use* use_of(std::string_view key) {
+  const auto* const found = std::ranges::find(kUses, key, &Use::key);
+  return found == std::end(kUses) ? nullptr : found;
+}
+
+bool validates(const Recipe& recipe) {
+  return !recipe.data.validation_path.empty() || recipe.data.validation_fraction > 0.0;
+}
+
+void note_unused(Resolution& recipe) {
+  if (recipe.request().is_kept) return;
+  const auto note = [&recipe](const Field& field, std::string_view when) {
+    recipe.note(fmt::format("{}: {} has no effect: it is used {}.", recipe.origin(field.key).text,
+                            field.key, when));
+  };
+  for (const Use& use : kUses) {
+    const Field& field = recipe_fields()[row_of(use.key)];
+    if (!recipe.origin(use.key).is_given() || use.holds(recipe.values())) continue;
+    if (is_models(recipe.values(), use.key) || is_as_without(recipe, field)) continue;
+    note(field, use.when);
+  }
+  constexpr std::string_view kRatio = "lr_scheduler.warmup_ratio";
+  if (recipe.origin(kRatio).is_given() && recipe.values().lr_scheduler.warmup_ratio > 0.0 &&
+      recipe.origin("lr_scheduler.warmup_steps").is_given()) {
+    note(recipe_fields()[row_of(kRatio)], "where warmup_steps isn't set");
+  }
+}
+
+}  // namespace sherd::engine
