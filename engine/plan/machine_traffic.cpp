@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "core/error.h"
-#include "engine/report/byte_size.h"
+#include "core/byte_size.h"
 #include "engine/train/from_recipe.h"
 #include "engine/train/training_step.h"
 #include "sharding/comm/machine_relays.h"

@@ -9,7 +9,7 @@
 #include "core/cuda_device.h"
 #include "core/error.h"
 #include "engine/plan/memory_report.h"
-#include "engine/report/byte_size.h"
+#include "core/byte_size.h"
 
 namespace sherd::engine {
 namespace {

@@ -8,8 +8,8 @@
 #include "core/error.h"
 #include "engine/launch/system_info.h"
 #include "engine/plan/advice.h"
-#include "engine/report/byte_size.h"
-#include "engine/report/progress.h"
+#include "core/byte_size.h"
+#include "core/human_text.h"
 
 namespace sherd::engine {
 namespace {

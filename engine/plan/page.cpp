@@ -7,9 +7,9 @@
 #include "engine/plan/page_style.h"
 #include "engine/plan/pipeline_report.h"
 #include "engine/plan/report.h"
-#include "engine/report/byte_size.h"
+#include "core/byte_size.h"
 #include "engine/report/page.h"
-#include "engine/report/progress.h"
+#include "core/human_text.h"
 #include "engine/schedule/picture.h"
 
 namespace sherd::engine {

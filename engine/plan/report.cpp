@@ -6,8 +6,8 @@
 
 #include "engine/model/parameters.h"
 #include "engine/plan/pipeline_report.h"
-#include "engine/report/byte_size.h"
-#include "engine/report/progress.h"
+#include "core/byte_size.h"
+#include "core/human_text.h"
 #include "engine/train/from_recipe.h"
 #include "engine/train/training_step.h"
 

@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 #include "engine/recipe/resolution.h"
-#include "engine/report/byte_size.h"
+#include "core/byte_size.h"
 
 namespace sherd::engine {
 namespace {

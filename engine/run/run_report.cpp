@@ -12,7 +12,7 @@
 #include "engine/recipe/stored.h"
 #include "engine/report/chart.h"
 #include "engine/report/page.h"
-#include "engine/report/progress.h"
+#include "core/human_text.h"
 
 namespace sherd::engine {
 namespace {
