@@ -1,5 +1,3 @@
-#include "engine/main/train_command.h"
-
 #include <signal.h>
 
 #include <algorithm>
@@ -11,6 +9,8 @@
 
 #include "core/error.h"
 #include "engine/launch/rank_watch.h"
+#include "engine/main/command_line.h"
+#include "engine/main/commands.h"
 #include "engine/main/failure.h"
 #include "engine/main/standard_streams.h"
 #include "engine/run/run.h"
@@ -151,8 +151,9 @@ std::unique_ptr<sharding::Processes> other_processes() {
   std::_Exit(failure.exit_code);
 }
 
-}  // namespace
-
+// Returns the exit code. Alone, errors are thrown. Among other processes they are printed here, each
+// once: what several say alike, the first of them says; what follows from another's failure, the first
+// that is alive.
 int train(const engine::RecipeRequest& request) {
   const std::shared_ptr<sharding::Processes> processes = other_processes();
   if (!processes) {
@@ -176,6 +177,21 @@ int train(const engine::RecipeRequest& request) {
                fmt::format("process {} on {}: ", processes->index(),
                            processes->hosts()[static_cast<std::size_t>(processes->index())]),
                *death_is_said);
+}
+
+class TrainCommand {
+ public:
+  explicit TrainCommand(CLI::App& command) { add_recipe(command, request_)->required(); }
+  int run() const { return train(request_); }
+
+ private:
+  engine::RecipeRequest request_;
+};
+
+}  // namespace
+
+Command train_command(CLI::App& program) {
+  return make_command<TrainCommand>(program, "train", "Train as a recipe says");
 }
 
 }  // namespace sherd::main
