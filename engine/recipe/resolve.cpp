@@ -111,6 +111,7 @@ void derive_and_check(Resolution& recipe) {
   if (!recipe.has_problems()) check_adapter(recipe);
   check_training(recipe);
   check_precision(recipe);
+  check_device(recipe);
 }
 
 std::string one_below_the_other(const std::vector<std::string>& lines) {
