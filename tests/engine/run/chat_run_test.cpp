@@ -10,7 +10,7 @@
 #include "engine/launch/device.h"
 #include "engine/run/run.h"
 #include "engine/run/show_data.h"
-#include "engine/train/stop_request.h"
+#include "engine/launch/stop_signals.h"
 #include "tests/support/error_text.h"
 #include "tests/support/small_tokenizer.h"
 #include "tests/support/temp_folder.h"
