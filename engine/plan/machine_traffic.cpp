@@ -6,9 +6,8 @@
 #include <map>
 #include <numeric>
 
-#include "core/error.h"
 #include "core/byte_size.h"
-#include "engine/train/from_recipe.h"
+#include "core/error.h"
 #include "engine/train/training_step.h"
 #include "sharding/comm/machine_relays.h"
 
@@ -130,7 +129,8 @@ LinkBytes sum_of(const Rows& rows) {
 
 }  // namespace
 
-MachineTraffic machine_traffic(const Recipe& recipe, int ranks_per_machine) {
+MachineTraffic machine_traffic(const PlannedRecipe& planned, int ranks_per_machine) {
+  const Recipe& recipe = planned.recipe;
   const auto world = static_cast<int>(recipe.world_size());
   if (ranks_per_machine < 1 || world % ranks_per_machine != 0) {
     int nearest = std::clamp(ranks_per_machine, 1, world);
@@ -143,8 +143,6 @@ MachineTraffic machine_traffic(const Recipe& recipe, int ranks_per_machine) {
     throw UsageError(
         "--ranks-per-machine is for CPUs: between GPUs NCCL chooses the ways. Leave it out.");
   }
-  const TrainingOptions options = training_options(recipe);
-  const sharding::Mesh mesh = mesh_of(recipe);
   MachineTraffic traffic{
       .ranks_per_machine = ranks_per_machine,
       .passed_on = recipe.parallelism.hierarchical != HierarchicalChoice::kOff,
@@ -155,11 +153,11 @@ MachineTraffic machine_traffic(const Recipe& recipe, int ranks_per_machine) {
       .rows = {},
       .sum = {}};
   // Machines of one place in the pipeline are alike, but for what some ranks own.
-  const int place = world / mesh.degree(sharding::kPipelineAxis);
+  const int place = world / planned.mesh.degree(sharding::kPipelineAxis);
   Rows most;
   for (int first = 0; first < world; first += std::max(place, ranks_per_machine)) {
     const int of_machine = first / ranks_per_machine * ranks_per_machine;
-    Rows rows = rows_of_machine(options, mesh, of_machine, traffic);
+    Rows rows = rows_of_machine(planned.options, planned.mesh, of_machine, traffic);
     if (first == 0 || sum_of(rows).across > sum_of(most).across) most = std::move(rows);
   }
   for (const auto& [key, bytes] : most) traffic.rows.push_back({key.first, key.second, bytes});
