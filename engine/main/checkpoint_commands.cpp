@@ -4,12 +4,12 @@
 #include "checkpoint/interchange/hdf5_export.h"
 #include "checkpoint/interchange/safetensors_folder.h"
 #include "checkpoint/store/verify.h"
+#include "core/byte_size.h"
 #include "engine/inference/evaluate.h"
 #include "engine/inference/export.h"
 #include "engine/main/checkpoint_path.h"
 #include "engine/main/command_line.h"
 #include "engine/main/commands.h"
-#include "core/byte_size.h"
 #include "engine/report/metrics.h"
 
 namespace sherd::main {

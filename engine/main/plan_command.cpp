@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "core/byte_size.h"
 #include "core/error.h"
 #include "engine/main/command_line.h"
 #include "engine/main/html_file.h"
@@ -12,7 +13,6 @@
 #include "engine/plan/parameter_table.h"
 #include "engine/plan/report.h"
 #include "engine/recipe/recipe.h"
-#include "core/byte_size.h"
 
 namespace sherd::main {
 namespace {

@@ -6,8 +6,8 @@
 #include <chrono>
 #include <cstdio>
 
-#include "engine/data/tokenize/tokenize.h"
 #include "core/human_text.h"
+#include "engine/data/tokenize/tokenize.h"
 
 namespace sherd::main {
 namespace {

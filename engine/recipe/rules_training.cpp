@@ -3,9 +3,9 @@
 #include <cmath>
 #include <limits>
 
+#include "core/byte_size.h"
 #include "core/error.h"
 #include "engine/recipe/resolution.h"
-#include "core/byte_size.h"
 
 namespace sherd::engine {
 namespace {
