@@ -7,6 +7,7 @@
 #include "engine/generate/text_stream.h"
 #include "engine/inference/in_order.h"
 #include "engine/inference/text_model.h"
+#include "engine/launch/stop_signals.h"
 
 namespace sherd::engine {
 

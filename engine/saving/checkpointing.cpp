@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "checkpoint/writer.h"
 #include "kernels/isa.h"
 
 namespace sherd::engine {

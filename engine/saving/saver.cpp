@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "checkpoint/reader.h"
 #include "checkpoint/store/committed.h"
 #include "checkpoint/store/hdf5_index.h"
 #include "checkpoint/store/step_directory.h"
