@@ -13,6 +13,7 @@
 #include "checkpoint/store/output_lock.h"
 #include "checkpoint/store/retention.h"
 #include "engine/saving/run_state.h"
+#include "sharding/mesh/rank.h"
 
 namespace sherd::engine {
 

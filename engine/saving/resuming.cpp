@@ -8,6 +8,7 @@
 #include "engine/saving/resume_check.h"
 #include "engine/train/units/frozen_weights.h"
 #include "kernels/isa.h"
+#include "sharding/zero/unit.h"
 
 namespace sherd::engine {
 namespace {

@@ -11,6 +11,7 @@
 #include "checkpoint/store/hdf5_index.h"
 #include "checkpoint/store/step_directory.h"
 #include "engine/train/units/frozen_weights.h"
+#include "sharding/zero/unit.h"
 
 namespace sherd::engine {
 namespace {
