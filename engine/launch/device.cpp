@@ -12,10 +12,7 @@ DeviceTraits device_traits(const Recipe& recipe) {
 }
 
 TrainingOptions options_on_device(const Recipe& recipe) {
-  return on_device(training_options(recipe), recipe);
-}
-
-TrainingOptions on_device(TrainingOptions options, const Recipe& recipe) {
+  TrainingOptions options = training_options(recipe);
   options.adds_in_matmuls =
       device_traits(recipe).kind == DeviceKind::kCuda && !recipe.run.deterministic;
   return options;

@@ -19,8 +19,6 @@ CudaMachineOptions cuda_options(const Recipe& recipe);
 
 /// A step of the recipe on that device (TrainingOptions::adds_in_matmuls: on GPUs that needn't repeat their bits).
 TrainingOptions options_on_device(const Recipe& recipe);
-/// The same from the recipe's training_options.
-TrainingOptions on_device(TrainingOptions options, const Recipe& recipe);
 
 /// Errors   as cpu_machine and cuda_machine.
 std::shared_ptr<const Machine> choose_machine(const Recipe& recipe);

@@ -103,9 +103,8 @@ std::optional<std::string> check_memory(const ResolvedRecipe& recipe, const Worl
 PreparedRun prepare(const ResolvedRecipe& written, const Machine& machine, checkpoint::Disk& disk) {
   const DeviceTraits device = machine.traits();
   require_possible_on(device.kind, written.values);
-  PlannedRecipe planned(written.values, device);
-  WorldPlan plan = plan_world(planned);
-  TrainingOptions options = on_device(std::move(planned.options), written.values);
+  WorldPlan plan = plan_world({written.values, device});
+  TrainingOptions options = options_on_device(written.values);
   std::optional<std::string> too_large = check_memory(written, plan, machine);
   require_utf8(written);
   check_first_weights(disk, written.values, options);
