@@ -7,6 +7,10 @@
 
 namespace sherd::engine {
 
+class Resolution;
+
+/// Reports what a GPU can't do, if the recipe names one.
+void check_device(Resolution& recipe);
 /// Errors   RecipeErrors: what `device` can't do of what the recipe asks for.
 void require_possible_on(DeviceKind device, const Recipe& recipe);
 

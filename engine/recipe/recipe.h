@@ -260,7 +260,7 @@ struct Recipe {
 
   struct Memory {
     std::string
-        device_memory;  ///< a size (core/byte_size.h); empty: what this machine has
+        device_memory;  ///< a size (engine/report/byte_size.h); empty: what this machine has
     OnExceed on_exceed = OnExceed::kAbort;
   } memory;
 

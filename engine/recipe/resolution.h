@@ -106,8 +106,6 @@ void check_context_ranks(Resolution& recipe);
 /// And the names of adapter.targets and modules_to_save become our own.
 void check_adapter(Resolution& recipe);
 void check_precision(Resolution& recipe);
-/// Where the recipe names its device.
-void check_device(Resolution& recipe);
 
 /// The first of what gradients pass through that is f16, or "".
 std::string_view first_f16_key(const Recipe& recipe);

@@ -3,6 +3,7 @@
 #include <cctype>
 
 #include "core/error.h"
+#include "engine/recipe/device_rules.h"
 #include "engine/recipe/fields.h"
 #include "engine/recipe/model_from.h"
 #include "engine/recipe/resolution.h"
