@@ -1,6 +1,7 @@
 #include "engine/saving/resuming.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "checkpoint/reader.h"
 #include "engine/saving/base_model.h"
