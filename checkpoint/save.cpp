@@ -1,6 +1,7 @@
 #include "checkpoint/save.h"
 
 #include <fmt/core.h>
+#include <signal.h>
 
 #include <exception>
 #include <new>
@@ -33,6 +34,15 @@ SaveFailure current_failure() {
   }
 }
 
+// Where it is blocked, a write beyond the limit on file sizes is an error of that write. Threads that this one starts
+// inherit it.
+void block_file_size_signal() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGXFSZ);
+  CHECK(::pthread_sigmask(SIG_BLOCK, &signals, nullptr) == 0);
+}
+
 }  // namespace
 
 Writer::Save::Save(const WriterOptions& options, std::int64_t step, std::string save_uuid,
@@ -61,6 +71,7 @@ Writer::Save::~Save() {
 }
 
 void Writer::Save::run() {
+  block_file_size_signal();
   write_shard();
   for (Order order = next_order(); order != Order::kFinish; order = next_order()) {
     if (order == Order::kCommit) {

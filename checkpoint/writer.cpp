@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <csignal>
 #include <random>
 #include <utility>
 
@@ -18,7 +17,6 @@ Writer::Writer(WriterOptions options) : options_(std::move(options)) {
   CHECK(options_.ring.bytes() >= kBlockBytes, "a staging ring of {} bytes; a block has {}",
         options_.ring.bytes(), kBlockBytes);
   CHECK(options_.rank != 0 || options_.build_index, "rank 0 builds the index");
-  std::signal(SIGXFSZ, SIG_IGN);
 }
 
 Writer::~Writer() = default;

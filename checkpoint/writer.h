@@ -35,7 +35,8 @@
 ///           per block and 32 per piece, on rank 0 the manifest of all of them and index.h5.
 /// Threads   1 + writes_in_flight while a save is on, none otherwise. Members are called by one
 ///           thread, the rank's own.
-/// Signals   SIGXFSZ is ignored from the first Writer on, so that a file size limit is an error.
+/// Signals   its threads block SIGXFSZ, so that a file size limit is an error; what the process does with signals is
+///           left as it is.
 /// Errors    A save doesn't throw: it becomes kFailed. A commit or discard that a system call holds
 ///           up for ever holds up finish(), discard() and ~Writer for as long.
 #pragma once

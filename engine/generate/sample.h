@@ -17,8 +17,9 @@ using OnToken = std::function<bool(std::int32_t token)>;
 /// tokens that the decoder has room for: once a text is longer, every token costs a pass over all of
 /// them, since each has moved. Where parameters are sharded a collective: all ranks draw the same
 /// numbers from the same logits, so all get the same text.
-/// Errors   Interrupted or Requeue if a signal asks to stop (stop_request.h).
+/// `before_token` is called before each token is drawn, and may throw to end the text.
 std::vector<std::int32_t> sample(Decoder& decoder, std::vector<std::int32_t> prompt,
-                                 const SamplingOptions& options, const OnToken& on_token = {});
+                                 const SamplingOptions& options, const OnToken& on_token = {},
+                                 const std::function<void()>& before_token = {});
 
 }  // namespace sherd::engine

@@ -7,7 +7,7 @@
 #include "core/error.h"
 #include "engine/data/chat/chat_format.h"
 #include "engine/inference/text_model.h"
-#include "engine/train/stop_request.h"
+#include "engine/launch/stop_signals.h"
 
 namespace sherd::engine {
 namespace {

@@ -12,6 +12,7 @@
 #include "engine/inference/with_weights.h"
 #include "engine/launch/device.h"
 #include "engine/saving/resume_check.h"
+#include "engine/launch/stop_signals.h"
 #include "engine/train/from_recipe.h"
 
 namespace sherd::engine {
@@ -84,7 +85,7 @@ TextLoss evaluate_checkpoint(const TrainedModelRequest& request) {
   const auto machine = request.machine ? request.machine : choose_machine(trained.recipe);
   with_weights(trained, machine, [&](sharding::Rank& rank, ShardedModel& model) {
     Evaluation evaluation(trained.options, model, batcher, trained.batch_size);
-    const EvaluationResult of_rank = evaluation.run(0);
+    const EvaluationResult of_rank = evaluation.run(0, stop_request);
     if (rank.rank == 0) result = of_rank;
   });
   if (result.stop != StopRequest::kNone) throw_stopped(result.stop, "during the evaluation");

@@ -9,11 +9,11 @@
 #include "engine/huggingface/text_part.h"
 #include "engine/inference/adapter_export.h"
 #include "engine/inference/trained_model.h"
+#include "engine/launch/stop_signals.h"
 #include "engine/launch/system_info.h"
 #include "engine/recipe/model_from.h"
 #include "engine/recipe/stored.h"
 #include "engine/saving/initial_weights.h"
-#include "engine/train/stop_request.h"
 
 namespace sherd::engine {
 namespace {

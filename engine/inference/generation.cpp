@@ -7,6 +7,7 @@
 #include "engine/generate/text_stream.h"
 #include "engine/inference/in_order.h"
 #include "engine/inference/text_model.h"
+#include "engine/launch/stop_signals.h"
 
 namespace sherd::engine {
 
@@ -38,7 +39,7 @@ GeneratedText generate_text(const TextModel& model, Decoder& decoder,
     if (!on_text) return;
     if (const std::string piece = stream.take(is_end); !piece.empty()) on_text(piece);
   };
-  sample(decoder, prompt, options.sampling, [&](std::int32_t token) {
+  const OnToken on_token = [&](std::int32_t token) {
     if (++result.num_tokens == 1) first = Clock::now();
     const bool is_end = model.is_end(token) ||
                         std::ranges::find(options.end_tokens, token) != options.end_tokens.end();
@@ -49,7 +50,9 @@ GeneratedText generate_text(const TextModel& model, Decoder& decoder,
     if (!stream.add(token)) result.end = GeneratedText::End::kStop;
     show(false);
     return !stream.stopped();
-  });
+  };
+  sample(decoder, prompt, options.sampling, on_token,
+         [] { end_if_asked("during sampling; what was trained is on disk"); });
   result.first_seconds = std::chrono::duration<double>(first - begin).count();
   result.other_seconds = std::chrono::duration<double>(Clock::now() - first).count();
   show(true);

@@ -1,9 +1,10 @@
 #include "engine/inference/with_weights.h"
 
+#include "core/human_text.h"
 #include "engine/launch/device.h"
+#include "engine/launch/stop_signals.h"
 #include "engine/plan/memory_plan.h"
 #include "engine/plan/memory_report.h"
-#include "engine/report/progress.h"
 
 namespace sherd::engine {
 namespace {

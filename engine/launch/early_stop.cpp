@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "core/thread.h"
-#include "engine/train/stop_request.h"
+#include "engine/launch/stop_signals.h"
 
 namespace sherd::engine {
 namespace {

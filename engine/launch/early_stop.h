@@ -1,10 +1,10 @@
 /// Signals that ask a run to end before it has begun: while the program starts, processes join, and texts are encoded.
 /// Nothing is there to be saved, so all processes end at once, with code 75 and one line.
 ///
-///   alone           the signal's handler ends the process (engine/train/stop_request.h)
+///   alone           the signal's handler ends the process (engine/launch/stop_signals.h)
 ///   joining         the same in each process; only one speaks
 ///   joined          a thread tells the others, and calls `leave`; so does the thread of each of them
-///   the run goes on engine/train/stop_request.h
+///   the run goes on engine/launch/stop_signals.h
 ///
 /// The thread also looks after who has started this process: where mpirun has gone, nobody would end it, so it ends as
 /// if SIGTERM had come.

@@ -1,4 +1,4 @@
-#include "engine/main/chat_command.h"
+#include "engine/main/commands.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -6,17 +6,31 @@
 #include <cstdio>
 #include <iostream>
 
+#include "engine/inference/chat.h"
 #include "engine/main/checkpoint_path.h"
 #include "engine/main/command_line.h"
 #include "engine/main/standard_streams.h"
 
 namespace sherd::main {
+namespace {
 
-ChatCommand::ChatCommand(CLI::App& app)
-    : command_(app.add_subcommand("chat", "Talk to the model, by its own chat template")) {
-  add_trained_model(*command_, path_, sets_);
-  command_->add_option("--system", system_, "The conversation's first message");
-  add_sampling(*command_, sampling_, "Tokens of an answer at most (256)");
+// `sherd chat`: a conversation with a checkpoint or a Hugging Face folder.
+class ChatCommand {
+ public:
+  explicit ChatCommand(CLI::App& command);
+  void run() const;
+
+ private:
+  std::string path_;
+  std::vector<std::string> sets_;
+  std::string system_;
+  engine::SamplingOptions sampling_{.num_tokens = 256, .temperature = 0.8};
+};
+
+ChatCommand::ChatCommand(CLI::App& command) {
+  add_trained_model(command, path_, sets_);
+  command.add_option("--system", system_, "The conversation's first message");
+  add_sampling(command, sampling_, "Tokens of an answer at most (256)");
 }
 
 void ChatCommand::run() const {
@@ -44,6 +58,12 @@ void ChatCommand::run() const {
   };
   if (asks) print_error("Ctrl-C stops an answer, Ctrl-D ends the conversation.");
   engine::chat(request);
+}
+
+}  // namespace
+
+Command chat_command(CLI::App& program) {
+  return make_command<ChatCommand>(program, "chat", "Talk to the model, by its own chat template");
 }
 
 }  // namespace sherd::main

@@ -1,30 +1,28 @@
-#include "engine/main/checkpoint_commands.h"
-
 #include <fmt/format.h>
 
 #include "checkpoint/inspect.h"
 #include "checkpoint/interchange/hdf5_export.h"
 #include "checkpoint/interchange/safetensors_folder.h"
 #include "checkpoint/store/verify.h"
+#include "core/byte_size.h"
+#include "engine/inference/evaluate.h"
 #include "engine/inference/export.h"
 #include "engine/main/checkpoint_path.h"
 #include "engine/main/command_line.h"
+#include "engine/main/commands.h"
 #include "engine/main/standard_streams.h"
-#include "engine/report/byte_size.h"
 #include "engine/report/metrics.h"
 
 namespace sherd::main {
 namespace {
 
-CLI::App* add(CLI::App& app, const char* name, const char* help, std::string& path) {
-  CLI::App* command = app.add_subcommand(name, help);
+void add_checkpoint(CLI::App& command, std::string& path) {
   command
-      ->add_option(
+      .add_option(
           "checkpoint", path,
           "A checkpoint's folder, or a run's for its newest, e.g. runs/x; runs/x/best: its best")
       ->type_name("CKPT")
       ->required();
-  return command;
 }
 
 void verify(const std::string& path, bool deep) {
@@ -69,53 +67,86 @@ void evaluate(const engine::TrainedModelRequest& request, bool as_json) {
              bits ? fmt::format(", {:.4f} bits per byte", *bits) : "");
 }
 
-}  // namespace
-
-CheckpointCommands::CheckpointCommands(CLI::App& app)
-    : inspect_(add(app, "inspect", "Show what is in a checkpoint", path_)),
-      verify_(add(app, "verify", "Check that a checkpoint is whole", path_)),
-      export_(add(app, "export",
-                  "Write the weights for others: one HDF5 file, or a Hugging Face folder", path_)),
-      eval_(app.add_subcommand("eval", "Print the loss over the whole validation split")) {
-  inspect_->add_flag("--json", json_, "One JSON object instead of a table");
-  inspect_->add_flag("--digests", digests_, "With --json: a checksum of every tensor");
-  verify_->add_flag("--deep", deep_, "Read every byte and compare it with its checksum");
-  CLI::Option* file = export_->add_option("--to", to_, "The HDF5 file to write; must not exist");
-  export_->add_option("--to-hf", to_folder_, "A Hugging Face folder to write; must not exist")
-      ->type_name("FOLDER")
-      ->excludes(file);
-  export_->add_flag(
-      "--merge", merge_,
-      "With --to-hf, of an adapter: the whole model with the adapter in it, not PEFT's files");
-  export_
-      ->add_option(
-          "--dtype", dtype_,
-          "f32, bf16 or, for a folder, f16 (f32; a folder's: that of the model it began with)")
-      ->check(CLI::IsMember({"f32", "bf16", "f16"}));
-  export_->add_option("--shard-size", shard_size_, "A folder's largest file of weights (5GB)")
-      ->type_name("SIZE");
-  add_ranks(*export_, ranks_,
-            "Ranks that write a folder, each its range (as many as cores, up to 8)");
-  add_trained_model(*eval_, path_, sets_);
-  add_ranks(*eval_, ranks_, "Number of ranks (the recipe's)");
-  eval_->add_flag("--json", json_, "One JSON object instead of a sentence");
-}
-
-void CheckpointCommands::run_chosen() const {
-  if (path_.empty()) return;
-  const std::string path = checkpoint_path(path_);
-  auto& disk = checkpoint::posix_disk();
-  if (*verify_) verify(path, deep_);
-  if (*inspect_) {
-    const checkpoint::Checkpoint checkpoint(disk, path);
+class InspectCommand {
+ public:
+  explicit InspectCommand(CLI::App& command) {
+    add_checkpoint(command, path_);
+    command.add_flag("--json", json_, "One JSON object instead of a table");
+    command.add_flag("--digests", digests_, "With --json: a checksum of every tensor");
+  }
+  void run() const {
+    const checkpoint::Checkpoint checkpoint(checkpoint::posix_disk(), checkpoint_path(path_));
     fmt::print("{}", json_ ? checkpoint::inspect_json(checkpoint, digests_) + "\n"
                            : checkpoint::inspect_table(checkpoint));
   }
-  if (*eval_) evaluate({path, sets_, ranks_}, json_);
-  if (*export_) run_export(path);
+
+ private:
+  std::string path_;
+  bool json_ = false, digests_ = false;
+};
+
+class VerifyCommand {
+ public:
+  explicit VerifyCommand(CLI::App& command) {
+    add_checkpoint(command, path_);
+    command.add_flag("--deep", deep_, "Read every byte and compare it with its checksum");
+  }
+  void run() const { verify(checkpoint_path(path_), deep_); }
+
+ private:
+  std::string path_;
+  bool deep_ = false;
+};
+
+class EvalCommand {
+ public:
+  explicit EvalCommand(CLI::App& command) {
+    add_trained_model(command, path_, sets_);
+    add_ranks(command, ranks_, "Number of ranks (the recipe's)");
+    command.add_flag("--json", json_, "One JSON object instead of a sentence");
+  }
+  void run() const { evaluate({checkpoint_path(path_), sets_, ranks_}, json_); }
+
+ private:
+  std::string path_;
+  std::vector<std::string> sets_;
+  std::optional<std::int64_t> ranks_;
+  bool json_ = false;
+};
+
+class ExportCommand {
+ public:
+  explicit ExportCommand(CLI::App& command);
+  void run() const;
+
+ private:
+  std::string path_, to_, to_folder_, dtype_, shard_size_;
+  bool merge_ = false;
+  std::optional<std::int64_t> ranks_;
+};
+
+ExportCommand::ExportCommand(CLI::App& command) {
+  add_checkpoint(command, path_);
+  CLI::Option* file = command.add_option("--to", to_, "The HDF5 file to write; must not exist");
+  command.add_option("--to-hf", to_folder_, "A Hugging Face folder to write; must not exist")
+      ->type_name("FOLDER")
+      ->excludes(file);
+  command.add_flag(
+      "--merge", merge_,
+      "With --to-hf, of an adapter: the whole model with the adapter in it, not PEFT's files");
+  command
+      .add_option(
+          "--dtype", dtype_,
+          "f32, bf16 or, for a folder, f16 (f32; a folder's: that of the model it began with)")
+      ->check(CLI::IsMember({"f32", "bf16", "f16"}));
+  command.add_option("--shard-size", shard_size_, "A folder's largest file of weights (5GB)")
+      ->type_name("SIZE");
+  add_ranks(command, ranks_,
+            "Ranks that write a folder, each its range (as many as cores, up to 8)");
 }
 
-void CheckpointCommands::run_export(const std::string& path) const {
+void ExportCommand::run() const {
+  const std::string path = checkpoint_path(path_);
   std::optional<DType> dtype;
   for (const DType known : {DType::kF32, DType::kBF16, DType::kF16}) {
     if (dtype_ == name_of(known)) dtype = known;
@@ -124,7 +155,7 @@ void CheckpointCommands::run_export(const std::string& path) const {
     engine::ExportRequest request{path, to_folder_, dtype};
     request.merge = merge_;
     request.ranks = ranks_;
-    if (!shard_size_.empty()) request.shard_bytes = engine::parse_bytes(shard_size_);
+    if (!shard_size_.empty()) request.shard_bytes = parse_bytes(shard_size_);
     const engine::ExportSummary summary = engine::export_checkpoint(request);
     fmt::print("{}: {} tensors as {} in {} file{}, {} bytes\n", to_folder_,
                summary.written.num_tensors, name_of(summary.dtype), summary.written.num_files,
@@ -142,6 +173,26 @@ void CheckpointCommands::run_export(const std::string& path) const {
       disk, checkpoint::Checkpoint(disk, path),
       {.to = to_, .dtype = dtype.value_or(DType::kF32), .kinds = {"param"}});
   fmt::print("{}: {} tensors, {} bytes\n", to_, result.num_tensors, result.bytes);
+}
+
+}  // namespace
+
+Command inspect_command(CLI::App& program) {
+  return make_command<InspectCommand>(program, "inspect", "Show what is in a checkpoint");
+}
+
+Command verify_command(CLI::App& program) {
+  return make_command<VerifyCommand>(program, "verify", "Check that a checkpoint is whole");
+}
+
+Command export_command(CLI::App& program) {
+  return make_command<ExportCommand>(
+      program, "export", "Write the weights for others: one HDF5 file, or a Hugging Face folder");
+}
+
+Command eval_command(CLI::App& program) {
+  return make_command<EvalCommand>(program, "eval",
+                                   "Print the loss over the whole validation split");
 }
 
 }  // namespace sherd::main

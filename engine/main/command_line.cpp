@@ -126,6 +126,18 @@ void add_sampling(CLI::App& command, engine::SamplingOptions& sampling, const st
   command.add_option("--seed", sampling.seed, "Another seed, another text (0)");
 }
 
+CLI::Option* add_recipe(CLI::App& command, engine::RecipeRequest& request) {
+  add_ranks(command, request.ranks, "Number of ranks; with replicas, of each");
+  // One value per --set: without this, CLI11 would also take the words that follow it.
+  command.add_option("--set", request.sets, "Override a key of the recipe; may be repeated")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  command.add_flag_callback(
+      "--share-device", [&request] { request.sets.emplace_back("run.share_device=true"); },
+      "Put several ranks on one GPU");
+  return command.add_option("recipe", request.path, "The recipe, a YAML file")->type_name("RECIPE");
+}
+
 CLI::Option* add_ranks(CLI::App& command, std::optional<std::int64_t>& ranks,
                        const std::string& help) {
   const auto read = [&ranks](const std::string& text) {

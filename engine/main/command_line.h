@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/generate/token_choice.h"
+#include "engine/recipe/recipe.h"
 
 namespace sherd::main {
 
@@ -26,6 +27,9 @@ void add_trained_model(CLI::App& command, std::string& path, std::vector<std::st
 /// --tokens, --temperature, --top-k, --top-p and --seed of the commands that draw text. `tokens` says what --tokens
 /// limits.
 void add_sampling(CLI::App& command, engine::SamplingOptions& sampling, const std::string& tokens);
+
+/// RECIPE, --set, --ranks and --share-device of the commands that read a recipe; returns RECIPE.
+CLI::Option* add_recipe(CLI::App& command, engine::RecipeRequest& request);
 
 /// --ranks N. Errors   UsageError if the text isn't a whole number.
 CLI::Option* add_ranks(CLI::App& command, std::optional<std::int64_t>& ranks,

@@ -1,14 +1,30 @@
-#include "engine/main/data_command.h"
+#include "engine/main/commands.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdlib>
 
-namespace sherd::main {
+#include "engine/main/command_line.h"
+#include "engine/recipe/recipe.h"
+#include "engine/run/show_data.h"
 
-DataCommand::DataCommand(CLI::App& command, const engine::RecipeRequest& request)
-    : request_(request) {
+namespace sherd::main {
+namespace {
+
+// `sherd data`: what a recipe's data look like; engine/run/show_data.h.
+class DataCommand {
+ public:
+  explicit DataCommand(CLI::App& command);
+  void run() const;
+
+ private:
+  engine::RecipeRequest request_;
+  engine::ShowData show_;
+};
+
+DataCommand::DataCommand(CLI::App& command) {
+  add_recipe(command, request_)->required();
   command.add_option("--show", show_.samples, "Sequences to print, from the first step on (3)")
       ->type_name("N")
       ->check(CLI::Range(0, 10'000));
@@ -19,6 +35,13 @@ void DataCommand::run() const {
   const char* no_colour = std::getenv("NO_COLOR");
   show.colour = ::isatty(STDOUT_FILENO) != 0 && (no_colour == nullptr || *no_colour == '\0');
   fmt::print("{}", engine::shown_data(engine::resolve_recipe(request_).values, show));
+}
+
+}  // namespace
+
+Command data_command(CLI::App& program) {
+  return make_command<DataCommand>(program, "data",
+                                   "Print sequences as a run sees them, and what is trained on");
 }
 
 }  // namespace sherd::main

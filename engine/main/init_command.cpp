@@ -1,4 +1,4 @@
-#include "engine/main/init_command.h"
+#include "engine/main/commands.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -29,7 +29,16 @@ void write_new(const std::string& path, const std::string& text) {
                    written < 0 ? std::strerror(problem) : "no room");
 }
 
-}  // namespace
+// `sherd init`: writes a first recipe.
+class InitCommand {
+ public:
+  explicit InitCommand(CLI::App& command);
+  /// Errors   UsageError if the recipe's file exists or can't be written; those of starter_recipe.
+  void run() const;
+
+ private:
+  std::string texts_, recipe_ = "recipe.yaml", format_ = "bytes";
+};
 
 InitCommand::InitCommand(CLI::App& command) {
   command.add_option("texts", texts_, "A folder of texts, a file or a glob")
@@ -46,6 +55,12 @@ void InitCommand::run() const {
   const std::string recipe = engine::starter_recipe({.data_path = texts_, .format = format});
   write_new(recipe_, recipe);
   fmt::print("{}: written. Read it, then: sherd train {}\n", recipe_, recipe_);
+}
+
+}  // namespace
+
+Command init_command(CLI::App& program) {
+  return make_command<InitCommand>(program, "init", "Write a first recipe for a folder of texts");
 }
 
 }  // namespace sherd::main

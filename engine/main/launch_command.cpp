@@ -1,4 +1,4 @@
-#include "engine/main/launch_command.h"
+#include "engine/main/commands.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -212,34 +212,56 @@ bool is_retryable(int code) {
   return code == kPeer || code == kLostMachine;
 }
 
-}  // namespace
+// `sherd launch`: starts a command in several processes with mpirun.
+class LaunchCommand {
+ public:
+  explicit LaunchCommand(CLI::App& command);
+  /// Waits for mpirun and returns its exit code. SIGTERM, SIGUSR1 and SIGHUP reach every process as
+  /// SIGUSR1, so that a run saves and ends (engine/launch/stop_signals.h); whenever they come, the code is then 75.
+  /// mpirun ends when this process does, even by SIGKILL.
+  /// A restart leaves out machines that don't answer, as far as --min-processes allows.
+  /// Errors   UsageError: there is no mpirun, or no command.
+  int run() const;
 
-void LaunchCommand::take_signals() {
-  for (const int signal : {SIGTERM, SIGUSR1, SIGHUP}) install(signal, ask_to_stop);
-  install(SIGINT, note_interrupt);
-}
+ private:
+  struct Host {
+    std::string name;
+    int slots = 1;
+  };
+  struct World {
+    int num_processes = 0;
+    std::vector<Host> hosts;  ///< empty: this machine
+  };
+  World first_world() const;
+  /// The machines of `world` that answer, with their processes.
+  World without_lost_hosts(const World& world) const;
+  std::vector<std::string> mpirun_arguments(const World& world) const;
 
-LaunchCommand::LaunchCommand(CLI::App& app)
-    : command_(app.add_subcommand("launch", "Start a command in several processes, with mpirun")) {
-  command_->add_option("-n,--processes", num_processes_, "How many processes")
+  int num_processes_ = 0, num_restarts_ = 0, min_processes_ = 0;
+  std::string hosts_;
+  std::vector<std::string> words_;
+};
+
+LaunchCommand::LaunchCommand(CLI::App& command) {
+  command.add_option("-n,--processes", num_processes_, "How many processes")
       ->type_name("N")
       ->check(CLI::Range(1, 65536))
       ->required();
-  command_->add_option("--hosts", hosts_, "Machines and processes on each: node1:4,node2:4")
+  command.add_option("--hosts", hosts_, "Machines and processes on each: node1:4,node2:4")
       ->type_name("LIST");
-  command_
-      ->add_option("--restarts", num_restarts_,
-                   "Start again so many times, from the newest checkpoint, when a process has "
-                   "died or hung")
+  command
+      .add_option("--restarts", num_restarts_,
+                  "Start again so many times, from the newest checkpoint, when a process has "
+                  "died or hung")
       ->type_name("N")
       ->check(CLI::Range(0, 1'000'000));
-  command_
-      ->add_option("--min-processes", min_processes_,
-                   "With --hosts and --restarts: start again without machines that don't answer, "
-                   "with at least so many processes")
+  command
+      .add_option("--min-processes", min_processes_,
+                  "With --hosts and --restarts: start again without machines that don't answer, "
+                  "with at least so many processes")
       ->type_name("N")
       ->check(CLI::Range(1, 65536));
-  command_->add_option("command", words_, "After --: the command, such as train RECIPE")
+  command.add_option("command", words_, "After --: the command, such as train RECIPE")
       ->type_name("COMMAND")
       ->required();
 }
@@ -359,6 +381,18 @@ int LaunchCommand::run() const {
     fmt::print(stderr, "sherd: the run ended with code {}; starting it again ({} of {}){}.\n", code,
                start + 1, num_restarts_, where);
   }
+}
+
+}  // namespace
+
+void take_launch_signals() {
+  for (const int signal : {SIGTERM, SIGUSR1, SIGHUP}) install(signal, ask_to_stop);
+  install(SIGINT, note_interrupt);
+}
+
+Command launch_command(CLI::App& program) {
+  return make_command<LaunchCommand>(program, "launch",
+                                     "Start a command in several processes, with mpirun");
 }
 
 }  // namespace sherd::main

@@ -1,19 +1,38 @@
-#include "engine/main/plan_command.h"
+#include "engine/main/commands.h"
 
 #include <fmt/format.h>
 
+#include <optional>
+
+#include "core/byte_size.h"
 #include "core/error.h"
+#include "engine/main/command_line.h"
 #include "engine/main/html_file.h"
 #include "engine/plan/ledger/step_ledger.h"
 #include "engine/plan/paper_convention.h"
 #include "engine/plan/parameter_table.h"
 #include "engine/plan/report.h"
-#include "engine/report/byte_size.h"
+#include "engine/recipe/recipe.h"
 
 namespace sherd::main {
+namespace {
 
-PlanCommand::PlanCommand(CLI::App& command, const engine::RecipeRequest& request)
-    : request_(request) {
+// `sherd plan`: what a recipe needs, before anything is allocated.
+class PlanCommand {
+ public:
+  explicit PlanCommand(CLI::App& command);
+  void run() const;
+
+ private:
+  engine::RecipeRequest request_;
+  std::optional<std::string> device_memory_;
+  std::string html_;
+  int ranks_per_machine_ = 0;
+  bool json_ = false, parameters_ = false, ledger_ = false, paper_convention_ = false;
+};
+
+PlanCommand::PlanCommand(CLI::App& command) {
+  add_recipe(command, request_)->required();
   command
       .add_option("--device-memory", device_memory_,
                   "Memory of one rank's device, e.g. 80GiB; else the recipe's, else this machine's")
@@ -66,7 +85,7 @@ void PlanCommand::run() const {
   std::optional<std::int64_t> device_memory;
   if (device_memory_) {
     try {
-      device_memory = engine::parse_bytes(*device_memory_);
+      device_memory = parse_bytes(*device_memory_);
     } catch (const UsageError& error) {
       throw UsageError("--device-memory: {}", error.what());
     }
@@ -75,6 +94,13 @@ void PlanCommand::run() const {
       recipe, engine::device_limit(recipe.values, device_memory), ranks_per_machine_);
   if (!html_.empty()) write_html(html_, engine::plan_page(report));
   fmt::print("{}", json_ ? engine::plan_json(report) : engine::plan_text(report));
+}
+
+}  // namespace
+
+Command plan_command(CLI::App& program) {
+  return make_command<PlanCommand>(program, "plan",
+                                   "Say what a recipe needs and sends, and whether it fits");
 }
 
 }  // namespace sherd::main

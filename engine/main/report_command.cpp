@@ -1,4 +1,4 @@
-#include "engine/main/report_command.h"
+#include "engine/main/commands.h"
 
 #include <fmt/format.h>
 
@@ -6,19 +6,37 @@
 #include "engine/run/run_report.h"
 
 namespace sherd::main {
+namespace {
 
-ReportCommand::ReportCommand(CLI::App& app)
-    : command_(app.add_subcommand("report", "Compare runs: losses, speed, memory, recipes")) {
-  command_->add_option("runs", folders_, "Folders of runs, or folders that hold some")
+// `sherd report`: runs side by side; engine/run/run_report.h.
+class ReportCommand {
+ public:
+  explicit ReportCommand(CLI::App& command);
+  void run() const;
+
+ private:
+  std::vector<std::string> folders_;
+  std::string html_;
+};
+
+ReportCommand::ReportCommand(CLI::App& command) {
+  command.add_option("runs", folders_, "Folders of runs, or folders that hold some")
       ->type_name("RUN")
       ->required();
-  command_->add_option("--html", html_, "Also write one page with the curves")->type_name("FILE");
+  command.add_option("--html", html_, "Also write one page with the curves")->type_name("FILE");
 }
 
 void ReportCommand::run() const {
   const auto runs = engine::read_runs(folders_);
   if (!html_.empty()) write_html(html_, engine::report_page(runs));
   fmt::print("{}", engine::report_text(runs));
+}
+
+}  // namespace
+
+Command report_command(CLI::App& program) {
+  return make_command<ReportCommand>(program, "report",
+                                     "Compare runs: losses, speed, memory, recipes");
 }
 
 }  // namespace sherd::main

@@ -1,4 +1,4 @@
-#include "engine/main/runs_command.h"
+#include "engine/main/commands.h"
 
 #include <fmt/format.h>
 
@@ -7,12 +7,23 @@
 #include "engine/run/run_list.h"
 
 namespace sherd::main {
+namespace {
 
-RunsCommand::RunsCommand(CLI::App& app)
-    : command_(app.add_subcommand("runs", "List runs: state, steps, losses, speed, checkpoints")) {
-  command_->add_option("folder", folder_, "A folder of runs, or a run's own (runs)")
+// `sherd runs`: lists runs; engine/run/run_list.h.
+class RunsCommand {
+ public:
+  explicit RunsCommand(CLI::App& command);
+  void run() const;
+
+ private:
+  std::string folder_ = "runs";
+  bool json_ = false;
+};
+
+RunsCommand::RunsCommand(CLI::App& command) {
+  command.add_option("folder", folder_, "A folder of runs, or a run's own (runs)")
       ->type_name("FOLDER");
-  command_->add_flag("--json", json_, "A JSON object for each run, a line each");
+  command.add_flag("--json", json_, "A JSON object for each run, a line each");
 }
 
 void RunsCommand::run() const {
@@ -24,6 +35,13 @@ void RunsCommand::run() const {
   } else {
     fmt::print("{}", engine::runs_text(runs, std::time(nullptr)));
   }
+}
+
+}  // namespace
+
+Command runs_command(CLI::App& program) {
+  return make_command<RunsCommand>(program, "runs",
+                                   "List runs: state, steps, losses, speed, checkpoints");
 }
 
 }  // namespace sherd::main

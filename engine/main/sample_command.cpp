@@ -1,4 +1,4 @@
-#include "engine/main/sample_command.h"
+#include "engine/main/commands.h"
 
 #include <fmt/format.h>
 
@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "engine/inference/generation.h"
 #include "engine/main/checkpoint_path.h"
 #include "engine/main/command_line.h"
 #include "engine/main/standard_streams.h"
@@ -49,26 +50,41 @@ void print_speed(const engine::GeneratedText& text) {
              static_cast<double>(text.num_tokens - 1) / text.other_seconds);
 }
 
-}  // namespace
+// `sherd sample`: text from a checkpoint or a Hugging Face folder.
+class SampleCommand {
+ public:
+  explicit SampleCommand(CLI::App& command);
+  void run() const;
 
-SampleCommand::SampleCommand(CLI::App& app)
-    : command_(app.add_subcommand("sample", "Print text from the model, as it comes")) {
-  add_trained_model(*command_, path_, sets_);
-  add_ranks(*command_, ranks_, "Number of ranks (1)");
-  CLI::Option* prompt = command_->add_option("--prompt", prompt_, "What the text begins with");
-  command_
-      ->add_option(
+ private:
+  std::string path_;
+  std::vector<std::string> sets_;
+  std::optional<std::int64_t> ranks_;
+  std::string prompt_;
+  std::string prompts_file_;  ///< JSON lines in, JSON lines out
+  std::vector<std::string> stops_;
+  bool ignores_end_tokens_ = false;
+  bool shows_speed_ = false;
+  engine::SamplingOptions sampling_{.num_tokens = 200, .temperature = 0.8};
+};
+
+SampleCommand::SampleCommand(CLI::App& command) {
+  add_trained_model(command, path_, sets_);
+  add_ranks(command, ranks_, "Number of ranks (1)");
+  CLI::Option* prompt = command.add_option("--prompt", prompt_, "What the text begins with");
+  command
+      .add_option(
           "--prompts", prompts_file_,
           "A file with a prompt per line, {\"prompt\": \"...\"}, or - for standard input; the "
           "texts are printed as JSON lines; ranks share the prompts")
       ->type_name("FILE.jsonl")
       ->excludes(prompt);
-  add_sampling(*command_, sampling_, "Tokens to add at most (200)");
-  command_->add_option("--stop", stops_, "The text ends in front of this; may be repeated")
+  add_sampling(command, sampling_, "Tokens to add at most (200)");
+  command.add_option("--stop", stops_, "The text ends in front of this; may be repeated")
       ->allow_extra_args(false);
-  command_->add_flag("--ignore-end", ignores_end_tokens_,
-                     "Go on behind a token that ends a text (eos_token_id of a folder)");
-  command_->add_flag("--speed", shows_speed_, "Say on standard error how fast it was");
+  command.add_flag("--ignore-end", ignores_end_tokens_,
+                   "Go on behind a token that ends a text (eos_token_id of a folder)");
+  command.add_flag("--speed", shows_speed_, "Say on standard error how fast it was");
 }
 
 void SampleCommand::run() const {
@@ -106,6 +122,12 @@ void SampleCommand::run() const {
     if (shows_speed_) print_speed(result);
   };
   engine::generate(request);
+}
+
+}  // namespace
+
+Command sample_command(CLI::App& program) {
+  return make_command<SampleCommand>(program, "sample", "Print text from the model, as it comes");
 }
 
 }  // namespace sherd::main

@@ -1,4 +1,4 @@
-#include "engine/main/schedule_command.h"
+#include "engine/main/commands.h"
 
 #include <fmt/format.h>
 
@@ -65,39 +65,51 @@ void write_trace(const std::string& path, const schedule::Answer& answer) {
   if (!file) throw UsageError("--trace {}: can't be written: {}", path, std::strerror(errno));
 }
 
-}  // namespace
+// `sherd schedule`: draws a pipeline schedule and says what it costs; engine/schedule/report.h.
+class ScheduleCommand {
+ public:
+  explicit ScheduleCommand(CLI::App& command);
+  /// Errors   UsageError: numbers that the schedule can't take, or a file that can't be written.
+  void run() const;
 
-ScheduleCommand::ScheduleCommand(CLI::App& app)
-    : command_(app.add_subcommand("schedule", "Draw a pipeline schedule: idle time and peaks")) {
-  command_->add_option("--pipeline", num_ranks_, "Ranks that divide the layers among themselves")
+ private:
+  std::string schedule_, trace_;
+  int num_ranks_ = 0, num_micro_batches_ = 0, chunks_per_rank_ = 0;
+  std::vector<double> times_ = {1.0, 1.0, 1.0};
+  double message_ = 0.0, overlap_ = 0.0;
+  bool lists_ = false;
+};
+
+ScheduleCommand::ScheduleCommand(CLI::App& command) {
+  command.add_option("--pipeline", num_ranks_, "Ranks that divide the layers among themselves")
       ->type_name("N")
       ->check(CLI::Range(1, 1024))
       ->required();
-  command_->add_option("--micro-batches", num_micro_batches_, "Micro-batches in a step")
+  command.add_option("--micro-batches", num_micro_batches_, "Micro-batches in a step")
       ->type_name("N")
       ->check(CLI::Range(1, 4096))
       ->required();
-  command_->add_option("--schedule", schedule_, "Which to draw; without it all are compared")
+  command.add_option("--schedule", schedule_, "Which to draw; without it all are compared")
       ->type_name("NAME");
-  command_->add_option("--chunks-per-rank", chunks_per_rank_, "Chunks of layers on each rank")
+  command.add_option("--chunks-per-rank", chunks_per_rank_, "Chunks of layers on each rank")
       ->type_name("N")
       ->check(CLI::Range(1, 64));
-  command_
-      ->add_option("--times", times_,
-                   "Milliseconds that a rank's layers take: forward, input gradients, weight "
-                   "gradients (1,1,1); or these three of each chunk, in the model's order")
+  command
+      .add_option("--times", times_,
+                  "Milliseconds that a rank's layers take: forward, input gradients, weight "
+                  "gradients (1,1,1); or these three of each chunk, in the model's order")
       ->type_name("F,I,W[,F,I,W...]")
       ->delimiter(',')
       ->expected(3, 3 * kMostChunks)
       ->check(between(kShortest, kLongest));
-  command_->add_option("--message", message_, "Milliseconds that a message takes (0)")
+  command.add_option("--message", message_, "Milliseconds that a message takes (0)")
       ->type_name("MS")
       ->check(between(0.0, kLongest));
-  command_->add_option("--overlap", overlap_, "Share that a pair hides of its shorter half (0)")
+  command.add_option("--overlap", overlap_, "Share that a pair hides of its shorter half (0)")
       ->type_name("SHARE")
       ->check(between(0.0, 1.0));
-  command_->add_flag("--lists", lists_, "Print each rank's list of actions instead");
-  command_->add_option("--trace", trace_, "Also write a Chrome trace")->type_name("FILE");
+  command.add_flag("--lists", lists_, "Print each rank's list of actions instead");
+  command.add_option("--trace", trace_, "Also write a Chrome trace")->type_name("FILE");
 }
 
 void ScheduleCommand::run() const {
@@ -130,6 +142,13 @@ void ScheduleCommand::run() const {
   for (std::size_t rank = 0; rank < answer.schedule.ranks.size(); ++rank) {
     fmt::print("{}", schedule::rank_text(answer.schedule, rank));
   }
+}
+
+}  // namespace
+
+Command schedule_command(CLI::App& program) {
+  return make_command<ScheduleCommand>(program, "schedule",
+                                       "Draw a pipeline schedule: idle time and peaks");
 }
 
 }  // namespace sherd::main

@@ -1,4 +1,4 @@
-#include "engine/main/score_command.h"
+#include "engine/main/commands.h"
 
 #include <fmt/format.h>
 
@@ -12,33 +12,51 @@
 #include <sstream>
 
 #include "core/error.h"
+#include "engine/inference/scoring.h"
 #include "engine/main/checkpoint_path.h"
 #include "engine/main/command_line.h"
 #include "engine/main/standard_streams.h"
 
 namespace sherd::main {
+namespace {
 
 using Json = nlohmann::json;
 
-ScoreCommand::ScoreCommand(CLI::App& app)
-    : command_(app.add_subcommand(
-          "score",
-          "Answer questions about texts, JSON lines in and out: how likely, what follows")) {
-  add_trained_model(*command_, path_, sets_);
-  add_ranks(*command_, ranks_, "Number of ranks (1), which share the questions");
-  command_
-      ->add_option("--questions", questions_,
-                   "A file with a question per line, {\"context\": ..., \"continuation\": ...}, "
-                   "{\"text\": ...} or {\"prompt\": ...}; standard input unless given")
+// `sherd score`: how likely a model thinks texts are; engine/inference/scoring.h.
+class ScoreCommand {
+ public:
+  explicit ScoreCommand(CLI::App& command);
+  void run() const;
+
+ private:
+  void answer_questions() const;
+  void score_texts() const;
+  engine::ScoringRequest request() const;
+
+  std::string path_;
+  std::vector<std::string> sets_;
+  std::optional<std::int64_t> ranks_;
+  std::string questions_ = "-";
+  std::vector<std::string> texts_;  ///< files to be scored as a whole each, instead of questions
+  std::int64_t context_ = 0;
+};
+
+ScoreCommand::ScoreCommand(CLI::App& command) {
+  add_trained_model(command, path_, sets_);
+  add_ranks(command, ranks_, "Number of ranks (1), which share the questions");
+  command
+      .add_option("--questions", questions_,
+                  "A file with a question per line, {\"context\": ..., \"continuation\": ...}, "
+                  "{\"text\": ...} or {\"prompt\": ...}; standard input unless given")
       ->type_name("FILE.jsonl");
-  command_
-      ->add_option("--text", texts_,
-                   "Files of text instead of questions: loss, perplexity and bits per byte of each")
+  command
+      .add_option("--text", texts_,
+                  "Files of text instead of questions: loss, perplexity and bits per byte of each")
       ->type_name("FILE")
       ->allow_extra_args(false);
-  command_
-      ->add_option("--context", context_,
-                   "Tokens of a text at most (2048, or what the model knows if that is less)")
+  command
+      .add_option("--context", context_,
+                  "Tokens of a text at most (2048, or what the model knows if that is less)")
       ->check(CLI::Range(2, 1 << 24));
 }
 
@@ -100,6 +118,14 @@ void ScoreCommand::score_texts() const {
                nats / std::numbers::ln2 / static_cast<double>(bytes));
   };
   engine::answer(request);
+}
+
+}  // namespace
+
+Command score_command(CLI::App& program) {
+  return make_command<ScoreCommand>(
+      program, "score",
+      "Answer questions about texts, JSON lines in and out: how likely, what follows");
 }
 
 }  // namespace sherd::main

@@ -1,4 +1,4 @@
-#include "engine/main/tokenize_command.h"
+#include "engine/main/commands.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -6,7 +6,8 @@
 #include <chrono>
 #include <cstdio>
 
-#include "engine/report/progress.h"
+#include "core/human_text.h"
+#include "engine/data/tokenize/tokenize.h"
 
 namespace sherd::main {
 namespace {
@@ -24,7 +25,7 @@ class TokenizeMeter {
     const double seconds = std::chrono::duration<double>(now - begin_).count();
     fmt::print(stderr, "{}{} documents, {} tokens, {}B/s{}", on_terminal ? "\r\x1b[K" : "",
                progress.documents, progress.tokens,
-               engine::human_rate(static_cast<double>(progress.text_bytes) / seconds),
+               human_rate(static_cast<double>(progress.text_bytes) / seconds),
                on_terminal ? "" : "\n");
     is_standing_ = on_terminal;
   }
@@ -39,34 +40,41 @@ class TokenizeMeter {
   bool is_standing_ = false;
 };
 
-}  // namespace
+// `sherd tokenize`: texts become token files.
+class TokenizeCommand {
+ public:
+  explicit TokenizeCommand(CLI::App& command);
+  void run() const;
 
-TokenizeCommand::TokenizeCommand(CLI::App& app)
-    : command_(app.add_subcommand("tokenize", "Turn texts into token files to train on")) {
-  command_
-      ->add_option("texts", options_.texts,
-                   "Files, folders or globs; .jsonl has a document per line, other files are a "
-                   "document each; .gz and .zst are unpacked; - is standard input")
+ private:
+  data::TokenizeOptions options_;
+  bool special_tokens_ = false;
+};
+
+TokenizeCommand::TokenizeCommand(CLI::App& command) {
+  command
+      .add_option("texts", options_.texts,
+                  "Files, folders or globs; .jsonl has a document per line, other files are a "
+                  "document each; .gz and .zst are unpacked; - is standard input")
       ->required();
-  command_
-      ->add_option("--tokenizer", options_.tokenizer, "A folder with a Hugging Face tokenizer.json")
+  command
+      .add_option("--tokenizer", options_.tokenizer, "A folder with a Hugging Face tokenizer.json")
       ->required();
-  command_->add_option("--to", options_.to, "The file to write; must not exist")->required();
-  command_->add_option("--field", options_.field, "The text in a line of .jsonl (text)");
-  command_->add_flag("--jsonl", options_.stdin_is_jsonl, "Standard input is .jsonl");
-  command_->add_flag("--bos", options_.bos,
-                     "Put the beginning-of-text token before every document");
-  command_->add_flag("--eos", options_.eos, "Put the end-of-text token behind every document");
-  command_->add_flag("--special-tokens", special_tokens_,
-                     "Text that spells a special token is that token, not text");
-  command_->add_flag("--skip-bad", options_.skip_bad,
-                     "Leave out documents that aren't UTF-8 or JSON, and name them");
-  command_
-      ->add_option(
+  command.add_option("--to", options_.to, "The file to write; must not exist")->required();
+  command.add_option("--field", options_.field, "The text in a line of .jsonl (text)");
+  command.add_flag("--jsonl", options_.stdin_is_jsonl, "Standard input is .jsonl");
+  command.add_flag("--bos", options_.bos, "Put the beginning-of-text token before every document");
+  command.add_flag("--eos", options_.eos, "Put the end-of-text token behind every document");
+  command.add_flag("--special-tokens", special_tokens_,
+                   "Text that spells a special token is that token, not text");
+  command.add_flag("--skip-bad", options_.skip_bad,
+                   "Leave out documents that aren't UTF-8 or JSON, and name them");
+  command
+      .add_option(
           "--shard-tokens", options_.shard_tokens,
           "Begin another file (TO-00000, ...) behind the document that reaches so many tokens")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 50));
-  command_->add_option("--threads", options_.num_threads, "Default: one per core")
+  command.add_option("--threads", options_.num_threads, "Default: one per core")
       ->check(CLI::Range(1, 4096));
 }
 
@@ -100,6 +108,13 @@ void TokenizeCommand::run() const {
     fmt::print("; {} of training runs left out", result.files_of_runs);
   }
   fmt::print("\nmodel.vocab_size is at least {}\n", result.vocab_size);
+}
+
+}  // namespace
+
+Command tokenize_command(CLI::App& program) {
+  return make_command<TokenizeCommand>(program, "tokenize",
+                                       "Turn texts into token files to train on");
 }
 
 }  // namespace sherd::main

@@ -1,5 +1,3 @@
-#include "engine/main/train_command.h"
-
 #include <signal.h>
 #include <unistd.h>
 
@@ -13,6 +11,8 @@
 #include "core/error.h"
 #include "engine/launch/early_stop.h"
 #include "engine/launch/rank_watch.h"
+#include "engine/main/command_line.h"
+#include "engine/main/commands.h"
 #include "engine/main/failure.h"
 #include "engine/main/standard_streams.h"
 #include "engine/run/run.h"
@@ -232,8 +232,6 @@ int train_with_others(const std::shared_ptr<sharding::Processes>& processes, Ear
   return leave(*processes, end, label, *death_is_said);
 }
 
-}  // namespace
-
 int train(const engine::RecipeRequest& request) {
   const int count = num_processes();
   if (count <= 1) {
@@ -243,6 +241,21 @@ int train(const engine::RecipeRequest& request) {
   EarlyRecipe early = early_recipe(request, count);
   const std::shared_ptr<sharding::Processes> processes = other_processes(early.peer_timeout());
   return train_with_others(processes, early);
+}
+
+class TrainCommand {
+ public:
+  explicit TrainCommand(CLI::App& command) { add_recipe(command, request_)->required(); }
+  int run() const { return train(request_); }
+
+ private:
+  engine::RecipeRequest request_;
+};
+
+}  // namespace
+
+Command train_command(CLI::App& program) {
+  return make_command<TrainCommand>(program, "train", "Train as a recipe says");
 }
 
 }  // namespace sherd::main

@@ -45,10 +45,13 @@ class Variants {
   std::optional<Change> fitting(const Strategy& strategy, const BatchCut& wanted) const {
     auto variant = variant_of(recipe_, strategy, wanted);
     if (!variant) return std::nullopt;
-    const std::int64_t bytes =
-        counted([&] { return needed_bytes(plan_world(variant->recipe.values), limit_); });
+    std::optional<PlannedRecipe> planned;
+    const std::int64_t bytes = counted([&] {
+      planned.emplace(variant->recipe.values);
+      return needed_bytes(plan_world(*planned), limit_);
+    });
     if (bytes > limit_.bytes) return std::nullopt;
-    return change(std::move(*variant), bytes);
+    return change(std::move(*variant), *planned, bytes);
   }
 
   /// What a plan counts; the largest number if it needs more bytes than can be counted.
@@ -62,9 +65,9 @@ class Variants {
   }
 
  private:
-  Change change(Variant variant, std::int64_t bytes) const {
+  Change change(Variant variant, const PlannedRecipe& planned, std::int64_t bytes) const {
     if (!own_cost_) own_cost_ = step_cost(recipe_.values);
-    const StepCost cost = step_cost(variant.recipe.values);
+    const StepCost cost = step_cost(planned);
     Change change;
     change.needed_bytes = bytes;
     change.flops_ratio = cost.flops / own_cost_->flops;

@@ -6,9 +6,8 @@
 #include <map>
 #include <numeric>
 
+#include "core/byte_size.h"
 #include "core/error.h"
-#include "engine/report/byte_size.h"
-#include "engine/train/from_recipe.h"
 #include "engine/train/training_step.h"
 #include "optim/optimizer.h"
 #include "sharding/comm/machine_relays.h"
@@ -185,7 +184,8 @@ LinkBytes sum_of(const Rows& rows) {
 
 }  // namespace
 
-MachineTraffic machine_traffic(const Recipe& recipe, int ranks_per_machine) {
+MachineTraffic machine_traffic(const PlannedRecipe& planned, int ranks_per_machine) {
+  const Recipe& recipe = planned.recipe;
   const auto world = static_cast<int>(recipe.world_size());
   if (ranks_per_machine < 1 || world % ranks_per_machine != 0) {
     int nearest = std::clamp(ranks_per_machine, 1, world);
@@ -198,8 +198,6 @@ MachineTraffic machine_traffic(const Recipe& recipe, int ranks_per_machine) {
     throw UsageError(
         "--ranks-per-machine is for CPUs: between GPUs NCCL chooses the ways. Leave it out.");
   }
-  const TrainingOptions options = training_options(recipe);
-  const sharding::Mesh mesh = mesh_of(recipe);
   MachineTraffic traffic{
       .ranks_per_machine = ranks_per_machine,
       .passed_on = recipe.parallelism.hierarchical != HierarchicalChoice::kOff,
@@ -210,7 +208,7 @@ MachineTraffic machine_traffic(const Recipe& recipe, int ranks_per_machine) {
       .rows = {},
       .sum = {},
       .all = {}};
-  RanksOfMachines ranks(options, mesh, traffic);
+  RanksOfMachines ranks(planned.options, planned.mesh, traffic);
   Rows most;
   for (int first = 0; first < world; first += ranks_per_machine) {
     Rows rows = ranks.of_machine(first);

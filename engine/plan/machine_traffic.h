@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/link_bytes.h"
-#include "engine/recipe/recipe.h"
+#include "engine/plan/planned_recipe.h"
 #include "sharding/mesh/traffic.h"
 
 namespace sherd::engine {
@@ -34,7 +34,7 @@ struct MachineTraffic {
 };
 
 /// Errors   UsageError: machines that don't have equally many ranks; a GPU, where NCCL chooses the ways.
-MachineTraffic machine_traffic(const Recipe& recipe, int ranks_per_machine);
+MachineTraffic machine_traffic(const PlannedRecipe& planned, int ranks_per_machine);
 std::string machine_traffic_text(const MachineTraffic& traffic);
 
 }  // namespace sherd::engine

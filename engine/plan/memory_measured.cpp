@@ -6,10 +6,10 @@
 #include <map>
 
 #include "core/arena.h"
+#include "core/byte_size.h"
 #include "core/cuda_device.h"
 #include "core/error.h"
 #include "engine/plan/memory_report.h"
-#include "engine/report/byte_size.h"
 
 namespace sherd::engine {
 namespace {

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 
+#include "core/byte_size.h"
 #include "core/cuda_device.h"
 #include "core/error.h"
+#include "core/human_text.h"
 #include "engine/launch/system_info.h"
 #include "engine/plan/advice.h"
-#include "engine/report/byte_size.h"
-#include "engine/report/progress.h"
 
 namespace sherd::engine {
 namespace {

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 
+#include "core/byte_size.h"
+#include "core/human_text.h"
 #include "engine/plan/page_style.h"
 #include "engine/plan/pipeline_report.h"
 #include "engine/plan/report.h"
-#include "engine/report/byte_size.h"
 #include "engine/report/page.h"
-#include "engine/report/progress.h"
 #include "engine/schedule/picture.h"
 
 namespace sherd::engine {
@@ -96,7 +96,7 @@ std::string stages_section(const PlanReport& report) {
         "<strong{3}>stage {0}</strong><div class=\"bar\" role=\"img\" aria-label=\"stage {0}: "
         "{4}\"><div class=\"fill\" style=\"width:{5:.4f}%\">",
         stage.stage, plan.peak_bytes(), plan.arena_bytes(),
-        stage.stage == report.recipe.zero_optimization.stage ? " class=\"mine\"" : "",
+        stage.stage == report.planned.recipe.zero_optimization.stage ? " class=\"mine\"" : "",
         human_bytes(plan.arena_bytes()), percent(plan.peak_bytes(), whole));
     for (int i = 0; i < kNumCategories; ++i) {
       const std::int64_t bytes = at_peak(plan)[i];
@@ -116,7 +116,7 @@ std::string stages_section(const PlanReport& report) {
 
 std::string timeline_section(const PlanReport& report) {
   const MemoryPlan& plan = report.plan.worst();
-  const std::int64_t micro_steps = report.recipe.training.gradient_accumulation_steps;
+  const std::int64_t micro_steps = report.planned.recipe.training.gradient_accumulation_steps;
   std::string columns, labels;
   for (int phase = 0; phase < kNumPhases; ++phase) {
     const auto which = static_cast<Phase>(1u << phase);
@@ -227,13 +227,14 @@ std::string sent_section(const PlanReport& report) {
 
 std::string plan_page(const PlanReport& report) {
   const std::string head = plan_headline(report);
-  const std::string& name = report.recipe.run.name;
+  const std::string& name = report.planned.recipe.run.name;
   std::string style(kPlanPageStyle);
-  if (report.recipe.parallelism.pipeline_parallel_degree > 1) style += schedule::kPictureStyle;
+  if (report.planned.recipe.parallelism.pipeline_parallel_degree > 1)
+    style += schedule::kPictureStyle;
   const std::string body =
       fmt::format("<h1>{}</h1>\n<p class=\"soft\">{}</p>\n{}{}{}{}{}{}{}", escaped(name),
                   escaped(head), verdict_section(report), stages_section(report),
-                  timeline_section(report), table_section(report), pipeline_section(report.recipe),
+                  timeline_section(report), table_section(report), pipeline_section(report.planned),
                   answers_section(report), sent_section(report));
   return page({.title = name + ": memory plan", .style = style, .body = body});
 }

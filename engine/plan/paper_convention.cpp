@@ -6,7 +6,6 @@
 
 #include "engine/model/parameters.h"
 #include "engine/plan/memory_plan.h"
-#include "engine/train/from_recipe.h"
 
 namespace sherd::engine {
 
@@ -35,8 +34,9 @@ std::int64_t paper_state_bytes(const TrainingOptions& options, int stage, int wo
   return bytes;
 }
 
-std::string paper_table(const Recipe& recipe) {
-  const TrainingOptions options = training_options(recipe);
+std::string paper_table(const PlannedRecipe& planned) {
+  const Recipe& recipe = planned.recipe;
+  const TrainingOptions& options = planned.options;
   std::string text = fmt::format(
       "{}: {:.4g} B parameters; states alone as the ZeRO paper counts them: 16-bit gradients, a\n"
       "16-bit copy beside the FP32 slice at stage 3, AdamW; GB (1e9 bytes) per rank\n"

@@ -8,7 +8,7 @@
 
 #include <string>
 
-#include "engine/train/from_recipe.h"
+#include "engine/plan/planned_recipe.h"
 
 namespace sherd::engine {
 
@@ -17,6 +17,6 @@ std::int64_t paper_state_bytes(const TrainingOptions& options, int stage, int wo
 
 /// Decimal gigabytes at stages 1, 2 and 3 on 1, 4, 16, 64, 256 and 1024 ranks, as the paper's
 /// table 1, and on as many ranks as the recipe has.
-std::string paper_table(const Recipe& recipe);
+std::string paper_table(const PlannedRecipe& planned);
 
 }  // namespace sherd::engine

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "engine/model/cut/tensor_cut.h"
-#include "engine/train/from_recipe.h"
 #include "engine/train/layout/sharding_plan.h"
 
 namespace sherd::engine {
@@ -66,9 +65,9 @@ std::string counted_by(const std::vector<sharding::ShardingPlan>& of_rank, std::
 
 }  // namespace
 
-std::string parameter_rows(const Recipe& recipe) {
-  const TrainingOptions options = training_options(recipe);
-  const Mesh mesh = mesh_of(recipe);
+std::string parameter_rows(const PlannedRecipe& planned) {
+  const TrainingOptions& options = planned.options;
+  const Mesh& mesh = planned.mesh;
   std::vector<sharding::MeshAxis> axes = mesh.axes();
   std::erase_if(axes, [](const auto& axis) { return axis.name == sharding::kPipelineAxis; });
   const Mesh one_place(axes);

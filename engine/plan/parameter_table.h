@@ -5,11 +5,11 @@
 
 #include <string>
 
-#include "engine/recipe/recipe.h"
+#include "engine/plan/planned_recipe.h"
 
 namespace sherd::engine {
 
 /// Blocks that are alike have one row each for all of them.
-std::string parameter_rows(const Recipe& recipe);
+std::string parameter_rows(const PlannedRecipe& planned);
 
 }  // namespace sherd::engine

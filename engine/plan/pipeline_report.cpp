@@ -7,7 +7,6 @@
 
 #include "engine/schedule/peaks.h"
 #include "engine/schedule/picture.h"
-#include "engine/train/from_recipe.h"
 #include "engine/train/layout/pipeline_plan.h"
 
 namespace sherd::engine {
@@ -33,10 +32,9 @@ std::string layers_text(const Chunk& chunk) {
                      chunk.head ? ", head" : "");
 }
 
-Pipelined pipelined(const Recipe& recipe) {
-  const TrainingOptions options = training_options(recipe);
-  Pipelined made{pipeline_plan(options, mesh_of(recipe)), {}, {}, {}};
-  made.times = estimated_times(made.plan, options.model);
+Pipelined pipelined(const PlannedRecipe& planned) {
+  Pipelined made{pipeline_plan(planned.options, planned.mesh), {}, {}, {}};
+  made.times = estimated_times(made.plan, planned.options.model);
   made.run = schedule::simulate_each(*made.plan.schedule, made.times);
   // Of a micro-batch in all of a rank's parts, as papers count them.
   const int per_rank = made.plan.layout().chunks_per_rank;
@@ -91,11 +89,11 @@ std::string headline(const Recipe& recipe, const Pipelined& made) {
 
 }  // namespace
 
-std::string pipeline_text(const Recipe& recipe) {
-  if (recipe.parallelism.pipeline_parallel_degree == 1) return {};
-  const Pipelined made = pipelined(recipe);
+std::string pipeline_text(const PlannedRecipe& planned) {
+  if (planned.mesh.degree(sharding::kPipelineAxis) == 1) return {};
+  const Pipelined made = pipelined(planned);
   std::string text =
-      fmt::format("{}\n\n{}\n{:<7}{:<36}{:>12}{:>9}{:>9}\n", headline(recipe, made),
+      fmt::format("{}\n\n{}\n{:<7}{:<36}{:>12}{:>9}{:>9}\n", headline(planned.recipe, made),
                   picture_text(made), "place", "layers", "activations", "waiting", "idle");
   for (const Row& row : made.rows) {
     text += fmt::format("{:<7}{:<36}{:>12}{:>9}{:>9}\n", row.rank, row.layers, row.activations,
@@ -106,16 +104,16 @@ std::string pipeline_text(const Recipe& recipe) {
          "layers\n\n";
 }
 
-std::string pipeline_section(const Recipe& recipe) {
-  if (recipe.parallelism.pipeline_parallel_degree == 1) return {};
-  const Pipelined made = pipelined(recipe);
+std::string pipeline_section(const PlannedRecipe& planned) {
+  if (planned.mesh.degree(sharding::kPipelineAxis) == 1) return {};
+  const Pipelined made = pipelined(planned);
   std::string html = fmt::format(
       "<section>\n<h2>Pipeline</h2>\n<p class=\"small soft\">{}. Activations and waiting are "
       "micro-batches at a time, each through all of a rank’s layers.</p>\n{}"
       "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Pipeline\">"
       "<table id=\"pipeline\"><tr><th>place</th><th class=\"text\">layers</th><th>activations</th>"
       "<th>waiting</th><th>idle</th></tr>\n",
-      headline(recipe, made), picture_svg(made));
+      headline(planned.recipe, made), picture_svg(made));
   for (const Row& row : made.rows) {
     html += fmt::format(
         "<tr><td>{}</td><td class=\"text\">{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",

@@ -5,13 +5,13 @@
 
 #include <string>
 
-#include "engine/recipe/recipe.h"
+#include "engine/plan/planned_recipe.h"
 
 namespace sherd::engine {
 
 /// For a terminal, 80 columns wide; "" for a recipe without a pipeline.
-std::string pipeline_text(const Recipe& recipe);
+std::string pipeline_text(const PlannedRecipe& planned);
 /// The same as a <section> of the plan page, whose style has schedule::kPictureStyle.
-std::string pipeline_section(const Recipe& recipe);
+std::string pipeline_section(const PlannedRecipe& planned);
 
 }  // namespace sherd::engine

@@ -4,11 +4,10 @@
 
 #include <algorithm>
 
+#include "core/byte_size.h"
+#include "core/human_text.h"
 #include "engine/model/parameters.h"
 #include "engine/plan/pipeline_report.h"
-#include "engine/report/byte_size.h"
-#include "engine/report/progress.h"
-#include "engine/train/from_recipe.h"
 #include "engine/train/training_step.h"
 
 namespace sherd::engine {
@@ -18,8 +17,8 @@ namespace {
 bool optimizer_differs(const TrainingOptions& options) {
   return optim::descriptor_of(options.optimizer.type).uneven_numels != nullptr;
 }
-bool ranks_differ(const Recipe& recipe) {
-  return recipe.model_ranks() > 1 || optimizer_differs(training_options(recipe));
+bool ranks_differ(const PlannedRecipe& planned) {
+  return planned.recipe.model_ranks() > 1 || optimizer_differs(planned.options);
 }
 
 // Of the rank of one place in the pipeline that sends most. Where the optimizer makes ranks differ, those
@@ -40,14 +39,12 @@ sharding::Traffic most_traffic(const TrainingOptions& options, const sharding::M
   return most;
 }
 
-sharding::Traffic most_traffic(const Recipe& recipe) {
-  const TrainingOptions options = training_options(recipe);
-  const sharding::Mesh mesh = mesh_of(recipe);
-  const DeviceKind device = device_traits(recipe).kind;
+sharding::Traffic most_traffic(const PlannedRecipe& planned) {
+  const sharding::Mesh& mesh = planned.mesh;
   sharding::Traffic most;
   const int ranks = mesh.world_size() / mesh.degree(sharding::kPipelineAxis);
   for (int first = 0; first < mesh.world_size(); first += ranks) {
-    sharding::Traffic traffic = most_traffic(options, mesh, first, device);
+    sharding::Traffic traffic = most_traffic(planned.options, mesh, first, planned.device.kind);
     if (first == 0 || traffic.total_bytes() > most.total_bytes()) most = std::move(traffic);
   }
   return most;
@@ -58,9 +55,8 @@ std::string plural(std::int64_t count, std::string_view noun) {
 }
 
 // "4 ranks (pipeline 2 x shard 2)".
-std::string ranks_text(const Recipe& recipe) {
-  const std::string ranks = plural(recipe.world_size(), "rank");
-  const sharding::Mesh mesh = mesh_of(recipe);
+std::string ranks_text(const sharding::Mesh& mesh) {
+  const std::string ranks = plural(mesh.world_size(), "rank");
   if (mesh.degree(sharding::kShardAxis) == mesh.world_size()) return ranks;
   return fmt::format("{} ({})", ranks, mesh.text());
 }
@@ -81,16 +77,16 @@ std::string stages_text(const PlanReport& report) {
   const ByteUnit unit = unit_for(least), sent_unit = unit_for(most_sent);
   std::string text =
       fmt::format("stages on {}, {} per rank\n{:<8}{:>11}{:>11}{:>11}{:>12}\n",
-                  plural(report.recipe.world_size(), "rank"), unit.name, "", "at rest", "peak",
-                  "arena", fmt::format("sent, {}", sent_unit.name));
+                  plural(report.planned.recipe.world_size(), "rank"), unit.name, "", "at rest",
+                  "peak", "arena", fmt::format("sent, {}", sent_unit.name));
   for (const StageReport& stage : report.stages) {
     const MemoryPlan& plan = stage.plan.worst();
-    text +=
-        fmt::format("{:<8}{:>11}{:>11}{:>11}{:>12}  {}{}\n", fmt::format("stage {}", stage.stage),
-                    unit.text(sum(plan.at_rest())), unit.text(plan.peak_bytes()),
-                    unit.text(plan.arena_bytes()), sent_unit.text(stage.sent_bytes),
-                    stage.needed_bytes <= report.limit.bytes ? "fits" : "doesn't fit",
-                    stage.stage == report.recipe.zero_optimization.stage ? ", this recipe" : "");
+    text += fmt::format(
+        "{:<8}{:>11}{:>11}{:>11}{:>12}  {}{}\n", fmt::format("stage {}", stage.stage),
+        unit.text(sum(plan.at_rest())), unit.text(plan.peak_bytes()), unit.text(plan.arena_bytes()),
+        sent_unit.text(stage.sent_bytes),
+        stage.needed_bytes <= report.limit.bytes ? "fits" : "doesn't fit",
+        stage.stage == report.planned.recipe.zero_optimization.stage ? ", this recipe" : "");
   }
   return text;
 }
@@ -108,8 +104,9 @@ std::string fits_text(const PlanReport& report) {
           ? fmt::format("{} has {}", report.limit.origin, human_bytes(report.limit.bytes))
           : fmt::format("the device has {} ({})", human_bytes(report.limit.bytes),
                         report.limit.origin);
-  std::string text = fmt::format("{}: {}; {}", report.fits() ? "fits" : "doesn't fit",
-                                 need_sentence(report.recipe, report.plan, report.limit), has);
+  std::string text =
+      fmt::format("{}: {}; {}", report.fits() ? "fits" : "doesn't fit",
+                  need_sentence(report.planned.recipe, report.plan, report.limit), has);
   if (report.fits()) {
     return text +
            fmt::format(", {} to spare\n", human_bytes(report.limit.bytes - report.needed_bytes));
@@ -145,13 +142,14 @@ std::string sent_text(const PlanReport& report) {
 
 PlanReport plan_report(const ResolvedRecipe& recipe, const DeviceLimit& limit,
                        int ranks_per_machine) {
-  WorldPlan plan = plan_world(recipe.values);
+  const PlannedRecipe planned = recipe.values;
+  WorldPlan plan = plan_world(planned);
   const std::int64_t needed = needed_bytes(plan, limit);
-  const sharding::Traffic traffic = most_traffic(recipe.values);
+  const sharding::Traffic traffic = most_traffic(planned);
   PlanReport report{
-      .recipe = recipe.values,
-      .num_parameters = model::num_parameters(training_options(recipe.values).model),
-      .num_trained = model::num_trained_parameters(training_options(recipe.values).model),
+      .planned = planned,
+      .num_parameters = model::num_parameters(planned.options.model),
+      .num_trained = model::num_trained_parameters(planned.options.model),
       .plan = std::move(plan),
       .limit = limit,
       .needed_bytes = needed,
@@ -163,19 +161,20 @@ PlanReport plan_report(const ResolvedRecipe& recipe, const DeviceLimit& limit,
       .sent_bytes = traffic.total_bytes(),
       .machines = {},
   };
-  if (ranks_per_machine > 0) report.machines = machine_traffic(recipe.values, ranks_per_machine);
+  if (ranks_per_machine > 0) report.machines = machine_traffic(planned, ranks_per_machine);
   for (const auto& [stage, variant] : at_every_stage(recipe)) {
-    WorldPlan of_stage = plan_world(variant.values);
+    const PlannedRecipe at_stage = variant.values;
+    WorldPlan of_stage = plan_world(at_stage);
     const std::int64_t bytes = needed_bytes(of_stage, limit);
     report.stages.push_back(
-        {stage, std::move(of_stage), bytes, most_traffic(variant.values).total_bytes()});
+        {stage, std::move(of_stage), bytes, most_traffic(at_stage).total_bytes()});
   }
   if (!report.fits()) report.changes = cheapest_changes(recipe, limit);
   return report;
 }
 
 std::string plan_headline(const PlanReport& report) {
-  const Recipe& recipe = report.recipe;
+  const Recipe& recipe = report.planned.recipe;
   const std::int64_t frozen = report.num_parameters - report.num_trained;
   const std::string parts =
       frozen == 0 ? ""
@@ -183,7 +182,7 @@ std::string plan_headline(const PlanReport& report) {
                                 parameters_text(frozen));
   return fmt::format("{} parameters{}, stage {} on {}, {} of {} x {} tokens per rank and step",
                      parameters_text(report.num_parameters), parts, recipe.zero_optimization.stage,
-                     ranks_text(recipe),
+                     ranks_text(report.planned.mesh),
                      plural(recipe.training.gradient_accumulation_steps, "micro-step"),
                      recipe.training.micro_batch_size, recipe.training.seq_length);
 }
@@ -195,15 +194,15 @@ std::string epochs_text(const Recipe& recipe) {
 }
 
 std::string sender_text(const PlanReport& report) {
-  if (report.recipe.world_size() == 1) return "the only rank";
-  if (ranks_differ(report.recipe)) return "the rank that sends most";
+  if (report.planned.recipe.world_size() == 1) return "the only rank";
+  if (ranks_differ(report.planned)) return "the rank that sends most";
   return "each rank";
 }
 
 std::string plan_text(const PlanReport& report) {
-  std::string text = report.recipe.run.name + ": " + plan_headline(report) + "\n" +
-                     epochs_text(report.recipe) + "\n" + memory_table(report.plan) + "\n" +
-                     pipeline_text(report.recipe) + stages_text(report) + "\n" + fits_text(report);
+  std::string text = report.planned.recipe.run.name + ": " + plan_headline(report) + "\n" +
+                     epochs_text(report.planned.recipe) + "\n" + memory_table(report.plan) + "\n" +
+                     pipeline_text(report.planned) + stages_text(report) + "\n" + fits_text(report);
   text += extreme_text("largest micro-batch that fits", report.largest_micro_batch);
   text += extreme_text("smallest world that fits", report.smallest_world);
   text += "\n" + sent_text(report);

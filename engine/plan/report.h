@@ -23,7 +23,7 @@ struct StageReport {
 };
 
 struct PlanReport {
-  Recipe recipe;
+  PlannedRecipe planned;
   std::int64_t num_parameters = 0;
   std::int64_t num_trained = 0;  ///< of them; the others are frozen
   WorldPlan plan;

@@ -94,7 +94,7 @@ Json sent_json(const PlanReport& report) {
 }  // namespace
 
 std::string plan_json(const PlanReport& report) {
-  const Recipe& recipe = report.recipe;
+  const Recipe& recipe = report.planned.recipe;
   Json json;
   json["name"] = recipe.run.name;
   json["num_parameters"] = report.num_parameters;

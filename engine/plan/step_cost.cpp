@@ -1,7 +1,6 @@
 #include "engine/plan/step_cost.h"
 
 #include "engine/launch/device.h"
-#include "engine/train/from_recipe.h"
 #include "engine/train/training_step.h"
 
 namespace sherd::engine {
@@ -24,16 +23,14 @@ constexpr double kStagingFactor = 1.01;
 
 }  // namespace
 
-StepCost step_cost(const Recipe& recipe) {
-  const TrainingOptions options = training_options(recipe);
-  const sharding::Mesh mesh = mesh_of(recipe);
-  const DeviceKind device = device_traits(recipe).kind;
+StepCost step_cost(const PlannedRecipe& planned) {
+  const auto& [recipe, options, mesh, traits] = planned;
   const int ranks = mesh.world_size();
   // Of all ranks; those of one place in a pipeline are nearly alike.
   const int places = mesh.degree(sharding::kPipelineAxis), alike = ranks / places;
   double sent_bytes = 0.0, gathered = 0.0;
   for (int first = 0; first < ranks; first += alike) {
-    const sharding::Traffic traffic = TrainingStep::traffic(options, mesh, first, device);
+    const sharding::Traffic traffic = TrainingStep::traffic(options, mesh, first, traits.kind);
     sent_bytes += static_cast<double>(traffic.total_bytes()) * alike;
     for (const sharding::Sent& sent : traffic.sent()) {
       if (sent.label == "parameters") gathered += static_cast<double>(sent.bytes) * alike;

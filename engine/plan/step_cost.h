@@ -7,7 +7,7 @@
 /// Of what is sent, a part shows beside the computation, and all of a gather that isn't prefetched.
 #pragma once
 
-#include "engine/recipe/recipe.h"
+#include "engine/plan/planned_recipe.h"
 
 namespace sherd::engine {
 
@@ -18,6 +18,6 @@ struct StepCost {
   double total = 0.0;  ///< in flops
 };
 
-StepCost step_cost(const Recipe& recipe);
+StepCost step_cost(const PlannedRecipe& planned);
 
 }  // namespace sherd::engine

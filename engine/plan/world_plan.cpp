@@ -5,7 +5,6 @@
 
 #include "core/error.h"
 #include "engine/launch/launch.h"
-#include "engine/train/from_recipe.h"
 
 namespace sherd::engine {
 namespace {
@@ -84,9 +83,11 @@ WorldPlan::WorldPlan(const TrainingOptions& options, MemoryRequest request) {
   }
 }
 
-WorldPlan plan_world(const Recipe& recipe, const DeviceTraits& device) {
-  return {training_options(recipe),
-          {.mesh = mesh_of(recipe),
+WorldPlan plan_world(const PlannedRecipe& planned) {
+  const Recipe& recipe = planned.recipe;
+  const DeviceTraits& device = planned.device;
+  return {planned.options,
+          {.mesh = planned.mesh,
            .num_threads =
                device.threads_per_rank > 0 ? device.threads_per_rank : compute_threads(recipe),
            .saves = recipe.checkpoint.saves(),
@@ -94,10 +95,6 @@ WorldPlan plan_world(const Recipe& recipe, const DeviceTraits& device) {
            .deterministic = recipe.run.deterministic,
            .separate_memory = device.separate_memory,
            .staging_bytes = device.staging_bytes}};
-}
-
-WorldPlan plan_world(const Recipe& recipe) {
-  return plan_world(recipe, device_traits(recipe));
 }
 
 }  // namespace sherd::engine

@@ -6,8 +6,8 @@
 
 #include <vector>
 
-#include "engine/launch/device.h"
 #include "engine/plan/memory_plan.h"
+#include "engine/plan/planned_recipe.h"
 
 namespace sherd::engine {
 
@@ -41,8 +41,6 @@ class WorldPlan {
   std::int64_t all_arenas_bytes_ = 0;
 };
 
-/// On the device that the recipe names, whether or not this machine has it.
-WorldPlan plan_world(const Recipe& recipe);
-WorldPlan plan_world(const Recipe& recipe, const DeviceTraits& device);
+WorldPlan plan_world(const PlannedRecipe& planned);
 
 }  // namespace sherd::engine

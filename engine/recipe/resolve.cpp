@@ -3,6 +3,7 @@
 #include <cctype>
 
 #include "core/error.h"
+#include "engine/recipe/device_rules.h"
 #include "engine/recipe/fields.h"
 #include "engine/recipe/model_from.h"
 #include "engine/recipe/resolution.h"
@@ -112,6 +113,7 @@ void derive_and_check(Resolution& recipe) {
   if (!recipe.has_problems()) check_adapter(recipe);
   check_training(recipe);
   check_precision(recipe);
+  check_device(recipe);
   if (!recipe.has_problems()) note_unused(recipe);
 }
 

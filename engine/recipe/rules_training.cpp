@@ -3,10 +3,10 @@
 #include <cmath>
 #include <limits>
 
+#include "core/byte_size.h"
 #include "core/error.h"
 #include "engine/recipe/resolution.h"
 #include "engine/recipe/uses.h"
-#include "engine/report/byte_size.h"
 
 namespace sherd::engine {
 namespace {

@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
-namespace sherd::engine {
+#include "core/human_text.h"
 
-using Seconds = std::chrono::duration<double>;
+namespace sherd::engine {
 
 struct ProgressUpdate {
   std::int64_t step = 0;  ///< steps done
@@ -34,11 +34,6 @@ struct ProgressUpdate {
   std::int64_t memory_bytes = 0;  ///< peak of one rank
   std::optional<Seconds> time_left{};
 };
-
-std::string human_bytes(std::int64_t bytes);          ///< "512 B", "1.5 MiB", "212 MiB"
-std::string human_rate(double per_second);            ///< "812", "41.2k", "1.25M"
-std::string human_duration(Seconds duration);         ///< "8s", "1m 12s", "3h 05m", "2d 4h"
-std::string human_milliseconds(double milliseconds);  ///< "0.4 ms", "12 ms", "1.3 s"
 
 /// One line of at most `width` characters: what doesn't fit is left out, whole fields at a time,
 /// the least important first (processor time, memory, exposed, MFU, rate, time left).

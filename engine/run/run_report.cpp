@@ -9,10 +9,10 @@
 
 #include "checkpoint/store/disk.h"
 #include "core/error.h"
+#include "core/human_text.h"
 #include "engine/recipe/stored.h"
 #include "engine/report/chart.h"
 #include "engine/report/page.h"
-#include "engine/report/progress.h"
 
 namespace sherd::engine {
 namespace {

@@ -30,10 +30,11 @@ Evaluation::Evaluation(const TrainingOptions& options, ShardedModel& model,
 }
 
 // A rank that left alone would leave the others waiting in a gather.
-StopRequest Evaluation::agreed_stop() {
+StopRequest Evaluation::agreed_stop(const AskedToStop& asked) {
+  const StopRequest own = asked ? asked() : StopRequest::kNone;
   double most = 0.0;
   for (const EvaluationShare& share :
-       shares_.all_gather("evaluation", {.stop_request = static_cast<double>(stop_request())})) {
+       shares_.all_gather("evaluation", {.stop_request = static_cast<double>(own)})) {
     most = std::max(most, share.stop_request);
   }
   return static_cast<StopRequest>(static_cast<int>(most));
@@ -41,7 +42,7 @@ StopRequest Evaluation::agreed_stop() {
 
 template <class Fill>
 Evaluation::Mean Evaluation::mean_loss(std::int64_t num_passes, const Fill& fill,
-                                       StopRequest& stop) {
+                                       const AskedToStop& asked, StopRequest& stop) {
   const OwnPositions positions(options_, model_.rank());
   const std::int64_t seq_length = model_.transformer().shape().seq_length;
   model_.rank().memory->enter(kEvaluation);
@@ -68,7 +69,7 @@ Evaluation::Mean Evaluation::mean_loss(std::int64_t num_passes, const Fill& fill
     model_.add_losses(rows[static_cast<std::size_t>(index)] * seq_length, first + index == 0);
   };
   for (; first < num_passes; first += model_.passes_at_once()) {
-    stop = agreed_stop();
+    stop = agreed_stop(asked);
     if (stop != StopRequest::kNone) return {};
     const std::int64_t count = std::min<std::int64_t>(num_passes - first, model_.passes_at_once());
     model_.evaluate(static_cast<int>(count), pass_of, add_losses);
@@ -124,7 +125,7 @@ Evaluation::Filled Evaluation::fill_rows(std::int64_t pass, std::int64_t windows
   return {count, batcher_.num_validation_targets(first, count)};
 }
 
-EvaluationResult Evaluation::run(std::int64_t num_batches) {
+EvaluationResult Evaluation::run(std::int64_t num_batches, const AskedToStop& asked) {
   const std::int64_t windows = num_windows(num_batches);
   const auto in_order = [&](std::int64_t pass) {
     return fill_rows(pass, windows,
@@ -139,11 +140,12 @@ EvaluationResult Evaluation::run(std::int64_t num_batches) {
                      });
   };
   EvaluationResult result;
-  const Mean mean = mean_loss(passes_over(windows), in_order, result.stop);
+  const Mean mean = mean_loss(passes_over(windows), in_order, asked, result.stop);
   result.loss = mean.loss;
   result.num_tokens = mean.num_tokens;
   if (samples_beside(windows) && result.stop == StopRequest::kNone) {
-    result.loss_20_batches = mean_loss(passes_over(num_sampled()), sampled, result.stop).loss;
+    result.loss_20_batches =
+        mean_loss(passes_over(num_sampled()), sampled, asked, result.stop).loss;
   }
   return result;
 }

@@ -41,9 +41,9 @@ class Evaluation {
              std::int64_t batch_size);
 
   /// The first `num_batches` batches of the split (0: all of it). A collective: every
-  /// rank takes part and gets the same result. Before each pass the ranks agree to go on; in a
-  /// pipeline before each ShardedModel::passes_at_once.
-  EvaluationResult run(std::int64_t num_batches);
+  /// rank takes part and gets the same result. Before each pass the ranks agree to go on, where none was `asked` to
+  /// stop; in a pipeline before each ShardedModel::passes_at_once.
+  EvaluationResult run(std::int64_t num_batches, const AskedToStop& asked = {});
 
   /// Forward passes of run(num_batches), those of the estimate beside it included.
   std::int64_t num_passes(std::int64_t num_batches) const;
@@ -62,8 +62,9 @@ class Evaluation {
   };
   /// Adds this rank's token losses; `fill` writes one micro-batch.
   template <class Fill>
-  Mean mean_loss(std::int64_t num_passes, const Fill& fill, StopRequest& stop);
-  StopRequest agreed_stop();
+  Mean mean_loss(std::int64_t num_passes, const Fill& fill, const AskedToStop& asked,
+                 StopRequest& stop);
+  StopRequest agreed_stop(const AskedToStop& asked);
   std::int64_t num_windows(std::int64_t num_batches) const;
   std::int64_t num_sampled() const;
   bool samples_beside(std::int64_t windows) const;

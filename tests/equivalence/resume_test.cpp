@@ -13,7 +13,7 @@
 #include "checkpoint/store/committed.h"
 #include "engine/recipe/recipe.h"
 #include "engine/run/run.h"
-#include "engine/saving/checkpointing.h"
+#include "engine/saving/saver.h"
 #include "tests/support/pairwise.h"
 #include "tests/support/small_run.h"
 #include "tests/support/temp_folder.h"
@@ -122,7 +122,6 @@ Tensors held_tensors(const engine::TrainingOptions& options, int stage, int worl
   for (const auto& tensor : engine::state_tensors(applied_options)) {
     tensors[tensor.name + "/" + tensor.kind].resize(static_cast<std::size_t>(tensor.numel()));
   }
-  engine::Progress progress;
   const engine::CheckpointOptions checkpoints{
       .directory = directory,
       .saves = save,
@@ -135,17 +134,19 @@ Tensors held_tensors(const engine::TrainingOptions& options, int stage, int worl
   run_ranks(setup, [&](sharding::Rank& rank) {
     engine::ShardedModel model(applied_options, rank);
     engine::TrainingStep training_step(applied_options, model);
-    engine::Checkpointing checkpointing(applied_options, checkpoints, model, training_step,
-                                        progress);
+    engine::Checkpointing checkpointing(applied_options, checkpoints, model, training_step, {});
+    engine::Saver saver(checkpointing, {});
     std::vector<std::int32_t> memory;
     const engine::NextBatch next_batch = tokens_for(applied_options, rank, memory);
     rank.guard([&] {
-      const std::int64_t first = checkpointing.begin();
-      EXPECT_EQ(first, save ? 0 : 1);
+      saver.clear_leftovers();
+      const engine::Start start = engine::resume(checkpointing);
+      saver.start(start);
+      EXPECT_EQ(start.steps_done, save ? 0 : 1);
       if (save) {
         training_step.run(0, next_batch);
-        checkpointing.after_step(0, {});
-        checkpointing.finish();
+        saver.after_step(0, {});
+        saver.finish();
       }
       // Every slice that a rank holds, so that at stage 0 all ranks write the same.
       const auto which = rank.rank == 0 ? engine::Pieces::kHeld : engine::Pieces::kOwned;

@@ -4,7 +4,7 @@
 #include <regex>
 #include <sstream>
 
-#include "engine/report/byte_size.h"
+#include "core/byte_size.h"
 #include "tests/engine/plan/plan_support.h"
 
 namespace sherd::engine {

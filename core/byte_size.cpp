@@ -1,4 +1,4 @@
-#include "engine/report/byte_size.h"
+#include "core/byte_size.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 
 #include "core/error.h"
 
-namespace sherd::engine {
+namespace sherd {
 namespace {
 
 constexpr std::array<std::pair<std::string_view, double>, 9> kUnits = {{{"B", 1.0},
@@ -63,4 +63,4 @@ ByteUnit unit_for(std::int64_t largest) {
   return kBinary.back();
 }
 
-}  // namespace sherd::engine
+}  // namespace sherd

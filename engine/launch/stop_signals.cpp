@@ -1,4 +1,4 @@
-#include "engine/train/stop_request.h"
+#include "engine/launch/stop_signals.h"
 
 #include <signal.h>
 #include <unistd.h>
@@ -152,6 +152,12 @@ void throw_stopped(StopRequest stop, const std::string& where) {
   const std::string text = fmt::format("{} {}", asked_by(stop), where);
   if (stop == StopRequest::kRequeue) throw Requeue("{}", text);
   throw Interrupted("{}", text);
+}
+
+void end_if_asked(const std::string& where) {
+  if (const StopRequest asked = stop_request(); asked != StopRequest::kNone) {
+    throw_stopped(asked, where);
+  }
 }
 
 }  // namespace sherd::engine

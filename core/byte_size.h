@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace sherd::engine {
+namespace sherd {
 
 /// A number and a unit: B; KB, MB, GB, TB (powers of 1000); KiB, MiB, GiB, TiB (powers of 1024).
 /// The number may have decimals; the result is rounded down to whole bytes.
@@ -25,4 +25,4 @@ struct ByteUnit {
 };
 ByteUnit unit_for(std::int64_t largest);
 
-}  // namespace sherd::engine
+}  // namespace sherd

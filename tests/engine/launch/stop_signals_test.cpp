@@ -1,4 +1,4 @@
-#include "engine/train/stop_request.h"
+#include "engine/launch/stop_signals.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

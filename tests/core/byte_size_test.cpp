@@ -1,8 +1,11 @@
 #include "engine/report/byte_size.h"
 
-#include "tests/engine/plan/plan_support.h"
+#include <gtest/gtest.h>
 
-namespace sherd::engine {
+#include "core/error.h"
+#include "tests/support/error_text.h"
+
+namespace sherd {
 namespace {
 
 TEST(ByteSize, ReadsDecimalAndBinaryUnits) {
@@ -42,7 +45,7 @@ TEST(ByteSize, RefusesWhatIsNoSizeAndSaysWhatIs) {
                {"99999999999999999999B", "63 bits"},
                {" 1GiB", "isn't a size"}};
   for (const auto& [text, part] : cases) {
-    const std::string error = usage_error_of([&] { parse_bytes(text); });
+    const std::string error = test::error_text<UsageError>([&] { parse_bytes(text); });
     EXPECT_NE(error.find(part), std::string::npos) << '"' << text << "\": " << error;
     EXPECT_NE(error.find("expected a number and a unit (B, KB"), std::string::npos) << error;
   }
@@ -59,4 +62,4 @@ TEST(ByteSize, ATableIsWrittenInAUnitOfAtMostFourDigits) {
 }
 
 }  // namespace
-}  // namespace sherd::engine
+}  // namespace sherd

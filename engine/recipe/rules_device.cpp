@@ -1,0 +1,59 @@
+// What GPUs can't do yet.
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/recipe/device_rules.h"
+#include "engine/recipe/resolution.h"
+
+namespace sherd::engine {
+namespace {
+
+/// A key that asks for it, and a sentence.
+using Refusal = std::pair<std::string_view, std::string>;
+
+std::vector<Refusal> refusals_of_gpus(const Recipe& recipe) {
+  const Recipe::Parallelism& degrees = recipe.parallelism;
+  std::vector<Refusal> refusals;
+  // NCCL can't add the contributions of some ranks alone.
+  if (degrees.batch_groups > degrees.data_parallel_replicate_degree) {
+    refusals.emplace_back(
+        "parallelism.batch_groups",
+        fmt::format(
+            "parallelism.batch_groups is {}; on GPUs it can only be the number of replicas, {}.",
+            degrees.batch_groups, degrees.data_parallel_replicate_degree));
+  }
+  if (degrees.sum_order == SumOrderChoice::kCanonical) {
+    refusals.emplace_back(
+        "parallelism.sum_order",
+        "parallelism.sum_order is canonical, which CPUs alone compute; use sum_order: rank, or set "
+        "run.device: cpu.");
+  }
+  // Graphs have no form for what ranks exchange inside of layers.
+  if (recipe.run.cuda_graphs &&
+      degrees.tensor_parallel_degree * degrees.context_parallel_degree > 1) {
+    refusals.emplace_back(
+        "run.cuda_graphs",
+        "run.cuda_graphs is true, but graphs can't hold what tensor or context ranks exchange; use "
+        "cuda_graphs: false.");
+  }
+  return refusals;
+}
+
+}  // namespace
+
+void check_device(Resolution& recipe) {
+  if (recipe.values().run.device != DeviceChoice::kCuda) return;
+  for (const auto& [key, sentence] : refusals_of_gpus(recipe.values())) {
+    recipe.refuse({key, "run.device"}, "{}", sentence);
+  }
+}
+
+void require_possible_on(DeviceKind device, const Recipe& recipe) {
+  if (device == DeviceKind::kCpu) return;
+  std::vector<std::string> lines;
+  for (auto& [key, sentence] : refusals_of_gpus(recipe)) lines.push_back(std::move(sentence));
+  if (!lines.empty()) throw RecipeErrors(std::move(lines));
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,158 @@
+#include "engine/run/prepare.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <sstream>
+
+#include "checkpoint/store/committed.h"
+#include "checkpoint/store/step_directory.h"
+#include "engine/data/dataset.h"
+#include "engine/data/utf8.h"
+#include "engine/huggingface/model_files.h"
+#include "engine/launch/device.h"
+#include "engine/plan/memory_report.h"
+#include "engine/recipe/device_rules.h"
+#include "engine/recipe/model_from.h"
+#include "engine/recipe/stored.h"
+#include "engine/saving/initial_weights.h"
+#include "engine/saving/resume_check.h"
+#include "engine/train/from_recipe.h"
+
+namespace sherd::engine {
+namespace {
+
+bool is_utf8(std::string_view text) {
+  const auto bytes = data::as_bytes(text);
+  int length = 1;
+  for (std::size_t offset = 0; offset < bytes.size() && length > 0;
+       offset += static_cast<std::size_t>(length)) {
+    length = data::decode_utf8(bytes, offset).length;
+  }
+  return length > 0;
+}
+
+// What the recipe's relative paths are relative to; "" if a manifest can't hold it.
+std::string current_folder() {
+  std::error_code error;
+  const std::string folder = std::filesystem::current_path(error).string();
+  return is_utf8(folder) ? folder : "";
+}
+
+// A manifest is JSON, so its text has to be UTF-8: found out now rather than by the first save.
+void require_utf8(const ResolvedRecipe& resolved) {
+  if (!resolved.values.checkpoint.saves()) return;
+  std::string block;
+  std::istringstream lines(resolved.yaml());
+  for (std::string line; std::getline(lines, line);) {
+    const std::string key = line.substr(0, line.find(':'));
+    if (!line.starts_with(' ')) block = key;
+    if (is_utf8(line)) continue;
+    throw UsageError(
+        "{}.{} isn't UTF-8 text, so no checkpoint could hold it. Rename what it names, or train "
+        "without checkpoints: checkpoint.interval=0.",
+        block, key.substr(std::min(key.find_first_not_of(' '), key.size())));
+  }
+}
+
+// The newest checkpoint of a run's folder, or of its folder of checkpoints; "" if `folder` is neither.
+std::string newest_checkpoint_below(checkpoint::Disk& disk, const std::string& folder) {
+  for (const std::filesystem::path& place :
+       {std::filesystem::path(folder) / "checkpoints", std::filesystem::path(folder)}) {
+    std::error_code error;
+    if (!std::filesystem::is_directory(place, error)) continue;
+    const auto steps = checkpoint::committed_steps(disk, place.string());
+    if (!steps.empty()) return (place / checkpoint::step_directory_name(steps.front())).string();
+  }
+  return "";
+}
+
+// What isn't the model's is an error before anything is written.
+void check_first_weights(checkpoint::Disk& disk, const Recipe& recipe,
+                         const TrainingOptions& options) {
+  const std::string& folder = recipe.checkpoint.init_from;
+  const std::string checkpoints = recipe.run.output_dir + "/checkpoints";
+  if (folder.empty() || !checkpoint::committed_steps(disk, checkpoints).empty()) return;  // resumes
+  if (checkpoint::is_model_folder(disk, folder)) {
+    open_folder_weights(disk, folder, options);
+    return;
+  }
+  const std::string& resume = recipe.checkpoint.resume;
+  if (resume != "auto" && resume != "never")
+    return;  // it may be gone: another one's weights are read
+  const std::string newest = newest_checkpoint_below(disk, folder);
+  if (newest.empty()) {
+    checkpoint::Checkpoint(disk, folder);  // says what is wrong with it
+    return;
+  }
+  throw UsageError(
+      "checkpoint.init_from {}: holds checkpoints and is none; name one of them, such as the "
+      "newest, {}.",
+      folder, newest);
+}
+
+// Whether the run's ranks fit into what this machine has for them.
+std::optional<std::string> check_memory(const ResolvedRecipe& recipe, const WorldPlan& plan,
+                                        const Machine& machine) {
+  DeviceLimit limit = device_limit(recipe.values);
+  limit.num_ranks = machine.ranks_here(plan.world_size()).on_host;
+  return check_fits(recipe, plan, limit);
+}
+
+}  // namespace
+
+PreparedRun prepare(const ResolvedRecipe& written, const Machine& machine, checkpoint::Disk& disk) {
+  const DeviceTraits device = machine.traits();
+  require_possible_on(device.kind, written.values);
+  WorldPlan plan = plan_world({written.values, device});
+  TrainingOptions options = options_on_device(written.values);
+  std::optional<std::string> too_large = check_memory(written, plan, machine);
+  require_utf8(written);
+  check_first_weights(disk, written.values, options);
+  std::shared_ptr<const data::Dataset> dataset = data::open_dataset(data_options(written.values));
+  auto batches = std::make_shared<const data::Batcher>(dataset, batch_shape(written.values));
+  ResolvedRecipe resolved = with_epoch_steps(written, batches->num_steps());
+  options.lr_schedule = resolved.values.lr_schedule();  // all that depends on the number of steps
+  const Recipe::Training& training = resolved.values.training;
+  // A prompt that the vocabulary can't spell is an error now, not after the last step.
+  if (training.sample_tokens > 0) dataset->text().ids(training.sample_prompt);
+  return {std::move(resolved),  std::move(options), std::move(plan),
+          std::move(too_large), std::move(dataset), std::move(batches)};
+}
+
+std::string unlike_folder(checkpoint::Disk& disk, const Recipe& recipe) {
+  const std::string& folder = recipe.checkpoint.init_from;
+  if (folder.empty() || folder == recipe.model.from || !checkpoint::is_model_folder(disk, folder)) {
+    return "";
+  }
+  std::string text;
+  const RecipeTexts now = compared_values(recipe);
+  for (const auto& [key, value] : model_values(huggingface::read_config(disk, folder))) {
+    const auto found = now.find(key);
+    if (found == now.end() || found->second == value) continue;
+    text += fmt::format("\n  {}: {} (folder: {})", key, found->second, value);
+  }
+  return text.empty() ? "" : fmt::format("unlike {}:{}", folder, text);
+}
+
+CheckpointOptions checkpoint_options(const PreparedRun& run, const OutputFolder& output) {
+  const Recipe& recipe = run.resolved.values;
+  return {.directory = recipe.run.output_dir + "/checkpoints",
+          .saves = recipe.checkpoint.saves(),
+          .interval = recipe.checkpoint.interval,
+          .async = recipe.checkpoint.async,
+          .max_failed_saves = recipe.checkpoint.max_failed_saves,
+          .keep = {.keep_last = static_cast<int>(recipe.checkpoint.keep_last),
+                   .keep_every = recipe.checkpoint.keep_every,
+                   .keep_best = static_cast<int>(recipe.checkpoint.keep_best)},
+          .resume = recipe.checkpoint.resume,
+          .init_from = recipe.checkpoint.init_from,
+          .max_steps = recipe.training.max_steps,
+          .fingerprint = run_settings(recipe, run.dataset->fingerprint()),
+          .recipe = run.resolved.yaml(),
+          .folder = current_folder(),
+          .vocabulary = run.dataset->text().characters(),
+          .disk = &output.disk(),
+          .lock = output.lock()};
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,202 @@
+#include "engine/run/run_reporter.h"
+
+#include <cmath>
+
+#include "engine/launch/stop_signals.h"
+#include "kernels/isa.h"
+#include "kernels/libraries.h"
+
+namespace sherd::engine {
+namespace {
+
+std::string why_it_stops_early(const BestEvaluation& best) {
+  return fmt::format(
+      "the validation loss hasn't been below {:.4f}, that of step {}, in {} "
+      "evaluation{} (training.early_stopping_patience)",
+      best.loss.value_or(std::nan("")), best.step, best.evaluations_since,
+      best.evaluations_since == 1 ? "" : "s");
+}
+
+}  // namespace
+
+RunReporter::RunReporter(const RunContext& context, const sharding::Rank& rank)
+    : context_(context),
+      recipe_(context.recipe()),
+      rank_(rank),
+      tokens_per_step_(context.run.options.tokens_per_step(rank.data_degree())),
+      time_left_(recipe_.training.gradient_accumulation_steps) {}
+
+SaveEvents RunReporter::save_events() {
+  return {.before_commit = [this] { metrics_->sync(); },
+          .before_giving_up =
+              [this] {
+                try {
+                  metrics_->sync();
+                } catch (const Error&) {  // the run ends with the save's reason, often the same
+                }
+              },
+          .on_saved = [this](const SaveMetrics& save) { metrics_->write(save); }};
+}
+
+void RunReporter::begin(std::int64_t first_step, bool evaluates_first,
+                        const RunSchedule& schedule) {
+  first_step_ = first_step;
+  schedule_ = schedule;
+  const std::string path = context_.output.file("metrics.jsonl");
+  checkpoint::Disk& disk = context_.output.disk();
+  const auto notice = [this](const std::string& text) { say(text); };
+  context_.output.lock()->check();
+  keep_metrics_of(path, first_step, evaluates_first, disk);
+  metrics_.emplace(path, MetricsWriter::Existing::kContinue,
+                   MetricsOptions{&disk, context_.output.lock(), notice});
+  metrics_->wait_for_room(context_.checkpoints.saves);
+  if (recipe_.metrics.tensorboard) {
+    curves_.emplace(disk, context_.output.file("tensorboard"), *context_.output.lock(), first_step,
+                    notice);
+  }
+}
+
+void RunReporter::say_where_it_begins(bool stops_early, const BestEvaluation& best) {
+  const std::int64_t max_steps = recipe_.training.max_steps;
+  if (stops_early) {
+    return say(fmt::format(
+        "this run ended early, after step {} of {}, so nothing is trained: {}. A higher one goes "
+        "on, another run.output_dir starts anew.",
+        first_step_, max_steps, why_it_stops_early(best)));
+  }
+  if (first_step_ < max_steps) {
+    return context_.progress.update({.step = first_step_, .max_steps = max_steps});
+  }
+  say(first_step_ == max_steps
+          ? fmt::format("this run is finished: all of its {} steps are done, so nothing is "
+                        "trained. A higher training.max_steps goes on, another run.output_dir "
+                        "starts anew.",
+                        max_steps)
+          : fmt::format("nothing is trained: the checkpoint has {} steps, and training.max_steps "
+                        "is {}.",
+                        first_step_, max_steps));
+}
+
+StepMetrics RunReporter::metrics_of(std::int64_t step, const StepResult& result,
+                                    double seconds) const {
+  StepMetrics line;
+  line.step = step + 1;
+  line.loss = result.loss;
+  line.grad_norm = result.grad_norm;
+  line.lr = result.lr;
+  line.tokens = context_.run.batches->num_samples(step + 1) * recipe_.training.seq_length;
+  if (context_.run.options.separate_documents) line.loss_tokens = result.num_targets;
+  line.tokens_per_s = static_cast<double>(tokens_per_step_) / seconds;
+  line.exposed_comm_ms = result.exposed_comm_ms;
+  line.exposed_by_axis = result.exposed_by_axis;
+  line.comm_cpu_ms = result.comm_cpu_ms;
+  line.sent = result.sent;
+  if (recipe_.loss_scaling.mode != LossScaling::Mode::kNone) {
+    line.loss_scale = result.loss_scale;
+    line.skipped = result.skipped;
+    line.overflow = result.overflow;
+  }
+  if (rank_.compute().device() == DeviceKind::kCpu) {
+    line.isa = kernels::name_of(kernels::isa());
+  } else {
+    line.matmul_table = kernels::measured_matmuls(cuda_stream(rank_.compute()).cuda().device);
+  }
+  line.peak_bytes = rank_.memory->peak_by_category();
+  line.total_peak_bytes = rank_.memory->peak_bytes();
+  return line;
+}
+
+void RunReporter::step(std::int64_t step, const StepResult& result, Clock::duration took) {
+  const double seconds = std::chrono::duration<double>(took).count();
+  const StepMetrics line = metrics_of(step, result, seconds);
+  metrics_->write(line);
+  if (curves_) curves_->write(line);
+  if (result.num_targets == 0) {
+    say(fmt::format("step {}: skipped, no token of it is trained on", step + 1));
+  }
+  if (result.skipped) {
+    say(fmt::format("step {}: skipped, overflow at loss scale {}: {}", step + 1, result.loss_scale,
+                    result.overflow));
+  }
+  exposed_ms_ += result.exposed_comm_ms;
+  for (const auto& [axis, milliseconds] : result.exposed_by_axis) {
+    exposed_by_axis_[axis] += milliseconds;
+  }
+  comm_cpu_ms_ += result.comm_cpu_ms;
+  busy_seconds_ += seconds;
+  ++steps_since_report_;
+  time_left_.took({.steps = 1}, took);
+  show_progress(step, result.loss);
+}
+
+// The first step has a line of its own: whoever started the run sees at once that it goes.
+void RunReporter::show_progress(std::int64_t step, double loss) {
+  const std::int64_t max_steps = recipe_.training.max_steps;
+  const bool stays = step == first_step_ || step + 1 == max_steps ||
+                     (step + 1) % recipe_.metrics.log_interval == 0;
+  constexpr std::chrono::milliseconds kBetweenMoves{100};
+  if (!stays && Clock::now() - moved_ < kBetweenMoves) return;
+  moved_ = Clock::now();
+  const auto steps = static_cast<double>(steps_since_report_);
+  ProgressUpdate update;
+  update.step = step + 1;
+  update.max_steps = max_steps;
+  update.loss = loss;
+  update.tokens_per_s = static_cast<double>(tokens_per_step_) * steps / busy_seconds_;
+  const double flops = update.tokens_per_s * flops_per_token(context_.run.options.model);
+  if (context_.matmul_peak > 0.0) {
+    matmul_peak_ = std::max(matmul_peak_, context_.matmul_peak);
+    // What a busy CPU was measured at doesn't bound what it reaches later.
+    if (rank_.compute().device() == DeviceKind::kCpu) matmul_peak_ = std::max(matmul_peak_, flops);
+    update.mfu = flops / matmul_peak_;
+  }
+  update.exposed_comm_ms = exposed_ms_ / steps;
+  for (const auto& [axis, milliseconds] : exposed_by_axis_) {
+    update.exposed_by_axis.emplace_back(axis, milliseconds / steps);
+  }
+  update.comm_cpu_ms = comm_cpu_ms_ / steps;
+  update.memory_bytes = rank_.memory->peak_bytes();
+  update.time_left = time_left_.of(schedule_.left(step + 1));
+  if (!stays) return context_.progress.update(update);
+  context_.progress.log(update);
+  exposed_ms_ = comm_cpu_ms_ = busy_seconds_ = 0.0;
+  exposed_by_axis_.clear();
+  steps_since_report_ = 0;
+}
+
+void RunReporter::evaluation(std::int64_t steps_done, const EvaluationResult& result,
+                             std::int64_t num_passes, Clock::duration took) {
+  time_left_.took({.passes = num_passes}, took);
+  const EvaluationMetrics metrics{steps_done, result.loss, result.loss_20_batches,
+                                  result.num_tokens};
+  metrics_->write(metrics);
+  if (curves_) curves_->write(metrics);
+  std::string line = fmt::format("step {}: validation loss {:.4f} over {} tokens", steps_done,
+                                 result.loss, result.num_tokens);
+  if (result.loss_20_batches) {
+    line += fmt::format(" (20-batch estimate {:.4f})", *result.loss_20_batches);
+  }
+  say(line);
+}
+
+void RunReporter::saving_because(StopRequest stop, std::int64_t steps_done) {
+  say(fmt::format("{}: saving after step {}{}", asked_by(stop), steps_done,
+                  stop == StopRequest::kInterrupt ? "; a second Ctrl-C ends the run at once" : ""));
+}
+
+void RunReporter::saves_took(std::int64_t steps_done, Clock::duration took) {
+  const bool saves = schedule_.left(steps_done).saves > schedule_.left(steps_done + 1).saves;
+  time_left_.took({.saves = saves ? 1 : 0}, took);
+}
+
+void RunReporter::early_end(std::int64_t steps_done, const BestEvaluation& best) {
+  metrics_->write(EarlyStopMetrics{steps_done, best.loss.value_or(std::nan("")), best.step});
+  say(fmt::format("step {}: the run ends: {}", steps_done, why_it_stops_early(best)));
+}
+
+void RunReporter::sample(std::int64_t steps_done, const std::string& text) {
+  say("sample:\n" + text);
+  if (curves_) curves_->write_text(steps_done, "sample", text);
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,65 @@
+/// What a run says while it goes on, in words and numbers: lines for people, metrics.jsonl, curves. Rank 0 has one.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "engine/report/event_file.h"
+#include "engine/report/metrics.h"
+#include "engine/report/time_left.h"
+#include "engine/run/rank_run.h"
+#include "engine/trainer/trainer.h"
+
+namespace sherd::engine {
+
+class RunReporter {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  RunReporter(const RunContext& context, const sharding::Rank& rank);
+
+  /// What the saves of the run tell; they may begin once `begin` has returned.
+  SaveEvents save_events();
+
+  /// Takes up the files of a run of which `first_step` steps are done; `evaluates_first`: the evaluation after them
+  /// comes anew.
+  void begin(std::int64_t first_step, bool evaluates_first, const RunSchedule& schedule);
+  /// A line before the first step: how far the run is, or why nothing is trained.
+  void say_where_it_begins(bool stops_early, const BestEvaluation& best);
+
+  /// Step `step`, from 0, has been computed.
+  void step(std::int64_t step, const StepResult& result, Clock::duration took);
+  void evaluation(std::int64_t steps_done, const EvaluationResult& result, std::int64_t num_passes,
+                  Clock::duration took);
+  void saving_because(StopRequest stop, std::int64_t steps_done);
+  /// After each step, whether or not there was something to save.
+  void saves_took(std::int64_t steps_done, Clock::duration took);
+  void early_end(std::int64_t steps_done, const BestEvaluation& best);
+  void sample(std::int64_t steps_done, const std::string& text);
+  /// All lines are on disk.
+  void sync() { metrics_->sync(); }
+
+ private:
+  StepMetrics metrics_of(std::int64_t step, const StepResult& result, double seconds) const;
+  void show_progress(std::int64_t step, double loss);
+  void say(const std::string& text) const { context_.progress.message(text); }
+
+  const RunContext& context_;
+  const Recipe& recipe_;
+  const sharding::Rank& rank_;
+  const std::int64_t tokens_per_step_;
+  std::optional<MetricsWriter> metrics_;
+  std::optional<EventFile> curves_;
+  std::int64_t first_step_ = 0;
+
+  RunSchedule schedule_;
+  TimeLeft time_left_;
+  Clock::time_point moved_{};
+  double exposed_ms_ = 0.0, comm_cpu_ms_ = 0.0, busy_seconds_ = 0.0;
+  double matmul_peak_ = 0.0;
+  std::map<std::string, double> exposed_by_axis_;
+  std::int64_t steps_since_report_ = 0;
+};
+
+}  // namespace sherd::engine

@@ -1,0 +1,85 @@
+#include "engine/trainer/trainer.h"
+
+namespace sherd::engine {
+
+Trainer::Trainer(const TrainerOptions& options, const sharding::Rank& rank)
+    : options_(options),
+      rank_(rank),
+      model_(options_.training, rank),
+      training_step_(options_.training, model_),
+      evaluation_(options_.training, model_, *options_.batches,
+                  options_.batches->shape().global_batch_size()),
+      checkpointing_(options_.training, options_.checkpoints, model_, training_step_,
+                     options_.on_message),
+      saver_(checkpointing_, options_.on_save),
+      feed_(options_.training, rank,
+            [this](std::int64_t step, std::int64_t micro_step, const data::Batch& batch) {
+              options_.batches->fill(step, micro_step, rank_.data_index(), batch);
+            }) {
+  training_step_.num_targets = [this](std::int64_t step) {
+    return options_.batches->num_targets(step);
+  };
+}
+
+Trainer::~Trainer() = default;
+
+void Trainer::load() {
+  CHECK(!loaded_, "a trainer loads once");
+  saver_.clear_leftovers();
+  const Start start = resume(checkpointing_);
+  saver_.start(start);
+  steps_done_ = start.steps_done;
+  evaluated_ = start.evaluated;
+  best_ = start.best;
+  feed_.start(steps_done_);
+  loaded_ = true;
+}
+
+StepResult Trainer::step() {
+  CHECK(loaded_, "a step before Trainer::load");
+  const StepResult result = training_step_.run(
+      steps_done_,
+      [this](std::int64_t step, std::int64_t micro_step) { return feed_.next(step, micro_step); },
+      options_.asked_to_stop ? options_.asked_to_stop() : StopRequest::kNone);
+  ++steps_done_;
+  evaluated_ = false;
+  validation_loss_.reset();
+  return result;
+}
+
+EvaluationResult Trainer::evaluate(std::int64_t num_batches) {
+  const EvaluationResult result = evaluation_.run(num_batches, options_.asked_to_stop);
+  if (result.stop != StopRequest::kNone) return result;
+  evaluated_ = true;
+  validation_loss_ = result.loss;
+  best_.add(steps_done_, result.loss);
+  return result;
+}
+
+void Trainer::save_if_due() {
+  save(false);
+}
+
+void Trainer::save() {
+  CHECK(options_.checkpoints.saves, "a save that the options don't allow");
+  save(true);
+}
+
+void Trainer::save(bool now) {
+  CHECK(loaded_, "a save before Trainer::load");
+  saver_.after_step(steps_done_ - 1,
+                    {.save_now = now, .validation_loss = validation_loss_, .best = best_});
+}
+
+void Trainer::finish() {
+  saver_.finish();
+}
+
+std::vector<std::int32_t> Trainer::sample(const std::vector<std::int32_t>& prompt,
+                                          const SamplingOptions& options,
+                                          const std::function<void()>& before_token) {
+  Decoder decoder(model_, evaluation_.inputs());
+  return engine::sample(decoder, prompt, options, {}, before_token);
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,132 @@
+/// A training as an object: built from options on one rank of a world, then stepped, evaluated, saved by whoever owns it.
+///
+///   run_ranks(launch, [&](sharding::Rank& rank) {      // engine/launch/launch.h: a thread for each rank
+///     Trainer trainer(options, rank);
+///     rank.guard([&] {
+///       trainer.load();
+///       while (trainer.steps_done() < 1000) {
+///         const StepResult result = trainer.step();
+///         if (trainer.steps_done() % 100 == 0) trainer.evaluate(20);
+///         trainer.save_if_due();
+///       }
+///       trainer.finish();
+///     });
+///   });
+///
+/// All ranks of the world do the same calls in the same order: each call is a collective, and what it returns is the
+/// same on all of them. Calls on one rank come from one thread, inside Rank::guard.
+///
+/// What it leaves alone   It handles no signals, prints nothing, ends no process, and writes no files but checkpoints:
+///                        results are returned, sentences go to `on_message`, and what goes wrong is thrown.
+///                        `asked_to_stop` says whether the owner wants it to end.
+/// Several at a time      Trainers of one process share no state. Each world has its own ranks, threads and memory, and
+///                        computes the bits that it has alone. Two that save need directories of their own.
+/// Memory                 From Rank::memory: the rank's plan (engine/plan) has what a Trainer acquires, and it acquires
+///                        all of it when it is built.
+/// Bits                   As of a run of the program with the same options: the same losses, weights and checkpoints.
+/// Errors                 UsageError, DataError, PeerError, TrainingError (core/error.h). Rank::guard then ends the
+///                        other ranks; the trainers of that world can't be used further.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "engine/data/batcher.h"
+#include "engine/generate/sample.h"
+#include "engine/saving/saver.h"
+#include "engine/train/evaluation.h"
+#include "engine/train/token_feed.h"
+#include "engine/train/training_step.h"
+
+namespace sherd::engine {
+
+struct TrainerOptions {
+  TrainingOptions training;
+  /// Which tokens every rank sees; a step has as many sequences as its shape says, and so have the batches that
+  /// evaluations count. Ranks may share it.
+  std::shared_ptr<const data::Batcher> batches;
+  /// Where training begins, and when and where it saves. Without `saves` it only begins.
+  CheckpointOptions checkpoints{};
+
+  AskedToStop
+      asked_to_stop{};     ///< each rank asks once in a step, and before each pass of an evaluation
+  OnMessage on_message{};  ///< of checkpoints: loaded, saved, refused
+  SaveEvents on_save{};
+};
+
+class Trainer {
+ public:
+  /// Acquires all memory, and draws the weights of step 0.
+  Trainer(const TrainerOptions& options, const sharding::Rank& rank);
+  ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  /// Once, before anything else: takes parameters, optimizer, counters and the place in the data from where
+  /// `checkpoints` says (resume, init_from); where there is nothing, training begins with step 0. Ranks, stage and mesh
+  /// may be others than those that saved.
+  /// Errors   as `resume` (engine/saving/resuming.h)
+  void load();
+
+  /// Of the whole training, those before `load` included.
+  std::int64_t steps_done() const { return steps_done_; }
+  /// Whether the validation loss after that many steps is known: from `evaluate`, or from the checkpoint.
+  bool evaluated() const { return evaluated_; }
+  /// The lowest loss of all evaluations so far, of those before `load` too.
+  const BestEvaluation& best() const { return best_; }
+  /// Steps done in the newest checkpoint that was loaded or committed; -1: none.
+  std::int64_t newest_checkpoint() const { return saver_.newest_step(); }
+
+  /// The next training step. `stop` in the result is what some rank was asked for: the step is done all the same.
+  /// Errors   as TrainingStep::run
+  StepResult step();
+
+  /// The loss on the first `num_batches` batches of the validation split (0: all of it). The next save keeps it, `best`
+  /// counts it. If `stop` in the result is set, the evaluation was given up, and nothing is kept of it.
+  EvaluationResult evaluate(std::int64_t num_batches = 0);
+  /// Forward passes of evaluate(num_batches), for those who want to know how long it takes.
+  std::int64_t num_passes(std::int64_t num_batches) const {
+    return evaluation_.num_passes(num_batches);
+  }
+
+  /// After every step: goes on with a save that is under way, and begins one where the interval says so. With
+  /// `async`, it returns while files are being written.
+  /// Errors   those of saves that fail too often, or that nothing follows (engine/saving/saver.h)
+  void save_if_due();
+  /// Saves what there is now, whatever the interval, and returns when the checkpoint is complete on disk. `saves` is set.
+  /// Errors   that of the save
+  void save();
+  /// Returns when everything is on disk.
+  void finish();
+
+  /// Extends `prompt` by tokens that the model draws; engine/generate/sample.h.
+  std::vector<std::int32_t> sample(const std::vector<std::int32_t>& prompt,
+                                   const SamplingOptions& options,
+                                   const std::function<void()>& before_token = {});
+
+  const TrainerOptions& options() const { return options_; }
+  ShardedModel& model() { return model_; }
+  const TrainingStep& training_step() const { return training_step_; }
+
+ private:
+  void save(bool now);
+
+  const TrainerOptions options_;
+  const sharding::Rank& rank_;
+  ShardedModel model_;
+  TrainingStep training_step_;
+  Evaluation evaluation_;
+  Checkpointing checkpointing_;
+  Saver saver_;
+  TokenFeed feed_;
+  bool loaded_ = false;
+  std::int64_t steps_done_ = 0;
+  bool evaluated_ = false;
+  std::optional<double> validation_loss_;  // after steps_done_ steps, if `evaluate` has computed it
+  BestEvaluation best_;
+};
+
+}  // namespace sherd::engine

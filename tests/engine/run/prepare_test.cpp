@@ -1,0 +1,80 @@
+// A recipe becomes a run before anything is written.
+#include "engine/run/prepare.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <set>
+
+#include "engine/launch/device.h"
+#include "tests/support/error_text.h"
+#include "tests/support/small_run.h"
+
+namespace sherd::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kPrecision = "mixed_precision: {param_dtype: f32}";
+
+std::string text_of(const test::TempFolder& folder) {
+  return recipe_text(folder, "run",
+                     {.precision = kPrecision,
+                      .optimizer = "adamw",
+                      .accumulation = "gradient_accumulation_steps: 1"});
+}
+
+engine::PreparedRun prepared(const std::string& text, const std::vector<std::string>& sets = {}) {
+  engine::RecipeRequest request;
+  request.path = "prepare.yaml";
+  request.text = text;
+  request.sets = sets;
+  return engine::prepare(engine::resolve_recipe(request), *engine::cpu_machine(),
+                         checkpoint::posix_disk());
+}
+
+std::set<std::string> files_in(const test::TempFolder& folder) {
+  std::set<std::string> files;
+  for (const auto& entry : fs::recursive_directory_iterator(folder.path())) {
+    files.insert(entry.path().string());
+  }
+  return files;
+}
+
+TEST(Prepare, WritesNothingWhetherOrNotTheRunIsRefused) {
+  const test::TempFolder folder;
+  write_data(folder);
+  folder.write("no_model/readme.txt", "nothing that could be trained further");
+  const std::set<std::string> before = files_in(folder);
+  prepared(text_of(folder));
+  const std::string no_model = folder.file("no_model");
+  for (const std::vector<std::string>& refused : std::vector<std::vector<std::string>>{
+           {"memory.device_memory=1KiB"},
+           {"data.path=" + folder.file("nowhere")},
+           {"checkpoint.init_from=" + no_model},
+           {"data.format=chars", "model.vocab_size=26", "training.sample_tokens=1",
+            "training.sample_prompt=\"A\""}}) {
+    EXPECT_NE(test::error_text<Error>([&] { prepared(text_of(folder), refused); }), "(no error)")
+        << refused[0];
+  }
+  EXPECT_EQ(files_in(folder), before);
+}
+
+TEST(Prepare, KnowsTheStepsOfEpochsAndTheScheduleThatFollows) {
+  const test::TempFolder folder;
+  write_data(folder);
+  std::string text = text_of(folder);
+  const std::string max_steps = fmt::format("max_steps: {}", kSteps);
+  text.replace(text.find(max_steps), max_steps.size(), "num_epochs: 3");
+  const engine::PreparedRun run =
+      prepared(text, {"lr_scheduler.type=cosine", "lr_scheduler.warmup_ratio=0.5"});
+  const std::int64_t steps = run.batches->num_steps();
+  EXPECT_GT(steps, 2);
+  EXPECT_EQ(run.resolved.values.training.max_steps, steps);
+  EXPECT_EQ(run.options.lr_schedule.decay_steps, steps);
+  EXPECT_EQ(run.options.lr_schedule.warmup_steps, run.resolved.values.lr_scheduler.warmup_steps);
+  EXPECT_GT(run.options.lr_schedule.warmup_steps, 0);
+}
+
+}  // namespace
+}  // namespace sherd::testing
