@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <optional>
+#include <type_traits>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -14,81 +17,118 @@ namespace {
 
 using nlohmann::json;
 
-// Looks at every event before the parser stores it, so a text beyond the limits is refused while
-// little of it has become values.
-class Limits {
+// Makes the values itself: nlohmann's parser looks through all of an object or array at the end of each object inside
+// of it when somebody watches, and through all keys at each new one when they keep their order.
+template <class Json>
+class Builder {
  public:
-  explicit Limits(const std::string& file) : file_(file) {}
+  explicit Builder(const std::string& file) : file_(file) {}
 
-  bool operator()(json::parse_event_t event, const json& parsed) {
-    switch (event) {
-      case json::parse_event_t::object_start:
-        enter();
-        keys_.emplace_back();
-        break;
-      case json::parse_event_t::array_start:
-        enter();
-        break;
-      case json::parse_event_t::object_end:
-        keys_.pop_back();
-        --depth_;
-        break;
-      case json::parse_event_t::array_end:
-        --depth_;
-        break;
-      case json::parse_event_t::key: {
-        const auto& key = parsed.get_ref<const std::string&>();
-        if (!keys_.back().insert(key).second) {
-          throw DataError("{}: the key \"{}\" stands twice in one object", file_, printable(key));
-        }
-        break;
-      }
-      case json::parse_event_t::value:
-        count();
-        break;
+  Json result;
+  std::optional<std::size_t> wrong_byte;  ///< where it stops being JSON
+
+  bool null() { return put(nullptr); }
+  bool boolean(bool value) { return put(value); }
+  bool number_integer(std::int64_t value) { return put(value); }
+  bool number_unsigned(std::uint64_t value) { return put(value); }
+  bool number_float(double value, const std::string&) { return put(value); }
+  bool string(std::string& value) { return put(std::move(value)); }
+  bool binary(typename Json::binary_t&) { return false; }
+  bool start_object(std::size_t) { return open(Json::object()); }
+  bool start_array(std::size_t) { return open(Json::array()); }
+  bool end_object() { return close(); }
+  bool end_array() { return close(); }
+  bool key(std::string& name) {
+    Open& object = open_.back();
+    if (!is_new(object, name)) {
+      throw DataError("{}: the key \"{}\" stands twice in one object", file_, printable(name));
     }
+    object.key = std::move(name);
     return true;
+  }
+  bool parse_error(std::size_t, const std::string&, const json::exception& error) {
+    const auto* const syntax = dynamic_cast<const json::parse_error*>(&error);
+    if (syntax) wrong_byte = syntax->byte;
+    return false;
   }
 
  private:
-  void enter() {
-    count();
-    if (++depth_ > kMaxJsonDepth) {
-      throw DataError("{}: JSON nested deeper than {} levels", file_, kMaxJsonDepth);
-    }
+  static constexpr bool kSorts = std::is_same_v<Json, json>;
+  struct Open {
+    Json* value;  ///< stays where it is as long as it is open: nothing is added around it
+    std::string key{};
+    std::unordered_set<std::string> keys{};  ///< where they aren't sorted
+  };
+
+  static bool is_new(Open& object, const std::string& name) {
+    if constexpr (kSorts) return !object.value->contains(name);
+    return object.keys.insert(name).second;
   }
   void count() {
     if (++values_ > kMaxJsonValues) {
       throw DataError("{}: more than {} JSON values", file_, kMaxJsonValues);
     }
   }
+  Json* add(Json value) {
+    count();
+    if (open_.empty()) {
+      result = std::move(value);
+      return &result;
+    }
+    Open& around = open_.back();
+    if (around.value->is_array()) return &around.value->emplace_back(std::move(value));
+    auto& members = around.value->template get_ref<typename Json::object_t&>();
+    if constexpr (kSorts) {
+      return &members.emplace(std::move(around.key), std::move(value)).first->second;
+    } else {
+      return &members.emplace_back(std::move(around.key), std::move(value)).second;
+    }
+  }
+  bool put(Json value) {
+    add(std::move(value));
+    return true;
+  }
+  bool open(Json value) {
+    Json* const added = add(std::move(value));
+    if (std::ssize(open_) == kMaxJsonDepth) {
+      throw DataError("{}: JSON nested deeper than {} levels", file_, kMaxJsonDepth);
+    }
+    open_.push_back({added});
+    return true;
+  }
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
 
   const std::string& file_;
-  int depth_ = 0;
   std::int64_t values_ = 0;
-  std::vector<std::set<std::string>> keys_;  // of every open object
+  std::vector<Open> open_;
 };
 
-}  // namespace
-
-json parse_strict(std::string_view text, const std::string& file) {
+template <class Json>
+Json parse_as(std::string_view text, const std::string& file) {
   // The parser would skip a byte order mark.
   if (text.starts_with('\xef')) throw DataError("{}: isn't JSON: it begins with byte 0xef", file);
   // The parser would take a zero byte for the end and leave the rest unread.
   if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos) {
     throw DataError("{}: isn't JSON: byte {} is zero", file, zero);
   }
-  Limits limits(file);
-  try {
-    return json::parse(
-        text.begin(), text.end(),
-        [&limits](int, json::parse_event_t event, json& parsed) { return limits(event, parsed); });
-  } catch (const json::parse_error& error) {
-    // Not error.what(): it quotes the text.
-    throw DataError("{}: isn't JSON from byte {} of {} on", file, error.byte, text.size());
-  } catch (const json::exception&) {
-    throw DataError("{}: holds a number that no double can", file);
-  }
+  Builder<Json> builder(file);
+  if (Json::sax_parse(text, &builder)) return std::move(builder.result);
+  if (!builder.wrong_byte) throw DataError("{}: holds a number that no double can", file);
+  // Not what the parser says: it quotes the text.
+  throw DataError("{}: isn't JSON from byte {} of {} on", file, *builder.wrong_byte, text.size());
+}
+
+}  // namespace
+
+json parse_strict(std::string_view text, const std::string& file) {
+  return parse_as<json>(text, file);
+}
+
+nlohmann::ordered_json parse_strict_ordered(std::string_view text, const std::string& file) {
+  return parse_as<nlohmann::ordered_json>(text, file);
 }
 
 std::string printable(std::string_view text) {

@@ -21,8 +21,11 @@ inline constexpr int kMaxJsonDepth = 32;
 inline constexpr std::int64_t kMaxJsonValues = 1 << 24;
 inline constexpr std::int64_t kMaxJsonInteger = std::int64_t{1} << 53;  ///< exact in every reader
 
+/// Linear in the text, however many objects and keys it has (n log n where keys are sorted).
 /// Errors   DataError where the text isn't one JSON value within the limits above.
 nlohmann::json parse_strict(std::string_view text, const std::string& file);
+/// The same, with keys in the text's order.
+nlohmann::ordered_json parse_strict_ordered(std::string_view text, const std::string& file);
 
 /// Text from a file as part of a message: one line, plain ASCII, at most 80 characters.
 std::string printable(std::string_view text);

@@ -82,7 +82,9 @@ SafetensorsPlan plan_safetensors(const std::vector<TensorToWrite>& tensors, DTyp
                           : fmt::format("{}-{:05}-of-{:05}.safetensors", name, i + 1, files.size());
     for (const int number : files[i]) {
       const TensorToWrite& tensor = tensors[static_cast<std::size_t>(number)];
-      map[tensor.name] = plan.files.back().name;
+      // Not map[name], which looks through all that are there.
+      map.get_ref<nlohmann::ordered_json::object_t&>().emplace_back(tensor.name,
+                                                                    plan.files.back().name);
       total += tensor.numel() * element_bytes;
     }
   }

@@ -98,8 +98,7 @@ ordered_json scalar(const std::string& value) {
 }  // namespace
 
 std::string updated_config(std::string_view kept, const std::string& path, DType dtype) {
-  checkpoint::parse_strict(kept, path);
-  ordered_json config = ordered_json::parse(kept);
+  ordered_json config = checkpoint::parse_strict_ordered(kept, path);
   try {
     const Family* family = find_family(config.value("model_type", std::string()));
     if (!family) throw DataError("{}: its model_type isn't known", path);

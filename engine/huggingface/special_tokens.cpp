@@ -17,8 +17,7 @@ constexpr const char* kTokenizer = "tokenizer.json";
 constexpr const char* kTokenizerConfig = "tokenizer_config.json";
 
 ordered_json parsed(std::string_view text, const std::string& path) {
-  checkpoint::parse_strict(text, path);
-  return ordered_json::parse(text);
+  return checkpoint::parse_strict_ordered(text, path);
 }
 
 std::int64_t id_of(const ordered_json& value, const std::string& path) {

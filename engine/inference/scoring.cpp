@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "core/json_bounds.h"
 #include "engine/generate/score.h"
 #include "engine/inference/generation.h"
 #include "engine/inference/in_order.h"
@@ -40,8 +41,9 @@ class Questions {
         if (!std::getline(*request_.questions, line)) return std::nullopt;
         ++line_number_;
       } while (line.find_first_not_of(" \t\r") == std::string::npos);
-      Question question{fmt::format("{}:{}", request_.name, line_number_),
-                        Json::parse(line, nullptr, false)};
+      Question question{fmt::format("{}:{}", request_.name, line_number_), {}};
+      check_json_bounds(line, question.where);
+      question.json = Json::parse(line, nullptr, false);
       if (!question.json.is_object()) question.fail("a question is a JSON object.");
       waiting_.emplace(num_read_++, Waiting{std::move(question), num_askers});
     }

@@ -8,6 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/json_bounds.h"
+#include "core/small_file.h"
 #include "engine/inference/generation.h"
 #include "engine/main/checkpoint_path.h"
 #include "engine/main/command_line.h"
@@ -18,7 +20,10 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr std::int64_t kMostPromptBytes = std::int64_t{1} << 30;
+
 std::string prompt_of_line(const std::string& line, const std::string& where) {
+  check_json_bounds(line, where);
   const Json json = Json::parse(line, nullptr, false);
   if (json.is_string()) return json.get<std::string>();
   const auto found = json.is_object() ? json.find("prompt") : json.end();
@@ -30,9 +35,12 @@ std::string prompt_of_line(const std::string& line, const std::string& where) {
 
 std::vector<std::string> read_prompts(const std::string& path) {
   std::ifstream file;
-  if (path != "-") file.open(path);
+  if (path != "-") {
+    const std::string problem = problem_of_file(path, kMostPromptBytes);
+    if (!problem.empty()) throw UsageError("--prompts {}: can't be read: {}.", path, problem);
+    file.open(path);
+  }
   std::istream& lines = path == "-" ? std::cin : file;
-  if (!lines) throw UsageError("--prompts {}: can't be read.", path);
   std::vector<std::string> prompts;
   std::int64_t number = 0;
   for (std::string line; std::getline(lines, line);) {

@@ -6,12 +6,12 @@
 #include <cstdio>
 #include <fstream>
 #include <iostream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <numbers>
 #include <sstream>
 
 #include "core/error.h"
+#include "core/small_file.h"
 #include "engine/inference/scoring.h"
 #include "engine/main/checkpoint_path.h"
 #include "engine/main/command_line.h"
@@ -21,6 +21,8 @@ namespace sherd::main {
 namespace {
 
 using Json = nlohmann::json;
+
+constexpr std::int64_t kMostTextBytes = std::int64_t{1} << 30;
 
 // `sherd score`: how likely a model thinks texts are; engine/inference/scoring.h.
 class ScoreCommand {
@@ -77,8 +79,10 @@ engine::ScoringRequest ScoreCommand::request() const {
 void ScoreCommand::answer_questions() const {
   std::ifstream file;
   if (questions_ != "-") {
+    const std::string problem = problem_of_file(questions_, INT64_MAX);  // read line by line
+    if (!problem.empty())
+      throw UsageError("--questions {}: can't be read: {}.", questions_, problem);
     file.open(questions_);
-    if (!file) throw UsageError("--questions {}: can't be read.", questions_);
   }
   engine::ScoringRequest request = this->request();
   request.questions = questions_ == "-" ? &std::cin : &file;
@@ -93,9 +97,10 @@ void ScoreCommand::answer_questions() const {
 void ScoreCommand::score_texts() const {
   std::stringstream questions;
   for (const std::string& path : texts_) {
-    std::ifstream file(path, std::ios::binary);
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
-    if (!file) throw UsageError("--text {}: can't be read.", path);
+    std::string problem;
+    const auto read = read_small_file(path, kMostTextBytes, problem);
+    if (!read) throw UsageError("--text {}: can't be read: {}.", path, problem);
+    const std::string& text = *read;
     if (text.empty()) throw DataError("{}: holds no text.", path);
     try {
       questions << Json{{"text", text}}.dump() << '\n';

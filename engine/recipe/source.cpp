@@ -3,22 +3,20 @@
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <optional>
 #include <sstream>
 
 #include "core/error.h"
+#include "core/small_file.h"
 #include "engine/recipe/fields.h"
 #include "engine/recipe/suggest.h"
 
 namespace sherd::engine {
 namespace {
 
-constexpr std::uintmax_t kMaxFileBytes = 1 << 20;
+constexpr std::int64_t kMaxFileBytes = 1 << 20;
 
 bool is_block(std::string_view name) {
   for (const Block& block : recipe_blocks()) {
@@ -255,17 +253,10 @@ std::string read_recipe_file(const std::string& path) {
   if (std::filesystem::is_directory(path, error)) {
     throw UsageError("{}: is a folder; expected a recipe, a YAML file.", path);
   }
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw UsageError("{}: can't read the recipe: {}.", path, std::strerror(errno));
-  std::string text(kMaxFileBytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad()) throw UsageError("{}: can't read the recipe: {}.", path, std::strerror(errno));
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  if (text.size() > kMaxFileBytes) {
-    throw UsageError("{}: is larger than 1 MiB; expected a recipe, a small YAML file.", path);
-  }
-  return text;
+  std::string problem;
+  std::optional<std::string> text = read_small_file(path, kMaxFileBytes, problem);
+  if (!text) throw UsageError("{}: can't read the recipe: {}.", path, problem);
+  return std::move(*text);
 }
 
 ParsedRecipe parse_recipe(const std::string& path, const std::string& text) {

@@ -116,6 +116,7 @@ class KeptLines {
       : path_(path), num_steps_(num_steps), evaluates_anew_(evaluates_anew) {}
 
   void add(std::string_view line) {
+    if (line.size() > kMostLineBytes) return;  // none of ours
     Json parsed = Json::parse(line, nullptr, false);
     if (!parsed.is_object()) return;
     if (const auto found = parsed.find(kMetricsVersionKey); found != parsed.end())
@@ -154,7 +155,7 @@ void keep_metrics_of(const std::string& path, std::int64_t num_steps, bool evalu
                      checkpoint::Disk& disk) {
   if (!checkpoint::exists(disk, path)) return;
   KeptLines kept(path, num_steps, evaluates_anew);
-  const std::string text = checkpoint::read_file(disk, path, INT64_MAX);
+  const std::string text = checkpoint::read_file(disk, path, kMostMetricsBytes);
   std::size_t begin = 0;
   for (std::size_t end; (end = text.find('\n', begin)) != text.npos; begin = end + 1) {
     kept.add(std::string_view(text).substr(begin, end - begin));

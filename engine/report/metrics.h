@@ -55,6 +55,9 @@ namespace sherd::engine {
 /// Of the first line.
 inline constexpr const char* kMetricsVersionKey = "metrics_version";
 inline constexpr std::int64_t kMetricsVersion = 2;
+/// A line that is longer is none of ours; a file that is larger isn't read.
+inline constexpr std::size_t kMostLineBytes = std::size_t{1} << 16;
+inline constexpr std::int64_t kMostMetricsBytes = std::int64_t{4} << 30;
 /// Errors   DataError naming file and version if it isn't known
 void require_known_metrics(bool known, const std::string& version, const std::string& path);
 

@@ -37,6 +37,7 @@ class Reader {
   explicit Reader(const std::string& path) : path_(path) {}
 
   void add(std::string_view text) {
+    if (text.size() > kMostLineBytes) return;  // none of ours
     const json line = json::parse(text, nullptr, false);
     if (!line.is_object()) return;
     if (const auto version = line.find(kMetricsVersionKey); version != line.end()) {
@@ -109,7 +110,7 @@ RunHistory read_history(const std::string& folder) {
   if (!checkpoint::exists(disk, path)) {
     throw DataError("{}: isn't there; name a folder that a run has written to.", path);
   }
-  return parse_history(checkpoint::read_file(disk, path, INT64_MAX), path);
+  return parse_history(checkpoint::read_file(disk, path, kMostMetricsBytes), path);
 }
 
 std::optional<CurvePoint> lowest(const Curve& curve) {

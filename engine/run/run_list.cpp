@@ -13,6 +13,7 @@
 #include "checkpoint/store/output_lock.h"
 #include "core/error.h"
 #include "engine/recipe/recipe.h"
+#include "engine/report/metrics.h"
 
 namespace sherd::engine {
 namespace {
@@ -35,6 +36,7 @@ std::optional<double> number(const nlohmann::json& line, const char* key) {
 }
 
 void read_line(const std::string& text, RunSummary& run) {
+  if (text.size() > kMostLineBytes) return;  // none of ours
   const nlohmann::json line = nlohmann::json::parse(text, nullptr, false);
   if (!line.is_object()) return;  // torn
   const auto step = line.find("step");

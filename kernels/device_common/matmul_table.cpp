@@ -5,11 +5,11 @@
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <optional>
 #include <sstream>
 
+#include "core/small_file.h"
 #include "kernels/libraries.h"
 
 namespace sherd::kernels::device_common {
@@ -263,11 +263,8 @@ std::string matmul_table_file() {
 }
 
 std::string text_of_table(const std::string& file) {
-  std::ifstream stream(file, std::ios::binary);
-  std::ostringstream text;
-  text << stream.rdbuf();
-  if (!stream) throw DataError("{}: can't be read", file);
-  return text.str();
+  constexpr std::int64_t kMostBytes = 16 << 20;
+  return read_small_file(file, kMostBytes);
 }
 
 }  // namespace sherd::kernels::device_common

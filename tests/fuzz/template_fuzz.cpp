@@ -1,5 +1,6 @@
 // A chat template that anybody wrote, and a conversation for it: rendered, or refused in one sentence. Two
-// bytes of 0xff part them.
+// bytes of 0xff part them. The budget is a hundredth of the usual one, so that an input that uses it up is found in a
+// second; what isn't counted shows as an input that takes 20 s, or a process above its limit of memory (run.sh).
 // Rooms: core engine/data/template engine/data/utf8
 #include "engine/data/template/template.h"
 
@@ -26,7 +27,22 @@ void use(Bytes bytes) {
   }
   if (!variables.dict()) return;
   const auto parsed = templates::Template::parse(source, "template");
-  const templates::MarkedText text = parsed.render(*variables.dict());
+  const templates::Limits limits{.steps = 1'000'000, .bytes = 8 << 20, .depth = 300};
+  templates::Used used;
+  const auto respected = [&] {
+    demand(used.steps <= limits.steps, "steps are within the budget");
+    demand(used.bytes <= limits.bytes, "bytes are within the budget");
+    demand(used.depth <= limits.depth, "depth is within the budget");
+  };
+  templates::MarkedText text;
+  try {
+    text = parsed.render(*variables.dict(), {}, limits, &used);
+  } catch (...) {
+    respected();
+    throw;
+  }
+  respected();
+  demand(std::ssize(text.bytes) <= limits.bytes, "the text is within the budget");
   demand(text.marks.size() == text.bytes.size(), "every byte has a mark");
 }
 

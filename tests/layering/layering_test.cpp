@@ -155,7 +155,7 @@ const std::vector<Home> kHomes = {
      "(export|stretch_writer)\\.cpp|engine/"
      "train/units/frozen_weights\\.cpp"},
     {"pcre2\\.h", "engine/data/tokenizer/pattern/split_pattern\\.cpp"},
-    {"unicode/.*", "engine/data/tokenizer/normalizer\\.cpp"},
+    {"unicode/.*", "engine/data/tokenizer/normal_form\\.cpp"},
     {"(zlib|zstd)\\.h", "engine/data/files/text_stream\\.cpp"},
     {"mpi\\.h", "sharding/processes/mpi[^/]*"},
     {"nccl\\.h", "sharding/comm/nccl[^/]*\\.cpp"},

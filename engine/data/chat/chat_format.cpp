@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "core/error.h"
+#include "core/json_bounds.h"
+#include "core/small_file.h"
 #include "engine/data/template/json_value.h"
 
 namespace sherd::data {
@@ -21,15 +21,14 @@ using Json = nlohmann::json;
 std::optional<std::string> read_if_there(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return std::nullopt;
-  std::ifstream file(path, std::ios::binary);
-  std::string text(std::istreambuf_iterator<char>(file), {});
-  if (!file) throw DataError("{}: can't be read.", path);
-  return text;
+  constexpr std::int64_t kMostBytes = 16 << 20;
+  return read_small_file(path, kMostBytes);
 }
 
 std::optional<std::string> template_in_config(const std::string& path) {
   const auto text = read_if_there(path);
   if (!text) return std::nullopt;
+  check_json_bounds(*text, path);
   const Json config = Json::parse(*text, nullptr, false);
   if (!config.is_object()) throw DataError("{}: isn't a JSON object.", path);
   const auto found = config.find("chat_template");

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/json_bounds.h"
 
 namespace sherd::data {
 namespace {
@@ -27,6 +28,7 @@ bool is_binary(std::span<const std::uint8_t> bytes) {
 }
 
 std::string field_of_line(const std::string& line, const std::string& field) {
+  check_json_bounds(line, "the line");
   const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
   if (json.is_discarded()) throw DataError("isn't JSON");
   if (!json.is_object() || !json.contains(field)) throw DataError("has no \"{}\"", field);

@@ -23,11 +23,14 @@ Value repeated(const Value& value, std::int64_t times) {
   const auto size =
       value.text() ? std::ssize(value.text()->bytes) : std::ssize(value.list()->items);
   if (size > 0 && times > (std::int64_t{1} << 24) / size) throw_problem("a repetition is too long");
+  count_steps(static_cast<std::size_t>(times));
   if (value.text()) {
     MarkedText text;
     for (std::int64_t i = 0; i < times; ++i) text.append(*value.text());
     return text;
   }
+  expect_bytes(static_cast<std::size_t>(times * size) * sizeof(Value));
+  count_steps(static_cast<std::size_t>(times * size));
   std::vector<Value> items;
   for (std::int64_t i = 0; i < times; ++i) {
     items.insert(items.end(), value.list()->items.begin(), value.list()->items.end());
@@ -38,7 +41,7 @@ Value repeated(const Value& value, std::int64_t times) {
 // "%s and %d" % (a, b)
 Value percent_formatted(const MarkedText& form, const Value& value) {
   const bool is_tuple = value.list() && value.list()->is_tuple;
-  const std::vector<Value> values = is_tuple ? value.list()->items : std::vector<Value>{value};
+  const std::vector<Value> values = is_tuple ? elements_of(value) : std::vector<Value>{value};
   MarkedText out;
   std::size_t next = 0;
   for (std::size_t i = 0; i < form.size(); ++i) {
@@ -68,13 +71,15 @@ Value power(const Value& a, const Value& b) {
   return result;
 }
 
+Value arithmetic(const std::string& name, const Value& a, const Value& b);
+
 // Python rounds down, and its remainder has the divisor's sign.
 Value divided(const std::string& name, const Value& a, const Value& b) {
   if (b.number() == 0.0) throw_problem("division by zero");
   if (name == "/") return a.number() / b.number();
   if (a.is_integer() && b.is_integer()) {
     const std::int64_t x = a.integer(), y = b.integer();
-    if (y == -1) return name == "//" ? Value(-x) : Value(std::int64_t{0});
+    if (y == -1) return name == "//" ? arithmetic("-", std::int64_t{0}, a) : std::int64_t{0};
     const std::int64_t quotient = x / y - ((x % y != 0 && (x < 0) != (y < 0)) ? 1 : 0);
     return name == "//" ? quotient : x - quotient * y;
   }
@@ -94,12 +99,14 @@ Value arithmetic(const std::string& name, const Value& a, const Value& b) {
   refuse_safe(name, a, b);
   if (name == "+") {
     if (a.text() && b.text()) {
-      MarkedText text = *a.text();
+      MarkedText text = to_text(a);
       text.append(*b.text());
       return text;
     }
     if (a.list() && b.list() && a.list()->is_tuple == b.list()->is_tuple) {
-      std::vector<Value> items = a.list()->items;
+      expect_bytes((a.list()->items.size() + b.list()->items.size()) * sizeof(Value));
+      count_steps(b.list()->items.size());
+      std::vector<Value> items = elements_of(a);
       items.insert(items.end(), b.list()->items.begin(), b.list()->items.end());
       return Value::list(std::move(items), a.list()->is_tuple);
     }
@@ -149,8 +156,7 @@ Value slice(const Expression& expression, const ScopePtr& scope) {
   if (const Undefined* undefined = value.get<Undefined>()) {
     throw_problem("{} is undefined", undefined->name);
   }
-  if (!value.text() && !value.list()) throw_problem("a slice of a {}", type_name(value));
-  std::array<std::optional<std::int64_t>, 3> bounds;
+  SliceBounds bounds;
   for (std::size_t i = 0; i < 3; ++i) {
     if (!expression.parts[i + 1]) continue;
     const Value bound = evaluate(*expression.parts[i + 1], scope);
@@ -158,25 +164,7 @@ Value slice(const Expression& expression, const ScopePtr& scope) {
     if (!bound.is_integer()) throw_problem("a slice bound is a {}", type_name(bound));
     bounds[i] = bound.integer();
   }
-  const std::vector<Value> elements = elements_of(value);
-  const std::int64_t n = std::ssize(elements), step = bounds[2].value_or(1);
-  if (step == 0) throw_problem("a slice's step is 0");
-  const auto place = [&](std::int64_t bound) {
-    if (bound < 0) bound += n;
-    return step > 0 ? std::clamp<std::int64_t>(bound, 0, n)
-                    : std::clamp<std::int64_t>(bound, -1, n - 1);
-  };
-  const std::int64_t begin = bounds[0] ? place(*bounds[0]) : step > 0 ? 0 : n - 1;
-  const std::int64_t end = bounds[1] ? place(*bounds[1]) : step > 0 ? n : -1;
-  std::vector<Value> taken;
-  for (std::int64_t i = begin; step > 0 ? i < end : i > end; i += step) {
-    taken.push_back(elements[static_cast<std::size_t>(i)]);
-    if (std::abs(step) > n) break;
-  }
-  if (value.list()) return Value::list(std::move(taken), value.list()->is_tuple);
-  MarkedText text;
-  for (const Value& character : taken) text.append(*character.text());
-  return text;
+  return slice_of(value, bounds);
 }
 
 Value binary(const Expression& expression, const ScopePtr& scope) {
@@ -184,11 +172,17 @@ Value binary(const Expression& expression, const ScopePtr& scope) {
   Value left = evaluate(*expression.parts[0], scope);
   if (name == "and") return truth(left) ? evaluate(*expression.parts[1], scope) : left;
   if (name == "or") return truth(left) ? left : evaluate(*expression.parts[1], scope);
-  const Value right = evaluate(*expression.parts[1], scope);
-  if (name != "~") return arithmetic(name, left, right);
-  refuse_safe(name, left, right);
-  MarkedText text = to_text(left);
-  text.append(to_text(right));
+  return arithmetic(name, left, evaluate(*expression.parts[1], scope));
+}
+
+Value concat(const Expression& expression, const ScopePtr& scope) {
+  std::vector<Value> parts;
+  for (const ExpressionPtr& part : expression.parts) parts.push_back(evaluate(*part, scope));
+  MarkedText text;
+  for (const Value& part : parts) {
+    refuse_safe("~", part, part);
+    text.append(to_text(part));
+  }
   return text;
 }
 
@@ -200,6 +194,7 @@ Value unary(const Expression& expression, const ScopePtr& scope) {
 }
 
 Value members(const Expression& expression, const ScopePtr& scope) {
+  const Held held(expression.parts.size() * sizeof(Value));
   std::vector<Value> items;
   for (const ExpressionPtr& part : expression.parts) items.push_back(evaluate(*part, scope));
   if (expression.kind != Kind::kDict) {
@@ -223,16 +218,19 @@ Value range_of(const Arguments& arguments) {
   if (step == 0) throw_problem("range's step is 0");
   constexpr std::size_t kMost = 100'000;  // as in jinja2's sandbox
   std::vector<Value> numbers;
-  for (std::int64_t i = first; step > 0 ? i < end : i > end; i += step) {
+  for (std::int64_t i = first; step > 0 ? i < end : i > end;) {
     numbers.emplace_back(i);
     if (numbers.size() > kMost) throw_problem("a range of more than {} numbers", kMost);
+    if (__builtin_add_overflow(i, step, &i)) break;
   }
+  count_steps(numbers.size());
   return Value::list(std::move(numbers));
 }
 
 Value dict_of(const Arguments& arguments, bool is_namespace) {
   auto dict = std::make_shared<Dict>();
-  dict->is_namespace = is_namespace;
+  dict->is_namespace = dict->can_change = is_namespace;
+  if (is_namespace && Budget::current()) Budget::current()->keep(dict);
   for (const Value& given : arguments.positional) {
     if (!given.dict()) throw_problem("a dictionary of a {}", type_name(given));
     for (const auto& [key, value] : given.dict()->items) dict->set(key, value);
@@ -255,6 +253,7 @@ Value date_text(std::int64_t date, const Arguments& arguments) {
 
 Value Scope::get(const std::string& name) const {
   for (const Scope* scope = this; scope; scope = scope->outer_.get()) {
+    count_steps(scope->values_.size() / 16);
     for (const auto& [known, value] : scope->values_) {
       if (known == name) return value;
     }
@@ -263,6 +262,7 @@ Value Scope::get(const std::string& name) const {
 }
 
 void Scope::set(const std::string& name, Value value) {
+  count_steps(values_.size() / 16);
   for (auto& [known, old] : values_) {
     if (known != name) continue;
     old = std::move(value);
@@ -296,6 +296,7 @@ Value call(const Value& function, const Arguments& arguments) {
 }
 
 Arguments evaluate_arguments(const Expression& of, const ScopePtr& scope) {
+  const Held held((of.arguments.positional.size() + of.arguments.named.size()) * sizeof(Value));
   Arguments arguments;
   arguments.line = of.line;
   for (const ExpressionPtr& argument : of.arguments.positional) {
@@ -308,6 +309,7 @@ Arguments evaluate_arguments(const Expression& of, const ScopePtr& scope) {
 }
 
 Value evaluate_filters(const Expression& chain, Value value, const ScopePtr& scope) {
+  const Deeper deeper;
   if (chain.parts[0]->kind == Kind::kFilter) {
     value = evaluate_filters(*chain.parts[0], std::move(value), scope);
   }
@@ -315,6 +317,8 @@ Value evaluate_filters(const Expression& chain, Value value, const ScopePtr& sco
 }
 
 Value evaluate(const Expression& expression, const ScopePtr& scope) {
+  const Deeper deeper;
+  count_steps();
   const auto part = [&](std::size_t i) { return evaluate(*expression.parts[i], scope); };
   switch (expression.kind) {
     case Kind::kConstant:
@@ -337,6 +341,8 @@ Value evaluate(const Expression& expression, const ScopePtr& scope) {
       return unary(expression, scope);
     case Kind::kBinary:
       return binary(expression, scope);
+    case Kind::kConcat:
+      return concat(expression, scope);
     case Kind::kCompare:
       return compare(expression, scope);
     case Kind::kChoice:

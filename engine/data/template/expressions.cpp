@@ -11,11 +11,11 @@ using Kind = Expression::Kind;
 using TokenKind = Token::Kind;
 
 /// Sources are hostile: no deeper than a stack holds.
-struct ExpressionParser::Deeper {
-  explicit Deeper(ExpressionParser& parser) : depth(parser.depth_) {
+struct ExpressionParser::Nested {
+  explicit Nested(ExpressionParser& parser) : depth(parser.depth_) {
     if (++depth > 200) parser.refuse("expressions are nested too deep");
   }
-  ~Deeper() { --depth; }
+  ~Nested() { --depth; }
   int& depth;
 };
 
@@ -56,16 +56,16 @@ std::string ExpressionParser::expect_name() {
 }
 
 ExpressionPtr ExpressionParser::expression() {
-  const Deeper deeper(*this);
+  const Nested nested(*this);
   ExpressionPtr value = disjunction();
   while (is_name("if")) {
     ExpressionPtr choice = make(Kind::kChoice);
     ++at_;
     ExpressionPtr condition = disjunction();
     ExpressionPtr other = take_name("else") ? expression() : nullptr;
-    choice->parts.push_back(std::move(value));
-    choice->parts.push_back(std::move(condition));
-    choice->parts.push_back(std::move(other));
+    give(*choice, std::move(value));
+    give(*choice, std::move(condition));
+    give(*choice, std::move(other));
     value = std::move(choice);
   }
   return value;
@@ -75,12 +75,12 @@ ExpressionPtr ExpressionParser::tuple_or_expression() {
   ExpressionPtr first = expression();
   if (!is_operator(",")) return first;
   ExpressionPtr tuple = make(Kind::kTuple);
-  tuple->parts.push_back(std::move(first));
+  give(*tuple, std::move(first));
   while (take_operator(",")) {
     const bool ends = now().kind == TokenKind::kOutputEnd || now().kind == TokenKind::kBlockEnd ||
                       is_operator(")") || is_operator("=");
     if (ends) break;
-    tuple->parts.push_back(expression());
+    give(*tuple, expression());
   }
   return tuple;
 }
@@ -88,8 +88,8 @@ ExpressionPtr ExpressionParser::tuple_or_expression() {
 ExpressionPtr ExpressionParser::binary(std::string name, ExpressionPtr left,
                                        ExpressionPtr right) const {
   ExpressionPtr value = make(Kind::kBinary, std::move(name));
-  value->parts.push_back(std::move(left));
-  value->parts.push_back(std::move(right));
+  give(*value, std::move(left));
+  give(*value, std::move(right));
   return value;
 }
 
@@ -107,16 +107,16 @@ ExpressionPtr ExpressionParser::conjunction() {
 
 ExpressionPtr ExpressionParser::negation() {
   if (!is_name("not")) return comparison();
-  const Deeper deeper(*this);
+  const Nested nested(*this);
   ExpressionPtr value = make(Kind::kUnary, "not");
   ++at_;
-  value->parts.push_back(negation());
+  give(*value, negation());
   return value;
 }
 
 ExpressionPtr ExpressionParser::comparison() {
   ExpressionPtr value = make(Kind::kCompare);
-  value->parts.push_back(sum());
+  give(*value, sum());
   for (;;) {
     std::string name;
     for (const std::string_view op : {"==", "!=", "<", "<=", ">", ">="}) {
@@ -132,7 +132,7 @@ ExpressionPtr ExpressionParser::comparison() {
     if (name.empty()) break;
     ++at_;
     value->names.push_back(name);
-    value->parts.push_back(sum());
+    give(*value, sum());
   }
   return value->names.empty() ? std::move(value->parts[0]) : std::move(value);
 }
@@ -147,9 +147,12 @@ ExpressionPtr ExpressionParser::sum() {
 }
 
 ExpressionPtr ExpressionParser::concatenation() {
-  ExpressionPtr left = product();
-  while (take_operator("~")) left = binary("~", std::move(left), product());
-  return left;
+  ExpressionPtr first = product();
+  if (!is_operator("~")) return first;
+  ExpressionPtr all = make(Kind::kConcat);
+  give(*all, std::move(first));
+  while (take_operator("~")) give(*all, product());
+  return all;
 }
 
 ExpressionPtr ExpressionParser::product() {
@@ -168,11 +171,11 @@ ExpressionPtr ExpressionParser::power() {
 }
 
 ExpressionPtr ExpressionParser::unary(bool with_filters) {
-  const Deeper deeper(*this);
+  const Nested nested(*this);
   ExpressionPtr value;
   if (is_operator("-") || is_operator("+")) {
     value = make(Kind::kUnary, take().text);
-    value->parts.push_back(unary(false));
+    give(*value, unary(false));
   } else {
     value = primary();
   }
@@ -249,10 +252,10 @@ ExpressionPtr ExpressionParser::list_or_dict() {
   const std::string_view end = is_list ? "]" : "}";
   ++at_;
   while (!is_operator(end)) {
-    value->parts.push_back(expression());
+    give(*value, expression());
     if (!is_list) {
       expect_operator(":");
-      value->parts.push_back(expression());
+      give(*value, expression());
     }
     if (!take_operator(",")) break;
   }
@@ -268,11 +271,11 @@ ExpressionPtr ExpressionParser::postfix(ExpressionPtr value) {
       if (now().kind == TokenKind::kInteger) {
         outer = make(Kind::kItem);
         ExpressionPtr index = primary();
-        outer->parts.push_back(std::move(value));
-        outer->parts.push_back(std::move(index));
+        give(*outer, std::move(value));
+        give(*outer, std::move(index));
       } else {
         outer = make(Kind::kAttribute, expect_name());
-        outer->parts.push_back(std::move(value));
+        give(*outer, std::move(value));
       }
       value = std::move(outer);
     } else if (is_operator("[")) {
@@ -302,15 +305,15 @@ ExpressionPtr ExpressionParser::subscript(ExpressionPtr value) {
   } else if (!parts[0]) {
     refuse("a subscript is missing");
   }
-  outer->parts.push_back(std::move(value));
-  for (ExpressionPtr& part : parts) outer->parts.push_back(std::move(part));
+  give(*outer, std::move(value));
+  for (ExpressionPtr& part : parts) give(*outer, std::move(part));
   return outer;
 }
 
 ExpressionPtr ExpressionParser::call(ExpressionPtr function) {
   ExpressionPtr outer = make(Kind::kCall);
-  outer->parts.push_back(std::move(function));
-  outer->arguments = call_arguments();
+  give(*outer, std::move(function));
+  give_arguments(*outer, call_arguments());
   return outer;
 }
 
@@ -337,8 +340,8 @@ CallArguments ExpressionParser::call_arguments() {
 
 ExpressionPtr ExpressionParser::one_filter(ExpressionPtr value) {
   ExpressionPtr outer = make(Kind::kFilter, expect_name());
-  outer->parts.push_back(std::move(value));
-  if (is_operator("(")) outer->arguments = call_arguments();
+  give(*outer, std::move(value));
+  if (is_operator("(")) give_arguments(*outer, call_arguments());
   return outer;
 }
 
@@ -359,9 +362,9 @@ ExpressionPtr ExpressionParser::filters(ExpressionPtr value) {
 ExpressionPtr ExpressionParser::test(ExpressionPtr value) {
   const bool is_not = take_name("not");
   ExpressionPtr outer = make(Kind::kTest, expect_name());
-  outer->parts.push_back(std::move(value));
+  give(*outer, std::move(value));
   if (is_operator("(")) {
-    outer->arguments = call_arguments();
+    give_arguments(*outer, call_arguments());
   } else {
     const TokenKind kind = now().kind;
     const bool is_word = kind == TokenKind::kName && !is_name("else") && !is_name("or") &&
@@ -369,12 +372,14 @@ ExpressionPtr ExpressionParser::test(ExpressionPtr value) {
                          !is_name("in");
     if (is_word || kind == TokenKind::kString || kind == TokenKind::kInteger ||
         kind == TokenKind::kFloat || is_operator("[") || is_operator("{")) {
-      outer->arguments.positional.push_back(postfix(primary()));
+      CallArguments arguments;
+      arguments.positional.push_back(postfix(primary()));
+      give_arguments(*outer, std::move(arguments));
     }
   }
   if (!is_not) return outer;
   ExpressionPtr negated = make(Kind::kUnary, "not");
-  negated->parts.push_back(std::move(outer));
+  give(*negated, std::move(outer));
   return negated;
 }
 

@@ -48,6 +48,7 @@ Value attribute_path(V value, const std::string& path) {
   Value result = value;
   for (std::size_t begin = 0; begin <= path.size();) {
     const std::size_t end = std::min(path.size(), path.find('.', begin));
+    count_text(end - begin);
     const std::string name = path.substr(begin, end - begin);
     const bool is_number = !name.empty() && name.size() < 10 &&
                            name.find_first_not_of("0123456789") == std::string::npos;
@@ -130,9 +131,15 @@ Value sort_key(V value, bool case_sensitive) {
                                          : value;
 }
 
-void sort_values(std::vector<Value>& values, const std::function<Value(V)>& key, bool reverse) {
-  std::stable_sort(values.begin(), values.end(),
-                   [&](V a, V b) { return reverse ? less(key(b), key(a)) : less(key(a), key(b)); });
+using Key = std::function<Value(V)>;
+
+void sort_values(std::vector<Value>& values, const Key& key, bool reverse) {
+  std::vector<std::pair<Value, Value>> keyed;
+  for (Value& value : values) keyed.emplace_back(key(value), std::move(value));
+  std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) {
+    return reverse ? less(b.first, a.first) : less(a.first, b.first);
+  });
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = std::move(keyed[i].second);
 }
 
 Value sorted(V value, A arguments) {
@@ -162,12 +169,12 @@ Value dictsort(V value, A arguments) {
 }
 
 Value unique(V value, A) {
-  std::vector<Value> kept;
+  std::vector<Value> kept, keys;
   for (const Value& element : elements_of(value)) {
-    const auto same = [&](V other) {
-      return equal(sort_key(other, false), sort_key(element, false));
-    };
-    if (std::none_of(kept.begin(), kept.end(), same)) kept.push_back(element);
+    const Value key = sort_key(element, false);
+    if (std::any_of(keys.begin(), keys.end(), [&](V other) { return equal(other, key); })) continue;
+    keys.push_back(key);
+    kept.push_back(element);
   }
   return Value::generator(std::move(kept));
 }
@@ -249,8 +256,14 @@ Value summed(V value, A) {
   Value sum = std::int64_t{0};
   for (const Value& element : elements_of(value)) {
     if (!element.is_number()) throw_problem("sum of a {}", type_name(element));
-    sum = sum.is_integer() && element.is_integer() ? Value(sum.integer() + element.integer())
-                                                   : Value(sum.number() + element.number());
+    std::int64_t whole = 0;
+    if (!sum.is_integer() || !element.is_integer()) {
+      sum = sum.number() + element.number();
+    } else if (__builtin_add_overflow(sum.integer(), element.integer(), &whole)) {
+      throw_problem("a number grows beyond 64 bits");
+    } else {
+      sum = whole;
+    }
   }
   return sum;
 }
@@ -265,6 +278,8 @@ Value reversed(V value, A) {
 }
 
 Value end_of(V value, bool first) {
+  const List* list = value.list();
+  if (list && !list->items.empty()) return first ? list->items.front() : list->items.back();
   const std::vector<Value> elements = elements_of(value);
   if (elements.empty()) return Undefined{"an end of nothing"};
   return first ? elements.front() : elements.back();
@@ -320,7 +335,9 @@ const std::map<std::string_view, Filter> kFilters = {
     {"abs",
      [](V v, A) {
        if (!v.is_number()) throw_problem("abs of a {}", type_name(v));
-       return v.is_integer() ? Value(std::abs(v.integer())) : Value(std::abs(v.number()));
+       if (!v.is_integer()) return Value(std::abs(v.number()));
+       if (v.integer() == INT64_MIN) throw_problem("a number grows beyond 64 bits");
+       return Value(std::abs(v.integer()));
      }},
     {"replace",
      [](V v, A a) {
@@ -351,7 +368,9 @@ bool is_filter(std::string_view name) {
 }
 
 Value apply_filter(std::string_view name, const Value& value, const Arguments& arguments) {
-  if (!is_filter(name)) throw_problem("the filter \"{}\" isn't known here", name);
+  if (!is_filter(name)) throw_problem("the filter \"{}\" isn't known here", name.substr(0, 64));
+  const Deeper deeper;  // one that applies another
+  count_steps();
   return kFilters.at(full_name(name))(value, arguments);
 }
 

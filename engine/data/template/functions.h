@@ -1,7 +1,9 @@
 /// What a template may call: filters, tests and methods, by the names that Jinja and Python give them.
 #pragma once
 
+#include <array>
 #include <functional>
+#include <optional>
 #include <string_view>
 
 #include "engine/data/template/value.h"
@@ -24,6 +26,12 @@ Value item_of(const Value& value, const Value& key);
 /// What a loop goes through: the elements of a list, the keys of a dictionary, characters.
 std::vector<Value> elements_of(const Value& value);
 bool contains(const Value& container, const Value& value);
+/// `value[first:end:step]`, of a text or a list.
+using SliceBounds = std::array<std::optional<std::int64_t>, 3>;
+Value slice_of(const Value& value, const SliceBounds& bounds);
+
+/// Where `part` stands in `text` first, from `from` on; npos: nowhere. Linear, whatever they are.
+std::size_t find_text(std::string_view text, std::string_view part, std::size_t from = 0);
 
 /// Arguments by place or by name.
 class Given {

@@ -1,58 +1,106 @@
 #include "engine/data/template/json_value.h"
 
 #include <nlohmann/json.hpp>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
 
 namespace sherd::templates {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;
 
-Value convert(const Json& json, std::uint8_t mark) {
-  switch (json.type()) {
-    case Json::value_t::string:
-      return MarkedText(json.get<std::string>(), mark);
-    case Json::value_t::boolean:
-      return json.get<bool>();
-    case Json::value_t::number_integer:
-      return json.get<std::int64_t>();
-    case Json::value_t::number_unsigned:
-      if (json.get<std::uint64_t>() <= INT64_MAX) return json.get<std::int64_t>();
-      return json.get<double>();
-    case Json::value_t::number_float:
-      return json.get<double>();
-    case Json::value_t::array: {
-      std::vector<Value> items;
-      for (const Json& item : json) items.push_back(convert(item, mark));
-      return Value::list(std::move(items));
-    }
-    case Json::value_t::object: {
-      auto dict = std::make_shared<Dict>();
-      for (const auto& [key, value] : json.items()) {
-        dict->items.emplace_back(MarkedText(key, mark), convert(value, mark));
-      }
-      return dict;
-    }
-    default:
-      return None{};
+// Deeper than this is no conversation, and recursion would follow it.
+constexpr std::size_t kMostDeep = 100;
+constexpr std::int64_t kMostValues = 1 << 24;
+
+/// Takes the values as the parser finds them. Of a key that stands twice the last value counts, in the first
+/// one's place, as in Python.
+class Reader {
+ public:
+  explicit Reader(std::uint8_t mark) : mark_(mark) {}
+
+  Value result;
+  std::string error;
+
+  bool null() { return put(None{}); }
+  bool boolean(bool value) { return put(value); }
+  bool number_integer(std::int64_t value) { return put(value); }
+  bool number_unsigned(std::uint64_t value) {
+    return put(value <= INT64_MAX ? Value(static_cast<std::int64_t>(value))
+                                  : Value(static_cast<double>(value)));
   }
-}
+  bool number_float(double value, const std::string&) { return put(value); }
+  bool string(std::string& value) { return put(MarkedText(std::move(value), mark_)); }
+  bool binary(Json::binary_t&) { return false; }
+  bool start_object(std::size_t) { return open(std::make_shared<Dict>()); }
+  bool start_array(std::size_t) { return open(nullptr); }
+  bool key(std::string& name) {
+    open_.back().key = std::move(name);
+    return true;
+  }
+  bool end_object() {
+    Value value = std::move(open_.back().dict);
+    open_.pop_back();
+    return put(std::move(value));
+  }
+  bool end_array() {
+    Value value = Value::list(std::move(open_.back().items));
+    open_.pop_back();
+    return put(std::move(value));
+  }
+  bool parse_error(std::size_t, const std::string&, const Json::exception& exception) {
+    error = exception.what();
+    return false;
+  }
+
+ private:
+  struct Open {
+    std::shared_ptr<Dict> dict;  ///< null: a list
+    std::vector<Value> items;
+    std::string key;
+    std::unordered_map<std::string, std::size_t> places;  ///< of the keys
+  };
+
+  bool open(std::shared_ptr<Dict> dict) {
+    if (open_.size() > kMostDeep) throw_problem("JSON is nested deeper than {}", kMostDeep);
+    open_.push_back({std::move(dict), {}, {}, {}});
+    return true;
+  }
+  bool put(Value value) {
+    if (++num_values_ > kMostValues) throw_problem("JSON of more than {} values", kMostValues);
+    if (open_.empty()) {
+      result = std::move(value);
+      return true;
+    }
+    Open& around = open_.back();
+    if (!around.dict) {
+      around.items.push_back(std::move(value));
+      return true;
+    }
+    const auto [place, is_new] = around.places.try_emplace(around.key, around.dict->items.size());
+    if (is_new) {
+      around.dict->add(MarkedText(std::move(around.key), mark_), std::move(value));
+    } else {
+      around.dict->items[place->second].second = std::move(value);
+    }
+    return true;
+  }
+
+  std::uint8_t mark_;
+  std::vector<Open> open_;
+  std::int64_t num_values_ = 0;
+};
 
 }  // namespace
 
 Value value_of_json(std::string_view json, std::uint8_t mark) {
-  // Deeper than this is no conversation, and recursion would follow it.
-  constexpr int kMostDeep = 100;
-  const auto watch = [&](int depth, Json::parse_event_t, Json&) {
-    if (depth > kMostDeep) throw_problem("JSON is nested deeper than {}", kMostDeep);
-    return true;
-  };
-  try {
-    return convert(Json::parse(json, watch), mark);
-  } catch (const Json::exception& error) {
-    const std::string_view what = error.what();
-    const std::size_t text = what.find("] ");
-    throw_problem("not JSON: {}", text == std::string_view::npos ? what : what.substr(text + 2));
-  }
+  Reader reader(mark);
+  if (Json::sax_parse(json, &reader)) return std::move(reader.result);
+  const std::size_t text = reader.error.find("] ");
+  throw_problem("not JSON: {}",
+                text == std::string::npos ? reader.error : reader.error.substr(text + 2));
 }
 
 Value with_mark(const Value& value, std::uint8_t mark) {

@@ -2,10 +2,13 @@
 /// text, and what an assistant said is found in a rendered conversation.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
+
+#include "engine/data/template/budget.h"
 
 namespace sherd::templates {
 
@@ -30,17 +33,26 @@ struct MarkedText {
   std::string_view view() const { return bytes; }
   MarkedText part(std::size_t first, std::size_t count = std::string::npos) const {
     MarkedText result;
+    count_text(std::min(count, size() - std::min(first, size())));
     result.bytes = bytes.substr(first, count);
     result.marks = marks.substr(first, count);
     return result;
   }
   void append(const MarkedText& other) {
+    grow(other.size());
     bytes += other.bytes;
     marks += other.marks;
   }
   void append(std::string_view text, std::uint8_t mark) {
+    grow(text.size());
     bytes += text;
     marks.append(text.size(), static_cast<char>(mark));
+  }
+
+ private:
+  void grow(std::size_t count) const {
+    count_text(count);
+    expect_text(size() + count);
   }
 };
 

@@ -7,6 +7,18 @@
 namespace sherd::templates {
 namespace {
 
+// As part of what an Undefined says.
+std::string shortened(std::string_view name) {
+  constexpr std::size_t kMostShown = 64;
+  return std::string(name.substr(0, kMostShown)) + (name.size() > kMostShown ? "..." : "");
+}
+
+std::shared_ptr<const Callable> bound(std::string name, const Value& to,
+                                      std::function<Value(const Arguments&)> call) {
+  return std::make_shared<const Callable>(
+      Callable{std::move(name), std::move(call), depth_around(to)});
+}
+
 Value items_of(const Dict& dict) {
   std::vector<Value> items;
   for (const auto& [key, value] : dict.items) items.push_back(Value::list({key, value}, true));
@@ -14,6 +26,8 @@ Value items_of(const Dict& dict) {
 }
 
 Value keys_of(const Dict& dict, bool values) {
+  expect_bytes(dict.items.size() * sizeof(Value));
+  count_steps(dict.items.size() / 4);
   std::vector<Value> keys;
   for (const auto& [key, value] : dict.items) keys.push_back(values ? value : key);
   return Value::list(std::move(keys));
@@ -118,36 +132,44 @@ std::shared_ptr<const Callable> method_of(const Value& value, std::string_view n
   if (const Dict* dict = value.dict()) {
     std::shared_ptr<const Callable> method = dict_method(*dict, name);
     if (!method) return nullptr;
-    return std::make_shared<const Callable>(
-        Callable{method->name, [value, method](const Arguments& a) { return method->call(a); }});
+    return bound(method->name, value,
+                 [value, method](const Arguments& a) { return method->call(a); });
   }
   if (const List* list = value.list()) {
     std::shared_ptr<const Callable> method = list_method(*list, name);
     if (!method) return nullptr;
-    return std::make_shared<const Callable>(
-        Callable{method->name, [value, method](const Arguments& a) { return method->call(a); }});
+    return bound(method->name, value,
+                 [value, method](const Arguments& a) { return method->call(a); });
   }
   if (!value.text()) return nullptr;
   const TextMethod* method = text_method(name);
   if (!method) return nullptr;
-  return std::make_shared<const Callable>(Callable{
-      std::string(name), [value, method, name = std::string(name)](const Arguments& arguments) {
-        return (*method)(*value.text(), Given(name, arguments), arguments);
-      }});
+  return bound(std::string(name), value,
+               [value, method, name = std::string(name)](const Arguments& arguments) {
+                 return (*method)(*value.text(), Given(name, arguments), arguments);
+               });
 }
 
 Value attribute_of(const Value& value, const std::string& name) {
+  count_steps();
   if (const Undefined* undefined = value.get<Undefined>()) {
-    throw_problem("{} is undefined, so it has no {}", undefined->name, name);
+    throw_problem("{} is undefined, so it has no {}", undefined->name, shortened(name));
   }
   if (auto method = method_of(value, name)) return method;
   if (const Dict* dict = value.dict()) {
     if (const Value* found = dict->named(name)) return *found;
   }
-  return Undefined{fmt::format("{} of a {}", name, type_name(value))};
+  return Undefined{fmt::format("{} of a {}", shortened(name), type_name(value))};
+}
+
+MarkedText character_at(const MarkedText& text, std::int64_t index) {
+  std::size_t at = 0;
+  for (; index > 0; --index) at = character_end(text, at);
+  return text.part(at, character_end(text, at) - at);
 }
 
 Value item_of(const Value& value, const Value& key) {
+  count_steps();
   if (const Undefined* undefined = value.get<Undefined>()) {
     throw_problem("{} is undefined, so it has no items", undefined->name);
   }
@@ -161,25 +183,28 @@ Value item_of(const Value& value, const Value& key) {
       return Undefined{fmt::format("item {} of a {} of {}", key.integer(), type_name(value), size)};
     }
     if (value.list()) return value.list()->items[static_cast<std::size_t>(index)];
-    const auto offsets = character_offsets(*value.text());
-    const std::size_t at = offsets[static_cast<std::size_t>(index)];
-    return value.text()->part(at, offsets[static_cast<std::size_t>(index) + 1] - at);
+    return character_at(*value.text(), index);
   }
   if (key.text()) return attribute_of(value, key.text()->bytes);
-  return Undefined{fmt::format("item {} of a {}", to_repr(key).bytes, type_name(value))};
+  return Undefined{fmt::format("item {} of a {}", shortened(to_repr(key).bytes), type_name(value))};
 }
 
 std::vector<Value> elements_of(const Value& value) {
   if (value.is_undefined()) return {};
-  if (const List* list = value.list()) return list->items;
+  if (const List* list = value.list()) {
+    expect_bytes(list->items.size() * sizeof(Value));
+    count_steps(list->items.size() / 4);
+    return list->items;
+  }
   if (const Dict* dict = value.dict(); dict && !dict->is_namespace) {
     return keys_of(*dict, false).list()->items;
   }
   if (const MarkedText* text = value.text()) {
-    const auto offsets = character_offsets(*text);
     std::vector<Value> characters;
-    for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
-      characters.emplace_back(text->part(offsets[i], offsets[i + 1] - offsets[i]));
+    for (std::size_t i = 0; i < text->size();) {
+      const std::size_t end = character_end(*text, i);
+      characters.emplace_back(text->part(i, end - i));
+      i = end;
     }
     return characters;
   }
@@ -189,12 +214,15 @@ std::vector<Value> elements_of(const Value& value) {
 bool contains(const Value& container, const Value& value) {
   if (const MarkedText* text = container.text()) {
     if (!value.text()) throw_problem("'in <str>' requires a str, not a {}", type_name(value));
-    return text->bytes.find(value.text()->bytes) != std::string::npos;
+    return find_text(text->view(), value.text()->view()) != std::string::npos;
   }
   if (const Dict* dict = container.dict()) return dict->find(value) != nullptr;
+  const auto is_value = [&](const Value& element) { return equal(element, value); };
+  if (const List* list = container.list()) {
+    return std::any_of(list->items.begin(), list->items.end(), is_value);
+  }
   const std::vector<Value> elements = elements_of(container);
-  return std::any_of(elements.begin(), elements.end(),
-                     [&](const Value& element) { return equal(element, value); });
+  return std::any_of(elements.begin(), elements.end(), is_value);
 }
 
 }  // namespace sherd::templates

@@ -129,8 +129,8 @@ class Parser : private ExpressionParser {
     statement.value = disjunction();
     if (is_operator(",")) {
       auto tuple = make(Expression::Kind::kTuple);
-      tuple->parts.push_back(std::move(statement.value));
-      while (take_operator(",")) tuple->parts.push_back(disjunction());
+      give(*tuple, std::move(statement.value));
+      while (take_operator(",")) give(*tuple, disjunction());
       statement.value = std::move(tuple);
     }
     if (take_name("if")) statement.condition = expression();
@@ -172,7 +172,7 @@ class Parser : private ExpressionParser {
   ExpressionPtr leading_filters() {
     auto first = make(Expression::Kind::kConstant);
     auto value = make(Expression::Kind::kFilter, expect_name());
-    value->parts.push_back(std::move(first));
+    give(*value, std::move(first));
     if (is_operator("(")) refuse("a filter of a block takes no arguments here");
     return filters(std::move(value));
   }
@@ -214,7 +214,31 @@ class Parser : private ExpressionParser {
 
 }  // namespace
 
+// Operators one behind the other make a tree as deep as a nest does, and whoever evaluates or destroys it recurses.
+void ExpressionParser::grow(Expression& outer, const ExpressionPtr& part) const {
+  if (!part) return;
+  outer.height = std::max(outer.height, part->height + 1);
+  if (outer.height > kMostNested) {
+    refuse(fmt::format("an expression has more than {} operators within one another", kMostNested));
+  }
+}
+
+void ExpressionParser::give(Expression& outer, ExpressionPtr part) const {
+  grow(outer, part);
+  outer.parts.push_back(std::move(part));
+}
+
+void ExpressionParser::give_arguments(Expression& outer, CallArguments arguments) const {
+  for (const ExpressionPtr& argument : arguments.positional) grow(outer, argument);
+  for (const auto& [name, argument] : arguments.named) grow(outer, argument);
+  outer.arguments = std::move(arguments);
+}
+
 Block parse(std::string_view source, std::string_view where) {
+  if (source.size() > kMostSourceBytes) {
+    throw DataError("{}: a template of {} bytes; templates may have {}.", where, source.size(),
+                    kMostSourceBytes);
+  }
   return Parser(tokenize(source, where), where).whole();
 }
 

@@ -36,8 +36,12 @@ class ExpressionParser {
   std::string expect_name();
   [[noreturn]] void refuse(const std::string& problem) const;
   ExpressionPtr make(Expression::Kind kind, std::string name = {}) const;
+  /// Makes `part`, which may be null, the next one of `outer`.
+  void give(Expression& outer, ExpressionPtr part) const;
+  void give_arguments(Expression& outer, CallArguments arguments) const;
 
  private:
+  void grow(Expression& outer, const ExpressionPtr& part) const;
   ExpressionPtr conjunction();
   ExpressionPtr negation();
   ExpressionPtr comparison();
@@ -57,7 +61,7 @@ class ExpressionParser {
   ExpressionPtr list_or_dict();
   ExpressionPtr parenthesised();
 
-  struct Deeper;
+  struct Nested;
   std::vector<Token> tokens_;
   std::size_t at_ = 0;
   int depth_ = 0;

@@ -30,7 +30,8 @@ struct Expression {
     kFilter,     ///< parts[0] | name(arguments); without parts in a filter block
     kTest,       ///< parts[0] is name(arguments)
     kUnary,      ///< name parts[0]: - + not
-    kBinary,     ///< parts[0] name parts[1]: + - * / // % ** ~ and or
+    kBinary,     ///< parts[0] name parts[1]: + - * / // % ** and or
+    kConcat,     ///< parts, two at least, with ~ between
     kCompare,    ///< parts[0] names[0] parts[1] names[1] ...
     kChoice,     ///< parts[0] if parts[1] else parts[2], null without else
     kList,
@@ -44,6 +45,7 @@ struct Expression {
   Value constant{};
   std::vector<ExpressionPtr> parts{};
   CallArguments arguments{};
+  int height = 1;  ///< one more than its highest part's or argument's
 };
 
 struct Statement;
@@ -81,7 +83,8 @@ struct Statement {
 
 /// The whole source. `where` names it in messages.
 /// Errors   DataError "where:line: ..." for what isn't Jinja, or isn't of the part that we know:
-///          include, extends, import, block, do, trans, autoescape, recursive loops.
+///          include, extends, import, block, do, trans, autoescape, recursive loops; a source above
+///          kMostSourceBytes; expressions, chains of operators too, that are higher than kMostNested.
 Block parse(std::string_view source, std::string_view where);
 
 }  // namespace sherd::templates

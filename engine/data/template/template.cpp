@@ -62,23 +62,37 @@ class Checker {
   int maybe_ = 0;
 };
 
+/// Names of a loop object, which every turn has a new one of; no rendering's budget holds them.
+const struct LoopNames {
+  Value index0 = Value::text("index0"), index = Value::text("index");
+  Value revindex0 = Value::text("revindex0"), revindex = Value::text("revindex");
+  Value first = Value::text("first"), last = Value::text("last"), length = Value::text("length");
+  Value previtem = Value::text("previtem"), nextitem = Value::text("nextitem");
+  Value cycle = Value::text("cycle");
+} kLoop;
+
+/// Text that is being made.
+struct Output {
+  MarkedText text{};
+  Held held{};
+};
+
 class Renderer {
  public:
   explicit Renderer(std::string where) : where_(std::move(where)) {}
 
   enum class Flow { kNext, kBreak, kContinue };
 
-  Flow run(const Block& block, const ScopePtr& scope, MarkedText& out) {
+  Flow run(const Block& block, const ScopePtr& scope, Output& out) {
     for (const Statement& statement : block) {
       Flow flow = Flow::kNext;
       try {
+        const Deeper deeper;
+        count_steps();
         flow = run(statement, scope, out);
+        out.held.set(2 * out.text.size());
       } catch (const Problem& problem) {
-        throw DataError("{}:{}: {}", where_, statement.line, problem.text);
-      }
-      if (out.size() > kMostBytes) {
-        throw DataError("{}:{}: the text grows beyond {} bytes.", where_, statement.line,
-                        kMostBytes);
+        throw DataError("{}:{}: {}", where_, statement.line, for_message(problem.text));
       }
       if (flow != Flow::kNext) return flow;
     }
@@ -86,16 +100,13 @@ class Renderer {
   }
 
  private:
-  static constexpr std::size_t kMostBytes = std::size_t{64} << 20;
-  static constexpr int kMostCalls = 60;
-
-  Flow run(const Statement& statement, const ScopePtr& scope, MarkedText& out) {
+  Flow run(const Statement& statement, const ScopePtr& scope, Output& out) {
     switch (statement.kind) {
       case Kind::kText:
-        out.append(statement.text, 0);
+        out.text.append(statement.text, 0);
         return Flow::kNext;
       case Kind::kOutput:
-        out.append(to_text(evaluate(*statement.value, scope)));
+        out.text.append(to_text(evaluate(*statement.value, scope)));
         return Flow::kNext;
       case Kind::kIf:
         return run(truth(evaluate(*statement.value, scope)) ? statement.body : statement.others,
@@ -115,16 +126,17 @@ class Renderer {
       case Kind::kCall: {
         Arguments arguments = evaluate_arguments(*statement.value, scope);
         arguments.named.emplace_back("caller", function_of(statement, scope, "caller"));
-        out.append(to_text(call(evaluate(*statement.value->parts[0], scope), arguments)));
+        out.text.append(to_text(call(evaluate(*statement.value->parts[0], scope), arguments)));
         return Flow::kNext;
       }
       case Kind::kFilter:
-        out.append(to_text(filtered(statement, text_of(statement.body, scope), scope)));
+        out.text.append(to_text(filtered(statement, text_of(statement.body, scope), scope)));
         return Flow::kNext;
       case Kind::kGeneration: {
-        const std::size_t begin = out.size();
+        const std::size_t begin = out.text.size();
         const Flow flow = run(statement.body, Scope::inside(scope), out);
-        for (std::size_t i = begin; i < out.size(); ++i) out.marks[i] |= kGenerated;
+        count_text(out.text.size() - begin);
+        for (std::size_t i = begin; i < out.text.size(); ++i) out.text.marks[i] |= kGenerated;
         return flow;
       }
       case Kind::kBreak:
@@ -136,9 +148,9 @@ class Renderer {
   }
 
   MarkedText text_of(const Block& body, const ScopePtr& scope) {
-    MarkedText text;
-    run(body, Scope::inside(scope), text);
-    return text;
+    Output out;
+    run(body, Scope::inside(scope), out);
+    return std::move(out.text);
   }
 
   static Value filtered(const Statement& statement, MarkedText text, const ScopePtr& scope) {
@@ -150,7 +162,7 @@ class Renderer {
     Value value = evaluate(*statement.value, scope);
     if (!statement.attribute.empty()) {
       Dict* dict = scope->get(statement.names[0]).dict();
-      if (!dict || !dict->is_namespace) {
+      if (!dict || !dict->can_change) {
         throw_problem("{} isn't a namespace, so its {} can't be set", statement.names[0],
                       statement.attribute);
       }
@@ -169,8 +181,9 @@ class Renderer {
     for (std::size_t i = 0; i < names.size(); ++i) scope->set(names[i], values[i]);
   }
 
-  void loop(const Statement& statement, const ScopePtr& scope, MarkedText& out) {
+  void loop(const Statement& statement, const ScopePtr& scope, Output& out) {
     std::vector<Value> elements = elements_of(evaluate(*statement.value, scope));
+    const Held held(elements.size() * sizeof(Value));
     if (statement.condition) {
       std::erase_if(elements, [&](const Value& element) {
         const ScopePtr inner = Scope::inside(scope);
@@ -183,6 +196,7 @@ class Renderer {
       return;
     }
     for (std::size_t i = 0; i < elements.size(); ++i) {
+      count_steps(5);  // its loop object
       const ScopePtr inner = Scope::inside(scope);
       inner->set("loop", loop_object(elements, i));
       assign(statement.names, elements[i], inner);
@@ -193,25 +207,27 @@ class Renderer {
   static Value loop_object(const std::vector<Value>& elements, std::size_t i) {
     auto loop = std::make_shared<Dict>();
     loop->is_namespace = true;
-    const auto put = [&](const char* name, Value value) {
-      loop->items.emplace_back(Value::text(name), std::move(value));
+    loop->items.reserve(10);
+    loop->held.add(8 * 2 * sizeof(Value));
+    const auto put = [&](const Value& name, Value value) {
+      loop->items.emplace_back(name, std::move(value));
     };
     const auto n = std::ssize(elements), at = static_cast<std::int64_t>(i);
-    put("index0", at);
-    put("index", at + 1);
-    put("revindex0", n - at - 1);
-    put("revindex", n - at);
-    put("first", at == 0);
-    put("last", at + 1 == n);
-    put("length", static_cast<std::int64_t>(n));
-    if (i > 0) put("previtem", elements[i - 1]);
-    if (i + 1 < elements.size()) put("nextitem", elements[i + 1]);
-    put("cycle",
+    put(kLoop.index0, at);
+    put(kLoop.index, at + 1);
+    put(kLoop.revindex0, n - at - 1);
+    put(kLoop.revindex, n - at);
+    put(kLoop.first, at == 0);
+    put(kLoop.last, at + 1 == n);
+    put(kLoop.length, static_cast<std::int64_t>(n));
+    put(kLoop.cycle,
         std::make_shared<const Callable>(Callable{"cycle", [i](const Arguments& a) {
                                                     if (a.positional.empty())
                                                       throw_problem("cycle of nothing");
                                                     return a.positional[i % a.positional.size()];
                                                   }}));
+    if (i > 0) loop->add(kLoop.previtem, elements[i - 1]);
+    if (i + 1 < elements.size()) loop->add(kLoop.nextitem, elements[i + 1]);
     return loop;
   }
 
@@ -222,13 +238,11 @@ class Renderer {
         Callable{name, [this, &statement, around, name](const Arguments& arguments) -> Value {
                    const ScopePtr outer = around.lock();
                    if (!outer) throw_problem("{} is called after its block has ended", name);
-                   if (++calls_ > kMostCalls) throw_problem("calls are nested too deep");
                    const ScopePtr inner = Scope::inside(outer);
                    bind(statement, arguments, inner, name);
-                   MarkedText text;
-                   run(statement.body, inner, text);
-                   --calls_;
-                   return text;
+                   Output out;
+                   run(statement.body, inner, out);
+                   return std::move(out.text);
                  }});
   }
 
@@ -262,7 +276,6 @@ class Renderer {
   }
 
   std::string where_;
-  int calls_ = 0;
 };
 
 }  // namespace
@@ -277,13 +290,23 @@ Template Template::parse(std::string_view source, std::string_view where) {
   return result;
 }
 
-MarkedText Template::render(const Dict& variables, std::optional<std::int64_t> date) const {
-  const ScopePtr globals = global_scope(date);
-  const ScopePtr scope = Scope::inside(globals);
-  for (const auto& [name, value] : variables.items) scope->set(name.text()->bytes, value);
-  MarkedText out;
-  Renderer(tree_->where).run(tree_->body, scope, out);
-  return out;
+MarkedText Template::render(const Dict& variables, std::optional<std::int64_t> date,
+                            const Limits& limits, Used* used) const {
+  Budget budget(limits);
+  const auto report = [&] {
+    if (used) *used = budget.used();
+  };
+  try {
+    const ScopePtr scope = Scope::inside(global_scope(date));
+    for (const auto& [name, value] : variables.items) scope->set(name.text()->bytes, value);
+    Output out;
+    Renderer(tree_->where).run(tree_->body, scope, out);
+    report();
+    return std::move(out.text);
+  } catch (...) {
+    report();
+    throw;
+  }
 }
 
 }  // namespace sherd::templates

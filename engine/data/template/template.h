@@ -6,7 +6,7 @@
 ///           tests, filters and methods in functions.h; namespace, range, dict, raise_exception.
 /// Refused   by name and line: everything else, when the template is read; names of filters and tests in
 ///           what a condition may leave out only when they are reached, as in jinja2.
-/// Bounds    loops, nesting and the size of the result have limits, so a hostile template ends.
+/// Bounds    budget.h has them: a hostile template ends, and an honest one stays within a hundredth.
 #pragma once
 
 #include <memory>
@@ -33,7 +33,9 @@ class Template {
   /// formats, in UTC; without it there is no strftime_now, so that the same data make the same
   /// tokens on every day.
   /// Errors   DataError with the line: what raise_exception says, or what Python would raise
-  MarkedText render(const Dict& variables, std::optional<std::int64_t> date = {}) const;
+  /// and reaching one of `limits`. `used`: what was used of them, also where it ends with an error.
+  MarkedText render(const Dict& variables, std::optional<std::int64_t> date = {},
+                    const Limits& limits = {}, Used* used = nullptr) const;
 
  private:
   std::shared_ptr<const TemplateTree> tree_;

@@ -53,7 +53,7 @@ const std::map<std::string_view, Test> kTests = {
      [](V v, A a) {
        const std::int64_t by = whole_number(other(a));
        if (by == 0) throw_problem("division by zero");
-       return whole_number(v) % by == 0;
+       return by == -1 || whole_number(v) % by == 0;
      }},
     {"in", [](V v, A a) { return contains(other(a), v); }},
     {"eq", [](V v, A a) { return equal(v, other(a)); }},
@@ -77,7 +77,8 @@ bool is_test(std::string_view name) {
 }
 
 bool apply_test(std::string_view name, const Value& value, const Arguments& arguments) {
-  if (!is_test(name)) throw_problem("the test \"{}\" isn't known here", name);
+  if (!is_test(name)) throw_problem("the test \"{}\" isn't known here", name.substr(0, 64));
+  count_steps();
   return kTests.at(name)(value, arguments);
 }
 

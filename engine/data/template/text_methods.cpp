@@ -1,6 +1,7 @@
 // Python's methods of texts, and what filters use of them.
 #include <algorithm>
 #include <clocale>
+#include <cstring>
 #include <cwctype>
 #include <functional>
 #include <map>
@@ -39,7 +40,7 @@ std::vector<Value> split_text(const MarkedText& text, const Value* separator, st
     if (!separator->text() || separator->text()->empty()) throw_problem("empty separator");
     const std::string& by = separator->text()->bytes;
     for (std::size_t at = 0; more(); begin = at + by.size()) {
-      at = text.bytes.find(by, begin);
+      at = find_text(text.view(), by, begin);
       if (at == std::string::npos) break;
       parts.emplace_back(text.part(begin, at - begin));
     }
@@ -86,20 +87,23 @@ std::vector<Value> lines_of(const MarkedText& text) {
 }
 
 bool has_affix(const MarkedText& text, const Value& affix, bool front) {
+  const Deeper deeper;
+  count_steps();
   if (const List* any = affix.list()) {
     return std::any_of(any->items.begin(), any->items.end(),
                        [&](const Value& one) { return has_affix(text, one, front); });
   }
   if (!affix.text()) throw_problem("startswith and endswith take a text or a tuple of texts");
   const std::string& bytes = affix.text()->bytes;
+  count_text(bytes.size());
   return front ? text.bytes.starts_with(bytes) : text.bytes.ends_with(bytes);
 }
 
 std::int64_t count_of(std::string_view text, std::string_view part) {
   if (part.empty()) throw_problem("counting an empty text isn't known here");
   std::int64_t count = 0;
-  for (std::size_t at = text.find(part); at != std::string_view::npos;
-       at = text.find(part, at + part.size())) {
+  for (std::size_t at = find_text(text, part); at != std::string_view::npos;
+       at = find_text(text, part, at + part.size())) {
     ++count;
   }
   return count;
@@ -194,12 +198,14 @@ const std::map<std::string_view, TextMethod>& text_methods() {
       {"find",
        [](M t, G g, A) {
          g.at_most(1);
-         return found(t, t.bytes.find(g.text(0, "sub").bytes));
+         return found(t, find_text(t.view(), g.text(0, "sub").view()));
        }},
       {"rfind",
        [](M t, G g, A) {
          g.at_most(1);
-         return found(t, t.bytes.rfind(g.text(0, "sub").bytes));
+         const std::string& sub = g.text(0, "sub").bytes;
+         count_text(t.size() * (sub.size() / 16 + 1));  // it compares at each place
+         return found(t, t.bytes.rfind(sub));
        }},
       {"count",
        [](M t, G g, A) {
@@ -257,17 +263,34 @@ const TextMethod* text_method(std::string_view name) {
   return found == text_methods().end() ? nullptr : &found->second;
 }
 
+std::size_t find_text(std::string_view text, std::string_view part, std::size_t from) {
+  if (from > text.size()) return std::string_view::npos;
+  const std::string_view rest = text.substr(from);
+  const void* found = ::memmem(rest.data(), rest.size(), part.data(), part.size());
+  const std::size_t at =
+      found ? static_cast<std::size_t>(static_cast<const char*>(found) - rest.data()) : rest.size();
+  count_text(at * (std::min<std::size_t>(part.size(), 256) / 16 + 1) + part.size());
+  return found ? from + at : std::string_view::npos;
+}
+
 MarkedText stripped(const MarkedText& text, std::string_view characters, bool left, bool right) {
-  const std::vector<std::size_t> offsets = character_offsets(text);
-  const auto goes = [&](std::size_t i) {
-    const std::string_view character = text.view().substr(offsets[i], offsets[i + 1] - offsets[i]);
+  const auto goes = [&](std::size_t from, std::size_t to) {
+    count_text(characters.size());
+    const std::string_view character = text.view().substr(from, to - from);
     return characters.empty() ? is_space(character)
                               : characters.find(character) != std::string_view::npos;
   };
-  std::size_t begin = 0, end = offsets.size() - 1;
-  while (left && begin < end && goes(begin)) ++begin;
-  while (right && end > begin && goes(end - 1)) --end;
-  return text.part(offsets[begin], offsets[end] - offsets[begin]);
+  std::size_t begin = 0, end = text.size();
+  for (std::size_t next = 0; left && begin < end; begin = next) {
+    next = character_end(text, begin);
+    if (!goes(begin, next)) break;
+  }
+  for (std::size_t last = 0; right && begin < end; end = last) {
+    last = end - 1;
+    while (last > begin && (static_cast<std::uint8_t>(text.bytes[last]) & 0xc0) == 0x80) --last;
+    if (!goes(last, end)) break;
+  }
+  return text.part(begin, end - begin);
 }
 
 MarkedText replaced(const MarkedText& text, const MarkedText& from, const MarkedText& to,
@@ -276,7 +299,7 @@ MarkedText replaced(const MarkedText& text, const MarkedText& from, const Marked
   MarkedText out;
   std::size_t begin = 0;
   for (; count != 0; --count) {
-    const std::size_t at = text.bytes.find(from.bytes, begin);
+    const std::size_t at = find_text(text.view(), from.view(), begin);
     if (at == std::string::npos) break;
     out.append(text.part(begin, at - begin));
     out.append(to);
@@ -289,14 +312,15 @@ MarkedText replaced(const MarkedText& text, const MarkedText& from, const Marked
 MarkedText with_letters(const MarkedText& text, Letters letters) {
   MarkedText out;
   bool inside = false;  // a word, or the text
-  const std::vector<std::size_t> offsets = character_offsets(text);
-  for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
-    const std::string_view character = text.view().substr(offsets[i], offsets[i + 1] - offsets[i]);
+  for (std::size_t i = 0, end = 0; i < text.size(); i = end) {
+    count_steps();
+    end = character_end(text, i);
+    const std::string_view character = text.view().substr(i, end - i);
     const bool upper = letters == Letters::kUpper || (letters != Letters::kLower && !inside);
     const std::string changed = in_case(character, upper);
     const bool is_letter = in_case(character, true) != in_case(character, false);
     inside = letters == Letters::kTitle ? is_letter : true;
-    out.append(changed, static_cast<std::uint8_t>(text.marks[offsets[i]]));
+    out.append(changed, static_cast<std::uint8_t>(text.marks[i]));
   }
   return out;
 }

@@ -86,21 +86,19 @@ class JsonWriter {
   explicit JsonWriter(const JsonStyle& style) : style_(style) {}
 
   void write(const Value& value, int depth) {
+    const Deeper deeper;
+    count_steps();
     if (const MarkedText* text = value.text()) return append_json_text(out, *text, style_.ascii);
     if (const List* list = value.list(); list && !list->is_generator) {
       return members("[]", list->items.size(), depth,
                      [&](std::size_t i) { write(list->items[i], depth + 1); });
     }
     if (const Dict* dict = value.dict()) {
-      auto items = dict->items;
-      if (style_.sort_keys) {
-        std::stable_sort(items.begin(), items.end(),
-                         [](const auto& a, const auto& b) { return less(a.first, b.first); });
-      }
+      const auto items = in_order(*dict);
       return members("{}", items.size(), depth, [&](std::size_t i) {
-        append_json_text(out, key_text(items[i].first), style_.ascii);
+        append_json_text(out, key_text(items[i]->first), style_.ascii);
         out.append(style_.key_separator, 0);
-        write(items[i].second, depth + 1);
+        write(items[i]->second, depth + 1);
       });
     }
     if (value.is_none() || value.is_number()) {
@@ -113,6 +111,15 @@ class JsonWriter {
   MarkedText out;
 
  private:
+  std::vector<const std::pair<Value, Value>*> in_order(const Dict& dict) const {
+    std::vector<const std::pair<Value, Value>*> items;
+    for (const auto& item : dict.items) items.push_back(&item);
+    if (style_.sort_keys) {
+      std::stable_sort(items.begin(), items.end(),
+                       [](const auto* a, const auto* b) { return less(a->first, b->first); });
+    }
+    return items;
+  }
   static MarkedText key_text(const Value& key) {
     if (key.text()) return *key.text();
     if (key.is_none()) return MarkedText("null");
@@ -143,16 +150,59 @@ class JsonWriter {
 
 }  // namespace
 
-Value Value::list(std::vector<Value> items, bool is_tuple) {
+namespace {
+
+struct HeldText {
+  MarkedText text;
+  Held held;
+};
+struct HeldList {
+  List list;
+  Held held;
+};
+
+}  // namespace
+
+Value::Value(MarkedText text) {
+  const std::size_t bytes = sizeof(HeldText) + 2 * text.size();
+  const auto held = std::make_shared<const HeldText>(HeldText{std::move(text), Held(bytes)});
+  data_ = Text(held, &held->text);
+}
+
+Value Value::held(List list) {
+  std::size_t bytes = sizeof(HeldList) + list.items.size() * sizeof(Value);
+  count_steps(list.items.size() / 4);
+  for (const Value& item : list.items) {
+    list.depth = std::max(list.depth, depth_around(item));
+    if (const Undefined* undefined = item.get<Undefined>()) bytes += undefined->name.size();
+  }
+  const auto held = std::make_shared<const HeldList>(HeldList{std::move(list), Held(bytes)});
   Value value;
-  value.data_ = std::make_shared<const List>(List{std::move(items), is_tuple});
+  value.data_ = std::shared_ptr<const List>(held, &held->list);
   return value;
 }
 
+Value Value::list(std::vector<Value> items, bool is_tuple) {
+  return held({std::move(items), is_tuple});
+}
+
 Value Value::generator(std::vector<Value> items) {
-  Value value;
-  value.data_ = std::make_shared<const List>(List{std::move(items), false, true});
-  return value;
+  return held({std::move(items), false, true});
+}
+
+int Value::depth() const {
+  if (const List* of_list = list()) return of_list->depth;
+  if (const Dict* of_dict = dict()) return of_dict->depth;
+  if (const Callable* function = callable()) return function->depth;
+  return 0;
+}
+
+int depth_around(const Value& value) {
+  const int depth = value.depth() + 1;
+  if (depth > kMostNested && Budget::current()) {
+    throw_problem("lists or dictionaries are nested too deep: more than {} levels", kMostNested);
+  }
+  return depth;
 }
 
 std::int64_t Value::integer() const {
@@ -173,6 +223,7 @@ const Value* Dict::find(const Value& key) const {
 }
 
 const Value* Dict::named(std::string_view key) const {
+  count_steps(items.size() / 8);
   for (const auto& [name, value] : items) {
     if (name.text() && name.text()->view() == key) return &value;
   }
@@ -182,10 +233,17 @@ const Value* Dict::named(std::string_view key) const {
 void Dict::set(const Value& key, Value value) {
   for (auto& [name, old] : items) {
     if (!equal(name, key)) continue;
+    depth = std::max(depth, depth_around(value));
     old = std::move(value);
     return;
   }
-  items.emplace_back(key, std::move(value));
+  add(key, std::move(value));
+}
+
+void Dict::add(Value key, Value value) {
+  depth = std::max({depth, depth_around(key), depth_around(value)});
+  held.add(2 * sizeof(Value));
+  items.emplace_back(std::move(key), std::move(value));
 }
 
 bool truth(const Value& value) {
@@ -199,16 +257,23 @@ bool truth(const Value& value) {
 }
 
 bool equal(const Value& a, const Value& b) {
+  const Deeper deeper;
+  count_steps();
   if (a.is_number() && b.is_number()) {
     return a.is_integer() && b.is_integer() ? a.integer() == b.integer() : a.number() == b.number();
   }
-  if (a.text() && b.text()) return a.text()->bytes == b.text()->bytes;
+  if (a.text() && b.text()) {
+    count_text(std::min(a.text()->size(), b.text()->size()));
+    return a.text()->bytes == b.text()->bytes;
+  }
   if (a.list() && b.list()) {
+    if (a.list() == b.list()) return true;
     const auto &x = a.list()->items, &y = b.list()->items;
     return a.list()->is_tuple == b.list()->is_tuple &&
            std::equal(x.begin(), x.end(), y.begin(), y.end(), equal);
   }
   if (const Dict* x = a.dict(), *y = b.dict(); x && y) {
+    if (x == y || x->is_namespace || y->is_namespace) return x == y;
     return x->items.size() == y->items.size() &&
            std::all_of(x->items.begin(), x->items.end(), [&](const auto& item) {
              const Value* other = y->find(item.first);
@@ -220,10 +285,15 @@ bool equal(const Value& a, const Value& b) {
 }
 
 bool less(const Value& a, const Value& b) {
+  const Deeper deeper;
+  count_steps();
   if (a.is_number() && b.is_number()) {
     return a.is_integer() && b.is_integer() ? a.integer() < b.integer() : a.number() < b.number();
   }
-  if (a.text() && b.text()) return a.text()->bytes < b.text()->bytes;
+  if (a.text() && b.text()) {
+    count_text(std::min(a.text()->size(), b.text()->size()));
+    return a.text()->bytes < b.text()->bytes;
+  }
   if (a.list() && b.list()) {
     const auto &x = a.list()->items, &y = b.list()->items;
     for (std::size_t i = 0; i < std::min(x.size(), y.size()); ++i) {
@@ -249,39 +319,57 @@ std::string type_name(const Value& value) {
 }
 
 MarkedText to_text(const Value& value) {
-  if (value.text()) return *value.text();
+  if (value.text()) {
+    count_text(value.text()->size());
+    return *value.text();
+  }
   if (value.is_undefined()) return {};
   return to_repr(value);
 }
 
-MarkedText to_repr(const Value& value) {
-  MarkedText out;
-  if (value.is_undefined()) return MarkedText("Undefined");
-  if (value.is_none()) return MarkedText("None");
-  if (const bool* flag = value.get<bool>()) return MarkedText(*flag ? "True" : "False");
-  if (value.is_integer()) return MarkedText(std::to_string(value.integer()));
-  if (const double* number = value.get<double>()) return MarkedText(float_text(*number));
-  if (value.text()) {
+namespace {
+
+void append_repr(MarkedText& out, const Value& value) {
+  const Deeper deeper;
+  count_steps();
+  if (value.is_undefined()) {
+    out.append("Undefined", 0);
+  } else if (value.is_none()) {
+    out.append("None", 0);
+  } else if (const bool* flag = value.get<bool>()) {
+    out.append(*flag ? "True" : "False", 0);
+  } else if (value.is_integer()) {
+    out.append(std::to_string(value.integer()), 0);
+  } else if (const double* number = value.get<double>()) {
+    out.append(float_text(*number), 0);
+  } else if (value.text()) {
     append_quoted(out, *value.text());
   } else if (const List* list = value.list(); list && !list->is_generator) {
     out.append(list->is_tuple ? "(" : "[", 0);
     for (std::size_t i = 0; i < list->items.size(); ++i) {
       if (i > 0) out.append(", ", 0);
-      out.append(to_repr(list->items[i]));
+      append_repr(out, list->items[i]);
     }
     out.append(list->is_tuple ? (list->items.size() == 1 ? ",)" : ")") : "]", 0);
   } else if (const Dict* dict = value.dict()) {
     out.append("{", 0);
     for (std::size_t i = 0; i < dict->items.size(); ++i) {
       if (i > 0) out.append(", ", 0);
-      out.append(to_repr(dict->items[i].first));
+      append_repr(out, dict->items[i].first);
       out.append(": ", 0);
-      out.append(to_repr(dict->items[i].second));
+      append_repr(out, dict->items[i].second);
     }
     out.append("}", 0);
   } else {
     throw_problem("a {} can't be written as text", type_name(value));
   }
+}
+
+}  // namespace
+
+MarkedText to_repr(const Value& value) {
+  MarkedText out;
+  append_repr(out, value);
   return out;
 }
 
@@ -291,17 +379,19 @@ MarkedText to_json(const Value& value, const JsonStyle& style) {
   return std::move(writer.out);
 }
 
-std::vector<std::size_t> character_offsets(const MarkedText& text) {
-  std::vector<std::size_t> offsets;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if ((static_cast<std::uint8_t>(text.bytes[i]) & 0xc0) != 0x80) offsets.push_back(i);
-  }
-  offsets.push_back(text.size());
-  return offsets;
+std::size_t character_end(const MarkedText& text, std::size_t begin) {
+  const auto continues = [&](std::size_t i) {
+    return i < text.size() && (static_cast<std::uint8_t>(text.bytes[i]) & 0xc0) == 0x80;
+  };
+  ++begin;
+  while (continues(begin)) ++begin;
+  return begin;
 }
 
 std::int64_t num_characters(const MarkedText& text) {
-  return std::ssize(character_offsets(text)) - 1;
+  count_text(text.size());
+  return std::count_if(text.bytes.begin(), text.bytes.end(),
+                       [](char c) { return (static_cast<std::uint8_t>(c) & 0xc0) != 0x80; });
 }
 
 }  // namespace sherd::templates

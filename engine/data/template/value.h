@@ -4,8 +4,6 @@
 /// sandbox that Hugging Face renders in.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -28,6 +26,7 @@ struct List {
   std::vector<Value> items;
   bool is_tuple = false;
   bool is_generator = false;  ///< of a filter: true however many there are, and has no length
+  int depth = 1;              ///< one more than its deepest element's
 };
 struct Dict;
 struct Callable;
@@ -47,14 +46,13 @@ class Value {
                    std::shared_ptr<Dict>, std::shared_ptr<const Callable>>;
 
   Value() : data_(Undefined{}) {}
-  Value(Undefined undefined) : data_(std::move(undefined)) {}  // NOLINT: a value is what it holds
-  Value(None none) : data_(none) {}                            // NOLINT
-  Value(bool flag) : data_(flag) {}                            // NOLINT
-  Value(std::int64_t number) : data_(number) {}                // NOLINT
-  Value(double number) : data_(number) {}                      // NOLINT
-  Value(MarkedText text)                                       // NOLINT
-      : data_(std::make_shared<const MarkedText>(std::move(text))) {}
-  Value(std::shared_ptr<Dict> dict) : data_(std::move(dict)) {}                    // NOLINT
+  Value(Undefined undefined) : data_(std::move(undefined)) {}    // NOLINT: a value is what it holds
+  Value(None none) : data_(none) {}                              // NOLINT
+  Value(bool flag) : data_(flag) {}                              // NOLINT
+  Value(std::int64_t number) : data_(number) {}                  // NOLINT
+  Value(double number) : data_(number) {}                        // NOLINT
+  Value(MarkedText text);                                        // NOLINT
+  Value(std::shared_ptr<Dict> dict) : data_(std::move(dict)) {}  // NOLINT
   Value(std::shared_ptr<const Callable> function) : data_(std::move(function)) {}  // NOLINT
   /// Text of the template's own.
   static Value text(std::string bytes) { return MarkedText(std::move(bytes)); }
@@ -88,33 +86,36 @@ class Value {
   bool is_integer() const { return get<bool>() || get<std::int64_t>(); }
   std::int64_t integer() const;
   double number() const;
+  /// Of lists, dictionaries and what holds some within one another; 0: neither.
+  int depth() const;
 
  private:
+  static Value held(List list);
   Variant data_;
 };
 
+/// The depth of what holds `value`. Problem: deeper than kMostNested.
+int depth_around(const Value& value);
+
 struct Dict {
   std::vector<std::pair<Value, Value>> items;
-  bool is_namespace = false;
+  bool is_namespace = false;  ///< or something else that has attributes only
+  bool can_change = false;    ///< a namespace
+  int depth = 1;
+  Held held{sizeof(std::vector<Value>) + 64};
 
   const Value* find(const Value& key) const;
   const Value* named(std::string_view key) const;  ///< find, of a text
   void set(const Value& key, Value value);
+  void add(Value key, Value value);  ///< set, of a key that isn't there
 };
 
 struct Callable {
   std::string name;
   std::function<Value(const Arguments&)> call;
+  int depth = 1;
+  Held held{256};
 };
-
-/// What can't be computed, without its place, which whoever evaluates adds.
-struct Problem {
-  std::string text;
-};
-template <class... Args>
-[[noreturn]] void throw_problem(fmt::format_string<Args...> format, Args&&... args) {
-  throw Problem{fmt::format(format, std::forward<Args>(args)...)};
-}
 
 bool truth(const Value& value);
 /// Python's ==. Marks don't count.
@@ -139,7 +140,7 @@ MarkedText to_json(const Value& value, const JsonStyle& style);
 
 /// Code points of UTF-8: Python counts and cuts text by them.
 std::int64_t num_characters(const MarkedText& text);
-/// Where each character begins, and the end.
-std::vector<std::size_t> character_offsets(const MarkedText& text);
+/// Where the character ends that begins at `begin`.
+std::size_t character_end(const MarkedText& text, std::size_t begin);
 
 }  // namespace sherd::templates

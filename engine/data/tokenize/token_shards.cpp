@@ -8,11 +8,12 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "core/error.h"
+#include "core/json_bounds.h"
+#include "core/small_file.h"
 
 namespace sherd::data {
 namespace {
@@ -20,6 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kBuffered = std::size_t{1} << 20;
+constexpr std::int64_t kMostJournalBytes = 16 << 20;
 
 /// A file that grows at its end.
 class GrowingFile {
@@ -265,8 +267,9 @@ void TokenShards::read_journal() {
   if (!options_.can_resume) {
     throw UsageError("{}: another run was stopped here; delete this file to begin anew.", path);
   }
-  std::ifstream in(path);
-  const nlohmann::json journal = nlohmann::json::parse(in, nullptr, false);
+  const std::string text = read_small_file(path, kMostJournalBytes);
+  check_json_bounds(text, path);
+  const nlohmann::json journal = nlohmann::json::parse(text, nullptr, false);
   const auto count = [&](const char* key) -> std::int64_t {
     if (!journal.is_object() || !journal.contains(key) || !journal[key].is_number_unsigned()) {
       throw DataError("{}: is damaged; delete it to begin anew.", path);

@@ -3,11 +3,17 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/error.h"
 #include "engine/data/tokenizer/pattern/unicode_classes.h"
 #include "engine/data/utf8.h"
 
 namespace sherd::tokenizer {
 namespace {
+
+/// Bytes, again and again: of a token's beginning at each place, of the white space that a token takes.
+std::size_t most_looked_at(std::string_view text) {
+  return (std::size_t{1} << 28) + 64 * text.size();
+}
 
 std::size_t start_of_last(std::string_view text) {
   std::size_t start = text.size() - 1;
@@ -82,8 +88,8 @@ std::size_t AddedTokenFinder::next_begin(std::string_view text, std::size_t begi
   return begin;
 }
 
-std::int32_t AddedTokenFinder::match(std::string_view text, std::size_t begin,
-                                     std::size_t& end) const {
+std::int32_t AddedTokenFinder::match(std::string_view text, std::size_t begin, std::size_t& end,
+                                     std::size_t& looked_at) const {
   std::int32_t token = -1;
   std::uint32_t node = 0;
   for (std::size_t i = begin; i < text.size(); ++i) {
@@ -91,6 +97,7 @@ std::int32_t AddedTokenFinder::match(std::string_view text, std::size_t begin,
     const auto& children = nodes_[node].children;
     const auto place = std::lower_bound(children.begin(), children.end(),
                                         std::pair<std::uint8_t, std::uint32_t>(byte, 0));
+    ++looked_at;
     if (place == children.end() || place->first != byte) break;
     node = place->second;
     if (nodes_[node].token < 0) continue;
@@ -105,9 +112,15 @@ void AddedTokenFinder::split(
     const std::function<void(std::string_view part, bool at_start)>& on_text,
     const std::function<void(const AddedToken&)>& on_token, std::string_view trusted) const {
   std::size_t done = 0;
+  std::size_t looked_at = 0;
   for (std::size_t i = 0; (i = next_begin(text, i)) < text.size();) {
+    if (looked_at > most_looked_at(text)) {
+      throw DataError(
+          "the tokenizer's added tokens take more than {} steps to be found in a text of {} bytes.",
+          most_looked_at(text), text.size());
+    }
     std::size_t end = 0;
-    const std::int32_t index = match(text, i, end);
+    const std::int32_t index = match(text, i, end, looked_at);
     if (index < 0) {
       ++i;
       continue;
@@ -122,9 +135,15 @@ void AddedTokenFinder::split(
     if (token.special && policy == SpecialTokens::kAsText) continue;
     if (token.single_word && touches_word(text.substr(0, begin), text.substr(end))) continue;
     if (token.lstrip) {
-      begin = std::max(begin - trailing_space(text.substr(0, begin)), done);
+      const std::size_t space = trailing_space(text.substr(0, begin));
+      looked_at += space;
+      begin = std::max(begin - space, done);
     }
-    if (token.rstrip) end += leading_space(text.substr(end));
+    if (token.rstrip) {
+      const std::size_t space = leading_space(text.substr(end));
+      looked_at += space;
+      end += space;
+    }
     if (done < begin) on_text(text.substr(done, begin - done), done == 0);
     on_token(token);
     done = end;

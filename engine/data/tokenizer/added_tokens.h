@@ -38,6 +38,7 @@ class AddedTokenFinder {
   /// Calls `on_text` and `on_token` for the parts of `text` in order; parts aren't empty.
   /// `at_start` says that a part is the first of the text. `trusted`, if it isn't empty, has a byte for
   /// each of the text: a special token is one only where all of its bytes are set there.
+  /// Errors   DataError: tokens that begin alike, or the white space that they take, are looked at too often
   void split(std::string_view text, SpecialTokens policy,
              const std::function<void(std::string_view part, bool at_start)>& on_text,
              const std::function<void(const AddedToken&)>& on_token,
@@ -49,7 +50,8 @@ class AddedTokenFinder {
     std::int32_t token = -1;
   };
   /// The longest token that begins at `begin`, or -1; `end` is where it ends.
-  std::int32_t match(std::string_view text, std::size_t begin, std::size_t& end) const;
+  std::int32_t match(std::string_view text, std::size_t begin, std::size_t& end,
+                     std::size_t& looked_at) const;
   std::size_t next_begin(std::string_view text, std::size_t begin) const;
 
   std::vector<AddedToken> tokens_;

@@ -1,8 +1,11 @@
 #include "engine/data/tokenizer/decoder.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "core/error.h"
 #include "engine/data/tokenizer/byte_alphabet.h"
+#include "engine/data/tokenizer/normalizer.h"
 #include "engine/data/utf8.h"
 
 namespace sherd::tokenizer {
@@ -43,18 +46,25 @@ bool is_utf8(std::string_view text) {
   return true;
 }
 
-std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
+[[noreturn]] void grows_too_much() {
+  throw DataError("the tokenizer's decoder makes more than {} times as many bytes of tokens.",
+                  kMostGrowth);
+}
+
+std::string replaced(std::string_view text, std::string_view from, std::string_view to,
+                     std::size_t most) {
   std::string result;
   std::size_t done = 0;
   for (std::size_t found = text.find(from); found != std::string_view::npos;
        found = text.find(from, done)) {
     result.append(text.substr(done, found - done)).append(to);
+    if (result.size() > most) grows_too_much();
     done = found + from.size();
   }
   return result.append(text.substr(done));
 }
 
-Tokens run(const ByteLevelDecoder&, const Tokens& tokens) {
+Tokens run(const ByteLevelDecoder&, const Tokens& tokens, std::size_t) {
   std::string bytes;
   for (const std::string& token : tokens) {
     bytes += bytes_of_alphabet(token).value_or(token);
@@ -62,7 +72,7 @@ Tokens run(const ByteLevelDecoder&, const Tokens& tokens) {
   return {valid_utf8(bytes)};
 }
 
-Tokens run(const ByteFallbackDecoder&, Tokens tokens) {
+Tokens run(const ByteFallbackDecoder&, Tokens tokens, std::size_t) {
   Tokens result;
   std::string bytes;
   const auto flush = [&] {
@@ -87,18 +97,21 @@ Tokens run(const ByteFallbackDecoder&, Tokens tokens) {
   return result;
 }
 
-Tokens run(const FuseDecoder&, const Tokens& tokens) {
+Tokens run(const FuseDecoder&, const Tokens& tokens, std::size_t) {
   std::string all;
   for (const std::string& token : tokens) all += token;
   return {all};
 }
 
-Tokens run(const ReplaceDecoder& step, Tokens tokens) {
-  for (std::string& token : tokens) token = replaced(token, step.from, step.to);
+Tokens run(const ReplaceDecoder& step, Tokens tokens, std::size_t most) {
+  for (std::string& token : tokens) {
+    token = replaced(token, step.from, step.to, most);
+    most -= std::min(most, token.size());
+  }
   return tokens;
 }
 
-Tokens run(const StripDecoder& step, Tokens tokens) {
+Tokens run(const StripDecoder& step, Tokens tokens, std::size_t) {
   for (std::string& token : tokens) {
     std::string_view rest = token;
     for (std::size_t i = 0; i < step.start && rest.starts_with(step.content); ++i) {
@@ -112,9 +125,9 @@ Tokens run(const StripDecoder& step, Tokens tokens) {
   return tokens;
 }
 
-Tokens run(const MetaspaceDecoder& step, Tokens tokens) {
+Tokens run(const MetaspaceDecoder& step, Tokens tokens, std::size_t most) {
   for (std::size_t i = 0; i < tokens.size(); ++i) {
-    tokens[i] = replaced(tokens[i], step.replacement, i == 0 && step.prepended ? "" : " ");
+    tokens[i] = replaced(tokens[i], step.replacement, i == 0 && step.prepended ? "" : " ", most);
   }
   return tokens;
 }
@@ -138,8 +151,11 @@ std::string valid_utf8(std::string_view text) {
 }
 
 std::string decode_tokens(const std::vector<DecoderStep>& steps, std::vector<std::string> tokens) {
+  std::size_t bytes = 0;
+  for (const std::string& token : tokens) bytes += token.size();
+  const std::size_t most = kMostGrowth * bytes + kMostAdded;
   for (const DecoderStep& step : steps) {
-    tokens = std::visit([&](const auto& kind) { return run(kind, std::move(tokens)); }, step);
+    tokens = std::visit([&](const auto& kind) { return run(kind, std::move(tokens), most); }, step);
   }
   std::string text;
   for (std::size_t i = 0; i < tokens.size(); ++i) {

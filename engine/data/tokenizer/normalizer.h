@@ -7,14 +7,16 @@
 #include <variant>
 #include <vector>
 
+#include "engine/data/tokenizer/normal_form.h"
 #include "engine/data/tokenizer/pattern/split_pattern.h"
 
 namespace sherd::tokenizer {
 
-enum class NormalForm : std::uint8_t { kNfc, kNfd, kNfkc, kNfkd };
+/// What a tokenizer may make of a text, at any of its steps: so many times its bytes, and so many more. Unicode's own
+/// forms make 11 times as many at most, a mark for spaces 3.
+inline constexpr std::size_t kMostGrowth = 32;
+inline constexpr std::size_t kMostAdded = 4096;
 
-/// To a normal form as Unicode 9.0 defines it (as Hugging Face's tokenizers do): code points that
-/// are younger stay as they are.
 struct ToNormalForm {
   NormalForm form;
 };
@@ -43,6 +45,7 @@ class Normalizer {
     std::string text, other;
   };
   /// `text` is UTF-8, and so is the result. It stands in `scratch`, or is `text`.
+  /// Errors   DataError: a step makes more than kMostGrowth and kMostAdded allow
   std::string_view apply(std::string_view text, Scratch& scratch) const;
   std::string apply(std::string_view text) const;
 

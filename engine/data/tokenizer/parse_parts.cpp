@@ -11,6 +11,8 @@ namespace sherd::tokenizer {
 namespace {
 
 constexpr int kMaxDepth = 8;
+constexpr std::size_t kMaxSteps = 64;      ///< of a normaliser, a pre-tokenizer, a decoder
+constexpr std::size_t kMaxBefore = 1'000;  ///< tokens before a document
 constexpr std::string_view kGpt2 =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
@@ -24,6 +26,12 @@ SplitPattern regex(std::string_view source, const JsonNode& node) {
 
 void check_depth(const JsonNode& node, int depth) {
   if (depth > kMaxDepth) node.refuse("parts are nested too deeply.");
+}
+
+/// Each goes through the whole text.
+void check_steps(const JsonNode& node, std::size_t steps) {
+  if (steps > kMaxSteps)
+    node.refuse(fmt::format("more than {} parts aren't supported.", kMaxSteps));
 }
 
 /// {"String": "..."} or {"Regex": "..."}
@@ -48,6 +56,7 @@ SplitPattern parse_split_pattern(const JsonNode& pattern) {
 
 void add_normalizer(const JsonNode& node, int depth, std::vector<NormalizerStep>& steps) {
   check_depth(node, depth);
+  check_steps(node, steps.size());
   const std::string type = node.type();
   constexpr std::array<std::string_view, 4> kForms = {"NFC", "NFD", "NFKC", "NFKD"};
   for (std::size_t form = 0; form < kForms.size(); ++form) {
@@ -120,6 +129,7 @@ MetaspaceStep parse_metaspace(const JsonNode& node) {
 
 void add_pre_tokenizer(const JsonNode& node, int depth, ParsedPreTokenizer& parsed) {
   check_depth(node, depth);
+  check_steps(node, parsed.steps.size());
   const std::string type = node.type();
   if (type == "Sequence") {
     node.only({"pretokenizers"});
@@ -166,6 +176,7 @@ std::size_t parse_count(const JsonNode& node) {
 
 void add_decoder(const JsonNode& node, int depth, std::vector<DecoderStep>& steps) {
   check_depth(node, depth);
+  check_steps(node, steps.size());
   const std::string type = node.type();
   if (type == "Sequence") {
     node.only({"decoders"});
@@ -210,7 +221,12 @@ std::vector<std::int32_t> parse_template(const JsonNode& node) {
   for (const JsonNode& piece : node["single"].elements()) {
     if (piece.has("Sequence")) return before;
     const std::string name = piece["SpecialToken"]["id"].text();
-    for (const JsonNode& id : tokens[name]["ids"].elements()) before.push_back(parse_id(id));
+    for (const JsonNode& id : tokens[name]["ids"].elements()) {
+      before.push_back(parse_id(id));
+      if (before.size() > kMaxBefore) {
+        node.refuse(fmt::format("puts more than {} tokens before a document.", kMaxBefore));
+      }
+    }
   }
   node["single"].refuse("has no sequence.");
 }

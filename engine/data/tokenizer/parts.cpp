@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/json_bounds.h"
 #include "engine/data/tokenizer/json_node.h"
 #include "engine/data/tokenizer/parse_parts.h"
 
@@ -15,6 +16,8 @@ namespace {
 /// Larger than any vocabulary, and small enough that a table of ids is no burden.
 constexpr std::uint64_t kMaxId = (1u << 24) - 1;
 constexpr std::size_t kMaxAddedToken = 4096;
+/// Of all added tokens together, as normalisers make them.
+constexpr std::size_t kMostSpellings = std::size_t{64} << 20;
 
 class PartsParser {
  public:
@@ -204,6 +207,15 @@ class PartsParser {
     return static_cast<std::int32_t>(largest_added_);
   }
 
+  std::string spelling_of(const AddedToken& token) {
+    std::string spelling =
+        token.normalized ? parts_->normalizer.apply(token.content) : token.content;
+    spelled_bytes_ += spelling.size();
+    if (spelled_bytes_ <= 2 * kMostSpellings) return spelling;  // each is spelled twice
+    throw DataError("{}: its added tokens have more than {} bytes when they are normalised.",
+                    file_.place(), kMostSpellings);
+  }
+
   void index_texts() {
     std::int32_t largest = 0;
     for (const auto& [text, id] : parts_->vocabulary) largest = std::max(largest, id);
@@ -216,8 +228,7 @@ class PartsParser {
     for (const AddedToken& token : parts_->added_tokens) {
       // The library gives a token that is looked for in normal form out in normal form, and then
       // doesn't recognise it as special.
-      const std::string text =
-          token.normalized ? parts_->normalizer.apply(token.content) : token.content;
+      const std::string text = spelling_of(token);
       parts_->texts[static_cast<std::size_t>(token.id)] = text;
       parts_->is_special[static_cast<std::size_t>(token.id)] =
           token.special && text == token.content;
@@ -241,8 +252,7 @@ class PartsParser {
     for (const bool special : {true, false}) {
       for (const AddedToken& token : parts_->added_tokens) {
         if (token.special != special) continue;
-        const std::string spelling =
-            token.normalized ? parts_->normalizer.apply(token.content) : token.content;
+        const std::string spelling = spelling_of(token);
         if (spelling.empty()) {
           throw DataError("{}: the added token \"{}\" is empty when it is normalised.",
                           file_.place(), token.content.substr(0, 64));
@@ -260,12 +270,14 @@ class PartsParser {
   std::unique_ptr<Parts> parts_;
   std::unordered_map<std::string, std::int32_t> added_;
   std::int64_t largest_added_ = -1;
+  std::size_t spelled_bytes_ = 0;
 };
 
 }  // namespace
 
 std::unique_ptr<Parts> parse_tokenizer(std::string_view text, std::string_view where,
                                        const std::vector<std::string>& special_tokens) {
+  check_json_bounds(text, where);
   nlohmann::json json;
   try {
     json = nlohmann::json::parse(text);

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/error.h"
 #include "engine/data/tokenizer/byte_alphabet.h"
+#include "engine/data/tokenizer/normalizer.h"
 #include "engine/data/utf8.h"
 
 namespace sherd::tokenizer {
@@ -11,6 +13,7 @@ namespace sherd::tokenizer {
 struct PreTokenizer::Call {
   Scratch& scratch;
   const std::function<void(std::string_view)>& on_word;
+  std::int64_t& left;  ///< bytes that the steps may hand on, all of them together
 };
 
 PreTokenizer::PreTokenizer(std::vector<PreTokenizerStep> steps) : steps_(std::move(steps)) {
@@ -24,12 +27,20 @@ PreTokenizer::Scratch::Scratch(const PreTokenizer& pre_tokenizer)
 
 void PreTokenizer::split(std::string_view piece, bool at_start, Scratch& scratch,
                          const std::function<void(std::string_view)>& on_word) const {
-  run({scratch, on_word}, 0, piece, at_start);
+  auto left =
+      static_cast<std::int64_t>((steps_.size() + 1) * (kMostGrowth * piece.size() + kMostAdded));
+  run({scratch, on_word, left}, 0, piece, at_start);
 }
 
 void PreTokenizer::run(const Call& call, std::size_t step, std::string_view piece,
                        bool at_start) const {
   if (piece.empty()) return;
+  call.left -= std::ssize(piece);
+  if (call.left < 0) {
+    throw DataError(
+        "the tokenizer's pre-tokenizer makes more than {} times as many bytes of a text.",
+        kMostGrowth);
+  }
   if (step == steps_.size()) {
     if (spells_bytes_) {
       call.scratch.word_ = bytes_of_alphabet(piece).value_or(std::string());

@@ -10,7 +10,8 @@
 #include <utility>
 
 #include "core/error.h"
-#include "engine/data/mapped_file.h"
+#include "core/json_bounds.h"
+#include "core/small_file.h"
 #include "engine/data/tokenizer/byte_alphabet.h"
 #include "engine/data/tokenizer/json_node.h"
 #include "engine/data/tokenizer/parts.h"
@@ -21,15 +22,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMaxFileBytes = std::size_t{512} << 20;
-
-std::string_view text_of(const data::MappedFile& file) {
-  if (file.bytes().size() > kMaxFileBytes) {
-    throw DataError("{}: has {} bytes; at most {} are read.", file.path(), file.bytes().size(),
-                    kMaxFileBytes);
-  }
-  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
-}
+constexpr std::int64_t kMostFileBytes = std::int64_t{128} << 20;
+constexpr std::int64_t kMostConfigBytes = std::int64_t{16} << 20;
 
 /// "bos_token": "<s>" or {"content": "<s>", ...} or null.
 std::optional<std::int32_t> named_token(const nlohmann::json& config, const char* key,
@@ -93,12 +87,13 @@ std::shared_ptr<const Tokenizer> Tokenizer::open(const std::string& folder,
     throw DataError("{}: has no tokenizer.json; give a folder with a Hugging Face tokenizer.",
                     folder);
   }
-  const data::MappedFile file(path);
-  auto tokenizer = std::const_pointer_cast<Tokenizer>(parse(text_of(file), path, special_tokens));
+  auto tokenizer = std::const_pointer_cast<Tokenizer>(
+      parse(read_small_file(path, kMostFileBytes), path, special_tokens));
   const std::string config_path = (fs::path(folder) / "tokenizer_config.json").native();
   if (!fs::exists(config_path, error)) return tokenizer;
-  const data::MappedFile config_file(config_path);
-  const nlohmann::json config = nlohmann::json::parse(text_of(config_file), nullptr, false);
+  const std::string config_text = read_small_file(config_path, kMostConfigBytes);
+  check_json_bounds(config_text, config_path);
+  const nlohmann::json config = nlohmann::json::parse(config_text, nullptr, false);
   if (!config.is_object()) throw DataError("{}: isn't a JSON object.", config_path);
   Parts& parts = *tokenizer->parts_;
   parts.beginning = named_token(config, "bos_token", *tokenizer, config_path);

@@ -88,6 +88,22 @@ TEST_F(Safetensors, TakesWhatTheFormatAllows) {
   }
 }
 
+// Quadratic time would be hours.
+TEST_F(Safetensors, ReadsAndPlansAFewHundredThousandTensors) {
+  constexpr int kTensors = 300'000;
+  std::string json = "{";
+  std::vector<TensorToWrite> tensors;
+  for (int i = 0; i < kTensors; ++i) {
+    json += fmt::format(R"({}"t{:06}":{{"dtype":"F32","shape":[1],"data_offsets":[{},{}]}})",
+                        i > 0 ? "," : "", i, 4 * i, 4 * i + 4);
+    tensors.push_back({fmt::format("t{:06}", i), {1}});
+  }
+  const SafetensorsHeader header = parse_safetensors_header(json + "}", 4 * kTensors, "x");
+  ASSERT_EQ(header.tensors.size(), std::size_t{kTensors});
+  EXPECT_EQ(header.tensors.back().name, "t299999");
+  EXPECT_EQ(plan_safetensors(tensors, DType::kF32, 4 * (kTensors - 1)).files.size(), 2u);
+}
+
 TEST_F(Safetensors, RefusesFilesThatAreNone) {
   EXPECT_EQ(refusal(""), "has 0 bytes; a safetensors file has 8 at least");
   EXPECT_EQ(refusal("1234567"), "has 7 bytes; a safetensors file has 8 at least");

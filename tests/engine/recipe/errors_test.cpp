@@ -289,7 +289,9 @@ TEST(RecipeErrors, UnreadableFiles) {
   EXPECT_EQ(error(folder), folder + ": is a folder; expected a recipe, a YAML file.");
   const std::string large = folder + "large.yaml";
   std::ofstream(large) << std::string((1 << 20) + 1, ' ');
-  EXPECT_EQ(error(large), large + ": is larger than 1 MiB; expected a recipe, a small YAML file.");
+  EXPECT_EQ(error(large), large + ": can't read the recipe: it has 1048577 bytes, and 1048576 are the most.");
+  EXPECT_EQ(error("/dev/zero"),
+            "/dev/zero: can't read the recipe: it isn't a regular file.");
   std::filesystem::remove(large);
 }
 

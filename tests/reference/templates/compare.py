@@ -3,7 +3,8 @@
     tests/reference/templates/compare.py PROBE FOLDER [NAME...]
 
 PROBE is the compiled probe.cpp beside this file; FOLDER has templates (*.jinja), such as those that the
-source package of llama-cpp-python ships under vendor/llama.cpp/models/templates.
+source package of llama-cpp-python ships under vendor/llama.cpp/models/templates. The last lines say how
+much of each limit (engine/data/template/budget.h) was used at most, and by which template.
 """
 
 import datetime
@@ -81,6 +82,8 @@ MESSAGES = {
     "parts": [say("user", [{"type": "text", "text": "Look."}]), say("assistant", "I see.")],
     "wrong": [say("assistant", "first"), say("assistant", "second")],
     "empty": [say("user", ""), say("assistant", "")],
+    "long": [say("system", "Be brief.")] + [say(role, f"{role} {i} " + "word " * 100)
+                                            for i in range(30) for role in ("user", "assistant")],
 }
 
 
@@ -108,7 +111,7 @@ def main():
     env = environment()
     ours = subprocess.Popen([probe], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     files = [f for f in sorted(pathlib.Path(folder).glob("*.jinja")) if not names or any(n in f.name for n in names)]
-    good, cases = 0, 0
+    good, cases, shares = 0, 0, {}
     for path in files:
         source = path.read_text(encoding="utf-8")
         wrong = []
@@ -118,6 +121,8 @@ def main():
             found = json.loads(ours.stdout.readline())
             wanted = expected(env, source, variables)
             cases += 1
+            for limit, share in found["used"].items():
+                shares[limit] = max(shares.get(limit, (0.0, "", "")), (share, path.name, name))
             if found.get("text") != wanted.get("text"):
                 wrong.append((name, wanted, found))
         good += not wrong
@@ -125,6 +130,8 @@ def main():
         for name, wanted, found in wrong[:2]:
             print("   ", name, "\n      jinja2:", repr(wanted)[:600], "\n      sherd: ", repr(found)[:600])
     print(f"{good} of {len(files)} templates are equal, over {cases} cases")
+    for limit, (share, template, name) in shares.items():
+        print(f"largest share of {limit}: {share:.4%}, {template}, {name}")
 
 
 if __name__ == "__main__":

@@ -17,8 +17,13 @@
 namespace sherd::tokenizer {
 namespace {
 
-constexpr std::uint32_t kMatchLimit = 2'000'000'000;
-constexpr std::size_t kMaxStackBytes = std::size_t{64} << 20;
+/// Of a scan of one text: characters that a table took in vain; PCRE2's own steps in matches that took too many.
+constexpr std::int64_t kMostInVain = 2'000'000'000;
+constexpr std::int64_t kMostSteps = 50'000'000, kMostStepsEach = 64;  // and for a character
+/// With how many steps, and characters, PCRE2 tries first.
+constexpr std::uint32_t kFirstLimit = 1 << 10;
+constexpr std::size_t kFirstWindow = 128;
+constexpr std::uint32_t kMostHeapKiB = 64 << 10;
 constexpr std::size_t kPageSize = 256;
 
 /// The kind of every code point. Kinds begin at 1.
@@ -128,7 +133,6 @@ struct SplitPattern::Compiled {
   std::unique_ptr<Kinds> kinds;
   std::optional<Automaton> automaton;
   pcre2_code* code = nullptr;
-  bool has_jit = false;
   std::string where;
   ~Compiled() { pcre2_code_free(code); }
 };
@@ -156,8 +160,6 @@ SplitPattern::SplitPattern(const ParsedPattern& parsed, std::string_view where, 
   pcre2_pattern_info(compiled_->code, PCRE2_INFO_MATCHEMPTY, &may_be_empty);
   if (may_be_empty) throw DataError("{}: the pattern matches the empty string.", where);
   if (matcher == Matcher::kBest) compiled_->automaton = Automaton::make(parsed, sets_of_kind);
-  if (compiled_->automaton) return;
-  compiled_->has_jit = pcre2_jit_compile(compiled_->code, PCRE2_JIT_COMPLETE) == 0;
 }
 
 bool SplitPattern::is_table() const {
@@ -172,15 +174,12 @@ struct SplitPattern::Scratch::State {
   std::size_t num_kinds = 0;
   pcre2_match_data* match = pcre2_match_data_create(1, nullptr);
   pcre2_match_context* context = pcre2_match_context_create(nullptr);
-  pcre2_jit_stack* stack = pcre2_jit_stack_create(32768, kMaxStackBytes, nullptr);
 
   State() {
-    if (!match || !context || !stack) throw std::bad_alloc();
-    pcre2_set_match_limit(context, kMatchLimit);
-    pcre2_jit_stack_assign(context, nullptr, stack);
+    if (!match || !context) throw std::bad_alloc();
+    pcre2_set_heap_limit(context, kMostHeapKiB);
   }
   ~State() {
-    pcre2_jit_stack_free(stack);
     pcre2_match_context_free(context);
     pcre2_match_data_free(match);
   }
@@ -222,7 +221,7 @@ bool SplitPattern::Scan::next_of_table(std::size_t& begin, std::size_t& end) {
     }
     if (!match_end) {
       in_vain += at - first;
-      if (in_vain > kMatchLimit) backtracks_too_much();
+      if (in_vain > kMostInVain) backtracks_too_much();
       continue;
     }
     begin = static_cast<std::size_t>(first - text);
@@ -260,13 +259,44 @@ void SplitPattern::Scan::backtracks_too_much() const {
                   pattern_.compiled_->where, text_.size());
 }
 
+void SplitPattern::Scan::spend(std::size_t steps) {
+  steps_ += static_cast<std::int64_t>(steps);
+  const auto each = kMostStepsEach * static_cast<std::int64_t>(scratch_.state->num_kinds);
+  if (steps_ > kMostSteps + each) backtracks_too_much();
+}
+
+// The interpreter, not compiled code, whose steps are others on every processor. It counts where it backtracks and says
+// only that a limit was reached; what it runs over in one go it doesn't count. So it gets few steps and little text
+// first, and more of what it lacked: a partial match is one that looked at the end of the text it got.
+int SplitPattern::Scan::match_with_pcre2() {
+  Scratch::State& state = *scratch_.state;
+  std::uint32_t limit = kFirstLimit;
+  std::size_t window = kFirstWindow;
+  for (;;) {
+    const bool is_whole = window >= state.num_kinds - next_character_;
+    const std::size_t end = is_whole ? state.num_kinds : next_character_ + window;
+    pcre2_set_match_limit(state.context, limit);
+    const int result =
+        pcre2_match(pattern_.compiled_->code, state.kinds.data(), end, next_character_,
+                    is_whole ? 0 : PCRE2_PARTIAL_HARD, state.match, state.context);
+    if (result == PCRE2_ERROR_MATCHLIMIT) {
+      spend(limit);
+      limit *= 2;
+    } else if (result == PCRE2_ERROR_PARTIAL) {
+      spend(window);
+      window *= 2;
+    } else if (result == PCRE2_ERROR_NOMATCH && !is_whole) {
+      next_character_ = end;  // none begins before it, whatever follows
+    } else {
+      return result;
+    }
+  }
+}
+
 bool SplitPattern::Scan::next_of_pcre2(std::size_t& begin, std::size_t& end) {
   Scratch::State& state = *scratch_.state;
-  const Compiled& compiled = *pattern_.compiled_;
   if (next_character_ == state.num_kinds) return false;
-  const auto match = compiled.has_jit ? pcre2_jit_match : pcre2_match;
-  const int result = match(compiled.code, state.kinds.data(), state.num_kinds, next_character_, 0,
-                           state.match, state.context);
+  const int result = match_with_pcre2();
   if (result == PCRE2_ERROR_NOMATCH) {
     next_character_ = state.num_kinds;
     return false;

@@ -4,7 +4,8 @@
 /// kinds, so the classes are exactly our Unicode 16.0 tables, and their size costs nothing while
 /// matching. Patterns that look ahead at most one code point (those of all families that we know) are
 /// a table (automaton.h). For others text is written as one byte per code point, its kind, and PCRE2
-/// (compiled to machine code) matches that; the two find the same, which tests hold them to.
+/// matches that; the two find the same, which tests hold them to. Steps are counted, so that a pattern
+/// that backtracks without end does so after as many on every machine.
 #pragma once
 
 #include <cstddef>
@@ -54,6 +55,8 @@ class SplitPattern {
     bool next_of_table(std::size_t& begin, std::size_t& end);
     [[noreturn]] void backtracks_too_much() const;
     bool next_of_pcre2(std::size_t& begin, std::size_t& end);
+    int match_with_pcre2();
+    void spend(std::size_t steps);
     void write_kinds();
     std::size_t byte_of(std::size_t character);
     const SplitPattern& pattern_;
@@ -64,6 +67,7 @@ class SplitPattern {
     std::size_t next_character_ = 0;
     std::size_t known_character_ = 0;  ///< begins at known_byte_
     std::size_t known_byte_ = 0;
+    std::int64_t steps_ = 0;  ///< of matches that took more than was allowed at first
   };
 
  private:

@@ -168,11 +168,11 @@ TEST(TokenizerErrors, TextThatIsNotUtf8IsNamedAndLeavesNoIds) {
 
 TEST(TokenizerErrors, DeeplyNestedFilesAreRefused) {
   json part = {{"type", "NFC"}};
-  for (int i = 0; i < 100; ++i) part = {{"type", "Sequence"}, {"normalizers", {part}}};
+  for (int i = 0; i < 20; ++i) part = {{"type", "Sequence"}, {"normalizers", {part}}};
   EXPECT_NE(refusal_with("/normalizer", part).find("nested too deeply"), std::string::npos);
   EXPECT_NE(test::error_text<DataError>([] {
               Tokenizer::parse(std::string(100000, '['), "t.json");
-            }).find("isn't JSON"),
+            }).find("nested deeper than 100 levels"),
             std::string::npos);
 }
 
