@@ -39,7 +39,7 @@ class Limits {
       case json::parse_event_t::key: {
         const auto& key = parsed.get_ref<const std::string&>();
         if (!keys_.back().insert(key).second) {
-          throw DataError("{}: the key \"{}\" stands twice in one object", file_, printable(key));
+          throw DataError("{}: the key \"{}\" appears twice in one object", file_, printable(key));
         }
         break;
       }

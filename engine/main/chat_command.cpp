@@ -13,10 +13,10 @@
 namespace sherd::main {
 
 ChatCommand::ChatCommand(CLI::App& app)
-    : command_(app.add_subcommand("chat", "Talk to the model, by its own chat template")) {
+    : command_(app.add_subcommand("chat", "Chat with a model through its chat template")) {
   add_trained_model(*command_, path_, sets_);
-  command_->add_option("--system", system_, "The conversation's first message");
-  add_sampling(*command_, sampling_, "Tokens of an answer at most (256)");
+  command_->add_option("--system", system_, "First message, with the role system");
+  add_sampling(*command_, sampling_, "Maximum tokens per answer (default 256)");
 }
 
 void ChatCommand::run() const {

@@ -18,9 +18,8 @@ namespace {
 CLI::App* add(CLI::App& app, const char* name, const char* help, std::string& path) {
   CLI::App* command = app.add_subcommand(name, help);
   command
-      ->add_option(
-          "checkpoint", path,
-          "A checkpoint's folder, or a run's for its newest, e.g. runs/x; runs/x/best: its best")
+      ->add_option("checkpoint", path,
+                   "Checkpoint folder, or run folder for its newest: runs/x; runs/x/best: its best")
       ->type_name("CKPT")
       ->required();
   return command;
@@ -36,8 +35,8 @@ void verify(const std::string& path, bool deep) {
                     report.problems.size(), report.problems.size() == 1 ? "" : "s");
   }
   fmt::print("{}: good, {} files{}\n", path, report.num_files,
-             deep ? fmt::format(", {} bytes compared with their checksums", report.bytes_checked)
-                  : " of the right sizes; --deep reads and compares every byte");
+             deep ? fmt::format(", checksums of {} bytes verified", report.bytes_checked)
+                  : " of correct sizes; --deep verifies every byte");
 }
 
 void evaluate(const engine::TrainedModelRequest& request, bool as_json) {
@@ -66,33 +65,32 @@ void evaluate(const engine::TrainedModelRequest& request, bool as_json) {
 }  // namespace
 
 CheckpointCommands::CheckpointCommands(CLI::App& app)
-    : inspect_(add(app, "inspect", "Show what is in a checkpoint", path_)),
-      verify_(add(app, "verify", "Check that a checkpoint is whole", path_)),
-      export_(add(app, "export",
-                  "Write the weights for others: one HDF5 file, or a Hugging Face folder", path_)),
+    : inspect_(add(app, "inspect", "Show the contents of a checkpoint", path_)),
+      verify_(add(app, "verify", "Check that a checkpoint is complete and undamaged", path_)),
+      export_(
+          add(app, "export", "Export the weights: one HDF5 file, or a Hugging Face folder", path_)),
       eval_(app.add_subcommand("eval", "Print the loss over the whole validation split")) {
-  inspect_->add_flag("--json", json_, "One JSON object instead of a table");
-  inspect_->add_flag("--digests", digests_, "With --json: a checksum of every tensor");
-  verify_->add_flag("--deep", deep_, "Read every byte and compare it with its checksum");
-  CLI::Option* file = export_->add_option("--to", to_, "The HDF5 file to write; must not exist");
-  export_->add_option("--to-hf", to_folder_, "A Hugging Face folder to write; must not exist")
+  inspect_->add_flag("--json", json_, "Print one JSON object instead of a table");
+  inspect_->add_flag("--digests", digests_, "With --json: checksums of all tensors");
+  verify_->add_flag("--deep", deep_, "Read every byte and verify its checksum");
+  CLI::Option* file = export_->add_option("--to", to_, "HDF5 file to write; must not exist");
+  export_->add_option("--to-hf", to_folder_, "Hugging Face folder to write; must not exist")
       ->type_name("FOLDER")
       ->excludes(file);
-  export_->add_flag(
-      "--merge", merge_,
-      "With --to-hf, of an adapter: the whole model with the adapter in it, not PEFT's files");
+  export_->add_flag("--merge", merge_,
+                    "With --to-hf and an adapter: write the merged model, not PEFT's files");
   export_
       ->add_option(
           "--dtype", dtype_,
-          "f32, bf16 or, for a folder, f16 (f32; a folder's: that of the model it began with)")
+          "f32, bf16 or, with --to-hf, f16 (default f32; --to-hf: type of the original model)")
       ->check(CLI::IsMember({"f32", "bf16", "f16"}));
-  export_->add_option("--shard-size", shard_size_, "A folder's largest file of weights (5GB)")
+  export_
+      ->add_option("--shard-size", shard_size_, "With --to-hf: largest weights file (default 5GB)")
       ->type_name("SIZE");
-  add_ranks(*export_, ranks_,
-            "Ranks that write a folder, each its range (as many as cores, up to 8)");
+  add_ranks(*export_, ranks_, "With --to-hf: ranks that write (default: number of cores, up to 8)");
   add_trained_model(*eval_, path_, sets_);
-  add_ranks(*eval_, ranks_, "Number of ranks (the recipe's)");
-  eval_->add_flag("--json", json_, "One JSON object instead of a sentence");
+  add_ranks(*eval_, ranks_, "Number of ranks (default: the recipe's)");
+  eval_->add_flag("--json", json_, "Print one JSON object instead of a sentence");
 }
 
 void CheckpointCommands::run_chosen() const {
@@ -127,10 +125,10 @@ void CheckpointCommands::run_export(const std::string& path) const {
   }
   if (to_.empty()) throw UsageError("sherd export: expected --to FILE or --to-hf FOLDER.");
   if (dtype == DType::kF16)
-    throw UsageError("--dtype f16 is for --to-hf; a file takes f32 or bf16.");
-  if (!shard_size_.empty()) throw UsageError("--shard-size is for --to-hf.");
-  if (merge_) throw UsageError("--merge is for --to-hf.");
-  if (ranks_) throw UsageError("--ranks is for --to-hf.");
+    throw UsageError("--dtype f16 needs --to-hf; an HDF5 file supports f32 and bf16.");
+  if (!shard_size_.empty()) throw UsageError("--shard-size needs --to-hf.");
+  if (merge_) throw UsageError("--merge needs --to-hf.");
+  if (ranks_) throw UsageError("--ranks needs --to-hf.");
   auto& disk = checkpoint::posix_disk();
   const auto result = checkpoint::export_file(
       disk, checkpoint::Checkpoint(disk, path),

@@ -9,7 +9,9 @@ namespace sherd::main {
 
 DataCommand::DataCommand(CLI::App& command, const engine::RecipeRequest& request)
     : request_(request) {
-  command.add_option("--show", show_.samples, "Sequences to print, from the first step on (3)")
+  command
+      .add_option("--show", show_.samples,
+                  "Sequences to print, starting with the first step (default 3)")
       ->type_name("N")
       ->check(CLI::Range(0, 10'000));
 }

@@ -90,7 +90,7 @@ bool is_retryable(int code) {
 
 LaunchCommand::LaunchCommand(CLI::App& app)
     : command_(app.add_subcommand("launch", "Start a command in several processes, with mpirun")) {
-  command_->add_option("-n,--processes", num_processes_, "How many processes")
+  command_->add_option("-n,--processes", num_processes_, "Number of processes")
       ->type_name("N")
       ->check(CLI::Range(1, 65536))
       ->required();
@@ -98,14 +98,14 @@ LaunchCommand::LaunchCommand(CLI::App& app)
       ->type_name("LIST");
   command_
       ->add_option("--restarts", num_restarts_,
-                   "Start again so many times, from the newest checkpoint, when a process has "
-                   "died or hung")
+                   "Number of restarts from the newest checkpoint, when a process has died or "
+                   "hung")
       ->type_name("N")
       ->check(CLI::Range(0, 1'000'000));
   command_
       ->add_option("--min-processes", min_processes_,
-                   "With --hosts and --restarts: start again without machines that don't answer, "
-                   "with at least so many processes")
+                   "With --hosts and --restarts: restart without machines that don't respond, "
+                   "with at least N processes")
       ->type_name("N")
       ->check(CLI::Range(1, 65536));
   command_->add_option("command", words_, "After --: the command, such as train RECIPE")

@@ -34,7 +34,7 @@ struct RecipeOptions {
 
 /// RECIPE, --set and --ranks, the same for every command that reads a recipe.
 CLI::Option* add_recipe_arguments(CLI::App& command, RecipeRequest& request) {
-  sherd::main::add_ranks(command, request.ranks, "Number of ranks; with replicas, of each");
+  sherd::main::add_ranks(command, request.ranks, "Number of ranks; with replicas, per replica");
   // One value per --set: without this, CLI11 would also take the words that follow it.
   command.add_option("--set", request.sets, "Override a key of the recipe; may be repeated")
       ->type_name("KEY=VALUE")
@@ -42,7 +42,7 @@ CLI::Option* add_recipe_arguments(CLI::App& command, RecipeRequest& request) {
   command.add_flag_callback(
       "--share-device", [&request] { request.sets.emplace_back("run.share_device=true"); },
       "Put several ranks on one GPU");
-  return command.add_option("recipe", request.path, "The recipe, a YAML file")->type_name("RECIPE");
+  return command.add_option("recipe", request.path, "Recipe, a YAML file")->type_name("RECIPE");
 }
 
 void print_recipe(const RecipeRequest& request, const RecipeOptions& options) {
@@ -66,18 +66,18 @@ int run(int argc, char** argv) {
 
   RecipeRequest request;
   RecipeOptions options;
-  CLI::App* train = app.add_subcommand("train", "Train as a recipe says");
+  CLI::App* train = app.add_subcommand("train", "Train a model from a recipe");
   add_recipe_arguments(*train, request)->required();
   CLI::App* recipe = app.add_subcommand("recipe", "Print a recipe with every value and its origin");
   add_recipe_arguments(*recipe, request);
-  recipe->add_flag("--help-fields", options.help_fields, "Print every key a recipe can have");
+  recipe->add_flag("--help-fields", options.help_fields, "Print every recipe key");
   recipe->add_flag("--markdown", options.markdown, "Print docs/recipe.md");
   CLI::App* plan =
-      app.add_subcommand("plan", "Say what a recipe needs and sends, and whether it fits");
+      app.add_subcommand("plan", "Show the memory and traffic of a recipe, and whether it fits");
   add_recipe_arguments(*plan, request)->required();
   const sherd::main::PlanCommand plan_command(*plan, request);
   CLI::App* data =
-      app.add_subcommand("data", "Print sequences as a run sees them, and what is trained on");
+      app.add_subcommand("data", "Print sequences as a run sees them, with their targets");
   add_recipe_arguments(*data, request)->required();
   const sherd::main::DataCommand data_command(*data, request);
   const sherd::main::CheckpointCommands checkpoints(app);
@@ -92,7 +92,7 @@ int run(int argc, char** argv) {
   const sherd::main::TokenizeCommand tokenize_command(app);
   const sherd::main::LaunchCommand launch_command(app);
   CLI::App* info =
-      app.add_subcommand("info", "Print version, libraries and what this machine offers");
+      app.add_subcommand("info", "Print version, libraries and this machine's devices");
 
   sherd::main::check_words(app, argc, argv);
   try {

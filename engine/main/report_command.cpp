@@ -9,10 +9,10 @@ namespace sherd::main {
 
 ReportCommand::ReportCommand(CLI::App& app)
     : command_(app.add_subcommand("report", "Compare runs: losses, speed, memory, recipes")) {
-  command_->add_option("runs", folders_, "Folders of runs, or folders that hold some")
+  command_->add_option("runs", folders_, "Run folders, or folders that contain runs")
       ->type_name("RUN")
       ->required();
-  command_->add_option("--html", html_, "Also write one page with the curves")->type_name("FILE");
+  command_->add_option("--html", html_, "Also write one HTML page with curves")->type_name("FILE");
 }
 
 void ReportCommand::run() const {

@@ -10,9 +10,9 @@ namespace sherd::main {
 
 RunsCommand::RunsCommand(CLI::App& app)
     : command_(app.add_subcommand("runs", "List runs: state, steps, losses, speed, checkpoints")) {
-  command_->add_option("folder", folder_, "A folder of runs, or a run's own (runs)")
+  command_->add_option("folder", folder_, "Folder of runs, or one run's folder (default runs)")
       ->type_name("FOLDER");
-  command_->add_flag("--json", json_, "A JSON object for each run, a line each");
+  command_->add_flag("--json", json_, "Print one JSON object per run and line");
 }
 
 void RunsCommand::run() const {

@@ -39,7 +39,7 @@ std::vector<std::string> read_prompts(const std::string& path) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     prompts.push_back(prompt_of_line(line, fmt::format("{}:{}", path, number)));
   }
-  if (prompts.empty()) throw DataError("{}: holds no prompt.", path);
+  if (prompts.empty()) throw DataError("{}: contains no prompt.", path);
   return prompts;
 }
 
@@ -52,23 +52,23 @@ void print_speed(const engine::GeneratedText& text) {
 }  // namespace
 
 SampleCommand::SampleCommand(CLI::App& app)
-    : command_(app.add_subcommand("sample", "Print text from the model, as it comes")) {
+    : command_(app.add_subcommand("sample", "Generate text from a model")) {
   add_trained_model(*command_, path_, sets_);
-  add_ranks(*command_, ranks_, "Number of ranks (1)");
-  CLI::Option* prompt = command_->add_option("--prompt", prompt_, "What the text begins with");
+  add_ranks(*command_, ranks_, "Number of ranks (default 1)");
+  CLI::Option* prompt = command_->add_option("--prompt", prompt_, "Start of the text");
   command_
       ->add_option(
           "--prompts", prompts_file_,
-          "A file with a prompt per line, {\"prompt\": \"...\"}, or - for standard input; the "
-          "texts are printed as JSON lines; ranks share the prompts")
+          "File with one {\"prompt\": \"...\"} per line, or - for standard input. Texts are "
+          "printed as JSON lines; ranks divide the prompts")
       ->type_name("FILE.jsonl")
       ->excludes(prompt);
-  add_sampling(*command_, sampling_, "Tokens to add at most (200)");
-  command_->add_option("--stop", stops_, "The text ends in front of this; may be repeated")
+  add_sampling(*command_, sampling_, "Maximum tokens to generate (default 200)");
+  command_->add_option("--stop", stops_, "The text ends before this string; may be repeated")
       ->allow_extra_args(false);
   command_->add_flag("--ignore-end", ignores_end_tokens_,
-                     "Go on behind a token that ends a text (eos_token_id of a folder)");
-  command_->add_flag("--speed", shows_speed_, "Say on standard error how fast it was");
+                     "Continue after a token that ends a text (eos_token_id of a folder)");
+  command_->add_flag("--speed", shows_speed_, "Print the speed on standard error");
 }
 
 void SampleCommand::run() const {

@@ -59,32 +59,35 @@ void write_trace(const std::string& path, const std::string& json) {
 }  // namespace
 
 ScheduleCommand::ScheduleCommand(CLI::App& app)
-    : command_(app.add_subcommand("schedule", "Draw a pipeline schedule: idle time and peaks")) {
-  command_->add_option("--pipeline", num_ranks_, "Ranks that divide the layers among themselves")
+    : command_(
+          app.add_subcommand("schedule", "Draw pipeline schedules, with idle time and memory")) {
+  command_->add_option("--pipeline", num_ranks_, "Number of ranks that divide the layers")
       ->type_name("N")
       ->check(CLI::Range(1, 256))
       ->required();
-  command_->add_option("--micro-batches", num_micro_batches_, "Micro-batches in a step")
+  command_->add_option("--micro-batches", num_micro_batches_, "Micro-batches per step")
       ->type_name("N")
       ->check(CLI::Range(1, 2048))
       ->required();
-  command_->add_option("--schedule", schedule_, "Which to draw; without it all are compared")
+  command_->add_option("--schedule", schedule_, "Schedule to draw (default: compare all)")
       ->type_name("NAME");
-  command_->add_option("--chunks-per-rank", chunks_per_rank_, "Chunks of layers on each rank")
+  command_->add_option("--chunks-per-rank", chunks_per_rank_, "Chunks of layers per rank")
       ->type_name("N")
       ->check(CLI::Range(1, 64));
   command_
       ->add_option("--times", times_,
-                   "Milliseconds that a rank's layers take: forward, input gradients, weight "
-                   "gradients (1,1,1); or these three of each chunk, in the model's order")
+                   "Milliseconds of a rank's layers: forward, input gradients, weight gradients "
+                   "(default 1,1,1); or three per chunk, in the model's order")
       ->type_name("F,I,W[,F,I,W...]")
       ->delimiter(',')
       ->expected(3, 3 * kMostChunks)
       ->check(between(kShortest, kLongest));
-  command_->add_option("--message", message_, "Milliseconds that a message takes (0)")
+  command_->add_option("--message", message_, "Milliseconds per message (default 0)")
       ->type_name("MS")
       ->check(between(0.0, kLongest));
-  command_->add_option("--overlap", overlap_, "Share that a pair hides of its shorter half (0)")
+  command_
+      ->add_option("--overlap", overlap_,
+                   "Share of the shorter half of a pair that is hidden (default 0)")
       ->type_name("SHARE")
       ->check(between(0.0, 1.0));
   command_->add_flag("--lists", lists_, "Print each rank's list of actions instead");

@@ -22,23 +22,22 @@ using Json = nlohmann::json;
 
 ScoreCommand::ScoreCommand(CLI::App& app)
     : command_(app.add_subcommand(
-          "score",
-          "Answer questions about texts, JSON lines in and out: how likely, what follows")) {
+          "score", "Answer questions as JSON lines: how likely a text is, or how it continues")) {
   add_trained_model(*command_, path_, sets_);
-  add_ranks(*command_, ranks_, "Number of ranks (1), which share the questions");
+  add_ranks(*command_, ranks_, "Number of ranks, which divide the questions (default 1)");
   command_
       ->add_option("--questions", questions_,
-                   "A file with a question per line, {\"context\": ..., \"continuation\": ...}, "
-                   "{\"text\": ...} or {\"prompt\": ...}; standard input unless given")
+                   "File with one question per line: {\"context\": ..., \"continuation\": ...}, "
+                   "{\"text\": ...} or {\"prompt\": ...} (default: standard input)")
       ->type_name("FILE.jsonl");
   command_
       ->add_option("--text", texts_,
-                   "Files of text instead of questions: loss, perplexity and bits per byte of each")
+                   "Text file instead of questions: prints loss, perplexity and bits per byte")
       ->type_name("FILE")
       ->allow_extra_args(false);
   command_
       ->add_option("--context", context_,
-                   "Tokens of a text at most (2048, or what the model knows if that is less)")
+                   "Maximum tokens of a text (default 2048, or the model's maximum if smaller)")
       ->check(CLI::Range(2, 1 << 24));
 }
 
@@ -78,7 +77,7 @@ void ScoreCommand::score_texts() const {
     std::ifstream file(path, std::ios::binary);
     const std::string text{std::istreambuf_iterator<char>(file), {}};
     if (!file) throw UsageError("--text {}: can't be read.", path);
-    if (text.empty()) throw DataError("{}: holds no text.", path);
+    if (text.empty()) throw DataError("{}: contains no text.", path);
     try {
       questions << Json{{"text", text}}.dump() << '\n';
     } catch (const Json::type_error&) {

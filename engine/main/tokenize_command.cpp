@@ -42,29 +42,30 @@ class TokenizeMeter {
 }  // namespace
 
 TokenizeCommand::TokenizeCommand(CLI::App& app)
-    : command_(app.add_subcommand("tokenize", "Turn texts into token files to train on")) {
+    : command_(app.add_subcommand("tokenize", "Encode texts into token files for training")) {
   command_
       ->add_option("texts", options_.texts,
-                   "Files, folders or globs; .jsonl has a document per line, other files are a "
-                   "document each; .gz and .zst are unpacked; - is standard input")
+                   "Files, folders or globs. .jsonl has one document per line; other files are "
+                   "one document each; .gz and .zst are unpacked; - is standard input")
       ->required();
   command_
-      ->add_option("--tokenizer", options_.tokenizer, "A folder with a Hugging Face tokenizer.json")
+      ->add_option("--tokenizer", options_.tokenizer, "Folder with a Hugging Face tokenizer.json")
       ->required();
-  command_->add_option("--to", options_.to, "The file to write; must not exist")->required();
-  command_->add_option("--field", options_.field, "The text in a line of .jsonl (text)");
+  command_->add_option("--to", options_.to, "File to write; must not exist")->required();
+  command_->add_option("--field", options_.field,
+                       "Field of a .jsonl line with the text (default text)");
   command_->add_flag("--jsonl", options_.stdin_is_jsonl, "Standard input is .jsonl");
   command_->add_flag("--bos", options_.bos,
                      "Put the beginning-of-text token before every document");
-  command_->add_flag("--eos", options_.eos, "Put the end-of-text token behind every document");
+  command_->add_flag("--eos", options_.eos, "Put the end-of-text token after every document");
   command_->add_flag("--special-tokens", special_tokens_,
-                     "Text that spells a special token is that token, not text");
+                     "Encode text that spells a special token as that token");
   command_->add_flag("--skip-bad", options_.skip_bad,
-                     "Leave out documents that aren't UTF-8 or JSON, and name them");
+                     "Skip documents that aren't UTF-8 or JSON, and name them");
   command_
       ->add_option(
           "--shard-tokens", options_.shard_tokens,
-          "Begin another file (TO-00000, ...) behind the document that reaches so many tokens")
+          "Start a new file (TO-00000, ...) after the document that reaches this many tokens")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 50));
   command_->add_option("--threads", options_.num_threads, "Default: one per core")
       ->check(CLI::Range(1, 4096));

@@ -79,7 +79,7 @@ class RankRun {
       } else if (outcome.save_now && rank_.rank == 0) {
         context_.progress.message(fmt::format(
             "{}: saving after step {}{}", asked_by(stop), step + 1,
-            stop == StopRequest::kInterrupt ? "; a second Ctrl-C ends the run at once" : ""));
+            stop == StopRequest::kInterrupt ? "; a second Ctrl-C ends the run immediately" : ""));
       }
       const auto save_begin = Clock::now();
       checkpointing_.after_step(step, outcome);
@@ -162,10 +162,11 @@ class RankRun {
     metrics_->sync();
     const std::int64_t newest = checkpointing_.newest_step();
     throw_stopped(
-        stop, fmt::format("after step {} of {}; {} is complete up to it, and {}", step + 1,
-                          recipe_.training.max_steps, context_.output.file("metrics.jsonl"),
-                          newest < 0 ? "there is no checkpoint"
-                                     : fmt::format("the newest checkpoint is of step {}", newest)));
+        stop,
+        fmt::format("after step {} of {}; {} is complete up to it, and {}", step + 1,
+                    recipe_.training.max_steps, context_.output.file("metrics.jsonl"),
+                    newest < 0 ? "there is no checkpoint"
+                               : fmt::format("the newest checkpoint is that of step {}", newest)));
   }
 
   RunSchedule schedule() const {
@@ -186,8 +187,8 @@ class RankRun {
     const std::int64_t max_steps = recipe_.training.max_steps;
     if (stops_early(first_step_)) {
       return context_.progress.message(fmt::format(
-          "this run ended early, after step {} of {}, so nothing is trained: {}. A higher one goes "
-          "on, another run.output_dir starts anew.",
+          "this run ended early, after step {} of {}, so nothing is trained: {}. A higher value "
+          "continues it; another run.output_dir starts again.",
           first_step_, max_steps, why_it_stops_early()));
     }
     if (first_step_ < max_steps) {
@@ -196,8 +197,8 @@ class RankRun {
     context_.progress.message(
         first_step_ == max_steps
             ? fmt::format("this run is finished: all of its {} steps are done, so nothing is "
-                          "trained. A higher training.max_steps goes on, another run.output_dir "
-                          "starts anew.",
+                          "trained. A higher training.max_steps continues it; another "
+                          "run.output_dir starts again.",
                           max_steps)
             : fmt::format("nothing is trained: the checkpoint has {} steps, and training.max_steps "
                           "is {}.",
@@ -240,8 +241,7 @@ class RankRun {
     metrics_->write(line);
     if (curves_) curves_->write(line);
     if (result.num_targets == 0) {
-      context_.progress.message(
-          fmt::format("step {}: skipped, no token of it is trained on", step + 1));
+      context_.progress.message(fmt::format("step {}: skipped, it has no target tokens", step + 1));
     }
     if (result.skipped) {
       context_.progress.message(fmt::format("step {}: skipped, overflow at loss scale {}: {}",

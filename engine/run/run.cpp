@@ -72,7 +72,7 @@ void require_utf8(const ResolvedRecipe& resolved) {
     if (!line.starts_with(' ')) block = key;
     if (is_utf8(line)) continue;
     throw UsageError(
-        "{}.{} isn't UTF-8 text, so no checkpoint could hold it. Rename what it names, or train "
+        "{}.{} isn't UTF-8 text, so a checkpoint can't contain it. Rename what it names, or train "
         "without checkpoints: checkpoint.interval=0.",
         block, key.substr(std::min(key.find_first_not_of(' '), key.size())));
   }
@@ -131,7 +131,8 @@ void check_first_weights(checkpoint::Disk& disk, const Recipe& recipe,
     return;
   }
   throw UsageError(
-      "checkpoint.init_from {}: holds checkpoints and is none; name one of them, such as the "
+      "checkpoint.init_from {}: is a directory of checkpoints, not a checkpoint; name one, such as "
+      "the "
       "newest, {}.",
       folder, newest);
 }
@@ -169,13 +170,14 @@ void require_what_gpus_can(const Recipe& recipe, DeviceKind kind) {
   if (kind == DeviceKind::kCpu) return;
   if (degrees.sum_order == SumOrderChoice::kCanonical) {
     throw UsageError(
-        "parallelism.sum_order is canonical, which CPUs alone compute; use sum_order: rank, or set "
+        "parallelism.sum_order is canonical, which only CPUs support; use sum_order: rank, or set "
         "run.device: cpu.");
   }
   if (recipe.run.cuda_graphs &&
       degrees.tensor_parallel_degree * degrees.context_parallel_degree > 1) {
     throw UsageError(
-        "run.cuda_graphs is true, but graphs can't hold what tensor or context ranks exchange; use "
+        "run.cuda_graphs is true, but graphs can't contain exchanges of tensor or context ranks; "
+        "use "
         "cuda_graphs: false.");
   }
 }

@@ -75,7 +75,7 @@ void Checkpointing::failed(const checkpoint::SaveStatus& status) {
   if (!ends) {
     if (status.failure) {
       progress_.message(
-          fmt::format("rank {}: {} Training goes on.", rank_.rank, status.failure->message));
+          fmt::format("rank {}: {} Training continues.", rank_.rank, status.failure->message));
     }
     return;
   }

@@ -106,7 +106,7 @@ void require_same_run(const ResumeCheck& check, const std::string& checkpoint) {
                                differences.empty() ? "" : "; ", key, saved, now);
   }
   throw UsageError(
-      "{}: {}. Resume with the recipe of the checkpoint, or start anew in another run.output_dir "
+      "{}: {}. Resume with the recipe of the checkpoint, or start again in another run.output_dir "
       "(checkpoint.init_from takes its weights).",
       checkpoint, differences);
 }

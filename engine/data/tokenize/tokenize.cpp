@@ -32,7 +32,7 @@ std::vector<std::string> files_of(const std::vector<std::string>& texts) {
     files.insert(files.end(), found.paths.begin(), found.paths.end());
   }
   if (texts.size() > 1 && std::count(files.begin(), files.end(), "-") > 0) {
-    throw UsageError("sherd tokenize: - (standard input) stands alone.");
+    throw UsageError("sherd tokenize: - (standard input) can't be combined with other texts.");
   }
   return files;
 }
