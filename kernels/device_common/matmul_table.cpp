@@ -201,8 +201,8 @@ MatmulTable::MatmulTable(const std::string& text, const std::string& file, const
             throw DataError("this matmul has a row already");
           }
         } catch (const DataError& error) {
-          throw DataError("{}:{}: {}. `./dev gpu-check --tune` writes the file again.", file, number,
-                          error.what());
+          throw DataError("{}:{}: {}. `./dev gpu-check --tune` writes the file again.", file,
+                          number, error.what());
         }
       });
 }

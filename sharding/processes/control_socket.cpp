@@ -218,7 +218,8 @@ Socket connect_to(const std::string& address, int process, milliseconds timeout)
       char welcome = 0;  // behind all others that knock
       if (read_all(socket.file(), &welcome, 1, deadline)) return socket;
       throw TurnedAway(
-          "process {} was refused by the program that listens at {}:{}: the secrets differ, another "
+          "process {} was refused by the program that listens at {}:{}: the secrets differ, "
+          "another "
           "process "
           "has the same number, or it isn't process 0 of this run.",
           process, host, port);

@@ -118,7 +118,8 @@ TEST_F(CheckpointCliTest, CtrlCSavesUnlessCheckpointsOrThisOneAreTurnedOff) {
     const std::string end = saves ? fmt::format("the newest checkpoint is that of step {}", steps)
                                   : "there is no checkpoint";
     EXPECT_NE(outcome.err.find(end), std::string::npos) << name << ": " << outcome.err;
-    EXPECT_EQ(outcome.out.find("a second Ctrl-C ends the run immediately") != std::string::npos, saves);
+    EXPECT_EQ(outcome.out.find("a second Ctrl-C ends the run immediately") != std::string::npos,
+              saves);
     EXPECT_EQ(std::filesystem::exists(checkpoint(name, static_cast<int>(steps))), saves) << name;
   }
 }
