@@ -55,7 +55,7 @@ void check_pieces(const Manifest& manifest, std::size_t number, const std::strin
       }
       const StateTensor& tensor = manifest.tensors[static_cast<std::size_t>(piece.tensor)];
       if (tensor.kind != dataset.kind || tensor.dtype != dataset.dtype) {
-        throw DataError("{}: {}: piece {} of {} ({}) stands in dataset /{} ({})", file,
+        throw DataError("{}: {}: piece {} of {} ({}) is in dataset /{} ({})", file,
                         shard_label(manifest, number), next, label(tensor), name_of(tensor.dtype),
                         dataset.kind, name_of(dataset.dtype));
       }
@@ -89,7 +89,7 @@ void check_pieces(const Manifest& manifest, std::size_t number, const std::strin
     }
   }
   if (next != shard.pieces.size()) {
-    throw DataError("{}: {}: {} pieces stand in no dataset", file, shard_label(manifest, number),
+    throw DataError("{}: {}: {} pieces are in no dataset", file, shard_label(manifest, number),
                     shard.pieces.size() - next);
   }
 }
@@ -124,7 +124,7 @@ void check_cover(const Manifest& manifest, const std::string& file) {
     std::int64_t columns = 0;  // covered by the bands before
     do {
       if (columns > 0 && !is_of_tensor()) {
-        throw DataError("{}: columns [{}, {}) of {} stand in no shard", file, columns,
+        throw DataError("{}: columns [{}, {}) of {} are in no shard", file, columns,
                         tensor.shape.back(), label(tensor));
       }
       const sharding::Band band = is_of_tensor() ? runs[next].band : sharding::Band{};
@@ -132,14 +132,14 @@ void check_cover(const Manifest& manifest, const std::string& file) {
                                              : fmt::format("{}, columns [{}, {})", label(tensor),
                                                            band.first, band.first + band.columns);
       if (band.first != columns) {
-        throw DataError("{}: columns [{}, {}) of {} stand in {}", file,
-                        std::min(columns, band.first), std::max(columns, band.first), label(tensor),
+        throw DataError("{}: columns [{}, {}) of {} are in {}", file, std::min(columns, band.first),
+                        std::max(columns, band.first), label(tensor),
                         band.first > columns ? "no shard" : "two pieces");
       }
       std::int64_t covered = 0;
       for (; is_of_tensor() && runs[next].band == band; ++next) {
         if (runs[next].first != covered) {
-          throw DataError("{}: elements [{}, {}) of {} stand in {}", file,
+          throw DataError("{}: elements [{}, {}) of {} are in {}", file,
                           std::min(covered, runs[next].first), std::max(covered, runs[next].first),
                           of, runs[next].first > covered ? "no shard" : "two pieces");
         }
@@ -147,7 +147,7 @@ void check_cover(const Manifest& manifest, const std::string& file) {
       }
       const std::int64_t numel = sharding::numel_of(tensor, band);
       if (covered != numel) {
-        throw DataError("{}: elements [{}, {}) of {} stand in no shard", file, covered, numel, of);
+        throw DataError("{}: elements [{}, {}) of {} are in no shard", file, covered, numel, of);
       }
       columns += band.is_whole() ? tensor.shape.back() : band.columns;
     } while (columns < tensor.shape.back() || is_of_tensor());

@@ -90,7 +90,8 @@ void SafetensorsFolder::read_index(Disk& disk, const std::string& index) {
   for (const std::string& name : names) {
     const std::string path = path_ + "/" + name;
     if (!exists(disk, path)) {
-      throw DataError("{}: isn't there, but {} names it; was the download cut off?", path, kIndex);
+      throw DataError("{}: doesn't exist, but {} names it; was the download interrupted?", path,
+                      kIndex);
     }
     add(read_safetensors_header(disk, path));
   }

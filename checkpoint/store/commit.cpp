@@ -88,7 +88,7 @@ void Commit::rename_into_place(const std::string& manifest_text) {
   }
   if (!done) {
     make_way();
-    if (!rename_new(disk_, temporary_, final_)) throw DataError("{}: is there again", final_);
+    if (!rename_new(disk_, temporary_, final_)) throw DataError("{}: exists again", final_);
   }
   renamed_ = true;
 }

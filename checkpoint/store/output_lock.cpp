@@ -107,7 +107,7 @@ void OutputLock::check() const {
   } catch (const DiskError& error) {
     if (error.error_number != ENOTDIR && error.error_number != ELOOP) throw;
   }
-  if (!found) lost("the lock that this run holds isn't there any more");
+  if (!found) lost("the lock that this run holds no longer exists");
   if (!found->same_file(held_)) lost("is another file than the one that this run has locked");
 }
 

@@ -79,7 +79,7 @@ class DeepVerifier {
       at = dataset.offset + dataset.bytes();
     }
     add(checksum, file, at, shard.bytes);
-    compare(checksum, shard.metadata_checksum, file, "what stands around the datasets");
+    compare(checksum, shard.metadata_checksum, file, "the bytes outside the datasets");
   }
 
   void add(Checksum& checksum, const File& file, std::int64_t begin, std::int64_t end) {

@@ -32,7 +32,7 @@ extern "C" void requeue(int signal) {
 extern "C" void end_at_deadline(int) {
   constexpr char kLine[] =
       "sherd: asked to end by a signal, and checkpoint.stop_deadline passed before a "
-      "checkpoint was written; the next start goes on from the one before.\n";
+      "checkpoint was written; the next start continues from the one before.\n";
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kLine, sizeof kLine - 1);
   ::_exit(75);
 }

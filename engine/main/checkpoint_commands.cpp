@@ -35,8 +35,8 @@ void verify(const std::string& path, bool deep) {
                     report.problems.size(), report.problems.size() == 1 ? "" : "s");
   }
   fmt::print("{}: good, {} files{}\n", path, report.num_files,
-             deep ? fmt::format(", {} bytes compared with their checksums", report.bytes_checked)
-                  : " of the right sizes; --deep reads and compares every byte");
+             deep ? fmt::format(", checksums of {} bytes verified", report.bytes_checked)
+                  : " of correct sizes; --deep verifies every byte");
 }
 
 void evaluate(const engine::TrainedModelRequest& request, bool as_json) {
@@ -164,10 +164,10 @@ void ExportCommand::run() const {
   }
   if (to_.empty()) throw UsageError("sherd export: expected --to FILE or --to-hf FOLDER.");
   if (dtype == DType::kF16)
-    throw UsageError("--dtype f16 is for --to-hf; a file takes f32 or bf16.");
-  if (!shard_size_.empty()) throw UsageError("--shard-size is for --to-hf.");
-  if (merge_) throw UsageError("--merge is for --to-hf.");
-  if (ranks_) throw UsageError("--ranks is for --to-hf.");
+    throw UsageError("--dtype f16 needs --to-hf; an HDF5 file supports f32 and bf16.");
+  if (!shard_size_.empty()) throw UsageError("--shard-size needs --to-hf.");
+  if (merge_) throw UsageError("--merge needs --to-hf.");
+  if (ranks_) throw UsageError("--ranks needs --to-hf.");
   auto& disk = checkpoint::posix_disk();
   const auto result = checkpoint::export_file(
       disk, checkpoint::Checkpoint(disk, path),

@@ -19,7 +19,7 @@ std::string newest_in(const std::string& folder) {
   for (const checkpoint::Refusal& refusal : newest.refused) {
     problems += fmt::format(" {}: {}", refusal.path, refusal.reason);
   }
-  throw DataError("{}: holds no checkpoint.{}", folder, problems);
+  throw DataError("{}: contains no checkpoint.{}", folder, problems);
 }
 
 }  // namespace

@@ -45,7 +45,7 @@ void check_command(const CLI::App& app, std::string_view word) {
   if (word.ends_with(".yaml") || word.ends_with(".yml")) {
     throw UsageError("{}: no command. Write sherd train {}.", word, word);
   }
-  throw UsageError("\"{}\" is no command.{} Commands are {}.", word, meant(word, names),
+  throw UsageError("\"{}\" isn't a command.{} Commands are {}.", word, meant(word, names),
                    engine::joined(views(names), ", ", " and "));
 }
 
@@ -60,7 +60,7 @@ bool is_setting(std::string_view word) {
 void check_value(std::string_view option, std::string_view value) {
   if (!option.starts_with("--") || !value.empty()) return;
   if (option == "--prompt" || option == "--set") return;
-  throw UsageError("{} is empty; give it a value, or leave it out.", option);
+  throw UsageError("{} is empty; give it a value, or omit it.", option);
 }
 
 }  // namespace
@@ -85,7 +85,7 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error, int argc,
   if (std::find(names.begin(), names.end(), "--set") != names.end()) {
     for (const std::string& word : commands[0]->remaining(true)) {
       if (!is_setting(word)) continue;
-      return fmt::format("{} stands alone; each KEY=VALUE has a --set of its own: --set {}", word,
+      return fmt::format("{} has no option; each KEY=VALUE needs its own --set: --set {}", word,
                          word);
     }
   }
@@ -105,7 +105,7 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error, int argc,
 void add_trained_model(CLI::App& command, std::string& path, std::vector<std::string>& sets) {
   command
       .add_option("checkpoint", path,
-                  "A checkpoint's folder, a run's for its newest, or a Hugging Face model's")
+                  "Checkpoint folder, run folder for its newest, or Hugging Face folder")
       ->type_name("CKPT")
       ->required();
   command.add_option("--set", sets, "Override a key of its recipe, such as data.validation_path")
@@ -115,15 +115,20 @@ void add_trained_model(CLI::App& command, std::string& path, std::vector<std::st
 
 void add_sampling(CLI::App& command, engine::SamplingOptions& sampling, const std::string& tokens) {
   command.add_option("--tokens", sampling.num_tokens, tokens)->check(CLI::Range(1, 1 << 30));
-  command.add_option("--temperature", sampling.temperature, "0: the likeliest token (0.8)")
+  command
+      .add_option("--temperature", sampling.temperature,
+                  "0: always the most likely token (default 0.8)")
       ->check(CLI::Range(0.0, 100.0));
-  command.add_option("--top-k", sampling.top_k, "Draw among the k likeliest; 0: all (0)")
+  command
+      .add_option("--top-k", sampling.top_k,
+                  "Sample among the k most likely tokens; 0: all (default 0)")
       ->check(CLI::Range(0, 1 << 30));
   command
-      .add_option("--top-p", sampling.top_p,
-                  "Draw among the likeliest whose probabilities reach p; 1: all (1)")
+      .add_option(
+          "--top-p", sampling.top_p,
+          "Sample among the most likely tokens with total probability p; 1: all (default 1)")
       ->check(CLI::Range(0.0, 1.0));
-  command.add_option("--seed", sampling.seed, "Another seed, another text (0)");
+  command.add_option("--seed", sampling.seed, "Random seed (default 0)");
 }
 
 CLI::Option* add_recipe(CLI::App& command, engine::RecipeRequest& request) {

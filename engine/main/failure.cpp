@@ -33,8 +33,8 @@ Failure failure_of(const std::exception_ptr& error) {
   } catch (const std::bad_alloc&) {
     return {
         kNoMemory,
-        {"this machine, or a limit on this process (ulimit -v), has no memory left for what the "
-         "program holds beside the plan; sherd plan says what a recipe needs."}};
+        {"no memory is left on this machine, or under this process's limit (ulimit -v), for what "
+         "the program needs in addition to the plan; sherd plan shows what a recipe needs."}};
   } catch (const std::exception& unexpected) {
     return {kUnexpected, {one_line(unexpected.what())}};
   }

@@ -41,12 +41,13 @@ class InitCommand {
 };
 
 InitCommand::InitCommand(CLI::App& command) {
-  command.add_option("texts", texts_, "A folder of texts, a file or a glob")
+  command.add_option("texts", texts_, "Folder of texts, a file or a glob")
       ->type_name("TEXTS")
       ->required();
-  command.add_option("--to", recipe_, "The recipe to write (recipe.yaml); must not exist")
+  command.add_option("--to", recipe_, "Recipe to write (default recipe.yaml); must not exist")
       ->type_name("FILE");
-  command.add_option("--format", format_, "bytes, or chars: a token is a character")
+  command
+      .add_option("--format", format_, "bytes: a token is a byte; chars: a token is a character")
       ->check(CLI::IsMember({"bytes", "chars"}));
 }
 

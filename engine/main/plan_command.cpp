@@ -34,24 +34,25 @@ class PlanCommand {
 PlanCommand::PlanCommand(CLI::App& command) {
   add_recipe(command, request_)->required();
   command
-      .add_option("--device-memory", device_memory_,
-                  "Memory of one rank's device, e.g. 80GiB; else the recipe's, else this machine's")
+      .add_option(
+          "--device-memory", device_memory_,
+          "Memory of one rank's device, e.g. 80GiB (default: the recipe's, or this machine's)")
       ->type_name("SIZE");
   command
       .add_option("--ranks-per-machine", ranks_per_machine_,
-                  "Also what each machine of so many ranks sends to the others (CPUs, MPI)")
+                  "Also show what machines of N ranks send to each other (CPUs, MPI)")
       ->type_name("N")
       ->check(CLI::Range(1, 65'536));
-  command.add_flag("--json", json_, "One JSON object instead of tables");
-  command.add_option("--html", html_, "Also write one page with the same figures, drawn")
-      ->type_name("FILE");
-  command.add_flag("--parameters", parameters_,
-                   "Instead: one row per parameter: its cut, its sums, who counts it in norms");
+  command.add_flag("--json", json_, "Print one JSON object instead of tables");
+  command.add_option("--html", html_, "Also write one HTML page with charts")->type_name("FILE");
+  command.add_flag(
+      "--parameters", parameters_,
+      "Print one row per parameter instead: how it is split, summed and counted in norms");
   command.add_flag("--ledger", ledger_,
-                   "Instead: every kernel that a step launches on a GPU, its bytes and flops, and "
-                   "how long the step would take on an H100 and an H200");
+                   "Print every kernel that a step launches on a GPU instead, with bytes, flops, "
+                   "and the predicted time on an H100 and an H200");
   command.add_flag("--paper-convention", paper_convention_,
-                   "Instead: the states alone, counted as in the ZeRO paper's table 1");
+                   "Print model states only, counted as in the ZeRO paper's table 1");
 }
 
 void PlanCommand::run() const {
@@ -61,7 +62,7 @@ void PlanCommand::run() const {
   if (ledger_) {
     if (parameters_ || paper_convention_ || !html_.empty() || device_memory_ ||
         ranks_per_machine_ > 0) {
-      throw UsageError("--ledger goes without other options but --json.");
+      throw UsageError("--ledger can only be combined with --json.");
     }
     fmt::print("{}",
                json_ ? engine::ledger_json(recipe.values) : engine::ledger_text(recipe.values));
@@ -69,7 +70,7 @@ void PlanCommand::run() const {
   }
   if (parameters_) {
     if (json_ || !html_.empty() || device_memory_ || paper_convention_) {
-      throw UsageError("--parameters goes without other options: it is one table.");
+      throw UsageError("--parameters can't be combined with other options.");
     }
     fmt::print("{}", engine::parameter_rows(recipe.values));
     return;
@@ -77,7 +78,7 @@ void PlanCommand::run() const {
   if (paper_convention_) {
     if (json_ || !html_.empty() || device_memory_) {
       throw UsageError(
-          "--paper-convention goes without --json, --html and --device-memory: it is one table.");
+          "--paper-convention can't be combined with --json, --html or --device-memory.");
     }
     fmt::print("{}", engine::paper_table(recipe.values));
     return;

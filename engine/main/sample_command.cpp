@@ -48,7 +48,7 @@ std::vector<std::string> read_prompts(const std::string& path) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     prompts.push_back(prompt_of_line(line, fmt::format("{}:{}", path, number)));
   }
-  if (prompts.empty()) throw DataError("{}: holds no prompt.", path);
+  if (prompts.empty()) throw DataError("{}: contains no prompt.", path);
   return prompts;
 }
 
@@ -83,8 +83,8 @@ SampleCommand::SampleCommand(CLI::App& command) {
   command
       .add_option(
           "--prompts", prompts_file_,
-          "A file with a prompt per line, {\"prompt\": \"...\"}, or - for standard input; the "
-          "texts are printed as JSON lines; ranks share the prompts")
+          "File with one {\"prompt\": \"...\"} per line, or - for standard input. Texts are "
+          "printed as JSON lines; ranks divide the prompts")
       ->type_name("FILE.jsonl")
       ->excludes(prompt);
   add_sampling(command, sampling_, "Tokens to add at most (200)");

@@ -72,7 +72,7 @@ TokenizeCommand::TokenizeCommand(CLI::App& command) {
   command
       .add_option(
           "--shard-tokens", options_.shard_tokens,
-          "Begin another file (TO-00000, ...) behind the document that reaches so many tokens")
+          "Start a new file (TO-00000, ...) after the document that reaches this many tokens")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 50));
   command.add_option("--threads", options_.num_threads, "Default: one per core")
       ->check(CLI::Range(1, 4096));

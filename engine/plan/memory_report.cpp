@@ -159,7 +159,7 @@ DeviceLimit device_limit(const Recipe& recipe, std::optional<std::int64_t> devic
   const CudaSystem system = cuda_system();
   if (!system.problem.empty()) {
     throw UsageError(
-        "run.device is cuda, but {}, so what a GPU has can't be asked: say --device-memory 80GB, "
+        "run.device is cuda, but {}, so a GPU's memory is unknown: add --device-memory 80GB, "
         "or "
         "memory.device_memory in the recipe.",
         system.problem);

@@ -51,9 +51,9 @@ std::string verdict_section(const PlanReport& report) {
   const std::int64_t whole = std::max(report.needed_bytes, report.limit.bytes);
   return fmt::format(
       "<section>\n<p class=\"verdict {0}\">{1}</p>\n"
-      "<div class=\"meter{2}\" role=\"img\" aria-label=\"{3} needed, {4} there\">"
+      "<div class=\"meter{2}\" role=\"img\" aria-label=\"{3} needed, {4} available\">"
       "<i style=\"width:{5:.3f}%\"></i>{6}</div>\n"
-      "<p class=\"small soft\">{3} needed{7}; {4} there ({8})</p>\n</section>\n",
+      "<p class=\"small soft\">{3} needed{7}; {4} available ({8})</p>\n</section>\n",
       report.fits() ? "good" : "bad",
       report.fits() ? fmt::format("It fits, with {} to spare.",
                                   human_bytes(report.limit.bytes - report.needed_bytes))
@@ -84,10 +84,10 @@ std::string stages_section(const PlanReport& report) {
   }
   const std::int64_t limit = limit_per_rank(report);
   std::string html = fmt::format(
-      "<section>\n<h2>Stages</h2>\n<p class=\"small soft\">One rank’s memory at its peak, on the "
+      "<section>\n<h2>Stages</h2>\n<p class=\"small soft\">Peak memory of one rank, on the "
       "same {} with the same batch{}</p>\n",
       report.plan.world_size() == 1 ? "rank" : fmt::format("{} ranks", report.plan.world_size()),
-      limit < whole ? "; the dashed line is what a rank may have" : "");
+      limit < whole ? "; the dashed line is the limit per rank" : "");
   for (const StageReport& stage : report.stages) {
     const MemoryPlan& plan = stage.plan.worst();
     const bool fits = stage.needed_bytes <= report.limit.bytes;
@@ -132,11 +132,12 @@ std::string timeline_section(const PlanReport& report) {
                           name_of(which), human_bytes(plan.live_bytes(which)));
   }
   return fmt::format(
-      "<section>\n<h2>One step</h2>\n<p class=\"small soft\">What is alive in each phase on {}. A "
-      "column’s full height is the arena, {}; its width says nothing about time.</p>\n"
+      "<section>\n<h2>One step</h2>\n<p class=\"small soft\">Memory in use in each phase on {}. "
+      "The "
+      "full height of a column is the arena, {}; widths don’t show time.</p>\n"
       "<div class=\"timeline\">{}{}<div class=\"brace\">before</div><div class=\"brace\" "
       "style=\"grid-column:span 3\">{}</div><div class=\"brace\">once</div><div class=\"brace\">"
-      "apart</div></div>\n{}</section>\n",
+      "separate</div></div>\n{}</section>\n",
       escaped(worst_rank_text(report.plan)), human_bytes(plan.arena_bytes()), columns, labels,
       micro_steps == 1 ? "one micro-step" : fmt::format("{} micro-steps", micro_steps),
       legend(plan.peak_by_category()));
@@ -197,7 +198,7 @@ std::string answers_section(const PlanReport& report) {
     }
     html += "</ul>\n</section>\n<section>\n";
   }
-  html += "<h2>How far it can go</h2>\n<ul class=\"answers\">";
+  html += "<h2>Limits of this recipe</h2>\n<ul class=\"answers\">";
   html += extreme_item("largest micro-batch that fits", report.largest_micro_batch);
   html += extreme_item("smallest world that fits", report.smallest_world);
   return html + "</ul>\n</section>\n";

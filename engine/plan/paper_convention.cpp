@@ -39,7 +39,7 @@ std::string paper_table(const PlannedRecipe& planned) {
   const TrainingOptions& options = planned.options;
   std::string text = fmt::format(
       "{}: {:.4g} B parameters; states alone as the ZeRO paper counts them: 16-bit gradients, a\n"
-      "16-bit copy beside the FP32 slice at stage 3, AdamW; GB (1e9 bytes) per rank\n"
+      "16-bit copy in addition to the FP32 slice at stage 3, AdamW; GB (1e9 bytes) per rank\n"
       "{:>8}{:>14}{:>14}{:>14}\n",
       recipe.run.name, static_cast<double>(model::num_parameters(options.model)) / 1e9, "ranks",
       "stage 1", "stage 2", "stage 3");

@@ -189,7 +189,7 @@ std::string plan_headline(const PlanReport& report) {
 
 std::string epochs_text(const Recipe& recipe) {
   if (recipe.training.max_steps > 0) return "";
-  return fmt::format("{}; how many steps that is follows from the data: sherd data\n",
+  return fmt::format("{}; the number of steps follows from the data: sherd data\n",
                      plural(recipe.training.num_epochs, "epoch"));
 }
 

@@ -111,7 +111,7 @@ constexpr ForeignKey kKeys[] = {
     {"report_to enable_tensorboard tensorboard_dir save_tb_folder", "metrics.tensorboard", "figures go to metrics.jsonl and tensorboard/ in run.output_dir, and to no service."},
     {"push_to_hub hub_model_id", "", "models go to run.output_dir, and to no service."},
     {"compile torch_compile backend torch_compile_backend", "", "there is nothing to compile; leave it out."},
-    {"dataloader_num_workers num_workers dataloader_pin_memory", "", "batches are prepared beside the computation without settings; leave it out."},
+    {"dataloader_num_workers num_workers dataloader_pin_memory", "", "batches are always prepared during the computation; omit it."},
     {"overlap_comm contiguous_gradients reduce_scatter allgather_partitions round_robin_gradients", "", "always so; leave it out."},
     {"reduce_bucket_size allgather_bucket_size sub_group_size bucket_size_mb ddp_bucket_cap_mb", "", "communication goes by units of the model, not by buckets; leave it out."},
     {"stage3_param_persistence_threshold stage3_max_live_parameters stage3_max_reuse_distance param_persistence_threshold max_live_parameters max_reuse_distance", "", "zero_optimization.prefetch_depth decides what is gathered ahead; leave it out."},

@@ -22,7 +22,7 @@ void check_factors(Resolution& recipe, std::string_view key, const std::vector<d
       static_cast<std::int64_t>(static_cast<double>(model.head_width) * model.rope_fraction) / 2;
   if (std::ssize(factors) == pairs) return;
   recipe.refuse({key, "model.rope_scaling", "model.head_width", "model.rope_fraction"},
-                "{} has {} numbers; longrope needs one for each of the {} pairs that are turned "
+                "{} has {} numbers; longrope needs one for each of the {} rotated pairs "
                 "(head_width {} x rope_fraction {} / 2).",
                 key, factors.size(), pairs, model.head_width, model.rope_fraction);
 }
@@ -65,7 +65,7 @@ void check_rotary(Resolution& recipe) {
       static_cast<std::int64_t>(static_cast<double>(model.head_width) * model.rope_fraction);
   if (model.head_width % 2 == 0 && (rotated % 2 != 0 || rotated == 0)) {
     recipe.refuse({"model.rope_fraction", "model.head_width"},
-                  "model.rope_fraction is {}: {} of a head of {} would be turned, which must be "
+                  "model.rope_fraction is {}: {} of a head of {} would be rotated, which must be "
                   "an even number and not 0.",
                   model.rope_fraction, rotated, model.head_width);
   }

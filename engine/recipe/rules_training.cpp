@@ -38,7 +38,7 @@ void check_batch_groups(Resolution& recipe) {
     while (parts % nearest != 0) --nearest;
     recipe.refuse(
         {kGroups, "training.gradient_accumulation_steps"},
-        "{} is {}, but a step has {} micro-batches, which can't be dealt to so many groups. "
+        "{} is {}, but a step has {} micro-batches, which this number of groups can't divide. "
         "{}: {} would work.",
         kGroups, groups, parts, kGroups, nearest);
   }

@@ -75,8 +75,8 @@ A recipe is one YAML file that describes one run completely: blocks of keys, as 
 are errors. A key without a default is required; a default in words follows from other keys.
 
 - `--set block.key=value` overrides a key, `--ranks N` sets
-  `parallelism.data_parallel_shard_degree`. With `--set`, text is used unchanged unless it starts with
-  a quote; anything else is a YAML value: `--set optimizer.betas='[0.9, 0.99]'`.
+  `parallelism.data_parallel_shard_degree`. With `--set`, text is used unchanged unless it starts
+  with a quote; anything else is a YAML value: `--set optimizer.betas='[0.9, 0.99]'`.
 - Whole numbers may be written `1000`, `1e3` or `1000.0`.
 - `sherd recipe RECIPE` prints every value with its origin: the recipe's line, `--set`, `--ranks`,
   `default` or `derived`. The output is itself a recipe that gives the same run.

@@ -222,8 +222,8 @@ std::string chart_section(const Chart& chart) {
   std::string notes;
   if (axes.logarithmic()) notes = "logarithmic";
   if (steps_in_one > 1) {
-    notes += fmt::format("{}means of {}; band: lowest to highest", notes.empty() ? "" : "; ",
-                         steps_in_one);
+    notes += fmt::format("{}means of {} steps; band: lowest to highest value",
+                         notes.empty() ? "" : "; ", steps_in_one);
   }
   return fmt::format(
       "<section>\n<h2>{0}</h2>\n<p class=\"small soft\">{1}</p>\n<div class=\"plot\" role=\"img\" "

@@ -36,7 +36,7 @@ bool is_full(const DiskError& error) {
 void require_known_metrics(bool known, const std::string& version, const std::string& path) {
   if (known) return;
   throw DataError(
-      "{}: is of version {} of the metrics, and this program knows 1 and {}; go on with the "
+      "{}: has metrics of version {}, and this program knows 1 and {}; continue with the "
       "program "
       "that wrote it, or move the file away.",
       path, version, kMetricsVersion);
@@ -213,9 +213,9 @@ void MetricsWriter::open_again_if_gone() {
   if (found && found->same_file(file_.status())) return;
   open();
   if (options_.notice) {
-    options_.notice(fmt::format("{} was {} while the run went on; lines from here on go to {}",
-                                path_, found ? "replaced" : "removed",
-                                found ? "what is there now" : "a new file"));
+    options_.notice(fmt::format("{} was {} during the run; further lines go to {}", path_,
+                                found ? "replaced" : "removed",
+                                found ? "the new file of that name" : "a new file"));
   }
 }
 

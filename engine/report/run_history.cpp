@@ -108,7 +108,7 @@ RunHistory read_history(const std::string& folder) {
   checkpoint::Disk& disk = checkpoint::posix_disk();
   const std::string path = folder + "/metrics.jsonl";
   if (!checkpoint::exists(disk, path)) {
-    throw DataError("{}: isn't there; name a folder that a run has written to.", path);
+    throw DataError("{}: doesn't exist; name a run's folder.", path);
   }
   return parse_history(checkpoint::read_file(disk, path, kMostMetricsBytes), path);
 }

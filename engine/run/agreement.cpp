@@ -90,8 +90,9 @@ OutputFolder shared_output_folder(sharding::Processes* processes, checkpoint::Di
   for (std::size_t process = 1; process < processes->hosts().size(); ++process) {
     if (::access(probe(uuid, process).c_str(), F_OK) == 0 || !problem.empty()) continue;
     problem = fmt::format(
-        "run.output_dir {}: {} writes to another folder of that name than {}. Put it where all "
-        "machines see the same.",
+        "run.output_dir {}: {} and {} write to different folders of that name. Use a folder that "
+        "all "
+        "machines share.",
         path, host_of(*processes, process), host_of(*processes, 0));
   }
   links.all_gather("probes are seen", problem);

@@ -104,9 +104,10 @@ std::vector<std::string> remarks(const std::vector<ReportedRun>& runs) {
                                   without, without == 1 ? "" : "s"));
     }
     if (run.history.dropped_lines > 0) {
-      lines.push_back(fmt::format(
-          "{}: {} step{} trained again after a restart; the last ones count", run.summary.folder,
-          run.history.dropped_lines, run.history.dropped_lines == 1 ? "" : "s"));
+      lines.push_back(
+          fmt::format("{}: {} step{} trained again after a restart; the last values are shown",
+                      run.summary.folder, run.history.dropped_lines,
+                      run.history.dropped_lines == 1 ? "" : "s"));
     }
   }
   return lines;
@@ -152,8 +153,8 @@ std::string differences_section(const std::vector<ReportedRun>& runs) {
     }
     table += "</tr>\n";
   }
-  return fmt::format("<section>\n<h2>What differs in their recipes</h2>\n{}</section>\n",
-                     scrolling("What differs in their recipes", table + "</table>"));
+  return fmt::format("<section>\n<h2>Differences between the recipes</h2>\n{}</section>\n",
+                     scrolling("Differences between the recipes", table + "</table>"));
 }
 
 }  // namespace
@@ -163,7 +164,8 @@ std::vector<ReportedRun> read_runs(const std::vector<std::string>& folders) {
   std::set<std::string> seen;
   for (const std::string& folder : folders) {
     const std::vector<RunSummary> found = list_runs(folder);
-    if (found.empty()) throw UsageError("{}: no run is there, nor in a folder of it.", folder);
+    if (found.empty())
+      throw UsageError("{}: contains no run, directly or one level below.", folder);
     for (const RunSummary& summary : found) {
       if (!seen.insert(summary.folder).second) continue;
       auto& disk = checkpoint::posix_disk();

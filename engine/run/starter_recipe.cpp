@@ -51,13 +51,13 @@ std::string yaml_path(const std::string& path) {
 
 constexpr const char* kRecipe = R"(# A small model for the texts of {path}
 # ({summary}).
-# Train it:       sherd train THIS_FILE            (--ranks 2 shares the state between two ranks)
+# Train it:       sherd train THIS_FILE            (--ranks 2 shards the state over two ranks)
 # Will it fit?    sherd plan THIS_FILE
 # Every key:      sherd recipe --help-fields       and with its value here: sherd recipe THIS_FILE
 # Any key can be changed for one run: --set training.max_steps=1000
 
 model:
-  num_layers: 4            # about 3 million parameters: good for a megabyte of text
+  num_layers: 4            # about 3 million parameters: enough for a megabyte of text
   hidden_size: 256         # wider and deeper models learn more, and take longer
   num_attention_heads: 4   # divides hidden_size
   vocab_size: {vocab}          # {what}
@@ -72,12 +72,12 @@ training:
   global_batch_size: 8     # sequences per step; 1, 2, 4 and 8 ranks divide it
   gradient_accumulation_steps: 1
   max_steps: {steps}          # the text about {times}
-  eval_interval: {interval}       # steps between looks at the held-out text
+  eval_interval: {interval}       # steps between evaluations on the held-out text
   eval_batches: 20
   sample_tokens: 200       # text written by the model at the end
 
 zero_optimization:
-  stage: 3                 # what ranks share: 0 nothing, 1 optimizer, 2 + gradients, 3 + parameters
+  stage: 3                 # what ranks shard: 0 nothing, 1 optimizer, 2 + gradients, 3 + parameters
 
 optimizer:
   type: adamw
@@ -88,7 +88,7 @@ lr_scheduler:
   warmup_steps: {warmup}
 
 checkpoint:
-  interval: {interval}            # the same command goes on from the newest one
+  interval: {interval}            # the same command continues from the newest one
 )";
 
 }  // namespace

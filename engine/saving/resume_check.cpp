@@ -122,7 +122,7 @@ void require_same_run(const ResumeCheck& check, const std::string& checkpoint) {
         "for validation)";
   }
   throw UsageError(
-      "{}: {}. Resume with the recipe of the checkpoint, or start anew in another run.output_dir "
+      "{}: {}. Resume with the recipe of the checkpoint, or start again in another run.output_dir "
       "(checkpoint.init_from takes its weights).",
       checkpoint, differences);
 }

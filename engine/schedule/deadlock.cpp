@@ -27,7 +27,7 @@ class Run {
           fmt::format("rank {} waits at position {} ({})", rank, position_[rank], text_of(*action));
       if (!violation) {
         violation = {static_cast<int>(rank), static_cast<int>(position_[rank]),
-                     "nobody can go on: " + waits};
+                     "no rank can continue: " + waits};
       } else {
         violation->text += ", " + waits;
       }

@@ -64,7 +64,7 @@ class RankRules {
   Problem pair(const Action& first, const Action* second) const {
     if (!second || first.kind != ActionKind::kForward || second->kind != ActionKind::kBackward ||
         second->overlaps_next) {
-      return "only a forward and the backward behind it can run together";
+      return "only a forward and the backward after it can run together";
     }
     if (first.chunk == second->chunk && first.micro_batch == second->micro_batch) {
       return "a backward can't run together with its own forward";
@@ -137,7 +137,7 @@ class RankRules {
     Done& own = done(action);
     if (own.forward) return "this forward was there before";
     if (receives_input(chunk) && !own.received_input) {
-      return fmt::format("its input comes with {}RECV_F{}, which isn't there yet", chunk,
+      return fmt::format("its input comes with {}RECV_F{}, which hasn't run yet", chunk,
                          micro_batch);
     }
     if (chunk > 0 && !receives_input(chunk) &&
@@ -158,9 +158,9 @@ class RankRules {
     const auto [kind, chunk, micro_batch, pair] = action;
     Done& own = done(action);
     if (own.input_gradient) return "this micro-batch's backward was there before";
-    if (!own.forward) return fmt::format("{}F{} isn't there yet", chunk, micro_batch);
+    if (!own.forward) return fmt::format("{}F{} hasn't run yet", chunk, micro_batch);
     if (layout_.crosses_after(chunk) && !own.received_gradient) {
-      return fmt::format("its gradient comes with {}RECV_B{}, which isn't there yet", chunk,
+      return fmt::format("its gradient comes with {}RECV_B{}, which hasn't run yet", chunk,
                          micro_batch);
     }
     if (chunk < layout_.last_chunk() && !layout_.crosses_after(chunk) &&
@@ -179,7 +179,7 @@ class RankRules {
       return "this weight gradient was there before";
     }
     if (!done(action).input_gradient) {
-      return fmt::format("{}I{} isn't there yet", action.chunk, action.micro_batch);
+      return fmt::format("{}I{} hasn't run yet", action.chunk, action.micro_batch);
     }
     return next_weight_gradient(action);
   }
@@ -203,9 +203,10 @@ class RankRules {
     const bool gradients = action.kind == ActionKind::kSendGradients;
     const bool crosses =
         gradients ? receives_input(action.chunk) : layout_.crosses_after(action.chunk);
-    if (!crosses) return "there is nobody to send it to";
+    if (!crosses) return "no rank receives it";
     Done& own = done(action);
-    if (!(gradients ? own.input_gradient : own.forward)) return "what it sends isn't there yet";
+    if (!(gradients ? own.input_gradient : own.forward))
+      return "what it sends hasn't been computed yet";
     bool& sent = gradients ? own.sent_gradient : own.sent_output;
     if (sent) return "it was sent before";
     sent = true;
@@ -216,7 +217,7 @@ class RankRules {
     const bool gradients = action.kind == ActionKind::kReceiveGradients;
     const bool crosses =
         gradients ? layout_.crosses_after(action.chunk) : receives_input(action.chunk);
-    if (!crosses) return "there is nobody who sends it";
+    if (!crosses) return "no rank sends it";
     bool& received = gradients ? done(action).received_gradient : done(action).received_input;
     if (received) return "it was received before";
     received = true;
@@ -248,7 +249,7 @@ class RankRules {
                            state.num_reductions);
       }
       if (state.num_weight_gradients <= action.micro_batch) {
-        return fmt::format("{}W{} isn't there yet", action.chunk, action.micro_batch);
+        return fmt::format("{}W{} hasn't run yet", action.chunk, action.micro_batch);
       }
     }
     ++state.num_reductions;

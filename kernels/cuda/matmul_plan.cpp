@@ -180,7 +180,7 @@ cublasLtMatmulAlgo_t measured_algorithm(cublasLtHandle_t handle, const PlannedMa
   const bool fits = result.workspaceSize <= static_cast<std::size_t>(key.workspace_bytes);
   if (status != CUBLAS_STATUS_SUCCESS || !fits) {
     throw DataError(
-        "{}: cuBLASLt refuses the algorithm for {} ({}). `./dev gpu-check --tune` measures anew; "
+        "{}: cuBLASLt refuses the algorithm for {} ({}). `./dev gpu-check --tune` measures again; "
         "SHERD_MATMUL_TABLE= leaves the file out.",
         device_common::matmul_table_file(), device_common::text_of(key),
         fits ? cublasLtGetStatusString(status) : "it needs more workspace");

@@ -116,7 +116,7 @@ std::vector<Field> parsed(std::vector<Field> fields, const std::string& text) {
   for (Field& field : fields) {
     const std::string begin = std::string(field.name) + "=";
     if (!(words >> word) || !word.starts_with(begin)) {
-      throw DataError("\"{}\" stands where {}... was expected", word, begin);
+      throw DataError("found \"{}\" where {}... was expected", word, begin);
     }
     field.value = value_of(field, word.substr(begin.size()));
   }
@@ -201,8 +201,8 @@ MatmulTable::MatmulTable(const std::string& text, const std::string& file, const
             throw DataError("this matmul has a row already");
           }
         } catch (const DataError& error) {
-          throw DataError("{}:{}: {}. `./dev gpu-check --tune` writes the file anew.", file, number,
-                          error.what());
+          throw DataError("{}:{}: {}. `./dev gpu-check --tune` writes the file again.", file,
+                          number, error.what());
         }
       });
 }
@@ -250,7 +250,7 @@ std::string matmul_table_file() {
   if (const char* file = std::getenv("SHERD_MATMUL_TABLE")) {
     if (*file != '\0' && !fs::exists(file)) {
       throw UsageError(
-          "SHERD_MATMUL_TABLE is {}, which isn't there; `./dev gpu-check --tune` makes such a "
+          "SHERD_MATMUL_TABLE is {}, which doesn't exist; `./dev gpu-check --tune` makes such a "
           "file.",
           file);
     }

@@ -25,14 +25,22 @@ struct Fence {
   std::string where() const { return page + ":" + std::to_string(line); }
 };
 
-/// README.md, CONTRIBUTING.md and docs/*.md.
-inline std::vector<std::string> pages(const std::filesystem::path& root) {
+/// README.md, CONTRIBUTING.md and every page below docs/.
+inline std::vector<std::string> all_pages(const std::filesystem::path& root) {
   std::vector<std::string> pages = {"README.md", "CONTRIBUTING.md"};
-  for (const auto& entry : std::filesystem::directory_iterator(root / "docs")) {
-    if (entry.path().extension() == ".md")
-      pages.push_back("docs/" + entry.path().filename().string());
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(root / "docs")) {
+    if (entry.path().extension() == ".md") {
+      pages.push_back(std::filesystem::relative(entry.path(), root).generic_string());
+    }
   }
   std::sort(pages.begin() + 2, pages.end());
+  return pages;
+}
+
+/// The same without docs/measured: dated results that are never edited.
+inline std::vector<std::string> pages(const std::filesystem::path& root) {
+  std::vector<std::string> pages = all_pages(root);
+  std::erase_if(pages, [](const std::string& page) { return page.starts_with("docs/measured/"); });
   return pages;
 }
 

@@ -189,14 +189,15 @@ TEST_F(CudaMesh, WhatAGpuCantIsRefusedInOneLine) {
   };
   EXPECT_EQ(refused("tensor_parallel_degree: 2, sum_order: canonical",
                     {"model.head_width=8", "model.ffn_hidden_size=64"}),
-            "parallelism.sum_order is canonical, which CPUs alone compute; use sum_order: rank, or "
+            "parallelism.sum_order is canonical, which only CPUs support; use sum_order: rank, or "
             "set run.device: cpu.");
   for (const std::string mesh :
        {"tensor_parallel_degree: 2",
         "context_parallel_degree: 3, context_parallel_method: all_gather"}) {
-    EXPECT_EQ(refused(mesh, {"run.cuda_graphs=true", "run.peer_timeout=20"}),
-              "run.cuda_graphs is true, but graphs can't hold what tensor or context ranks "
-              "exchange; use cuda_graphs: false.");
+    EXPECT_EQ(
+        refused(mesh, {"run.cuda_graphs=true", "run.peer_timeout=20"}),
+        "run.cuda_graphs is true, but graphs can't contain exchanges of tensor or context ranks; "
+        "use cuda_graphs: false.");
   }
 }
 

@@ -116,10 +116,10 @@ TEST(MatmulTable, WhatCantBeReadNamesItsLine) {
     return text.replace(text.find(from), from.size(), to);
   };
   EXPECT_EQ(error_of(with("k=512", "k=five")),
-            "t.txt:4: \"k=five\" can't be read. `./dev gpu-check --tune` writes the file anew.");
+            "t.txt:4: \"k=five\" can't be read. `./dev gpu-check --tune` writes the file again.");
   EXPECT_NE(error_of(with("in=bf16", "in=bf17")).find("\"in=bf17\" can't be read"),
             std::string::npos);
-  EXPECT_NE(error_of(with("a=t ", "")).find("\"b=n\" stands where a=..."), std::string::npos);
+  EXPECT_NE(error_of(with("a=t ", "")).find("found \"b=n\" where a=..."), std::string::npos);
   EXPECT_NE(error_of(with(" -> ", " ")).find("a row needs \"->\""), std::string::npos);
   EXPECT_NE(error_of(row + " more=1").find("\"more=1\" is one word too many"), std::string::npos);
   EXPECT_NE(error_of(row + "\n" + row).find("t.txt:5: this matmul has a row already"),

@@ -92,7 +92,7 @@ void check_roles(const Conversation& conversation) {
     if ((role == "system" || role == "developer") && (asked || answered)) {
       throw DataError("message {} is the system's, which comes first", i + 1);
     }
-    if (role == "assistant" && !asked) throw DataError("message {} answers nobody", i + 1);
+    if (role == "assistant" && !asked) throw DataError("message {} answers no message", i + 1);
     const bool is_result = role == "tool" || role == "function" || role == "ipython";
     if (is_result && !answered)
       throw DataError("message {} is a tool's result, but nothing called one", i + 1);

@@ -166,7 +166,7 @@ std::unique_ptr<const TokenFile> make_token_file(std::shared_ptr<const MappedFil
   if (tokenizer && layout.header && layout.header->tokenizer_digest != tokenizer->digest()) {
     throw DataError(
         "{}: was made with another tokenizer than data.tokenizer's; set data.tokenizer to its "
-        "folder, or make the file anew with sherd tokenize.",
+        "folder, or make the file again with sherd tokenize.",
         file->path());
   }
   // Values up to here can't be outside of the vocabulary.

@@ -84,7 +84,7 @@ class Parser : private ExpressionParser {
       return body_until(statement, "endgeneration");
     }
     if (name == "break" || name == "continue") {
-      if (loops_ == 0) refuse(fmt::format("{{% {} %}} stands outside of a loop", name));
+      if (loops_ == 0) refuse(fmt::format("{{% {} %}} is outside of a loop", name));
       statement.kind = name == "break" ? Kind::kBreak : Kind::kContinue;
       return end_of_tag();
     }

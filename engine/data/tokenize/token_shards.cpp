@@ -34,7 +34,7 @@ class GrowingFile {
     if (::fstat(file_, &status) != 0) fail("read");
     if (status.st_size < size) {
       throw DataError(
-          "{}: has {} bytes, but {} were written; delete it and its .progress to begin anew.",
+          "{}: has {} bytes, but {} were written; delete it and its .progress to start again.",
           path_, status.st_size, size);
     }
     if (::ftruncate(file_, size) != 0) fail("cut");
@@ -265,14 +265,14 @@ void TokenShards::write_journal() {
 void TokenShards::read_journal() {
   const std::string path = progress_path(options_.to);
   if (!options_.can_resume) {
-    throw UsageError("{}: another run was stopped here; delete this file to begin anew.", path);
+    throw UsageError("{}: another run was stopped here; delete this file to start again.", path);
   }
   const std::string text = read_small_file(path, kMostJournalBytes);
   check_json_bounds(text, path);
   const nlohmann::json journal = nlohmann::json::parse(text, nullptr, false);
   const auto count = [&](const char* key) -> std::int64_t {
     if (!journal.is_object() || !journal.contains(key) || !journal[key].is_number_unsigned()) {
-      throw DataError("{}: is damaged; delete it to begin anew.", path);
+      throw DataError("{}: is damaged; delete it to start again.", path);
     }
     return journal[key].get<std::int64_t>();
   };
@@ -282,7 +282,7 @@ void TokenShards::read_journal() {
   if (!journal.contains("settings") || journal["settings"] != options_.settings) {
     throw UsageError(
         "{}: a run with other texts, another tokenizer or other options was stopped here; repeat "
-        "that command, or delete this file to begin anew.",
+        "that command, or delete this file to start again.",
         path);
   }
   journaled_tokens_ = totals_.tokens;

@@ -140,7 +140,7 @@ void add_pre_tokenizer(const JsonNode& node, int depth, ParsedPreTokenizer& pars
   }
   if (parsed.byte_level) {
     if (type != "Split" && type != "Digits") {
-      node.refuse(fmt::format("the pre-tokenizer {} behind ByteLevel isn't supported.", type));
+      node.refuse(fmt::format("the pre-tokenizer {} after ByteLevel isn't supported.", type));
     }
     const bool spells = std::any_of(parsed.steps.begin(), parsed.steps.end(), [](const auto& step) {
       return std::holds_alternative<SpellBytesStep>(step);

@@ -98,7 +98,7 @@ StepLedger step_ledger(const LedgerRequest& request, const GpuRates& rates) {
   const auto& [options, mesh, stream, rank] = request;
   if (mesh.degree(sharding::kPipelineAxis) > 1) {
     throw UsageError(
-        "--ledger goes without a pipeline: what one rank launches doesn't tell when the others' "
+        "--ledger doesn't support pipelines: one rank's launches don't show when the others' "
         "messages come. `sherd plan` shows the simulated schedule; "
         "--set parallelism.pipeline_parallel_degree=1 a rank's step.");
   }

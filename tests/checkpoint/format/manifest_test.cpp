@@ -183,17 +183,17 @@ TEST(Manifest, AWrongValueIsRefusedByItsKey) {
        "datasets[0].numel is 9007199254740992"},
       {"/shards/0/datasets/0/checksums", ordered_json::array(), "checksums has 0 entries"},
       {"/shards/0/datasets/0/kind", "exp_avg", "dataset /exp_avg is listed twice"},
-      {"/shards/0/datasets/0/dtype", "bf16", "stands in dataset /param (bf16)"},
+      {"/shards/0/datasets/0/dtype", "bf16", "is in dataset /param (bf16)"},
       {"/shards/0/pieces/0", {0, 0, 1}, "shards[0].pieces[0] isn't [tensor,"},
       {"/shards/0/pieces/0/0", 12, "piece 0 belongs to tensor 12 of 12"},
       {"/shards/0/pieces/0/0", -1, "shards[0].pieces[0][0] is -1"},
-      {"/shards/0/pieces/0/1", 1, "elements [0, 1) of embedding.token.weight/param stand in no"},
+      {"/shards/0/pieces/0/1", 1, "elements [0, 1) of embedding.token.weight/param are in no"},
       {"/shards/0/pieces/0/1", std::int64_t{1} << 52, "which has 407"},
       {"/shards/0/pieces/0/2", 0, "shards[0].pieces[0][2] is 0"},
-      {"/shards/0/pieces/0/2", 261, "piece 1 of embedding.token.weight/exp_avg (f32) stands in"},
+      {"/shards/0/pieces/0/2", 261, "piece 1 of embedding.token.weight/exp_avg (f32) is in"},
       {"/shards/0/pieces/0/2", 263, "piece 0 is at [0, +263) of dataset /param, which has 262"},
       {"/shards/0/pieces/0/3", 1, "piece 0 is at [1, "},
-      {"/shards/1/pieces/0/1", 0, "of embedding.token.weight/param stand in two pieces"},
+      {"/shards/1/pieces/0/1", 0, "of embedding.token.weight/param are in two pieces"},
       {"/index/bytes", 0, "index.bytes is 0"},
       {"/index/checksum", 5, "index.checksum is number; expected text"},
   };
@@ -225,7 +225,7 @@ TEST(Manifest, UnknownAndMissingKeysAreRefusedEverywhere) {
 TEST(Manifest, AKeyThatStandsTwiceIsRefused) {
   ordered_json json = unframed(manifest_to_json(small_manifest()));
   const std::string text = framed(json, ",\"step\":7");
-  EXPECT_EQ(refusal(text), "m.json: the key \"step\" stands twice in one object");
+  EXPECT_EQ(refusal(text), "m.json: the key \"step\" appears twice in one object");
 }
 
 TEST(Manifest, DeepNestingIsRefused) {
@@ -296,16 +296,16 @@ TEST(ManifestOfBands, IsRefusedWithHolesAndOverlapsAndColumnsThatThereAreNot) {
     EXPECT_NE(found.find(text), std::string::npos) << found;
   };
   contains({{0, 0, 6, 0, {0, 2}}, {0, 0, 15, 6, {3, 5}}},
-           "columns [2, 3) of down.weight/param stand in no shard");
+           "columns [2, 3) of down.weight/param are in no shard");
   contains({{0, 0, 12, 0, {0, 4}}, {0, 0, 15, 12, {3, 5}}},
-           "columns [3, 4) of down.weight/param stand in two pieces");
+           "columns [3, 4) of down.weight/param are in two pieces");
   contains({{0, 0, 12, 0, {0, 4}}, {0, 0, 24, 12, {}}},
-           "columns [0, 8) of down.weight/param stand in two pieces");
-  contains({{0, 0, 12, 0, {0, 4}}}, "columns [4, 8) of down.weight/param stand in no shard");
+           "columns [0, 8) of down.weight/param are in two pieces");
+  contains({{0, 0, 12, 0, {0, 4}}}, "columns [4, 8) of down.weight/param are in no shard");
   contains({{0, 0, 12, 0, {0, 4}}, {0, 0, 11, 12, {4, 4}}},
-           "elements [11, 12) of down.weight/param, columns [4, 8) stand in no shard");
+           "elements [11, 12) of down.weight/param, columns [4, 8) are in no shard");
   contains({{0, 0, 12, 0, {0, 4}}, {0, 1, 11, 12, {4, 4}}},
-           "elements [0, 1) of down.weight/param, columns [4, 8) stand in no shard");
+           "elements [0, 1) of down.weight/param, columns [4, 8) are in no shard");
   contains({{0, 0, 12, 0, {0, 4}}, {0, 0, 15, 12, {4, 5}}},
            "columns [4, +5) of down.weight/param, which has 8");
   contains({{0, 0, 13, 0, {0, 4}}, {0, 0, 12, 13, {4, 4}}}, "which has 12");

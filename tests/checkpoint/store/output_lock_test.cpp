@@ -110,13 +110,13 @@ TEST(OutputLock, IsLostWithTheFolderTheFileOrTheirNames) {
   };
   const auto removed = lock_in("removed");
   fs::remove_all(parent.file("removed"));
-  EXPECT_NE(loss_of(*removed).find("isn't there any more"), std::string::npos) << loss_of(*removed);
+  EXPECT_NE(loss_of(*removed).find("no longer exists"), std::string::npos) << loss_of(*removed);
 
   const auto renamed = lock_in("renamed");
   fs::rename(parent.file("renamed"), parent.file("elsewhere"));
-  EXPECT_NE(loss_of(*renamed).find("isn't there any more"), std::string::npos);
+  EXPECT_NE(loss_of(*renamed).find("no longer exists"), std::string::npos);
   parent.write("renamed", "a file where the folder was");
-  EXPECT_NE(loss_of(*renamed).find("isn't there any more"), std::string::npos);
+  EXPECT_NE(loss_of(*renamed).find("no longer exists"), std::string::npos);
 
   const auto cleaned = lock_in("cleaned");
   fs::remove(parent.file("cleaned/.lock"));

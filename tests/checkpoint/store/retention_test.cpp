@@ -187,7 +187,7 @@ TEST(Retention, RemovesNothingOnceTheFolderIsAnotherRuns) {
   const RetentionReport report = retention.finish();
   EXPECT_EQ(report.removed, Steps{});
   ASSERT_EQ(report.problems.size(), 1u);
-  EXPECT_NE(report.problems[0].find("isn't there any more"), std::string::npos);
+  EXPECT_NE(report.problems[0].find("no longer exists"), std::string::npos);
   EXPECT_EQ(save.complaint_about_step(1), "");
 }
 

@@ -29,20 +29,20 @@ TEST_F(FirstHourTest, MisspeltCommandsAndOptionsAreGuessed) {
       "score, "
       "runs, report, schedule, "
       "init, tokenize, launch and info.";
-  expect_error({"trian", "x.yaml"}, "\"trian\" is no command. Did you mean train?" + commands);
-  expect_error({"xyzzy"}, "\"xyzzy\" is no command." + commands);
+  expect_error({"trian", "x.yaml"}, "\"trian\" isn't a command. Did you mean train?" + commands);
+  expect_error({"xyzzy"}, "\"xyzzy\" isn't a command." + commands);
   expect_error({"mine.yaml"}, "mine.yaml: no command. Write sherd train mine.yaml.");
   expect_error({"train", recipe(), "--rank", "2"},
                "train has no option --rank. Did you mean --ranks?");
   expect_error({"train", recipe(), "--set", "run.seed=1", "run.name=x"},
-               "run.name=x stands alone; each KEY=VALUE has a --set of its own: --set run.name=x");
+               "run.name=x has no option; each KEY=VALUE needs its own --set: --set run.name=x");
   expect_error({"sample", "x", "--prompt", "a.b=c", "--rank", "2"},
                "sample has no option --rank. Did you mean --ranks?");
   expect_error({"eval", "x", "--sets=a=b"}, "eval has no option --sets. Did you mean --set?");
 }
 
 TEST_F(FirstHourTest, EmptyValuesAreNamed) {
-  const std::string empty = " is empty; give it a value, or leave it out.";
+  const std::string empty = " is empty; give it a value, or omit it.";
   expect_error({"train", recipe(), "--ranks", ""}, "--ranks" + empty);
   expect_error({"train", recipe(), "--ranks="}, "--ranks" + empty);
   expect_error({"plan", recipe(), "--device-memory", ""}, "--device-memory" + empty);

@@ -142,7 +142,7 @@ TEST_F(ResumeCliTest, EvalAndSampleTakeARunAndFindItsTextFromAnyFolder) {
   const test::ProgramOutcome none =
       test::run_program(SHERD_PROGRAM, {"eval", folder_.file("empty")});
   EXPECT_EQ(none.exit_code, 3);
-  EXPECT_NE(none.err.find("holds no checkpoint"), std::string::npos) << none.err;
+  EXPECT_NE(none.err.find("contains no checkpoint"), std::string::npos) << none.err;
 }
 
 }  // namespace

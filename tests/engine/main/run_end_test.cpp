@@ -78,7 +78,7 @@ TEST_F(RunEndTest, SavesThatFailInARowEndTheRunAfterSoManyAsAreAllowed) {
       train_by(kSmallFiles, "any", with("checkpoint.max_failed_saves=0"));
   expect_end(any, 3, {"the checkpoint of step 6 wasn't saved"});
   EXPECT_NE(any.out.find("the checkpoint of step 5 wasn't saved"), std::string::npos) << any.out;
-  EXPECT_NE(any.out.find("Training goes on."), std::string::npos);
+  EXPECT_NE(any.out.find("Training continues."), std::string::npos);
 }
 
 TEST_F(RunEndTest, AFolderOfCheckpointsThatSomebodyRemovedIsMadeAgain) {
@@ -147,7 +147,7 @@ TEST_F(RunEndTest, MetricsThatSomebodyRemovedGoOnInANewFile) {
               if (line.starts_with("step 3/")) fs::remove(folder_.file("run/metrics.jsonl"));
             });
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_NE(outcome.out.find("metrics.jsonl was removed while the run went on"), std::string::npos);
+  EXPECT_NE(outcome.out.find("metrics.jsonl was removed during the run"), std::string::npos);
   const std::vector<double> steps = column("run", "step");
   ASSERT_GT(steps.size(), 1u);
   EXPECT_GE(steps.front(), 3.0) << "the third step's line may come before or after its removal";

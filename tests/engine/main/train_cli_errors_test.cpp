@@ -62,9 +62,10 @@ TEST_F(TrainCliTest, ARunsFolderAsFirstWeightsIsToldItsNewestCheckpoint) {
   std::filesystem::create_directories(old + "/checkpoints/step-0000000012");
   const std::string file = folder_.file("text.txt");
   for (const std::string& from : {old, old + "/", old + "/checkpoints"}) {
-    expect_refused({"--set", "checkpoint.init_from=" + from}, 2,
-                   {"checkpoint.init_from " + from + ": holds checkpoints and is none",
-                    "the newest, " + old + "/checkpoints/step-0000000012."});
+    expect_refused(
+        {"--set", "checkpoint.init_from=" + from}, 2,
+        {"checkpoint.init_from " + from + ": is a directory of checkpoints, not a checkpoint",
+         "the newest, " + old + "/checkpoints/step-0000000012."});
   }
   expect_refused({"--set", "checkpoint.init_from=" + file}, 3, {file + ": isn't a directory"});
   // A run that goes on elsewhere doesn't read them: they may be gone.

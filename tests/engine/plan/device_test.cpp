@@ -44,7 +44,7 @@ TEST(GpuPlan, AsksForTheSizeOfAGpuThatIsNotHere) {
   const ResolvedRecipe recipe = resolved(kSmallRecipe, {"run.device=cuda"});
   EXPECT_EQ(usage_error_of([&] { device_limit(recipe.values); }),
             "run.device is cuda, but " + cuda_system().problem +
-                ", so what a GPU has can't be asked: say --device-memory 80GB, or "
+                ", so a GPU's memory is unknown: add --device-memory 80GB, or "
                 "memory.device_memory in the recipe.");
   EXPECT_EQ(device_limit(recipe.values, 1000).bytes, 1000);
 }

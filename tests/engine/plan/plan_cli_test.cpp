@@ -67,7 +67,7 @@ TEST_F(PlanCliTest, ThePapersConventionIsATableOfItsOwn) {
   const auto outcome = plan({"--paper-convention"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("\n    1024"), std::string::npos) << outcome.out;
-  expect_plan_refused({"--paper-convention", "--json"}, {"--paper-convention goes without"});
+  expect_plan_refused({"--paper-convention", "--json"}, {"--paper-convention can't be combined"});
 }
 
 TEST_F(PlanCliTest, TheLedgerListsWhatAStepLaunchesOnGpus) {
@@ -83,9 +83,9 @@ TEST_F(PlanCliTest, TheLedgerListsWhatAStepLaunchesOnGpus) {
   ASSERT_EQ(json.size(), 2u);
   EXPECT_GT(json[0].at("estimated_tokens_per_s"), 0.0);
   EXPECT_GT(json[0].at("rows").size(), 10u);
-  expect_plan_refused({"--ledger", "--parameters"}, {"--ledger goes without"});
+  expect_plan_refused({"--ledger", "--parameters"}, {"--ledger can only be combined"});
   expect_plan_refused({"--ledger", "--set", "parallelism.pipeline_parallel_degree=2"},
-                      {"--ledger goes without a pipeline"});
+                      {"--ledger doesn't support pipelines"});
 }
 
 TEST_F(PlanCliTest, RefusesSizesThatAreNone) {

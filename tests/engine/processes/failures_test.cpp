@@ -138,7 +138,7 @@ TEST_F(Failures, AnOutputFolderThatIsntSharedIsAnErrorBeforeStep0) {
   const auto outcome = mpirun(all);
   EXPECT_EQ(outcome.exit_code, 2);
   expect_line(outcome.err, "sherd: run.output_dir out: process 1 on ");
-  expect_line(outcome.err, "Put it where all machines see the same.");
+  expect_line(outcome.err, "Use a folder that all machines share.");
 }
 
 // The error is process 1's own, and so is mpirun's exit code.
@@ -225,7 +225,7 @@ TEST_F(Failures, ASignalToOneProcessSavesOnAllAndTheRunGoesOn) {
   const auto outcome = act_on([&](const auto& processes) { ::kill(processes[1], SIGTERM); },
                               {"checkpoint.interval=100000"});
   EXPECT_EQ(outcome.exit_code, 75) << outcome.err;
-  expect_line(outcome.err, "and the newest checkpoint is of step ");
+  expect_line(outcome.err, "and the newest checkpoint is that of step ");
   expect_nobody_is_left();
 }
 
@@ -233,7 +233,7 @@ TEST_F(Failures, ASignalToLaunchSavesOnAll) {
   const auto outcome =
       act_on([&](const auto&) { ::kill(launcher_, SIGTERM); }, {"checkpoint.interval=100000"});
   EXPECT_EQ(outcome.exit_code, 75) << outcome.err;
-  expect_line(outcome.err, "and the newest checkpoint is of step ");
+  expect_line(outcome.err, "and the newest checkpoint is that of step ");
   expect_nobody_is_left();
 }
 

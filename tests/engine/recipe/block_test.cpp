@@ -81,14 +81,14 @@ TEST(BlockKeys, WhatCannotGoTogetherIsRefusedByName) {
             "layer, such as \"1110\", at most 10000.");
   EXPECT_EQ(refused({"model.rope_fraction=0.1"}),
             "--set model.rope_fraction=0.1: model.rope_fraction is 0.1: 1 of a head of 16 would be "
-            "turned, which must be an even number and not 0.");
+            "rotated, which must be an even number and not 0.");
   EXPECT_EQ(refused({"model.rope_scaling=llama3"}),
             "--set model.rope_scaling=llama3: model.rope_original_length is 0; this rope_scaling "
             "needs the length of texts before it, at least 2.");
   EXPECT_EQ(refused({"model.rope_scaling=longrope", "model.rope_original_length=8",
                      "model.rope_short_factors=[1, 2, 3, 4, 5, 6, 7, 8]"}),
             "--set model.rope_scaling=longrope: model.rope_long_factors has 0 numbers; longrope "
-            "needs one for each of the 8 pairs that are turned (head_width 16 x rope_fraction 1 / "
+            "needs one for each of the 8 rotated pairs (head_width 16 x rope_fraction 1 / "
             "2).");
 }
 

@@ -251,7 +251,7 @@ TEST(RecipeErrors, BatchGroups) {
       error_of(kTinyRecipe,
                {"parallelism.batch_groups=5", "training.gradient_accumulation_steps=4"}),
       "--set parallelism.batch_groups=5: parallelism.batch_groups is 5, but a step has 4 "
-      "micro-batches, which can't be dealt to so many groups. parallelism.batch_groups: 4 would "
+      "micro-batches, which this number of groups can't divide. parallelism.batch_groups: 4 would "
       "work.");
 }
 

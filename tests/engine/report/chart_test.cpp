@@ -62,7 +62,7 @@ TEST(Chart, ManyStepsAreMeansInABandOfTheirRange) {
   Curve curve;
   for (int step = 0; step < 300; ++step) curve.push_back({step, step % 2 == 0 ? 0.0 : 10.0});
   const std::string html = section(curve);
-  expect_in("means of 2; band: lowest to highest", html);
+  expect_in("means of 2 steps; band: lowest to highest value", html);
   expect_in("class=\"band\" style=\"fill:var(--run-0)\" d=\"M1.7 11.5L8.4 11.5", html);
   expect_in("L8.4 300.0L1.7 300.0\"", html);
 }

@@ -242,8 +242,7 @@ TEST(MetricsWriter, AFileThatSomebodyRemovedIsMadeAgainAndThatIsSaid) {
   writer.write(example());
   EXPECT_EQ(folder.read("metrics.jsonl"), kVersion2 + line + line);
   ASSERT_EQ(noticing.said.size(), 1u);
-  EXPECT_EQ(noticing.said[0],
-            path + " was removed while the run went on; lines from here on go to a new file");
+  EXPECT_EQ(noticing.said[0], path + " was removed during the run; further lines go to a new file");
 
   folder.write("other", "{\"step\":1}\n");
   fs::rename(folder.file("other"), path);  // as editors save
@@ -355,7 +354,7 @@ TEST(KeepMetrics, AVersionThatCameLaterIsRefusedAndTheFileLeftAsItWas) {
   const std::string path = folder.write("metrics.jsonl", later);
   EXPECT_EQ(test::error_text<DataError>([&] { keep_metrics_of(path, 1); }),
             path +
-                ": is of version 3 of the metrics, and this program knows 1 and 2; go on with the "
+                ": has metrics of version 3, and this program knows 1 and 2; continue with the "
                 "program that wrote it, or move the file away.");
   EXPECT_EQ(folder.read("metrics.jsonl"), later);
 }

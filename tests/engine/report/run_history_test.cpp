@@ -72,12 +72,11 @@ TEST(RunHistory, WhatIsNoNumberIsNoneAndWhatIsNoLineIsLeftOut) {
 TEST(RunHistory, RefusesAVersionThatCameLaterAndAFolderWithoutARun) {
   EXPECT_NE(test::error_text<DataError>([] {
               history("{\"metrics_version\":3}\n");
-            }).find("metrics.jsonl: is of version 3 of the metrics"),
+            }).find("metrics.jsonl: has metrics of version 3"),
             std::string::npos);
   const test::TempFolder folder;
-  EXPECT_EQ(
-      test::error_text<DataError>([&] { read_history(folder.path()); }),
-      folder.path() + "/metrics.jsonl: isn't there; name a folder that a run has written to.");
+  EXPECT_EQ(test::error_text<DataError>([&] { read_history(folder.path()); }),
+            folder.path() + "/metrics.jsonl: doesn't exist; name a run's folder.");
 }
 
 TEST(RunHistory, LowestLastAndMedianPassOverWhatIsNoNumber) {

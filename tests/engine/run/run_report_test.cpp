@@ -52,7 +52,7 @@ TEST_F(RunReport, ReadsRunsInTheOrderGivenEachOnceAndThoseInAFolder) {
   EXPECT_EQ(runs({"runs"}).size(), 3u);
   folder_.write("empty/x", "");
   EXPECT_EQ(test::error_text<UsageError>([&] { runs({"empty"}); }),
-            folder_.file("empty") + ": no run is there, nor in a folder of it.");
+            folder_.file("empty") + ": contains no run, directly or one level below.");
   folder_.write("begun/recipe.yaml", "run: {name: begun}\n");
   EXPECT_NE(
       test::error_text<DataError>([&] { runs({"begun"}); }).find("metrics.jsonl: isn't there"),
@@ -84,7 +84,7 @@ TEST_F(RunReport, SaysWhatHasNoNumberAndWhatWasTrainedAgain) {
                 "{\"step\":1,\"loss\":null,\"tokens_per_s\":1}\n");
   const std::string text = engine::report_text(runs({"odd"}));
   EXPECT_NE(text.find("odd: 1 step without a finite loss\n"), std::string::npos) << text;
-  EXPECT_NE(text.find("odd: 1 step trained again after a restart; the last ones count\n"),
+  EXPECT_NE(text.find("odd: 1 step trained again after a restart; the last values are shown\n"),
             std::string::npos);
 }
 

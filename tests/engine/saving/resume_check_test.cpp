@@ -292,7 +292,7 @@ TEST(ResumeCheck, SaysKeysAndBothValues) {
         error.what(),
         "runs/x/checkpoints/step-0000000001: model.norm is rmsnorm in the checkpoint and "
         "layernorm in the recipe; run.seed is 1 in the checkpoint and 2 in the recipe. "
-        "Resume with the recipe of the checkpoint, or start anew in another run.output_dir "
+        "Resume with the recipe of the checkpoint, or start again in another run.output_dir "
         "(checkpoint.init_from takes its weights).");
   }
 }

@@ -19,9 +19,10 @@ TEST(Deadlock, NamesEveryRankThatWaits) {
   const Schedule schedule = executable(request(Order::k1F1B, 2, 2));
   const auto violation = deadlock(schedule, {.slots = 0});
   ASSERT_TRUE(violation);
-  EXPECT_EQ(violation->text,
-            "nobody can go on: rank 0 waits at position 3 (0SEND_F1), rank 1 waits at position 3 "
-            "(1SEND_B0).");
+  EXPECT_EQ(
+      violation->text,
+      "no rank can continue: rank 0 waits at position 3 (0SEND_F1), rank 1 waits at position 3 "
+      "(1SEND_B0).");
   EXPECT_EQ(violation->rank, 0);
   EXPECT_EQ(violation->position, 3);
 }

@@ -38,24 +38,25 @@ TEST(Validate, SaysTheFirstViolationOfARanksList) {
       {"0F2", "rank 0 can't do 0F2 at position 0: it names a micro-batch from 0 to 1."},
       {"0F0 0SEND_F0 0F0", "rank 0 can't do 0F0 at position 2: this forward was there before."},
       {"0F0 0SEND_F0 0B0",
-       "rank 0 can't do 0B0 at position 2: its gradient comes with 0RECV_B0, which isn't there "
+       "rank 0 can't do 0B0 at position 2: its gradient comes with 0RECV_B0, which hasn't run "
        "yet."},
-      {"0RECV_B0 0B0", "rank 0 can't do 0B0 at position 1: 0F0 isn't there yet."},
+      {"0RECV_B0 0B0", "rank 0 can't do 0B0 at position 1: 0F0 hasn't run yet."},
       {"0F0 0SEND_F0 0RECV_B0 0B0 0B0",
        "rank 0 can't do 0B0 at position 4: this micro-batch's backward was there before."},
       {"0F0 0SEND_F0 0RECV_B0 0I0 0B0",
        "rank 0 can't do 0B0 at position 4: this micro-batch's backward was there before."},
-      {"0F0 0SEND_F0 0W0", "rank 0 can't do 0W0 at position 2: 0I0 isn't there yet."},
+      {"0F0 0SEND_F0 0W0", "rank 0 can't do 0W0 at position 2: 0I0 hasn't run yet."},
       {"0F0 0SEND_F0 0RECV_B0 0B0 0W0",
        "rank 0 can't do 0W0 at position 4: this weight gradient was there before."},
       {"0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0I0 0RECV_B1 0B1",
        "rank 0 can't do 0B1 at position 7: weight gradients of a chunk ascend, and 0W0 is next."},
       {"0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0I0 0RECV_B1 0I1 0W1",
        "rank 0 can't do 0W1 at position 8: weight gradients of a chunk ascend, and 0W0 is next."},
-      {"0F0 0SEND_F1", "rank 0 can't do 0SEND_F1 at position 1: what it sends isn't there yet."},
+      {"0F0 0SEND_F1",
+       "rank 0 can't do 0SEND_F1 at position 1: what it sends hasn't been computed yet."},
       {"0F0 0SEND_F0 0SEND_F0", "rank 0 can't do 0SEND_F0 at position 2: it was sent before."},
-      {"0F0 0SEND_B0", "rank 0 can't do 0SEND_B0 at position 1: there is nobody to send it to."},
-      {"0RECV_F0", "rank 0 can't do 0RECV_F0 at position 0: there is nobody who sends it."},
+      {"0F0 0SEND_B0", "rank 0 can't do 0SEND_B0 at position 1: no rank receives it."},
+      {"0RECV_F0", "rank 0 can't do 0RECV_F0 at position 0: no rank sends it."},
       {"0RECV_B0 0RECV_B0", "rank 0 can't do 0RECV_B0 at position 1: it was received before."},
       {"0F0 0GATHER",
        "rank 0 can't do 0GATHER at position 1: nothing is gathered in this schedule."},
@@ -67,10 +68,10 @@ TEST(Validate, SaysTheFirstViolationOfARanksList) {
       {"0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0I0 0RECV_B1 0I1 0W0",
        "rank 0 ends at position 9: 0W1 is missing."},
       {"(0F0+0F1)",
-       "rank 0 can't do 0F0 at position 0: only a forward and the backward behind it can run "
+       "rank 0 can't do 0F0 at position 0: only a forward and the backward after it can run "
        "together."},
       {"0F0 0SEND_F0 0RECV_B0 (0F1+0I0)",
-       "rank 0 can't do 0F1 at position 3: only a forward and the backward behind it can run "
+       "rank 0 can't do 0F1 at position 3: only a forward and the backward after it can run "
        "together."},
       {"0RECV_B0 (0F0+0B0)",
        "rank 0 can't do 0F0 at position 1: a backward can't run together with its own forward."},
@@ -82,15 +83,16 @@ TEST(Validate, SaysThatALaterRanksInputOrMessageIsMissing) {
   const std::string good = "0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0B1";
   EXPECT_EQ(
       violation_in(good, "1F0"),
-      "rank 1 can't do 1F0 at position 0: its input comes with 1RECV_F0, which isn't there yet.");
+      "rank 1 can't do 1F0 at position 0: its input comes with 1RECV_F0, which hasn't run yet.");
   EXPECT_EQ(violation_in(good, "1RECV_F0 1F0 1B0 1RECV_F1 1F1 1B1 1SEND_B1"),
             "rank 1 ends at position 7: 1SEND_B0 is missing.");
 }
 
 TEST(Validate, SaysThatMessagesComeInAnotherOrder) {
-  EXPECT_EQ(violation_in("0F0 0F1 0SEND_F1 0SEND_F0 0RECV_B0 0B0 0RECV_B1 0B1"),
-            "nobody can go on: rank 0 waits at position 4 (0RECV_B0), rank 1 waits at position 0 "
-            "(1RECV_F0).");
+  EXPECT_EQ(
+      violation_in("0F0 0F1 0SEND_F1 0SEND_F0 0RECV_B0 0B0 0RECV_B1 0B1"),
+      "no rank can continue: rank 0 waits at position 4 (0RECV_B0), rank 1 waits at position 0 "
+      "(1RECV_F0).");
 }
 
 TEST(Validate, AVsTurnNeedsWhatTheSameRankMakes) {
@@ -101,13 +103,13 @@ TEST(Validate, AVsTurnNeedsWhatTheSameRankMakes) {
   };
   EXPECT_EQ(violation("0F0 1F0 1B0 0B0"), "(none)");
   EXPECT_EQ(violation("1F0"),
-            "rank 0 can't do 1F0 at position 0: its input is made by 0F0, which isn't there yet.");
+            "rank 0 can't do 1F0 at position 0: its input is made by 0F0, which hasn't run yet.");
   EXPECT_EQ(
       violation("0F0 1F0 0B0"),
       "rank 0 can't do 0B0 at position 2: its gradient is made by the backward of chunk 1, which "
-      "isn't there yet.");
+      "hasn't run yet.");
   EXPECT_EQ(violation("0F0 0SEND_F0"),
-            "rank 0 can't do 0SEND_F0 at position 1: there is nobody to send it to.");
+            "rank 0 can't do 0SEND_F0 at position 1: no rank receives it.");
 }
 
 TEST(Validate, ParametersAreGatheredWhileTheyAreUsed) {
@@ -153,7 +155,7 @@ TEST(Validate, GradientsAreReducedAsOftenAsTheScheduleSays) {
             "rank 0 can't do 0REDUCE1 at position 2: reductions of a chunk ascend, and 0REDUCE0 is "
             "next.");
   EXPECT_EQ(violation("per_micro_batch", "0F0 0REDUCE0"),
-            "rank 0 can't do 0REDUCE0 at position 1: 0W0 isn't there yet.");
+            "rank 0 can't do 0REDUCE0 at position 1: 0W0 hasn't run yet.");
   EXPECT_EQ(violation("per_micro_batch", "0F0 0B0 0REDUCE0 0F1 0B1"),
             "rank 0 ends at position 5: 0REDUCE1 is missing.");
 }

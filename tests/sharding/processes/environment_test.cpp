@@ -155,7 +155,7 @@ TEST(Environment, WhoeverSaysAnotherSecretIsntLetIn) {
     EXPECT_EQ(
         test::error_text<PeerError>(
             [=] { join_environment(world_of(1, port, "secreT"), milliseconds(20'000)); }),
-        "process 1 was turned away by whoever listens at 127.0.0.1:" + std::to_string(port) +
+        "process 1 was refused by the program that listens at 127.0.0.1:" + std::to_string(port) +
             ": the secrets differ, another process has the same number, or it isn't process 0 "
             "of this run.");
   });

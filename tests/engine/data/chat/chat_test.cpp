@@ -213,7 +213,7 @@ TEST_F(Chat, LinesThatAreNoConversationSayWhy) {
   EXPECT_EQ(error(R"({"messages": 3})"), "\"messages\" isn't a list");
   EXPECT_EQ(error(R"({"messages": [{"content": "x"}]})"), "\"role\" isn't a text");
   EXPECT_EQ(error(R"({"messages": [{"role": "assistant", "content": "x"}]})"),
-            "message 1 answers nobody");
+            "message 1 answers no message");
   EXPECT_EQ(
       error(
           R"({"messages": [{"role": "user", "content": "x"}, {"role": "system", "content": "y"}]})"),

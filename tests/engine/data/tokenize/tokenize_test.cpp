@@ -256,7 +256,7 @@ TEST_F(TokenizeTest, AStoppedRunDoesNotGoOnWithOtherTextsOrOptions) {
   EXPECT_NE(error(request).find("other options was stopped here"), std::string::npos);
   folder_.write("out.bin.progress", "{}");
   EXPECT_EQ(error(request),
-            folder_.file("out.bin.progress") + ": is damaged; delete it to begin anew.");
+            folder_.file("out.bin.progress") + ": is damaged; delete it to start again.");
 }
 
 TEST_F(TokenizeTest, BadLinesAreNamedAndLeftOutOnlyWhenAsked) {
