@@ -41,7 +41,7 @@ class Builder {
   bool key(std::string& name) {
     Open& object = open_.back();
     if (!is_new(object, name)) {
-      throw DataError("{}: the key \"{}\" stands twice in one object", file_, printable(name));
+      throw DataError("{}: the key \"{}\" appears twice in one object", file_, printable(name));
     }
     object.key = std::move(name);
     return true;

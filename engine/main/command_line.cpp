@@ -140,7 +140,7 @@ CLI::Option* add_recipe(CLI::App& command, engine::RecipeRequest& request) {
   command.add_flag_callback(
       "--share-device", [&request] { request.sets.emplace_back("run.share_device=true"); },
       "Put several ranks on one GPU");
-  return command.add_option("recipe", request.path, "The recipe, a YAML file")->type_name("RECIPE");
+  return command.add_option("recipe", request.path, "Recipe, a YAML file")->type_name("RECIPE");
 }
 
 CLI::Option* add_ranks(CLI::App& command, std::optional<std::int64_t>& ranks,

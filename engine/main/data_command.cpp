@@ -25,7 +25,9 @@ class DataCommand {
 
 DataCommand::DataCommand(CLI::App& command) {
   add_recipe(command, request_)->required();
-  command.add_option("--show", show_.samples, "Sequences to print, from the first step on (3)")
+  command
+      .add_option("--show", show_.samples,
+                  "Sequences to print, starting with the first step (default 3)")
       ->type_name("N")
       ->check(CLI::Range(0, 10'000));
 }

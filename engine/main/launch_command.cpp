@@ -251,14 +251,14 @@ LaunchCommand::LaunchCommand(CLI::App& command) {
       ->type_name("LIST");
   command
       .add_option("--restarts", num_restarts_,
-                  "Start again so many times, from the newest checkpoint, when a process has "
-                  "died or hung")
+                  "Number of restarts from the newest checkpoint, when a process has died or "
+                  "hung")
       ->type_name("N")
       ->check(CLI::Range(0, 1'000'000));
   command
       .add_option("--min-processes", min_processes_,
-                  "With --hosts and --restarts: start again without machines that don't answer, "
-                  "with at least so many processes")
+                  "With --hosts and --restarts: restart without machines that don't respond, "
+                  "with at least N processes")
       ->type_name("N")
       ->check(CLI::Range(1, 65536));
   command.add_option("command", words_, "After --: the command, such as train RECIPE")

@@ -96,8 +96,8 @@ ScheduleCommand::ScheduleCommand(CLI::App& command) {
       ->check(CLI::Range(1, 64));
   command
       .add_option("--times", times_,
-                  "Milliseconds that a rank's layers take: forward, input gradients, weight "
-                  "gradients (1,1,1); or these three of each chunk, in the model's order")
+                  "Milliseconds of a rank's layers: forward, input gradients, weight gradients "
+                  "(default 1,1,1); or three per chunk, in the model's order")
       ->type_name("F,I,W[,F,I,W...]")
       ->delimiter(',')
       ->expected(3, 3 * kMostChunks)

@@ -48,17 +48,17 @@ ScoreCommand::ScoreCommand(CLI::App& command) {
   add_ranks(command, ranks_, "Number of ranks (1), which share the questions");
   command
       .add_option("--questions", questions_,
-                  "A file with a question per line, {\"context\": ..., \"continuation\": ...}, "
-                  "{\"text\": ...} or {\"prompt\": ...}; standard input unless given")
+                  "File with one question per line: {\"context\": ..., \"continuation\": ...}, "
+                  "{\"text\": ...} or {\"prompt\": ...} (default: standard input)")
       ->type_name("FILE.jsonl");
   command
       .add_option("--text", texts_,
-                  "Files of text instead of questions: loss, perplexity and bits per byte of each")
+                  "Text file instead of questions: prints loss, perplexity and bits per byte")
       ->type_name("FILE")
       ->allow_extra_args(false);
   command
       .add_option("--context", context_,
-                  "Tokens of a text at most (2048, or what the model knows if that is less)")
+                  "Maximum tokens of a text (default 2048, or the model's maximum if smaller)")
       ->check(CLI::Range(2, 1 << 24));
 }
 
@@ -101,7 +101,7 @@ void ScoreCommand::score_texts() const {
     const auto read = read_small_file(path, kMostTextBytes, problem);
     if (!read) throw UsageError("--text {}: can't be read: {}.", path, problem);
     const std::string& text = *read;
-    if (text.empty()) throw DataError("{}: holds no text.", path);
+    if (text.empty()) throw DataError("{}: contains no text.", path);
     try {
       questions << Json{{"text", text}}.dump() << '\n';
     } catch (const Json::type_error&) {

@@ -54,8 +54,8 @@ class TokenizeCommand {
 TokenizeCommand::TokenizeCommand(CLI::App& command) {
   command
       .add_option("texts", options_.texts,
-                  "Files, folders or globs; .jsonl has a document per line, other files are a "
-                  "document each; .gz and .zst are unpacked; - is standard input")
+                  "Files, folders or globs. .jsonl has one document per line; other files are "
+                  "one document each; .gz and .zst are unpacked; - is standard input")
       ->required();
   command
       .add_option("--tokenizer", options_.tokenizer, "A folder with a Hugging Face tokenizer.json")
@@ -66,9 +66,9 @@ TokenizeCommand::TokenizeCommand(CLI::App& command) {
   command.add_flag("--bos", options_.bos, "Put the beginning-of-text token before every document");
   command.add_flag("--eos", options_.eos, "Put the end-of-text token behind every document");
   command.add_flag("--special-tokens", special_tokens_,
-                   "Text that spells a special token is that token, not text");
+                   "Encode text that spells a special token as that token");
   command.add_flag("--skip-bad", options_.skip_bad,
-                   "Leave out documents that aren't UTF-8 or JSON, and name them");
+                   "Skip documents that aren't UTF-8 or JSON, and name them");
   command
       .add_option(
           "--shard-tokens", options_.shard_tokens,

@@ -26,7 +26,7 @@ std::vector<Refusal> refusals_of_gpus(const Recipe& recipe) {
   if (degrees.sum_order == SumOrderChoice::kCanonical) {
     refusals.emplace_back(
         "parallelism.sum_order",
-        "parallelism.sum_order is canonical, which CPUs alone compute; use sum_order: rank, or set "
+        "parallelism.sum_order is canonical, which only CPUs support; use sum_order: rank, or set "
         "run.device: cpu.");
   }
   // Graphs have no form for what ranks exchange inside of layers.
@@ -34,7 +34,8 @@ std::vector<Refusal> refusals_of_gpus(const Recipe& recipe) {
       degrees.tensor_parallel_degree * degrees.context_parallel_degree > 1) {
     refusals.emplace_back(
         "run.cuda_graphs",
-        "run.cuda_graphs is true, but graphs can't hold what tensor or context ranks exchange; use "
+        "run.cuda_graphs is true, but graphs can't contain exchanges of tensor or context ranks; "
+        "use "
         "cuda_graphs: false.");
   }
   return refusals;

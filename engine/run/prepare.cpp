@@ -48,7 +48,7 @@ void require_utf8(const ResolvedRecipe& resolved) {
     if (!line.starts_with(' ')) block = key;
     if (is_utf8(line)) continue;
     throw UsageError(
-        "{}.{} isn't UTF-8 text, so no checkpoint could hold it. Rename what it names, or train "
+        "{}.{} isn't UTF-8 text, so a checkpoint can't contain it. Rename what it names, or train "
         "without checkpoints: checkpoint.interval=0.",
         block, key.substr(std::min(key.find_first_not_of(' '), key.size())));
   }
@@ -85,7 +85,8 @@ void check_first_weights(checkpoint::Disk& disk, const Recipe& recipe,
     return;
   }
   throw UsageError(
-      "checkpoint.init_from {}: holds checkpoints and is none; name one of them, such as the "
+      "checkpoint.init_from {}: is a directory of checkpoints, not a checkpoint; name one, such as "
+      "the "
       "newest, {}.",
       folder, newest);
 }

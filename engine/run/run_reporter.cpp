@@ -60,8 +60,8 @@ void RunReporter::say_where_it_begins(bool stops_early, const BestEvaluation& be
   const std::int64_t max_steps = recipe_.training.max_steps;
   if (stops_early) {
     return say(fmt::format(
-        "this run ended early, after step {} of {}, so nothing is trained: {}. A higher one goes "
-        "on, another run.output_dir starts anew.",
+        "this run ended early, after step {} of {}, so nothing is trained: {}. A higher value "
+        "continues it; another run.output_dir starts again.",
         first_step_, max_steps, why_it_stops_early(best)));
   }
   if (first_step_ < max_steps) {
@@ -69,8 +69,8 @@ void RunReporter::say_where_it_begins(bool stops_early, const BestEvaluation& be
   }
   say(first_step_ == max_steps
           ? fmt::format("this run is finished: all of its {} steps are done, so nothing is "
-                        "trained. A higher training.max_steps goes on, another run.output_dir "
-                        "starts anew.",
+                        "trained. A higher training.max_steps continues it; another "
+                        "run.output_dir starts again.",
                         max_steps)
           : fmt::format("nothing is trained: the checkpoint has {} steps, and training.max_steps "
                         "is {}.",
@@ -180,8 +180,9 @@ void RunReporter::evaluation(std::int64_t steps_done, const EvaluationResult& re
 }
 
 void RunReporter::saving_because(StopRequest stop, std::int64_t steps_done) {
-  say(fmt::format("{}: saving after step {}{}", asked_by(stop), steps_done,
-                  stop == StopRequest::kInterrupt ? "; a second Ctrl-C ends the run at once" : ""));
+  say(fmt::format(
+      "{}: saving after step {}{}", asked_by(stop), steps_done,
+      stop == StopRequest::kInterrupt ? "; a second Ctrl-C ends the run immediately" : ""));
 }
 
 void RunReporter::saves_took(std::int64_t steps_done, Clock::duration took) {

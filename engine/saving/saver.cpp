@@ -48,10 +48,9 @@ Saver::Saver(Checkpointing& shared, SaveEvents events)
       rank_(shared.rank()),
       events_(std::move(events)) {
   if (!checkpoints_.saves) return;
-  ring_ = rank_.acquire(
-      checkpoint_buffers(shared.options(), true,
-                         {rank_.mesh, sharding::plans_of(shared.model().units())})
-          .back());
+  ring_ = rank_.acquire(checkpoint_buffers(shared.options(), true,
+                                           {rank_.mesh, sharding::plans_of(shared.model().units())})
+                            .back());
   owned_ = run_state(shared.options(), shared.model(), shared.training_step(), Pieces::kOwned);
   writer_ = std::make_unique<checkpoint::Writer>(
       checkpoint::WriterOptions{.directory = checkpoints_.directory,
@@ -196,7 +195,7 @@ void Saver::failed(const checkpoint::SaveStatus& status) {
   if (!ends) {
     if (status.failure) {
       shared_.say_here(
-          fmt::format("rank {}: {} Training goes on.", rank_.rank, status.failure->message));
+          fmt::format("rank {}: {} Training continues.", rank_.rank, status.failure->message));
     }
     return;
   }

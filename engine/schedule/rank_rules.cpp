@@ -142,7 +142,7 @@ class RankRules {
     }
     if (chunk > 0 && !receives_input(chunk) &&
         !chunk_state(chunk - 1).done[index(micro_batch)].forward) {
-      return fmt::format("its input is made by {}F{}, which isn't there yet", chunk - 1,
+      return fmt::format("its input is made by {}F{}, which hasn't run yet", chunk - 1,
                          micro_batch);
     }
     if (Problem problem = needs_parameters(chunk)) return problem;
@@ -165,7 +165,7 @@ class RankRules {
     }
     if (chunk < layout_.last_chunk() && !layout_.crosses_after(chunk) &&
         !chunk_state(chunk + 1).done[index(micro_batch)].input_gradient) {
-      return fmt::format("its gradient is made by the backward of chunk {}, which isn't there yet",
+      return fmt::format("its gradient is made by the backward of chunk {}, which hasn't run yet",
                          chunk + 1);
     }
     if (Problem problem = needs_parameters(chunk)) return problem;

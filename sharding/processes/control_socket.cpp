@@ -300,7 +300,8 @@ Socket connect_to(const std::string& address, int process, milliseconds timeout)
             process, host, port);
       }
       throw TurnedAway(
-          "process {} was turned away by whoever listens at {}:{}: the secrets differ, another "
+          "process {} was refused by the program that listens at {}:{}: the secrets differ, "
+          "another "
           "process has the same number, or it isn't process 0 of this run.",
           process, host, port);
     }

@@ -1,4 +1,4 @@
-#include "engine/report/byte_size.h"
+#include "core/byte_size.h"
 
 #include <gtest/gtest.h>
 

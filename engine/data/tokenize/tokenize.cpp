@@ -44,7 +44,7 @@ Files files_of(const TokenizeOptions& options) {
   const std::vector<std::string>& texts = options.texts;
   if (texts.empty()) throw UsageError("sherd tokenize: expected texts, or - for standard input.");
   if (texts.size() > 1 && std::ranges::count(texts, "-") > 0) {
-    throw UsageError("sherd tokenize: - (standard input) stands alone.");
+    throw UsageError("sherd tokenize: - (standard input) can't be combined with other texts.");
   }
   Files files;
   for (const std::string& text : texts) {

@@ -14,7 +14,7 @@ struct Case {
 };
 
 const Case kCases[] = {
-    {{"parallelism.batch_groups=2"},
+    {{"parallelism.batch_groups=2", "training.micro_batch_size=4"},
      "parallelism.batch_groups is 2; on GPUs it can only be the number of replicas, 1."},
     {{"parallelism.sum_order=canonical", "model.head_width=32", "model.ffn_hidden_size=256"},
      "parallelism.sum_order is canonical, which CPUs alone compute; use sum_order: rank, or set "
@@ -44,7 +44,7 @@ TEST(DeviceRules, OneThatLeavesTheDeviceOpenIsRefusedWhenItIsKnown) {
 TEST(DeviceRules, AllThatAGpuCantDoIsToldAtOnce) {
   const ResolvedRecipe recipe =
       resolve(kTinyRecipe, {"run.cuda_graphs=true", "parallelism.tensor_parallel_degree=2",
-                            "parallelism.batch_groups=2"});
+                            "parallelism.batch_groups=2", "training.micro_batch_size=4"});
   try {
     require_possible_on(DeviceKind::kCuda, recipe.values);
     ADD_FAILURE();

@@ -139,7 +139,9 @@ TEST(RecipeErrors, MissingKeys) {
   EXPECT_EQ(
       error_of(text),
       "recipes/tiny.yaml: data.path is missing: a file, a folder (the text files below it) or "
-      "a glob such as texts/*.txt. Files shorter than a sequence are joined, in the order of their "
+      "a glob such as texts/*.txt; what training runs have written is left out. With formats bytes, "
+      "chars and text, a line of .jsonl is a text of its own, as a file is, and .gz and .zst are "
+      "unpacked. Texts shorter than a sequence are joined, in the order of their "
       "names, and the run says how many. Write it below \"data:\" or pass --set data.path=VALUE.");
   EXPECT_EQ(error_of("run:\n  seed: 1\n"),
             "recipes/tiny.yaml: model.num_layers, model.hidden_size, model.num_attention_heads, "
