@@ -14,7 +14,7 @@ namespace sherd::data {
 
 class MappedFile {
  public:
-  /// Errors   DataError if `path` isn't a readable regular file.
+  /// Errors   DataError if `path` isn't a readable regular file, or is a pointer of Git LFS.
   explicit MappedFile(std::string path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;

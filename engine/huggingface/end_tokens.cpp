@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/format/strict_json.h"
+#include "checkpoint/interchange/safetensors.h"
 #include "core/error.h"
 #include "engine/huggingface/config.h"
 
@@ -29,7 +30,7 @@ std::vector<std::int32_t> end_tokens(checkpoint::Disk& disk, const std::string& 
     const std::string path = folder + "/" + name;
     if (!checkpoint::exists(disk, path)) continue;
     const nlohmann::json file =
-        checkpoint::parse_strict(checkpoint::read_file(disk, path, kMaxFileBytes), path);
+        checkpoint::parse_strict(checkpoint::read_followed(disk, path, kMaxFileBytes), path);
     const auto found = file.is_object() ? file.find("eos_token_id") : file.end();
     if (found == file.end() || found->is_null()) continue;
     if (!found->is_array()) return {token_of(*found, path)};
