@@ -27,6 +27,9 @@ void add_trained_model(CLI::App& command, std::string& path, std::vector<std::st
 /// limits.
 void add_sampling(CLI::App& command, engine::SamplingOptions& sampling, const std::string& tokens);
 
+/// Errors   UsageError if `path`, the value of `option`, is a folder where a file is read.
+void require_no_folder(const std::string& path, const std::string& option);
+
 /// --ranks N. Errors   UsageError if the text isn't a whole number.
 CLI::Option* add_ranks(CLI::App& command, std::optional<std::int64_t>& ranks,
                        const std::string& help);

@@ -59,6 +59,7 @@ engine::ScoringRequest ScoreCommand::request() const {
 void ScoreCommand::answer_questions() const {
   std::ifstream file;
   if (questions_ != "-") {
+    require_no_folder(questions_, "--questions");
     file.open(questions_);
     if (!file) throw UsageError("--questions {}: can't be read.", questions_);
   }
@@ -75,6 +76,7 @@ void ScoreCommand::answer_questions() const {
 void ScoreCommand::score_texts() const {
   std::stringstream questions;
   for (const std::string& path : texts_) {
+    require_no_folder(path, "--text");
     std::ifstream file(path, std::ios::binary);
     const std::string text{std::istreambuf_iterator<char>(file), {}};
     if (!file) throw UsageError("--text {}: can't be read.", path);
