@@ -6,6 +6,7 @@
 #include <ctime>
 
 #include "engine/data/template/functions.h"
+#include "engine/data/template/growing.h"
 
 namespace sherd::templates {
 namespace {
@@ -149,7 +150,9 @@ Value slice(const Expression& expression, const ScopePtr& scope) {
   if (const Undefined* undefined = value.get<Undefined>()) {
     throw_problem("{} is undefined", undefined->name);
   }
-  if (!value.text() && !value.list()) throw_problem("a slice of a {}", type_name(value));
+  if (!value.text() && !value.unwatched_list()) {
+    throw_problem("a slice of a {}", type_name(value));
+  }
   std::array<std::optional<std::int64_t>, 3> bounds;
   for (std::size_t i = 0; i < 3; ++i) {
     if (!expression.parts[i + 1]) continue;
@@ -157,6 +160,9 @@ Value slice(const Expression& expression, const ScopePtr& scope) {
     if (bound.is_none()) continue;
     if (!bound.is_integer()) throw_problem("a slice bound is a {}", type_name(bound));
     bounds[i] = bound.integer();
+  }
+  if (const List* list = watched(value); list && bounds[0] && !bounds[1] && !bounds[2]) {
+    if (std::optional<Value> rest = list->watched_by->slice(*list, *bounds[0])) return *rest;
   }
   const std::vector<Value> elements = elements_of(value);
   const std::int64_t n = std::ssize(elements), step = bounds[2].value_or(1);

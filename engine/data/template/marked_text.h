@@ -14,6 +14,7 @@ enum Mark : std::uint8_t {
   kFromData = 1,   ///< of the conversation: whoever wrote it may have written anything
   kSpoken = 2,     ///< of the message that is looked for
   kGenerated = 4,  ///< between {% generation %} and {% endgeneration %}
+  kFirstOfCaller = 8,  ///< this bit and those above it: whatever the caller marks with them
 };
 
 struct MarkedText {

@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine/data/template/growing.h"
 #include "engine/data/template/value.h"
 
 namespace sherd::templates {
@@ -34,6 +35,12 @@ class Template {
   /// tokens on every day.
   /// Errors   DataError with the line: what raise_exception says, or what Python would raise
   MarkedText render(const Dict& variables, std::optional<std::int64_t> date = {}) const;
+
+  /// Beginnings of a list of messages, which `variables` doesn't have, in one rendering (growing.h). None if
+  /// this template looks at its messages in a way that differs between beginnings, or fails; those that fail
+  /// alone aren't known.
+  std::optional<Beginnings> render_beginnings(const Dict& variables,
+                                              const BeginningsRequest& request) const;
 
  private:
   std::shared_ptr<const TemplateTree> tree_;

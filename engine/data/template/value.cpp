@@ -4,6 +4,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "engine/data/template/growing.h"
+
 namespace sherd::templates {
 namespace {
 
@@ -155,6 +157,12 @@ Value Value::generator(std::vector<Value> items) {
   return value;
 }
 
+Value Value::of(std::shared_ptr<const List> list) {
+  Value value;
+  value.data_ = std::move(list);
+  return value;
+}
+
 std::int64_t Value::integer() const {
   if (const bool* flag = get<bool>()) return *flag ? 1 : 0;
   return *get<std::int64_t>();
@@ -193,6 +201,9 @@ bool truth(const Value& value) {
   if (const double* number = value.get<double>()) return *number != 0.0;
   if (value.is_integer()) return value.integer() != 0;
   if (value.text()) return !value.text()->empty();
+  if (const List* list = watched(value)) {
+    if (const auto known = list->watched_by->truth(*list)) return *known;
+  }
   if (value.list()) return value.list()->is_generator || !value.list()->items.empty();
   if (const Dict* dict = value.dict()) return dict->is_namespace || !dict->items.empty();
   return true;

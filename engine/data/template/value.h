@@ -19,6 +19,7 @@
 namespace sherd::templates {
 
 class Value;
+class GrowingMessages;
 
 struct Undefined {
   std::string name;  ///< what wasn't there, for messages
@@ -28,6 +29,9 @@ struct List {
   std::vector<Value> items;
   bool is_tuple = false;
   bool is_generator = false;  ///< of a filter: true however many there are, and has no length
+  /// Of the messages of a rendering of all beginnings (growing.h), and of slices: where they begin.
+  GrowingMessages* watched_by = nullptr;
+  std::size_t first = 0;
 };
 struct Dict;
 struct Callable;
@@ -60,6 +64,7 @@ class Value {
   static Value text(std::string bytes) { return MarkedText(std::move(bytes)); }
   static Value list(std::vector<Value> items, bool is_tuple = false);
   static Value generator(std::vector<Value> items);
+  static Value of(std::shared_ptr<const List> list);
 
   template <class T>
   const T* get() const {
@@ -71,7 +76,13 @@ class Value {
     const Text* text = get<Text>();
     return text ? text->get() : nullptr;
   }
+  /// Whoever looks at the list through this may see how long it is.
   const List* list() const {
+    const List* list = unwatched_list();
+    if (list && list->watched_by) look_at(*list);
+    return list;
+  }
+  const List* unwatched_list() const {
     const auto* list = get<std::shared_ptr<const List>>();
     return list ? list->get() : nullptr;
   }
@@ -90,6 +101,7 @@ class Value {
   double number() const;
 
  private:
+  static void look_at(const List& list);
   Variant data_;
 };
 
