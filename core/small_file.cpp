@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "core/lfs_pointer.h"
 
 namespace sherd {
 namespace {
@@ -63,6 +64,7 @@ std::string read_small_file(const std::string& path, std::int64_t most_bytes) {
   std::string problem;
   std::optional<std::string> text = read_small_file(path, most_bytes, problem);
   if (!text) throw DataError("{}: can't be read: {}.", path, problem);
+  refuse_lfs_pointer(path, *text, std::ssize(*text));
   return std::move(*text);
 }
 

@@ -13,6 +13,7 @@ namespace sherd {
 
 /// The whole file.
 /// Errors   DataError "path: can't be read: why.": missing, not a regular file, above `most_bytes`.
+///          Of a pointer of Git LFS: what to do (core/lfs_pointer.h).
 std::string read_small_file(const std::string& path, std::int64_t most_bytes);
 /// The same; none, and `problem` says why, where that would throw.
 std::optional<std::string> read_small_file(const std::string& path, std::int64_t most_bytes,

@@ -229,6 +229,10 @@ class DatasetBuilder {
 
   void require_a_document(Split split, const std::string& path, std::string_view label) const {
     if (!dataset_.parts(split).empty()) return;
+    if (options_.format == Format::kChat && dataset_.chat_counts_.num_dropped() > 0) {
+      throw DataError("{}: no {} conversation is left: {}.", path, label,
+                      left_out_text(dataset_.chat_counts_));
+    }
     throw DataError("{}: no {} document has two tokens, which is the least to learn from.", path,
                     label);
   }

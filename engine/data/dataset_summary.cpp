@@ -1,6 +1,10 @@
 #include "engine/data/dataset_summary.h"
 
+#include <algorithm>
 #include <iterator>
+#include <map>
+#include <utility>
+#include <vector>
 
 #include "core/error.h"
 
@@ -47,6 +51,29 @@ std::string joined_and_skipped(const Dataset& dataset, Split split, bool are_fil
   return text;
 }
 
+using ReasonAndRows = std::pair<std::string, ChatCounts::Dropped>;
+
+std::vector<ReasonAndRows> most_frequent_first(const ChatCounts& counts) {
+  std::vector<ReasonAndRows> reasons(counts.dropped.begin(), counts.dropped.end());
+  std::ranges::stable_sort(reasons, [](const ReasonAndRows& a, const ReasonAndRows& b) {
+    return a.second.rows > b.second.rows;
+  });
+  return reasons;
+}
+
+// "id (12), source (10)"
+std::string fields_text(const std::map<std::string, std::int64_t>& fields) {
+  constexpr std::size_t kMost = 12;
+  std::string text;
+  std::size_t listed = 0;
+  for (const auto& [name, rows] : fields) {
+    if (listed == kMost) return text + fmt::format(" and {} more", fields.size() - kMost);
+    text +=
+        fmt::format("{}{} ({})", listed++ == 0 ? "" : ", ", name.substr(0, 64), with_commas(rows));
+  }
+  return text;
+}
+
 // Nothing for data that aren't conversations.
 std::string of_conversations(const ChatCounts& counts) {
   std::string text;
@@ -54,11 +81,19 @@ std::string of_conversations(const ChatCounts& counts) {
     if (count > 0) text += fmt::format("\n{} {}", with_commas(count), what);
   };
   say(counts.conversations, counts.conversations == 1 ? "conversation" : "conversations");
-  say(counts.dropped_long, "dropped: longer than a sequence");
+  for (const auto& [reason, dropped] : most_frequent_first(counts)) {
+    say(dropped.rows, fmt::format("dropped: {} (first {})", reason, dropped.first));
+  }
   say(counts.cut, "cut: longer than a sequence");
-  say(counts.dropped_empty, "dropped: nothing in them is trained on");
   say(counts.rewritten,
       "trained on their last answer alone: the template rewrites what came before");
+  if (!counts.unread.empty()) {
+    text += "\nfields that aren't read, with their rows: " + fields_text(counts.unread);
+  }
+  if (!counts.unshown.empty()) {
+    text += "\nfields that the chat template doesn't show, with their rows: " +
+            fields_text(counts.unshown);
+  }
   return text;
 }
 
@@ -79,6 +114,15 @@ std::string passed_over_text(const PassedOver& passed_over) {
 
 std::string files_text(std::size_t count) {
   return fmt::format("{} file{}", count, count == 1 ? "" : "s");
+}
+
+std::string left_out_text(const ChatCounts& counts) {
+  std::string text;
+  for (const auto& [reason, dropped] : most_frequent_first(counts)) {
+    text += fmt::format("{}{} {} (first {})", text.empty() ? "" : "; ", with_commas(dropped.rows),
+                        reason, dropped.first);
+  }
+  return text;
 }
 
 std::string summary_of(const Dataset& dataset, const SummarisedFiles& files) {

@@ -12,6 +12,9 @@ namespace sherd::data {
 /// "1 file", "2 files".
 std::string files_text(std::size_t count);
 
+/// "2 longer than a sequence (first chats.jsonl:7: ...); 1 not JSON (...)", the most frequent reason first.
+std::string left_out_text(const ChatCounts& counts);
+
 /// What of a folder isn't read.
 struct PassedOver {
   int num_empty = 0, num_binary = 0;

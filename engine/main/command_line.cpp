@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <string_view>
 #include <vector>
 
@@ -19,6 +20,18 @@ std::vector<std::string> command_names(const CLI::App& app) {
     names.push_back(command->get_name());
   }
   return names;
+}
+
+// CLI::Range takes nan, which is neither too small nor too large.
+CLI::Validator number_between(double least, double most) {
+  return CLI::Validator(
+      [least, most](std::string& text) -> std::string {
+        double value = 0;
+        const bool is_number = CLI::detail::lexical_cast(text, value);
+        if (is_number && value >= least && value <= most) return {};
+        return fmt::format("Value {} not in range [{} - {}]", text, least, most);
+      },
+      fmt::format("FLOAT in [{} - {}]", least, most));
 }
 
 std::vector<std::string> option_names(const CLI::App& app) {
@@ -113,12 +126,18 @@ void add_trained_model(CLI::App& command, std::string& path, std::vector<std::st
       ->allow_extra_args(false);
 }
 
+void require_no_folder(const std::string& path, const std::string& option) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(path, error)) return;
+  throw UsageError("{} {}: is a folder; name a file.", option, path);
+}
+
 void add_sampling(CLI::App& command, engine::SamplingOptions& sampling, const std::string& tokens) {
   command.add_option("--tokens", sampling.num_tokens, tokens)->check(CLI::Range(1, 1 << 30));
   command
       .add_option("--temperature", sampling.temperature,
                   "0: always the most likely token (default 0.8)")
-      ->check(CLI::Range(0.0, 100.0));
+      ->check(number_between(0.0, 100.0));
   command
       .add_option("--top-k", sampling.top_k,
                   "Sample among the k most likely tokens; 0: all (default 0)")
@@ -127,7 +146,7 @@ void add_sampling(CLI::App& command, engine::SamplingOptions& sampling, const st
       .add_option(
           "--top-p", sampling.top_p,
           "Sample among the most likely tokens with total probability p; 1: all (default 1)")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(number_between(0.0, 1.0));
   command.add_option("--seed", sampling.seed, "Random seed (default 0)");
 }
 

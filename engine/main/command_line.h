@@ -28,6 +28,9 @@ void add_trained_model(CLI::App& command, std::string& path, std::vector<std::st
 /// limits.
 void add_sampling(CLI::App& command, engine::SamplingOptions& sampling, const std::string& tokens);
 
+/// Errors   UsageError if `path`, the value of `option`, is a folder where a file is read.
+void require_no_folder(const std::string& path, const std::string& option);
+
 /// RECIPE, --set, --ranks and --share-device of the commands that read a recipe; returns RECIPE.
 CLI::Option* add_recipe(CLI::App& command, engine::RecipeRequest& request);
 

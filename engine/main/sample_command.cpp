@@ -36,6 +36,7 @@ std::string prompt_of_line(const std::string& line, const std::string& where) {
 std::vector<std::string> read_prompts(const std::string& path) {
   std::ifstream file;
   if (path != "-") {
+    require_no_folder(path, "--prompts");
     const std::string problem = problem_of_file(path, kMostPromptBytes);
     if (!problem.empty()) throw UsageError("--prompts {}: can't be read: {}.", path, problem);
     file.open(path);
@@ -97,13 +98,14 @@ SampleCommand::SampleCommand(CLI::App& command) {
 
 void SampleCommand::run() const {
   const bool as_json = !prompts_file_.empty();
-  engine::GenerationRequest request{
-      .model = {checkpoint_path(path_), sets_, ranks_.value_or(1)},
-      .options = {.sampling = sampling_,
-                  .stops = stops_,
-                  .ignores_end_tokens = ignores_end_tokens_,
-                  .for_terminal = !as_json},
-      .prompts = as_json ? read_prompts(prompts_file_) : std::vector{prompt_}};
+  const std::vector<std::string> prompts =
+      as_json ? read_prompts(prompts_file_) : std::vector{prompt_};
+  engine::GenerationRequest request{.model = {checkpoint_path(path_), sets_, ranks_.value_or(1)},
+                                    .options = {.sampling = sampling_,
+                                                .stops = stops_,
+                                                .ignores_end_tokens = ignores_end_tokens_,
+                                                .for_terminal = !as_json},
+                                    .prompts = prompts};
   request.on_note = [](const std::string& note) { print_error("note: " + note); };
   if (as_json) {
     request.on_end = [&](std::size_t prompt, const engine::GeneratedText& result) {

@@ -79,6 +79,7 @@ engine::ScoringRequest ScoreCommand::request() const {
 void ScoreCommand::answer_questions() const {
   std::ifstream file;
   if (questions_ != "-") {
+    require_no_folder(questions_, "--questions");
     const std::string problem = problem_of_file(questions_, INT64_MAX);  // read line by line
     if (!problem.empty())
       throw UsageError("--questions {}: can't be read: {}.", questions_, problem);
@@ -97,6 +98,7 @@ void ScoreCommand::answer_questions() const {
 void ScoreCommand::score_texts() const {
   std::stringstream questions;
   for (const std::string& path : texts_) {
+    require_no_folder(path, "--text");
     std::string problem;
     const auto read = read_small_file(path, kMostTextBytes, problem);
     if (!read) throw UsageError("--text {}: can't be read: {}.", path, problem);

@@ -101,22 +101,29 @@ std::uint32_t crc32c(std::string_view bytes) {
 
 EventFile::EventFile(checkpoint::Disk& disk, const std::string& folder,
                      const checkpoint::OutputLock& lock, std::int64_t steps_done, Notice notice)
-    : lock_(lock), notice_(std::move(notice)) {
+    : disk_(disk),
+      folder_(folder),
+      lock_(lock),
+      steps_done_(steps_done),
+      notice_(std::move(notice)) {}
+
+void EventFile::begin() {
+  began_ = true;
   try {
     lock_.check();
-    checkpoint::make_directory(disk, folder);
-    const auto found = checkpoint::status_of(disk, folder);
+    checkpoint::make_directory(disk_, folder_);
+    const auto found = checkpoint::status_of(disk_, folder_);
     if (!found || found->kind != checkpoint::FileStatus::Kind::kDirectory) {
-      notice_(fmt::format("no curves for TensorBoard: {} is no folder", folder));
+      notice_(fmt::format("no curves for TensorBoard: {} is no folder", folder_));
       return;
     }
-    file_.emplace(disk, new_name(disk, folder), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
+    file_.emplace(disk_, new_name(disk_, folder_), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
   } catch (const checkpoint::DiskError& error) {
     notice_(fmt::format("no curves for TensorBoard: {}", error.what()));
     return;
   }
   append(event(0, nested(3, "brain.Event:2")));
-  append(event(steps_done + 1, nested(7, whole(1, 1))));  // SessionLog: status 1, START
+  append(event(steps_done_ + 1, nested(7, whole(1, 1))));  // SessionLog: status 1, START
 }
 
 void EventFile::write(const StepMetrics& metrics) {
@@ -139,13 +146,18 @@ void EventFile::write(const EvaluationMetrics& metrics) {
 }
 
 void EventFile::write_text(std::int64_t step, const std::string& tag, const std::string& text) {
-  append(event(step, nested(5, text_value(tag, text))));
+  write_event(event(step, nested(5, text_value(tag, text))));
 }
 
 void EventFile::write_scalars(std::int64_t step, const Scalars& scalars) {
   std::string summary;
   for (const auto& [tag, value] : scalars) summary += scalar(tag, value);
-  append(event(step, nested(5, summary)));
+  write_event(event(step, nested(5, summary)));
+}
+
+void EventFile::write_event(std::string_view event) {
+  if (!began_) begin();
+  append(event);
 }
 
 void EventFile::append(std::string_view event) {

@@ -32,7 +32,8 @@ class EventFile {
  public:
   using Notice = std::function<void(const std::string&)>;
 
-  /// Begins a new file, for the steps after `steps_done`. `lock`: of the run's folder.
+  /// Begins a new file with its first event, for the steps after `steps_done`: a run that is started again
+  /// when it is finished adds none. `lock`: of the run's folder.
   EventFile(checkpoint::Disk& disk, const std::string& folder, const checkpoint::OutputLock& lock,
             std::int64_t steps_done, Notice notice);
 
@@ -44,11 +45,17 @@ class EventFile {
   using Scalars = std::vector<std::pair<std::string, double>>;
 
   void write_scalars(std::int64_t step, const Scalars& scalars);
+  void write_event(std::string_view event);
+  void begin();
   void append(std::string_view event);
 
+  checkpoint::Disk& disk_;
+  std::string folder_;
   const checkpoint::OutputLock& lock_;
+  std::int64_t steps_done_;
   Notice notice_;
-  std::optional<checkpoint::File> file_;  // none after a problem
+  bool began_ = false;
+  std::optional<checkpoint::File> file_;  // none before the first event, and after a problem
   std::int64_t end_ = 0;
 };
 

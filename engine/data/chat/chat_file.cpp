@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "engine/data/chat/message_fields.h"
 #include "engine/data/files/document_batches.h"
 #include "engine/data/tokenizer/encode_each.h"
 
@@ -39,19 +40,13 @@ class ChatFile final : public TokenFile {
   std::vector<std::int64_t> ends_;
 };
 
-std::vector<EncodedConversation> encode_all(
-    const std::vector<RawDocument>& lines, const std::string& path, const ChatFormat& format,
-    const std::shared_ptr<const tokenizer::Tokenizer>& tokenizer) {
-  std::vector<EncodedConversation> encoded(lines.size());
-  tokenizer::encode_each(lines.size(), tokenizer, [&](std::size_t i, tokenizer::Encoder& encoder) {
-    try {
-      encoded[i] = format.encode(read_conversation(lines[i].text), encoder);
-    } catch (const DataError& error) {
-      throw DataError("{}:{}: {}.", path, lines[i].line, error.what());
-    }
-  });
-  return encoded;
-}
+// What became of a line: tokens, or why there are none.
+struct Row {
+  EncodedConversation encoded;
+  std::vector<std::string> unread;
+  std::string_view reason;  ///< empty: it fits
+  std::string problem;
+};
 
 // A document's first token is no target.
 bool has_target(const EncodedConversation& conversation) {
@@ -59,54 +54,131 @@ bool has_target(const EncodedConversation& conversation) {
   return !trained.empty() && std::find(trained.begin() + 1, trained.end(), 1) != trained.end();
 }
 
+void explain_nothing_trained(const Conversation& conversation, Row& row) {
+  const auto is_answer = [](const Message& message) { return message.is_answer; };
+  if (conversation.is_plain || std::ranges::any_of(conversation.messages, is_answer)) {
+    const bool weightless = std::ranges::none_of(conversation.messages, [](const Message& message) {
+      return message.is_answer && message.is_trained;
+    });
+    row.reason = weightless && !conversation.is_plain ? unfit::kWeightless : unfit::kNoAnswer;
+    row.problem = "nothing in the conversation is trained on";
+    return;
+  }
+  row.reason = unfit::kNoAnswer;
+  row.problem = "no message has the role \"assistant\"";
+  std::string roles;
+  for (const Message& message : conversation.messages) {
+    const std::string role = fmt::format("\"{}\"", role_of(message));
+    if (roles.size() > 60 || roles.find(role) != std::string::npos) continue;
+    roles += (roles.empty() ? "" : ", ") + role;
+  }
+  row.problem += roles.empty() ? ", there are none" : "; there are " + roles;
+}
+
+class ChatReader {
+ public:
+  ChatReader(const std::string& path, const ChatFormat& format, Unfit unfit,
+             std::int64_t seq_length, std::shared_ptr<const tokenizer::Tokenizer> tokenizer,
+             ChatCounts& counts)
+      : path_(path),
+        format_(format),
+        unfit_(unfit),
+        most_(static_cast<std::size_t>(seq_length)),
+        tokenizer_(std::move(tokenizer)),
+        counts_(counts) {}
+
+  void read(const std::vector<RawDocument>& lines, ChatFile& file) {
+    std::vector<Row> rows = read_rows(lines);
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      ++counts_.conversations;
+      if (rows[i].reason.empty()) fit(rows[i]);
+      if (rows[i].reason.empty()) {
+        count_notes(rows[i]);
+        file.add(rows[i].encoded);
+      } else {
+        drop(rows[i], lines[i].line);
+      }
+    }
+  }
+
+ private:
+  std::vector<Row> read_rows(const std::vector<RawDocument>& lines) const {
+    std::vector<Row> rows(lines.size());
+    tokenizer::encode_each(lines.size(), tokenizer_, [&](std::size_t i, auto& encoder) {
+      try {
+        const Conversation conversation = read_conversation(lines[i].text);
+        rows[i].encoded = format_.encode(conversation, encoder);
+        rows[i].unread = conversation.unread;
+        if (!has_target(rows[i].encoded)) explain_nothing_trained(conversation, rows[i]);
+      } catch (const UnfitRow& unfit) {
+        rows[i].reason = unfit.reason();
+        rows[i].problem = unfit.what();
+      } catch (const DataError& error) {
+        throw DataError("{}:{}: {}.", path_, lines[i].line, error.what());
+      }
+    });
+    return rows;
+  }
+
+  // What is longer than a sequence is cut or unfit.
+  void fit(Row& row) {
+    EncodedConversation& conversation = row.encoded;
+    if (conversation.ids.size() <= most_) return;
+    if (unfit_ != Unfit::kCut) {
+      row.reason = unfit::kLong;
+      row.problem = fmt::format("the conversation has {} tokens, more than training.seq_length {}",
+                                conversation.ids.size(), most_);
+      return;
+    }
+    conversation.ids.resize(most_);
+    conversation.trained.resize(most_);
+    if (has_target(conversation)) {
+      ++counts_.cut;
+    } else {
+      row.reason = unfit::kCutAway;
+      row.problem = fmt::format("nothing in its first {} tokens is trained on", most_);
+    }
+  }
+
+  void drop(const Row& row, std::int64_t line) {
+    if (unfit_ == Unfit::kError) {
+      throw DataError("{}:{}: {}; mend the row, or set data.unfit: drop to leave such rows out.",
+                      path_, line, row.problem);
+    }
+    ChatCounts::Dropped& dropped = counts_.dropped[std::string(row.reason)];
+    if (dropped.rows++ == 0) dropped.first = fmt::format("{}:{}: {}", path_, line, row.problem);
+  }
+
+  void count_notes(const Row& row) {
+    counts_.rewritten += row.encoded.was_rewritten ? 1 : 0;
+    for (const std::string& name : row.unread) ++counts_.unread[name];
+    for (const std::string& name : row.encoded.unshown) ++counts_.unshown[name];
+  }
+
+  const std::string& path_;
+  const ChatFormat& format_;
+  Unfit unfit_;
+  std::size_t most_;
+  std::shared_ptr<const tokenizer::Tokenizer> tokenizer_;
+  ChatCounts& counts_;
+};
+
 }  // namespace
 
 std::unique_ptr<const TokenFile> open_chat_file(
     const std::string& path, const ChatFormat& format, Unfit unfit, std::int64_t seq_length,
     const std::shared_ptr<const tokenizer::Tokenizer>& tokenizer, ChatCounts& counts) {
   auto file = std::make_unique<ChatFile>(path);
-  DocumentReader reader({.files = {path}});
-  const auto most = static_cast<std::size_t>(seq_length);
+  DocumentReader documents({.files = {path}});
+  ChatReader reader(path, format, unfit, seq_length, tokenizer, counts);
   constexpr std::size_t kBatchBytes = std::size_t{16} << 20;
   for (;;) {
-    const std::vector<RawDocument> lines = reader.next(kBatchBytes);
+    const std::vector<RawDocument> lines = documents.next(kBatchBytes);
     if (lines.empty()) break;
     if (lines[0].line == 0) {
       throw DataError("{}: data.format chat reads .jsonl files, also .gz or .zst.", path);
     }
-    std::vector<EncodedConversation> encoded = encode_all(lines, path, format, tokenizer);
-    for (std::size_t i = 0; i < lines.size(); ++i) {
-      EncodedConversation& conversation = encoded[i];
-      ++counts.conversations;
-      counts.rewritten += conversation.was_rewritten ? 1 : 0;
-      const bool is_long = conversation.ids.size() > most;
-      if (is_long && unfit == Unfit::kError) {
-        throw DataError(
-            "{}:{}: the conversation has {} tokens, more than training.seq_length {}; cut it, or "
-            "set "
-            "data.unfit to drop or cut.",
-            path, lines[i].line, conversation.ids.size(), most);
-      }
-      if (is_long && unfit == Unfit::kDrop) {
-        ++counts.dropped_long;
-        continue;
-      }
-      if (is_long) {
-        ++counts.cut;
-        conversation.ids.resize(most);
-        conversation.trained.resize(most);
-      }
-      if (has_target(conversation)) {
-        file->add(conversation);
-      } else if (unfit == Unfit::kError) {
-        throw DataError(
-            "{}:{}: nothing in the conversation is trained on; leave it out, or set data.unfit to "
-            "drop.",
-            path, lines[i].line);
-      } else {
-        ++counts.dropped_empty;
-      }
-    }
+    reader.read(lines, *file);
   }
   return file;
 }

@@ -1,67 +1,14 @@
 #include "engine/data/chat/chat_format.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "core/error.h"
-#include "core/json_bounds.h"
-#include "core/small_file.h"
-#include "engine/data/template/json_value.h"
 
 namespace sherd::data {
 namespace {
 
-using templates::Dict;
 using templates::MarkedText;
-using templates::Value;
-using Json = nlohmann::json;
-
-std::optional<std::string> read_if_there(const std::string& path) {
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) return std::nullopt;
-  constexpr std::int64_t kMostBytes = 16 << 20;
-  return read_small_file(path, kMostBytes);
-}
-
-std::optional<std::string> template_in_config(const std::string& path) {
-  const auto text = read_if_there(path);
-  if (!text) return std::nullopt;
-  check_json_bounds(*text, path);
-  const Json config = Json::parse(*text, nullptr, false);
-  if (!config.is_object()) throw DataError("{}: isn't a JSON object.", path);
-  const auto found = config.find("chat_template");
-  if (found == config.end() || found->is_null()) return std::nullopt;
-  if (found->is_string()) return found->get<std::string>();
-  if (found->is_array()) {
-    for (const Json& one : *found) {
-      const bool fits = one.is_object() && one.contains("name") && one.contains("template") &&
-                        one["template"].is_string();
-      if (fits && one["name"] == "default") return one["template"].get<std::string>();
-    }
-  }
-  throw DataError("{}: its chat_template is neither a text nor a list with one named \"default\".",
-                  path);
-}
-
-std::unique_ptr<const templates::Template> open_template(const std::string& folder) {
-  std::string path = folder + "/chat_template.jinja";
-  auto source = read_if_there(path);
-  if (!source) {
-    path = folder + "/tokenizer_config.json";
-    source = template_in_config(path);
-  }
-  if (!source) return nullptr;
-  return std::make_unique<const templates::Template>(templates::Template::parse(*source, path));
-}
-
-std::size_t common_prefix(const std::string& a, const std::string& b) {
-  const auto size = std::min(a.size(), b.size());
-  return static_cast<std::size_t>(
-      std::mismatch(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(size), b.begin()).first -
-      a.begin());
-}
 
 // Where special tokens may be spelled: whatever didn't come from a message.
 std::string trusted_bytes(const MarkedText& text) {
@@ -82,81 +29,9 @@ ChatFormat::ChatFormat(const std::string& folder,
                        std::shared_ptr<const tokenizer::Tokenizer> tokenizer,
                        const ChatOptions& options)
     : tokenizer_(std::move(tokenizer)),
-      folder_(folder),
-      template_(open_template(folder)),
+      renderer_(folder, tokenizer_->named_tokens()),
       options_(options),
       special_tokens_(tokenizer_->special_tokens()) {}
-
-// The first `count` messages; those of message `spoken` are marked.
-MarkedText ChatFormat::render_messages(const Conversation& conversation, std::size_t count,
-                                       bool prompt, std::size_t spoken) const {
-  std::vector<Value> messages;
-  for (std::size_t i = 0; i < count; ++i) {
-    const Value& fields = conversation.messages[i].fields;
-    if (i != spoken) {
-      messages.push_back(fields);
-      continue;
-    }
-    auto marked = std::make_shared<Dict>();
-    for (const auto& [key, value] : fields.dict()->items) {
-      const bool is_role = key.text()->bytes == "role";
-      marked->items.emplace_back(key,
-                                 is_role ? value : templates::with_mark(value, templates::kSpoken));
-    }
-    messages.emplace_back(marked);
-  }
-  Dict variables;
-  const auto put = [&](const char* name, Value value) {
-    variables.set(Value::text(name), std::move(value));
-  };
-  const auto token = [&](std::optional<std::int32_t> id) {
-    return Value::text(id ? std::string(tokenizer_->token_of(*id)) : "");
-  };
-  put("messages", Value::list(std::move(messages)));
-  put("tools", conversation.tools);
-  put("documents", templates::None{});
-  put("add_generation_prompt", prompt);
-  put("bos_token", token(tokenizer_->beginning()));
-  put("eos_token", token(tokenizer_->end()));
-  return template_->render(variables);
-}
-
-// Where two texts part, but not inside of a special token that one of them spells.
-std::size_t ChatFormat::common_text(const std::string& a, const std::string& b) const {
-  std::size_t common = common_prefix(a, b);
-  for (const std::string& token : special_tokens_) {
-    const std::size_t most = std::min(common, token.size() - 1);
-    for (std::size_t begin = common - most; begin < common; ++begin) {
-      if (a.compare(begin, token.size(), token) == 0 ||
-          b.compare(begin, token.size(), token) == 0) {
-        common = begin;
-        break;
-      }
-    }
-  }
-  return common;
-}
-
-// The answer's bytes as the template shows them in `with_answer`, the conversation up to it.
-ChatFormat::Span ChatFormat::span_of_answer(const Conversation& conversation, std::size_t index,
-                                            MarkedText& with_answer) const {
-  with_answer = render_messages(conversation, index + 1, false, index);
-  const std::string before = render_messages(conversation, index, false, index).bytes;
-  const std::string prompt = render_messages(conversation, index, true, index).bytes;
-  const auto& marks = with_answer.marks;
-  const auto first = std::find_if(marks.begin(), marks.end(), is_spoken);
-  const auto last = std::find_if(marks.rbegin(), marks.rend(), is_spoken);
-  Span span;
-  span.begin = std::min(common_text(prompt, with_answer.bytes),
-                        static_cast<std::size_t>(first - marks.begin()));
-  // A prompt may open the thinking that the answer is to begin with.
-  const std::size_t thinking =
-      with_answer.bytes.find("<think>", common_text(before, with_answer.bytes));
-  span.begin = std::min(span.begin, thinking);
-  const bool says_something = first != marks.end();
-  span.end = says_something ? static_cast<std::size_t>(marks.rend() - last) : span.begin;
-  return span;
-}
 
 // Some templates end an answer with nothing: then the special token that begins the next turn is what a
 // model has to write in order to stop.
@@ -181,13 +56,18 @@ void ChatFormat::mark_answers(const Conversation& conversation, Rendered& render
                             : options_.train_on == TrainOn::kCompletion
                                 ? conversation.num_prompt_messages
                                 : 0;
+  std::vector<std::size_t> answers;
   for (std::size_t i = first; i < messages.size(); ++i) {
-    if (!messages[i].is_answer) continue;
-    MarkedText with_answer;
-    Span span = span_of_answer(conversation, i, with_answer);
-    if (rendered.text.bytes.compare(0, span.end, with_answer.bytes, 0, span.end) == 0) {
+    if (messages[i].is_answer && messages[i].is_trained) answers.push_back(i);
+  }
+  if (answers.empty()) return;
+  AnswerPlaces places(renderer_, conversation, answers, special_tokens_, options_.renderings);
+  const SharedText whole(rendered.text);
+  for (const std::size_t index : answers) {
+    auto [with_answer, span] = places.place_of(index);
+    if (places.common_bytes(with_answer, whole) >= span.end) {
       const std::size_t said = span.end;
-      span.end = std::max(said, common_text(with_answer.bytes, rendered.text.bytes));
+      span.end = std::max(said, places.common_text(with_answer, whole));
       span.end = behind_stop(rendered.text, said, span.end);
       rendered.trained.push_back(span);
       continue;
@@ -196,45 +76,86 @@ void ChatFormat::mark_answers(const Conversation& conversation, Rendered& render
       throw DataError(
           "the template rewrites message {} when others follow it; set data.rewritten_history to "
           "train_last to train on the last answer of such conversations",
-          i + 1);
+          index + 1);
     }
     // What is generated next is the last answer: the conversation up to it, as the template shows it then.
     rendered.was_rewritten = true;
-    const std::size_t begin = span_of_answer(conversation, last, with_answer).begin;
-    rendered.text = std::move(with_answer);
-    rendered.trained = {{begin, rendered.text.size()}};
-    return;
+    const AnswerPlaces::Place place = places.place_of(last);
+    rendered.text = place.with.whole();
+    rendered.trained.clear();
+    if (messages[last].is_trained) {
+      rendered.trained = {{place.span.begin, rendered.text.size()}};
+    }
+    break;
   }
+  rendered.num_renderings += places.num_renderings();
 }
 
+// What messages without a loss say is marked as spoken here.
 void ChatFormat::mark_generated(Rendered& rendered) const {
   const std::string& marks = rendered.text.marks;
+  std::vector<bool> without_loss;
   for (std::size_t i = 0; i < marks.size(); ++i) {
     if ((marks[i] & templates::kGenerated) == 0) continue;
-    if (i == 0 || (marks[i - 1] & templates::kGenerated) == 0) rendered.trained.push_back({i, i});
+    if (i == 0 || (marks[i - 1] & templates::kGenerated) == 0) {
+      rendered.trained.push_back({i, i});
+      without_loss.push_back(false);
+    }
     rendered.trained.back().end = i + 1;
+    if (is_spoken(marks[i])) without_loss.back() = true;
   }
   const bool one = options_.train_on == TrainOn::kLast || options_.train_on == TrainOn::kCompletion;
-  if (one && rendered.trained.size() > 1) rendered.trained = {rendered.trained.back()};
+  std::vector<Span> trained;
+  for (std::size_t i = 0; i < rendered.trained.size(); ++i) {
+    const bool counts = !one || i + 1 == rendered.trained.size();
+    if (counts && !without_loss[i]) trained.push_back(rendered.trained[i]);
+  }
+  rendered.trained = std::move(trained);
 }
 
-void ChatFormat::require_template() const {
-  if (template_) return;
-  throw DataError(
-      "{} has no chat_template.jinja, and its tokenizer_config.json no chat_template, which "
-      "messages need",
-      folder_);
+void ChatFormat::mark_all(Rendered& rendered) const {
+  const std::string& marks = rendered.text.marks;
+  for (std::size_t i = 0; i < marks.size(); ++i) {
+    if (is_spoken(marks[i])) continue;
+    if (i == 0 || is_spoken(marks[i - 1])) rendered.trained.push_back({i, i});
+    rendered.trained.back().end = i + 1;
+  }
 }
 
-ChatFormat::Rendered ChatFormat::render(const Conversation& conversation) const {
-  require_template();
+// A call that isn't in the text would be trained as an answer without it.
+void ChatFormat::note_unshown(const Conversation& conversation, Rendered& rendered) const {
+  unsigned seen = 0;
+  for (const char mark : rendered.text.marks) seen |= static_cast<std::uint8_t>(mark);
+  const std::string& source = renderer_.template_of(conversation).source;
+  for (const WatchedField& field : conversation.watched) {
+    const bool shown =
+        field.mark != 0 ? (seen & field.mark) != 0 : source.find(field.name) != std::string::npos;
+    if (shown) continue;
+    if (field.mark == kOfToolCalls) {
+      throw UnfitRow(unfit::kToolCalls, "has tool calls, which the template doesn't show");
+    }
+    rendered.unshown.push_back(field.name);
+  }
+}
+
+// Messages without a loss are marked as spoken.
+MarkedText ChatFormat::render_whole(const Conversation& conversation) const {
+  const auto& messages = conversation.messages;
+  return renderer_.render(conversation, {.count = messages.size(), .spoken = [&](std::size_t i) {
+                                           return !messages[i].is_trained;
+                                         }});
+}
+
+ChatFormat::Rendered ChatFormat::render(const Conversation& given) const {
+  const Conversation conversation = renderer_.adapted(given);
   Rendered rendered;
   if (conversation.messages.empty()) return rendered;
-  rendered.text = render_messages(conversation, conversation.messages.size(), false,
-                                  conversation.messages.size());
+  rendered.text = render_whole(conversation);
+  rendered.num_renderings = 1;
+  note_unshown(conversation, rendered);
   if (options_.train_on == TrainOn::kAll) {
-    rendered.trained = {{0, rendered.text.size()}};
-  } else if (template_->has_generation()) {
+    mark_all(rendered);
+  } else if (renderer_.template_of(conversation).parsed->has_generation()) {
     mark_generated(rendered);
   } else {
     mark_answers(conversation, rendered);
@@ -261,9 +182,10 @@ EncodedConversation ChatFormat::encode_plain(const Conversation& conversation,
 EncodedConversation ChatFormat::encode(const Conversation& conversation,
                                        tokenizer::Encoder& encoder) const {
   if (conversation.is_plain) return encode_plain(conversation, encoder);
-  const Rendered rendered = render(conversation);
+  Rendered rendered = render(conversation);
   EncodedConversation encoded;
   encoded.was_rewritten = rendered.was_rewritten;
+  encoded.unshown = std::move(rendered.unshown);
   const std::string trusted = trusted_bytes(rendered.text);
   std::size_t at = 0;
   const auto add = [&](std::size_t end, bool is_trained) {
@@ -283,9 +205,9 @@ EncodedConversation ChatFormat::encode(const Conversation& conversation,
 
 std::vector<std::int32_t> ChatFormat::prompt_ids(const Conversation& conversation,
                                                  tokenizer::Encoder& encoder) const {
-  require_template();
-  const std::size_t count = conversation.messages.size();
-  const MarkedText text = render_messages(conversation, count, true, count);
+  const Conversation adapted = renderer_.adapted(conversation);
+  const MarkedText text =
+      renderer_.render(adapted, {.count = adapted.messages.size(), .prompt = true});
   std::vector<std::int32_t> ids;
   encoder.encode_part(text.view(), trusted_bytes(text), false, ids);
   return ids;

@@ -10,6 +10,9 @@
 ///
 /// Some templates rewrite history, such as those that leave out the thinking of earlier answers: an
 /// answer then isn't in the whole conversation as it was given.
+///
+/// A message whose weight is 0 has no loss. Fields with text that the template shows nowhere are named in
+/// `unshown`; a tool call that it doesn't show makes the row unfit.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +21,10 @@
 #include <string>
 #include <vector>
 
+#include "engine/data/chat/answer_places.h"
 #include "engine/data/chat/chat_options.h"
 #include "engine/data/chat/conversation.h"
-#include "engine/data/template/template.h"
+#include "engine/data/chat/conversation_renderer.h"
 #include "engine/data/tokenizer/tokenizer.h"
 
 namespace sherd::data {
@@ -29,20 +33,20 @@ struct EncodedConversation {
   std::vector<std::int32_t> ids;
   std::vector<std::uint8_t> trained;  ///< 1 where a token is trained on
   bool was_rewritten = false;         ///< so only its last answer is trained on
+  std::vector<std::string> unshown;   ///< fields of the row that the template doesn't show
 };
 
 /// Immutable; any thread may use it, each with an encoder of its own.
 class ChatFormat {
  public:
-  /// `folder` has the tokenizer, and chat_template.jinja or a chat_template in tokenizer_config.json
-  /// (of several the one named "default").
-  /// Errors   DataError: no template, or one that isn't known here, by its line. A folder without one
-  ///          is taken; `encode` then refuses messages.
+  /// `folder` has the tokenizer and its templates (template_set.h).
+  /// Errors   DataError: a template that isn't known here, by its line. A folder without one is taken;
+  ///          `encode` then refuses messages.
   ChatFormat(const std::string& folder, std::shared_ptr<const tokenizer::Tokenizer> tokenizer,
              const ChatOptions& options);
 
-  /// Errors   DataError, without the conversation's place: what the template raises; with kError a
-  ///          rewritten history
+  /// Errors   UnfitRow: what the template raises. DataError, without the conversation's place: no
+  ///          template; with kError a rewritten history
   EncodedConversation encode(const Conversation& conversation, tokenizer::Encoder& encoder) const;
 
   /// What an answer is written behind: the conversation so far, and the template's generation prompt.
@@ -52,35 +56,28 @@ class ChatFormat {
   /// The special token that the template puts behind an answer. None: other text ends it, or nothing.
   std::optional<std::int32_t> end_of_answer(tokenizer::Encoder& encoder) const;
 
-  /// Bytes [begin, end) of a rendered text.
-  struct Span {
-    std::size_t begin = 0, end = 0;
-    bool operator==(const Span&) const = default;
-  };
   struct Rendered {
     templates::MarkedText text;
     std::vector<Span> trained;  ///< in order, apart from one another
     bool was_rewritten = false;
+    std::vector<std::string> unshown;
+    int num_renderings = 0;  ///< of the template
   };
   Rendered render(const Conversation& conversation) const;
 
  private:
-  templates::MarkedText render_messages(const Conversation& conversation, std::size_t count,
-                                        bool prompt, std::size_t spoken) const;
-  Span span_of_answer(const Conversation& conversation, std::size_t index,
-                      templates::MarkedText& with_answer) const;
-  std::size_t common_text(const std::string& a, const std::string& b) const;
+  templates::MarkedText render_whole(const Conversation& conversation) const;
   std::size_t behind_stop(const templates::MarkedText& text, std::size_t said,
                           std::size_t end) const;
   void mark_answers(const Conversation& conversation, Rendered& rendered) const;
   void mark_generated(Rendered& rendered) const;
-  void require_template() const;
+  void mark_all(Rendered& rendered) const;
+  void note_unshown(const Conversation& conversation, Rendered& rendered) const;
   EncodedConversation encode_plain(const Conversation& conversation,
                                    tokenizer::Encoder& encoder) const;
 
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer_;
-  std::string folder_;
-  std::unique_ptr<const templates::Template> template_;  ///< null: the folder has none
+  ConversationRenderer renderer_;
   ChatOptions options_;
   std::vector<std::string> special_tokens_;
 };

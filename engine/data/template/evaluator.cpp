@@ -6,6 +6,7 @@
 #include <ctime>
 
 #include "engine/data/template/functions.h"
+#include "engine/data/template/growing.h"
 
 namespace sherd::templates {
 namespace {
@@ -163,6 +164,9 @@ Value slice(const Expression& expression, const ScopePtr& scope) {
     if (bound.is_none()) continue;
     if (!bound.is_integer()) throw_problem("a slice bound is a {}", type_name(bound));
     bounds[i] = bound.integer();
+  }
+  if (const List* list = watched(value); list && bounds[0] && !bounds[1] && !bounds[2]) {
+    if (std::optional<Value> rest = list->watched_by->slice(*list, *bounds[0])) return *rest;
   }
   return slice_of(value, bounds);
 }

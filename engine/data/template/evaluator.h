@@ -26,9 +26,14 @@ class Scope {
   Value get(const std::string& name) const;
   void set(const std::string& name, Value value);
 
+  /// All names of this scope alone, to put them back later.
+  using Values = std::vector<std::pair<std::string, Value>>;
+  const Values& values() const { return values_; }
+  void restore(Values values) { values_ = std::move(values); }
+
  private:
   ScopePtr outer_;
-  std::vector<std::pair<std::string, Value>> values_;
+  Values values_;
 };
 
 /// namespace, range, dict, raise_exception, and strftime_now if there is a date (seconds since 1970).

@@ -118,7 +118,7 @@ Value with_mark(const Value& value, std::uint8_t mark) {
     auto copy = std::make_shared<Dict>();
     copy->is_namespace = dict->is_namespace;
     for (const auto& [key, item] : dict->items) {
-      copy->items.emplace_back(with_mark(key, mark), with_mark(item, mark));
+      copy->add(with_mark(key, mark), with_mark(item, mark));
     }
     return copy;
   }

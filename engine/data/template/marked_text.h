@@ -14,9 +14,10 @@ namespace sherd::templates {
 
 /// Bits of a byte's mark; 0: the template itself.
 enum Mark : std::uint8_t {
-  kFromData = 1,   ///< of the conversation: whoever wrote it may have written anything
-  kSpoken = 2,     ///< of the message that is looked for
-  kGenerated = 4,  ///< between {% generation %} and {% endgeneration %}
+  kFromData = 1,       ///< of the conversation: whoever wrote it may have written anything
+  kSpoken = 2,         ///< of the message that is looked for
+  kGenerated = 4,      ///< between {% generation %} and {% endgeneration %}
+  kFirstOfCaller = 8,  ///< this bit and those above it: whatever the caller marks with them
 };
 
 struct MarkedText {

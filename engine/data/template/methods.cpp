@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "engine/data/template/functions.h"
+#include "engine/data/template/growing.h"
 
 namespace sherd::templates {
 namespace {
@@ -172,6 +173,9 @@ Value item_of(const Value& value, const Value& key) {
   count_steps();
   if (const Undefined* undefined = value.get<Undefined>()) {
     throw_problem("{} is undefined, so it has no items", undefined->name);
+  }
+  if (const List* list = watched(value); list && key.is_integer()) {
+    if (const Value* item = list->watched_by->item(*list, key.integer())) return *item;
   }
   if (const Dict* dict = value.dict()) {
     if (const Value* found = dict->find(key)) return *found;

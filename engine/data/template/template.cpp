@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "engine/data/template/evaluator.h"
 #include "engine/data/template/functions.h"
+#include "engine/data/template/journal.h"
 #include "engine/data/template/syntax.h"
 
 namespace sherd::templates {
@@ -13,6 +14,7 @@ namespace sherd::templates {
 struct TemplateTree {
   std::string where;
   Block body;
+  bool uses_loops_plainly = false;
 };
 
 namespace {
@@ -81,11 +83,15 @@ class Renderer {
  public:
   explicit Renderer(std::string where) : where_(std::move(where)) {}
 
-  enum class Flow { kNext, kBreak, kContinue };
+  enum class Flow { kNext, kBreak, kContinue, kDone };
 
-  Flow run(const Block& block, const ScopePtr& scope, Output& out) {
-    for (const Statement& statement : block) {
-      Flow flow = Flow::kNext;
+  /// The statements from `first` on.
+  Flow run(const Block& block, const ScopePtr& scope, Output& out, std::size_t first = 0) {
+    if (growing_) frames_.push_back({&block, first, scope, &out});
+    Flow flow = Flow::kNext;
+    for (std::size_t i = first; i < block.size() && flow == Flow::kNext; ++i) {
+      if (growing_) frames_.back().at = i;
+      const Statement& statement = block[i];
       try {
         const Deeper deeper;
         count_steps();
@@ -94,9 +100,20 @@ class Renderer {
       } catch (const Problem& problem) {
         throw DataError("{}:{}: {}", where_, statement.line, for_message(problem.text));
       }
-      if (flow != Flow::kNext) return flow;
     }
-    return Flow::kNext;
+    if (growing_) frames_.pop_back();
+    return flow;
+  }
+
+  /// All beginnings of the messages that `growing` has in `scope`. False: not this template.
+  bool run_all(const Block& block, const ScopePtr& scope, GrowingMessages& growing,
+               Beginnings& all) {
+    growing_ = &growing;
+    all_ = &all;
+    Output shared;
+    const bool done = run(block, scope, shared) == Flow::kDone;
+    all.shared = std::move(shared.text);
+    return done && !growing.was_looked_at();
   }
 
  private:
@@ -112,8 +129,7 @@ class Renderer {
         return run(truth(evaluate(*statement.value, scope)) ? statement.body : statement.others,
                    scope, out);
       case Kind::kFor:
-        loop(statement, scope, out);
-        return Flow::kNext;
+        return loop(statement, scope, out);
       case Kind::kSet:
         set(statement, scope);
         return Flow::kNext;
@@ -158,14 +174,16 @@ class Renderer {
     return evaluate_filters(*statement.value, std::move(text), scope);
   }
 
-  static void set(const Statement& statement, const ScopePtr& scope) {
+  void set(const Statement& statement, const ScopePtr& scope) {
     Value value = evaluate(*statement.value, scope);
     if (!statement.attribute.empty()) {
-      Dict* dict = scope->get(statement.names[0]).dict();
+      const Value name_space = scope->get(statement.names[0]);
+      Dict* dict = name_space.dict();
       if (!dict || !dict->can_change) {
         throw_problem("{} isn't a namespace, so its {} can't be set", statement.names[0],
                       statement.attribute);
       }
+      if (journal_) journal_->remember(name_space);
       return dict->set(Value::text(statement.attribute), std::move(value));
     }
     assign(statement.names, value, scope);
@@ -181,8 +199,13 @@ class Renderer {
     for (std::size_t i = 0; i < names.size(); ++i) scope->set(names[i], values[i]);
   }
 
-  void loop(const Statement& statement, const ScopePtr& scope, Output& out) {
-    std::vector<Value> elements = elements_of(evaluate(*statement.value, scope));
+  Flow loop(const Statement& statement, const ScopePtr& scope, Output& out) {
+    const Value over = evaluate(*statement.value, scope);
+    if (const List* list = watched(over)) {
+      const bool goes_through_all = !statement.condition && statement.names.size() == 1;
+      if (goes_through_all && is_at_the_top()) return grow(statement, *list, scope, out);
+    }
+    std::vector<Value> elements = elements_of(over);
     const Held held(elements.size() * sizeof(Value));
     if (statement.condition) {
       std::erase_if(elements, [&](const Value& element) {
@@ -191,17 +214,101 @@ class Renderer {
         return !truth(evaluate(*statement.condition, inner));
       });
     }
-    if (elements.empty()) {
-      run(statement.others, scope, out);
-      return;
-    }
+    if (elements.empty()) return run(statement.others, scope, out);
     for (std::size_t i = 0; i < elements.size(); ++i) {
-      count_steps(5);  // its loop object
-      const ScopePtr inner = Scope::inside(scope);
-      inner->set("loop", loop_object(elements, i));
-      assign(statement.names, elements[i], inner);
-      if (run(statement.body, inner, out) == Flow::kBreak) break;
+      if (run_round(statement, elements, i, scope, out) == Flow::kBreak) break;
     }
+    return Flow::kNext;
+  }
+
+  Flow run_round(const Statement& statement, const std::vector<Value>& elements, std::size_t i,
+                 const ScopePtr& scope, Output& out) {
+    count_steps(5);  // its loop object
+    const ScopePtr inner = Scope::inside(scope);
+    inner->set("loop", loop_object(elements, i));
+    assign(statement.names, elements[i], inner);
+    return run(statement.body, inner, out);
+  }
+
+  // Only conditions are around the loop, so that what follows it is known.
+  bool is_at_the_top() const {
+    return std::ranges::all_of(frames_, [&](const Frame& frame) {
+      return frame.scope == frames_[0].scope && frame.out == frames_[0].out;
+    });
+  }
+
+  // Goes through the messages, and forks where a beginning ends (growing.h).
+  Flow grow(const Statement& statement, const List& list, const ScopePtr& scope, Output& out) {
+    if (changes_nothing(statement, list, scope, out)) return Flow::kNext;
+    if (!growing_->begin_loop(list)) growing_->look();
+    for (std::size_t i = 0; !growing_->was_looked_at(); ++i) {
+      if (growing_->wants_count()) fork(statement, list.items, i, scope, out);
+      if (growing_->is_complete()) break;
+      growing_->grow();
+      if (run_round(statement, list.items, i, scope, out) == Flow::kBreak) growing_->look();
+    }
+    return Flow::kDone;
+  }
+
+  // As if no message followed, to the end of the template; then everything is put back.
+  void fork(const Statement& statement, const std::vector<Value>& elements, std::size_t i,
+            const ScopePtr& scope, const Output& out) {
+    Beginnings::One& one = all_->of_count[growing_->count()];
+    one.shared_bytes = out.text.size();
+    count_steps(scope->values().size() + frames_.size());
+    const Scope::Values values = scope->values();
+    const std::vector<Frame> frames = frames_;
+    Output tail;
+    Journal journal;
+    journal_ = &journal;
+    growing_->begin_fork();
+    try {
+      run_round(statement, elements, i, scope, tail);
+      for (std::size_t f = frames.size(); f-- > 0;) {
+        const Frame& frame = frames[f];
+        if (run(*frame.block, frame.scope, tail, frame.at + 1) != Flow::kNext) break;
+      }
+      tails_.add(2 * tail.text.size());  // each is held to the end
+      one.tail = std::move(tail.text);
+      one.is_known = true;
+    } catch (const DataError&) {  // by itself this beginning says why
+    } catch (const Problem&) {
+    }
+    growing_->end_fork();
+    journal_ = nullptr;
+    journal.undo();
+    scope->restore(values);
+    frames_ = frames;
+  }
+
+  // Whether the loop is none: it writes nothing, and changes nothing after its first rounds, such as a search for
+  // the system's message. Else everything is put back.
+  bool changes_nothing(const Statement& statement, const List& list, const ScopePtr& scope,
+                       Output& out) {
+    constexpr std::size_t kMostRounds = 4;  // that change something
+    if (uses_loop(statement.body) || !growing_->begin_loop(list)) return false;
+    const std::size_t size = out.text.size();
+    Journal all, round;
+    std::size_t changing = 0;
+    for (std::size_t i = 0; changing <= kMostRounds && out.text.size() == size; ++i) {
+      round = {};
+      journal_ = &round;
+      const Flow flow = run_round(statement, list.items, i, scope, out);
+      if (round.has_changed()) changing = i + 1;
+      all.add(round);
+      if (flow == Flow::kBreak) changing = i + 1;
+      if (flow == Flow::kBreak || growing_->is_complete() || growing_->was_looked_at()) break;
+      growing_->grow();
+    }
+    journal_ = nullptr;
+    growing_->end_loop();
+    if (changing <= kMostRounds && out.text.size() == size) {
+      growing_->need(list.first + changing + 1);
+      return true;
+    }
+    all.undo();
+    out.text = out.text.part(0, size);
+    return false;
   }
 
   static Value loop_object(const std::vector<Value>& elements, std::size_t i) {
@@ -275,7 +382,19 @@ class Renderer {
     }
   }
 
+  struct Frame {
+    const Block* block = nullptr;
+    std::size_t at = 0;
+    ScopePtr scope;
+    Output* out = nullptr;
+  };
+
   std::string where_;
+  GrowingMessages* growing_ = nullptr;  // null: one rendering
+  Beginnings* all_ = nullptr;
+  Held tails_{};                 // of its beginnings
+  std::vector<Frame> frames_{};  // of blocks that are being run, while messages grow
+  Journal* journal_ = nullptr;   // while what is done may be put back
 };
 
 }  // namespace
@@ -286,6 +405,7 @@ Template Template::parse(std::string_view source, std::string_view where) {
   tree->body = templates::parse(source, where);
   Template result;
   result.has_generation_ = Checker(*tree).has_generation();
+  tree->uses_loops_plainly = uses_loops_plainly(tree->body);
   result.tree_ = std::move(tree);
   return result;
 }
@@ -303,9 +423,36 @@ MarkedText Template::render(const Dict& variables, std::optional<std::int64_t> d
     Renderer(tree_->where).run(tree_->body, scope, out);
     report();
     return std::move(out.text);
+  } catch (const Problem& problem) {  // of the variables
+    report();
+    throw DataError("{}: {}", tree_->where, for_message(problem.text));
   } catch (...) {
     report();
     throw;
+  }
+}
+
+std::optional<Beginnings> Template::render_beginnings(const Dict& variables,
+                                                      const BeginningsRequest& request,
+                                                      const Limits& limits) const {
+  if (!tree_->uses_loops_plainly || request.messages.empty()) return std::nullopt;
+  Budget budget(limits);
+  try {
+    GrowingMessages growing(request);
+    const ScopePtr scope = Scope::inside(global_scope({}));
+    for (const auto& [name, value] : variables.items) scope->set(name.text()->bytes, value);
+    scope->set("messages", growing.list());
+    Beginnings all;
+    all.of_count.resize(request.wanted.size());
+    if (!Renderer(tree_->where).run_all(tree_->body, scope, growing, all)) return std::nullopt;
+    for (std::size_t count = 0; count < std::min(growing.fewest(), all.of_count.size()); ++count) {
+      all.of_count[count].is_known = false;
+    }
+    return all;
+  } catch (const DataError&) {
+    return std::nullopt;
+  } catch (const Problem&) {
+    return std::nullopt;
   }
 }
 

@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine/data/template/growing.h"
 #include "engine/data/template/value.h"
 
 namespace sherd::templates {
@@ -36,6 +37,13 @@ class Template {
   /// and reaching one of `limits`. `used`: what was used of them, also where it ends with an error.
   MarkedText render(const Dict& variables, std::optional<std::int64_t> date = {},
                     const Limits& limits = {}, Used* used = nullptr) const;
+
+  /// Beginnings of a list of messages, which `variables` doesn't have, in one rendering (growing.h). None if
+  /// this template looks at its messages in a way that differs between beginnings, or fails, or takes more
+  /// than `limits` for all of them together; those that fail alone aren't known.
+  std::optional<Beginnings> render_beginnings(const Dict& variables,
+                                              const BeginningsRequest& request,
+                                              const Limits& limits = {}) const;
 
  private:
   std::shared_ptr<const TemplateTree> tree_;

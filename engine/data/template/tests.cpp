@@ -39,11 +39,12 @@ const std::map<std::string_view, Test> kTests = {
     {"mapping", [](V v, A) { return v.dict() && !v.dict()->is_namespace; }},
     {"iterable",
      [](V v, A) {
-       return v.text() || v.list() || (v.dict() && !v.dict()->is_namespace) || v.is_undefined();
+       return v.text() || v.unwatched_list() || (v.dict() && !v.dict()->is_namespace) ||
+              v.is_undefined();
      }},
     {"sequence",
      [](V v, A) {
-       return v.text() || (v.list() && !v.list()->is_generator) ||
+       return v.text() || (v.unwatched_list() && !v.unwatched_list()->is_generator) ||
               (v.dict() && !v.dict()->is_namespace) || v.is_undefined();
      }},
     {"callable", [](V v, A) { return v.callable() != nullptr; }},

@@ -4,6 +4,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "engine/data/template/growing.h"
+
 namespace sherd::templates {
 namespace {
 
@@ -191,7 +193,7 @@ Value Value::generator(std::vector<Value> items) {
 }
 
 int Value::depth() const {
-  if (const List* of_list = list()) return of_list->depth;
+  if (const List* of_list = unwatched_list()) return of_list->depth;
   if (const Dict* of_dict = dict()) return of_dict->depth;
   if (const Callable* function = callable()) return function->depth;
   return 0;
@@ -203,6 +205,12 @@ int depth_around(const Value& value) {
     throw_problem("lists or dictionaries are nested too deep: more than {} levels", kMostNested);
   }
   return depth;
+}
+
+Value Value::of(std::shared_ptr<const List> list) {
+  Value value;
+  value.data_ = std::move(list);
+  return value;
 }
 
 std::int64_t Value::integer() const {
@@ -246,11 +254,20 @@ void Dict::add(Value key, Value value) {
   items.emplace_back(std::move(key), std::move(value));
 }
 
+void Dict::put_back(std::vector<std::pair<Value, Value>> before, int depth_before) {
+  items = std::move(before);
+  depth = depth_before;
+  held.set(kEmptyBytes + 2 * sizeof(Value) * items.size());
+}
+
 bool truth(const Value& value) {
   if (value.is_undefined() || value.is_none()) return false;
   if (const double* number = value.get<double>()) return *number != 0.0;
   if (value.is_integer()) return value.integer() != 0;
   if (value.text()) return !value.text()->empty();
+  if (const List* list = watched(value)) {
+    if (const auto known = list->watched_by->truth(*list)) return *known;
+  }
   if (value.list()) return value.list()->is_generator || !value.list()->items.empty();
   if (const Dict* dict = value.dict()) return dict->is_namespace || !dict->items.empty();
   return true;

@@ -17,6 +17,7 @@
 namespace sherd::templates {
 
 class Value;
+class GrowingMessages;
 
 struct Undefined {
   std::string name;  ///< what wasn't there, for messages
@@ -27,6 +28,9 @@ struct List {
   bool is_tuple = false;
   bool is_generator = false;  ///< of a filter: true however many there are, and has no length
   int depth = 1;              ///< one more than its deepest element's
+  /// Of the messages of a rendering of all beginnings (growing.h), and of slices: where they begin.
+  GrowingMessages* watched_by = nullptr;
+  std::size_t first = 0;
 };
 struct Dict;
 struct Callable;
@@ -58,6 +62,7 @@ class Value {
   static Value text(std::string bytes) { return MarkedText(std::move(bytes)); }
   static Value list(std::vector<Value> items, bool is_tuple = false);
   static Value generator(std::vector<Value> items);
+  static Value of(std::shared_ptr<const List> list);
 
   template <class T>
   const T* get() const {
@@ -69,7 +74,13 @@ class Value {
     const Text* text = get<Text>();
     return text ? text->get() : nullptr;
   }
+  /// Whoever looks at the list through this may see how long it is.
   const List* list() const {
+    const List* list = unwatched_list();
+    if (list && list->watched_by) look_at(*list);
+    return list;
+  }
+  const List* unwatched_list() const {
     const auto* list = get<std::shared_ptr<const List>>();
     return list ? list->get() : nullptr;
   }
@@ -91,6 +102,7 @@ class Value {
 
  private:
   static Value held(List list);
+  static void look_at(const List& list);
   Variant data_;
 };
 
@@ -102,12 +114,15 @@ struct Dict {
   bool is_namespace = false;  ///< or something else that has attributes only
   bool can_change = false;    ///< a namespace
   int depth = 1;
-  Held held{sizeof(std::vector<Value>) + 64};
+  static constexpr std::size_t kEmptyBytes = sizeof(std::vector<Value>) + 64;
+  Held held{kEmptyBytes};
 
   const Value* find(const Value& key) const;
   const Value* named(std::string_view key) const;  ///< find, of a text
   void set(const Value& key, Value value);
   void add(Value key, Value value);  ///< set, of a key that isn't there
+  /// What it held before all that was set since (journal.h).
+  void put_back(std::vector<std::pair<Value, Value>> before, int depth_before);
 };
 
 struct Callable {

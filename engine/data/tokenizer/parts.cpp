@@ -23,7 +23,8 @@ class PartsParser {
  public:
   explicit PartsParser(const JsonNode& file) : file_(file), parts_(std::make_unique<Parts>()) {}
 
-  std::unique_ptr<Parts> parse(const std::vector<std::string>& special_tokens) {
+  std::unique_ptr<Parts> parse(const std::vector<std::string>& special_tokens,
+                               const std::vector<AddedToken>& named) {
     file_.only({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
                 "post_processor", "decoder", "model"});
     require_bpe(file_["model"]);
@@ -43,6 +44,7 @@ class PartsParser {
     if (file_.has("decoder")) parts_->decoder = parse_decoder(file_["decoder"]);
     parse_model(file_["model"], pre_tokenizer.byte_level);
     if (file_.has("added_tokens")) add_tokens(file_["added_tokens"]);
+    for (const AddedToken& token : named) add_named(token);
     for (const std::string& token : special_tokens) add_special(token);
     index_texts();
     if (file_.has("post_processor")) add_before_document(file_["post_processor"]);
@@ -180,6 +182,18 @@ class PartsParser {
     }
   }
 
+  /// A token of the model that the folder names as special (named_tokens.h).
+  void add_named(AddedToken token) {
+    const bool is_models = parts_->vocabulary.contains(token.content);
+    if (!is_models || added_.contains(token.content)) return;
+    if (token.content.size() > kMaxAddedToken) {
+      throw DataError("{}: a named special token has {} bytes; 1 to {} are taken.", file_.place(),
+                      token.content.size(), kMaxAddedToken);
+    }
+    token.id = added_[token.content] = next_id(token.content);
+    parts_->added_tokens.push_back(std::move(token));
+  }
+
   /// One that the file hasn't.
   void add_special(const std::string& content) {
     if (content.empty() || content.size() > kMaxAddedToken) {
@@ -276,7 +290,8 @@ class PartsParser {
 }  // namespace
 
 std::unique_ptr<Parts> parse_tokenizer(std::string_view text, std::string_view where,
-                                       const std::vector<std::string>& special_tokens) {
+                                       const std::vector<std::string>& special_tokens,
+                                       const std::vector<AddedToken>& named) {
   check_json_bounds(text, where);
   nlohmann::json json;
   try {
@@ -286,7 +301,7 @@ std::unique_ptr<Parts> parse_tokenizer(std::string_view text, std::string_view w
     throw DataError("{}: isn't JSON ({}).", where, message.substr(0, 200));
   }
   const JsonNode file(json, std::string(where));
-  return PartsParser(file).parse(special_tokens);
+  return PartsParser(file).parse(special_tokens, named);
 }
 
 }  // namespace sherd::tokenizer

@@ -14,6 +14,7 @@
 #include "engine/data/tokenizer/added_tokens.h"
 #include "engine/data/tokenizer/bpe.h"
 #include "engine/data/tokenizer/decoder.h"
+#include "engine/data/tokenizer/named_tokens.h"
 #include "engine/data/tokenizer/normalizer.h"
 #include "engine/data/tokenizer/pre_tokenizer.h"
 
@@ -32,6 +33,7 @@ struct Parts {
   std::vector<std::string> texts;  ///< of an id; empty where no token has it
   std::vector<bool> is_special;
 
+  std::vector<NamedToken> named;
   std::optional<std::int32_t> beginning;
   std::optional<std::int32_t> end;
   std::optional<std::vector<std::int32_t>> before_document;  ///< none: no part of the file says
@@ -50,8 +52,10 @@ struct Parts {
   mutable std::vector<CachedWord> known_words_;
 };
 
+/// `named`: those of them that are the model's are special, whatever the file says.
 /// Errors   DataError: see tokenizer.h
 std::unique_ptr<Parts> parse_tokenizer(std::string_view json, std::string_view where,
-                                       const std::vector<std::string>& special_tokens = {});
+                                       const std::vector<std::string>& special_tokens = {},
+                                       const std::vector<AddedToken>& named = {});
 
 }  // namespace sherd::tokenizer

@@ -25,19 +25,14 @@ namespace fs = std::filesystem;
 constexpr std::int64_t kMostFileBytes = std::int64_t{128} << 20;
 constexpr std::int64_t kMostConfigBytes = std::int64_t{16} << 20;
 
-/// "bos_token": "<s>" or {"content": "<s>", ...} or null.
-std::optional<std::int32_t> named_token(const nlohmann::json& config, const char* key,
-                                        const Tokenizer& tokenizer, const std::string& where) {
-  if (!config.contains(key) || config[key].is_null()) return std::nullopt;
-  const nlohmann::json& value = config[key];
-  const nlohmann::json& content =
-      value.is_object() && value.contains("content") ? value["content"] : value;
-  if (!content.is_string()) throw DataError("{}: {} isn't a token.", where, key);
-  const std::string token = content.get<std::string>();
-  const std::optional<std::int32_t> id = tokenizer.id_of(token);
+std::optional<std::int32_t> id_of_named(const std::vector<NamedToken>& named, std::string_view name,
+                                        const Tokenizer& tokenizer) {
+  const NamedToken* token = find_named(named, name);
+  if (!token) return std::nullopt;
+  const std::optional<std::int32_t> id = tokenizer.id_of(token->token.content);
   if (!id) {
-    throw DataError("{}: {} is \"{}\", which isn't in tokenizer.json.", where, key,
-                    token.substr(0, 64));
+    throw DataError("{}: {} is \"{}\", which isn't in tokenizer.json.", token->where, name,
+                    token->token.content.substr(0, 64));
   }
   return id;
 }
@@ -64,8 +59,12 @@ Tokenizer::Tokenizer(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 Tokenizer::~Tokenizer() = default;
 
 std::shared_ptr<const Tokenizer> Tokenizer::parse(std::string_view json, std::string_view where,
-                                                  const std::vector<std::string>& special_tokens) {
-  std::unique_ptr<Parts> parts = parse_tokenizer(json, where, special_tokens);
+                                                  const std::vector<std::string>& special_tokens,
+                                                  std::vector<NamedToken> named) {
+  std::vector<AddedToken> tokens;
+  for (const NamedToken& one : named) tokens.push_back(one.token);
+  std::unique_ptr<Parts> parts = parse_tokenizer(json, where, special_tokens, tokens);
+  parts->named = std::move(named);
   const XXH128_hash_t hash = XXH3_128bits(json.data(), json.size());
   XXH128_canonical_t bytes;
   XXH128_canonicalFromHash(&bytes, hash);
@@ -87,17 +86,21 @@ std::shared_ptr<const Tokenizer> Tokenizer::open(const std::string& folder,
     throw DataError("{}: has no tokenizer.json; give a folder with a Hugging Face tokenizer.",
                     folder);
   }
-  auto tokenizer = std::const_pointer_cast<Tokenizer>(
-      parse(read_small_file(path, kMostFileBytes), path, special_tokens));
+  auto tokenizer =
+      std::const_pointer_cast<Tokenizer>(parse(read_small_file(path, kMostFileBytes), path,
+                                               special_tokens, tokenizer::named_tokens(folder)));
+  Parts& parts = *tokenizer->parts_;
+  std::erase_if(parts.named, [&](const NamedToken& one) {
+    return one.is_default && !tokenizer->id_of(one.token.content);
+  });
+  parts.beginning = id_of_named(parts.named, "bos_token", *tokenizer);
+  parts.end = id_of_named(parts.named, "eos_token", *tokenizer);
   const std::string config_path = (fs::path(folder) / "tokenizer_config.json").native();
   if (!fs::exists(config_path, error)) return tokenizer;
   const std::string config_text = read_small_file(config_path, kMostConfigBytes);
   check_json_bounds(config_text, config_path);
   const nlohmann::json config = nlohmann::json::parse(config_text, nullptr, false);
   if (!config.is_object()) throw DataError("{}: isn't a JSON object.", config_path);
-  Parts& parts = *tokenizer->parts_;
-  parts.beginning = named_token(config, "bos_token", *tokenizer, config_path);
-  parts.end = named_token(config, "eos_token", *tokenizer, config_path);
   const bool adds_beginning = JsonNode(config, config_path).flag("add_bos_token", false);
   if (adds_beginning && parts.beginning && !parts.before_document) {
     parts.before_document = {*parts.beginning};
@@ -150,6 +153,9 @@ std::int64_t Tokenizer::num_bytes(std::int32_t id) const {
   return size({"a", token}) - size({"a"});
 }
 
+const std::vector<NamedToken>& Tokenizer::named_tokens() const {
+  return parts_->named;
+}
 std::optional<std::int32_t> Tokenizer::beginning() const {
   return parts_->beginning;
 }

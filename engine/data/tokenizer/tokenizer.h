@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "engine/data/tokenizer/added_tokens.h"
+#include "engine/data/tokenizer/named_tokens.h"
 
 namespace sherd::tokenizer {
 
@@ -36,15 +37,15 @@ struct Parts;
 /// Immutable; any thread may use it.
 class Tokenizer {
  public:
-  /// `folder` has tokenizer.json and maybe tokenizer_config.json, which names the beginning and end.
+  /// `folder` has tokenizer.json, and maybe files that name special tokens (named_tokens.h).
   /// `special_tokens` are added as the library adds them: behind all others, found in text as it is.
   /// Errors   DataError, one line with the file and the part that is wrong or refused.
   static std::shared_ptr<const Tokenizer> open(const std::string& folder,
                                                const std::vector<std::string>& special_tokens = {});
   /// From the text of a tokenizer.json; `where` names it in messages.
-  static std::shared_ptr<const Tokenizer> parse(
-      std::string_view json, std::string_view where,
-      const std::vector<std::string>& special_tokens = {});
+  static std::shared_ptr<const Tokenizer> parse(std::string_view json, std::string_view where,
+                                                const std::vector<std::string>& special_tokens = {},
+                                                std::vector<NamedToken> named = {});
   ~Tokenizer();
 
   /// One more than the largest id.
@@ -60,7 +61,9 @@ class Tokenizer {
   /// Bytes of text that a token stands for wherever it stands; 0 for special ones.
   std::int64_t num_bytes(std::int32_t id) const;
 
-  /// The tokens that begin and end a document, if tokenizer_config.json names them.
+  /// What the folder names: "bos_token", "pad_token", ...
+  const std::vector<NamedToken>& named_tokens() const;
+  /// The tokens that begin and end a document, if they are named.
   std::optional<std::int32_t> beginning() const;
   std::optional<std::int32_t> end() const;
   /// What the library puts before a document unless told not to: what the post-processor of

@@ -52,6 +52,21 @@ void expect_usage_error(const std::string& arguments, const std::string& message
   EXPECT_EQ(outcome.err, "sherd: " + message + "\n") << arguments;
 }
 
+TEST(Cli, NumbersThatAreNoneAreRefused) {
+  for (const char* option : {"--temperature", "--top-p"}) {
+    const Outcome outcome = sherd("sample tests " + std::string(option) + " nan");
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_EQ(outcome.err.find("sherd: " + std::string(option) + ": Value nan not in range"), 0u)
+        << outcome.err;
+  }
+}
+
+TEST(Cli, AFolderWhereAFileIsReadIsRefusedByItsOption) {
+  expect_usage_error("sample tests --prompts docs", "--prompts docs: is a folder; name a file.");
+  expect_usage_error("score tests --text docs", "--text docs: is a folder; name a file.");
+  expect_usage_error("score tests --questions docs", "--questions docs: is a folder; name a file.");
+}
+
 TEST(Cli, PrintsTheResolvedRecipe) {
   const Outcome outcome = sherd("recipe recipes/quickstart.yaml --ranks 4 --set run.seed=7");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;

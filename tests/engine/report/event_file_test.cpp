@@ -119,8 +119,14 @@ TEST_F(EventFileTest, HasTheEventsOfTensorBoardsOwnWriter) {
 }
 
 TEST_F(EventFileTest, EachStartHasAFileOfItsOwn) {
-  begin(0), begin(0), begin(300);
+  for (const std::int64_t steps_done : {0, 0, 300}) begin(steps_done).write(step());
   EXPECT_EQ(files().size(), 3u);
+}
+
+TEST_F(EventFileTest, AStartThatHasNothingToTellAddsNoFile) {
+  begin(0).write(step());
+  begin(300);
+  EXPECT_EQ(files().size(), 1u);
 }
 
 TEST_F(EventFileTest, AProblemIsToldOnceAndEndsNothing) {

@@ -209,11 +209,12 @@ TEST_F(Chat, ATemplateThatRewritesHistoryTrainsTheLastAnswerOrIsAnError) {
 TEST_F(Chat, LinesThatAreNoConversationSayWhy) {
   EXPECT_NE(error("{\"messages\": [").find("not JSON"), std::string::npos);
   EXPECT_EQ(error("[]"), "isn't an object");
-  EXPECT_NE(error(R"({"text": "x"})").find("has none of"), std::string::npos);
+  EXPECT_NE(error(R"({"txt": "x"})").find("has none of"), std::string::npos);
   EXPECT_EQ(error(R"({"messages": 3})"), "\"messages\" isn't a list");
-  EXPECT_EQ(error(R"({"messages": [{"content": "x"}]})"), "\"role\" isn't a text");
+  EXPECT_EQ(error(R"({"messages": [{"content": "x"}]})"),
+            "message 1 has no \"role\" that is a text");
   EXPECT_EQ(error(R"({"messages": [{"role": "assistant", "content": "x"}]})"),
-            "message 1 answers no message");
+            "message 1 is an answer, but nothing was asked before");
   EXPECT_EQ(
       error(
           R"({"messages": [{"role": "user", "content": "x"}, {"role": "system", "content": "y"}]})"),
@@ -223,12 +224,12 @@ TEST_F(Chat, LinesThatAreNoConversationSayWhy) {
           R"({"messages": [{"role": "user", "content": "x"}, {"role": "tool", "content": "y"}]})"),
       "message 2 is a tool's result, but nothing called one");
   EXPECT_EQ(error(R"({"conversations": [{"from": "alien", "value": "x"}]})"),
-            "\"from\" is \"alien\", which isn't a role known here");
+            "message 1 is from \"alien\", which isn't a known role");
 }
 
 TEST_F(Chat, ABadLineIsNamedWithItsFile) {
   const std::string problem = test::error_text<DataError>(
-      [&] { open_dataset(options(kTwoAnswers + "\n\n{\"messages\": \n")); });
+      [&] { open_dataset(options(kTwoAnswers + "\n\n{\"messages\": \n", Unfit::kError)); });
   EXPECT_NE(problem.find("chat.jsonl:3: not JSON"), std::string::npos) << problem;
 }
 
@@ -243,10 +244,11 @@ TEST_F(Chat, ConversationsThatDoNotFitAreDroppedCutOrAnErrorAndCounted) {
                             "\n";
   const auto dropped = open_dataset(options(fits + is_long + empty));
   EXPECT_EQ(dropped->parts(Split::kTrain).size(), 1u);
-  EXPECT_EQ(dropped->chat_counts().dropped_long, 1);
-  EXPECT_EQ(dropped->chat_counts().dropped_empty, 2);
   EXPECT_NE(
-      dropped->summary().find("\n4 conversations\n1 dropped: longer than a sequence\n2 dropped"),
+      dropped->summary().find("\n4 conversations\n2 dropped: no answer to train on (first " +
+                              folder_.file("chat.jsonl") +
+                              ":3: no message has the role \"assistant\"; there are \"user\")\n"
+                              "1 dropped: longer than a sequence (first "),
       std::string::npos)
       << dropped->summary();
   const auto cut = open_dataset(options(fits + is_long + empty, Unfit::kCut));
@@ -258,7 +260,7 @@ TEST_F(Chat, ConversationsThatDoNotFitAreDroppedCutOrAnErrorAndCounted) {
             std::string::npos);
   EXPECT_NE(test::error_text<DataError>([&] {
               open_dataset(options(fits + empty, Unfit::kError));
-            }).find("chat.jsonl:2: nothing in the conversation"),
+            }).find("chat.jsonl:2: no message has the role"),
             std::string::npos);
 }
 

@@ -7,12 +7,14 @@
 #include <random>
 
 #include "core/error.h"
+#include "engine/data/tokenizer/named_tokens.h"
 #include "engine/data/tokenizer/normal_form.h"
 #include "engine/data/tokenizer/pattern/split_pattern.h"
 #include "engine/data/tokenizer/tokenizer.h"
 #include "engine/data/utf8.h"
 #include "tests/support/error_text.h"
 #include "tests/support/small_tokenizer.h"
+#include "tests/support/temp_folder.h"
 
 namespace sherd::tokenizer {
 namespace {
@@ -255,6 +257,30 @@ TEST(TokenizerBudget, JsonOfATokenizerHasBounds) {
               Tokenizer::parse(many + "]", "t");
             }).find("more than 16777216 values"),
             std::string::npos);
+}
+
+TEST(TokenizerBudget, NamesOfSpecialTokensAreFew) {
+  const test::TempFolder folder;
+  const auto error = [&](const std::string& config) {
+    folder.write("tokenizer_config.json", config);
+    return test::error_text<DataError>([&] { named_tokens(folder.path()); });
+  };
+  const auto object = [](int size, const std::string& suffix, const std::string& value) {
+    std::string keys;
+    for (int i = 0; i < size; ++i) {
+      keys += (i == 0 ? "\"" : ",\"") + std::to_string(i) + suffix + "\":" + value;
+    }
+    return "{" + keys + "}";
+  };
+  EXPECT_EQ(error(object(300'000, "", "0")), "(no error)") << "keys that nobody reads";
+  EXPECT_EQ(error(R"({"added_tokens_decoder": )" + object(100'000, "", "{}") + "}"), "(no error)");
+  EXPECT_EQ(error(object(1000, "_token", R"("a")")), "(no error)");
+  EXPECT_NE(error(object(1001, "_token", R"("a")")).find("more than 1000 special tokens are named"),
+            std::string::npos);
+  EXPECT_NE(error(R"({"extra_special_tokens": )" + object(300'000, "", R"("a")") + "}")
+                .find("more than 10000 keys name special tokens"),
+            std::string::npos);
+  EXPECT_NE(error(std::string(1000, '[')).find("nested deeper than 100 levels"), std::string::npos);
 }
 
 }  // namespace

@@ -1,0 +1,54 @@
+/// A text whose first bytes are those of another text, which many share: a rendered beginning of a
+/// conversation (templates::Beginnings) without a copy of all that comes before its last message.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "engine/data/template/marked_text.h"
+
+namespace sherd::data {
+
+class SharedText {
+ public:
+  SharedText() = default;
+  /// Shares nothing.
+  explicit SharedText(templates::MarkedText text) : tail_(std::move(text)) {}
+  SharedText(std::shared_ptr<const templates::MarkedText> shared, std::size_t bytes,
+             templates::MarkedText tail)
+      : shared_(std::move(shared)), shared_bytes_(bytes), tail_(std::move(tail)) {}
+
+  std::size_t size() const { return shared_bytes_ + tail_.size(); }
+  char operator[](std::size_t i) const {
+    return i < shared_bytes_ ? shared_->bytes[i] : tail_.bytes[i - shared_bytes_];
+  }
+  bool has(std::size_t at, std::string_view text) const;
+  std::size_t find(std::string_view text, std::size_t from) const;
+  templates::MarkedText whole() const;
+
+  const templates::MarkedText* shared() const { return shared_.get(); }
+  std::size_t shared_bytes() const { return shared_bytes_; }
+  const templates::MarkedText& tail() const { return tail_; }
+
+ private:
+  std::shared_ptr<const templates::MarkedText> shared_;
+  std::size_t shared_bytes_ = 0;
+  templates::MarkedText tail_;
+};
+
+/// How many bytes texts have in common at their beginnings. Those of two shared texts are compared once.
+class CommonPrefix {
+ public:
+  std::size_t operator()(const SharedText& a, const SharedText& b);
+
+ private:
+  std::size_t of_shared(const templates::MarkedText* a, const templates::MarkedText* b);
+  std::map<std::pair<const templates::MarkedText*, const templates::MarkedText*>, std::size_t>
+      known_;
+};
+
+}  // namespace sherd::data
