@@ -20,6 +20,11 @@
 
 namespace sherd::kernels {
 
+/// Of longrope: does a text of this length take the long list?
+bool takes_long_factors(const RotaryFrequencies& frequencies, std::int64_t length);
+/// With the list for texts of this length, however many rows a table has.
+RotaryFrequencies for_length(RotaryFrequencies frequencies, std::int64_t length);
+
 /// Fills `table` [positions, head_width] in double precision, rounded once.
 /// Errors   UsageError on a GPU for heads above 256 wide, which it doesn't compute.
 void rotary_table(Stream& stream, Tensor table, std::int64_t positions, std::int64_t head_width,

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <tuple>
@@ -12,6 +13,7 @@
 
 #include "checkpoint/format/strict_json.h"
 #include "core/error.h"
+#include "core/lfs_pointer.h"
 
 namespace sherd::checkpoint {
 namespace {
@@ -166,6 +168,11 @@ SafetensorsHeader read_safetensors_header(Disk& disk, const std::string& path) {
   if (file_bytes < kLengthBytes) {
     throw DataError("{}: has {} bytes; a safetensors file has 8 at least", path, file_bytes);
   }
+  if (file_bytes < kMostLfsPointerBytes) {
+    std::string small(static_cast<std::size_t>(file_bytes), '\0');
+    file.read_at(small.data(), file_bytes, 0);
+    refuse_lfs_pointer(path, small, file_bytes);
+  }
   std::array<unsigned char, kLengthBytes> length{};
   file.read_at(length.data(), kLengthBytes, 0);
   std::uint64_t stated = 0;
@@ -187,8 +194,22 @@ SafetensorsHeader read_safetensors_header(Disk& disk, const std::string& path) {
   return header;
 }
 
+namespace {
+
+// A link that leads nowhere is what a cache has whose download ended early.
+File open_or_name_link(Disk& disk, const std::string& path) {
+  try {
+    return File(disk, path, O_RDONLY | O_NONBLOCK);
+  } catch (const DiskError& error) {
+    if (error.error_number != ENOENT || !exists(disk, path)) throw;
+    throw DataError("{}: is a link to a file that isn't there; was the download cut off?", path);
+  }
+}
+
+}  // namespace
+
 File open_followed(Disk& disk, const std::string& path) {
-  File file(disk, path, O_RDONLY | O_NONBLOCK);
+  File file = open_or_name_link(disk, path);
   if (file.status().kind == FileStatus::Kind::kFile) return file;
   throw DataError("{}: isn't a plain file", path);
 }
@@ -201,6 +222,7 @@ std::string read_followed(Disk& disk, const std::string& path, std::int64_t max_
   }
   std::string text(static_cast<std::size_t>(bytes), '\0');
   file.read_at(text.data(), bytes, 0);
+  refuse_lfs_pointer(path, text, bytes);
   return text;
 }
 

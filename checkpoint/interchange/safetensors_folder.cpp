@@ -33,7 +33,25 @@ bool is_plain_name(std::string_view name) {
 
 // What a person may have there instead.
 [[noreturn]] void refuse_other_forms(Disk& disk, const std::string& folder) {
-  for (const std::string& name : list_directory(disk, folder)) {
+  const std::vector<std::string> names = list_directory(disk, folder);
+  for (const std::string& name : names) {
+    if (name.ends_with(".incomplete") || name.ends_with(".part")) {
+      throw DataError("{}/{}: the download of this folder isn't finished.", folder, name);
+    }
+  }
+  const std::string downloads = folder + "/.cache/huggingface/download";
+  if (exists(disk, downloads)) {
+    for (const std::string& name : list_directory(disk, downloads)) {
+      if (!name.ends_with(".incomplete")) continue;
+      throw DataError("{}: the download of this folder isn't finished ({}/{}).", folder, downloads,
+                      name);
+    }
+  }
+  for (const std::string& name : names) {
+    if (name.ends_with(".safetensors")) {
+      throw DataError("{}: holds {}, but neither {} nor {}; was the download cut off?", folder,
+                      name, kSingle, kIndex);
+    }
     if (name.starts_with("pytorch_model")) {
       throw DataError(
           "{}/{}: is a pickle, which is a program and not read; save the model as safetensors "

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/lfs_pointer.h"
 
 namespace sherd::data {
 
@@ -39,6 +40,13 @@ MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
         path_, size_, std::strerror(reason));
   }
   data_ = static_cast<const std::uint8_t*>(data);
+  const std::string_view text(reinterpret_cast<const char*>(data_), size_);
+  try {
+    refuse_lfs_pointer(path_, text, status.st_size);
+  } catch (...) {
+    if (data) ::munmap(data, size_);
+    throw;
+  }
 }
 
 MappedFile::MappedFile(std::string name, std::shared_ptr<const std::string> memory,

@@ -17,7 +17,7 @@ namespace sherd::data {
 
 class MappedFile {
  public:
-  /// Errors   DataError if `path` isn't a readable regular file.
+  /// Errors   DataError if `path` isn't a readable regular file, or is a pointer of Git LFS.
   explicit MappedFile(std::string path);
   /// `bytes` in `memory`, which were read out of a file. `name` is what errors call them.
   MappedFile(std::string name, std::shared_ptr<const std::string> memory, std::string_view bytes);

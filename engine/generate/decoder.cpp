@@ -45,6 +45,7 @@ Decoder::Decoder(ShardedModel& model, const sharding::MirroredBuffer& inputs)
 }
 
 Decoder::~Decoder() {
+  model_.transformer().rotate_for(context_);
   model_.transformer().resize(sequences_, seq_length_);
 }
 
@@ -56,6 +57,8 @@ void Decoder::logits(std::span<const std::int32_t> tokens, std::int64_t first, c
   const auto num_tokens = static_cast<std::int64_t>(tokens.size());
   CHECK(first >= 0 && first < num_tokens && num_tokens <= context_,
         "logits from {} of {} tokens, a context of {}", first, num_tokens, context_);
+  if (model_.transformer().rotate_for(num_tokens))
+    in_cache_.clear();  // its keys are rotated otherwise
   std::int64_t begin = cached_ ? std::min(first, common_length(in_cache_, tokens)) : 0;
   while (begin < num_tokens) {
     const std::int64_t end = std::min(begin + seq_length_ * context_ranks_, num_tokens);

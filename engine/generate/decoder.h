@@ -2,7 +2,7 @@
 ///
 /// A model with a cache of keys and values (ModelShape::cached_positions) computes each token once: a
 /// text that goes on where the last one ended, or that shares its beginning, costs only what is
-/// new. Without one every call passes over the whole text, which context ranks of a run share. On a CPU the logits have the same bits either way.
+/// new (of longrope, until a text outgrows the length of the first training). Without one every call passes over the whole text, which context ranks of a run share. On a CPU the logits have the same bits either way.
 #pragma once
 
 #include <cstdint>

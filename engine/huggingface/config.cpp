@@ -47,7 +47,23 @@ const Family& family_of(const json& config, const std::string& path) {
   const auto& name = type->get_ref<const std::string&>();
   const Family* family = find_family(name);
   if (family) return *family;
+  for (const Lacking& lacking : lacking_families()) {
+    if (lacking.model_type != name) continue;
+    throw DataError("{}: model_type is \"{}\", which has {}; that isn't supported", path, name,
+                    lacking.why);
+  }
   throw DataError("{}: model_type is \"{}\"; known are {}", path, printable(name), known_types());
+}
+
+// With each setting under its usual name.
+json without_aliases(json config, const Family& family) {
+  for (const Alias& alias : family.aliases) {
+    const auto found = config.find(alias.name);
+    if (found == config.end()) continue;
+    config[std::string(alias.theirs)] = *found;
+    config.erase(std::string(alias.name));
+  }
+  return config;
 }
 
 }  // namespace
@@ -56,8 +72,7 @@ ModelConfig parse_config(std::string_view text, const std::string& path) {
   const json whole = checkpoint::parse_strict(text, path);
   if (!whole.is_object()) throw DataError("{}: isn't an object", path);
   const std::optional<json> part = text_part(whole, path);
-  const json& config = part ? *part : whole;
-  for (const json* one : {&whole, &config}) {
+  for (const json* one : {&whole, part ? &*part : &whole}) {
     if (const auto found = one->find("quantization_config");
         found != one->end() && !found->is_null()) {
       throw DataError(
@@ -69,7 +84,8 @@ ModelConfig parse_config(std::string_view text, const std::string& path) {
   ModelConfig result;
   result.path = path;
   if (part) result.whole = whole.at("model_type").get<std::string>();
-  result.family = &family_of(config, path);
+  result.family = &family_of(part ? *part : whole, path);
+  const json config = without_aliases(part ? *part : whole, *result.family);
   result.dtype = dtype_of(config);
   ConfigReader reader(config, result);
   try {
@@ -77,7 +93,8 @@ ModelConfig parse_config(std::string_view text, const std::string& path) {
   } catch (const json::exception&) {
     throw DataError("{}: a value inside of rope_parameters is of another kind than expected", path);
   }
-  result.unused = reader.unused();
+  const std::vector<std::string> unused = reader.unused();
+  result.unused.insert(result.unused.end(), unused.begin(), unused.end());
   if (!part) return result;
   for (const auto& [key, value] : whole.items()) {
     if (is_of_whole(key) && !value.is_null()) result.unused.push_back(printable(key));

@@ -37,6 +37,7 @@ struct ModelConfig {
   std::string whole;           ///< model_type of the model of several parts whose text part this is
   /// The longest context that we compute; beyond it the model does what we haven't.
   std::optional<std::int64_t> most_positions;
+  std::string beyond;  ///< what that is: "queries grow with their position"
 };
 
 ModelConfig parse_config(std::string_view text, const std::string& path);

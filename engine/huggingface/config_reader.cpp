@@ -17,6 +17,7 @@ using checkpoint::printable;
 using nlohmann::json;
 
 const json kNull;
+constexpr std::string_view kWindow = "sliding_window";
 
 // Settings of every model that say nothing about what it computes.
 constexpr auto kHarmless = std::to_array<std::string_view>({
@@ -68,6 +69,8 @@ constexpr auto kDemands = std::to_array<Demand>({
     {"add_cross_attention", "false"},
     {"cross_attention_hidden_size", "null"},
     {"use_bidirectional_attention", "false"},
+    {"is_causal", "true"},
+    {"per_layer_config", "null"},
 });
 
 }  // namespace
@@ -80,6 +83,10 @@ const json& ConfigReader::at(std::string_view key) {
 
 bool ConfigReader::has(std::string_view key) {
   return !at(key).is_null();
+}
+
+bool ConfigReader::is_null(std::string_view key) {
+  return at(key).is_null() && config_.contains(key);
 }
 
 std::string ConfigReader::scalar(std::string_view key, const json& value) const {
@@ -156,14 +163,25 @@ void ConfigReader::head_width(std::int64_t missing) {
   set("model.head_width", width, "head_dim");
 }
 
-bool ConfigReader::window_layers(std::optional<std::string> missing) {
+void ConfigReader::plain_heads() {
+  const std::optional<double> width = number("head_dim");
+  const double hidden = number("hidden_size").value_or(0);
+  const double heads = number("num_attention_heads").value_or(0);
+  if (!width || *width * heads == hidden) return;
+  refuse("head_dim", fmt::format("is {}, but heads of models of type {} are hidden_size / "
+                                 "num_attention_heads wide",
+                                 *width, result_.family->model_type));
+}
+
+std::optional<std::string> ConfigReader::layer_types() {
   const json& types = at("layer_types");
-  if (types.is_null()) return false;
+  if (types.is_null()) return std::nullopt;
   if (!types.is_array()) refuse("layer_types", "isn't a list");
   std::string mask;
   for (const json& type : types) {
     const std::string name = type.is_string() ? type.get<std::string>() : type.dump();
-    if (name != "full_attention" && name != "sliding_attention") {
+    // "attention" is what older files call it.
+    if (name != "full_attention" && name != "sliding_attention" && name != "attention") {
       refuse("layer_types", fmt::format("holds \"{}\"; full_attention and sliding_attention are "
                                         "what we have",
                                         printable(name)));
@@ -174,20 +192,30 @@ bool ConfigReader::window_layers(std::optional<std::string> missing) {
     refuse("layer_types",
            fmt::format("has {} layers, another number than num_hidden_layers", mask.size()));
   }
-  if (mask.find('1') == std::string::npos) return true;  // no layer has a window
+  return mask;
+}
+
+void ConfigReader::windows(const std::string& mask, std::optional<std::string> missing) {
+  use(kWindow);
+  if (mask.find('1') == std::string::npos) return;  // no layer has a window
   window(std::move(missing));
-  if (mask.find('0') == std::string::npos) return true;
+  if (value_of("model.window").empty()) {
+    refuse(kWindow, "is null or missing, but layers are windowed");
+  }
+  if (mask.find('0') == std::string::npos) return;
   set("model.window_layers", fmt::format("\"{}\"", mask), "layer_types");
-  return true;
 }
 
 void ConfigReader::window(std::optional<std::string> missing) {
-  constexpr std::string_view kFrom = "sliding_window";
-  if (const auto window = value(kFrom, std::move(missing))) set("model.window", *window, kFrom);
+  const auto window = value(kWindow, std::move(missing));
+  if (!window) return;
+  if (*window == "0") refuse(kWindow, "is 0; a query sees one key at least, its own");
+  set("model.window", *window, kWindow);
 }
 
-void ConfigReader::limit_positions(std::int64_t most) {
+void ConfigReader::limit_positions(std::int64_t most, std::string why) {
   result_.most_positions = most;
+  result_.beyond = std::move(why);
   if (number("max_position_embeddings").value_or(0.0) > static_cast<double>(most)) {
     set("model.max_seq_length", fmt::format("{}", most), "rope_parameters");
   }
@@ -225,11 +253,14 @@ void ConfigReader::read_tables(const Family& family) {
   for (const std::span<const Demand> demands :
        {std::span<const Demand>(kDemands), family.demands}) {
     for (const Demand& demand : demands) {
+      if (at(demand.theirs).empty()) continue;  // missing, null, or without anything in it
+      if (at(demand.theirs).is_structured()) refuse(demand.theirs, "isn't supported");
       const std::optional<std::string> found = text(demand.theirs);
       if (!found || *found == demand.value) continue;
       refuse(demand.theirs, fmt::format("is {}; only {} is supported", *found, demand.value));
     }
   }
+  if (is_null("is_causal")) refuse("is_causal", "is null, which is false");
   if (family.more) family.more(*this);
 }
 

@@ -17,6 +17,17 @@ namespace sherd::huggingface {
 /// Errors   DataError: there is no text_config, or the two disagree.
 std::optional<nlohmann::json> text_part(const nlohmann::json& config, const std::string& path);
 
+class RotaryTable;
+
+/// What a class makes of rotary positions where the file leaves it open.
+struct RotaryClass {
+  double theta = 10000.0;  ///< 0: versions of transformers differ, so the file must say
+  std::optional<double>
+      fraction{};  ///< the part of a head that is turned; nothing: whole heads, whatever the file says
+  std::optional<double> length{};  ///< of the first training, whatever the table says
+  bool longrope_alone = false;     ///< su and yarn are names of it, too
+};
+
 class ConfigReader {
  public:
   static constexpr std::int64_t kMostLayers = 10'000;
@@ -27,6 +38,8 @@ class ConfigReader {
   /// The value, or null where it is missing or null. Counts as used.
   const nlohmann::json& at(std::string_view key);
   bool has(std::string_view key);
+  /// There, and null.
+  bool is_null(std::string_view key);
   /// A number, a truth or a text as YAML; nothing where it is missing or null.
   std::optional<std::string> text(std::string_view key);
   /// The same of a number or a truth; `missing` where it is missing, but nothing where it is null.
@@ -45,27 +58,28 @@ class ConfigReader {
   /// The text set so far, or "".
   std::string value_of(std::string_view key) const;
 
-  /// Rotary positions: theta, scaling, the part that is turned. `theta`: the class's default; 0: its versions differ,
-  /// so the file must say.
-  void rotary(double theta, double fraction = 1.0);
-  /// The same of models whose windowed layers have a table of their own: a theta (0: the full layers'),
-  /// and no scaling.
-  void rotary_by_layer(double theta, double window_theta = 0.0);
-  /// A table of rotary frequencies: what stands in rope_scaling, or in rope_parameters.
-  void scaling(const nlohmann::json& table, std::string_view from);
+  /// Rotary positions: theta, scaling, the part that is turned.
+  void rotary(const RotaryClass& of_class = {});
+  /// The same of models whose windowed layers have a table of their own, without scaling, and with a theta that
+  /// the file may leave to the class. `window_is_class_s`: there it is the full layers' key that versions of
+  /// transformers read differently.
+  void rotary_by_layer(const RotaryClass& of_class, double window_theta, bool window_is_class_s);
   /// head_dim, where it isn't hidden_size / num_attention_heads; `missing`: the class's default, 0:
   /// that quotient.
   void head_width(std::int64_t missing = 0);
-  /// layer_types: which layers see sliding_window keys. False if there is no such list. `missing`: the class's window.
-  bool window_layers(std::optional<std::string> missing = std::nullopt);
+  /// Of classes whose heads are hidden_size / num_attention_heads wide, whatever the file says.
+  void plain_heads();
+  /// layer_types: a mask with 1 for layers that see sliding_window keys; nothing if there is no such list.
+  std::optional<std::string> layer_types();
+  /// The layers of `mask` see sliding_window keys; `missing`: the class's window.
+  void windows(const std::string& mask, std::optional<std::string> missing = std::nullopt);
+  /// All layers see sliding_window keys, if there is such a number.
   void window(std::optional<std::string> missing = std::nullopt);
 
   /// A key of tables of rotary frequencies that only some families have.
   void know_in_rope(std::string_view key) { rope_keys_.emplace_back(key); }
-  /// The length that longrope's factors begin above: the class's default, whatever the table says.
-  void longrope_length(double missing) { longrope_length_ = missing; }
-  /// The run's context may have no more positions than this.
-  void limit_positions(std::int64_t most);
+  /// The run's context may have no more positions than this; `why`: what happens beyond them.
+  void limit_positions(std::int64_t most, std::string why);
 
   [[noreturn]] void refuse(std::string_view key, const std::string& why) const;
 
@@ -73,19 +87,31 @@ class ConfigReader {
   std::vector<std::string> unused() const;
 
  private:
+  /// Where frequencies are counted from: the length of the first training, and the longest.
+  struct Length {
+    double original = 0.0, longest = 0.0;
+    bool by_layer = false;
+  };
+
   std::string scalar(std::string_view key, const nlohmann::json& value) const;
-  double number_in(const nlohmann::json& table, std::string_view key, double missing,
-                   std::string_view from);
-  void set_yarn(const nlohmann::json& table, std::string_view from);
-  void set_longrope(const nlohmann::json& table, std::string_view from);
-  void require_known(const nlohmann::json& table, std::string_view from,
-                     std::initializer_list<std::string_view> known) const;
+  const nlohmann::json& table(std::string_view key);
+  /// Nothing where the key is missing; null is refused.
+  std::optional<double> present_number(std::string_view key);
+  double turned_part(RotaryTable& rope, const RotaryClass& of_class);
+  Length original_length(RotaryTable& rope, const RotaryClass& of_class);
+  double factor_or_ratio(RotaryTable& rope);
+  void scaling(RotaryTable& rope, const RotaryClass& of_class);
+  void set_length(const RotaryTable& rope);
+  void set_llama3(RotaryTable& rope);
+  void set_yarn(RotaryTable& rope);
+  void set_longrope(RotaryTable& rope);
+  void set_attention_factor(RotaryTable& rope, std::optional<double> otherwise);
 
   const nlohmann::json& config_;
   ModelConfig& result_;
   std::set<std::string> used_;
   std::vector<std::string> rope_keys_;
-  std::optional<double> longrope_length_;
+  Length rope_length_;
 };
 
 }  // namespace sherd::huggingface

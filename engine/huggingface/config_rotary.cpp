@@ -1,184 +1,247 @@
-// Rotary positions in config.json: two spellings, five scalings.
+// Rotary positions in config.json: two spellings, six scalings. What stands where counts as transformers 5 has it.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/format/strict_json.h"
 #include "engine/huggingface/config_reader.h"
+#include "engine/huggingface/rotary_table.h"
 
 namespace sherd::huggingface {
 namespace {
 
 using nlohmann::json;
 
-// Null where it is missing, or `table` no object.
-const json& member(const json& table, std::string_view key) {
+constexpr auto kScalings =
+    std::to_array<std::string_view>({"linear", "dynamic", "llama3", "yarn", "longrope"});
+constexpr const char* kParameters = "rope_parameters";
+constexpr const char* kScaling = "rope_scaling";
+constexpr const char* kFull = "full_attention";
+constexpr const char* kWindowed = "sliding_attention";
+constexpr const char* kTheta = "rope_theta";
+constexpr const char* kFraction = "partial_rotary_factor";
+constexpr const char* kLength = "original_max_position_embeddings";
+
+const json& member(const json& table, const char* key) {
   static const json kNull;
   const auto found = table.find(key);
   return found == table.end() ? kNull : *found;
 }
 
-std::string type_of(const json& table) {
-  for (const char* key : {"rope_type", "type"}) {
-    const json& type = member(table, key);
-    if (type.is_string()) return type.get<std::string>();
-  }
-  return "default";
+// A table that isn't taken, where the one that is says the same of all that stands in it.
+bool says_the_same(const json& table, const json& taken) {
+  return std::all_of(table.items().begin(), table.items().end(), [&](const auto& item) {
+    return item.key() == "type" || item.value().is_null() ||
+           member(taken, item.key().c_str()) == item.value();
+  });
 }
 
 }  // namespace
 
-double ConfigReader::number_in(const json& table, std::string_view key, double missing,
-                               std::string_view from) {
-  const json& value = member(table, key);
-  if (value.is_null()) return missing;
-  if (!value.is_number()) refuse(from, fmt::format("has a {} that is no number", key));
-  return value.get<double>();
+const json& ConfigReader::table(std::string_view key) {
+  const json& found = at(key);
+  if (!found.is_null() && !found.is_object()) refuse(key, "isn't an object");
+  return found;
 }
 
-void ConfigReader::require_known(const json& table, std::string_view from,
-                                 std::initializer_list<std::string_view> known) const {
-  for (const auto& [key, value] : table.items()) {
-    if (value.is_null() || key == "rope_theta" || key == "rope_type" || key == "type" ||
-        key == "partial_rotary_factor" ||
-        std::find(rope_keys_.begin(), rope_keys_.end(), key) != rope_keys_.end() ||
-        std::find(known.begin(), known.end(), key) != known.end()) {
-      continue;
-    }
-    refuse(from, fmt::format("has the key {}, which isn't known with this rope_type",
-                             checkpoint::printable(key)));
-  }
+std::optional<double> ConfigReader::present_number(std::string_view key) {
+  if (!config_.contains(key)) return std::nullopt;
+  const std::optional<double> value = number(key);
+  if (!value) refuse(key, "is null; expected a number");
+  return value;
 }
 
-void ConfigReader::rotary(double theta, double fraction) {
-  const json& parameters = at("rope_parameters");
-  const json& old = at("rope_scaling");
-  const bool is_new = parameters.is_object();
-  if (!parameters.is_null() && !is_new) refuse("rope_parameters", "isn't an object");
-  if (!old.is_null() && !old.is_object()) refuse("rope_scaling", "isn't an object");
-  const char* from = is_new ? "rope_parameters" : "rope_scaling";
-  const json& table = is_new ? parameters : old.is_object() ? old : parameters;
-  theta = number("rope_theta").value_or(theta);
-  fraction = number("partial_rotary_factor").value_or(fraction);
-  if (table.is_object()) {
-    theta = number_in(table, "rope_theta", theta, from);
-    fraction = number_in(table, "partial_rotary_factor", fraction, from);
-  }
-  if (theta == 0.0) refuse("rope_theta", "is missing");
+// rope_scaling is taken where it says anything.
+void ConfigReader::rotary(const RotaryClass& of_class) {
+  const json &parameters = table(kParameters), &old = table(kScaling);
+  const bool is_old = !old.empty();
+  RotaryTable rope(*this, is_old ? old : parameters, is_old ? kScaling : kParameters);
+  const double theta = rope.has(kTheta)
+                           ? rope.needed(kTheta)
+                           : present_number(result_.family->old_theta).value_or(of_class.theta);
+  if (theta == 0.0) refuse(kTheta, "is missing");
   set("model.positions", "rope");
-  set("model.rope_theta", theta, is_new ? from : "rope_theta");
-  if (fraction != 1.0) set("model.rope_fraction", fraction, "partial_rotary_factor");
-  if (table.is_object()) scaling(table, from);
+  set("model.rope_theta", theta, rope.has(kTheta) ? rope.name() : kTheta);
+  const double fraction = turned_part(rope, of_class);
+  if (fraction != 1.0) set("model.rope_fraction", fraction, kFraction);
+  rope_length_ = original_length(rope, of_class);
+  scaling(rope, of_class);
+  if (is_old && parameters.is_object()) {
+    json taken = old;
+    taken.update({{"rope_type", rope.type()}, {kTheta, theta}, {kFraction, fraction}});
+    if (!says_the_same(parameters, taken)) result_.unused.emplace_back(kParameters);
+  }
 }
 
-void ConfigReader::rotary_by_layer(double theta, double window_theta) {
-  const char* const from = "rope_parameters";
-  const json& full = member(at(from), "full_attention");
-  const json& windowed = member(at(from), "sliding_attention");
-  if (full.is_object()) {
-    const double of_full = number_in(full, "rope_theta", theta, from);
-    if (of_full == 0.0) refuse(from, "lacks full_attention's rope_theta");
-    set("model.positions", "rope");
-    set("model.rope_theta", of_full, from);
-    scaling(full, from);
-    window_theta = number_in(windowed, "rope_theta", window_theta, from);
-    if (type_of(windowed) != "default") {
-      refuse(from, "scales the windowed layers, which isn't supported");
-    }
-    for (const json* table : {&full, &windowed}) {
-      if (number_in(*table, "partial_rotary_factor", 1.0, from) == 1.0) continue;
-      refuse(from, "turns a part of each head, which isn't supported with two tables");
-    }
-    for (const char* old : {"rope_theta", "rope_scaling", "rope_local_base_freq"}) use(old);
-  } else {
-    rotary(theta);
+// Classes that turn whole heads read the part only where a scaling counts frequencies: then they have too few.
+double ConfigReader::turned_part(RotaryTable& rope, const RotaryClass& of_class) {
+  if (!of_class.fraction && std::ranges::find(kScalings, rope.type()) == kScalings.end())
+    return 1.0;
+  const std::string_view old = result_.family->old_fraction;
+  const double fraction = rope.has(kFraction)
+                              ? rope.needed(kFraction)
+                              : present_number(old).value_or(of_class.fraction.value_or(1.0));
+  if (!of_class.fraction && fraction != 1.0) {
+    refuse(kFraction, fmt::format("is {}, but models of type {} turn whole heads", fraction,
+                                  result_.family->model_type));
   }
-  if (window_theta != 0.0) set("model.window_rope_theta", window_theta, "rope_local_base_freq");
+  return fraction;
+}
+
+// The class's own or the file's beside the table is taken before the table's.
+ConfigReader::Length ConfigReader::original_length(RotaryTable& rope, const RotaryClass& of_class) {
+  Length length;
+  if (rope.type() != "llama3" && rope.type() != "yarn" && rope.type() != "longrope") return length;
+  length.longest = number("max_position_embeddings").value_or(0.0);
+  const bool in_table = rope.has(kLength);
+  const double of_table = in_table ? rope.needed(kLength) : length.longest;
+  length.original = present_number(kLength).value_or(of_class.length.value_or(of_table));
+  if (length.original <= 0.0) refuse(kLength, "isn't above 0");
+  return length;
+}
+
+void ConfigReader::rotary_by_layer(const RotaryClass& of_class, double window_theta,
+                                   bool window_is_class_s) {
+  const json &parameters = table(kParameters), &old = table(kScaling);
+  const json &given = member(parameters, kFull), &windowed = member(parameters, kWindowed);
+  if (!parameters.empty() && given.is_null() && windowed.is_null()) {
+    refuse(kParameters, fmt::format("has one table; models of this type have {} and {} in it",
+                                    kFull, kWindowed));
+  }
+  if (!old.empty() && !old.contains("rope_type") && old.contains("type")) {
+    refuse(kScaling, "has type without rope_type, which versions of transformers read differently");
+  }
+  json full = given.is_null() ? json::object() : given;
+  if (!full.is_object() || !(windowed.is_null() || windowed.is_object())) {
+    refuse(kParameters, "holds something else than tables");
+  }
+  if (!old.empty()) full.update(old);
+  RotaryTable rope(*this, full, std::string(old.empty() ? kParameters : kScaling));
+  RotaryTable in_windows(*this, windowed, kParameters);
+  const std::optional<double> beside = present_number(kTheta);
+  const double theta = rope.has(kTheta) ? rope.needed(kTheta) : beside.value_or(of_class.theta);
+  if (theta == 0.0) refuse(kTheta, "is missing");
+  set("model.positions", "rope");
+  set("model.rope_theta", theta, rope.name());
+  turned_part(rope, of_class);
+  rope_length_ = {};
+  rope_length_.longest = number("max_position_embeddings").value_or(0.0);
+  rope_length_.original = rope.has(kLength) ? rope.needed(kLength) : rope_length_.longest;
+  rope_length_.by_layer = true;
+  scaling(rope, of_class);
+  if (in_windows.type() != "default") {
+    refuse(kParameters, "scales the windowed layers, which isn't supported");
+  }
+  if (in_windows.has(kTheta)) {
+    window_theta = in_windows.needed(kTheta);
+  } else if (window_is_class_s && beside && !rope.has(kTheta) && *beside != window_theta) {
+    refuse(kTheta, fmt::format("is {}: transformers 4 takes it for windowed layers too, 5 takes {} "
+                               "there; say both in {}",
+                               *beside, window_theta, kParameters));
+  } else if (window_is_class_s && beside) {
+    window_theta = *beside;
+  }
+  set("model.window_rope_theta", window_theta, "rope_local_base_freq");
   if (!value_of("model.rope_scaling").empty()) set("model.window_rope_scaling", "false");
 }
 
-void ConfigReader::scaling(const json& table, std::string_view from) {
-  const std::string type = type_of(table);
-  if (type == "default") return require_known(table, from, {});
-  const double factor = number_in(table, "factor", 1.0, from);
-  const double length = number_in(table, "original_max_position_embeddings", 0.0, from);
-  if (type == "linear") {
-    require_known(table, from, {"factor"});
-    set("model.rope_scaling", "linear", from);
-    set("model.rope_factor", factor, from);
-  } else if (type == "llama3") {
-    require_known(
-        table, from,
-        {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"});
-    set("model.rope_scaling", "llama3", from);
-    set("model.rope_factor", factor, from);
-    set("model.rope_low_freq_factor", number_in(table, "low_freq_factor", 1.0, from), from);
-    set("model.rope_high_freq_factor", number_in(table, "high_freq_factor", 4.0, from), from);
-    if (length > 0) set("model.rope_original_length", length, from);
-  } else if (type == "yarn") {
-    set_yarn(table, from);
-  } else if (type == "longrope" || type == "su") {
-    set_longrope(table, from);
-  } else {
-    refuse(from,
-           fmt::format("has rope_type {}; default, linear, llama3, yarn and longrope are what "
-                       "we have",
+void ConfigReader::scaling(RotaryTable& rope, const RotaryClass& of_class) {
+  const std::string& type = rope.type();
+  const bool is_longrope =
+      type == "longrope" || (of_class.longrope_alone && (type == "su" || type == "yarn"));
+  if (of_class.longrope_alone && !is_longrope && type != "default") {
+    refuse(rope.name(),
+           fmt::format("has rope_type {}; models of this type have default and longrope",
                        checkpoint::printable(type)));
+  }
+  if (is_longrope) {
+    set_longrope(rope);
+  } else if (type == "linear") {
+    set("model.rope_scaling", "linear", rope.name());
+    set("model.rope_factor", rope.needed("factor"), rope.name());
+  } else if (type == "llama3") {
+    set_llama3(rope);
+  } else if (type == "yarn") {
+    set_yarn(rope);
+  } else if (type ==
+             "dynamic") {  // up to the length that the model knows, frequencies stay as they are
+    rope.needed("factor");
+    limit_positions(static_cast<std::int64_t>(number("max_position_embeddings").value_or(0.0)),
+                    "frequencies change with the text's length");
+  } else if (type != "default") {
+    refuse(rope.name(),
+           fmt::format("has rope_type {}; default, linear, dynamic, llama3, yarn and longrope are "
+                       "what we have",
+                       checkpoint::printable(type)));
+  }
+  rope.require_known(rope_keys_);
+  for (const std::string& key : rope.idle(rope_keys_)) {
+    result_.unused.push_back(fmt::format("{}.{}", rope.name(), key));
   }
 }
 
-void ConfigReader::set_yarn(const json& table, std::string_view from) {
-  require_known(table, from,
-                {"factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "truncate",
-                 "attention_factor", "mscale", "mscale_all_dim"});
-  const double factor = number_in(table, "factor", 1.0, from);
-  set("model.rope_scaling", "yarn", from);
-  set("model.rope_factor", factor, from);
-  set("model.rope_beta_fast", number_in(table, "beta_fast", 32.0, from), from);
-  set("model.rope_beta_slow", number_in(table, "beta_slow", 1.0, from), from);
-  const double most = number("max_position_embeddings").value_or(0.0);
-  const double length = number_in(table, "original_max_position_embeddings", most, from);
-  set("model.rope_original_length", length, from);
-  if (const json& truncate = member(table, "truncate"); truncate.is_boolean()) {
-    set("model.rope_truncate", truncate.dump(), from);
+void ConfigReader::set_length(const RotaryTable& rope) {
+  set("model.rope_original_length", rope_length_.original, rope.name());
+}
+
+void ConfigReader::set_llama3(RotaryTable& rope) {
+  set("model.rope_scaling", "llama3", rope.name());
+  set("model.rope_factor", rope.needed("factor"), rope.name());
+  set("model.rope_low_freq_factor", rope.needed("low_freq_factor"), rope.name());
+  set("model.rope_high_freq_factor", rope.needed("high_freq_factor"), rope.name());
+  set_length(rope);
+}
+
+double ConfigReader::factor_or_ratio(RotaryTable& rope) {
+  return rope.number("factor").value_or(rope_length_.longest / rope_length_.original);
+}
+
+void ConfigReader::set_attention_factor(RotaryTable& rope, std::optional<double> otherwise) {
+  const std::optional<double> given = rope.number("attention_factor");
+  if (given && *given <= 0.0) refuse(rope.name(), "has an attention_factor that isn't above 0");
+  if (const auto factor = given ? given : otherwise) {
+    set("model.rope_attention_factor", *factor, rope.name());
   }
-  double attention = number_in(table, "attention_factor", 0.0, from);
-  const double mscale = number_in(table, "mscale", 0.0, from);
-  const double of_all = number_in(table, "mscale_all_dim", 0.0, from);
-  if (attention == 0.0 && mscale != 0.0 && of_all != 0.0) {
+}
+
+void ConfigReader::set_yarn(RotaryTable& rope) {
+  if (!rope.has("factor")) refuse(rope.name(), "lacks factor");
+  const double factor = factor_or_ratio(rope);
+  const auto number_or = [&](const char* key, double missing) {  // null and 0 are none
+    const double value = rope.number(key).value_or(0.0);
+    return value == 0.0 ? missing : value;
+  };
+  set("model.rope_scaling", "yarn", rope.name());
+  set("model.rope_factor", factor, rope.name());
+  set("model.rope_beta_fast", number_or("beta_fast", 32.0), rope.name());
+  set("model.rope_beta_slow", number_or("beta_slow", 1.0), rope.name());
+  set_length(rope);
+  // Of tables by layer transformers 5 doesn't look at it.
+  if (!rope_length_.by_layer && rope.has("truncate")) {
+    set("model.rope_truncate", rope.truth("truncate").value_or(false) ? "true" : "false",
+        rope.name());
+  }
+  const double mscale = number_or("mscale", 0.0), of_all = number_or("mscale_all_dim", 0.0);
+  std::optional<double> quotient;
+  if (mscale != 0.0 && of_all != 0.0) {
     const auto scale = [&](double m) {
       return factor <= 1.0 ? 1.0 : 0.1 * m * std::log(factor) + 1.0;
     };
-    attention = scale(mscale) / scale(of_all);
+    quotient = scale(mscale) / scale(of_all);
   }
-  if (attention != 0.0) set("model.rope_attention_factor", attention, from);
+  set_attention_factor(rope, quotient);
 }
 
-void ConfigReader::set_longrope(const json& table, std::string_view from) {
-  require_known(table, from,
-                {"factor", "original_max_position_embeddings", "short_factor", "long_factor",
-                 "attention_factor"});
-  set("model.rope_scaling", "longrope", from);
-  for (const auto& [theirs, ours] : {std::pair("short_factor", "model.rope_short_factors"),
-                                     std::pair("long_factor", "model.rope_long_factors")}) {
-    const json& factors = member(table, theirs);
-    const bool numbers =
-        factors.is_array() &&
-        std::all_of(factors.begin(), factors.end(), [](const json& f) { return f.is_number(); });
-    if (!numbers) refuse(from, fmt::format("has no list of numbers {}", theirs));
-    set(ours, factors.dump(), from);
-  }
-  const double most = number("max_position_embeddings").value_or(0.0);
-  const double of_table = number_in(table, "original_max_position_embeddings", most, from);
-  const double length =
-      number("original_max_position_embeddings").value_or(longrope_length_.value_or(of_table));
-  if (length <= 0.0) refuse("original_max_position_embeddings", "is missing");
-  set("model.rope_original_length", length, "original_max_position_embeddings");
-  set("model.rope_factor", number_in(table, "factor", std::max(1.0, most / length), from), from);
-  const double attention = number_in(table, "attention_factor", 0.0, from);
-  if (attention != 0.0) set("model.rope_attention_factor", attention, from);
+void ConfigReader::set_longrope(RotaryTable& rope) {
+  set("model.rope_scaling", "longrope", rope.name());
+  set("model.rope_short_factors", rope.list("short_factor"), rope.name());
+  set("model.rope_long_factors", rope.list("long_factor"), rope.name());
+  set_length(rope);
+  set("model.rope_factor", std::max(1.0, factor_or_ratio(rope)), rope.name());
+  set_attention_factor(rope, std::nullopt);
 }
 
 }  // namespace sherd::huggingface

@@ -60,6 +60,11 @@ struct Demand {
   std::string_view value;
 };
 
+/// Another name of a setting, which counts before it.
+struct Alias {
+  std::string_view name, theirs;
+};
+
 struct Family {
   std::string_view model_type{};
   std::string_view architecture{};  ///< the class that config.json names
@@ -71,6 +76,7 @@ struct Family {
   std::span<const std::span<const ConfigKey>> keys{};
   std::span<const ConfigWord> words{};
   std::span<const Demand> demands{};
+  std::span<const Alias> aliases{};
   std::span<const std::string_view> harmless{};  ///< settings without a meaning for us, not listed
   void (*more)(ConfigReader&) = nullptr;         ///< what tables can't say
   /// How transformers 4 calls what transformers 5 has in rope_parameters.
@@ -85,6 +91,12 @@ struct Whole {
   std::span<const std::string_view> others{};  ///< how names of the other parts' tensors begin
 };
 std::span<const Whole> models_of_parts();
+
+/// A kind of model that isn't read, and what of it is missing here.
+struct Lacking {
+  std::string_view model_type, why;
+};
+std::span<const Lacking> lacking_families();
 
 /// nullptr: not known.
 const Family* find_family(std::string_view model_type);

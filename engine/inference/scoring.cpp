@@ -194,7 +194,7 @@ class Answerer {
 }  // namespace
 
 void answer(const ScoringRequest& request) {
-  TextModel model(request.model);
+  TextModel model(request.model, TextModel::Text::kWhenNeeded);
   Questions questions(request);
   InOrder<std::string> answers(
       [&](std::size_t, const std::string& line) { request.on_answer(line); });

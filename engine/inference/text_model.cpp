@@ -22,25 +22,33 @@ std::vector<std::int32_t> end_tokens_of(const TrainedModel& trained) {
 
 }  // namespace
 
-TextModel::TextModel(const TrainedModelRequest& request)
+TextModel::TextModel(const TrainedModelRequest& request, Text when)
     : trained_(trained_model(request)),
       machine_(request.machine ? request.machine : choose_machine(trained_.recipe)),
       end_tokens_(end_tokens_of(trained_)) {
-  data::DataOptions data = data_options(trained_.recipe);
-  data.vocabulary = trained_.vocabulary;
-  text_ = data::make_token_text(data);
+  if (when == Text::kNow) text();
+}
+
+const data::TokenText& TextModel::text() const {
+  const std::lock_guard lock(opening_);
+  if (!text_) {
+    data::DataOptions data = data_options(trained_.recipe);
+    data.vocabulary = trained_.vocabulary;
+    text_ = data::make_token_text(data);
+  }
+  return *text_;
 }
 
 std::vector<std::int32_t> TextModel::prompt_ids(const std::string& prompt) const {
-  std::vector<std::int32_t> ids = text_->before_document();
-  const std::vector<std::int32_t> of_prompt = text_->ids(prompt);
+  std::vector<std::int32_t> ids = text().before_document();
+  const std::vector<std::int32_t> of_prompt = text().ids(prompt);
   ids.insert(ids.end(), of_prompt.begin(), of_prompt.end());
   if (ids.empty()) ids = {first_token()};
   return ids;
 }
 
 std::int32_t TextModel::first_token() const {
-  const std::vector<std::int32_t> before = text_->before_document();
+  const std::vector<std::int32_t> before = text().before_document();
   if (!before.empty()) return before[0];
   return end_tokens_.empty() ? 0 : end_tokens_[0];
 }

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -16,10 +17,14 @@ namespace sherd::engine {
 
 class TextModel {
  public:
-  /// Errors   as evaluate_checkpoint.
-  explicit TextModel(const TrainedModelRequest& request);
+  /// When the tokenizer is opened: at once, or where text is first asked for. Ids need none.
+  enum class Text { kNow, kWhenNeeded };
 
-  const data::TokenText& text() const { return *text_; }
+  /// Errors   as evaluate_checkpoint.
+  explicit TextModel(const TrainedModelRequest& request, Text when = Text::kNow);
+
+  /// Errors   those of a folder without tokenizer, where it was left for later.
+  const data::TokenText& text() const;
   /// Behind what the tokenizer puts before a document; at least one id.
   std::vector<std::int32_t> prompt_ids(const std::string& prompt) const;
   /// The token that a text begins with where nothing stands before it: the tokenizer's beginning, else the
@@ -53,7 +58,8 @@ class TextModel {
 
   TrainedModel trained_;
   std::shared_ptr<const Machine> machine_;
-  std::unique_ptr<const data::TokenText> text_;
+  mutable std::mutex opening_;
+  mutable std::unique_ptr<const data::TokenText> text_;
   std::vector<std::int32_t> end_tokens_;
 };
 

@@ -10,14 +10,32 @@ Transformer::Transformer(const ModelShape& shape, Allocator& memory, Stream& com
                          Collectives& collectives, const ModelPart* part)
     : planned_sequences_(shape.sequences),
       planned_seq_length_(shape.seq_length),
+      planned_table_positions_(shape.table_positions()),
       computation_(shape, memory, compute, collectives, part),
       embedding_(computation_),
       block_(computation_),
       head_(computation_) {
-  for (std::size_t i = 0; i < shape.num_rotary_tables(); ++i) {
-    kernels::rotary_table(compute, computation_.activations.rotary_SK[i], shape.table_positions(),
-                          shape.head_width(), shape.rotary[i]);
+  fill_rotary_tables(planned_table_positions_);
+}
+
+void Transformer::fill_rotary_tables(std::int64_t text_length) {
+  text_length_ = text_length;
+  for (std::size_t i = 0; i < shape().num_rotary_tables(); ++i) {
+    kernels::rotary_table(computation_.stream, computation_.activations.rotary_SK[i],
+                          planned_table_positions_, shape().head_width(),
+                          kernels::for_length(shape().rotary[i], text_length));
   }
+}
+
+bool Transformer::rotate_for(std::int64_t text_length) {
+  const auto differs = [&](const kernels::RotaryFrequencies& rotary) {
+    return kernels::takes_long_factors(rotary, text_length) !=
+           kernels::takes_long_factors(rotary, text_length_);
+  };
+  const bool changes =
+      shape().num_rotary_tables() > 0 && std::ranges::any_of(shape().rotary, differs);
+  if (changes) fill_rotary_tables(text_length);
+  return changes;
 }
 
 void Transformer::stand(const Standing& standing) {

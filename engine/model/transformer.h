@@ -38,6 +38,10 @@ class Transformer {
   /// Later passes have this many sequences of this length, neither more than was planned for.
   void resize(std::int64_t sequences, std::int64_t seq_length);
 
+  /// Later passes are on texts of this length, which longrope's frequencies depend on. True if they
+  /// have changed. By default texts have as many positions as the rotary tables have rows.
+  bool rotate_for(std::int64_t text_length);
+
   /// The calls that follow are on another micro-batch or on other blocks, which are in these slots. Without it,
   /// all blocks have a place of their own.
   void stand(const Standing& standing);
@@ -96,7 +100,10 @@ class Transformer {
   std::int64_t most_logits() const { return computation_.activations.chunk_tokens; }  ///< in a call
 
  private:
-  std::int64_t planned_sequences_, planned_seq_length_;
+  void fill_rotary_tables(std::int64_t text_length);
+
+  std::int64_t planned_sequences_, planned_seq_length_, planned_table_positions_;
+  std::int64_t text_length_ = 0;  ///< that the rotary tables are for
   Computation computation_;
   Embedding embedding_;
   Block block_;

@@ -116,9 +116,10 @@ bool take_model_from(Resolution& recipe) {
   if (const auto most = config.most_positions;
       most && recipe.values().model.max_seq_length > *most) {
     recipe.refuse({kLength},
-                  "{} is {}, but up to {} positions are computed as {} says; beyond them queries "
-                  "grow with their position, which this version doesn't have. Set at most {}.",
-                  kLength, recipe.values().model.max_seq_length, *most, config.path, *most);
+                  "{} is {}, but up to {} positions are computed as {} says; beyond them {}, which "
+                  "this version doesn't have. Set at most {}.",
+                  kLength, recipe.values().model.max_seq_length, *most, config.path, config.beyond,
+                  *most);
   }
   if (!config.whole.empty()) {
     recipe.note(fmt::format(

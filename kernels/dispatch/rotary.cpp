@@ -9,6 +9,19 @@
 
 namespace sherd::kernels {
 
+bool takes_long_factors(const RotaryFrequencies& rope, std::int64_t length) {
+  return rope.scaling == RotaryScaling::kLongrope && length > rope.original_length;
+}
+
+RotaryFrequencies for_length(RotaryFrequencies rope, std::int64_t length) {
+  if (takes_long_factors(rope, length)) {
+    rope.short_factors = rope.long_factors;
+  } else {
+    rope.long_factors = rope.short_factors;
+  }
+  return rope;
+}
+
 void rotary_table(Stream& stream, Tensor table, std::int64_t positions, std::int64_t head_width,
                   const RotaryFrequencies& frequencies) {
   CHECK(head_width >= 2 && head_width % 2 == 0, "head width {}", head_width);

@@ -154,12 +154,21 @@ FAMILIES = {
     "glm4": ("Glm4", dict(head_dim=K, rms_norm_eps=1e-6, attention_bias=True,
                           **rope(10000.0, partial_rotary_factor=0.5)),
              dict(head_width=K, qkv_bias=True, norm_placement="sandwich", rope_fraction=0.5)),
+    "glm": ("Glm", dict(head_dim=K, rms_norm_eps=1e-6, attention_bias=True, **rope(10000.0, partial_rotary_factor=0.5)),
+            dict(head_width=K, qkv_bias=True, rope_fraction=0.5)),
+    "ernie4_5": ("Ernie4_5", dict(head_dim=K, rms_norm_eps=1e-6, use_bias=True, **rope(5e5)),
+                 dict(head_width=K, rope_theta=5e5, bias=True, norm_bias=False)),
+    "arcee": ("Arcee", dict(rms_norm_eps=1e-6, **rope()), dict(activation="relu2")),
+    "exaone4": ("Exaone4", dict(num_hidden_layers=4, rms_norm_eps=1e-6, sliding_window=6, **rope(1e6),
+                                layer_types=["sliding_attention"] * 3 + ["full_attention"]),
+                dict(num_layers=4, rope_theta=1e6, norm_placement="post", qk_norm="head", window=6,
+                     window_layers="1110", rope_layers="1110")),
     "nemotron": ("Nemotron", dict(head_dim=K, norm_eps=1e-6, hidden_act="relu2", **rope(10000.0, partial_rotary_factor=0.5)),
                  dict(head_width=K, norm="layernorm", norm_bias=True, norm_offset=1, activation="relu2",
                       rope_fraction=0.5)),
 }
 ONE_PLUS = {"gemma", "gemma2", "gemma3", "nemotron"}  # norms that multiply by 1 + weight
-INTERLEAVED = {"cohere", "command_r_plus", "cohere2", "glm4"}           # pairs (2j, 2j + 1)
+INTERLEAVED = {"cohere", "command_r_plus", "cohere2", "glm", "glm4", "ernie4_5"}           # pairs (2j, 2j + 1)
 
 
 def build(name):
@@ -237,11 +246,11 @@ def parts_of(name, recipe, sherd):
     if site == "attention.output":
         return [(attention + "o_proj." + which, "rows")]
     if site == "mlp.up":
-        if name.startswith("phi") or name == "glm4":
+        if name.startswith("phi") or name.startswith("glm"):
             return [(mlp + "gate_up_proj." + which, "rows")]
         if name == "starcoder2":
             return [(mlp + "c_fc." + which, "rows")]
-        if name == "nemotron":
+        if name in ("nemotron", "arcee"):
             return [(mlp + "up_proj." + which, "rows")]
         return [(mlp + "gate_proj." + which, "rows"), (mlp + "up_proj." + which, "rows")]
     return [(mlp + ("c_proj." if name == "starcoder2" else "down_proj.") + which, "rows")]

@@ -1,8 +1,6 @@
 // Command R and Command R7B: attention and feed-forward side by side behind one layer norm, interleaved
 // rotary pairs, and in the second only in windowed layers. Command R+ has norms of queries and keys with
 // weights for each head.
-#include <fmt/format.h>
-
 #include <nlohmann/json.hpp>
 
 #include "engine/huggingface/families/common.h"
@@ -26,38 +24,36 @@ constexpr std::span<const ConfigKey> kKeys[] = {kUsualSizes, kNormAndHead};
 constexpr ConfigWord kWords[] = {
     {"hidden_act", "silu", "model.activation", "swiglu"},
     {"hidden_act", "swish", "model.activation", "swiglu"},
+    {"hidden_act", "gelu_pytorch_tanh", "model.activation", "geglu"},
+    {"hidden_act", "gelu_new", "model.activation", "geglu"},
     {"use_qk_norm", "false", "model.qk_norm", "none"},
     {"use_qk_norm", "true", "model.qk_norm", "per_head"},
 };
-constexpr Demand kDemands[] = {{"attention_bias", "false"}};
-// Command R7B's class has no such norms.
-constexpr Demand kDemands2[] = {{"attention_bias", "false"}, {"use_qk_norm", "false"}};
-constexpr std::string_view kHarmless[] = {"head_dim", "cache_implementation",
-                                          "sliding_window_pattern"};
+constexpr std::string_view kHarmless[] = {"cache_implementation"};
 
-void cohere(ConfigReader& config) {
+void attention(ConfigReader& config, double theta) {
   kv_heads(config);
-  config.rotary(0.0);
+  config.head_width();
+  config.rotary({.theta = theta});
+  attention_biases(config);
+}
+
+// Versions of the class differ in theta.
+void cohere(ConfigReader& config) {
+  attention(config, 0.0);
 }
 
 // Layers without a window have no positions.
 void cohere2(ConfigReader& config) {
-  cohere(config);
-  if (!config.window_layers(kUsualWindow)) {
-    config.window(kUsualWindow);
-    const std::int64_t pattern = config.layers("sliding_window_pattern", 4, 1);
-    const std::string mask(static_cast<std::size_t>(pattern) - 1, '1');
-    config.set("model.window_layers", fmt::format("\"{}0\"", mask), "sliding_window_pattern");
-  }
-  if (config.value_of("model.window").empty()) {
-    config.set("model.rope_layers", "\"0\"", "sliding_window");
-  } else if (const std::string mask = config.value_of("model.window_layers"); !mask.empty()) {
-    config.set("model.rope_layers", mask, "layer_types");
-  }
+  attention(config, 10000.0);
+  std::optional<std::string> mask = config.layer_types();
+  if (!mask) mask = all_but_every(config.layers("sliding_window_pattern", 4, 1));
+  config.windows(*mask, kUsualWindow);
+  turned_layers(config, *mask, "layer_types");
 }
 
 constexpr Family kForm = [] {
-  Family form = usual_form(kModules, kFixed, kKeys, kDemands);
+  Family form = usual_form(kModules, kFixed, kKeys);
   form.harmless = kHarmless;
   form.interleaved_rotary = true;
   form.words = kWords;
@@ -65,8 +61,7 @@ constexpr Family kForm = [] {
 }();
 constexpr Family kForm2 = [] {
   Family form = kForm;
-  form.words = kSilu;
-  form.demands = kDemands2;
+  form.words = kGates;
   return form;
 }();
 constexpr Family kFamilies[] = {

@@ -41,13 +41,15 @@ inline constexpr auto kUsualBuffers = std::to_array<std::string_view>({
     "layers.{}.self_attn.rotary_emb.inv_freq",
     "rotary_emb.inv_freq",
 });
-inline constexpr auto kSilu = std::to_array<ConfigWord>({
+inline constexpr auto kGates = std::to_array<ConfigWord>({
     {"hidden_act", "silu", "model.activation", "swiglu"},
     {"hidden_act", "swish", "model.activation", "swiglu"},
+    {"hidden_act", "gelu_pytorch_tanh", "model.activation", "geglu"},
+    {"hidden_act", "gelu_new", "model.activation", "geglu"},
 });
 inline constexpr auto kRmsNorm = std::to_array<Fixed>({{"model.norm", "rmsnorm"}});
 
-/// What most families since Llama have in common: modules called model.layers.{}, a gate of SiLU.
+/// What most families since Llama have in common: modules called model.layers.{}, a gate.
 constexpr Family usual_form(std::span<const std::span<const Module>> modules,
                             std::span<const Fixed> fixed,
                             std::span<const std::span<const ConfigKey>> keys,
@@ -57,7 +59,7 @@ constexpr Family usual_form(std::span<const std::span<const Module>> modules,
           .buffers = kUsualBuffers,
           .fixed = fixed,
           .keys = keys,
-          .words = kSilu,
+          .words = kGates,
           .demands = demands};
 }
 /// A family of this form, with its names and what `more` reads.
@@ -69,8 +71,15 @@ constexpr Family family_of_form(Family form, std::string_view model_type,
   return form;
 }
 
-/// num_key_value_heads, missing or null: as many as heads.
-void kv_heads(ConfigReader& config);
+/// num_key_value_heads; null: as many as heads; missing: the class's number, 0: as many as heads.
+void kv_heads(ConfigReader& config, std::int64_t missing = 0);
+/// attention_bias: of query, key, value and output; and mlp_bias.
+void attention_biases(ConfigReader& config);
+void biases(ConfigReader& config);
+/// The layers of `mask` turn queries and keys.
+void turned_layers(ConfigReader& config, const std::string& mask, std::string_view from);
+/// "1110" for 4.
+std::string all_but_every(std::int64_t nth);
 /// sliding_window of classes that have one where config.json doesn't say; null says that there is none.
 inline constexpr const char* kUsualWindow = "4096";
 

@@ -1,5 +1,7 @@
 #include "engine/huggingface/families/families.h"
 
+#include <fmt/format.h>
+
 #include <vector>
 
 #include "engine/huggingface/families/common.h"
@@ -11,7 +13,8 @@ std::span<const Family* const> all_families() {
     std::vector<const Family*> families;
     for (const auto group :
          {gpt2_families, llama_families, phi_families, gemma_families, olmo_families, neox_families,
-          stablelm_families, starcoder_families, cohere_families, glm_families}) {
+          stablelm_families, starcoder_families, cohere_families, glm_families, granite_families,
+          relu_families, exaone_families}) {
       for (const Family& family : group()) families.push_back(&family);
     }
     return families;
@@ -26,10 +29,33 @@ const Family* find_family(std::string_view model_type) {
   return nullptr;
 }
 
-void kv_heads(ConfigReader& config) {
-  auto heads = config.value("num_key_value_heads");
+void kv_heads(ConfigReader& config, std::int64_t missing) {
+  std::optional<std::string> of_class;
+  if (missing > 0) of_class = std::to_string(missing);
+  auto heads = config.value("num_key_value_heads", std::move(of_class));
   if (!heads) heads = config.value("num_attention_heads");
   config.set("model.num_kv_heads", *heads, "num_key_value_heads");
+}
+
+void attention_biases(ConfigReader& config) {
+  if (!config.truth("attention_bias").value_or(false)) return;
+  config.set("model.qkv_bias", "true", "attention_bias");
+  config.set("model.output_bias", "true", "attention_bias");
+}
+
+void biases(ConfigReader& config) {
+  attention_biases(config);
+  if (config.truth("mlp_bias").value_or(false)) config.set("model.mlp_bias", "true", "mlp_bias");
+}
+
+void turned_layers(ConfigReader& config, const std::string& mask, std::string_view from) {
+  if (mask.find('0') == std::string::npos) return;
+  const bool some = mask.find('1') != std::string::npos;
+  config.set("model.rope_layers", some ? fmt::format("\"{}\"", mask) : "\"0\"", from);
+}
+
+std::string all_but_every(std::int64_t nth) {
+  return std::string(static_cast<std::size_t>(nth) - 1, '1') + '0';
 }
 
 }  // namespace sherd::huggingface

@@ -15,5 +15,8 @@ std::span<const Family> stablelm_families();
 std::span<const Family> starcoder_families();
 std::span<const Family> cohere_families();
 std::span<const Family> glm_families();
+std::span<const Family> granite_families();
+std::span<const Family> relu_families();
+std::span<const Family> exaone_families();
 
 }  // namespace sherd::huggingface

@@ -1,6 +1,4 @@
 // Gemma 1 to 3: norms that multiply by 1 + weight, a scaled embedding, GELU gates.
-#include <fmt/format.h>
-
 #include <cmath>
 
 #include "engine/huggingface/families/common.h"
@@ -38,13 +36,22 @@ constexpr ConfigKey kSizes3[] = {
     {"max_position_embeddings", "model.max_seq_length", "131072"},
 };
 constexpr std::span<const ConfigKey> kKeys3[] = {kSizes3, kNormAndHead};
-// Files that say gelu mean the tanh form all the same.
+// Of the first version files that say gelu mean the tanh form all the same.
+constexpr ConfigWord kWords[] = {
+    {"hidden_act", "gelu_pytorch_tanh", "model.activation", "geglu"},
+    {"hidden_act", "gelu_new", "model.activation", "geglu"},
+    {"hidden_act", "gelu", "model.activation", "geglu"},
+    {"hidden_act", "silu", "model.activation", "swiglu"},
+    {"hidden_act", "swish", "model.activation", "swiglu"},
+};
 constexpr ConfigWord kNewWords[] = {
     {"hidden_activation", "gelu_pytorch_tanh", "model.activation", "geglu"},
-    {"hidden_activation", "gelu", "model.activation", "geglu"},
+    {"hidden_activation", "gelu_new", "model.activation", "geglu"},
+    {"hidden_activation", "silu", "model.activation", "swiglu"},
+    {"hidden_activation", "swish", "model.activation", "swiglu"},
 };
-constexpr Demand kDemands[] = {{"attention_bias", "false"}};
-constexpr std::string_view kHarmless[] = {"hidden_act", "cache_implementation"};
+constexpr std::string_view kHarmless[] = {"hidden_activation", "cache_implementation"};
+constexpr std::string_view kHarmless2[] = {"hidden_act", "cache_implementation"};
 
 void scaled(ConfigReader& config, double missing_width = 0) {
   config.head_width(256);
@@ -67,19 +74,19 @@ void softcaps(ConfigReader& config, std::optional<std::string> attention = std::
 }
 
 void gemma(ConfigReader& config) {
-  kv_heads(config);
+  kv_heads(config, 16);
   scaled(config);
-  config.rotary(10000.0);
+  config.rotary();
+  attention_biases(config);
 }
 
 void gemma2(ConfigReader& config) {
-  kv_heads(config);
+  kv_heads(config, 4);
   scaled(config);
-  config.rotary(10000.0);
+  config.rotary();
+  attention_biases(config);
   softcaps(config, "50.0", "30.0");
-  if (config.window_layers(kUsualWindow)) return;
-  config.window(kUsualWindow);
-  config.set("model.window_layers", "\"10\"", "sliding_window");
+  config.windows(config.layer_types().value_or("10"), kUsualWindow);
 }
 
 void gemma3(ConfigReader& config) {
@@ -88,19 +95,16 @@ void gemma3(ConfigReader& config) {
   scaled(config, 2304);
   softcaps(config);
   config.set("model.qk_norm", "head");
-  if (!config.has("sliding_window")) config.refuse("sliding_window", "is missing");
   const double windowed = config.number("rope_local_base_freq").value_or(10000.0);
-  config.rotary_by_layer(1000000.0, windowed);
-  if (config.window_layers()) return;
-  config.window();
-  const std::int64_t pattern = config.layers("sliding_window_pattern", 6, 1);
-  const std::string mask(static_cast<std::size_t>(pattern) - 1, '1');
-  config.set("model.window_layers", fmt::format("\"{}0\"", mask), "sliding_window_pattern");
+  config.rotary_by_layer({.theta = 1000000.0}, windowed, false);
+  attention_biases(config);
+  std::optional<std::string> mask = config.layer_types();
+  if (!mask) mask = all_but_every(config.layers("sliding_window_pattern", 6, 1));
+  config.windows(*mask, kUsualWindow);
 }
 
 constexpr std::string_view kHarmless3[] = {"hidden_act", "cache_implementation",
-                                           "sliding_window_pattern", "_sliding_window_pattern",
-                                           "rope_local_base_freq"};
+                                           "_sliding_window_pattern"};
 constexpr Family kFamilies[] = {
     {.model_type = "gemma",
      .architecture = "GemmaForCausalLM",
@@ -109,8 +113,7 @@ constexpr Family kFamilies[] = {
      .buffers = kUsualBuffers,
      .fixed = kFixed,
      .keys = kKeys,
-     .words = kNewWords,
-     .demands = kDemands,
+     .words = kWords,
      .harmless = kHarmless,
      .more = gemma},
     {.model_type = "gemma2",
@@ -121,8 +124,7 @@ constexpr Family kFamilies[] = {
      .fixed = kSandwich,
      .keys = kKeys,
      .words = kNewWords,
-     .demands = kDemands,
-     .harmless = kHarmless,
+     .harmless = kHarmless2,
      .more = gemma2},
     {.model_type = "gemma3_text",
      .architecture = "Gemma3ForCausalLM",
@@ -132,7 +134,6 @@ constexpr Family kFamilies[] = {
      .fixed = kSandwich,
      .keys = kKeys3,
      .words = kNewWords,
-     .demands = kDemands,
      .harmless = kHarmless3,
      .more = gemma3,
      .two_rotary_tables = true},

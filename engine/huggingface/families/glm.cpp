@@ -1,4 +1,5 @@
-// GLM 4 (of April 2025): four norms in a block, half of each head turned, in interleaved pairs.
+// GLM 4: half of each head turned, in interleaved pairs; gate and up in one matrix. The second version (of April
+// 2025) has four norms in a block.
 #include <nlohmann/json.hpp>
 
 #include "engine/huggingface/families/common.h"
@@ -12,9 +13,11 @@ constexpr Module kNormsAndFeedForward[] = {
     {"block.{}.mlp.norm", "layers.{}.post_mlp_layernorm"},
     {"block.{}.mlp.up", "layers.{}.mlp.gate_up_proj"},
 };
+constexpr Module kFeedForward[] = {{"block.{}.mlp.up", "layers.{}.mlp.gate_up_proj"}};
 // The first row for a module is the one that is taken.
-constexpr std::span<const Module> kModules[] = {kNormsAndFeedForward, kSecondNorm, kUsualModules};
-constexpr Fixed kFixed[] = {{"model.norm", "rmsnorm"}, {"model.norm_placement", "sandwich"}};
+constexpr std::span<const Module> kModules[] = {kFeedForward, kSecondNorm, kUsualModules};
+constexpr std::span<const Module> kModules4[] = {kNormsAndFeedForward, kSecondNorm, kUsualModules};
+constexpr Fixed kSandwich[] = {{"model.norm", "rmsnorm"}, {"model.norm_placement", "sandwich"}};
 constexpr ConfigKey kNormAndHead[] = {
     {"rms_norm_eps", "model.norm_eps", "1.5625e-07"},
     {"tie_word_embeddings", "model.tie_embeddings", "false"},
@@ -22,23 +25,21 @@ constexpr ConfigKey kNormAndHead[] = {
 };
 constexpr std::span<const ConfigKey> kKeys[] = {kUsualSizes, kNormAndHead};
 
-void glm4(ConfigReader& config) {
-  kv_heads(config);
+void glm(ConfigReader& config) {
+  kv_heads(config, 2);
   config.head_width(128);
-  config.rotary(10000.0, 0.5);
+  config.rotary({.fraction = 0.5});
 }
 
+constexpr Family form_of(std::span<const std::span<const Module>> modules,
+                         std::span<const Fixed> fixed) {
+  Family form = usual_form(modules, fixed, kKeys);
+  form.interleaved_rotary = true;
+  return form;
+}
 constexpr Family kFamilies[] = {
-    {.model_type = "glm4",
-     .architecture = "Glm4ForCausalLM",
-     .prefix = "model.",
-     .modules = kModules,
-     .buffers = kUsualBuffers,
-     .fixed = kFixed,
-     .keys = kKeys,
-     .words = kSilu,
-     .more = glm4,
-     .interleaved_rotary = true},
+    family_of_form(form_of(kModules, kRmsNorm), "glm", "GlmForCausalLM", glm),
+    family_of_form(form_of(kModules4, kSandwich), "glm4", "Glm4ForCausalLM", glm),
 };
 
 }  // namespace

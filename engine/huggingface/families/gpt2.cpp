@@ -40,6 +40,10 @@ constexpr ConfigWord kWords[] = {
 };
 constexpr Demand kDemands[] = {{"scale_attn_weights", "true"},
                                {"scale_attn_by_inverse_layer_idx", "false"}};
+constexpr Alias kAliases[] = {{"hidden_size", "n_embd"},
+                              {"max_position_embeddings", "n_positions"},
+                              {"num_attention_heads", "n_head"},
+                              {"num_hidden_layers", "n_layer"}};
 constexpr std::string_view kHarmless[] = {
     "n_ctx",        "reorder_and_upcast_attn", "summary_activation", "summary_proj_to_labels",
     "summary_type", "summary_use_proj"};
@@ -62,6 +66,7 @@ constexpr Family kFamilies[] = {
      .keys = kKeys,
      .words = kWords,
      .demands = kDemands,
+     .aliases = kAliases,
      .harmless = kHarmless,
      .more = gpt2},
 };

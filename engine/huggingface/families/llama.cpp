@@ -1,9 +1,9 @@
-// Llama and what follows its form: pre-norm, RMS norms, rotary positions, a gated feed-forward.
+// Llama and what follows its form: pre-norm, RMS norms, rotary positions, a feed-forward with a gate of SiLU.
 #include "engine/huggingface/families/families.h"
 
 #include <fmt/format.h>
 
-#include <cmath>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "engine/huggingface/families/common.h"
@@ -22,35 +22,89 @@ constexpr auto kNormAndTiedHead = std::to_array<ConfigKey>({
     {"rms_norm_eps", "model.norm_eps", "1e-06"},
     {"tie_word_embeddings", "model.tie_embeddings", "true"},
 });
-constexpr auto kMinistralNormAndHead = std::to_array<ConfigKey>({
+constexpr auto kTenthNormAndHead = std::to_array<ConfigKey>({
     {"rms_norm_eps", "model.norm_eps", "1e-05"},
     {"tie_word_embeddings", "model.tie_embeddings", "false"},
 });
+constexpr auto kErnieNormAndHead = std::to_array<ConfigKey>({
+    {"rms_norm_eps", "model.norm_eps", "1e-05"},
+    {"tie_word_embeddings", "model.tie_embeddings", "true"},
+    {"use_bias", "model.bias", "false"},
+});
+constexpr auto kHeliumNormAndHead = std::to_array<ConfigKey>({
+    {"rms_norm_eps", "model.norm_eps", "1e-08"},
+    {"tie_word_embeddings", "model.tie_embeddings", "false"},
+});
 constexpr std::span<const ConfigKey> kKeys[] = {kUsualSizes, kNormAndHead};
-constexpr std::span<const ConfigKey> kMinistralKeys[] = {kUsualSizes, kMinistralNormAndHead};
+constexpr std::span<const ConfigKey> kTenthKeys[] = {kUsualSizes, kTenthNormAndHead};
+constexpr std::span<const ConfigKey> kErnieKeys[] = {kUsualSizes, kErnieNormAndHead};
+constexpr std::span<const ConfigKey> kHeliumKeys[] = {kUsualSizes, kHeliumNormAndHead};
 constexpr std::span<const ConfigKey> kTiedKeys[] = {kUsualSizes, kNormAndTiedHead};
 constexpr auto kLlamaHarmless = std::to_array<std::string_view>({"rope_interleaved"});
-
-void biases(ConfigReader& config) {
-  if (config.truth("attention_bias").value_or(false)) {
-    config.set("model.qkv_bias", "true", "attention_bias");
-    config.set("model.output_bias", "true", "attention_bias");
-  }
-  if (config.truth("mlp_bias").value_or(false)) config.set("model.mlp_bias", "true", "mlp_bias");
-}
 
 void llama(ConfigReader& config) {
   kv_heads(config);
   config.head_width();
-  config.rotary(10000.0);
+  config.rotary();
   biases(config);
 }
 
+void internlm3(ConfigReader& config) {
+  kv_heads(config, 2);
+  config.head_width(128);
+  config.rotary();
+  biases(config);
+  if (config.truth("attention_bias").value_or(false) != config.truth("mlp_bias").value_or(false)) {
+    config.refuse("qkv_bias", "isn't bias, and models of this type have both or none");
+  }
+}
+
+void seed_oss(ConfigReader& config) {
+  kv_heads(config, 8);
+  config.head_width(128);
+  config.rotary();
+  const auto bias = [&](const char* theirs, const char* ours, bool missing) {
+    if (config.truth(theirs).value_or(missing)) config.set(ours, "true", theirs);
+  };
+  bias("attention_bias", "model.qkv_bias", true);
+  bias("attention_out_bias", "model.output_bias", false);
+  bias("mlp_bias", "model.mlp_bias", false);
+}
+
+void ernie(ConfigReader& config) {
+  kv_heads(config, 2);
+  config.head_width(128);
+  config.rotary({.theta = 500000.0});
+}
+
+void helium(ConfigReader& config) {
+  kv_heads(config, 20);
+  config.head_width(128);
+  config.rotary({.theta = 100000.0});
+  if (config.truth("attention_bias").value_or(false)) {
+    config.set("model.qkv_bias", "true", "attention_bias");
+  }
+  if (config.truth("mlp_bias").value_or(false)) config.set("model.mlp_bias", "true", "mlp_bias");
+}
+
+// One window for all layers: the class doesn't look at layer_types, as Ministral's does.
 void mistral(ConfigReader& config) {
-  kv_heads(config);
+  kv_heads(config, 8);
   config.head_width();
-  config.rotary(10000.0);
-  if (!config.window_layers(kUsualWindow)) config.window(kUsualWindow);
+  config.rotary();
+  config.window(kUsualWindow);
+}
+
+void ministral(ConfigReader& config) {
+  kv_heads(config, 8);
+  if (!config.has("head_dim")) config.refuse("head_dim", "is missing");
+  config.head_width();
+  config.rotary();
+  if (const auto mask = config.layer_types()) {
+    config.windows(*mask, kUsualWindow);
+  } else {
+    config.window(kUsualWindow);
+  }
 }
 
 // Queries are multiplied by 1 + beta log(1 + floor(position / original length)): by 1 as long as
@@ -67,32 +121,35 @@ void ministral3(ConfigReader& config) {
   }
   config.know_in_rope("llama_4_scaling_beta");
   config.know_in_rope("max_position_embeddings");
-  kv_heads(config);
+  kv_heads(config, 8);
   config.head_width(128);
-  config.rotary(1000000.0);
-  if (!config.window_layers()) config.window();
-  if (beta->get<double>() != 0.0) config.limit_positions(length->get<std::int64_t>());
+  config.rotary({.theta = 1000000.0});
+  config.window();
+  if (beta->get<double>() == 0.0) return;
+  const double original = config.number("original_max_position_embeddings")
+                              .value_or(static_cast<double>(length->get<std::int64_t>()));
+  config.limit_positions(static_cast<std::int64_t>(original), "queries grow with their position");
 }
 
 void qwen(ConfigReader& config) {
-  kv_heads(config);
-  config.rotary(10000.0);
+  kv_heads(config, 32);
+  config.rotary();
   const bool windows = config.truth("use_sliding_window").value_or(false);
+  const auto mask = config.layer_types();
   config.use("sliding_window");
   config.use("max_window_layers");
   if (!windows) {
-    config.use("layer_types");
-    return;
+    if (!mask || mask->find('1') == std::string::npos) return;
+    config.refuse("layer_types", "has sliding_attention, but use_sliding_window isn't true");
   }
-  if (config.window_layers(kUsualWindow)) return;
+  if (mask) return config.windows(*mask, kUsualWindow);
+  if (config.is_null("sliding_window")) return;
   // Layers from max_window_layers on have the window.
   const std::int64_t layers = config.layers("num_hidden_layers", 0);
   const std::int64_t full = config.layers("max_window_layers", 28);
-  if (full >= layers) return;
-  config.window(kUsualWindow);
-  std::string mask(static_cast<std::size_t>(full), '0');
-  mask.resize(static_cast<std::size_t>(layers), '1');
-  if (full > 0) config.set("model.window_layers", fmt::format("\"{}\"", mask), "max_window_layers");
+  std::string by_number(static_cast<std::size_t>(std::min(full, layers)), '0');
+  by_number.resize(static_cast<std::size_t>(layers), '1');
+  config.windows(by_number, kUsualWindow);
 }
 
 void qwen2(ConfigReader& config) {
@@ -108,15 +165,12 @@ void qwen3(ConfigReader& config) {
   qwen(config);
 }
 
-void smollm3(ConfigReader& config) {
-  kv_heads(config);
-  config.head_width();
-  config.rotary(2000000.0);
-  biases(config);
+// 1 for layers that turn queries and keys.
+std::string smollm3_turned(ConfigReader& config) {
   const nlohmann::json& layers = config.at("no_rope_layers");
   const std::int64_t interval = config.layers("no_rope_layer_interval", 4, 1);
   std::string mask;
-  if (layers.is_array() && !layers.empty()) {
+  if (layers.is_array()) {
     for (const auto& layer : layers) mask += layer == 0 ? '0' : '1';
     if (std::ssize(mask) != config.layers("num_hidden_layers", 0)) {
       config.refuse(
@@ -124,37 +178,27 @@ void smollm3(ConfigReader& config) {
           fmt::format("has {} layers, another number than num_hidden_layers", mask.size()));
     }
   } else {
-    mask = std::string(static_cast<std::size_t>(interval) - 1, '1') + '0';
+    mask = all_but_every(interval);
   }
-  if (mask.find('0') != std::string::npos) {
-    config.set("model.rope_layers", fmt::format("\"{}\"", mask), "no_rope_layers");
-  }
-  if (config.truth("use_sliding_window").value_or(false)) {
-    config.window_layers();
-  } else {
-    config.use("layer_types");
-    config.use("sliding_window");
-  }
+  turned_layers(config, mask, "no_rope_layers");
+  return mask;
 }
 
-void granite(ConfigReader& config) {
-  kv_heads(config);
+// Layers that aren't turned have windows, if any have.
+void smollm3(ConfigReader& config) {
+  kv_heads(config, 4);
   config.head_width();
-  config.rotary(10000.0);
+  config.rotary({.theta = 2000000.0});
   biases(config);
-  const auto multiply = [&](const char* theirs, const char* ours, double neutral) {
-    const double value = config.number(theirs).value_or(neutral);
-    if (value != neutral) config.set(ours, value, theirs);
-  };
-  multiply("attention_multiplier", "model.attention_scale", 0.0);
-  if (config.value_of("model.attention_scale").empty()) {
-    config.set("model.attention_scale", 1.0, "attention_multiplier");  // the class's default
-  }
-  multiply("embedding_multiplier", "model.embedding_scale", 1.0);
-  multiply("residual_multiplier", "model.residual_scale", 1.0);
-  const double divisor = config.number("logits_scaling").value_or(1.0);
-  if (divisor <= 0.0) config.refuse("logits_scaling", "isn't above 0");
-  if (divisor != 1.0) config.set("model.logits_scale", 1.0 / divisor, "logits_scaling");
+  const std::string turned = smollm3_turned(config);
+  const bool on = config.truth("use_sliding_window").value_or(false);
+  const bool windows = on && config.has("sliding_window");
+  config.use("sliding_window");
+  if (const auto mask = config.layer_types()) return config.windows(*mask);
+  if (!windows) return;
+  std::string mask;
+  for (const char turns : turned) mask += turns == '1' ? '0' : '1';
+  config.windows(mask);
 }
 
 constexpr Family kForm = usual_form(kModules, kRmsNorm, kKeys);
@@ -165,16 +209,31 @@ constexpr Family kLlamaForm = [] {
   return form;
 }();
 
-constexpr Family kMinistralForm = usual_form(kModules, kRmsNorm, kMinistralKeys);
+constexpr Family kTenthForm = usual_form(kModules, kRmsNorm, kTenthKeys);
+constexpr Alias kInternAliases[] = {{"qkv_bias", "attention_bias"}, {"bias", "mlp_bias"}};
+constexpr Family kInternForm = [] {
+  Family form = kTenthForm;
+  form.aliases = kInternAliases;
+  return form;
+}();
+constexpr Family interleaved(std::span<const std::span<const ConfigKey>> keys) {
+  Family form = usual_form(kModules, kRmsNorm, keys);
+  form.interleaved_rotary = true;
+  return form;
+}
 
 constexpr Family kFamilies[] = {
     family_of_form(kLlamaForm, "llama", "LlamaForCausalLM", llama),
     family_of_form(kForm, "mistral", "MistralForCausalLM", mistral),
-    family_of_form(kMinistralForm, "ministral3", "Ministral3ForCausalLM", ministral3),
+    family_of_form(kForm, "ministral", "MinistralForCausalLM", ministral),
+    family_of_form(kTenthForm, "ministral3", "Ministral3ForCausalLM", ministral3),
     family_of_form(kForm, "qwen2", "Qwen2ForCausalLM", qwen2),
     family_of_form(kForm, "qwen3", "Qwen3ForCausalLM", qwen3),
     family_of_form(kTiedForm, "smollm3", "SmolLM3ForCausalLM", smollm3),
-    family_of_form(kForm, "granite", "GraniteForCausalLM", granite),
+    family_of_form(kForm, "seed_oss", "SeedOssForCausalLM", seed_oss),
+    family_of_form(kInternForm, "internlm3", "LlamaForCausalLM", internlm3),
+    family_of_form(interleaved(kErnieKeys), "ernie4_5", "Ernie4_5ForCausalLM", ernie),
+    family_of_form(interleaved(kHeliumKeys), "helium", "HeliumForCausalLM", helium),
 };
 
 }  // namespace

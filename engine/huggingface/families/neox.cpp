@@ -39,11 +39,14 @@ constexpr ConfigWord kWords[] = {
     {"hidden_act", "gelu_new", "model.activation", "gelu"},
     {"hidden_act", "gelu_pytorch_tanh", "model.activation", "gelu"},
 };
-constexpr Demand kDemands[] = {{"attention_bias", "true"}};
 
 void neox(ConfigReader& config) {
-  const double theta = config.number("rotary_emb_base").value_or(10000.0);
-  config.rotary(theta, config.number("rotary_pct").value_or(0.25));
+  config.plain_heads();
+  config.rotary({.fraction = 0.25});
+  if (!config.truth("attention_bias").value_or(true)) {
+    config.set("model.qkv_bias", "false", "attention_bias");
+    config.set("model.output_bias", "false", "attention_bias");
+  }
   if (config.truth("use_parallel_residual").value_or(true)) {
     config.set("model.block", "parallel", "use_parallel_residual");
   }
@@ -58,7 +61,6 @@ constexpr Family kFamilies[] = {
      .fixed = kFixed,
      .keys = kKeys,
      .words = kWords,
-     .demands = kDemands,
      .more = neox,
      .old_theta = "rotary_emb_base",
      .old_fraction = "rotary_pct"},

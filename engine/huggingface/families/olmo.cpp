@@ -19,24 +19,23 @@ constexpr ConfigKey kNormAndHead[] = {
     {"tie_word_embeddings", "model.tie_embeddings", "false"},
 };
 constexpr std::span<const ConfigKey> kKeys[] = {kUsualSizes, kNormAndHead};
-constexpr Demand kDemands[] = {{"attention_bias", "false"}};
 
 void olmo2(ConfigReader& config) {
   kv_heads(config);
   config.head_width();
-  config.rotary(10000.0);
+  config.rotary();
+  attention_biases(config);
 }
 
 void olmo3(ConfigReader& config) {
   kv_heads(config);
   config.head_width();
-  config.rotary_by_layer(0.0);
-  if (config.window_layers(kUsualWindow)) return;
-  config.window(kUsualWindow);
-  config.set("model.window_layers", "\"1110\"", "sliding_window");
+  config.rotary_by_layer({.theta = 0.0}, 500000.0, true);
+  attention_biases(config);
+  config.windows(config.layer_types().value_or(all_but_every(4)), kUsualWindow);
 }
 
-constexpr Family kForm = usual_form(kModules, kFixed, kKeys, kDemands);
+constexpr Family kForm = usual_form(kModules, kFixed, kKeys);
 constexpr Family kFormOfTwoTables = [] {
   Family form = kForm;
   form.two_rotary_tables = true;

@@ -27,10 +27,9 @@ constexpr Demand kDemands[] = {{"attention_bias", "false"}};
 void phi3(ConfigReader& config) {
   kv_heads(config);
   config.head_width();
-  config.longrope_length(4096);
-  config.rotary(10000.0);
+  config.rotary({.fraction = 1.0, .length = 4096.0, .longrope_alone = true});
   config.use("original_max_position_embeddings");
-  if (!config.window_layers()) config.window();
+  config.window();
 }
 
 constexpr Family kFamilies[] = {family_of_form(usual_form(kModules, kRmsNorm, kKeys, kDemands),

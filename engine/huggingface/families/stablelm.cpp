@@ -28,13 +28,16 @@ constexpr std::span<const ConfigKey> kKeys[] = {kUsualSizes, kNormAndHead};
 constexpr ConfigWord kWords[] = {
     {"hidden_act", "silu", "model.activation", "swiglu"},
     {"hidden_act", "swish", "model.activation", "swiglu"},
+    {"hidden_act", "gelu_pytorch_tanh", "model.activation", "geglu"},
+    {"hidden_act", "gelu_new", "model.activation", "geglu"},
     {"qk_layernorm", "false", "model.qk_norm", "none"},
     {"qk_layernorm", "true", "model.qk_norm", "per_head"},
 };
 
 void stablelm(ConfigReader& config) {
-  kv_heads(config);
-  config.rotary(10000.0, 0.25);
+  kv_heads(config, 32);
+  config.plain_heads();
+  config.rotary({.fraction = 0.25});
   if (config.truth("use_qkv_bias").value_or(false)) {
     config.set("model.qkv_bias", "true", "use_qkv_bias");
   }

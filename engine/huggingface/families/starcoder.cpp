@@ -28,10 +28,11 @@ constexpr ConfigWord kWords[] = {
 constexpr std::string_view kHarmless[] = {"mlp_type", "norm_type", "layer_norm_eps"};
 
 void starcoder2(ConfigReader& config) {
-  kv_heads(config);
-  config.rotary(10000.0);
+  kv_heads(config, 2);
+  config.head_width();
+  config.rotary();
   config.set("model.norm_bias", "true");
-  if (!config.window_layers()) config.window();
+  config.window();
 }
 
 constexpr Family kFamilies[] = {

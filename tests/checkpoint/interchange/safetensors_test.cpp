@@ -123,6 +123,12 @@ TEST_F(Safetensors, RefusesFilesThatAreNone) {
   }
 }
 
+TEST_F(Safetensors, KnowsAPointerOfGitLfs) {
+  EXPECT_EQ(
+      refusal("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 129664\n"),
+      "is a pointer of Git LFS in place of the file; run git lfs pull, or download the file.");
+}
+
 TEST_F(Safetensors, RefusesEntriesThatDontSayOneThing) {
   for (
       const std::string& json : {
@@ -301,6 +307,36 @@ TEST_F(SafetensorsFolderTest, RefusesAnIndexAndFilesThatDisagree) {
   folder.write("model-2.safetensors",
                file_of(R"({"b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 3));
   EXPECT_NE(refusal().find("was its download cut off?"), std::string::npos);
+}
+
+// As Hugging Face's cache has it: links to files elsewhere.
+TEST_F(SafetensorsFolderTest, FollowsLinksToFilesAndNamesThoseThatLeadNowhere) {
+  write_shards(R"({"a":"model-1.safetensors","b":"model-2.safetensors"})");
+  const test::TempFolder blobs;
+  for (const char* name :
+       {"model-1.safetensors", "model-2.safetensors", "model.safetensors.index.json"}) {
+    blobs.write(name, folder.read(name));
+    std::filesystem::remove(folder.file(name));
+    std::filesystem::create_symlink(blobs.file(name), folder.file(name));
+  }
+  EXPECT_EQ(SafetensorsFolder(posix_disk(), folder.path()).places().size(), 2u);
+  std::filesystem::remove(blobs.file("model-2.safetensors"));
+  EXPECT_EQ(refusal(), folder.file("model-2.safetensors") +
+                           ": is a link to a file that isn't there; was the download cut off?");
+}
+
+TEST_F(SafetensorsFolderTest, SaysOfAFolderWhoseDownloadIsntFinishedThatItIsnt) {
+  folder.write("model-00002-of-00002.safetensors", "x");
+  EXPECT_EQ(refusal(), folder.path() +
+                           ": holds model-00002-of-00002.safetensors, but neither "
+                           "model.safetensors nor model.safetensors.index.json; was the download "
+                           "cut off?");
+  folder.write(".cache/huggingface/download/x.incomplete", "");
+  EXPECT_EQ(refusal(), folder.path() + ": the download of this folder isn't finished (" +
+                           folder.file(".cache/huggingface/download") + "/x.incomplete).");
+  folder.write("model.safetensors.incomplete", "");
+  EXPECT_EQ(refusal(), folder.file("model.safetensors.incomplete") +
+                           ": the download of this folder isn't finished.");
 }
 
 TEST_F(SafetensorsFolderTest, NamesTheFormsThatArentRead) {

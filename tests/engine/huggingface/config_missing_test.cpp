@@ -12,7 +12,8 @@ using config_case::values_of;
 using config_case::with;
 using nlohmann::json;
 
-// Expected: the defaults of these classes in transformers 5.23 and 4.57.6.
+// Expected: the defaults of these classes in transformers 5.23 and 4.57.6. Null is no window; classes with windows in some
+// layers can't be without.
 TEST(Config, AKeyThatIsMissingIsTheClassesAndNullIsNone) {
   for (const char* family : {"mistral", "gemma2", "cohere2", "olmo3"}) {
     SCOPED_TRACE(family);
@@ -20,9 +21,16 @@ TEST(Config, AKeyThatIsMissingIsTheClassesAndNullIsNone) {
     config.erase("mlp_bias");
     config["hidden_activation"] = "gelu_pytorch_tanh";
     config["layer_norm_eps"] = 1e-5;
+    config["rope_theta"] = 500000.0;  // with another one versions read olmo3 differently
     EXPECT_EQ(values_of(config)["model.window"], "4096");
-    EXPECT_EQ(values_of(with(config, "sliding_window", nullptr)).count("model.window"), 0u);
     EXPECT_EQ(values_of(with(config, "sliding_window", 64))["model.window"], "64");
+    const json none = with(config, "sliding_window", nullptr);
+    if (std::string(family) == "mistral") {
+      EXPECT_EQ(values_of(none).count("model.window"), 0u);
+    } else {
+      EXPECT_EQ(refusal(none),
+                "config.json: sliding_window is null or missing, but layers are windowed");
+    }
   }
   json gemma = with(smollm2(), "model_type", "gemma2");
   gemma["hidden_activation"] = "gelu_pytorch_tanh";
@@ -49,12 +57,42 @@ TEST(Config, LongropesLengthIsTheFilesOwnOrTheClasses) {
 }
 
 TEST(Config, WhatVersionsOfAClassDisagreeOnMustBeSaid) {
-  for (const char* family : {"cohere", "cohere2", "olmo3"}) {
+  for (const char* family : {"cohere", "olmo3"}) {
     json config = with(smollm2(), "model_type", family);
     config["layer_norm_eps"] = 1e-5;
     config.erase("rope_theta");
     EXPECT_EQ(refusal(config), "config.json: rope_theta is missing") << family;
   }
+}
+
+// As transformers 5.23 reads them; 4.57 has no rope_parameters.
+TEST(Config, RopeScalingCountsBeforeRopeParametersWhichAreListedWhereTheyDiffer) {
+  json config = with(smollm2(), "rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e4}});
+  config["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 2.0}};
+  const ModelConfig read = parse_config(config.dump(), "config.json");
+  EXPECT_EQ(values_of(config)["model.rope_scaling"], "linear");
+  EXPECT_EQ(values_of(config)["model.rope_theta"], "100000");
+  EXPECT_EQ(read.unused, (std::vector<std::string>{"rope_parameters", "is_llama_config"}));
+  config["rope_scaling"] = json::object();
+  EXPECT_EQ(values_of(config)["model.rope_theta"], "50000");
+}
+
+TEST(Config, DynamicScalingLimitsTheContextToTheLengthThatTheModelKnows) {
+  const json config = with(smollm2(), "rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2.0}});
+  EXPECT_EQ(values_of(config), values_of(smollm2()));
+  EXPECT_EQ(parse_config(config.dump(), "config.json").most_positions, 8192);
+}
+
+TEST(Config, KeysThatTheClassIgnoresAreListed) {
+  json config = with(smollm2(), "partial_rotary_factor", 0.5);
+  config["rope_scaling"] = {{"rope_type", "default"}, {"factor", 2.0}};
+  const ModelConfig read = parse_config(config.dump(), "config.json");
+  EXPECT_EQ(values_of(config), values_of(smollm2()));
+  EXPECT_EQ(read.unused, (std::vector<std::string>{"rope_scaling.factor", "is_llama_config",
+                                                   "partial_rotary_factor"}));
+  config["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 2.0}};
+  EXPECT_EQ(refusal(config),
+            "config.json: partial_rotary_factor is 0.5, but models of type llama turn whole heads");
 }
 
 TEST(Config, ATextIsNoNumberAndNoTruth) {

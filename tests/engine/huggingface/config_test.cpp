@@ -121,6 +121,7 @@ TEST(Config, IsSpelledAsTransformers4WantsItOfEveryFamily) {
   // Of two tables, transformers 5 wants both or none.
   json olmo = with(smollm2(), "model_type", "olmo3");
   olmo["sliding_window"] = 8;
+  olmo["rope_theta"] = 500000.0;
   EXPECT_FALSE(written(olmo).contains("rope_parameters"));
   EXPECT_EQ(values_of(olmo).at("model.window_layers"), "\"1110\"");
 }
@@ -136,15 +137,24 @@ TEST(Config, RefusesWhatChangesTheModelAndIsntSupported) {
             "config.json: hidden_act is gelu, which this family isn't read with");
   EXPECT_EQ(refusal(with(base, "is_encoder_decoder", true)),
             "config.json: is_encoder_decoder is true; only false is supported");
-  EXPECT_NE(refusal(with(base, "rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}))
-                .find("has rope_type dynamic"),
+  EXPECT_NE(refusal(with(base, "rope_scaling", {{"type", "ntk"}, {"factor", 2.0}}))
+                .find("has rope_type ntk"),
             std::string::npos);
-  EXPECT_NE(refusal(with(base, "rope_scaling", {{"type", "linear"}, {"new_knob", 2.0}}))
-                .find("has the key new_knob"),
-            std::string::npos);
-  EXPECT_NE(refusal(with(base, "rope_parameters", {{"rope_type", 5}, {"rope_theta", "x"}}))
+  EXPECT_NE(
+      refusal(with(base, "rope_scaling", {{"type", "linear"}, {"factor", 2.0}, {"new_knob", 2.0}}))
+          .find("has the key new_knob"),
+      std::string::npos);
+  EXPECT_NE(
+      refusal(with(base, "rope_parameters", {{"rope_type", 5}})).find("rope_type that is no text"),
+      std::string::npos);
+  EXPECT_NE(refusal(with(base, "rope_parameters", {{"rope_type", "default"}, {"rope_theta", "x"}}))
                 .find("rope_theta that is no number"),
             std::string::npos);
+  EXPECT_EQ(
+      refusal(with(base, "model_type", "phi")),
+      "config.json: model_type is \"phi\", which has a head with a bias; that isn't supported");
+  EXPECT_EQ(refusal(with(base, "per_layer_config", {{"1", {{"sliding_window", 3}}}})),
+            "config.json: per_layer_config isn't supported");
   json missing = base;
   missing.erase("hidden_size");
   EXPECT_EQ(refusal(missing), "config.json: hidden_size is missing");
@@ -266,8 +276,8 @@ TEST(Config, NormsOfHeadsAreASettingOfTwoFamilies) {
     EXPECT_EQ(refusal(with(config, theirs, 2)),
               fmt::format("config.json: {} is 2, which this family isn't read with", theirs));
   }
-  EXPECT_EQ(refusal(with(with(smollm2(), "model_type", "cohere2"), "use_qk_norm", true)),
-            "config.json: use_qk_norm is true; only false is supported");
+  const json config = with(smollm2(), "model_type", "cohere2");  // whose class has no such norms
+  EXPECT_EQ(values_of(with(config, "use_qk_norm", true)), values_of(config));
 }
 
 // Families are data: what isn't a table of theirs asks for none by its name.

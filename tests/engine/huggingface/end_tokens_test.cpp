@@ -38,6 +38,12 @@ TEST_F(EndTokens, OfTheGenerationSettingsComeFirst) {
   EXPECT_EQ(of_folder(), Ids{7}) << "which may say nothing of them";
 }
 
+TEST_F(EndTokens, AreReadThroughLinks) {
+  std::filesystem::create_symlink(folder_.write("blobs/1", R"({"eos_token_id": 9})"),
+                                  folder_.file("generation_config.json"));
+  EXPECT_EQ(of_folder(), Ids{9});
+}
+
 TEST_F(EndTokens, ThatAreNoTokensAreErrors) {
   for (const char* value : {"-1", "1.5", "\"x\"", "[1, null]", "2147483648", "{}"}) {
     folder_.write("config.json", std::string(R"({"eos_token_id": )") + value + "}");

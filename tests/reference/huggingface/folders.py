@@ -77,7 +77,22 @@ MODELS = {
     "cohere": transformers.CohereConfig(**(LLAMA | dict(eos_token_id=3)), logit_scale=0.5),
     "command_r_plus": transformers.CohereConfig(**(LLAMA | dict(eos_token_id=3)), logit_scale=0.5, use_qk_norm=True),
     "cohere2": transformers.Cohere2Config(**(LLAMA | dict(num_hidden_layers=4)), logit_scale=0.25, sliding_window=5),
+    "cohere2_heads": transformers.Cohere2Config(**LLAMA, head_dim=16, logit_scale=0.25, sliding_window=5,
+                                                layer_types=FULL_AND_WINDOWED),
+    "glm": transformers.GlmConfig(**LLAMA, head_dim=16),
     "glm4": transformers.Glm4Config(**LLAMA, head_dim=16, attention_bias=True),
+    "ministral": transformers.MinistralConfig(**LLAMA, head_dim=16, sliding_window=5, layer_types=FULL_AND_WINDOWED),
+    "seed_oss": transformers.SeedOssConfig(**LLAMA, head_dim=16),
+    "internlm3": transformers.InternLM3Config(**LLAMA, head_dim=16),
+    "ernie4_5": transformers.Ernie4_5Config(**LLAMA, head_dim=16, use_bias=True),
+    "helium": transformers.HeliumConfig(**LLAMA, head_dim=8),
+    "arcee": transformers.ArceeConfig(**LLAMA),
+    "nemotron": transformers.NemotronConfig(**LLAMA),
+    "exaone4": transformers.Exaone4Config(**(LLAMA | dict(num_hidden_layers=4)), sliding_window=5),
+    "granite4": transformers.GraniteMoeHybridConfig(
+        **LLAMA, num_local_experts=0, shared_intermediate_size=40, position_embedding_type="rope", mamba_n_heads=4,
+        layer_types=["attention"] * 2, attention_multiplier=0.25, embedding_multiplier=3.0, residual_multiplier=0.5,
+        logits_scaling=2.0),
     "gpt2": transformers.GPT2Config(vocab_size=56, n_embd=32, n_layer=2, n_head=4, n_positions=64),
 }
 

@@ -1,0 +1,60 @@
+// Kinds of models that are asked for and aren't read: what each has that Sherd has not.
+#include "engine/huggingface/family.h"
+
+namespace sherd::huggingface {
+namespace {
+
+constexpr Lacking kLacking[] = {
+    {"apertus", "the activation xIELU, whose two numbers are trained"},
+    {"gptj", "a head with a bias"},
+    {"hunyuan_v1_dense", "norms of queries and keys after they are turned"},
+    {"opt", "the activation ReLU, and positions that begin at row 2"},
+    {"phi", "a head with a bias"},
+    {"bloom", "ALiBi in place of positions"},
+    {"mpt", "ALiBi in place of positions"},
+    {"olmo", "norms without weights"},
+    {"gemma3n_text", "embeddings of each layer"},
+    {"gemma3n", "embeddings of each layer"},
+    {"qwen2_vl", "a vision tower, and positions of three parts"},
+    {"qwen2_5_vl", "a vision tower, and positions of three parts"},
+    {"mllama", "a vision tower, and attention to it"},
+    {"llama4", "experts"},
+    {"llama4_text", "experts"},
+    {"mixtral", "experts"},
+    {"qwen2_moe", "experts"},
+    {"qwen3_moe", "experts"},
+    {"qwen3_next", "experts, and layers without attention"},
+    {"olmoe", "experts"},
+    {"flex_olmo", "experts"},
+    {"phimoe", "experts"},
+    {"granitemoe", "experts"},
+    {"granitemoeshared", "experts"},
+    {"gpt_oss", "experts, and sinks of attention"},
+    {"deepseek_v2", "experts, and queries and keys of low rank"},
+    {"deepseek_v3", "experts, and queries and keys of low rank"},
+    {"dbrx", "experts"},
+    {"ernie4_5_moe", "experts"},
+    {"glm4_moe", "experts"},
+    {"hunyuan_v1_moe", "experts"},
+    {"jamba", "experts, and layers without attention"},
+    {"mamba", "layers without attention"},
+    {"mamba2", "layers without attention"},
+    {"falcon_mamba", "layers without attention"},
+    {"falcon_h1", "layers without attention"},
+    {"nemotron_h", "layers without attention"},
+    {"olmo_hybrid", "layers without attention"},
+    {"recurrent_gemma", "layers without attention"},
+    {"rwkv", "layers without attention"},
+    {"lfm2", "convolutions in place of attention"},
+    {"bert", "attention to what follows"},
+    {"t5", "an encoder"},
+    {"bart", "an encoder"},
+};
+
+}  // namespace
+
+std::span<const Lacking> lacking_families() {
+  return kLacking;
+}
+
+}  // namespace sherd::huggingface
