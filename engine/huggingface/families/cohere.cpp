@@ -56,6 +56,16 @@ void cohere2(ConfigReader& config) {
   }
 }
 
+void write_cohere(FamilyWriter& config) {
+  config.kv_heads();
+  config.rotary();
+}
+
+void write_cohere2(FamilyWriter& config) {
+  write_cohere(config);
+  config.window_layers();
+}
+
 constexpr Family kForm = [] {
   Family form = usual_form(kModules, kFixed, kKeys, kDemands);
   form.harmless = kHarmless;
@@ -70,8 +80,8 @@ constexpr Family kForm2 = [] {
   return form;
 }();
 constexpr Family kFamilies[] = {
-    family_of_form(kForm, "cohere", "CohereForCausalLM", cohere),
-    family_of_form(kForm2, "cohere2", "Cohere2ForCausalLM", cohere2),
+    family_of_form(kForm, "cohere", "CohereForCausalLM", cohere, write_cohere),
+    family_of_form(kForm2, "cohere2", "Cohere2ForCausalLM", cohere2, write_cohere2),
 };
 
 }  // namespace

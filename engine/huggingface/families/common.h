@@ -5,6 +5,7 @@
 
 #include "engine/huggingface/config_reader.h"
 #include "engine/huggingface/family.h"
+#include "engine/huggingface/family_writer.h"
 
 namespace sherd::huggingface {
 
@@ -60,17 +61,21 @@ constexpr Family usual_form(std::span<const std::span<const Module>> modules,
           .words = kSilu,
           .demands = demands};
 }
-/// A family of this form, with its names and what `more` reads.
+/// A family of this form, with its names and what `more` reads and `write` writes.
 constexpr Family family_of_form(Family form, std::string_view model_type,
-                                std::string_view architecture, void (*more)(ConfigReader&)) {
+                                std::string_view architecture, void (*more)(ConfigReader&),
+                                void (*write)(FamilyWriter&) = nullptr) {
   form.model_type = model_type;
   form.architecture = architecture;
   form.more = more;
+  form.write = write;
   return form;
 }
 
 /// num_key_value_heads, missing or null: as many as heads.
 void kv_heads(ConfigReader& config);
+/// attention_bias and mlp_bias.
+void attention_and_mlp_biases(ConfigReader& config);
 /// sliding_window of classes that have one where config.json doesn't say; null says that there is none.
 inline constexpr const char* kUsualWindow = "4096";
 

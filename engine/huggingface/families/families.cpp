@@ -9,9 +9,9 @@ namespace sherd::huggingface {
 std::span<const Family* const> all_families() {
   static const std::vector<const Family*> kFamilies = [] {
     std::vector<const Family*> families;
-    for (const auto group :
-         {gpt2_families, llama_families, phi_families, gemma_families, olmo_families, neox_families,
-          stablelm_families, starcoder_families, cohere_families, glm_families}) {
+    for (const auto group : {gpt2_families, llama_families, phi_families, gemma_families,
+                             olmo_families, neox_families, stablelm_families, starcoder_families,
+                             cohere_families, glm_families, nemotron_families}) {
       for (const Family& family : group()) families.push_back(&family);
     }
     return families;
@@ -30,6 +30,14 @@ void kv_heads(ConfigReader& config) {
   auto heads = config.value("num_key_value_heads");
   if (!heads) heads = config.value("num_attention_heads");
   config.set("model.num_kv_heads", *heads, "num_key_value_heads");
+}
+
+void attention_and_mlp_biases(ConfigReader& config) {
+  if (config.truth("attention_bias").value_or(false)) {
+    config.set("model.qkv_bias", "true", "attention_bias");
+    config.set("model.output_bias", "true", "attention_bias");
+  }
+  if (config.truth("mlp_bias").value_or(false)) config.set("model.mlp_bias", "true", "mlp_bias");
 }
 
 }  // namespace sherd::huggingface

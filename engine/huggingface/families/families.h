@@ -15,5 +15,6 @@ std::span<const Family> stablelm_families();
 std::span<const Family> starcoder_families();
 std::span<const Family> cohere_families();
 std::span<const Family> glm_families();
+std::span<const Family> nemotron_families();
 
 }  // namespace sherd::huggingface

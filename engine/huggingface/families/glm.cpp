@@ -28,6 +28,12 @@ void glm4(ConfigReader& config) {
   config.rotary(10000.0, 0.5);
 }
 
+void write_glm4(FamilyWriter& config) {
+  config.kv_heads();
+  config.head_width();
+  config.rotary_of_part();
+}
+
 constexpr Family kFamilies[] = {
     {.model_type = "glm4",
      .architecture = "Glm4ForCausalLM",
@@ -38,6 +44,7 @@ constexpr Family kFamilies[] = {
      .keys = kKeys,
      .words = kSilu,
      .more = glm4,
+     .write = write_glm4,
      .interleaved_rotary = true},
 };
 

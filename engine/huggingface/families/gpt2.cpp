@@ -3,6 +3,7 @@
 
 #include "engine/huggingface/config_reader.h"
 #include "engine/huggingface/families/families.h"
+#include "engine/huggingface/family_writer.h"
 
 namespace sherd::huggingface {
 namespace {
@@ -52,6 +53,10 @@ void gpt2(ConfigReader& config) {
   }
 }
 
+void write_gpt2(FamilyWriter& config) {
+  config.set("n_inner", config.whole("model.ffn_hidden_size"));
+}
+
 constexpr Family kFamilies[] = {
     {.model_type = "gpt2",
      .architecture = "GPT2LMHeadModel",
@@ -63,7 +68,8 @@ constexpr Family kFamilies[] = {
      .words = kWords,
      .demands = kDemands,
      .harmless = kHarmless,
-     .more = gpt2},
+     .more = gpt2,
+     .write = write_gpt2},
 };
 
 }  // namespace

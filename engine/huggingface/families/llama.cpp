@@ -31,19 +31,11 @@ constexpr std::span<const ConfigKey> kMinistralKeys[] = {kUsualSizes, kMinistral
 constexpr std::span<const ConfigKey> kTiedKeys[] = {kUsualSizes, kNormAndTiedHead};
 constexpr auto kLlamaHarmless = std::to_array<std::string_view>({"rope_interleaved"});
 
-void biases(ConfigReader& config) {
-  if (config.truth("attention_bias").value_or(false)) {
-    config.set("model.qkv_bias", "true", "attention_bias");
-    config.set("model.output_bias", "true", "attention_bias");
-  }
-  if (config.truth("mlp_bias").value_or(false)) config.set("model.mlp_bias", "true", "mlp_bias");
-}
-
 void llama(ConfigReader& config) {
   kv_heads(config);
   config.head_width();
   config.rotary(10000.0);
-  biases(config);
+  attention_and_mlp_biases(config);
 }
 
 void mistral(ConfigReader& config) {
@@ -104,7 +96,7 @@ void qwen2(ConfigReader& config) {
 void qwen3(ConfigReader& config) {
   config.head_width(128);
   config.set("model.qk_norm", "head");
-  biases(config);
+  attention_and_mlp_biases(config);
   qwen(config);
 }
 
@@ -112,7 +104,7 @@ void smollm3(ConfigReader& config) {
   kv_heads(config);
   config.head_width();
   config.rotary(2000000.0);
-  biases(config);
+  attention_and_mlp_biases(config);
   const nlohmann::json& layers = config.at("no_rope_layers");
   const std::int64_t interval = config.layers("no_rope_layer_interval", 4, 1);
   std::string mask;
@@ -141,7 +133,7 @@ void granite(ConfigReader& config) {
   kv_heads(config);
   config.head_width();
   config.rotary(10000.0);
-  biases(config);
+  attention_and_mlp_biases(config);
   const auto multiply = [&](const char* theirs, const char* ours, double neutral) {
     const double value = config.number(theirs).value_or(neutral);
     if (value != neutral) config.set(ours, value, theirs);
@@ -157,6 +149,60 @@ void granite(ConfigReader& config) {
   if (divisor != 1.0) config.set("model.logits_scale", 1.0 / divisor, "logits_scaling");
 }
 
+void write_usual(FamilyWriter& config) {
+  config.kv_heads();
+  config.head_width();
+  config.rotary();
+  config.biases();
+}
+
+// Classes of all families compute longrope, but Phi-3 is where programs expect it.
+bool has_longrope(const FamilyWriter& config) {
+  return config.text("model.rope_scaling") == "longrope";
+}
+
+void write_llama(FamilyWriter& config) {
+  if (config.heads_divide_width() && !has_longrope(config)) write_usual(config);
+}
+
+void write_mistral(FamilyWriter& config) {
+  if (has_longrope(config)) return;
+  config.kv_heads();
+  config.head_width();
+  config.rotary();
+  config.window();
+}
+
+void write_qwen(FamilyWriter& config) {
+  config.kv_heads();
+  config.head_width();
+  config.rotary();
+  config.set("use_sliding_window", config.has_windows());
+  if (config.has_windows()) config.window_layers();
+}
+
+void write_qwen3(FamilyWriter& config) {
+  write_qwen(config);
+  config.set("attention_bias", config.truth("model.qkv_bias") && config.truth("model.output_bias"));
+}
+
+void write_smollm3(FamilyWriter& config) {
+  write_usual(config);
+  config.turned_layers("no_rope_layers");
+  config.set("use_sliding_window", config.has_windows());
+  if (config.has_windows()) config.window_layers();
+}
+
+void write_granite(FamilyWriter& config) {
+  write_usual(config);
+  const double scale = config.number("model.attention_scale");
+  config.set("attention_multiplier",
+             scale == 0.0 ? 1.0 / std::sqrt(config.number("model.head_width")) : scale);
+  config.set("embedding_multiplier", config.number("model.embedding_scale"));
+  config.set("residual_multiplier", config.number("model.residual_scale"));
+  config.set("logits_scaling", 1.0 / config.number("model.logits_scale"));
+}
+
 constexpr Family kForm = usual_form(kModules, kRmsNorm, kKeys);
 constexpr Family kTiedForm = usual_form(kModules, kRmsNorm, kTiedKeys);
 constexpr Family kLlamaForm = [] {
@@ -168,13 +214,13 @@ constexpr Family kLlamaForm = [] {
 constexpr Family kMinistralForm = usual_form(kModules, kRmsNorm, kMinistralKeys);
 
 constexpr Family kFamilies[] = {
-    family_of_form(kLlamaForm, "llama", "LlamaForCausalLM", llama),
-    family_of_form(kForm, "mistral", "MistralForCausalLM", mistral),
+    family_of_form(kLlamaForm, "llama", "LlamaForCausalLM", llama, write_llama),
+    family_of_form(kForm, "mistral", "MistralForCausalLM", mistral, write_mistral),
     family_of_form(kMinistralForm, "ministral3", "Ministral3ForCausalLM", ministral3),
-    family_of_form(kForm, "qwen2", "Qwen2ForCausalLM", qwen2),
-    family_of_form(kForm, "qwen3", "Qwen3ForCausalLM", qwen3),
-    family_of_form(kTiedForm, "smollm3", "SmolLM3ForCausalLM", smollm3),
-    family_of_form(kForm, "granite", "GraniteForCausalLM", granite),
+    family_of_form(kForm, "qwen2", "Qwen2ForCausalLM", qwen2, write_qwen),
+    family_of_form(kForm, "qwen3", "Qwen3ForCausalLM", qwen3, write_qwen3),
+    family_of_form(kTiedForm, "smollm3", "SmolLM3ForCausalLM", smollm3, write_smollm3),
+    family_of_form(kForm, "granite", "GraniteForCausalLM", granite, write_granite),
 };
 
 }  // namespace

@@ -34,6 +34,12 @@ void starcoder2(ConfigReader& config) {
   if (!config.window_layers()) config.window();
 }
 
+void write_starcoder2(FamilyWriter& config) {
+  config.kv_heads();
+  config.rotary();
+  config.window();
+}
+
 constexpr Family kFamilies[] = {
     {.model_type = "starcoder2",
      .architecture = "Starcoder2ForCausalLM",
@@ -44,7 +50,8 @@ constexpr Family kFamilies[] = {
      .keys = kKeys,
      .words = kWords,
      .harmless = kHarmless,
-     .more = starcoder2},
+     .more = starcoder2,
+     .write = write_starcoder2},
 };
 
 }  // namespace
