@@ -17,8 +17,10 @@
 #include "engine/launch/process_machine.h"
 #include "engine/model/parameters.h"
 #include "engine/plan/memory_report.h"
+#include "engine/recipe/adapter_from.h"
 #include "engine/recipe/model_from.h"
 #include "engine/recipe/stored.h"
+#include "engine/recipe/written_family.h"
 #include "engine/report/output_folder.h"
 #include "engine/report/progress.h"
 #include "engine/run/agreement.h"
@@ -90,7 +92,8 @@ CheckpointOptions checkpoint_options(const ResolvedRecipe& resolved, const data:
                    .keep_every = recipe.checkpoint.keep_every,
                    .keep_best = static_cast<int>(recipe.checkpoint.keep_best)},
           .resume = recipe.checkpoint.resume,
-          .init_from = recipe.checkpoint.init_from,
+          .init_from = base_of(recipe),
+          .adapter = begins_with_adapter(recipe) ? recipe.checkpoint.init_from : "",
           .max_steps = recipe.training.max_steps,
           .fingerprint = run_settings(recipe, dataset.fingerprint()),
           .recipe = resolved.yaml(),
@@ -115,7 +118,7 @@ std::string newest_checkpoint_below(checkpoint::Disk& disk, const std::string& f
 // What isn't the model's is an error before anything is written.
 void check_first_weights(checkpoint::Disk& disk, const Recipe& recipe,
                          const TrainingOptions& options) {
-  const std::string& folder = recipe.checkpoint.init_from;
+  const std::string folder = base_of(recipe);
   const std::string checkpoints = recipe.run.output_dir + "/checkpoints";
   if (folder.empty() || !checkpoint::committed_steps(disk, checkpoints).empty()) return;  // resumes
   if (checkpoint::is_model_folder(disk, folder)) {
@@ -138,7 +141,7 @@ void check_first_weights(checkpoint::Disk& disk, const Recipe& recipe,
 
 // Settings of the folder whose weights are taken that the recipe's model doesn't have.
 std::string unlike_folder(checkpoint::Disk& disk, const Recipe& recipe) {
-  const std::string& folder = recipe.checkpoint.init_from;
+  const std::string folder = base_of(recipe);
   if (folder.empty() || folder == recipe.model.from || !checkpoint::is_model_folder(disk, folder)) {
     return "";
   }
@@ -228,6 +231,14 @@ std::vector<MeasuredMemory> of_all_processes(sharding::Processes* processes, con
   return measured;
 }
 
+// What the run needs of the folders that its model and its tokenizer come from, when they are gone.
+void keep_model_files(checkpoint::Disk& disk, const std::string& output, const Recipe& recipe) {
+  std::string tokenizer = recipe.data.tokenizer;
+  if (!checkpoint::exists(disk, tokenizer + "/tokenizer.json")) tokenizer.clear();
+  if (recipe.model.from.empty() && tokenizer.empty()) return;
+  huggingface::keep_files(disk, output, {recipe.model.from, tokenizer});
+}
+
 // What is known before the run's folder is made.
 struct PreparedRun {
   const ResolvedRecipe& resolved;
@@ -250,8 +261,7 @@ void train_in(const OutputFolder& output, const PreparedRun& run,
       run.here.first == 0;  // of all processes: the one that prints, and writes the files
   const CheckpointOptions checkpoints = checkpoint_options(run.resolved, run.dataset, output);
   if (first && checkpoints.saves) checkpoint::prepare_checkpoints(disk, output.path());
-  const std::string& from = recipe.model.from;
-  if (first && !from.empty()) huggingface::keep_files(disk, output.path(), from);
+  if (first) keep_model_files(disk, output.path(), recipe);
 
   Trace trace;
   LaunchOptions launch = launch_options(recipe, std::move(machine));
@@ -283,6 +293,7 @@ void train_in(const OutputFolder& output, const PreparedRun& run,
   };
   say(model_line(run.options, recipe));
   for (const std::string& note : run.resolved.notes) say(note);
+  if (const std::string text = export_note(recipe); !text.empty()) say(text);
   if (const std::string text = unlike_folder(disk, recipe); !text.empty()) say(text);
   say(run.dataset.summary());
   if (const std::string text = run.batcher.summary(); !text.empty()) say(text);

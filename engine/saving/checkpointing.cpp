@@ -11,6 +11,7 @@
 #include "checkpoint/store/hdf5_index.h"
 #include "checkpoint/store/step_directory.h"
 #include "engine/saving/base_model.h"
+#include "engine/saving/initial_adapter.h"
 #include "engine/saving/initial_weights.h"
 #include "kernels/isa.h"
 
@@ -141,7 +142,10 @@ std::int64_t Checkpointing::begin() {
   if (exist) return resume_newest();
   if (!checkpoints_.init_from.empty()) {
     begin_with(checkpoints_.init_from);
-    say(fmt::format("step 0, with the weights of {}", checkpoints_.init_from));
+    say(fmt::format("step 0, with the weights of {}{}", checkpoints_.init_from,
+                    checkpoints_.adapter.empty()
+                        ? ""
+                        : fmt::format(" and the adapter of {}", checkpoints_.adapter)));
   } else {
     say(fmt::format("no checkpoint in {}: starting at step 0", checkpoints_.directory));
   }
@@ -201,8 +205,16 @@ void Checkpointing::refuse_together(int refusing, const std::string& problem) {
 }
 
 void Checkpointing::begin_with(const std::string& init_from) {
-  if (model_.frozen().any()) return publish();  // load_base has read it
   auto& disk = *checkpoints_.disk;
+  if (model_.frozen().any()) {  // load_base has read the rest
+    if (!checkpoints_.adapter.empty()) {
+      read_together([&] {
+        load_first_adapter(disk, checkpoints_.adapter, init_from, options_,
+                           weights(options_, model_, Pieces::kHeld), copy_);
+      });
+    }
+    return publish();
+  }
   if (!checkpoint::is_model_folder(disk, init_from)) {
     std::int64_t step = 0;
     std::string problem;
