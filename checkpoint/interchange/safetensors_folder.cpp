@@ -79,6 +79,11 @@ SafetensorsFolder::SafetensorsFolder(Disk& disk, const std::string& folder)
   }
 }
 
+SafetensorsFolder::SafetensorsFolder(Disk& disk, const std::string& folder, const std::string& file)
+    : path_(without_trailing_slashes(folder)) {
+  add(read_safetensors_header(disk, path_ + "/" + file));
+}
+
 void SafetensorsFolder::add(const SafetensorsHeader& header) {
   const int file = static_cast<int>(files_.size());
   for (std::size_t i = 0; i < header.tensors.size(); ++i) {

@@ -21,6 +21,8 @@ namespace sherd::checkpoint {
 class SafetensorsFolder {
  public:
   SafetensorsFolder(Disk& disk, const std::string& folder);
+  /// Of one file alone, whatever else is there.
+  SafetensorsFolder(Disk& disk, const std::string& folder, const std::string& file);
 
   struct Place {
     int file = 0;    ///< index into files()

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
@@ -13,10 +14,6 @@ namespace {
 constexpr std::string_view kBlock = "block.{}.";
 constexpr std::string_view kRoot = "base_model.model.";
 
-std::string_view last_part(std::string_view name) {
-  return name.substr(name.rfind('.') + 1);
-}
-
 bool is_transposed(const Family& family) {
   for (const auto modules : family.modules) {
     for (const Module& module : modules) {
@@ -26,24 +23,47 @@ bool is_transposed(const Family& family) {
   return false;
 }
 
+bool is_one_of(const std::vector<const Module*>& modules, const Module& module) {
+  return std::ranges::any_of(modules,
+                             [&](const Module* one) { return one->theirs == module.theirs; });
+}
+
+void add_once(std::vector<std::string>& names, std::string_view name) {
+  if (std::ranges::find(names, name) == names.end()) names.emplace_back(name);
+}
+
+// PEFT compares whole parts of names for targets, and only letters for modules that are trained whole: there "norm"
+// is input_layernorm too.
+enum class Ends { kParts, kLetters };
+
 // What finds these modules and no others by the end of their names: "q_proj", or "attn.c_proj" where
 // others end in "c_proj" too.
-std::vector<std::string> suffixes(const Family& family, const std::vector<const Module*>& wanted) {
-  const auto is_wanted = [&](const Module& module) {
-    return std::ranges::any_of(wanted,
-                               [&](const Module* one) { return one->theirs == module.theirs; });
+std::vector<std::string> suffixes(const Family& family, const std::vector<const Module*>& wanted,
+                                  Ends ends) {
+  const auto full_name = [&](const Module& module) {
+    return fmt::format("{}{}", module.outside_prefix ? "" : family.prefix, module.theirs);
+  };
+  const auto finds_others = [&](std::string_view end) {
+    for (const auto modules : family.modules) {
+      for (const Module& other : modules) {
+        if (is_one_of(wanted, other)) continue;
+        const std::string name = full_name(other);
+        if (!name.ends_with(end)) continue;
+        const bool at_part = name.size() == end.size() || name[name.size() - end.size() - 1] == '.';
+        if (ends == Ends::kLetters || at_part) return true;
+      }
+    }
+    return false;
   };
   std::vector<std::string> names;
   for (const Module* module : wanted) {
-    std::string_view name = last_part(module->theirs);
-    for (const auto modules : family.modules) {
-      for (const Module& other : modules) {
-        if (is_wanted(other) || last_part(other.theirs) != name) continue;
-        const std::string_view before = module->theirs.substr(0, module->theirs.rfind('.'));
-        name = module->theirs.substr(before.rfind('.') + 1);
-      }
+    const std::string full = full_name(*module);
+    std::size_t begin = full.rfind('.') + 1;
+    while (begin > 0 && finds_others(std::string_view(full).substr(begin))) {
+      begin = begin < 2 ? 0 : full.rfind('.', begin - 2) + 1;
     }
-    if (std::ranges::find(names, name) == names.end()) names.emplace_back(name);
+    add_once(names, std::string_view(full).substr(begin));
+    if (!module->in_memory.empty() && ends == Ends::kLetters) add_once(names, module->in_memory);
   }
   return names;
 }
@@ -119,7 +139,29 @@ class Builder {
     auto rows = modules_of(family_, std::string(kBlock) + name);
     if (rows.empty()) rows = modules_of(family_, name);
     modules_.insert(modules_.end(), rows.begin(), rows.end());
+    for (const Module* module : rows) add_name_in_memory(*module);
     if (name == "embedding.token" && adapter_.tied) add_tied_head();
+  }
+
+  // The same tensors again, by another name of the module.
+  void add_name_in_memory(const Module& module) {
+    if (module.in_memory.empty()) return;
+    const std::string in_files = name_of(module, 0) + ".";
+    for (std::size_t i = 0, count = map_.theirs.size(); i < count; ++i) {
+      NamedShape theirs = map_.theirs[i];
+      if (!theirs.name.starts_with(in_files)) continue;
+      theirs.name =
+          fmt::format("{}{}.{}", kRoot, module.in_memory, theirs.name.substr(in_files.size()));
+      repeat(static_cast<int>(i), std::move(theirs));
+    }
+  }
+
+  void repeat(int number, NamedShape theirs) {
+    map_.theirs.push_back(std::move(theirs));
+    for (std::size_t i = 0, count = map_.links.size(); i < count; ++i) {
+      if (map_.links[i].theirs != number) continue;
+      map_.links.push_back({map_.links[i].ours, last_theirs(), map_.links[i].box});
+    }
   }
 
   // The embedding, which was added last, once more under the head's name.
@@ -131,6 +173,7 @@ class Builder {
     map_.theirs.push_back(std::move(theirs));
     map_.links.push_back({embedding.ours, last_theirs(), embedding.box});
     modules_.push_back(rows[0]);
+    add_name_in_memory(*rows[0]);
   }
 
   // "block.3.norm1.weight" is of module "norm1".
@@ -154,16 +197,25 @@ class Builder {
                                    {"fan_in_fan_out", is_transposed(family_)},
                                    {"inference_mode", true},
                                    {"init_lora_weights", true},
-                                   {"lora_alpha", adapter_.alpha},
+                                   {"lora_alpha", alpha()},
                                    {"lora_dropout", adapter_.dropout},
                                    {"modules_to_save", nullptr},
                                    {"peft_type", "LORA"},
                                    {"r", adapter_.rank},
-                                   {"target_modules", suffixes(family_, targets_)},
+                                   {"target_modules", suffixes(family_, targets_, Ends::kParts)},
                                    {"task_type", "CAUSAL_LM"},
                                    {"use_rslora", adapter_.rslora}};
-    if (!modules_.empty()) json["modules_to_save"] = suffixes(family_, modules_);
+    if (!modules_.empty()) json["modules_to_save"] = suffixes(family_, modules_, Ends::kLetters);
     return json.dump(2) + "\n";
+  }
+
+  // PEFT's is a whole number; servers that check it take no 16.0.
+  nlohmann::ordered_json alpha() const {
+    constexpr double kMostWhole = 0x1p53;
+    const bool is_whole =
+        adapter_.alpha < kMostWhole && std::floor(adapter_.alpha) == adapter_.alpha;
+    if (is_whole) return static_cast<std::int64_t>(adapter_.alpha);
+    return adapter_.alpha;
   }
 
   const Family& family_;

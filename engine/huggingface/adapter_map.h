@@ -10,7 +10,8 @@
 ///
 /// An adapter of all three of query, key and value becomes three where the family stores three matrices,
 /// each with the same A. One of a part can't be stored where the family has one matrix: that is refused.
-/// A trained embedding that is the head too is stored for both: PEFT gives each a copy of its own.
+/// A trained embedding that is the head too is stored for both: PEFT gives each a copy of its own. A trained module
+/// that versions of transformers call differently is stored under each name; PEFT takes the one that it finds.
 #pragma once
 
 #include <string>

@@ -72,6 +72,7 @@ void ConfigReader::rotary(const RotaryClass& of_class) {
   if (is_old && parameters.is_object()) {
     json taken = old;
     taken.update({{"rope_type", rope.type()}, {kTheta, theta}, {kFraction, fraction}});
+    if (rope_length_.original > 0.0) taken[kLength] = rope_length_.original;
     if (!says_the_same(parameters, taken)) result_.unused.emplace_back(kParameters);
   }
 }

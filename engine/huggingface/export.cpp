@@ -88,7 +88,7 @@ void read_back(Disk& disk, const std::string& path, std::int64_t offset, std::in
 /// The files of weights, and the ranks that write them.
 class WeightFiles {
  public:
-  WeightFiles(Disk& disk, const Checkpoint& checkpoint, const FolderToWrite& folder,
+  WeightFiles(Disk& disk, const Checkpoint* checkpoint, const FolderToWrite& folder,
               const std::string& path)
       : disk_(disk),
         checkpoint_(checkpoint),
@@ -183,7 +183,7 @@ class WeightFiles {
   ReadElements reader() const {
     if (folder_.make_reader) return folder_.make_reader();
     const auto parameters =
-        std::make_shared<ParameterReader>(checkpoint_, map_.ours, folder_.num_ranks);
+        std::make_shared<ParameterReader>(*checkpoint_, map_.ours, folder_.num_ranks);
     return [parameters](int ours, std::int64_t from, std::int64_t count, float* to) {
       parameters->read(ours, from, count, to);
     };
@@ -212,7 +212,7 @@ class WeightFiles {
   std::string path_of(const SafetensorsPlan::File& file) const { return path_ + "/" + file.name; }
 
   Disk& disk_;
-  const Checkpoint& checkpoint_;
+  const Checkpoint* checkpoint_;
   const FolderToWrite& folder_;
   std::string path_;
   WeightMap map_;
@@ -223,15 +223,20 @@ class WeightFiles {
 };
 
 /// Everything inside the temporary folder.
-ExportResult write_all(Disk& disk, const Checkpoint& checkpoint, const FolderToWrite& folder,
+ExportResult write_all(Disk& disk, const Checkpoint* checkpoint, const FolderToWrite& folder,
                        const std::string& temporary) {
   WeightFiles weights(disk, checkpoint, folder, temporary);
   weights.write();
-  nlohmann::ordered_json report = {{"checkpoint", checkpoint.path()},
-                                   {"step", checkpoint.manifest().step},
-                                   {"save_uuid", checkpoint.manifest().save_uuid},
-                                   {"dtype", name_of(folder.dtype)},
-                                   {"checksum", "XXH3-64"}};
+  nlohmann::ordered_json report;
+  if (checkpoint == nullptr) {
+    report["from"] = folder.from;
+  } else {
+    report = {{"checkpoint", checkpoint->path()},
+              {"step", checkpoint->manifest().step},
+              {"save_uuid", checkpoint->manifest().save_uuid}};
+  }
+  report["dtype"] = name_of(folder.dtype);
+  report["checksum"] = "XXH3-64";
   weights.report(report);
   const SafetensorsPlan& plan = weights.plan();
   ExportResult result;
@@ -252,7 +257,8 @@ ExportResult write_all(Disk& disk, const Checkpoint& checkpoint, const FolderToW
 
 }  // namespace
 
-ExportResult export_folder(Disk& disk, const Checkpoint& checkpoint, const FolderToWrite& folder) {
+ExportResult export_folder(Disk& disk, const Checkpoint* checkpoint, const FolderToWrite& folder) {
+  CHECK(checkpoint != nullptr || folder.make_reader, "an export of nothing");
   const auto refuse_existing = [&folder] {
     throw UsageError("{}: exists already; name another folder or remove it", folder.to);
   };

@@ -37,6 +37,7 @@ inline constexpr const char* kExportName = "sherd-export.json";
 
 struct FolderToWrite {
   std::string to;
+  std::string from;           ///< what it is made of, where that is no checkpoint
   DType dtype = DType::kF32;  ///< f32, bf16 or f16
   std::int64_t shard_bytes = kDefaultShardBytes;
   const Family* family = nullptr;
@@ -58,7 +59,8 @@ struct ExportResult {
   std::int64_t bytes = 0;      ///< of them
 };
 
-ExportResult export_folder(checkpoint::Disk& disk, const checkpoint::Checkpoint& checkpoint,
+/// `checkpoint`: null where folder.make_reader has another source.
+ExportResult export_folder(checkpoint::Disk& disk, const checkpoint::Checkpoint* checkpoint,
                            const FolderToWrite& folder);
 
 }  // namespace sherd::huggingface

@@ -11,6 +11,7 @@
 namespace sherd::huggingface {
 
 class ConfigReader;
+class FamilyWriter;
 
 /// Which rows of our tensor a module of theirs holds.
 enum class Part {
@@ -34,6 +35,8 @@ struct Module {
   bool transposed = false;       ///< theirs is [inputs, outputs]
   bool outside_prefix = false;   ///< the family's prefix doesn't stand before it
   std::string_view each_head{};  ///< of kEachHead: "norms.{}", by the head's number
+  std::string_view
+      in_memory{};  ///< what some versions of transformers call it; their files say `theirs`
 };
 
 /// A setting that is a value of the recipe.
@@ -79,6 +82,9 @@ struct Family {
   std::span<const Alias> aliases{};
   std::span<const std::string_view> harmless{};  ///< settings without a meaning for us, not listed
   void (*more)(ConfigReader&) = nullptr;         ///< what tables can't say
+  /// The same for a model that a recipe describes; none: no model is written as this family, as long as no
+  /// folder of it began the run.
+  void (*write)(FamilyWriter&) = nullptr;
   /// How transformers 4 calls what transformers 5 has in rope_parameters.
   std::string_view old_theta = "rope_theta", old_fraction = "partial_rotary_factor";
   bool two_rotary_tables = false;   ///< windowed layers have one of their own

@@ -54,25 +54,60 @@ std::vector<std::string> kept_names() {
   return {std::string(kKeptName), fmt::format("{}{}", kKeptName, kUnfinished)};
 }
 
-bool keeps(checkpoint::Disk& disk, const std::string& output_dir, const std::string& from) {
-  const std::string path = kept_folder(output_dir) + "/" + kFromName;
-  if (!checkpoint::exists(disk, path)) return false;
-  const nlohmann::json kept =
+namespace {
+
+// A member of from.json; "" where there is none.
+std::string noted(checkpoint::Disk& disk, const std::string& kept, const char* member) {
+  const std::string path = kept + "/" + kFromName;
+  if (!checkpoint::exists(disk, path)) return "";
+  const nlohmann::json note =
       checkpoint::parse_strict(checkpoint::read_file(disk, path, 1 << 20), path);
-  return checkpoint::JsonNode(kept, path).member("from").text() == from;
+  const auto found = note.is_object() ? note.find(member) : note.end();
+  if (found == note.end()) return "";
+  return checkpoint::JsonNode(note, path).member(member).text();
 }
 
-void keep_files(checkpoint::Disk& disk, const std::string& output_dir, const std::string& from) {
-  if (keeps(disk, output_dir, from)) return;
-  const std::string to = kept_folder(output_dir), beside = fmt::format("{}{}", to, kUnfinished);
-  checkpoint::remove_tree(disk, beside);
-  checkpoint::make_directory(disk, beside);
+void copy_files(checkpoint::Disk& disk, const std::string& from, const std::string& to,
+                bool of_tokenizer) {
   for (const std::string& name : model_files(disk, from)) {
-    checkpoint::write_new_file(disk, beside + "/" + name,
+    if (is_tokenizer_file(name) != of_tokenizer) continue;
+    checkpoint::write_new_file(disk, to + "/" + name,
                                checkpoint::read_followed(disk, from + "/" + name, kMaxFileBytes));
   }
-  checkpoint::write_new_file(disk, beside + "/" + kFromName,
-                             nlohmann::json{{"from", from}}.dump() + "\n");
+}
+
+}  // namespace
+
+bool keeps(checkpoint::Disk& disk, const std::string& output_dir, const std::string& from) {
+  return !from.empty() && noted(disk, kept_folder(output_dir), "from") == from;
+}
+
+bool keeps_tokenizer(checkpoint::Disk& disk, const std::string& kept,
+                     const std::string& tokenizer) {
+  if (tokenizer.empty() || tokenizer == kept) return true;
+  const std::string own = noted(disk, kept, "tokenizer");  // older programs knew one folder only
+  return (own.empty() ? noted(disk, kept, "from") : own) == tokenizer;
+}
+
+bool have_same_tokenizer(checkpoint::Disk& disk, const std::string& a, const std::string& b) {
+  const std::string of_a = a + "/tokenizer.json", of_b = b + "/tokenizer.json";
+  return of_a == of_b || !checkpoint::exists(disk, of_a) || !checkpoint::exists(disk, of_b) ||
+         checkpoint::read_followed(disk, of_a, kMaxFileBytes) ==
+             checkpoint::read_followed(disk, of_b, kMaxFileBytes);
+}
+
+void keep_files(checkpoint::Disk& disk, const std::string& output_dir, const KeptFolders& folders) {
+  const std::string to = kept_folder(output_dir), beside = fmt::format("{}{}", to, kUnfinished);
+  const std::string& from = folders.from;
+  const std::string tokenizer = folders.tokenizer.empty() ? from : folders.tokenizer;
+  if (noted(disk, to, "from") == from && keeps_tokenizer(disk, to, folders.tokenizer)) return;
+  checkpoint::remove_tree(disk, beside);
+  checkpoint::make_directory(disk, beside);
+  if (!from.empty()) copy_files(disk, from, beside, false);
+  copy_files(disk, tokenizer, beside, true);
+  checkpoint::write_new_file(
+      disk, beside + "/" + kFromName,
+      nlohmann::json{{"from", from}, {"tokenizer", tokenizer}}.dump() + "\n");
   checkpoint::sync_directory(disk, beside);
   checkpoint::remove_tree(disk, to);
   if (!checkpoint::rename_new(disk, beside, to)) throw DataError("{}: is there again", to);

@@ -4,7 +4,9 @@
 /// folder that it came from is gone:
 ///
 ///   <output_dir>/huggingface/    the files, byte for byte, and
-///                from.json       {"from": "FOLDER"}: as model.from names it
+///                from.json       {"from": "FOLDER", "tokenizer": "FOLDER"}: as model.from and data.tokenizer name
+///                                them. The tokenizer's files, chat template included, are those of the second
+///                                where it is another folder, or the only one.
 #pragma once
 
 #include <string>
@@ -23,8 +25,19 @@ std::string kept_folder(const std::string& output_dir);
 std::vector<std::string> kept_names();
 /// Whether `output_dir` keeps the files of the folder `from`.
 bool keeps(checkpoint::Disk& disk, const std::string& output_dir, const std::string& from);
-/// Copies them, durably; what was kept of another folder goes. The config.json that is there stays
-/// untouched where it is of `from` already.
-void keep_files(checkpoint::Disk& disk, const std::string& output_dir, const std::string& from);
+/// Whether the folder `kept` has the tokenizer's files of the folder `tokenizer`.
+bool keeps_tokenizer(checkpoint::Disk& disk, const std::string& kept, const std::string& tokenizer);
+
+/// Whether two folders have the same tokenizer.json, or one of them has none.
+bool have_same_tokenizer(checkpoint::Disk& disk, const std::string& a, const std::string& b);
+
+/// What a run's files come from. Either may be empty.
+struct KeptFolders {
+  std::string from;
+  std::string tokenizer;
+};
+/// Copies them, durably; what was kept of other folders goes. The files that are there stay untouched where they
+/// are of the same folders already.
+void keep_files(checkpoint::Disk& disk, const std::string& output_dir, const KeptFolders& folders);
 
 }  // namespace sherd::huggingface

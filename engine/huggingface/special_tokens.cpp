@@ -105,11 +105,4 @@ void add_special_tokens(const std::vector<std::string>& tokens,
   config->second = settings.dump(2) + "\n";
 }
 
-std::string with_vocab_size(std::string_view config, const std::string& path,
-                            std::int64_t vocab_size) {
-  ordered_json json = parsed(config, path);
-  json["vocab_size"] = vocab_size;
-  return json.dump(2) + "\n";
-}
-
 }  // namespace sherd::huggingface

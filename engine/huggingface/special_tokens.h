@@ -24,8 +24,4 @@ std::int64_t num_ids_with(checkpoint::Disk& disk, const std::string& folder,
 void add_special_tokens(const std::vector<std::string>& tokens,
                         std::map<std::string, std::string>& files);
 
-/// config.json of the same model with another vocabulary.
-std::string with_vocab_size(std::string_view config, const std::string& path,
-                            std::int64_t vocab_size);
-
 }  // namespace sherd::huggingface

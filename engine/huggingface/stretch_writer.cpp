@@ -85,8 +85,12 @@ std::uint64_t StretchWriter::write(const Stretch& stretch, const checkpoint::Fil
   for (std::int64_t done = 0; done < stretch.count; done += kChunk) {
     before_chunk();
     const std::int64_t first = stretch.first + done, count = std::min(kChunk, stretch.count - done);
-    fill_from(links_[static_cast<std::size_t>(stretch.tensor)], first, count, chunk_.data(),
-              run_.data(), read_);
+    const auto& links = links_[static_cast<std::size_t>(stretch.tensor)];
+    if (links.empty()) {
+      std::fill_n(chunk_.begin(), count, 0.0f);
+    } else {
+      fill_from(links, first, count, chunk_.data(), run_.data(), read_);
+    }
     round(theirs, first, count);
     file.write_at(chunk_.data(), count * element_bytes, stretch.offset + done * element_bytes);
     XXH3_64bits_update(state.get(), chunk_.data(), static_cast<std::size_t>(count * element_bytes));

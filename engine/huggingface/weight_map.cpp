@@ -248,4 +248,29 @@ WeightMap weight_map(const Family& family, const ModelWeights& model, bool with_
   return map;
 }
 
+std::vector<MatrixModule> matrices_of(const Family& family, const ModelWeights& model) {
+  std::vector<MatrixModule> matrices;
+  for (std::size_t i = 0; i < model.parameters.size(); ++i) {
+    if (model.parameters[i].shape.size() != 2) continue;
+    const ParsedName name = parse_name(model.parameters[i].name);
+    for (const Module* module : modules_of(family, name.module)) {
+      matrices.push_back({fmt::format("{}{}", module->outside_prefix ? "" : family.prefix,
+                                      with_number(module->theirs, name.number)),
+                          module, static_cast<int>(i)});
+    }
+  }
+  return matrices;
+}
+
+WeightMap map_of_part(WeightMap whole, const std::vector<NamedShape>& ours) {
+  WeightMap map{ours, std::move(whole.theirs), {}};
+  for (Link& link : whole.links) {
+    const std::string& name = whole.ours[static_cast<std::size_t>(link.ours)].name;
+    const auto found = std::ranges::find(ours, name, &NamedShape::name);
+    if (found == ours.end()) continue;
+    map.links.push_back({static_cast<int>(found - ours.begin()), link.theirs, std::move(link.box)});
+  }
+  return map;
+}
+
 }  // namespace sherd::huggingface

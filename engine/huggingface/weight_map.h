@@ -48,9 +48,26 @@ struct WeightMap {
 /// Errors   UsageError where the family has no name for a parameter: a model of other settings.
 WeightMap weight_map(const Family& family, const ModelWeights& model, bool with_prefix);
 
+/// The same tensors of theirs, made of `ours` alone: those that have no element of ours are zero where they are
+/// written.
+WeightMap map_of_part(WeightMap whole, const std::vector<NamedShape>& ours);
+
 /// The rows of a family's table for a module of ours: the first one, and where that is a part of it,
 /// those of the others.
 std::vector<const Module*> modules_of(const Family& family, const std::string& ours);
+
+/// A module of theirs that holds a matrix of ours, or rows of it.
+struct MatrixModule {
+  std::string name;  ///< "model.layers.0.self_attn.q_proj"
+  const Module* module = nullptr;
+  int ours = 0;  ///< index into ModelWeights::parameters
+
+  /// By its name, or the one that some versions of transformers have.
+  bool is_called(std::string_view other) const {
+    return other == name || other == module->in_memory;
+  }
+};
+std::vector<MatrixModule> matrices_of(const Family& family, const ModelWeights& model);
 
 /// Where a module of theirs has the rows of `ours`, a matrix with as many rows as the module's own and
 /// any columns; not turned over. Sets the shape of theirs.

@@ -69,9 +69,10 @@ bool is_buffer(const Family& family, std::string_view name) {
 // What is filled from boxes, a chunk at a time.
 class ChunkReader {
  public:
+  using Replaced = std::vector<const std::vector<float>*>;
   ChunkReader(checkpoint::Disk& disk, const SafetensorsFolder& folder, const WeightMap& map,
-              Tensor buffer)
-      : folder_(folder), map_(map), reader_(disk, folder) {
+              const Replaced& replaced, Tensor buffer)
+      : folder_(folder), map_(map), replaced_(replaced), reader_(disk, folder) {
     CHECK(buffer.bytes() >= 3 * kChunk * 4, "a buffer of {} bytes", buffer.bytes());
     out_ = static_cast<float*>(buffer.data);
     run_ = out_ + kChunk;
@@ -79,9 +80,13 @@ class ChunkReader {
   }
 
   /// Elements [first, first + count) of a parameter, at most kChunk of them.
-  const float* fill(const std::vector<Source>& sources, std::int64_t first, std::int64_t count) {
+  float* fill(const std::vector<Source>& sources, std::int64_t first, std::int64_t count) {
     fill_from(sources, first, count, out_, run_,
               [this](int theirs, std::int64_t from, std::int64_t number, float* to) {
+                if (const auto* own = replaced_[static_cast<std::size_t>(theirs)]) {
+                  std::copy_n(own->begin() + from, number, to);
+                  return;
+                }
                 const std::string& name = map_.theirs[static_cast<std::size_t>(theirs)].name;
                 reader_.read(folder_.places().at(name), from, number, to, scratch_);
               });
@@ -122,6 +127,7 @@ class ChunkReader {
  private:
   const SafetensorsFolder& folder_;
   const WeightMap& map_;
+  const Replaced& replaced_;
   checkpoint::SafetensorsReader reader_;
   float *out_, *run_;
   std::uint16_t* scratch_;
@@ -134,13 +140,30 @@ FolderWeights::FolderWeights(checkpoint::Disk& disk, const std::string& folder,
     : FolderWeights(disk, folder, model, read_config(disk, folder)) {}
 
 FolderWeights::FolderWeights(checkpoint::Disk& disk, const std::string& folder,
-                             const ModelWeights& model, const ModelConfig& config)
-    : disk_(disk), folder_(disk, folder), family_(config.family), names_(folder_, config.whole) {
-  map_ = weight_map(*family_, as_stored(model, config),
-                    names_.has_parts() || has_prefix(folder_, *family_));
+                             const ModelWeights& model, const ModelConfig& config,
+                             std::shared_ptr<const Overlay> overlay)
+    : disk_(disk),
+      folder_(disk, folder),
+      family_(config.family),
+      names_(folder_, config.whole),
+      overlay_(std::move(overlay)) {
+  const ModelWeights stored = as_stored(model, config);
+  map_ = weight_map(*family_, stored, names_.has_parts() || has_prefix(folder_, *family_));
   for (NamedShape& theirs : map_.theirs) theirs.name = names_.in_folder(std::move(theirs.name));
   tied_head_ = add_tied_head(folder_, *family_, names_, map_);
+  find_replaced(stored);
   check_folder();
+}
+
+void FolderWeights::find_replaced(const ModelWeights& stored) {
+  replaced_.resize(map_.theirs.size());
+  if (!overlay_) return;
+  const WeightMap in_text =
+      weight_map(*family_, stored, true);  // the same tensors, in the same order
+  for (std::size_t i = 0; i < in_text.theirs.size(); ++i) {
+    const auto found = overlay_->replaced.find(in_text.theirs[i].name);
+    if (found != overlay_->replaced.end()) replaced_[i] = &found->second;
+  }
 }
 
 // With as many rows of the vocabulary as the folder's own model has.
@@ -151,6 +174,7 @@ ModelWeights FolderWeights::as_stored(ModelWeights model, const ModelConfig& con
   CHECK(vocabulary != config.values.end(), "{} without a vocabulary", config.path);
   const std::int64_t rows = std::stoll(vocabulary->value);
   for (NamedShape& ours : model.parameters) {
+    if (overlay_ && overlay_->replaced_ours.contains(ours.name)) continue;
     if (ours.name == kEmbedding || ours.name == kHead) {
       ours.shape[0] = std::min(ours.shape[0], rows);
     }
@@ -160,8 +184,10 @@ ModelWeights FolderWeights::as_stored(ModelWeights model, const ModelConfig& con
 
 void FolderWeights::check_folder() const {
   std::set<std::string_view> expected;
-  for (const NamedShape& theirs : map_.theirs) {
+  for (std::size_t i = 0; i < map_.theirs.size(); ++i) {
+    const NamedShape& theirs = map_.theirs[i];
     expected.insert(theirs.name);
+    if (is_replaced(static_cast<int>(i))) continue;
     const SafetensorsTensor* tensor = folder_.find(theirs.name);
     if (!tensor) {
       throw DataError("{}: lacks tensor \"{}\" {}, which the model has", folder_.path(),
@@ -190,6 +216,16 @@ void FolderWeights::check_folder() const {
                   num_extra > 3 ? fmt::format(" and {} more tensors", num_extra - 3) : "");
 }
 
+void FolderWeights::add_deltas(const std::string& ours, float* values, std::int64_t first,
+                               std::int64_t count) const {
+  if (!overlay_) return;
+  const auto found = overlay_->deltas.find(ours);
+  if (found == overlay_->deltas.end()) return;
+  for (const MatrixDelta& delta : found->second) {
+    delta.add_to(values, first, count, overlay_->rounds_to_odd);
+  }
+}
+
 FolderWeights::Statistics FolderWeights::load(const sharding::State& wanted, Tensor buffer,
                                               const sharding::CopyState& copy) const {
   std::map<std::string_view, int> numbers;
@@ -200,7 +236,7 @@ FolderWeights::Statistics FolderWeights::load(const sharding::State& wanted, Ten
   for (const Link& link : map_.links) {
     sources[static_cast<std::size_t>(link.ours)].push_back({link.theirs, link.box});
   }
-  ChunkReader chunks(disk_, folder_, map_, buffer);
+  ChunkReader chunks(disk_, folder_, map_, replaced_, buffer);
   std::map<std::size_t, std::vector<float>> means;
   for (const sharding::StatePiece& piece : wanted.pieces) {
     const sharding::StateTensor& tensor = wanted.tensors[static_cast<std::size_t>(piece.tensor)];
@@ -217,7 +253,9 @@ FolderWeights::Statistics FolderWeights::load(const sharding::State& wanted, Ten
       const float* chunk = nullptr;
       if (first < stored.numel()) {
         count = std::min(count, stored.numel() - first);
-        chunk = chunks.fill(sources[number], first, count);
+        float* values = chunks.fill(sources[number], first, count);
+        add_deltas(tensor.name, values, first, count);
+        chunk = values;
       } else {
         const std::int64_t columns = stored.shape[1], column = first % columns;
         std::vector<float>& mean = means[number];
@@ -225,7 +263,9 @@ FolderWeights::Statistics FolderWeights::load(const sharding::State& wanted, Ten
         count = std::min(count, columns - column);
         chunk = mean.data() + column;
       }
-      if (tied_head_ >= 0 && tensor.name == kEmbedding && first < stored.numel()) {
+      const bool has_own_embedding = overlay_ && overlay_->replaced_ours.contains(tensor.name);
+      if (tied_head_ >= 0 && tensor.name == kEmbedding && first < stored.numel() &&
+          !has_own_embedding) {
         chunks.compare(map_.theirs[static_cast<std::size_t>(tied_head_)].name, first, count);
       }
       const std::int64_t bytes = count * static_cast<std::int64_t>(sizeof(float));

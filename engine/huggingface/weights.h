@@ -6,16 +6,21 @@
 /// A tied model's head may be stored beside the embedding: then its bytes are read too, and must be
 /// equal.
 ///
+/// With an overlay (overlay.h) the weights are those of the model with an adapter in it.
+///
 /// Rows of tokens that the run has added, which the folder lacks, are the mean of those that it has: added
 /// up in f64 in their order, rounded once to f32. Each rank that owns a part of them reads the tensor.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "checkpoint/interchange/safetensors_folder.h"
 #include "core/tensor.h"
 #include "engine/huggingface/config.h"
+#include "engine/huggingface/overlay.h"
 #include "engine/huggingface/text_part.h"
 #include "engine/huggingface/weight_map.h"
 #include "sharding/state/state.h"
@@ -27,7 +32,7 @@ class FolderWeights {
   /// Errors   DataError naming the first tensor that is missing, too many, or another.
   FolderWeights(checkpoint::Disk& disk, const std::string& folder, const ModelWeights& model);
   FolderWeights(checkpoint::Disk& disk, const std::string& folder, const ModelWeights& model,
-                const ModelConfig& config);
+                const ModelConfig& config, std::shared_ptr<const Overlay> overlay = nullptr);
 
   const checkpoint::SafetensorsFolder& folder() const { return folder_; }
   const Family& family() const { return *family_; }
@@ -43,14 +48,20 @@ class FolderWeights {
 
  private:
   ModelWeights as_stored(ModelWeights model, const ModelConfig& config) const;
+  void find_replaced(const ModelWeights& stored);
+  bool is_replaced(int theirs) const { return replaced_[static_cast<std::size_t>(theirs)]; }
   void check_folder() const;
+  void add_deltas(const std::string& ours, float* values, std::int64_t first,
+                  std::int64_t count) const;
 
   checkpoint::Disk& disk_;
   checkpoint::SafetensorsFolder folder_;
   const Family* family_ = nullptr;
   TensorNames names_;
-  WeightMap map_;       ///< with names as the folder has them
-  int tied_head_ = -1;  ///< index into map_.theirs: a copy of the embedding
+  WeightMap map_;                           ///< with names as the folder has them
+  int tied_head_ = -1;                      ///< index into map_.theirs: a copy of the embedding
+  std::shared_ptr<const Overlay> overlay_;  ///< null: the folder's weights alone
+  std::vector<const std::vector<float>*> replaced_;  ///< by tensor of theirs; null: the folder's
 };
 
 }  // namespace sherd::huggingface

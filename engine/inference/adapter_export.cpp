@@ -1,18 +1,18 @@
 #include "engine/inference/adapter_export.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <limits>
 #include <map>
 #include <memory>
 #include <set>
 
 #include "checkpoint/reader.h"
-#include "engine/huggingface/model_files.h"
+#include "engine/huggingface/config.h"
+#include "engine/huggingface/overlay.h"
 #include "engine/model/adapter.h"
 #include "engine/saving/base_model.h"
 #include "engine/saving/checkpointing.h"
+#include "engine/saving/initial_adapter.h"
 #include "engine/saving/initial_weights.h"
 #include "engine/saving/run_state.h"
 #include "engine/train/layout/sharding_plan.h"
@@ -68,17 +68,6 @@ Values trained_values(const TrainedModel& trained) {
   std::vector<char> buffer = reading_buffer();
   checkpoint::load(*trained.checkpoint, wanted, checkpoint::Match::kListedKinds, view_of(buffer));
   return values;
-}
-
-/// Rounds so that a later rounding to fewer bits is as if it were the only one: to odd (Boldo &
-/// Melquiond, "Emulation of a FMA and correctly rounded sums", IEEE Trans. Computers 2008).
-float rounded_to_odd(double value) {
-  const auto nearest = static_cast<float>(value);
-  if (nearest == value || !std::isfinite(nearest)) return nearest;
-  if ((std::bit_cast<std::uint32_t>(nearest) & 1u) != 0) return nearest;
-  return std::nextafterf(nearest, static_cast<double>(nearest) < value
-                                      ? std::numeric_limits<float>::infinity()
-                                      : -std::numeric_limits<float>::infinity());
 }
 
 /// W + s B A of one parameter, where it has adapters.
@@ -177,8 +166,8 @@ class MergedReader {
         sum += static_cast<double>(b[k]) * static_cast<double>(a[k * columns]);
       }
       const double merged = static_cast<double>(to[i - first]) + model_->scale * sum;
-      to[i - first] =
-          model_->dtype == DType::kF32 ? static_cast<float>(merged) : rounded_to_odd(merged);
+      to[i - first] = model_->dtype == DType::kF32 ? static_cast<float>(merged)
+                                                   : huggingface::rounded_to_odd(merged);
     }
   }
 
@@ -191,25 +180,12 @@ class MergedReader {
 }  // namespace
 
 huggingface::AdapterWeights adapter_weights(const Recipe& recipe) {
-  const model::ModelShape shape = model_shape(recipe);
   const Recipe::Adapter& adapter = recipe.adapter;
-  huggingface::AdapterWeights weights{.kinds = {},
-                                      .modules = adapter.modules_to_save,
-                                      .num_blocks = shape.num_layers,
-                                      .rank = adapter.rank,
-                                      .alpha = adapter.alpha,
-                                      .dropout = adapter.dropout,
-                                      .rslora = adapter.rslora,
-                                      .gated = shape.gated(),
-                                      .tied = shape.tied,
-                                      .base = recipe.checkpoint.init_from};
-  for (const model::AdapterTarget& target : model::adapter_targets(shape, 0)) {
-    for (const model::Site& site : model::block_sites(shape, 0)) {
-      if (site.id != target.site) continue;
-      weights.kinds.push_back(
-          {target.name, site.name, site.rows, target.first_row, target.rows, target.inputs});
-    }
-  }
+  huggingface::AdapterWeights weights = adapter_kinds(model_shape(recipe));
+  weights.alpha = adapter.alpha;
+  weights.dropout = adapter.dropout;
+  weights.rslora = adapter.rslora;
+  weights.base = recipe.checkpoint.init_from;
   return weights;
 }
 
@@ -226,10 +202,8 @@ huggingface::FolderToWrite adapter_folder(const TrainedModel& trained,
   folder.map = std::move(adapter.weights);
   folder.files["adapter_config.json"] = std::move(adapter.config);
   folder.read_back = true;
-  if (trained.options.adds_tokens) {
-    for (const auto& [name, text] : model.files) {
-      if (huggingface::is_tokenizer_file(name)) folder.files[name] = text;
-    }
+  for (const auto& [name, text] : model.files) {
+    if (name != huggingface::kConfigName) folder.files[name] = text;
   }
   return folder;
 }

@@ -1,7 +1,7 @@
 /// What a checkpoint of an adapter becomes for others: PEFT's two files, or the merged model.
 ///
 ///   adapter_config.json, adapter_model.safetensors     names and rows: engine/huggingface/adapter_map.h;
-///           where the run has added tokens, the tokenizer's files with them too
+///           the tokenizer's files and generation_config.json too, as the model's own folder would have them
 ///   merged: W + s B A of each target, formed in f64 from f32 values and rounded once, to the type of
 ///           the file; everything else as the base or the checkpoint has it. Where the base was NF4, W is
 ///           what its codes say: the model that was trained and evaluated

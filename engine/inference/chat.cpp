@@ -37,6 +37,7 @@ class Chat {
   }
 
   void run(Decoder& decoder) {
+    if (request_.on_begin) request_.on_begin();
     while (const std::optional<std::string> said = request_.next_message()) {
       messages_.push_back(message("user", *said));
       messages_.push_back(message("assistant", answer(decoder)));
@@ -114,7 +115,7 @@ void chat(const ChatRequest& request) {
   TextModel model(request.model);
   Chat chat(request, model);
   model.run(
-      model.longest_context(), [&](const sharding::Rank&, Decoder& decoder) { chat.run(decoder); },
+      model.usual_context(), [&](const sharding::Rank&, Decoder& decoder) { chat.run(decoder); },
       request.on_note);
 }
 

@@ -18,6 +18,7 @@ struct ChatRequest {
 
   /// What the user says next; nothing: the conversation is over.
   std::function<std::optional<std::string>()> next_message;
+  std::function<void()> on_begin{};  ///< the model is there, and the first message can come
   std::function<void(const std::string&)> on_note{};
   std::function<void(std::string_view)> on_text{};  ///< pieces of an answer as they come
   /// The answer is complete; null: Ctrl-C has stopped it, and what was said of it stays in the conversation.

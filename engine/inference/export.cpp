@@ -3,61 +3,35 @@
 #include <algorithm>
 
 #include "checkpoint/interchange/safetensors.h"
+#include "checkpoint/reader.h"
+#include "engine/huggingface/adapter_folder.h"
+#include "engine/huggingface/config_edits.h"
 #include "engine/huggingface/config_writer.h"
 #include "engine/huggingface/model_files.h"
 #include "engine/huggingface/special_tokens.h"
 #include "engine/huggingface/text_part.h"
 #include "engine/inference/adapter_export.h"
+#include "engine/inference/end_of_text.h"
 #include "engine/inference/trained_model.h"
 #include "engine/launch/stop_signals.h"
 #include "engine/launch/system_info.h"
 #include "engine/recipe/model_from.h"
-#include "engine/recipe/stored.h"
+#include "engine/recipe/written_family.h"
 #include "engine/saving/initial_weights.h"
+#include "engine/train/from_recipe.h"
+#include "engine/train/model_shape.h"
 
 namespace sherd::engine {
 namespace {
 
-using huggingface::Family;
 using huggingface::kConfigName;
 using huggingface::ModelConfig;
+using Files = std::map<std::string, std::string>;
 
 constexpr std::int64_t kMaxFileBytes = std::int64_t{1} << 30;
 constexpr std::int64_t kMostRanks = 1024;
-
-/// The first key in which the model of a config.json differs from the recipe's; "" if none does.
-std::string first_difference(const ModelConfig& config, const Recipe& recipe) {
-  const RecipeTexts own = compared_values(recipe);
-  for (const auto& [key, value] : model_values(config)) {
-    const auto found = own.find(key);
-    if (found == own.end() || found->second == value) continue;
-    return fmt::format("{} is {} there and {} in the checkpoint", key, value, found->second);
-  }
-  return "";
-}
-
-/// config.json for a model that a recipe describes: of the first family that means the same.
-std::string made_config(const Recipe& recipe, const std::string& path, DType dtype) {
-  RecipeTexts values = compared_values(recipe);
-  for (const Family* family : huggingface::all_families()) {
-    const std::string text = huggingface::config_of(*family, values, dtype);
-    try {
-      const std::string label = fmt::format("{} as {}", path, family->model_type);
-      if (first_difference(huggingface::parse_config(text, label), recipe).empty()) return text;
-    } catch (const Error&) {  // it can't say this model
-    }
-  }
-  throw UsageError(
-      "{}: no family of models that Hugging Face's library knows has this model's keys", path);
-}
-
-void add_files(std::map<std::string, std::string>& files, const std::string& folder) {
-  auto& disk = checkpoint::posix_disk();
-  for (const std::string& name : huggingface::model_files(disk, folder)) {
-    if (name == kConfigName) continue;
-    files.emplace(name, checkpoint::read_followed(disk, folder + "/" + name, kMaxFileBytes));
-  }
-}
+constexpr const char* kGenerationName = "generation_config.json";
+constexpr const char* kTokenizerConfig = "tokenizer_config.json";
 
 // Threads that copy and round: more than a few only wait for the disk.
 int num_ranks(std::optional<std::int64_t> asked) {
@@ -69,73 +43,213 @@ int num_ranks(std::optional<std::int64_t> asked) {
   return static_cast<int>(*asked);
 }
 
+void add_files(Files& files, const std::string& folder, bool of_tokenizer) {
+  auto& disk = checkpoint::posix_disk();
+  for (const std::string& name : huggingface::model_files(disk, folder)) {
+    if (name == kConfigName || huggingface::is_tokenizer_file(name) != of_tokenizer) continue;
+    files.emplace(name, checkpoint::read_followed(disk, folder + "/" + name, kMaxFileBytes));
+  }
+}
+
+/// config.json of an export and how it came about.
+struct ExportedConfig {
+  std::string text;
+  std::string kept;  ///< the run's; empty: there is none
+  DType dtype = DType::kF32;
+  bool adds_biases = false;
+};
+
+/// The one that the run has kept, with what the run has changed.
+ExportedConfig kept_config(const ExportRequest& request, const TrainedModel& trained,
+                           const std::string& path) {
+  const Recipe::Model& model = trained.recipe.model;
+  std::string text = huggingface::text_part_of(
+      checkpoint::read_followed(checkpoint::posix_disk(), path, kMaxFileBytes), path);
+  if (trained.options.adds_tokens) {
+    text = huggingface::with_vocab_size(text, path, model.vocab_size);
+  }
+  const std::string kept = text;
+  text = huggingface::with_positions(text, path, model.max_seq_length);
+  const ModelConfig from = huggingface::parse_config(text, path);
+  const std::string difference = first_difference(from, trained.recipe);
+  if (!difference.empty()) throw UsageError("{}: {}", path, difference);
+  const DType dtype = request.dtype.value_or(from.dtype.value_or(DType::kF32));
+  return {huggingface::updated_config(text, path, dtype), kept, dtype};
+}
+
+/// Of the family that means the same.
+ExportedConfig made_config(const ExportRequest& request, const TrainedModel& trained) {
+  const DType dtype = request.dtype.value_or(dtype_of(trained.recipe.mixed_precision.param_dtype));
+  WrittenFamily written = written_family(trained.recipe, dtype);
+  if (!written.exists()) throw UsageError("{}: {}", request.checkpoint, written.reason());
+  return {std::move(written.config), "", dtype, written.adds_biases};
+}
+
+// Of the tokenizer that the run reads with.
+void add_tokenizer(Files& files, const TrainedModel& trained, const std::string& kept) {
+  auto& disk = checkpoint::posix_disk();
+  const std::string& tokenizer = trained.recipe.data.tokenizer;
+  const bool is_kept = huggingface::keeps_tokenizer(disk, kept, tokenizer);
+  if (!is_kept && !tokenizer.empty() && checkpoint::exists(disk, tokenizer)) {
+    add_files(files, tokenizer, true);
+  } else if (checkpoint::exists(disk, kept)) {
+    add_files(files, kept, true);
+  }
+  huggingface::add_special_tokens(trained.recipe.model.add_special_tokens, files);
+}
+
+bool template_mentions(const Files& files, std::string_view name) {
+  return std::ranges::any_of(files, [&](const auto& file) {
+    const bool has_template =
+        file.first.starts_with("chat_template") ||
+        (file.first == kTokenizerConfig && file.second.find("chat_template") != std::string::npos);
+    return has_template && file.second.find(name) != std::string::npos;
+  });
+}
+
+// Where texts end, for whoever serves the model.
+void add_ends(Files& files, const TrainedModel& trained, std::string& config, bool is_made,
+              const std::string& path) {
+  const EndOfText ends = ends_of(trained);
+  huggingface::EndTokens tokens{ends.all(), {}};
+  if (ends.beginning) tokens.beginning.push_back(*ends.beginning);
+  if (is_made || ends.answers_end_elsewhere()) {
+    if (!is_made) tokens.beginning.clear();
+    config = huggingface::with_end_tokens(config, path, tokens);
+  }
+  files[kGenerationName] = huggingface::generation_config(files[kGenerationName], config, tokens);
+  if (ends.answers_end_elsewhere() && !template_mentions(files, "eos_token")) {
+    files[kTokenizerConfig] =
+        huggingface::with_eos_token(files[kTokenizerConfig], ends.answer_token);
+  }
+}
+
+/// A map from the checkpoint's tensors to those of a family that has biases besides, which are zero.
+huggingface::WeightMap map_with_biases(const ModelConfig& config,
+                                       const huggingface::ModelWeights& own) {
+  const huggingface::ModelWeights whole = model_weights(training_options(recipe_of(config)));
+  return huggingface::map_of_part(huggingface::weight_map(*config.family, whole, true),
+                                  own.parameters);
+}
+
+/// The elements of a folder's weights, for each rank.
+std::function<huggingface::ReadElements()> elements_of_folder(
+    const TrainedModel& trained, const std::vector<huggingface::NamedShape>& parameters) {
+  return [folder = trained.folder, parameters] {
+    const auto bytes = static_cast<std::size_t>(checkpoint::kBlockBytes);
+    const auto buffer = std::make_shared<std::vector<char>>(bytes);
+    return huggingface::ReadElements(
+        [=](int parameter, std::int64_t first, std::int64_t count, float* to) {
+          const huggingface::NamedShape& ours = parameters[static_cast<std::size_t>(parameter)];
+          folder->load({{{ours.name, "param", ours.shape, DType::kF32}},
+                        {{0, first, count, {to, DType::kF32, count}}}},
+                       {buffer->data(), DType::kU8, std::ssize(*buffer)});
+        });
+  };
+}
+
+class Export {
+ public:
+  explicit Export(const ExportRequest& request)
+      : request_(request),
+        trained_(trained_model({request.checkpoint, {}, 1, {}})),
+        kept_(trained_.checkpoint ? kept_beside(*trained_.checkpoint) : trained_.base),
+        has_kept_(checkpoint::exists(checkpoint::posix_disk(), kept_ + "/" + kConfigName)) {
+    if (!request.merge) return;
+    if (has_adapter() || trained_.overlay) return;
+    throw UsageError("{}: holds a whole model, so there is nothing to merge", request.checkpoint);
+  }
+
+  ExportSummary write() {
+    config_ = has_kept_ ? kept_config(request_, trained_, kept_ + "/" + kConfigName)
+                        : made_config(request_, trained_);
+    folder_.to = request_.to;
+    folder_.from = request_.checkpoint;
+    folder_.dtype = config_.dtype;
+    folder_.shard_bytes = request_.shard_bytes;
+    folder_.model = model_weights(trained_.options);
+    add_other_files();
+    add_weights();
+    folder_.num_ranks = num_ranks(request_.ranks);
+    folder_.check = [] {
+      if (const StopRequest asked = stop_request(); asked != StopRequest::kNone) {
+        throw_stopped(asked, "during the export; nothing of it is left");
+      }
+    };
+    install_stop_handlers();
+    ExportSummary summary;
+    summary.dtype = folder_.dtype;
+    summary.written =
+        huggingface::export_folder(checkpoint::posix_disk(), trained_.checkpoint.get(), folder_);
+    return summary;
+  }
+
+ private:
+  bool has_adapter() const { return trained_.options.model.adapter.active(); }
+
+  // config.json last: what it says of ends follows from the others.
+  void add_other_files() {
+    if (has_kept_) add_files(folder_.files, kept_, false);
+    add_tokenizer(folder_.files, trained_, kept_);
+    const std::string path = request_.to + "/" + kConfigName;
+    add_ends(folder_.files, trained_, config_.text, !has_kept_, path);
+    const auto tokenizer = folder_.files.find(kTokenizerConfig);
+    if (tokenizer != folder_.files.end() && has_kept_) {
+      tokenizer->second = huggingface::tokenizer_with_positions(
+          tokenizer->second, config_.kept, trained_.recipe.model.max_seq_length);
+    }
+    folder_.files[kConfigName] = config_.text;
+  }
+
+  void add_weights() {
+    const ModelConfig written =
+        huggingface::parse_config(config_.text, request_.to + "/" + kConfigName);
+    const std::string difference = first_difference(written, trained_.recipe, config_.adds_biases);
+    if (!difference.empty()) throw DataError("{}: {}", written.path, difference);
+    folder_.family = written.family;
+    if (config_.adds_biases) folder_.map = map_with_biases(written, folder_.model);
+    if (!has_adapter() && !trained_.overlay) return;
+    if (has_adapter() && !request_.merge) return add_adapter();
+    if (!folder_.map) folder_.map = huggingface::weight_map(*folder_.family, folder_.model, true);
+    if (has_adapter()) {
+      folder_.make_reader = merged_elements(trained_, folder_.map->ours, folder_.dtype);
+    } else {
+      trained_.overlay->rounds_to_odd = folder_.dtype != DType::kF32;
+      folder_.make_reader = elements_of_folder(trained_, folder_.map->ours);
+    }
+  }
+
+  void add_adapter() {
+    if (config_.adds_biases && !trained_.recipe.adapter.modules_to_save.empty()) {
+      throw UsageError(
+          "{}: the model's family has biases that it lacks, so PEFT has no place for its modules "
+          "that are trained whole; export with --merge",
+          request_.checkpoint);
+    }
+    folder_ = adapter_folder(trained_, folder_, request_.dtype.value_or(DType::kF32));
+  }
+
+  const ExportRequest& request_;
+  TrainedModel trained_;
+  std::string kept_;  ///< the folder whose config.json the model's is, if there is one
+  bool has_kept_;
+  ExportedConfig config_;
+  huggingface::FolderToWrite folder_;
+};
+
 }  // namespace
 
 ExportSummary export_checkpoint(const ExportRequest& request) {
   auto& disk = checkpoint::posix_disk();
-  if (checkpoint::is_model_folder(disk, request.checkpoint)) {
+  if (huggingface::is_adapter_folder(disk, request.checkpoint)) {
+    if (!request.merge) {
+      throw UsageError("{}: is an adapter's folder already; --merge writes the whole model with it",
+                       request.checkpoint);
+    }
+  } else if (checkpoint::is_model_folder(disk, request.checkpoint)) {
     throw UsageError("{}: is a model's folder already; expected a checkpoint", request.checkpoint);
   }
-  const TrainedModel trained = trained_model({request.checkpoint, {}, 1, {}});
-  const bool has_adapter = trained.options.model.adapter.active();
-  if (request.merge && !has_adapter) {
-    throw UsageError("{}: holds a whole model, so there is nothing to merge", request.checkpoint);
-  }
-  const std::string kept = kept_beside(*trained.checkpoint);
-  const bool has_kept = checkpoint::exists(disk, kept + "/" + kConfigName);
-  ExportSummary summary;
-  huggingface::FolderToWrite folder;
-  folder.to = request.to;
-  folder.shard_bytes = request.shard_bytes;
-  folder.model = model_weights(trained.options);
-  std::string config;
-  const std::vector<std::string>& tokens = trained.recipe.model.add_special_tokens;
-  if (has_kept) {
-    const std::string path = kept + "/" + kConfigName;
-    std::string text =
-        huggingface::text_part_of(checkpoint::read_followed(disk, path, kMaxFileBytes), path);
-    if (!tokens.empty()) {
-      text = huggingface::with_vocab_size(text, path, trained.recipe.model.vocab_size);
-    }
-    const ModelConfig from = huggingface::parse_config(text, path);
-    const std::string difference = first_difference(from, trained.recipe);
-    if (!difference.empty()) throw UsageError("{}: {}", path, difference);
-    folder.dtype = request.dtype.value_or(from.dtype.value_or(DType::kF32));
-    config = huggingface::updated_config(text, path, folder.dtype);
-    add_files(folder.files, kept);
-  } else {
-    folder.dtype = request.dtype.value_or(DType::kF32);
-    config = made_config(trained.recipe, request.checkpoint, folder.dtype);
-    const std::string& tokenizer = trained.recipe.data.tokenizer;
-    if (!tokenizer.empty() && checkpoint::exists(disk, tokenizer)) {
-      add_files(folder.files, tokenizer);
-    }
-  }
-  huggingface::add_special_tokens(tokens, folder.files);
-  const ModelConfig written = huggingface::parse_config(config, request.to + "/" + kConfigName);
-  if (const std::string difference = first_difference(written, trained.recipe);
-      !difference.empty()) {
-    throw DataError("{}: {}", written.path, difference);
-  }
-  folder.family = written.family;
-  folder.files[kConfigName] = config;
-  folder.files.emplace("generation_config.json", "{}\n");
-  if (has_adapter && request.merge) {
-    folder.map = huggingface::weight_map(*folder.family, folder.model, true);
-    folder.make_reader = merged_elements(trained, folder.map->ours, folder.dtype);
-  } else if (has_adapter) {
-    folder = adapter_folder(trained, folder, request.dtype.value_or(DType::kF32));
-  }
-  folder.num_ranks = num_ranks(request.ranks);
-  folder.check = [] {
-    if (const StopRequest asked = stop_request(); asked != StopRequest::kNone) {
-      throw_stopped(asked, "during the export; nothing of it is left");
-    }
-  };
-  install_stop_handlers();
-  summary.dtype = folder.dtype;
-  summary.written = huggingface::export_folder(disk, *trained.checkpoint, folder);
-  return summary;
+  return Export(request).write();
 }
 
 }  // namespace sherd::engine

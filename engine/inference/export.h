@@ -1,10 +1,13 @@
 /// A checkpoint becomes a Hugging Face folder (`sherd export --to-hf`); one of an adapter becomes PEFT's
 /// files, or with `merge` the model with the adapter in it (engine/inference/adapter_export.h).
 ///
-/// config.json and tokenizer are those that the run has kept of the folder it came from; of a model
-/// that a recipe describes, config.json is made, and the tokenizer is the recipe's. Either way
-/// config.json is read back before anything is written: it must mean exactly the model that the
-/// checkpoint holds.
+/// An adapter's folder becomes the merged model, too.
+///
+/// config.json is the one that the run has kept of the folder it came from, with what the run has changed: rows of the
+/// vocabulary, a longer context, the type. Of a model that a recipe describes it is made
+/// (engine/recipe/written_family.h). Either way it is read back before anything is written: it must mean exactly the
+/// model that the checkpoint holds. The tokenizer's files, chat template included, are those that the run reads with.
+/// generation_config.json, and config.json where the run has a new one, name every token at which `sherd chat` stops.
 #pragma once
 
 #include <cstdint>

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "core/json_bounds.h"
+#include "engine/data/chat/chat_format.h"
 #include "engine/generate/score.h"
 #include "engine/inference/generation.h"
 #include "engine/inference/in_order.h"
@@ -78,7 +79,9 @@ class Answerer {
     if (question.has("continuation")) return continuation(question);
     if (question.has("text")) return text(question);
     if (question.has("prompt")) return generation(question);
-    question.fail("expected \"context\" and \"continuation\", \"text\", or \"prompt\".");
+    if (question.has("messages")) return rendered(question);
+    question.fail(
+        "expected \"context\" and \"continuation\", \"text\", \"prompt\", or \"messages\".");
   }
 
  private:
@@ -187,8 +190,25 @@ class Answerer {
     return {{"text", result.text}, {"tokens", result.num_tokens}, {"end", name_of(result.end)}};
   }
 
+  Json rendered(const Question& question) {
+    if (!format_) {
+      if (model_.tokenizer_folder().empty()) {
+        question.fail("this model has no tokenizer, so no chat template.");
+      }
+      const auto tokenizer =
+          tokenizer::Tokenizer::open(model_.tokenizer_folder(), model_.added_tokens());
+      format_.emplace(model_.tokenizer_folder(), tokenizer, data::ChatOptions{});
+    }
+    Json conversation = question.json;
+    conversation.erase("add_generation_prompt");
+    const auto asked = question.json.find("add_generation_prompt");
+    const bool prompt = asked == question.json.end() || *asked == true;
+    return {{"prompt", format_->prompt_text(data::read_conversation(conversation.dump()), prompt)}};
+  }
+
   const TextModel& model_;
   Decoder& decoder_;
+  std::optional<data::ChatFormat> format_;
 };
 
 }  // namespace
@@ -211,8 +231,15 @@ void answer(const ScoringRequest& request) {
       answers.add(number, line.dump(-1, ' ', false, Json::error_handler_t::replace));
     }
   };
+  const std::int64_t longest = model.longest_context();
+  if (request.context > longest) {
+    throw UsageError(
+        "--context is {}, but the model reads {} tokens at most (model.max_seq_length, which is "
+        "max_position_embeddings of a folder).",
+        request.context, longest);
+  }
   const std::int64_t context = request.context > 0 ? request.context : kUsualContext;
-  model.run(std::min(context, model.longest_context()), use, request.on_note);
+  model.run(std::min(context, longest), use, request.on_note);
 }
 
 }  // namespace sherd::engine

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "engine/data/dataset.h"
-#include "engine/huggingface/end_tokens.h"
+#include "engine/inference/end_of_text.h"
 #include "engine/inference/with_weights.h"
 #include "engine/launch/device.h"
 #include "engine/train/evaluation.h"
@@ -14,18 +14,12 @@ namespace {
 
 constexpr std::int64_t kTokensAtATime = 256;  // of a prompt
 
-std::vector<std::int32_t> end_tokens_of(const TrainedModel& trained) {
-  return huggingface::end_tokens(checkpoint::posix_disk(), trained.checkpoint
-                                                               ? kept_beside(*trained.checkpoint)
-                                                               : trained.path);
-}
-
 }  // namespace
 
 TextModel::TextModel(const TrainedModelRequest& request, Text when)
     : trained_(trained_model(request)),
       machine_(request.machine ? request.machine : choose_machine(trained_.recipe)),
-      end_tokens_(end_tokens_of(trained_)) {
+      end_tokens_(end_of_text(trained_)) {
   if (when == Text::kNow) text();
 }
 
@@ -42,6 +36,8 @@ const data::TokenText& TextModel::text() const {
 std::vector<std::int32_t> TextModel::prompt_ids(const std::string& prompt) const {
   std::vector<std::int32_t> ids = text().before_document();
   const std::vector<std::int32_t> of_prompt = text().ids(prompt);
+  const auto [rest, begun] = std::ranges::mismatch(ids, of_prompt);
+  if (rest == ids.end()) ids.clear();
   ids.insert(ids.end(), of_prompt.begin(), of_prompt.end());
   if (ids.empty()) ids = {first_token()};
   return ids;
@@ -58,8 +54,11 @@ bool TextModel::is_end(std::int32_t token) const {
 }
 
 std::int64_t TextModel::longest_context() const {
-  const std::int64_t known = trained_.folder ? trained_.recipe.model.max_seq_length : 0;
-  return std::max(trained_.recipe.training.seq_length, known);
+  return std::max(trained_.recipe.training.seq_length, trained_.recipe.model.max_seq_length);
+}
+
+std::int64_t TextModel::usual_context() const {
+  return trained_.folder ? longest_context() : trained_.recipe.training.seq_length;
 }
 
 void TextModel::run(std::int64_t positions, const Use& use,

@@ -25,7 +25,7 @@ class TextModel {
 
   /// Errors   those of a folder without tokenizer, where it was left for later.
   const data::TokenText& text() const;
-  /// Behind what the tokenizer puts before a document; at least one id.
+  /// Behind what the tokenizer puts before a document, unless it begins with that; at least one id.
   std::vector<std::int32_t> prompt_ids(const std::string& prompt) const;
   /// The token that a text begins with where nothing stands before it: the tokenizer's beginning, else the
   /// model's end, else 0.
@@ -39,8 +39,10 @@ class TextModel {
     return trained_.recipe.model.add_special_tokens;
   }
 
-  /// Tokens of a text at most: what a checkpoint was trained with, and what a folder's config.json says.
+  /// Tokens of a text at most: model.max_seq_length, which is what a folder's config.json says.
   std::int64_t longest_context() const;
+  /// Those that a conversation is kept in: what a checkpoint was trained with, or all that a folder reads.
+  std::int64_t usual_context() const;
 
   using Use = std::function<void(const sharding::Rank& rank, Decoder& decoder)>;
   /// Plans memory for texts of at most `positions` tokens, loads the weights and runs `use` on every

@@ -7,6 +7,7 @@
 
 #include "checkpoint/reader.h"
 #include "engine/data/utf8.h"
+#include "engine/huggingface/adapter_folder.h"
 #include "engine/huggingface/model_files.h"
 #include "engine/saving/base_model.h"
 #include "engine/saving/checkpointing.h"
@@ -26,6 +27,13 @@ std::string stored_recipe(const Checkpoint& checkpoint) {
                     checkpoint.manifest_path());
   }
   return found->get<std::string>();
+}
+
+/// Where the model is that a checkpoint's adapter is for; empty: it holds a whole model.
+std::string stored_base(const Checkpoint& checkpoint) {
+  const nlohmann::json base = checkpoint.manifest().global->value("base", nlohmann::json::object());
+  const auto path = base.is_object() ? base.find("path") : base.end();
+  return path != base.end() && path->is_string() ? path->get<std::string>() : "";
 }
 
 /// Nothing is traced here; and older programs counted these steps from 0, which is refused now.
@@ -124,6 +132,10 @@ TrainedModel model_of_checkpoint(const Checkpoint& checkpoint, const TrainedMode
   recipe.text = without_traced_steps(stored_recipe(checkpoint));
   recipe.is_kept = true;
   recipe.sets = {"memory.device_memory=", "memory.on_exceed=abort", "model.from="};
+  // What the recipe names may be the adapter that the run began with.
+  if (const std::string base = stored_base(checkpoint); !base.empty()) {
+    recipe.sets.push_back("checkpoint.init_from=" + base);
+  }
   const Recipe written = resolve_recipe(recipe).values;
   const Recipe::Training& training = written.training;
   // Whoever uses a model has all of it.
@@ -168,8 +180,10 @@ TrainedModel model_of_checkpoint(const Checkpoint& checkpoint, const TrainedMode
   return model;
 }
 
-/// A Hugging Face folder as it stands: what its config.json says, and nothing to train with.
-TrainedModel model_of_folder(const TrainedModelRequest& request) {
+/// A Hugging Face folder as it stands: what its config.json says, and nothing to train with. `tokenizer`: the folder of
+/// another one; empty: its own.
+TrainedModel model_of_folder(const TrainedModelRequest& request, const std::string& folder,
+                             const std::string& tokenizer = "") {
   constexpr std::int64_t kLongest = 1024;  // of a context, unless somebody asks for another
   RecipeRequest recipe;
   recipe.path = request.checkpoint;
@@ -178,13 +192,48 @@ TrainedModel model_of_folder(const TrainedModelRequest& request) {
       "training: {seq_length: 1, micro_batch_size: 1, max_steps: 1}\n";
   recipe.reads_data = false;
   recipe.ranks = request.ranks.value_or(1);
-  recipe.sets = {"model.from=" + request.checkpoint, "data.validation_fraction=0"};
+  recipe.sets = {"model.from=" + folder, "data.validation_fraction=0"};
+  if (!tokenizer.empty()) recipe.sets.push_back("data.tokenizer=" + tokenizer);
   const std::int64_t longest = resolve_recipe(recipe).values.model.max_seq_length;
   recipe.sets.push_back(fmt::format("training.seq_length={}", std::min(longest, kLongest)));
   recipe.sets.insert(recipe.sets.end(), request.sets.begin(), request.sets.end());
   TrainedModel model;
   model.recipe = resolve_recipe(recipe).values;
   model.batch_size = model.recipe.training.global_batch_size;
+  return model;
+}
+
+std::string base_of(const huggingface::AdapterFolder& adapter, const TrainedModelRequest& request) {
+  constexpr std::string_view kSet = "model.from=";
+  std::string base = adapter.base();
+  for (const std::string& set : request.sets) {
+    if (set.starts_with(kSet)) base = set.substr(kSet.size());
+  }
+  if (!base.empty() && checkpoint::exists(checkpoint::posix_disk(), base)) return base;
+  throw UsageError(
+      "{}: the adapter is for {}, which is no folder here. Say where it is with --set "
+      "model.from=FOLDER.",
+      adapter.path(), base.empty() ? "a model that it doesn't name" : base);
+}
+
+/// An adapter's folder: the model that it is for, with the adapter in it.
+TrainedModel model_of_adapter(const TrainedModelRequest& request) {
+  auto& disk = checkpoint::posix_disk();
+  const huggingface::AdapterFolder adapter(disk, request.checkpoint);
+  const std::string base = base_of(adapter, request);
+  const bool has_tokenizer = checkpoint::exists(disk, adapter.path() + "/tokenizer.json");
+  TrainedModel model = model_of_folder(request, base, has_tokenizer ? adapter.path() : "");
+  model.base = base;
+  const huggingface::ModelConfig config = huggingface::read_config(disk, base);
+  const std::int64_t rows = huggingface::vocabulary_rows(adapter, *config.family);
+  const bool adds_tokens = rows > model.recipe.model.vocab_size;
+  if (adds_tokens) model.recipe.model.vocab_size = rows;
+  model.options = training_options(model.recipe);
+  model.options.adds_tokens = adds_tokens;
+  const huggingface::ModelWeights weights = model_weights(model.options);
+  model.overlay = huggingface::overlay_of(adapter, *config.family, weights);
+  model.folder = std::make_shared<const huggingface::FolderWeights>(disk, base, weights, config,
+                                                                    model.overlay);
   return model;
 }
 
@@ -198,14 +247,18 @@ void load_checkpoint(const Checkpoint& checkpoint, const sharding::State& wanted
 
 TrainedModel trained_model(const TrainedModelRequest& request) {
   auto& disk = checkpoint::posix_disk();
-  const bool is_folder = checkpoint::is_model_folder(disk, request.checkpoint);
+  const bool is_adapter = huggingface::is_adapter_folder(disk, request.checkpoint);
+  const bool is_folder = !is_adapter && checkpoint::is_model_folder(disk, request.checkpoint);
   std::shared_ptr<const Checkpoint> checkpoint;
-  if (!is_folder) checkpoint = std::make_shared<const Checkpoint>(disk, request.checkpoint);
-  TrainedModel model =
-      is_folder ? model_of_folder(request) : model_of_checkpoint(*checkpoint, request);
+  if (!is_folder && !is_adapter) {
+    checkpoint = std::make_shared<const Checkpoint>(disk, request.checkpoint);
+  }
+  TrainedModel model = is_adapter  ? model_of_adapter(request)
+                       : is_folder ? model_of_folder(request, request.checkpoint)
+                                   : model_of_checkpoint(*checkpoint, request);
   model.path = request.checkpoint;
   model.checkpoint = checkpoint;
-  model.options = training_options(model.recipe);
+  if (!is_adapter) model.options = training_options(model.recipe);
   model.options.placement.has_gradients = false;
   model.options.model.recompute = Recompute::kFull;  // nothing is kept for a backward
   // An adapter's base comes from another folder, and a folder has no values for tokens that were added to it.

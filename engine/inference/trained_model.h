@@ -1,4 +1,5 @@
-/// A model whose weights are there: a checkpoint of ours, or a Hugging Face folder.
+/// A model whose weights are there: a checkpoint of ours, a Hugging Face folder, or an adapter's folder, whose base is
+/// another folder.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +25,16 @@ struct TrainedModel {
   /// One of the two.
   std::shared_ptr<const checkpoint::Checkpoint> checkpoint;
   std::shared_ptr<const huggingface::FolderWeights> folder;
+  /// Of an adapter's folder: the model's, and what the adapter changes. The model has no adapter then; `folder` reads
+  /// its weights with the adapter in them.
+  std::string base{};
+  std::shared_ptr<huggingface::Overlay> overlay{};
 };
 
 /// Reads no weights yet. A checkpoint's recipe is compared with its tensors, a folder's config.json with
-/// its own. Without `request.ranks` a folder is used on one.
+/// its own. Without `request.ranks` a folder is used on one. An adapter's base is what adapter_config.json names, or
+/// model.from of `request.sets`.
+/// Errors   UsageError if that is no folder here.
 TrainedModel trained_model(const TrainedModelRequest& request);
 
 /// Fills `model`, which was made of `trained.options`. A collective.

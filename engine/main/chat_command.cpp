@@ -56,7 +56,9 @@ void ChatCommand::run() const {
   request.on_answer = [](const engine::GeneratedText* text) {
     fmt::print("{}\n", text == nullptr ? " (stopped)" : "");
   };
-  if (asks) print_error("Ctrl-C stops an answer, Ctrl-D ends the conversation.");
+  if (asks) {
+    request.on_begin = [] { print_error("Ctrl-C stops an answer, Ctrl-D ends the conversation."); };
+  }
   engine::chat(request);
 }
 

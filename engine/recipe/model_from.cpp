@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 
 #include "engine/huggingface/model_files.h"
 #include "engine/huggingface/special_tokens.h"
@@ -21,11 +20,6 @@ constexpr std::string_view kAdded = "model.add_special_tokens";
 // Keys that don't say which model it is.
 constexpr auto kRunsOwn =
     std::to_array<std::string_view>({kFrom, kAdded, "model.dropout", kLength, "model.init_std"});
-
-bool is_models(std::string_view key) {
-  return key.starts_with("model.") &&
-         std::find(kRunsOwn.begin(), kRunsOwn.end(), key) == kRunsOwn.end();
-}
 
 // The folder, or the copy that the run keeps; "" if there is neither.
 std::string find_folder(const Recipe& recipe) {
@@ -61,22 +55,21 @@ void assign_values(Resolution& recipe, const huggingface::ModelConfig& config) {
   }
 }
 
-// Rows for tokens that the folder's tokenizer lacks.
-void add_tokens(Resolution& recipe, const std::string& folder,
-                const huggingface::ModelConfig& config) {
+// A chat template may come from elsewhere; ids that mean other tokens than the model's hardly should.
+void note_other_tokenizer(Resolution& recipe, const std::string& folder) {
+  auto& disk = checkpoint::posix_disk();
+  const std::string& other = recipe.values().data.tokenizer;
+  if (huggingface::have_same_tokenizer(disk, other, folder)) return;
+  recipe.note(fmt::format(
+      "the tokenizer of {} isn't that of {}: its ids must mean the same tokens to the model", other,
+      recipe.values().model.from));
+}
+
+// Rows for tokens that the tokenizer lacks.
+void add_tokens(Resolution& recipe, const huggingface::ModelConfig& config) {
   const Recipe& values = recipe.values();
   const auto& tokens = values.model.add_special_tokens;
   if (tokens.empty() || values.data.tokenizer.empty()) return;
-  std::error_code error;
-  if (recipe.is_set(kTokenizer) &&
-      !std::filesystem::equivalent(values.data.tokenizer, folder, error)) {
-    recipe.refuse(
-        {kAdded, "data.tokenizer"},
-        "{} adds to the tokenizer of model.from, which exports carry, and data.tokenizer is "
-        "another one. Leave out data.tokenizer.",
-        kAdded);
-    return;
-  }
   const std::int64_t rows = values.model.vocab_size, num_tokens = std::ssize(tokens);
   const std::int64_t num_ids =
       huggingface::num_ids_with(checkpoint::posix_disk(), values.data.tokenizer, tokens);
@@ -109,7 +102,7 @@ bool take_model_from(Resolution& recipe) {
   // A shorter context is the run's own choice, unless there is a row for each position.
   const bool length_is_models = has_learned_positions(config);
   for (const Field& field : recipe_fields()) {
-    const bool compared = is_models(field.key) || (field.key == kLength && length_is_models);
+    const bool compared = says_which_model(field.key) || (field.key == kLength && length_is_models);
     if (compared && recipe.is_set(field.key)) recipe.put_aside(field.key);
   }
   assign_values(recipe, config);
@@ -142,7 +135,8 @@ bool take_model_from(Resolution& recipe) {
                    std::string(kFrom)});
   }
   if (has_tokenizer && data.tokenizer == from) data.tokenizer = folder;
-  add_tokens(recipe, folder, config);
+  if (recipe.is_set(kTokenizer) && !data.tokenizer.empty()) note_other_tokenizer(recipe, folder);
+  add_tokens(recipe, config);
   return true;
 }
 
@@ -164,7 +158,12 @@ const huggingface::Family* family_of(const Recipe& recipe) {
   return huggingface::read_config(checkpoint::posix_disk(), folder).family;
 }
 
-std::map<std::string, std::string> model_values(const huggingface::ModelConfig& config) {
+bool says_which_model(std::string_view key) {
+  return key.starts_with("model.") &&
+         std::find(kRunsOwn.begin(), kRunsOwn.end(), key) == kRunsOwn.end();
+}
+
+Recipe recipe_of(const huggingface::ModelConfig& config) {
   std::string model;
   for (const huggingface::ConfigValue& value : config.values) {
     model +=
@@ -175,10 +174,14 @@ std::map<std::string, std::string> model_values(const huggingface::ModelConfig& 
   request.text =
       "model:\n" + model + "training: {seq_length: 1, micro_batch_size: 1, max_steps: 1}\n";
   request.reads_data = false;
-  const Recipe recipe = resolve_recipe(request).values;
+  return resolve_recipe(request).values;
+}
+
+std::map<std::string, std::string> model_values(const huggingface::ModelConfig& config) {
+  const Recipe recipe = recipe_of(config);
   std::map<std::string, std::string> values;
   for (const Field& field : recipe_fields()) {
-    if (is_models(field.key)) values.emplace(field.key, format_value(field, recipe));
+    if (says_which_model(field.key)) values.emplace(field.key, format_value(field, recipe));
   }
   return values;
 }

@@ -22,6 +22,12 @@ void check_model_from(Resolution& recipe);
 /// The family of the model that model.from names; nullptr without one.
 const huggingface::Family* family_of(const Recipe& recipe);
 
+/// A recipe with the model of a config.json, and nothing else that matters.
+Recipe recipe_of(const huggingface::ModelConfig& config);
+
+/// Whether a key of the recipe says which model it is: all of `model` but what is the run's own.
+bool says_which_model(std::string_view key);
+
 /// The keys of `model` that a config.json stands for, every one of them, as YAML by name: what a recipe
 /// with nothing else about the model has.
 std::map<std::string, std::string> model_values(const huggingface::ModelConfig& config);

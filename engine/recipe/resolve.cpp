@@ -3,6 +3,7 @@
 #include <cctype>
 
 #include "core/error.h"
+#include "engine/recipe/adapter_from.h"
 #include "engine/recipe/device_rules.h"
 #include "engine/recipe/fields.h"
 #include "engine/recipe/model_from.h"
@@ -209,12 +210,14 @@ ResolvedRecipe resolve_recipe(const RecipeRequest& request) {
   Resolution recipe(request);
   read_assignments(recipe);
   derive_names(recipe);
-  if (!take_model_from(recipe)) return recipe.take();
+  if (!take_adapter_from(recipe) || !take_model_from(recipe)) return recipe.take();
+  take_vocabulary_of_adapter(recipe);
   require_all(recipe);
   // Rules between keys would be about values that nobody wrote.
   if (recipe.has_problems()) return recipe.take();
   fill_defaults(recipe);
   derive_and_check(recipe);
+  check_adapter_from(recipe);
   return recipe.take();
 }
 

@@ -11,6 +11,7 @@
 #include "engine/huggingface/model_files.h"
 #include "engine/launch/device.h"
 #include "engine/plan/memory_report.h"
+#include "engine/recipe/adapter_from.h"
 #include "engine/recipe/device_rules.h"
 #include "engine/recipe/model_from.h"
 #include "engine/recipe/stored.h"
@@ -69,7 +70,7 @@ std::string newest_checkpoint_below(checkpoint::Disk& disk, const std::string& f
 // What isn't the model's is an error before anything is written.
 void check_first_weights(checkpoint::Disk& disk, const Recipe& recipe,
                          const TrainingOptions& options) {
-  const std::string& folder = recipe.checkpoint.init_from;
+  const std::string folder = base_of(recipe);
   const std::string checkpoints = recipe.run.output_dir + "/checkpoints";
   if (folder.empty() || !checkpoint::committed_steps(disk, checkpoints).empty()) return;  // resumes
   if (checkpoint::is_model_folder(disk, folder)) {
@@ -121,7 +122,7 @@ PreparedRun prepare(const ResolvedRecipe& written, const Machine& machine, check
 }
 
 std::string unlike_folder(checkpoint::Disk& disk, const Recipe& recipe) {
-  const std::string& folder = recipe.checkpoint.init_from;
+  const std::string folder = base_of(recipe);
   if (folder.empty() || folder == recipe.model.from || !checkpoint::is_model_folder(disk, folder)) {
     return "";
   }
@@ -146,7 +147,8 @@ CheckpointOptions checkpoint_options(const PreparedRun& run, const OutputFolder&
                    .keep_every = recipe.checkpoint.keep_every,
                    .keep_best = static_cast<int>(recipe.checkpoint.keep_best)},
           .resume = recipe.checkpoint.resume,
-          .init_from = recipe.checkpoint.init_from,
+          .init_from = base_of(recipe),
+          .adapter = begins_with_adapter(recipe) ? recipe.checkpoint.init_from : "",
           .max_steps = recipe.training.max_steps,
           .fingerprint = run_settings(recipe, run.dataset->fingerprint()),
           .recipe = run.resolved.yaml(),

@@ -12,6 +12,7 @@
 #include "engine/launch/stop_signals.h"
 #include "engine/model/parameters.h"
 #include "engine/plan/memory_report.h"
+#include "engine/recipe/written_family.h"
 #include "engine/report/output_folder.h"
 #include "engine/report/progress.h"
 #include "engine/run/agreement.h"
@@ -127,11 +128,20 @@ LaunchOptions launch_of(const PreparedRun& run, std::shared_ptr<const Machine> m
   return launch;
 }
 
+// What the run needs of the folders that its model and its tokenizer come from, when they are gone.
+void keep_model_files(checkpoint::Disk& disk, const std::string& output, const Recipe& recipe) {
+  std::string tokenizer = recipe.data.tokenizer;
+  if (!checkpoint::exists(disk, tokenizer + "/tokenizer.json")) tokenizer.clear();
+  if (recipe.model.from.empty() && tokenizer.empty()) return;
+  huggingface::keep_files(disk, output, {recipe.model.from, tokenizer});
+}
+
 void say_what_runs(Progress& progress, const PreparedRun& run, const LaunchOptions& launch,
                    checkpoint::Disk& disk) {
   const Recipe& recipe = run.resolved.values;
   progress.message(model_line(run.options, recipe));
   for (const std::string& note : run.resolved.notes) progress.message(note);
+  if (const std::string text = export_note(recipe); !text.empty()) progress.message(text);
   if (const std::string text = unlike_folder(disk, recipe); !text.empty()) progress.message(text);
   progress.message(run.dataset->summary());
   if (const std::string text = run.batches->summary(); !text.empty()) progress.message(text);
@@ -170,8 +180,7 @@ void train_in(const OutputFolder& output, const PreparedRun& run,
   const bool first = here.first == 0;  // of all processes: the one that prints, and writes files
   const CheckpointOptions checkpoints = checkpoint_options(run, output);
   if (first && checkpoints.saves) checkpoint::prepare_checkpoints(output.disk(), output.path());
-  const std::string& from = recipe.model.from;
-  if (first && !from.empty()) huggingface::keep_files(output.disk(), output.path(), from);
+  if (first) keep_model_files(output.disk(), output.path(), recipe);
 
   Trace trace;
   CallsFiles calls(output);

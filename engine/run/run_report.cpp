@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <map>
 #include <set>
 
@@ -113,9 +114,27 @@ std::vector<std::string> remarks(const std::vector<ReportedRun>& runs) {
   return lines;
 }
 
+// Its folder, and its name where that is another.
+std::string label_of(const ReportedRun& run) {
+  const std::string& folder = run.summary.folder;
+  const RecipeTexts values = printed_values(run.recipe);
+  const auto found = values.find("run.name");
+  if (found == values.end()) return folder;
+  std::string name = found->second;
+  std::erase(name, '"');
+  const bool is_folders = std::filesystem::path(folder).filename() == name;
+  return name.empty() || is_folders ? folder : fmt::format("{} ({})", folder, name);
+}
+
+std::vector<std::string> labels_of(const std::vector<ReportedRun>& runs) {
+  std::vector<std::string> labels;
+  for (const ReportedRun& run : runs) labels.push_back(label_of(run));
+  return labels;
+}
+
 std::string name_cell(const std::vector<ReportedRun>& runs, std::size_t run) {
   return fmt::format("<td class=\"run\"><i style=\"background:{}\"></i>{}</td>", run_colour(run),
-                     escaped(runs[run].summary.folder));
+                     escaped(label_of(runs[run])));
 }
 
 std::string runs_section(const std::vector<ReportedRun>& runs) {
@@ -143,7 +162,7 @@ std::string differences_section(const std::vector<ReportedRun>& runs) {
   std::string table = "<table id=\"recipes\"><tr><th>key</th>";
   for (std::size_t run = 0; run < runs.size(); ++run) {
     table += fmt::format("<th class=\"run\"><i style=\"background:{}\"></i>{}</th>",
-                         run_colour(run), escaped(runs[run].summary.folder));
+                         run_colour(run), escaped(label_of(runs[run])));
   }
   table += "</tr>\n";
   for (const RecipeDifference& difference : differences) {
@@ -199,8 +218,9 @@ std::vector<RecipeDifference> recipe_differences(const std::vector<ReportedRun>&
 }
 
 std::string report_text(const std::vector<ReportedRun>& runs) {
+  const std::vector<std::string> labels = labels_of(runs);
   std::size_t widest = 3;
-  for (const ReportedRun& run : runs) widest = std::max(widest, run.summary.folder.size());
+  for (const std::string& label : labels) widest = std::max(widest, label.size());
   std::vector<std::vector<std::string>> columns;
   for (const Figure& figure : kFigures) {
     columns.push_back({figure.name});
@@ -208,7 +228,7 @@ std::string report_text(const std::vector<ReportedRun>& runs) {
   }
   std::string text;
   for (std::size_t row = 0; row <= runs.size(); ++row) {
-    text += fmt::format("{:<{}}", row == 0 ? "run" : runs[row - 1].summary.folder, widest);
+    text += fmt::format("{:<{}}", row == 0 ? "run" : labels[row - 1], widest);
     for (const auto& column : columns) {
       std::size_t width = 0;
       for (const std::string& cell : column) width = std::max(width, cell.size());
@@ -229,17 +249,17 @@ std::string report_text(const std::vector<ReportedRun>& runs) {
 }
 
 std::string report_page(const std::vector<ReportedRun>& runs) {
-  std::string title =
-      runs.size() == 1 ? runs[0].summary.folder : fmt::format("{} runs", runs.size());
+  std::string title = runs.size() == 1 ? label_of(runs[0]) : fmt::format("{} runs", runs.size());
   std::string body =
       fmt::format("<h1>{}</h1>\n{}<div class=\"charts\">\n", escaped(title), runs_section(runs));
+  const std::vector<std::string> labels = labels_of(runs);
   for (const Picture& picture : kPictures) {
     Chart chart{.title = picture.title,
                 .label = picture.label,
                 .from_zero = picture.from_zero,
                 .bytes = picture.bytes};
     for (std::size_t run = 0; run < runs.size(); ++run) {
-      chart.lines.push_back({run, runs[run].summary.folder, &(runs[run].history.*picture.curve)});
+      chart.lines.push_back({run, labels[run], &(runs[run].history.*picture.curve)});
     }
     body += chart_section(chart);
   }

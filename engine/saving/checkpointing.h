@@ -25,7 +25,8 @@ struct CheckpointOptions {
   std::int64_t max_failed_saves = 3;  ///< in a row; 0: any number
   checkpoint::RetentionPolicy keep{};
   std::string resume = "auto";
-  std::string init_from;
+  std::string init_from;  ///< with an adapter: what it is for
+  std::string adapter;    ///< a PEFT folder whose adapter the run begins with; empty: a new one
   std::int64_t max_steps = 0;
   /// What every checkpoint says of its run, and what a resume compares (resume_check.h).
   std::shared_ptr<const nlohmann::json> fingerprint;

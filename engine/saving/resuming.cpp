@@ -5,6 +5,7 @@
 
 #include "checkpoint/reader.h"
 #include "engine/saving/base_model.h"
+#include "engine/saving/initial_adapter.h"
 #include "engine/saving/initial_weights.h"
 #include "engine/saving/resume_check.h"
 #include "engine/train/units/frozen_weights.h"
@@ -66,7 +67,9 @@ Start Resuming::begin() {
     resume_newest();
   } else if (!checkpoints_.init_from.empty()) {
     begin_with(checkpoints_.init_from);
-    shared_.say(fmt::format("step 0, with the weights of {}", checkpoints_.init_from));
+    const std::string& adapter = checkpoints_.adapter;
+    shared_.say(fmt::format("step 0, with the weights of {}{}", checkpoints_.init_from,
+                            adapter.empty() ? "" : " and the adapter of " + adapter));
   } else {
     shared_.say(fmt::format("no checkpoint in {}: starting at step 0", checkpoints_.directory));
   }
@@ -128,8 +131,16 @@ void Resuming::refuse_together(int refusing, const std::string& problem) {
 }
 
 void Resuming::begin_with(const std::string& init_from) {
-  if (model_.frozen().any()) return publish();  // load_base has read it
   auto& disk = shared_.disk();
+  if (model_.frozen().any()) {  // load_base has read the rest
+    if (!checkpoints_.adapter.empty()) {
+      read_together([&] {
+        load_first_adapter(disk, checkpoints_.adapter, init_from, options_,
+                           weights(options_, model_, Pieces::kHeld), shared_.copy());
+      });
+    }
+    return publish();
+  }
   if (!checkpoint::is_model_folder(disk, init_from)) {
     std::string problem;
     if (const int refusing = load(init_from, true, problem); refusing >= 0) {

@@ -1,5 +1,7 @@
 #include "engine/train/from_recipe.h"
 
+#include <algorithm>
+
 #include "engine/train/model_shape.h"
 
 namespace sherd::engine {
@@ -52,7 +54,11 @@ TrainingOptions training_options(const Recipe& recipe) {
   options.num_micro_steps = static_cast<int>(recipe.training.gradient_accumulation_steps);
   options.seed = recipe.run.seed;
   options.nf4_base = recipe.adapter.base_dtype == BaseDType::kNf4;
-  options.adds_tokens = !recipe.model.add_special_tokens.empty();
+  // An adapter that is trained further may have rows that its base lacks.
+  const auto& whole = recipe.adapter.modules_to_save;
+  options.adds_tokens = !recipe.model.add_special_tokens.empty() ||
+                        (options.model.adapter.active() &&
+                         std::ranges::find(whole, "embedding.token") != whole.end());
   options.separate_documents = recipe.data.documents == DocumentChoice::kSeparate;
 
   const Recipe::Optimizer& optimizer = recipe.optimizer;

@@ -3,7 +3,7 @@
     python recipes/lm_eval/sherd_lm.py --model sherd --model_args checkpoint=runs/mine,program=build/cpu/sherd \
         --tasks arc_easy,hellaswag
 
-takes the harness's own options. checkpoint is a run, a checkpoint or a Hugging Face folder; program is sherd where it
+takes the harness's own options, --apply_chat_template among them. checkpoint is a run, a checkpoint or a Hugging Face folder; program is sherd where it
 isn't on the PATH; ranks and context are passed on. Every request is a JSON line to `sherd score`, which answers in
 order; the meaning of the lines is in engine/inference/scoring.h.
 """
@@ -19,6 +19,7 @@ from lm_eval.api.registry import register_model
 class SherdLM(LM):
     def __init__(self, checkpoint, program="sherd", ranks=None, context=None, **_):
         super().__init__()
+        self._checkpoint = checkpoint
         self._command = [program, "score", str(checkpoint)]
         if ranks is not None:
             self._command += ["--ranks", str(ranks)]
@@ -42,6 +43,21 @@ class SherdLM(LM):
             answers.append(json.loads(line))
         writer.join()
         return answers
+
+    @property
+    def tokenizer_name(self):
+        """By which the harness tells apart what it keeps of rendered prompts."""
+        return str(self._checkpoint).replace("/", "__")
+
+    def chat_template(self, chat_template=False):
+        """The model's own template is used; which of several isn't for the harness to say."""
+        if isinstance(chat_template, str):
+            raise ValueError("the model's own chat template is used; --apply_chat_template takes no name")
+        return "the model's own" if chat_template else ""
+
+    def apply_chat_template(self, chat_history, add_generation_prompt=True):
+        question = {"messages": chat_history, "add_generation_prompt": add_generation_prompt}
+        return self._ask([question])[0]["prompt"]
 
     def loglikelihood(self, requests, disable_tqdm=False):
         questions = [{"context": context, "continuation": continuation}

@@ -213,6 +213,13 @@ std::vector<std::int32_t> ChatFormat::prompt_ids(const Conversation& conversatio
   return ids;
 }
 
+std::string ChatFormat::prompt_text(const Conversation& conversation,
+                                    bool generation_prompt) const {
+  require_template();
+  const std::size_t count = conversation.messages.size();
+  return render_messages(conversation, count, generation_prompt, count).bytes;
+}
+
 std::optional<std::int32_t> ChatFormat::end_of_answer(tokenizer::Encoder& encoder) const {
   const EncodedConversation said = encode(
       read_conversation(

@@ -53,6 +53,9 @@ class ChatFormat {
   /// Errors   as encode.
   std::vector<std::int32_t> prompt_ids(const Conversation& conversation,
                                        tokenizer::Encoder& encoder) const;
+  /// The same as text; `generation_prompt`: with what an answer is written after. Special tokens that a message
+  /// spells can't be told from the template's.
+  std::string prompt_text(const Conversation& conversation, bool generation_prompt) const;
   /// The special token that the template puts behind an answer. None: other text ends it, or nothing.
   std::optional<std::int32_t> end_of_answer(tokenizer::Encoder& encoder) const;
 

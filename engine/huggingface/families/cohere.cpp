@@ -52,6 +52,17 @@ void cohere2(ConfigReader& config) {
   turned_layers(config, *mask, "layer_types");
 }
 
+void write_cohere(FamilyWriter& config) {
+  config.kv_heads();
+  config.rotary();
+  config.attention_bias();
+}
+
+void write_cohere2(FamilyWriter& config) {
+  write_cohere(config);
+  config.window_layers();
+}
+
 constexpr Family kForm = [] {
   Family form = usual_form(kModules, kFixed, kKeys);
   form.harmless = kHarmless;
@@ -65,8 +76,8 @@ constexpr Family kForm2 = [] {
   return form;
 }();
 constexpr Family kFamilies[] = {
-    family_of_form(kForm, "cohere", "CohereForCausalLM", cohere),
-    family_of_form(kForm2, "cohere2", "Cohere2ForCausalLM", cohere2),
+    family_of_form(kForm, "cohere", "CohereForCausalLM", cohere, write_cohere),
+    family_of_form(kForm2, "cohere2", "Cohere2ForCausalLM", cohere2, write_cohere2),
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "engine/huggingface/config_reader.h"
 #include "engine/huggingface/family.h"
+#include "engine/huggingface/family_writer.h"
 
 namespace sherd::huggingface {
 
@@ -62,20 +63,23 @@ constexpr Family usual_form(std::span<const std::span<const Module>> modules,
           .words = kGates,
           .demands = demands};
 }
-/// A family of this form, with its names and what `more` reads.
+/// A family of this form, with its names and what `more` reads and `write` writes.
 constexpr Family family_of_form(Family form, std::string_view model_type,
-                                std::string_view architecture, void (*more)(ConfigReader&)) {
+                                std::string_view architecture, void (*more)(ConfigReader&),
+                                void (*write)(FamilyWriter&) = nullptr) {
   form.model_type = model_type;
   form.architecture = architecture;
   form.more = more;
+  form.write = write;
   return form;
 }
 
 /// num_key_value_heads; null: as many as heads; missing: the class's number, 0: as many as heads.
 void kv_heads(ConfigReader& config, std::int64_t missing = 0);
-/// attention_bias: of query, key, value and output; and mlp_bias.
+/// attention_bias: of query, key, value and output.
 void attention_biases(ConfigReader& config);
-void biases(ConfigReader& config);
+/// The same, and mlp_bias.
+void attention_and_mlp_biases(ConfigReader& config);
 /// The layers of `mask` turn queries and keys.
 void turned_layers(ConfigReader& config, const std::string& mask, std::string_view from);
 /// "1110" for 4.

@@ -36,8 +36,18 @@ void exaone4(ConfigReader& config) {
   if (has_window) turned_layers(config, *mask, "layer_types");
 }
 
+void write_exaone4(FamilyWriter& config) {
+  config.kv_heads();
+  config.head_width();
+  config.rotary();
+  config.window_layers();
+  // Where the class has no window all layers turn, else those that are windowed.
+  if (!config.has_windows() && config.is_turned(0)) config.set_null("sliding_window");
+}
+
 constexpr Family kFamilies[] = {
-    family_of_form(usual_form(kModules, kFixed, kKeys), "exaone4", "Exaone4ForCausalLM", exaone4),
+    family_of_form(usual_form(kModules, kFixed, kKeys), "exaone4", "Exaone4ForCausalLM", exaone4,
+                   write_exaone4),
 };
 
 }  // namespace

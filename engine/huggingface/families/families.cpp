@@ -43,7 +43,7 @@ void attention_biases(ConfigReader& config) {
   config.set("model.output_bias", "true", "attention_bias");
 }
 
-void biases(ConfigReader& config) {
+void attention_and_mlp_biases(ConfigReader& config) {
   attention_biases(config);
   if (config.truth("mlp_bias").value_or(false)) config.set("model.mlp_bias", "true", "mlp_bias");
 }

@@ -1,5 +1,6 @@
 // Gemma 1 to 3: norms that multiply by 1 + weight, a scaled embedding, GELU gates.
 #include <cmath>
+#include <utility>
 
 #include "engine/huggingface/families/common.h"
 #include "engine/huggingface/families/families.h"
@@ -103,6 +104,51 @@ void gemma3(ConfigReader& config) {
   config.windows(*mask, kUsualWindow);
 }
 
+void write_gemma(FamilyWriter& config) {
+  config.kv_heads();
+  config.head_width();
+  config.rotary();
+  config.attention_bias();
+}
+
+// transformers 5 takes a whole number alone.
+void write_scalar(FamilyWriter& config) {
+  const double scale = config.number("model.attention_scale");
+  const double scalar = scale == 0.0 ? config.number("model.head_width") : 1.0 / (scale * scale);
+  config.set("query_pre_attn_scalar", static_cast<std::int64_t>(std::llround(scalar)));
+}
+
+void write_softcaps(FamilyWriter& config) {
+  for (const auto& [theirs, ours] :
+       {std::pair("attn_logit_softcapping", "model.attention_softcap"),
+        std::pair("final_logit_softcapping", "model.logits_softcap")}) {
+    const double cap = config.number(ours);
+    if (cap == 0.0) {
+      config.set_null(theirs);
+    } else {
+      config.set(theirs, cap);
+    }
+  }
+}
+
+void write_gemma2(FamilyWriter& config) {
+  if (!config.heads_divide_width()) return;
+  write_gemma(config);
+  write_scalar(config);
+  write_softcaps(config);
+  config.window_layers();
+}
+
+void write_gemma3(FamilyWriter& config) {
+  if (!config.heads_divide_width()) return;
+  config.kv_heads();
+  config.head_width();
+  config.rotary_by_layer();
+  config.attention_bias();
+  write_scalar(config);
+  config.window_layers();
+}
+
 constexpr std::string_view kHarmless3[] = {"hidden_act", "cache_implementation",
                                            "_sliding_window_pattern"};
 constexpr Family kFamilies[] = {
@@ -115,7 +161,8 @@ constexpr Family kFamilies[] = {
      .keys = kKeys,
      .words = kWords,
      .harmless = kHarmless,
-     .more = gemma},
+     .more = gemma,
+     .write = write_gemma},
     {.model_type = "gemma2",
      .architecture = "Gemma2ForCausalLM",
      .prefix = "model.",
@@ -125,7 +172,8 @@ constexpr Family kFamilies[] = {
      .keys = kKeys,
      .words = kNewWords,
      .harmless = kHarmless2,
-     .more = gemma2},
+     .more = gemma2,
+     .write = write_gemma2},
     {.model_type = "gemma3_text",
      .architecture = "Gemma3ForCausalLM",
      .prefix = "model.",
@@ -136,6 +184,7 @@ constexpr Family kFamilies[] = {
      .words = kNewWords,
      .harmless = kHarmless3,
      .more = gemma3,
+     .write = write_gemma3,
      .two_rotary_tables = true},
 };
 

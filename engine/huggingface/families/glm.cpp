@@ -31,6 +31,12 @@ void glm(ConfigReader& config) {
   config.rotary({.fraction = 0.5});
 }
 
+void write_glm(FamilyWriter& config) {
+  config.kv_heads();
+  config.head_width();
+  config.rotary_of_part();
+}
+
 constexpr Family form_of(std::span<const std::span<const Module>> modules,
                          std::span<const Fixed> fixed) {
   Family form = usual_form(modules, fixed, kKeys);
@@ -38,8 +44,8 @@ constexpr Family form_of(std::span<const std::span<const Module>> modules,
   return form;
 }
 constexpr Family kFamilies[] = {
-    family_of_form(form_of(kModules, kRmsNorm), "glm", "GlmForCausalLM", glm),
-    family_of_form(form_of(kModules4, kSandwich), "glm4", "Glm4ForCausalLM", glm),
+    family_of_form(form_of(kModules, kRmsNorm), "glm", "GlmForCausalLM", glm, write_glm),
+    family_of_form(form_of(kModules4, kSandwich), "glm4", "Glm4ForCausalLM", glm, write_glm),
 };
 
 }  // namespace

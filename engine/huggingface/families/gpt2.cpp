@@ -3,6 +3,7 @@
 
 #include "engine/huggingface/config_reader.h"
 #include "engine/huggingface/families/families.h"
+#include "engine/huggingface/family_writer.h"
 
 namespace sherd::huggingface {
 namespace {
@@ -56,6 +57,10 @@ void gpt2(ConfigReader& config) {
   }
 }
 
+void write_gpt2(FamilyWriter& config) {
+  config.set("n_inner", config.whole("model.ffn_hidden_size"));
+}
+
 constexpr Family kFamilies[] = {
     {.model_type = "gpt2",
      .architecture = "GPT2LMHeadModel",
@@ -68,7 +73,8 @@ constexpr Family kFamilies[] = {
      .demands = kDemands,
      .aliases = kAliases,
      .harmless = kHarmless,
-     .more = gpt2},
+     .more = gpt2,
+     .write = write_gpt2},
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Granite: Llama's form with four multipliers. Version 4's dense models are of a class that has layers without attention
 // and experts, too, which aren't read.
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "engine/huggingface/families/common.h"
@@ -56,7 +57,7 @@ void granite(ConfigReader& config) {
   kv_heads(config);
   config.head_width();
   config.rotary();
-  biases(config);
+  attention_and_mlp_biases(config);
   multipliers(config);
 }
 
@@ -76,6 +77,36 @@ void granite4(ConfigReader& config) {
   config.set("model.rope_layers", "\"0\"", "position_embedding_type");
 }
 
+void write_multipliers(FamilyWriter& config) {
+  const double scale = config.number("model.attention_scale");
+  config.set("attention_multiplier",
+             scale == 0.0 ? 1.0 / std::sqrt(config.number("model.head_width")) : scale);
+  config.set("embedding_multiplier", config.number("model.embedding_scale"));
+  config.set("residual_multiplier", config.number("model.residual_scale"));
+  config.set("logits_scaling", 1.0 / config.number("model.logits_scale"));
+}
+
+void write_granite(FamilyWriter& config) {
+  config.kv_heads();
+  config.head_width();
+  config.rotary();
+  config.biases();
+  write_multipliers(config);
+}
+
+// What the class says of layers without attention must fit its sizes, though there are none.
+void write_granite4(FamilyWriter& config) {
+  config.kv_heads();
+  config.head_width();
+  config.rotary();
+  config.attention_bias();
+  write_multipliers(config);
+  config.set("num_local_experts", 0);
+  config.set("mamba_n_heads", 1);
+  config.set_layers("layer_types", "attention");
+  config.set_text("position_embedding_type", config.is_turned(0) ? "rope" : "nope");
+}
+
 constexpr Family kForm = usual_form(kModules, kRmsNorm, kKeys);
 constexpr Family kForm4 = [] {
   Family form = usual_form(kModules4, kRmsNorm, kKeys4);
@@ -84,8 +115,9 @@ constexpr Family kForm4 = [] {
   return form;
 }();
 constexpr Family kFamilies[] = {
-    family_of_form(kForm, "granite", "GraniteForCausalLM", granite),
-    family_of_form(kForm4, "granitemoehybrid", "GraniteMoeHybridForCausalLM", granite4),
+    family_of_form(kForm, "granite", "GraniteForCausalLM", granite, write_granite),
+    family_of_form(kForm4, "granitemoehybrid", "GraniteMoeHybridForCausalLM", granite4,
+                   write_granite4),
 };
 
 }  // namespace

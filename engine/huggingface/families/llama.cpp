@@ -46,14 +46,14 @@ void llama(ConfigReader& config) {
   kv_heads(config);
   config.head_width();
   config.rotary();
-  biases(config);
+  attention_and_mlp_biases(config);
 }
 
 void internlm3(ConfigReader& config) {
   kv_heads(config, 2);
   config.head_width(128);
   config.rotary();
-  biases(config);
+  attention_and_mlp_biases(config);
   if (config.truth("attention_bias").value_or(false) != config.truth("mlp_bias").value_or(false)) {
     config.refuse("qkv_bias", "isn't bias, and models of this type have both or none");
   }
@@ -161,7 +161,7 @@ void qwen2(ConfigReader& config) {
 void qwen3(ConfigReader& config) {
   config.head_width(128);
   config.set("model.qk_norm", "head");
-  biases(config);
+  attention_and_mlp_biases(config);
   qwen(config);
 }
 
@@ -189,7 +189,7 @@ void smollm3(ConfigReader& config) {
   kv_heads(config, 4);
   config.head_width();
   config.rotary({.theta = 2000000.0});
-  biases(config);
+  attention_and_mlp_biases(config);
   const std::string turned = smollm3_turned(config);
   const bool on = config.truth("use_sliding_window").value_or(false);
   const bool windows = on && config.has("sliding_window");
@@ -199,6 +199,84 @@ void smollm3(ConfigReader& config) {
   std::string mask;
   for (const char turns : turned) mask += turns == '1' ? '0' : '1';
   config.windows(mask);
+}
+
+void write_usual(FamilyWriter& config) {
+  config.kv_heads();
+  config.head_width();
+  config.rotary();
+  config.biases();
+}
+
+// Classes of all families compute longrope, but Phi-3 is where programs expect it.
+bool has_longrope(const FamilyWriter& config) {
+  return config.text("model.rope_scaling") == "longrope";
+}
+
+void write_llama(FamilyWriter& config) {
+  if (config.heads_divide_width() && !has_longrope(config)) write_usual(config);
+}
+
+void write_mistral(FamilyWriter& config) {
+  if (has_longrope(config)) return;
+  config.kv_heads();
+  config.head_width();
+  config.rotary();
+  config.window();
+}
+
+void write_qwen(FamilyWriter& config) {
+  config.kv_heads();
+  config.head_width();
+  config.rotary();
+  config.set("use_sliding_window", config.has_windows());
+  if (config.has_windows()) config.window_layers();
+}
+
+void write_qwen3(FamilyWriter& config) {
+  write_qwen(config);
+  config.set("attention_bias", config.truth("model.qkv_bias") && config.truth("model.output_bias"));
+}
+
+void write_smollm3(FamilyWriter& config) {
+  write_usual(config);
+  config.turned_layers("no_rope_layers");
+  config.set("use_sliding_window", config.has_windows());
+  if (config.has_windows()) config.window_layers();
+}
+
+void write_ministral(FamilyWriter& config) {
+  if (has_longrope(config)) return;
+  config.kv_heads();
+  config.head_width();
+  config.rotary();
+  config.window_layers();
+}
+
+void write_seed_oss(FamilyWriter& config) {
+  if (has_longrope(config)) return;
+  config.kv_heads();
+  config.head_width();
+  config.rotary();
+  config.set("attention_bias", config.truth("model.qkv_bias"));
+  config.set("attention_out_bias", config.truth("model.output_bias"));
+  config.set("mlp_bias", config.truth("model.mlp_bias"));
+}
+
+void write_ernie(FamilyWriter& config) {
+  if (has_longrope(config)) return;
+  config.kv_heads();
+  config.head_width();
+  config.rotary();
+}
+
+void write_helium(FamilyWriter& config) {
+  if (has_longrope(config)) return;
+  config.kv_heads();
+  config.head_width();
+  config.rotary();
+  config.set("attention_bias", config.truth("model.qkv_bias"));
+  config.set("mlp_bias", config.truth("model.mlp_bias"));
 }
 
 constexpr Family kForm = usual_form(kModules, kRmsNorm, kKeys);
@@ -223,17 +301,19 @@ constexpr Family interleaved(std::span<const std::span<const ConfigKey>> keys) {
 }
 
 constexpr Family kFamilies[] = {
-    family_of_form(kLlamaForm, "llama", "LlamaForCausalLM", llama),
-    family_of_form(kForm, "mistral", "MistralForCausalLM", mistral),
-    family_of_form(kForm, "ministral", "MinistralForCausalLM", ministral),
+    family_of_form(kLlamaForm, "llama", "LlamaForCausalLM", llama, write_llama),
+    family_of_form(kForm, "mistral", "MistralForCausalLM", mistral, write_mistral),
+    // Llama and Mistral mean the same up to the length that it can be trained with.
     family_of_form(kTenthForm, "ministral3", "Ministral3ForCausalLM", ministral3),
-    family_of_form(kForm, "qwen2", "Qwen2ForCausalLM", qwen2),
-    family_of_form(kForm, "qwen3", "Qwen3ForCausalLM", qwen3),
-    family_of_form(kTiedForm, "smollm3", "SmolLM3ForCausalLM", smollm3),
-    family_of_form(kForm, "seed_oss", "SeedOssForCausalLM", seed_oss),
+    family_of_form(kForm, "qwen2", "Qwen2ForCausalLM", qwen2, write_qwen),
+    family_of_form(kForm, "qwen3", "Qwen3ForCausalLM", qwen3, write_qwen3),
+    family_of_form(kTiedForm, "smollm3", "SmolLM3ForCausalLM", smollm3, write_smollm3),
+    family_of_form(kForm, "ministral", "MinistralForCausalLM", ministral, write_ministral),
+    family_of_form(kForm, "seed_oss", "SeedOssForCausalLM", seed_oss, write_seed_oss),
+    // Its class is Llama's, so Llama's name says all that it can.
     family_of_form(kInternForm, "internlm3", "LlamaForCausalLM", internlm3),
-    family_of_form(interleaved(kErnieKeys), "ernie4_5", "Ernie4_5ForCausalLM", ernie),
-    family_of_form(interleaved(kHeliumKeys), "helium", "HeliumForCausalLM", helium),
+    family_of_form(interleaved(kErnieKeys), "ernie4_5", "Ernie4_5ForCausalLM", ernie, write_ernie),
+    family_of_form(interleaved(kHeliumKeys), "helium", "HeliumForCausalLM", helium, write_helium),
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include "engine/huggingface/config_reader.h"
 #include "engine/huggingface/families/families.h"
+#include "engine/huggingface/family_writer.h"
 
 namespace sherd::huggingface {
 namespace {
@@ -16,7 +17,8 @@ constexpr Module kNames[] = {
     {"block.{}.mlp.up", "layers.{}.mlp.dense_h_to_4h"},
     {"block.{}.mlp.down", "layers.{}.mlp.dense_4h_to_h"},
     {"final_norm", "final_layer_norm"},
-    {"head", "embed_out", Part::kWhole, false, true},
+    // transformers calls it lm_head from 5.14 on.
+    {.ours = "head", .theirs = "embed_out", .outside_prefix = true, .in_memory = "lm_head"},
 };
 constexpr std::span<const Module> kModules[] = {kNames};
 constexpr std::string_view kBuffers[] = {
@@ -52,6 +54,12 @@ void neox(ConfigReader& config) {
   }
 }
 
+void write_neox(FamilyWriter& config) {
+  config.rotary_of_part();
+  config.set("attention_bias", true);
+  config.set("use_parallel_residual", config.text("model.block") == "parallel");
+}
+
 constexpr Family kFamilies[] = {
     {.model_type = "gpt_neox",
      .architecture = "GPTNeoXForCausalLM",
@@ -62,6 +70,7 @@ constexpr Family kFamilies[] = {
      .keys = kKeys,
      .words = kWords,
      .more = neox,
+     .write = write_neox,
      .old_theta = "rotary_emb_base",
      .old_fraction = "rotary_pct"},
 };

@@ -35,6 +35,24 @@ void olmo3(ConfigReader& config) {
   config.windows(config.layer_types().value_or(all_but_every(4)), kUsualWindow);
 }
 
+void write_olmo2(FamilyWriter& config) {
+  config.kv_heads();
+  config.head_width();
+  config.rotary();
+  config.attention_bias();
+}
+
+// transformers 4 has one theta for both kinds of layers.
+void write_olmo3(FamilyWriter& config) {
+  const double windowed = config.number("model.window_rope_theta");
+  if (windowed != 0.0 && windowed != config.number("model.rope_theta")) return;
+  config.kv_heads();
+  config.head_width();
+  config.rotary_by_layer();
+  config.attention_bias();
+  config.window_layers();
+}
+
 constexpr Family kForm = usual_form(kModules, kFixed, kKeys);
 constexpr Family kFormOfTwoTables = [] {
   Family form = kForm;
@@ -42,8 +60,8 @@ constexpr Family kFormOfTwoTables = [] {
   return form;
 }();
 constexpr Family kFamilies[] = {
-    family_of_form(kForm, "olmo2", "Olmo2ForCausalLM", olmo2),
-    family_of_form(kFormOfTwoTables, "olmo3", "Olmo3ForCausalLM", olmo3),
+    family_of_form(kForm, "olmo2", "Olmo2ForCausalLM", olmo2, write_olmo2),
+    family_of_form(kFormOfTwoTables, "olmo3", "Olmo3ForCausalLM", olmo3, write_olmo3),
 };
 
 }  // namespace

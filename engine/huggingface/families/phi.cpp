@@ -32,8 +32,17 @@ void phi3(ConfigReader& config) {
   config.window();
 }
 
+void write_phi3(FamilyWriter& config) {
+  const std::string scaling = config.text("model.rope_scaling");
+  if (scaling != "none" && scaling != "longrope") return;  // the class has no other
+  config.kv_heads();
+  config.head_width();
+  config.rotary_of_part();
+  config.window();
+}
+
 constexpr Family kFamilies[] = {family_of_form(usual_form(kModules, kRmsNorm, kKeys, kDemands),
-                                               "phi3", "Phi3ForCausalLM", phi3)};
+                                               "phi3", "Phi3ForCausalLM", phi3, write_phi3)};
 
 }  // namespace
 

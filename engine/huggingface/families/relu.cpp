@@ -33,14 +33,28 @@ void arcee(ConfigReader& config) {
   kv_heads(config);
   config.head_width();
   config.rotary();
-  biases(config);
+  attention_and_mlp_biases(config);
 }
 
 void nemotron(ConfigReader& config) {
   kv_heads(config);
   config.head_width();
   config.rotary({.fraction = 0.5});
-  biases(config);
+  attention_and_mlp_biases(config);
+}
+
+void write_arcee(FamilyWriter& config) {
+  config.kv_heads();
+  config.head_width();
+  config.rotary();
+  config.biases();
+}
+
+void write_nemotron(FamilyWriter& config) {
+  config.kv_heads();
+  config.head_width();
+  config.rotary_of_part();
+  config.biases();
 }
 
 constexpr Family form_of(std::span<const Fixed> fixed,
@@ -50,9 +64,9 @@ constexpr Family form_of(std::span<const Fixed> fixed,
   return form;
 }
 constexpr Family kFamilies[] = {
-    family_of_form(form_of(kRmsNorm, kArceeKeys), "arcee", "ArceeForCausalLM", arcee),
+    family_of_form(form_of(kRmsNorm, kArceeKeys), "arcee", "ArceeForCausalLM", arcee, write_arcee),
     family_of_form(form_of(kNemotronFixed, kNemotronKeys), "nemotron", "NemotronForCausalLM",
-                   nemotron),
+                   nemotron, write_nemotron),
 };
 
 }  // namespace

@@ -46,13 +46,20 @@ void stablelm(ConfigReader& config) {
   }
 }
 
+void write_stablelm(FamilyWriter& config) {
+  config.kv_heads();
+  config.rotary_of_part();
+  config.set("use_qkv_bias", config.truth("model.qkv_bias"));
+  config.set("use_parallel_residual", config.text("model.block") == "parallel_one_norm");
+}
+
 constexpr Family kForm = [] {
   Family form = usual_form(kModules, kFixed, kKeys);
   form.words = kWords;
   return form;
 }();
 constexpr Family kFamilies[] = {
-    family_of_form(kForm, "stablelm", "StableLmForCausalLM", stablelm),
+    family_of_form(kForm, "stablelm", "StableLmForCausalLM", stablelm, write_stablelm),
 };
 
 }  // namespace

@@ -35,6 +35,12 @@ void starcoder2(ConfigReader& config) {
   config.window();
 }
 
+void write_starcoder2(FamilyWriter& config) {
+  config.kv_heads();
+  config.rotary();
+  config.window();
+}
+
 constexpr Family kFamilies[] = {
     {.model_type = "starcoder2",
      .architecture = "Starcoder2ForCausalLM",
@@ -45,7 +51,8 @@ constexpr Family kFamilies[] = {
      .keys = kKeys,
      .words = kWords,
      .harmless = kHarmless,
-     .more = starcoder2},
+     .more = starcoder2,
+     .write = write_starcoder2},
 };
 
 }  // namespace

@@ -83,7 +83,7 @@ TEST_F(ExportByRanks, EachWritesItsShareOnce) {
     return std::nullopt;
   });
   const huggingface::FolderToWrite folder = request("gpt2", kRanks);
-  huggingface::export_folder(disk, saved, folder);
+  huggingface::export_folder(disk, &saved, folder);
   std::int64_t elements = 0;
   for (const auto& parameter : folder.model.parameters) elements += parameter.numel();
   EXPECT_EQ(all, 4 * elements);
@@ -147,7 +147,7 @@ TEST_F(ExportByRanks, ADiskThatFailsAtAnyCallOfAnyRankLeavesNoFolderBehind) {
         return -ENOSPC;
       });
       const std::string text =
-          test::error_text<DataError>([&] { huggingface::export_folder(disk, saved, folder); });
+          test::error_text<DataError>([&] { huggingface::export_folder(disk, &saved, folder); });
       is_whole = calls <= failing;  // nothing has failed
       ASSERT_EQ(text.find("No space left") == std::string::npos, is_whole) << text;
       // Once it has its name, only making that durable can fail.
@@ -159,7 +159,7 @@ TEST_F(ExportByRanks, ADiskThatFailsAtAnyCallOfAnyRankLeavesNoFolderBehind) {
         EXPECT_GT(failing, 20);
         EXPECT_TRUE(is_there);
         EXPECT_NE(test::error_text<UsageError>([&] {
-                    huggingface::export_folder(checkpoint::posix_disk(), saved, folder);
+                    huggingface::export_folder(checkpoint::posix_disk(), &saved, folder);
                   }).find("exists already"),
                   std::string::npos);
       }
@@ -178,7 +178,7 @@ TEST_F(ExportByRanks, CtrlCEndsItAndLeavesNothing) {
     if (++asked == 3) throw Interrupted("Ctrl-C");
   };
   const auto before = checkpoint::list_directory(checkpoint::posix_disk(), folder_.path());
-  EXPECT_THROW(huggingface::export_folder(checkpoint::posix_disk(), saved, folder), Interrupted);
+  EXPECT_THROW(huggingface::export_folder(checkpoint::posix_disk(), &saved, folder), Interrupted);
   EXPECT_EQ(asked, 3);
   EXPECT_EQ(checkpoint::list_directory(checkpoint::posix_disk(), folder_.path()), before);
 }

@@ -183,10 +183,10 @@ TEST_F(Export, AModelOfARecipeIsWrittenAsTheFamilyThatMeansTheSame) {
   EXPECT_EQ(config["dtype"], "bfloat16");
   EXPECT_EQ(config["n_inner"], 128);
   // Its own folder gives the run's loss.
-  train(base + "model: {" + sizes + ", norm: layernorm}\n", "odd", 0, 1);
+  train(base + "model: {" + sizes + ", norm_placement: post, activation: relu2}\n", "odd", 0, 1);
   EXPECT_NE(test::error_text<UsageError>([&] {
               export_checkpoint({checkpoint("odd"), folder_.file("odd-hf"), {}});
-            }).find("no family of models"),
+            }).find("no model of Hugging Face"),
             std::string::npos);
   EXPECT_FALSE(fs::exists(folder_.file("odd-hf")));
 }
@@ -203,7 +203,7 @@ TEST_F(Export, WeightsBeyondF16ArentWrittenAsInfinities) {
   folder.model.parameters = {{"final_norm.weight", {300}}};
   folder.model.head_width = 1;
   EXPECT_NE(test::error_text<DataError>([&] {
-              huggingface::export_folder(checkpoint::posix_disk(), saved, folder);
+              huggingface::export_folder(checkpoint::posix_disk(), &saved, folder);
             }).find("is beyond what f16 holds"),
             std::string::npos);
   EXPECT_FALSE(fs::exists(folder.to));

@@ -1,0 +1,84 @@
+/// Writes config.json of a model that a recipe describes: what the families' `write` functions use, the
+/// counterpart of config_reader.h.
+///
+/// A function writes what its class in transformers reads, and nothing else. A setting that the class doesn't know
+/// is left out, so that the file means another model then: whoever asks reads it back and compares.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+
+#include "engine/huggingface/family.h"
+
+namespace sherd::huggingface {
+
+/// The model keys of a recipe, as YAML, by their names ("model.num_layers").
+using ModelTexts = std::map<std::string, std::string>;
+
+class FamilyWriter {
+ public:
+  FamilyWriter(const Family& family, const ModelTexts& values, nlohmann::ordered_json& config)
+      : family_(family), values_(values), config_(config) {}
+
+  /// Sizes, words and the rest of the family's tables, then what its `write` says.
+  void write();
+
+  // What the recipe says. A text without its quotes; 0 and false for a key that it lacks.
+  std::string text(std::string_view ours) const;
+  double number(std::string_view ours) const;
+  std::int64_t whole(std::string_view ours) const;
+  bool truth(std::string_view ours) const;
+
+  // What the file says.
+  void set(std::string_view theirs, std::int64_t value);
+  void set(std::string_view theirs, int value) { set(theirs, std::int64_t{value}); }
+  void set(std::string_view theirs, double value);
+  void set(std::string_view theirs, bool value);
+  void set_null(std::string_view theirs);
+  void set_text(std::string_view theirs, std::string_view value);
+  /// A list of the same text for each layer.
+  void set_layers(std::string_view theirs, std::string_view value);
+
+  /// hidden_size is a multiple of num_attention_heads; some classes of transformers 5 take nothing else.
+  bool heads_divide_width() const;
+  void kv_heads();
+  /// head_dim, also where it is hidden_size / num_attention_heads.
+  void head_width();
+  /// attention_bias: of query, key, value and output.
+  void attention_bias();
+  /// The same, and mlp_bias.
+  void biases();
+
+  /// rope_parameters, and the same as transformers 4 spells it.
+  void rotary();
+  /// The same of a class that turns a part of each head.
+  void rotary_of_part();
+  /// The same of a class whose windowed layers have a table of their own.
+  void rotary_by_layer();
+
+  bool has_windows() const;
+  bool is_windowed(std::int64_t layer) const;
+  bool is_turned(std::int64_t layer) const;
+  /// A list of 1 and 0, for each layer.
+  void turned_layers(std::string_view theirs);
+  /// sliding_window of a class in which all layers have it, or none.
+  void window();
+  /// sliding_window and layer_types.
+  void window_layers();
+
+ private:
+  bool is_one_at(std::string_view pattern, std::int64_t layer) const;
+  nlohmann::ordered_json rotary_table() const;
+  void add_longrope(nlohmann::ordered_json& table) const;
+  bool has_longrope_of_lengths() const;
+  void set_rotary(bool with_part);
+
+  const Family& family_;
+  const ModelTexts& values_;
+  nlohmann::ordered_json& config_;
+};
+
+}  // namespace sherd::huggingface
