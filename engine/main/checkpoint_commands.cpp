@@ -137,12 +137,8 @@ ExportCommand::ExportCommand(CLI::App& command) {
   command
       .add_option(
           "--dtype", dtype_,
-<<<<<<< HEAD
-          "f32, bf16 or, with --to-hf, f16 (default f32; --to-hf: type of the original model)")
-=======
-          "f32, bf16 or, for a folder, f16 (f32; a folder's: that of the model it began with, of a "
-          "model from scratch mixed_precision.param_dtype)")
->>>>>>> mergeF
+          "f32, bf16 or, with --to-hf, f16 (default f32; --to-hf: type of the original model, or "
+          "param_dtype of a model from scratch)")
       ->check(CLI::IsMember({"f32", "bf16", "f16"}));
   command.add_option("--shard-size", shard_size_, "A folder's largest file of weights (5GB)")
       ->type_name("SIZE");

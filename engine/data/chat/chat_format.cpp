@@ -215,9 +215,9 @@ std::vector<std::int32_t> ChatFormat::prompt_ids(const Conversation& conversatio
 
 std::string ChatFormat::prompt_text(const Conversation& conversation,
                                     bool generation_prompt) const {
-  require_template();
-  const std::size_t count = conversation.messages.size();
-  return render_messages(conversation, count, generation_prompt, count).bytes;
+  const Conversation adapted = renderer_.adapted(conversation);
+  return renderer_.render(adapted, {.count = adapted.messages.size(), .prompt = generation_prompt})
+      .bytes;
 }
 
 std::optional<std::int32_t> ChatFormat::end_of_answer(tokenizer::Encoder& encoder) const {
