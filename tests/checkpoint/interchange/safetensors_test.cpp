@@ -291,7 +291,7 @@ TEST_F(SafetensorsFolderTest, RefusesAnIndexThatLeadsOutOfTheFolder) {
 
 TEST_F(SafetensorsFolderTest, RefusesAnIndexAndFilesThatDisagree) {
   write_shards(R"({"a":"model-1.safetensors","b":"model-3.safetensors"})");
-  EXPECT_NE(refusal().find("model-3.safetensors: isn't there"), std::string::npos);
+  EXPECT_NE(refusal().find("model-3.safetensors: doesn't exist"), std::string::npos);
   write_shards(R"({"a":"model-1.safetensors"})");
   folder.write("model-1.safetensors",
                file_of(R"({"b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4));
