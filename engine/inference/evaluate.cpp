@@ -11,8 +11,8 @@
 #include "engine/inference/trained_model.h"
 #include "engine/inference/with_weights.h"
 #include "engine/launch/device.h"
-#include "engine/saving/resume_check.h"
 #include "engine/launch/stop_signals.h"
+#include "engine/saving/resume_check.h"
 #include "engine/train/from_recipe.h"
 
 namespace sherd::engine {

@@ -127,6 +127,7 @@ Tensors held_tensors(const engine::TrainingOptions& options, int stage, int worl
       .saves = save,
       .interval = save ? 1 : 0,
       .init_from = {},
+      .adapter = {},
       .max_steps = 1,
       .fingerprint = std::make_shared<const nlohmann::json>(nlohmann::json::object()),
       .recipe = {},

@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "engine/model/adapter.h"
-#include "engine/model/parameters.h"
 #include "engine/model/cut/sequence_cut.h"
-#include "engine/model/sites.h"
 #include "engine/model/cut/tensor_cut.h"
+#include "engine/model/parameters.h"
+#include "engine/model/sites.h"
 #include "engine/train/layout/pipeline_plan.h"
 
 namespace sherd::engine {

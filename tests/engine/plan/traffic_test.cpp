@@ -6,8 +6,8 @@
 #include <map>
 #include <tuple>
 
-#include "engine/model/parameters.h"
 #include "engine/model/cut/tensor_cut.h"
+#include "engine/model/parameters.h"
 #include "engine/schedule/order.h"
 #include "tests/support/counted_traffic.h"
 #include "tests/support/training_harness.h"

@@ -139,7 +139,8 @@ TEST(RecipeErrors, MissingKeys) {
   EXPECT_EQ(
       error_of(text),
       "recipes/tiny.yaml: data.path is missing: a file, a folder (the text files below it) or "
-      "a glob such as texts/*.txt; what training runs have written is left out. With formats bytes, "
+      "a glob such as texts/*.txt; what training runs have written is left out. With formats "
+      "bytes, "
       "chars and text, a line of .jsonl is a text of its own, as a file is, and .gz and .zst are "
       "unpacked. Texts shorter than a sequence are joined, in the order of their "
       "names, and the run says how many. Write it below \"data:\" or pass --set data.path=VALUE.");
@@ -291,9 +292,9 @@ TEST(RecipeErrors, UnreadableFiles) {
   EXPECT_EQ(error(folder), folder + ": is a folder; expected a recipe, a YAML file.");
   const std::string large = folder + "large.yaml";
   std::ofstream(large) << std::string((1 << 20) + 1, ' ');
-  EXPECT_EQ(error(large), large + ": can't read the recipe: it has 1048577 bytes, and 1048576 are the most.");
-  EXPECT_EQ(error("/dev/zero"),
-            "/dev/zero: can't read the recipe: it isn't a regular file.");
+  EXPECT_EQ(error(large),
+            large + ": can't read the recipe: it has 1048577 bytes, and 1048576 are the most.");
+  EXPECT_EQ(error("/dev/zero"), "/dev/zero: can't read the recipe: it isn't a regular file.");
   std::filesystem::remove(large);
 }
 

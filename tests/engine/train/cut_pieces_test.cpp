@@ -6,8 +6,8 @@
 #include <deque>
 
 #include "checkpoint/reader.h"
-#include "engine/model/parameters.h"
 #include "engine/model/cut/tensor_cut.h"
+#include "engine/model/parameters.h"
 #include "tests/checkpoint/support/saved_checkpoint.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/training_harness.h"

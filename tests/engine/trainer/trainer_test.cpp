@@ -50,6 +50,7 @@ engine::CheckpointOptions saving_in(const std::string& directory, std::int64_t i
           .saves = true,
           .interval = interval,
           .init_from = {},
+          .adapter = {},
           .fingerprint = std::make_shared<const nlohmann::json>(nlohmann::json::object()),
           .recipe = {},
           .folder = {}};

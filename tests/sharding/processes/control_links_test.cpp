@@ -156,7 +156,7 @@ TEST(ControlLinks, ASilentProcessIsNamedAlsoToThoseWhoWaitForItsLastWord) {
     connected.set_value(stranger(address, address.substr(0, 32) + std::string("\x01\0\0\0", 4)));
   });
   auto links = ControlLinks::listen({0, 2, kPatience}, true,
-                                          [&](const auto& text) { promise.set_value(text); });
+                                    [&](const auto& text) { promise.set_value(text); });
   silent.join();
   links->set_timeout(milliseconds(100));
   links->say("leaving", "");
