@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -111,7 +112,9 @@ struct AdapterFolder::Config {
 };
 
 bool is_adapter_folder(checkpoint::Disk& disk, const std::string& folder) {
-  return checkpoint::exists(disk, folder + "/" + kAdapterConfigName);
+  std::error_code error;
+  return std::filesystem::is_directory(folder, error) &&
+         checkpoint::exists(disk, folder + "/" + kAdapterConfigName);
 }
 
 AdapterFolder::AdapterFolder(checkpoint::Disk& disk, const std::string& folder)

@@ -133,7 +133,8 @@ bool FamilyWriter::has_longrope_of_lengths() const {
 }
 
 ordered_json FamilyWriter::rotary_table() const {
-  const std::string scaling = text("model.rope_scaling");
+  const std::string named = text("model.rope_scaling");
+  const std::string scaling = named.empty() ? "none" : named;
   ordered_json table = {{"rope_type", scaling == "none" ? "default" : scaling},
                         {"rope_theta", number("model.rope_theta")}};
   if (scaling == "none") return table;

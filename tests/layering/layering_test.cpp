@@ -145,7 +145,7 @@ const std::vector<Home> kHomes = {
     {"yaml-cpp/.*", "engine/recipe/[^/]*\\.cpp"},
     {"nlohmann/.*",
      "engine/.*\\.cpp|engine/data/tokenizer/json_node\\.h|engine/huggingface/"
-     "(config_reader|family_writer|rotary_spelling)\\.h|engine/saving/"
+     "(config_reader|family_writer|rotary_spelling|rotary_table)\\.h|engine/saving/"
      "saved_counters\\.h|checkpoint/.*"},
     {"CLI/.*", "engine/main/.*"},
     {"Eigen/.*", "kernels/.*"},

@@ -31,10 +31,10 @@ TEST(StrictJson, RefusesWhatIsTooDeepOrTwiceOrNone) {
   EXPECT_EQ(error_of(std::string(32, '[') + std::string(32, ']')), "(no error)");
   EXPECT_EQ(error_of(std::string(33, '[')), "f: JSON nested deeper than 32 levels");
   EXPECT_EQ(error_of(R"({"a": 1, "b": {"a": 1}, "a": 2})"),
-            "f: the key \"a\" stands twice in one object");
+            "f: the key \"a\" appears twice in one object");
   EXPECT_EQ(test::error_text<DataError>([] { parse_strict_ordered(R"({"a": 1, "a": 2})", "f"); }),
-            "f: the key \"a\" stands twice in one object");
-  EXPECT_EQ(error_of("[1, 2"), "f: isn't JSON from byte 6 of 6 on");
+            "f: the key \"a\" appears twice in one object");
+  EXPECT_EQ(error_of("[1, 2"), "f: isn't JSON from byte 6 of 5 on");
   EXPECT_EQ(error_of("[1e999]"), "f: holds a number that no double can");
 }
 

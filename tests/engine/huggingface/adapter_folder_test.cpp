@@ -21,7 +21,7 @@ std::vector<std::string> names_of_cases() {
   return names;
 }
 
-class AdapterIn : public Folder, public ::testing::WithParamInterface<std::string> {
+class AdapterInSlow : public Folder, public ::testing::WithParamInterface<std::string> {
  protected:
   // As PEFT saves it: A and B by the formula of their names, trained modules as the model has them.
   std::string write_adapter(const std::string& name, const json& changes = json::object()) {
@@ -68,10 +68,10 @@ class AdapterIn : public Folder, public ::testing::WithParamInterface<std::strin
     return test::error_text<DataError>([&] { evaluate_checkpoint(request); });
   }
 };
-INSTANTIATE_TEST_SUITE_P(Cases, AdapterIn, ::testing::ValuesIn(names_of_cases()),
+INSTANTIATE_TEST_SUITE_P(Cases, AdapterInSlow, ::testing::ValuesIn(names_of_cases()),
                          [](const auto& info) { return info.param; });
 
-TEST_P(AdapterIn, HasPeftsLossByItselfAndMerged) {
+TEST_P(AdapterInSlow, HasPeftsLossByItselfAndMerged) {
   write_tokens();
   const std::string adapter = write_adapter(GetParam());
   const double expected = adapters().at(GetParam())["losses"][0];
@@ -82,7 +82,7 @@ TEST_P(AdapterIn, HasPeftsLossByItselfAndMerged) {
   EXPECT_EQ(loss_of(folder_.file("merged")), loss_of(adapter));
 }
 
-TEST_P(AdapterIn, IsTrainedFurtherWithPeftsLosses) {
+TEST_P(AdapterInSlow, IsTrainedFurtherWithPeftsLosses) {
   write_tokens();
   const json& one = adapters().at(GetParam());
   const std::string adapter = write_adapter(GetParam());
@@ -111,7 +111,7 @@ TEST_P(AdapterIn, IsTrainedFurtherWithPeftsLosses) {
   EXPECT_NEAR(loss_of(folder_.file("again")), loss_of(run), 1e-6);
 }
 
-class AdapterInOfLlama : public AdapterIn {};
+class AdapterInOfLlama : public AdapterInSlow {};
 INSTANTIATE_TEST_SUITE_P(Llama, AdapterInOfLlama, ::testing::Values("llama"));
 
 TEST_P(AdapterInOfLlama, OtherKindsAreRefusedByName) {

@@ -253,7 +253,9 @@ TEST_F(GenerationTest, AnswersQuestionsOfAllKindsInTheirOrderOnAnyNumberOfRanks)
 TEST_F(GenerationTest, NamesTheLineOfAQuestionThatIsNone) {
   for (const auto& [line, what] :
        {std::pair("[1]", "a question is a JSON object."), std::pair("{", "a question is a JSON"),
-        std::pair("{}", "expected \"context\" and \"continuation\", \"text\", or \"prompt\"."),
+        std::pair(
+            "{}",
+            "expected \"context\" and \"continuation\", \"text\", \"prompt\", or \"messages\"."),
         std::pair(R"({"context": "the", "continuation": ""})", "has no tokens of its own"),
         std::pair(R"({"context": 3, "continuation": "a"})", "\"context\" isn't a text"),
         std::pair(R"({"text": [1, 15]})", "\"text\" has 15, which isn't a token from 0 to 14"),

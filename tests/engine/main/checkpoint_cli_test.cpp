@@ -63,7 +63,7 @@ TEST_F(CheckpointCliTest, ASchedulersSignalSavesAndTheSameCommandGoesOn) {
                   fmt::format("SIG{} after step {} of 400; ", ::sigabbrev_np(signal), steps)),
               std::string::npos)
         << stopped.err;
-    EXPECT_NE(stopped.err.find(fmt::format("the newest checkpoint is that of step {}", steps)),
+    EXPECT_NE(stopped.err.find(fmt::format("the newest checkpoint is of step {}", steps)),
               std::string::npos)
         << stopped.err;
     EXPECT_EQ(checkpoints(name), (std::set<std::string>{fmt::format("step-{:010}", steps)}));
@@ -115,7 +115,7 @@ TEST_F(CheckpointCliTest, CtrlCSavesUnlessCheckpointsOrThisOneAreTurnedOff) {
     const test::ProgramOutcome outcome = train_until(SIGINT, name, arguments);
     EXPECT_EQ(outcome.exit_code, 130) << outcome.err;
     const std::size_t steps = column(name, "loss").size();
-    const std::string end = saves ? fmt::format("the newest checkpoint is that of step {}", steps)
+    const std::string end = saves ? fmt::format("the newest checkpoint is of step {}", steps)
                                   : "there is no checkpoint";
     EXPECT_NE(outcome.err.find(end), std::string::npos) << name << ": " << outcome.err;
     EXPECT_EQ(outcome.out.find("a second Ctrl-C ends the run immediately") != std::string::npos,

@@ -17,10 +17,10 @@ const Case kCases[] = {
     {{"parallelism.batch_groups=2", "training.micro_batch_size=4"},
      "parallelism.batch_groups is 2; on GPUs it can only be the number of replicas, 1."},
     {{"parallelism.sum_order=canonical", "model.head_width=32", "model.ffn_hidden_size=256"},
-     "parallelism.sum_order is canonical, which CPUs alone compute; use sum_order: rank, or set "
+     "parallelism.sum_order is canonical, which only CPUs support; use sum_order: rank, or set "
      "run.device: cpu."},
     {{"run.cuda_graphs=true", "parallelism.tensor_parallel_degree=2"},
-     "run.cuda_graphs is true, but graphs can't hold what tensor or context ranks exchange; use "
+     "run.cuda_graphs is true, but graphs can't contain exchanges of tensor or context ranks; use "
      "cuda_graphs: false."}};
 
 TEST(DeviceRules, ARecipeThatNamesAGpuIsRefusedWhereItIsRead) {

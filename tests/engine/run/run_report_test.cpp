@@ -54,9 +54,8 @@ TEST_F(RunReport, ReadsRunsInTheOrderGivenEachOnceAndThoseInAFolder) {
   EXPECT_EQ(test::error_text<UsageError>([&] { runs({"empty"}); }),
             folder_.file("empty") + ": contains no run, directly or one level below.");
   folder_.write("begun/recipe.yaml", "run: {name: begun}\n");
-  EXPECT_NE(
-      test::error_text<DataError>([&] { runs({"begun"}); }).find("metrics.jsonl: isn't there"),
-      std::string::npos);
+  EXPECT_NE(test::error_text<DataError>([&] { runs({"begun"}); }).find("metrics.jsonl: "),
+            std::string::npos);
 }
 
 TEST_F(RunReport, SaysKeysInWhichRecipesDifferButNotNamesOfRuns) {

@@ -258,9 +258,10 @@ TEST(ControlLinks, WhoConnectsTellsASlowProcess0FromOneThatEndsAndOneThatRefuses
   EXPECT_EQ(problem_of_connecting("", true, kPatience),
             "process 1 had no answer from whoever listens at 127.0.0.1:PORT: process 0 has ended, "
             "or it isn't process 0.");
-  EXPECT_EQ(problem_of_connecting("-", true, kPatience),
-            "process 1 was turned away by whoever listens at 127.0.0.1:PORT: the secrets differ, "
-            "another process has the same number, or it isn't process 0 of this run.");
+  EXPECT_EQ(
+      problem_of_connecting("-", true, kPatience),
+      "process 1 was refused by the program that listens at 127.0.0.1:PORT: the secrets differ, "
+      "another process has the same number, or it isn't process 0 of this run.");
 }
 
 TEST(ControlLinks, StrangersAreTurnedAway) {
