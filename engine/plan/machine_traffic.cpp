@@ -182,6 +182,18 @@ LinkBytes sum_of(const Rows& rows) {
   return sum;
 }
 
+// Whether every machine of a place in the pipeline has the same part of each group: where machines begin with each
+// group of ranks that differ along the inner axes, or these with machines. What some ranks own makes them unlike.
+bool machines_are_alike(const PlannedRecipe& planned, int ranks_per_machine) {
+  if (optim::descriptor_of(planned.options.optimizer.type).uneven_numels != nullptr) return false;
+  int inner = 1;
+  for (auto axis = planned.mesh.axes().rbegin(); axis != planned.mesh.axes().rend(); ++axis) {
+    inner *= axis->degree;
+    if (inner % ranks_per_machine != 0 && ranks_per_machine % inner != 0) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 MachineTraffic machine_traffic(const PlannedRecipe& planned, int ranks_per_machine) {
@@ -209,13 +221,19 @@ MachineTraffic machine_traffic(const PlannedRecipe& planned, int ranks_per_machi
       .sum = {},
       .all = {}};
   RanksOfMachines ranks(planned.options, planned.mesh, traffic);
+  const int step =
+      machines_are_alike(planned, ranks_per_machine)
+          ? std::max(ranks_per_machine, world / planned.mesh.degree(sharding::kPipelineAxis))
+          : ranks_per_machine;
   Rows most;
-  for (int first = 0; first < world; first += ranks_per_machine) {
+  for (int first = 0; first < world; first += step) {
     Rows rows = ranks.of_machine(first);
     const LinkBytes sum = sum_of(rows);
-    if (__builtin_add_overflow(traffic.all.within, sum.within, &traffic.all.within) ||
-        __builtin_add_overflow(traffic.all.across, sum.across, &traffic.all.across)) {
-      throw UsageError("all machines together send more bytes than 64 bits can count.");
+    for (int machine = 0; machine < step / ranks_per_machine; ++machine) {
+      if (__builtin_add_overflow(traffic.all.within, sum.within, &traffic.all.within) ||
+          __builtin_add_overflow(traffic.all.across, sum.across, &traffic.all.across)) {
+        throw UsageError("all machines together send more bytes than 64 bits can count.");
+      }
     }
     if (first == 0 || sum.across > sum_of(most).across) {
       most = std::move(rows);

@@ -7,6 +7,7 @@
 #include "engine/recipe/model_from.h"
 #include "engine/recipe/resolution.h"
 #include "engine/recipe/suggest.h"
+#include "optim/optimizer.h"
 
 namespace sherd::engine {
 namespace {
@@ -207,6 +208,19 @@ void check_added_tokens(Resolution& recipe, const ModelNames& names) {
                 kAddedTokens, missing, kModules, kModules, all);
 }
 
+// Muon forms whole matrices out of equal parts. Copies of key/value heads make those of the fused matrix's adapter
+// unequal.
+void check_muon(Resolution& recipe) {
+  const Recipe& values = recipe.values();
+  if (values.optimizer.type != optim::OptimizerType::kMuon) return;
+  if (values.parallelism.tensor_parallel_degree <= values.model.num_kv_heads) return;
+  if (!contains(values.adapter.targets, "attention.qkv")) return;
+  recipe.refuse({kTargets, "optimizer.type"},
+                "{} has attention.qkv, which muon can't update where tensor ranks hold copies of "
+                "key/value heads. Use attention.query, .key and .value, or another optimizer.",
+                kTargets);
+}
+
 }  // namespace
 
 void check_adapter(Resolution& recipe) {
@@ -240,6 +254,7 @@ void check_adapter(Resolution& recipe) {
   shape.adapter.targets = adapter.targets;
   const std::vector<AdapterTarget> all = model::adapter_targets(shape, 0);
   if (check_overlaps(recipe, all)) check_rank(recipe, all);
+  check_muon(recipe);
   if (recipe.values().checkpoint.init_from.empty()) {
     recipe.refuse({"adapter.type", "model.from"},
                   "adapter.type is lora, but there is no model that it is for. Set model.from to a "

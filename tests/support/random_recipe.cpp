@@ -269,7 +269,10 @@ class LegalRecipe {
     std::vector<model::AdapterTarget> targets;
     std::vector<std::string> names, modules;
     const bool adds_tokens = settings_.contains("model.add_special_tokens");
+    // Muon refuses the fused matrix's adapter there.
+    const bool has_copies = whole(settings_, "parallelism.tensor_parallel_degree") > model.kv_heads;
     for (model::AdapterTarget& target : model::possible_targets(model)) {
+      if (has_copies && target.name == "attention.qkv") continue;
       const bool overlaps = std::ranges::any_of(targets, [&](const auto& other) {
         return other.site == target.site && other.first_row < target.first_row + target.rows &&
                target.first_row < other.first_row + other.rows;

@@ -130,8 +130,11 @@ TEST(MachineTraffic, OfAPipelineAcrossMachinesMessagesCross) {
 // most. Its ranks talk to one another along the pipeline's neighbours of neither.
 TEST(MachineTraffic, MachinesThatCutAcrossGroupsAreAllLookedAt) {
   const Strings sets = {"parallelism.data_parallel_shard_degree=3",
-                        "parallelism.pipeline_parallel_degree=2", "training.global_batch_size=12",
-                        "zero_optimization.stage=2", "parallelism.hierarchical=off"};
+                        "parallelism.pipeline_parallel_degree=2",
+                        "training.global_batch_size=12",
+                        "training.micro_batch_size=2",
+                        "zero_optimization.stage=2",
+                        "parallelism.hierarchical=off"};
   const MachineTraffic traffic = machine_traffic(resolved(kSmallRecipe, sets).values, 2);
   EXPECT_EQ(traffic.machine, 1);
   EXPECT_EQ(row_of(traffic, "shard").within, 0);
