@@ -225,7 +225,7 @@ TEST_F(Failures, ASignalToOneProcessSavesOnAllAndTheRunGoesOn) {
   const auto outcome = act_on([&](const auto& processes) { ::kill(processes[1], SIGTERM); },
                               {"checkpoint.interval=100000"});
   EXPECT_EQ(outcome.exit_code, 75) << outcome.err;
-  expect_line(outcome.err, "and the newest checkpoint is that of step ");
+  expect_line(outcome.err, "and the newest checkpoint is of step ");
   expect_nobody_is_left();
 }
 
@@ -233,7 +233,7 @@ TEST_F(Failures, ASignalToLaunchSavesOnAll) {
   const auto outcome =
       act_on([&](const auto&) { ::kill(launcher_, SIGTERM); }, {"checkpoint.interval=100000"});
   EXPECT_EQ(outcome.exit_code, 75) << outcome.err;
-  expect_line(outcome.err, "and the newest checkpoint is that of step ");
+  expect_line(outcome.err, "and the newest checkpoint is of step ");
   expect_nobody_is_left();
 }
 
