@@ -57,10 +57,10 @@ std::vector<Copy> plan_copies(const Manifest& manifest, const State& wanted) {
   std::vector<Copy> copies;
   for (const StatePiece& piece : wanted.pieces) {
     const StateTensor& tensor = wanted.tensors[static_cast<std::size_t>(piece.tensor)];
-    CHECK(piece.first_element >= 0 && piece.count >= 0 &&
-              piece.first_element <= sharding::numel_of(tensor, piece.band) - piece.count &&
-              piece.data.numel == piece.count && piece.data.dtype == tensor.dtype,
-          "wanted piece [{}, +{}) of {}", piece.first_element, piece.count, tensor.name);
+    SHERD_CHECK(piece.first_element >= 0 && piece.count >= 0 &&
+                    piece.first_element <= sharding::numel_of(tensor, piece.band) - piece.count &&
+                    piece.data.numel == piece.count && piece.data.dtype == tensor.dtype,
+                "wanted piece [{}, +{}) of {}", piece.first_element, piece.count, tensor.name);
     const int number = stored.at({tensor.name, tensor.kind});
     const auto element_bytes = static_cast<std::int64_t>(size_of(tensor.dtype));
     auto* to = static_cast<char*>(piece.data.data);

@@ -40,7 +40,7 @@ void block_file_size_signal() {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGXFSZ);
-  CHECK(::pthread_sigmask(SIG_BLOCK, &signals, nullptr) == 0);
+  SHERD_CHECK(::pthread_sigmask(SIG_BLOCK, &signals, nullptr) == 0);
 }
 
 }  // namespace
@@ -240,8 +240,8 @@ SaveStatus Writer::Save::wait() {
 
 void Writer::Save::commit(std::shared_ptr<const nlohmann::json> global) {
   const std::lock_guard lock(mutex_);
-  CHECK(options_.rank == 0 && status_.phase == SavePhase::kPrepared, "commit of a save that is {}",
-        name_of(status_.phase));
+  SHERD_CHECK(options_.rank == 0 && status_.phase == SavePhase::kPrepared,
+              "commit of a save that is {}", name_of(status_.phase));
   global_ = std::move(global);
   status_.phase = SavePhase::kCommitting;
   order_ = Order::kCommit;
@@ -250,9 +250,9 @@ void Writer::Save::commit(std::shared_ptr<const nlohmann::json> global) {
 
 void Writer::Save::finish() {
   const std::lock_guard lock(mutex_);
-  CHECK(status_.phase == SavePhase::kCommitted ||
-            (options_.rank != 0 && status_.phase == SavePhase::kPrepared),
-        "finish of a save that is {}", name_of(status_.phase));
+  SHERD_CHECK(status_.phase == SavePhase::kCommitted ||
+                  (options_.rank != 0 && status_.phase == SavePhase::kPrepared),
+              "finish of a save that is {}", name_of(status_.phase));
   status_.phase = SavePhase::kIdle;
   order_ = Order::kFinish;
   changed_.notify_all();
@@ -265,7 +265,7 @@ void Writer::Save::discard() {
     case SavePhase::kDiscarding:
       return;
     case SavePhase::kCommitted:
-      CHECK(leaving_, "discard of a checkpoint that is committed");
+      SHERD_CHECK(leaving_, "discard of a checkpoint that is committed");
       order_ = Order::kFinish;
       break;
     case SavePhase::kCommitting:  // heard after it, if it fails

@@ -9,8 +9,8 @@ namespace sherd::checkpoint {
 
 StagingRing::StagingRing(Tensor memory)
     : memory_(static_cast<char*>(memory.data)), capacity_(memory.bytes()) {
-  CHECK(reinterpret_cast<std::uintptr_t>(memory_) % kFileAlignment == 0,
-        "the staging ring isn't aligned to {} bytes", kFileAlignment);
+  SHERD_CHECK(reinterpret_cast<std::uintptr_t>(memory_) % kFileAlignment == 0,
+              "the staging ring isn't aligned to {} bytes", kFileAlignment);
 }
 
 std::int64_t StagingRing::room_of(std::int64_t bytes) {
@@ -35,7 +35,7 @@ bool StagingRing::find_room(std::int64_t room, std::int64_t& offset) const {
 
 char* StagingRing::reserve(std::int64_t bytes) {
   const std::int64_t room = room_of(bytes);
-  CHECK(room <= capacity_, "a block of {} bytes in a ring of {}", bytes, capacity_);
+  SHERD_CHECK(room <= capacity_, "a block of {} bytes in a ring of {}", bytes, capacity_);
   std::unique_lock lock(mutex_);
   std::int64_t offset = 0;
   changed_.wait(lock, [&] { return stopped_ || find_room(room, offset); });
@@ -70,7 +70,7 @@ void StagingRing::release(const Block& block) {
   const auto reservation = std::find_if(
       reserved_.begin(), reserved_.end(),
       [&](const Reservation& candidate) { return memory_ + candidate.offset == block.data; });
-  CHECK(reservation != reserved_.end(), "a block that the ring doesn't know");
+  SHERD_CHECK(reservation != reserved_.end(), "a block that the ring doesn't know");
   reservation->released = true;
   while (!reserved_.empty() && reserved_.front().released) reserved_.pop_front();
   changed_.notify_all();

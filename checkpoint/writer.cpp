@@ -13,16 +13,17 @@
 namespace sherd::checkpoint {
 
 Writer::Writer(WriterOptions options) : options_(std::move(options)) {
-  CHECK(options_.rank >= 0 && options_.rank < options_.world && options_.writes_in_flight > 0);
-  CHECK(options_.ring.bytes() >= kBlockBytes, "a staging ring of {} bytes; a block has {}",
-        options_.ring.bytes(), kBlockBytes);
-  CHECK(options_.rank != 0 || options_.build_index, "rank 0 builds the index");
+  SHERD_CHECK(options_.rank >= 0 && options_.rank < options_.world &&
+              options_.writes_in_flight > 0);
+  SHERD_CHECK(options_.ring.bytes() >= kBlockBytes, "a staging ring of {} bytes; a block has {}",
+              options_.ring.bytes(), kBlockBytes);
+  SHERD_CHECK(options_.rank != 0 || options_.build_index, "rank 0 builds the index");
 }
 
 Writer::~Writer() = default;
 
 void Writer::begin(std::int64_t step, const std::string& save_uuid, const sharding::State& state) {
-  CHECK(!save_ || save_->status().phase == SavePhase::kIdle, "a save is on already");
+  SHERD_CHECK(!save_ || save_->status().phase == SavePhase::kIdle, "a save is on already");
   save_.reset();  // its thread is ending
   save_ = std::make_unique<Save>(options_, step, save_uuid, state);
 }
@@ -40,12 +41,12 @@ SaveStatus Writer::wait() {
 }
 
 void Writer::commit(std::shared_ptr<const nlohmann::json> global) {
-  CHECK(save_, "commit without a save");
+  SHERD_CHECK(save_, "commit without a save");
   save_->commit(std::move(global));
 }
 
 void Writer::finish() {
-  CHECK(save_, "finish without a save");
+  SHERD_CHECK(save_, "finish without a save");
   save_->finish();
 }
 

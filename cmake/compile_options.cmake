@@ -30,18 +30,22 @@ if(SHERD_CUDA)
   set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -g1 -lineinfo")
 endif()
 
+# What every target of ours is compiled with. Targets link it; the directory has no options, so that
+# whoever builds Sherd inside of another project gets the same bits, and their own code isn't touched.
+add_library(sherd_options INTERFACE)
+
 # Options of the host compiler, for C++ files and for the host's half of CUDA files.
 function(sherd_compile_options)
-  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:${ARGN}>")
+  target_compile_options(sherd_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${ARGN}>")
   string(REPLACE ";" "," joined "${ARGN}")
-  add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${joined}>")
+  target_compile_options(sherd_options INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${joined}>")
 endfunction()
 
 # -Wrestrict: false positives on std::string concatenation in g++ 12 (GCC bug 105329).
 sherd_compile_options(-Wall -Wextra -Wno-unknown-pragmas -Wno-restrict)
 if(SHERD_WERROR)
   sherd_compile_options(-Werror)
-  add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>")
+  target_compile_options(sherd_options INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>")
 endif()
 
 if(SHERD_NATIVE)
@@ -79,18 +83,18 @@ sherd_compile_options(-ffp-contract=off -fno-math-errno -fno-trapping-math -fope
 # the standard library (std::bit_cast) may be called there.
 # nvcc 13 and fmt 9 disagree about consteval; the C++ files keep the check of format strings.
 set(SHERD_DEVICE_OPTIONS --fmad=false --expt-relaxed-constexpr -DFMT_CONSTEVAL= -DFMT_USE_CONSTEXPR=1)
-add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:${SHERD_DEVICE_OPTIONS}>")
+target_compile_options(sherd_options INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:${SHERD_DEVICE_OPTIONS}>")
 
 if(SHERD_SANITIZE)
-  add_compile_options(-fsanitize=${SHERD_SANITIZE} -fno-omit-frame-pointer)
-  add_link_options(-fsanitize=${SHERD_SANITIZE})
+  target_compile_options(sherd_options INTERFACE -fsanitize=${SHERD_SANITIZE} -fno-omit-frame-pointer)
+  target_link_options(sherd_options INTERFACE -fsanitize=${SHERD_SANITIZE})
   # Instrumented code confuses g++ 12's flow analysis, even inside its own <regex>; the build without
   # sanitizers keeps the warning.
-  add_compile_options(-Wno-maybe-uninitialized)
+  target_compile_options(sherd_options INTERFACE -Wno-maybe-uninitialized)
   if(SHERD_SANITIZE MATCHES "address" AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-    add_compile_definitions(__SANITIZE_ADDRESS__=1)  # as g++ says it
+    target_compile_definitions(sherd_options INTERFACE __SANITIZE_ADDRESS__=1)  # as g++ says it
   endif()
   if(SHERD_SANITIZE MATCHES "undefined")
-    add_compile_options(-fno-sanitize-recover=undefined)
+    target_compile_options(sherd_options INTERFACE -fno-sanitize-recover=undefined)
   endif()
 endif()

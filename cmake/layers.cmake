@@ -32,5 +32,6 @@ function(sherd_layer name)
     target_compile_options(sherd_${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-semantic-interposition>)
   endif()
   target_include_directories(sherd_${name} PUBLIC ${CMAKE_SOURCE_DIR})
-  target_link_libraries(sherd_${name} PUBLIC ${ARG_LINK})
+  # Tests and programs, too: what links a layer in this build is ours.
+  target_link_libraries(sherd_${name} PUBLIC $<BUILD_INTERFACE:sherd_options> ${ARG_LINK})
 endfunction()

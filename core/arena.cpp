@@ -82,11 +82,11 @@ Arena::Arena(MemoryPlan plan) : Arena(plan, host_arena_memory(plan.arena_bytes()
 
 Arena::Arena(MemoryPlan plan, std::unique_ptr<ArenaMemory> memory)
     : plan_(std::move(plan)), memory_(std::move(memory)) {
-  CHECK(memory_->bytes() >= plan_.arena_bytes(), "{} bytes of memory for a plan of {}",
-        memory_->bytes(), plan_.arena_bytes());
+  SHERD_CHECK(memory_->bytes() >= plan_.arena_bytes(), "{} bytes of memory for a plan of {}",
+              memory_->bytes(), plan_.arena_bytes());
   for (std::size_t i = 0; i < plan_.buffers().size(); ++i) {
     const bool is_new = places_.emplace(plan_.buffers()[i].spec.name, Place{i}).second;
-    CHECK(is_new, "two buffers are planned as {}", plan_.buffers()[i].spec.name);
+    SHERD_CHECK(is_new, "two buffers are planned as {}", plan_.buffers()[i].spec.name);
   }
   enter(kInit);
 }
@@ -104,12 +104,12 @@ std::vector<std::string> Arena::not_acquired() const {
 
 void* Arena::place(const BufferSpec& spec) {
   const auto found = places_.find(spec.name);
-  CHECK(found != places_.end(), "buffer {} is not in the memory plan", spec.name);
+  SHERD_CHECK(found != places_.end(), "buffer {} is not in the memory plan", spec.name);
   Place& place = found->second;
   const PlannedBuffer& planned = plan_.buffers()[place.buffer];
-  CHECK(planned.spec == spec, "buffer {} was planned otherwise: {} bytes, not {}", spec.name,
-        planned.spec.bytes(), spec.bytes());
-  CHECK(!place.taken, "buffer {} is acquired twice", spec.name);
+  SHERD_CHECK(planned.spec == spec, "buffer {} was planned otherwise: {} bytes, not {}", spec.name,
+              planned.spec.bytes(), spec.bytes());
+  SHERD_CHECK(!place.taken, "buffer {} is acquired twice", spec.name);
   char* data = memory_->data() + planned.offset;
   // New memory is zero by itself.
   if (spec.phases == kAlways && place.used_before) memory_->zero(data, spec.bytes());

@@ -7,7 +7,7 @@
 /// buffers is poisoned, gaps between them included. On a GPU: core/cuda_device.h.
 ///
 /// Errors   a buffer that isn't in the plan, or not like this, or is there already, is our bug
-///          (CHECK). TrainingError if the machine refuses the memory.
+///          (SHERD_CHECK). TrainingError if the machine refuses the memory.
 #pragma once
 
 #include <string>

@@ -11,8 +11,8 @@ void for_each_run(const std::vector<Box>& boxes, std::int64_t columns, std::int6
   std::int64_t before = 0;  // elements of the part in the boxes passed
   const std::int64_t end = first + count;
   for (const Box& box : boxes) {
-    CHECK(box.first_column >= 0 && box.first_column + box.num_columns <= columns,
-          "columns [{}, +{}) of {}", box.first_column, box.num_columns, columns);
+    SHERD_CHECK(box.first_column >= 0 && box.first_column + box.num_columns <= columns,
+                "columns [{}, +{}) of {}", box.first_column, box.num_columns, columns);
     const std::int64_t length = box.num_columns == columns ? box.numel() : box.num_columns;
     const std::int64_t begin = std::max(first, before), stop = std::min(end, before + box.numel());
     for (std::int64_t at = begin; at < stop;) {
@@ -25,7 +25,7 @@ void for_each_run(const std::vector<Box>& boxes, std::int64_t columns, std::int6
     }
     before += box.numel();
   }
-  CHECK(first >= 0 && end <= before, "elements [{}, {}) of a part of {}", first, end, before);
+  SHERD_CHECK(first >= 0 && end <= before, "elements [{}, {}) of a part of {}", first, end, before);
 }
 
 }  // namespace sherd

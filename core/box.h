@@ -29,7 +29,7 @@ struct BoxRun {
 
 /// Calls `visit` for the runs that make up elements [first, first + count) of a part, in order. `columns`:
 /// C, of the tensor.
-/// Errors   elements that the boxes don't have, and boxes beyond the columns, are our bug (CHECK).
+/// Errors   elements that the boxes don't have, and boxes beyond the columns, are our bug (SHERD_CHECK).
 void for_each_run(const std::vector<Box>& boxes, std::int64_t columns, std::int64_t first,
                   std::int64_t count, const std::function<void(const BoxRun&)>& visit);
 

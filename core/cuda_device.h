@@ -89,7 +89,7 @@ class CudaStream : public Stream {
 };
 
 std::unique_ptr<CudaStream> make_cuda_stream(StreamOptions options, CudaStreamOptions cuda);
-/// Our own bug (CHECK) if it isn't one.
+/// Our own bug (SHERD_CHECK) if it isn't one.
 CudaStream& cuda_stream(Stream& stream);
 
 /// Device memory is mapped in pages of this size, so this is what an allocation really takes.

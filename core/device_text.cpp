@@ -72,7 +72,7 @@ void require_cuda_devices(int num_devices) {
 
 CudaStream& cuda_stream(Stream& stream) {
   auto* cuda = dynamic_cast<CudaStream*>(&stream);
-  CHECK(cuda, "stream {} is not a CUDA stream", stream.name());
+  SHERD_CHECK(cuda, "stream {} is not a CUDA stream", stream.name());
   return *cuda;
 }
 

@@ -6,7 +6,7 @@
 namespace sherd::detail {
 
 void check_failed(const char* file, int line, const char* condition, const std::string& message) {
-  std::fprintf(stderr, "%s:%d: CHECK(%s) failed%s%s\n", file, line, condition,
+  std::fprintf(stderr, "%s:%d: SHERD_CHECK(%s) failed%s%s\n", file, line, condition,
                message.empty() ? "" : ": ", message.c_str());
   std::fflush(stderr);
   std::abort();

@@ -2,7 +2,7 @@
 /// code.
 ///
 /// A message says where - what was expected and what was found - what to do, in one line.
-/// `CHECK` is for our own broken invariants: it prints file:line and aborts.
+/// `SHERD_CHECK` is for our own broken invariants: it prints file:line and aborts.
 #pragma once
 
 #include <fmt/core.h>
@@ -85,8 +85,8 @@ std::string check_message(fmt::format_string<Args...> format, Args&&... args) {
 
 }  // namespace sherd
 
-/// CHECK(condition) or CHECK(condition, "format", values...): our bug if it doesn't hold.
-#define CHECK(condition, ...)                                          \
+/// SHERD_CHECK(condition) or SHERD_CHECK(condition, "format", values...): our bug if it doesn't hold.
+#define SHERD_CHECK(condition, ...)                                    \
   (__builtin_expect(static_cast<bool>(condition), 1)                   \
        ? (void)0                                                       \
        : ::sherd::detail::check_failed(__FILE__, __LINE__, #condition, \

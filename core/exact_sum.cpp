@@ -27,8 +27,8 @@ constexpr int kFarBelow = 4;    // a block that lies lower has too few of these 
 
 void ExactSum::add_scaled(bool negative, std::uint64_t magnitude, int exponent) {
   const int position = exponent - kLowest;
-  CHECK(position >= 0 && position / 32 + 2 < kDigits, "a number times 2^{} in an exact sum",
-        exponent);
+  SHERD_CHECK(position >= 0 && position / 32 + 2 < kDigits, "a number times 2^{} in an exact sum",
+              exponent);
   if (++num_added_ >= kMostBeforeCarry) carry();
   const Wide shifted = static_cast<Wide>(magnitude) << position % 32;
   for (int digit = 0; digit < 3; ++digit) {
@@ -64,7 +64,7 @@ void ExactSum::add(const float* values, std::int64_t count) {
 }
 
 void ExactSum::add(std::span<const double> numbers) {
-  CHECK(std::ssize(numbers) == kNumbers, "an exact sum of {} numbers", numbers.size());
+  SHERD_CHECK(std::ssize(numbers) == kNumbers, "an exact sum of {} numbers", numbers.size());
   carry();
   for (std::size_t i = 0; i < kDigits; ++i) digits_[i] += static_cast<std::int64_t>(numbers[i]);
   num_added_ = 1;

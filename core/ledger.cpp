@@ -94,12 +94,12 @@ std::chrono::nanoseconds LedgerStream::waited_for(std::size_t kind) const {
 }
 
 ThreadTeam& LedgerStream::team() {
-  CHECK(false, "a stream that keeps a ledger has no threads");
+  SHERD_CHECK(false, "a stream that keeps a ledger has no threads");
   std::abort();
 }
 
 CUstream_st* LedgerStream::handle() const {
-  CHECK(false, "a stream that keeps a ledger has no queue on a GPU");
+  SHERD_CHECK(false, "a stream that keeps a ledger has no queue on a GPU");
   std::abort();
 }
 

@@ -89,7 +89,7 @@ Buffer::~Buffer() {
 const Tensor& Buffer::tensor() const {
   static const Tensor kNone;
   if (!holding_) return kNone;
-  CHECK(holding_->alive, "buffer {} is used outside of its phases", holding_->spec.name);
+  SHERD_CHECK(holding_->alive, "buffer {} is used outside of its phases", holding_->spec.name);
   return holding_->tensor;
 }
 
@@ -101,7 +101,7 @@ Allocator::Allocator() = default;
 Allocator::~Allocator() = default;
 
 Buffer Allocator::acquire(const BufferSpec& spec) {
-  CHECK(spec.numel >= 0, "buffer {} of {} elements", spec.name, spec.numel);
+  SHERD_CHECK(spec.numel >= 0, "buffer {} of {} elements", spec.name, spec.numel);
   std::lock_guard lock(mutex_);
   Buffer buffer;
   buffer.holding_ = std::make_unique<Buffer::Holding>();

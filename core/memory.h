@@ -92,7 +92,7 @@ class Buffer {
   Buffer& operator=(Buffer&& other) noexcept;
   ~Buffer();
 
-  /// Valid until the end of the phase. Outside of the buffer's phases: our bug (CHECK).
+  /// Valid until the end of the phase. Outside of the buffer's phases: our bug (SHERD_CHECK).
   const Tensor& tensor() const;
   operator Tensor() const { return tensor(); }       // NOLINT: a buffer is the tensor it holds
   operator ConstTensor() const { return tensor(); }  // NOLINT

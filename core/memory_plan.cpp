@@ -153,7 +153,7 @@ std::int64_t MemoryPlan::live_bytes(Phase phase) const {
   for (int i = 0; i < kNumPhases; ++i) {
     if (phase == (1u << i)) return sum(by_phase_[i]);
   }
-  CHECK(false, "{} is not one phase", static_cast<unsigned>(phase));
+  SHERD_CHECK(false, "{} is not one phase", static_cast<unsigned>(phase));
   __builtin_unreachable();
 }
 

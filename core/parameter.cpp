@@ -18,14 +18,14 @@ std::vector<Box> ParameterCut::boxes() const {
 }
 
 ParameterSpec::Place ParameterSpec::place_of(std::int64_t element) const {
-  CHECK(element >= 0 && element < numel(), "element {} of {}", element, name);
+  SHERD_CHECK(element >= 0 && element < numel(), "element {} of {}", element, name);
   if (!cut) return {.box = {0, shape[0], 0, numel() / shape[0]}};
   std::int64_t first = 0;
   for (const auto& [box, counts] : cut->held) {
     if (element < first + box.numel()) return {box, counts, first};
     first += box.numel();
   }
-  CHECK(false, "{} has {} elements in its boxes, not {}", name, first, numel());
+  SHERD_CHECK(false, "{} has {} elements in its boxes, not {}", name, first, numel());
   __builtin_unreachable();
 }
 

@@ -21,14 +21,14 @@ struct Tensor {
 
   template <class T>
   T* as() const {
-    CHECK(data == nullptr || dtype == dtype_of<T>, "a {} tensor read as {}", name_of(dtype),
-          name_of(dtype_of<T>));
+    SHERD_CHECK(data == nullptr || dtype == dtype_of<T>, "a {} tensor read as {}", name_of(dtype),
+                name_of(dtype_of<T>));
     return static_cast<T*>(data);
   }
   /// Elements [first, first + count).
   Tensor part(std::int64_t first, std::int64_t count) const {
-    CHECK(first >= 0 && count >= 0 && first + count <= numel, "part [{}, +{}) of {} elements",
-          first, count, numel);
+    SHERD_CHECK(first >= 0 && count >= 0 && first + count <= numel, "part [{}, +{}) of {} elements",
+                first, count, numel);
     return {static_cast<char*>(data) + first * static_cast<std::int64_t>(size_of(dtype)), dtype,
             count};
   }
@@ -50,13 +50,13 @@ struct ConstTensor {
 
   template <class T>
   const T* as() const {
-    CHECK(data == nullptr || dtype == dtype_of<T>, "a {} tensor read as {}", name_of(dtype),
-          name_of(dtype_of<T>));
+    SHERD_CHECK(data == nullptr || dtype == dtype_of<T>, "a {} tensor read as {}", name_of(dtype),
+                name_of(dtype_of<T>));
     return static_cast<const T*>(data);
   }
   ConstTensor part(std::int64_t first, std::int64_t count) const {
-    CHECK(first >= 0 && count >= 0 && first + count <= numel, "part [{}, +{}) of {} elements",
-          first, count, numel);
+    SHERD_CHECK(first >= 0 && count >= 0 && first + count <= numel, "part [{}, +{}) of {} elements",
+                first, count, numel);
     return {static_cast<const char*>(data) + first * static_cast<std::int64_t>(size_of(dtype)),
             dtype, count};
   }

@@ -37,7 +37,7 @@ bool spin_until(int spins, const IsSo& is_so) {
 }  // namespace
 
 ThreadTeam::ThreadTeam(int num_threads, bool may_spin) : spins_(may_spin ? kSpins : 0) {
-  CHECK(num_threads >= 1, "a team of {} threads", num_threads);
+  SHERD_CHECK(num_threads >= 1, "a team of {} threads", num_threads);
   places_ = std::make_unique<Place[]>(static_cast<std::size_t>(num_threads));
   for (int thread = 0; thread < num_threads; ++thread) places_[thread].task = kNoTask;
   helpers_.reserve(static_cast<std::size_t>(num_threads - 1));

@@ -10,7 +10,7 @@
 /// Types    y and z of one type (f32, bf16, f16), computed in f32, rounded once. Stored values are f32, rounded
 ///          to y's type.
 /// Bits     an element follows its own inputs alone: the same on every device, wherever it lies.
-/// Errors   sizes that disagree are our bug (CHECK). y and z may not overlap.
+/// Errors   sizes that disagree are our bug (SHERD_CHECK). y and z may not overlap.
 #pragma once
 
 #include "core/stream.h"

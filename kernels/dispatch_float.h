@@ -19,7 +19,7 @@ decltype(auto) dispatch_float(DType dtype, Function&& function) {
     default:
       break;
   }
-  CHECK(false, "{} where f32, bf16 or f16 was expected", name_of(dtype));
+  SHERD_CHECK(false, "{} where f32, bf16 or f16 was expected", name_of(dtype));
   __builtin_unreachable();
 }
 

@@ -7,7 +7,7 @@
 /// Shapes    cache f32 [kv_cache_numel]; qkv [T, (H + 2 G) * K] of the new tokens, out [T, H * K].
 /// Bits      the same however tokens are cut into calls; on a CPU what attention_forward (kernels/attention.h)
 ///           gives for them in one pass.
-/// Errors    more positions than the capacity: our bug (CHECK). UsageError on a GPU for heads above 256.
+/// Errors    more positions than the capacity: our bug (SHERD_CHECK). UsageError on a GPU for heads above 256.
 /// Workspace `cached_attention_workspace_bytes`.
 #pragma once
 

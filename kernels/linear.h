@@ -20,7 +20,7 @@
 /// Workspace `linear_workspace_bytes`; fewer tokens never need more. CPU: packed pieces of the
 ///           factors, and sums of 16-bit outputs. CUDA: cuBLASLt's workspace (32 MiB; with less,
 ///           it uses other algorithms) and the partial sums of dbias.
-/// Errors    sizes that disagree are our bug (CHECK). Nothing may alias the output.
+/// Errors    sizes that disagree are our bug (SHERD_CHECK). Nothing may alias the output.
 ///
 /// GELU      With `gelu_input`, the matmul before or after GELU (kernels/activation.h) includes it.
 ///           Forward: gelu_input[t,o] receives the sum, and y its GELU. Backward: dx is

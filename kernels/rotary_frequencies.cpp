@@ -56,12 +56,12 @@ std::int64_t rotated_width(const RotaryFrequencies& frequencies, std::int64_t he
 std::vector<double> frequencies_of_pairs(const RotaryFrequencies& rope, std::int64_t head_width,
                                          std::int64_t positions) {
   const std::int64_t rotated = rotated_width(rope, head_width);
-  CHECK(head_width >= 2 && head_width % 2 == 0 && rotated % 2 == 0, "{} of a head of {} rotated",
-        rotated, head_width);
+  SHERD_CHECK(head_width >= 2 && head_width % 2 == 0 && rotated % 2 == 0,
+              "{} of a head of {} rotated", rotated, head_width);
   std::vector<double> frequencies(static_cast<std::size_t>(head_width / 2), 0.0);
   const auto& list = positions > rope.original_length ? rope.long_factors : rope.short_factors;
-  CHECK(rope.scaling != RotaryScaling::kLongrope || std::ssize(list) == rotated / 2,
-        "{} factors for {} pairs", list.size(), rotated / 2);
+  SHERD_CHECK(rope.scaling != RotaryScaling::kLongrope || std::ssize(list) == rotated / 2,
+              "{} factors for {} pairs", list.size(), rotated / 2);
   const Ramp ramp = rope.scaling == RotaryScaling::kYarn ? yarn_ramp(rope, rotated) : Ramp{};
   for (std::int64_t j = 0; j < rotated / 2; ++j) {
     const double plain = std::pow(rope.theta, -2.0 * as_double(j) / as_double(rotated));

@@ -30,11 +30,11 @@ struct TokenGroups {
 };
 
 inline void check_token_groups(const TokenGroups& groups, std::int64_t tokens) {
-  CHECK(groups.groups > 0 && std::has_single_bit(static_cast<unsigned>(groups.groups)) &&
-            groups.sequences * groups.positions == tokens &&
-            groups.groups * groups.of_a_group >= groups.positions,
-        "{} groups of {} positions of {} sequences of {}, for {} tokens", groups.groups,
-        groups.of_a_group, groups.sequences, groups.positions, tokens);
+  SHERD_CHECK(groups.groups > 0 && std::has_single_bit(static_cast<unsigned>(groups.groups)) &&
+                  groups.sequences * groups.positions == tokens &&
+                  groups.groups * groups.of_a_group >= groups.positions,
+              "{} groups of {} positions of {} sequences of {}, for {} tokens", groups.groups,
+              groups.of_a_group, groups.sequences, groups.positions, tokens);
 }
 
 }  // namespace sherd::kernels

@@ -9,7 +9,7 @@
 namespace sherd::optim {
 
 double learning_rate(const LrSchedule& schedule, std::int64_t step) {
-  CHECK(step >= 0, "step is {}", step);
+  SHERD_CHECK(step >= 0, "step is {}", step);
   const double lr = schedule.lr;
   const std::int64_t warmup = schedule.warmup_steps;
   const std::int64_t end = schedule.decay_steps;

@@ -16,7 +16,7 @@
 ///            et al. 2024, arXiv 2404.06395, with the linear decay and the share of one fifth that
 ///            Hägele et al. 2024, arXiv 2405.18392, found as good as cosine.
 /// Rounding   everything in double.
-/// Errors     none: the recipe has checked the ranges. A negative step is our bug (CHECK).
+/// Errors     none: the recipe has checked the ranges. A negative step is our bug (SHERD_CHECK).
 #pragma once
 
 #include <cstdint>

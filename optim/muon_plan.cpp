@@ -144,7 +144,7 @@ sharding::Traffic muon_traffic(const OptimizerOptions&, const sharding::Sharding
   for (const sharding::UnitPlan& unit : plan.units) {
     std::vector<OwnedMatrix> matrices = matrices_of(unit);
     if (matrices.empty()) continue;
-    CHECK(!unit.divides_parts(), "muon of replicas that divide the optimizer's state");
+    SHERD_CHECK(!unit.divides_parts(), "muon of replicas that divide the optimizer's state");
     const int group_size = unit.layout.num_slices();
     const int own = sharding::slice_of(plan.mesh, rank, unit.placement);
     choose_owners(matrices, group_size, degree);

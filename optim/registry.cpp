@@ -18,7 +18,7 @@ const OptimizerDescriptor& descriptor_of(OptimizerType type) {
   for (const OptimizerDescriptor& row : kTable) {
     if (row.type == type) return row;
   }
-  CHECK(false, "an optimizer without a descriptor");
+  SHERD_CHECK(false, "an optimizer without a descriptor");
   __builtin_unreachable();
 }
 

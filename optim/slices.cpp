@@ -147,8 +147,8 @@ std::int64_t most_segments(const sharding::UnitPlan& unit, const MomentType& mom
 
 const ParameterSpec& parameter_at(const UnitSpec& unit, std::uint32_t index) {
   const auto found = std::ranges::lower_bound(unit.parameters, index, {}, &ParameterSpec::index);
-  CHECK(found != unit.parameters.end() && found->index == index, "{} has no parameter {}",
-        unit.name, index);
+  SHERD_CHECK(found != unit.parameters.end() && found->index == index, "{} has no parameter {}",
+              unit.name, index);
   return *found;
 }
 

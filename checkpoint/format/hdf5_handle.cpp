@@ -22,7 +22,7 @@ void write_attribute(hid_t where, const char* name, hid_t type, const void* valu
 }  // namespace
 
 Hdf5Handle hdf5_element_type(DType dtype) {
-  CHECK(dtype == DType::kF32 || dtype == DType::kBF16, "state of type {}", name_of(dtype));
+  SHERD_CHECK(dtype == DType::kF32 || dtype == DType::kBF16, "state of type {}", name_of(dtype));
   Hdf5Handle type(H5Tcopy(H5T_IEEE_F32LE), "H5Tcopy", H5Tclose);
   if (dtype == DType::kBF16) {
     // sign at bit 15, 8 bits of exponent from bit 7, 7 bits of mantissa from bit 0

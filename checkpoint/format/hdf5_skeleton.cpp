@@ -89,7 +89,7 @@ std::vector<FileRange> outside(const MemoryFile& file, const ShardInfo& shard,
   std::vector<FileRange> ranges;
   std::int64_t position = 0;
   const auto up_to = [&](std::int64_t end) {
-    CHECK(position <= end, "libhdf5 placed a dataset at {}, before {}", end, position);
+    SHERD_CHECK(position <= end, "libhdf5 placed a dataset at {}, before {}", end, position);
     if (position < end) ranges.push_back({position, file.range(position, end)});
   };
   for (std::size_t i = 0; i < offsets.size(); ++i) {
@@ -124,13 +124,13 @@ Hdf5Skeleton build_hdf5_skeleton(const ShardLabel& label, const ShardInfo& shard
     write_label(file, shard, label);
     write_pieces(file, shard, tensors);
     for (const ShardDataset& dataset : shard.datasets) {
-      CHECK(dataset.numel > 0, "an empty dataset {}", dataset.kind);
+      SHERD_CHECK(dataset.numel > 0, "an empty dataset {}", dataset.kind);
       const Hdf5Handle created =
           create_dataset(file, dataset.kind, hdf5_element_type(dataset.dtype),
                          {static_cast<hsize_t>(dataset.numel)});
       const haddr_t offset = H5Dget_offset(created);
-      CHECK(offset != HADDR_UNDEF && offset % kFileAlignment == 0, "{} starts at {}", dataset.kind,
-            offset);
+      SHERD_CHECK(offset != HADDR_UNDEF && offset % kFileAlignment == 0, "{} starts at {}",
+                  dataset.kind, offset);
       skeleton.offsets.push_back(static_cast<std::int64_t>(offset));
     }
     file.close("H5Fclose");

@@ -97,9 +97,10 @@ void append_tensor(std::string& text, const sharding::StateTensor& tensor) {
 
 // What would come back different from how it went out must not go out.
 void check_survives(const json& value, int depth) {
-  CHECK(depth < kMaxJsonDepth, "a checkpoint's global values are nested too deep");
-  CHECK(!value.is_number_float() || std::isfinite(value.get<double>()),
-        "a checkpoint's global values hold a number that JSON can't: infinite or not a number");
+  SHERD_CHECK(depth < kMaxJsonDepth, "a checkpoint's global values are nested too deep");
+  SHERD_CHECK(
+      !value.is_number_float() || std::isfinite(value.get<double>()),
+      "a checkpoint's global values hold a number that JSON can't: infinite or not a number");
   if (!value.is_structured()) return;
   for (const json& inner : value) check_survives(inner, depth + 1);
 }
@@ -280,7 +281,7 @@ std::string manifest_to_json(const Manifest& manifest) {
          format_version(manifest), manifest.save_uuid, manifest.step, kBlockBytes);
   const json none = json::object();
   const json& global = manifest.global ? *manifest.global : none;
-  CHECK(global.is_object(), "a checkpoint's global values are an object");
+  SHERD_CHECK(global.is_object(), "a checkpoint's global values are an object");
   check_survives(global, 2);
   try {
     text += global.dump(-1, ' ', true);

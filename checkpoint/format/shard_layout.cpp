@@ -14,18 +14,20 @@ namespace {
 std::vector<sharding::StatePiece> sorted_pieces(const sharding::State& state) {
   std::vector<sharding::StatePiece> pieces;
   for (const sharding::StatePiece& piece : state.pieces) {
-    CHECK(piece.tensor >= 0 && piece.tensor < static_cast<int>(state.tensors.size()));
+    SHERD_CHECK(piece.tensor >= 0 && piece.tensor < static_cast<int>(state.tensors.size()));
     const sharding::StateTensor& tensor = state.tensors[static_cast<std::size_t>(piece.tensor)];
-    CHECK(piece.band.first >= 0 && piece.band.first + piece.band.columns <= tensor.shape.back(),
-          "columns [{}, +{}) of {}", piece.band.first, piece.band.columns, tensor.name);
+    SHERD_CHECK(
+        piece.band.first >= 0 && piece.band.first + piece.band.columns <= tensor.shape.back(),
+        "columns [{}, +{}) of {}", piece.band.first, piece.band.columns, tensor.name);
     const std::int64_t numel = sharding::numel_of(tensor, piece.band);
-    CHECK(
+    SHERD_CHECK(
         piece.first_element >= 0 && piece.count >= 0 && piece.first_element + piece.count <= numel,
         "piece [{}, +{}) of {}, which has {} elements", piece.first_element, piece.count,
         tensor.name, numel);
-    CHECK(piece.data.numel == piece.count && piece.data.dtype == tensor.dtype,
-          "a piece of {} {} is {} x {} in memory, {} x {} by its words", tensor.kind, tensor.name,
-          piece.data.numel, name_of(piece.data.dtype), piece.count, name_of(tensor.dtype));
+    SHERD_CHECK(piece.data.numel == piece.count && piece.data.dtype == tensor.dtype,
+                "a piece of {} {} is {} x {} in memory, {} x {} by its words", tensor.kind,
+                tensor.name, piece.data.numel, name_of(piece.data.dtype), piece.count,
+                name_of(tensor.dtype));
     if (piece.count > 0) pieces.push_back(piece);
   }
   std::sort(pieces.begin(), pieces.end(), [](const auto& a, const auto& b) {
@@ -55,8 +57,8 @@ ShardLayout lay_out_shard(const sharding::State& state) {
     for (const sharding::StatePiece& piece : pieces) {
       const sharding::StateTensor& tensor = tensor_of(piece);
       if (tensor.kind != kind) continue;
-      CHECK(dataset.numel == 0 || dataset.dtype == tensor.dtype, "{} is {} here, {} there", kind,
-            name_of(dataset.dtype), name_of(tensor.dtype));
+      SHERD_CHECK(dataset.numel == 0 || dataset.dtype == tensor.dtype, "{} is {} here, {} there",
+                  kind, name_of(dataset.dtype), name_of(tensor.dtype));
       dataset.dtype = tensor.dtype;
       layout.info.pieces.push_back(
           {piece.tensor, piece.first_element, piece.count, dataset.numel, piece.band});
@@ -80,7 +82,7 @@ std::string place_name(const ShardInfo& shard, const std::vector<sharding::State
                        sharding::element_of_tensor(tensor, piece.band,
                                                    piece.first_element + element - piece.position));
   }
-  CHECK(false, "no piece has element {} of {}", element, kind);
+  SHERD_CHECK(false, "no piece has element {} of {}", element, kind);
 }
 
 }  // namespace sherd::checkpoint

@@ -15,7 +15,7 @@ struct ShardLayout {
 };
 
 /// Kinds come in the order of `state.tensors`, pieces of a kind by tensor and first element. Kinds
-/// and pieces without elements don't appear. All tensors of a kind have one type (CHECK).
+/// and pieces without elements don't appear. All tensors of a kind have one type (SHERD_CHECK).
 ShardLayout lay_out_shard(const sharding::State& state);
 
 /// "exp_avg of block.3.up.weight, element 17": what stands at an element of a dataset.

@@ -181,7 +181,7 @@ std::size_t JsonNode::size() const {
 }
 
 JsonNode JsonNode::element(std::size_t index) const {
-  CHECK(index < size(), "element {} of {} in {}", index, value_->size(), *file_);
+  SHERD_CHECK(index < size(), "element {} of {} in {}", index, value_->size(), *file_);
   return child((*value_)[index], {nullptr, index});
 }
 
@@ -229,7 +229,7 @@ void JsonNode::refuse(const std::string& complaint) const {
 }
 
 JsonNode JsonNode::child(const json& value, Step step) const {
-  CHECK(depth_ < steps_.size(), "{} is walked deeper than its format is", *file_);
+  SHERD_CHECK(depth_ < steps_.size(), "{} is walked deeper than its format is", *file_);
   JsonNode node = *this;
   node.value_ = &value;
   node.steps_[node.depth_++] = step;

@@ -56,7 +56,7 @@ void lay_out(Layout& layout, const Manifest& manifest, const std::vector<int>& n
                                           H5P_DEFAULT, list, H5P_DEFAULT),
                                "H5Dcreate2", H5Dclose);
       const haddr_t offset = H5Dget_offset(dataset);
-      CHECK(offset != HADDR_UNDEF, "no place for {}", tensor.name);
+      SHERD_CHECK(offset != HADDR_UNDEF, "no place for {}", tensor.name);
       layout.offsets.push_back(static_cast<std::int64_t>(offset));
     }
   }
@@ -169,8 +169,8 @@ std::vector<int> chosen_tensors(const Checkpoint& checkpoint,
 }  // namespace
 
 ExportResult export_file(Disk& disk, const Checkpoint& checkpoint, const ExportOptions& options) {
-  CHECK(options.dtype == DType::kF32 || options.dtype == DType::kBF16, "export as {}",
-        name_of(options.dtype));
+  SHERD_CHECK(options.dtype == DType::kF32 || options.dtype == DType::kBF16, "export as {}",
+              name_of(options.dtype));
   const auto refuse_existing = [&options] {
     throw UsageError("{}: exists already; name another file or remove it", options.to);
   };

@@ -126,7 +126,7 @@ std::string_view safetensors_type(DType dtype) {
     case DType::kU8:
       break;
   }
-  CHECK(false, "{} in a safetensors file of ours", name_of(dtype));
+  SHERD_CHECK(false, "{} in a safetensors file of ours", name_of(dtype));
   __builtin_unreachable();
 }
 

@@ -166,8 +166,8 @@ void SafetensorsReader::read(const SafetensorsFolder::Place& place, std::int64_t
   const SafetensorsTensor& tensor = folder_.tensor(place);
   const DType dtype = tensor.dtype().value();
   const auto element_bytes = static_cast<std::int64_t>(size_of(dtype));
-  CHECK(first >= 0 && count >= 0 && (first + count) * element_bytes <= tensor.bytes,
-        "elements [{}, +{}) of {}", first, count, tensor.name);
+  SHERD_CHECK(first >= 0 && count >= 0 && (first + count) * element_bytes <= tensor.bytes,
+              "elements [{}, +{}) of {}", first, count, tensor.name);
   if (open_file_ != place.file) {
     file_ = open_followed(disk_, header.path);
     if (file_.status().bytes != header.file_bytes) {

@@ -143,8 +143,8 @@ const StoredRun& StoredElements::run_with(int tensor, std::int64_t column, std::
 
 BlockReader::BlockReader(const Checkpoint& checkpoint, Tensor buffer)
     : checkpoint_(checkpoint), buffer_(buffer) {
-  CHECK(buffer.bytes() >= kBlockBytes, "a buffer of {} bytes; a block has {}", buffer.bytes(),
-        kBlockBytes);
+  SHERD_CHECK(buffer.bytes() >= kBlockBytes, "a buffer of {} bytes; a block has {}", buffer.bytes(),
+              kBlockBytes);
   slots_.resize(static_cast<std::size_t>(buffer.bytes() / kBlockBytes));
 }
 
@@ -172,8 +172,8 @@ void BlockReader::read(Slot& slot, char* to) {
   const ShardInfo& shard = manifest.shards[static_cast<std::size_t>(slot.shard)];
   const ShardDataset& dataset = shard.datasets[static_cast<std::size_t>(slot.dataset)];
   const std::int64_t begin = slot.number * kBlockBytes;
-  CHECK(begin >= 0 && begin < dataset.bytes(), "block {} of {} bytes", slot.number,
-        dataset.bytes());
+  SHERD_CHECK(begin >= 0 && begin < dataset.bytes(), "block {} of {} bytes", slot.number,
+              dataset.bytes());
   slot.bytes = std::min(kBlockBytes, dataset.bytes() - begin);
   if (file_shard_ != slot.shard) {
     file_ = checkpoint_.open_shard(slot.shard);

@@ -16,7 +16,7 @@ namespace sherd::checkpoint {
 
 std::vector<std::int64_t> steps_to_remove(const RetentionPolicy& policy,
                                           std::vector<GoodCheckpoint> checkpoints) {
-  CHECK(policy.keep_last >= 1 && policy.keep_every >= 0 && policy.keep_best >= 0);
+  SHERD_CHECK(policy.keep_last >= 1 && policy.keep_every >= 0 && policy.keep_best >= 0);
   std::sort(checkpoints.begin(), checkpoints.end(),
             [](const auto& a, const auto& b) { return a.step > b.step; });
   std::set<std::int64_t> kept;

@@ -26,12 +26,14 @@ std::int64_t below(std::int64_t limit, std::uint64_t bits) {
 
 Batcher::Batcher(std::shared_ptr<const Dataset> dataset, BatchShape shape)
     : dataset_(std::move(dataset)), shape_(shape) {
-  CHECK(shape.seq_length > 0 && shape.micro_batch_size > 0 && shape.num_micro_steps > 0 &&
-            shape.world > 0 && shape.num_replicas > 0 && shape.world % shape.num_replicas == 0,
-        "batch of {} x {} tokens, {} micro-steps, {} ranks", shape.micro_batch_size,
-        shape.seq_length, shape.num_micro_steps, shape.world);
-  CHECK(dataset_->seq_length() == shape.seq_length,
-        "data opened for sequences of {} tokens, not {}", dataset_->seq_length(), shape.seq_length);
+  SHERD_CHECK(shape.seq_length > 0 && shape.micro_batch_size > 0 && shape.num_micro_steps > 0 &&
+                  shape.world > 0 && shape.num_replicas > 0 &&
+                  shape.world % shape.num_replicas == 0,
+              "batch of {} x {} tokens, {} micro-steps, {} ranks", shape.micro_batch_size,
+              shape.seq_length, shape.num_micro_steps, shape.world);
+  SHERD_CHECK(dataset_->seq_length() == shape.seq_length,
+              "data opened for sequences of {} tokens, not {}", dataset_->seq_length(),
+              shape.seq_length);
   if (dataset_->separate_documents()) {
     train_rows_ = std::make_shared<const DocumentRows>(
         dataset_, Split::kTrain, shape.packing,
@@ -44,8 +46,8 @@ Batcher::Batcher(std::shared_ptr<const Dataset> dataset, BatchShape shape)
     train_ = windows_of(Split::kTrain);
     validation_ = windows_of(Split::kValidation);
   }
-  CHECK(train_.num_windows + validation_.num_windows > 0, "no window of {} tokens",
-        shape.seq_length);
+  SHERD_CHECK(train_.num_windows + validation_.num_windows > 0, "no window of {} tokens",
+              shape.seq_length);
 }
 
 Batcher::Windows Batcher::windows_of(Split split) const {
@@ -73,7 +75,7 @@ const Batcher::Run& Batcher::Windows::run_at(std::int64_t Run::*first, std::int6
 }
 
 Batcher::Place Batcher::training_place(std::int64_t sample) const {
-  CHECK(sample >= 0, "sample {}", sample);
+  SHERD_CHECK(sample >= 0, "sample {}", sample);
   const std::int64_t epoch = sample / train_.num_windows;
   const Permutation order(static_cast<std::uint64_t>(train_.num_windows),
                           draw(shape_.seed, Draw::kOrder, epoch));
@@ -86,8 +88,8 @@ Batcher::Place Batcher::training_place(std::int64_t sample) const {
 }
 
 Batcher::Place Batcher::validation_place(std::int64_t window) const {
-  CHECK(window >= 0 && window < validation_.num_windows, "validation window {} of {}", window,
-        validation_.num_windows);
+  SHERD_CHECK(window >= 0 && window < validation_.num_windows, "validation window {} of {}", window,
+              validation_.num_windows);
   const Run& run = validation_.run_at(&Run::first_window, window);
   return {run.part.file, run.part.first + (window - run.first_window) * shape_.seq_length};
 }
@@ -101,9 +103,9 @@ void Batcher::write_row(Place place, std::int64_t row, const Batch& batch) const
 
 void Batcher::clear_rows_from(std::int64_t row, const Batch& batch) const {
   const std::int64_t tokens = row * shape_.seq_length;
-  CHECK(batch.inputs.numel >= tokens && batch.targets.numel == batch.inputs.numel,
-        "{} inputs and {} targets for {} x {} tokens", batch.inputs.numel, batch.targets.numel, row,
-        shape_.seq_length);
+  SHERD_CHECK(batch.inputs.numel >= tokens && batch.targets.numel == batch.inputs.numel,
+              "{} inputs and {} targets for {} x {} tokens", batch.inputs.numel,
+              batch.targets.numel, row, shape_.seq_length);
   for (const Tensor& all : {batch.inputs, batch.targets}) {
     const std::int32_t fill = all.data == batch.targets.data ? kNoTarget : 0;
     std::fill_n(all.as<std::int32_t>() + tokens, all.numel - tokens, fill);
@@ -160,13 +162,14 @@ std::string Batcher::summary() const {
 
 void Batcher::fill(std::int64_t step, std::int64_t micro_step, int rank, const Batch& batch) const {
   const std::int64_t rows = shape_.micro_batch_size;
-  CHECK(step >= 0 && micro_step >= 0 && micro_step < shape_.num_micro_steps && rank >= 0 &&
-            rank < shape_.world,
-        "step {}, micro-step {} of {}, rank {} of {}", step, micro_step, shape_.num_micro_steps,
-        rank, shape_.world);
-  CHECK(batch.inputs.numel == rows * shape_.seq_length && batch.targets.numel == batch.inputs.numel,
-        "{} inputs and {} targets for {} x {} tokens", batch.inputs.numel, batch.targets.numel,
-        rows, shape_.seq_length);
+  SHERD_CHECK(step >= 0 && micro_step >= 0 && micro_step < shape_.num_micro_steps && rank >= 0 &&
+                  rank < shape_.world,
+              "step {}, micro-step {} of {}, rank {} of {}", step, micro_step,
+              shape_.num_micro_steps, rank, shape_.world);
+  SHERD_CHECK(
+      batch.inputs.numel == rows * shape_.seq_length && batch.targets.numel == batch.inputs.numel,
+      "{} inputs and {} targets for {} x {} tokens", batch.inputs.numel, batch.targets.numel, rows,
+      shape_.seq_length);
   const std::int64_t first_sample =
       step * shape_.global_batch_size() + shape_.first_row(micro_step, rank);
   const std::int64_t count =
@@ -190,7 +193,7 @@ void Batcher::fill_validation(std::int64_t first_window, std::int64_t count,
 void Batcher::fill_validation_sample(std::int64_t batch_size, std::int64_t first,
                                      std::int64_t count, const Batch& batch) const {
   clear_rows_from(count, batch);
-  CHECK(validation_.num_starts > 0, "no validation window of {} tokens", shape_.seq_length);
+  SHERD_CHECK(validation_.num_starts > 0, "no validation window of {} tokens", shape_.seq_length);
   for (std::int64_t row = 0; row < count; ++row) {
     const std::int64_t drawn = first + row;
     const std::int64_t start =

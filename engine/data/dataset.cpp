@@ -41,7 +41,7 @@ std::unique_ptr<const TokenText> text_of(const DataOptions& options,
       const auto end = tokenizer->end();
       return make_tokenizer_text(std::move(tokenizer), end);
   }
-  CHECK(false, "unknown data format");
+  SHERD_CHECK(false, "unknown data format");
   __builtin_unreachable();
 }
 
@@ -87,12 +87,12 @@ std::unique_ptr<const TokenText> make_token_text(const DataOptions& options) {
 class DatasetBuilder {
  public:
   explicit DatasetBuilder(const DataOptions& options) : options_(options) {
-    CHECK(options.vocab_size > 0 && options.seq_length > 0, "vocab_size {}, seq_length {}",
-          options.vocab_size, options.seq_length);
-    CHECK(options.format != Format::kChat || options.separate_documents,
-          "conversations are separate documents");
-    CHECK(options.validation_fraction >= 0 && options.validation_fraction < 1,
-          "validation_fraction {}", options.validation_fraction);
+    SHERD_CHECK(options.vocab_size > 0 && options.seq_length > 0, "vocab_size {}, seq_length {}",
+                options.vocab_size, options.seq_length);
+    SHERD_CHECK(options.format != Format::kChat || options.separate_documents,
+                "conversations are separate documents");
+    SHERD_CHECK(options.validation_fraction >= 0 && options.validation_fraction < 1,
+                "validation_fraction {}", options.validation_fraction);
   }
 
   void map_files() {
@@ -203,7 +203,8 @@ class DatasetBuilder {
   // Evenly among all documents, whatever files they are in.
   void hold_out(const std::vector<FilePart>& documents) {
     const std::int64_t num_documents = std::ssize(documents);
-    CHECK(num_documents <= std::numeric_limits<std::int32_t>::max(), "{} documents", num_documents);
+    SHERD_CHECK(num_documents <= std::numeric_limits<std::int32_t>::max(), "{} documents",
+                num_documents);
     const bool by_fraction = options_.validation_path.empty();
     const std::int64_t held_out =
         by_fraction ? num_held_out(num_documents, options_.validation_fraction) : 0;

@@ -19,8 +19,8 @@ DocumentRows::DocumentRows(std::shared_ptr<const Dataset> dataset, Split split, 
                            const Order& order)
     : dataset_(std::move(dataset)), packing_(packing), order_(order) {
   for (const FilePart& document : dataset_->parts(split)) cut(document);
-  CHECK(std::ssize(pieces_) < std::numeric_limits<std::int32_t>::max(), "{} pieces of documents",
-        pieces_.size());
+  SHERD_CHECK(std::ssize(pieces_) < std::numeric_limits<std::int32_t>::max(),
+              "{} pieces of documents", pieces_.size());
   lengths_.reserve(pieces_.size());
   for (const Piece& piece : pieces_) {
     lengths_.push_back(piece.count);
@@ -134,9 +134,9 @@ void DocumentRows::write(std::int64_t first, std::int64_t count, const Batch& ba
   const std::int64_t S = dataset_->seq_length(), T = batch.inputs.numel;
   auto* starts = batch.starts.as<std::int32_t>();
   auto* lengths = batch.lengths.as<std::int32_t>();
-  CHECK(starts && batch.starts.numel == T + 1 && batch.lengths.numel == T &&
-            batch.positions.numel == T && T % S == 0 && count * S <= T,
-        "{} rows of {} tokens into a batch of {}", count, S, T);
+  SHERD_CHECK(starts && batch.starts.numel == T + 1 && batch.lengths.numel == T &&
+                  batch.positions.numel == T && T % S == 0 && count * S <= T,
+              "{} rows of {} tokens into a batch of {}", count, S, T);
   std::fill_n(batch.inputs.as<std::int32_t>(), T, 0);  // padding is some token
   std::fill_n(batch.targets.as<std::int32_t>(), T, kNoTarget);
   std::fill_n(batch.positions.as<std::int32_t>(), T, 0);

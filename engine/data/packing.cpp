@@ -16,8 +16,8 @@ std::vector<std::int32_t> longest_first(std::span<const std::int32_t> lengths,
                                         std::int64_t capacity) {
   std::vector<std::int64_t> next(static_cast<std::size_t>(capacity) + 2);
   const auto place = [capacity](std::int32_t length) {
-    CHECK(length >= 1 && length <= capacity, "a piece of {} tokens in rows of {}", length,
-          capacity);
+    SHERD_CHECK(length >= 1 && length <= capacity, "a piece of {} tokens in rows of {}", length,
+                capacity);
     return static_cast<std::size_t>(capacity - length);
   };
   for (const std::int32_t length : lengths) ++next[place(length) + 1];
@@ -61,7 +61,8 @@ class OpenRows {
 
 PackedRows best_fit(std::span<const std::int32_t> lengths, std::span<const std::int32_t> order,
                     std::int64_t capacity) {
-  CHECK(lengths.size() == order.size(), "{} lengths, {} pieces", lengths.size(), order.size());
+  SHERD_CHECK(lengths.size() == order.size(), "{} lengths, {} pieces", lengths.size(),
+              order.size());
   const std::vector<std::int32_t> sorted = longest_first(lengths, order, capacity);
   OpenRows open(capacity);
   std::vector<std::int32_t> row_of(sorted.size());  // of sorted[i]

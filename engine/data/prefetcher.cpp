@@ -13,7 +13,7 @@ BatchPrefetcher::BatchPrefetcher(FillBatch fill, std::int64_t first_step,
       first_step_(first_step),
       num_micro_steps_(num_micro_steps),
       buffers_(buffers) {
-  CHECK(num_micro_steps > 0, "{} micro-steps", num_micro_steps);
+  SHERD_CHECK(num_micro_steps > 0, "{} micro-steps", num_micro_steps);
   thread_ = start_thread("that prepares batches", [this] { work(); });
 }
 

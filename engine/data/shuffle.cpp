@@ -9,7 +9,7 @@ namespace sherd::data {
 
 Permutation::Permutation(std::uint64_t n, std::uint64_t key)
     : n_(n), half_bits_((std::bit_width(n > 0 ? n - 1 : 0) + 1) / 2) {
-  CHECK(n > 0 && n <= std::uint64_t{1} << 62, "a permutation of {} things", n);
+  SHERD_CHECK(n > 0 && n <= std::uint64_t{1} << 62, "a permutation of {} things", n);
   for (std::size_t round = 0; round < keys_.size(); ++round) keys_[round] = hash_of(key, round);
 }
 
@@ -26,7 +26,7 @@ std::uint64_t Permutation::permute(std::uint64_t value) const {
 }
 
 std::uint64_t Permutation::operator()(std::uint64_t i) const {
-  CHECK(i < n_, "thing {} of {}", i, n_);
+  SHERD_CHECK(i < n_, "thing {} of {}", i, n_);
   do {
     i = permute(i);
   } while (i >= n_);

@@ -55,8 +55,8 @@ std::int64_t Decoder::vocab_size() const {
 
 void Decoder::logits(std::span<const std::int32_t> tokens, std::int64_t first, const Each& each) {
   const auto num_tokens = static_cast<std::int64_t>(tokens.size());
-  CHECK(first >= 0 && first < num_tokens && num_tokens <= context_,
-        "logits from {} of {} tokens, a context of {}", first, num_tokens, context_);
+  SHERD_CHECK(first >= 0 && first < num_tokens && num_tokens <= context_,
+              "logits from {} of {} tokens, a context of {}", first, num_tokens, context_);
   if (model_.transformer().rotate_for(num_tokens))
     in_cache_.clear();  // its keys are rotated otherwise
   std::int64_t begin = cached_ ? std::min(first, common_length(in_cache_, tokens)) : 0;

@@ -8,7 +8,7 @@ namespace sherd::engine {
 std::vector<std::int32_t> sample(Decoder& decoder, std::vector<std::int32_t> tokens,
                                  const SamplingOptions& options, const OnToken& on_token,
                                  const std::function<void()>& before_token) {
-  CHECK(!tokens.empty(), "a prompt without tokens");
+  SHERD_CHECK(!tokens.empty(), "a prompt without tokens");
   for (std::int64_t draw = 0; draw < options.num_tokens; ++draw) {
     if (before_token) before_token();
     const auto length = std::min(static_cast<std::size_t>(decoder.context()), tokens.size());

@@ -26,8 +26,8 @@ void add_last(Decoder& decoder, std::span<const std::int32_t> tokens, std::int64
 
 Score score_continuation(Decoder& decoder, std::span<const std::int32_t> context,
                          std::span<const std::int32_t> continuation) {
-  CHECK(!context.empty() && !continuation.empty(), "{} tokens behind {}", continuation.size(),
-        context.size());
+  SHERD_CHECK(!context.empty() && !continuation.empty(), "{} tokens behind {}", continuation.size(),
+              context.size());
   const auto most = static_cast<std::size_t>(decoder.context());
   if (continuation.size() > most) {
     throw UsageError("a continuation of {} tokens doesn't fit a context of {}; raise --context.",

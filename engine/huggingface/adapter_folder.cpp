@@ -201,7 +201,7 @@ double AdapterFolder::scale_of(const AdapterPair& pair) const {
 
 const std::vector<std::int64_t>& AdapterFolder::shape_of(const std::string& in_file) const {
   const checkpoint::SafetensorsTensor* tensor = tensors_.find(in_file);
-  CHECK(tensor, "{} isn't in {}", in_file, path());
+  SHERD_CHECK(tensor, "{} isn't in {}", in_file, path());
   return tensor->shape;
 }
 

@@ -41,7 +41,7 @@ class ParameterReader {
       const auto found = std::find_if(tensors.begin(), tensors.end(), [&](const auto& tensor) {
         return tensor.kind == "param" && tensor.name == parameter.name;
       });
-      CHECK(
+      SHERD_CHECK(
           found != tensors.end() && found->shape == parameter.shape && found->dtype == DType::kF32,
           "{} isn't the checkpoint's", parameter.name);
       numbers_.push_back(static_cast<int>(found - tensors.begin()));
@@ -258,7 +258,7 @@ ExportResult write_all(Disk& disk, const Checkpoint* checkpoint, const FolderToW
 }  // namespace
 
 ExportResult export_folder(Disk& disk, const Checkpoint* checkpoint, const FolderToWrite& folder) {
-  CHECK(checkpoint != nullptr || folder.make_reader, "an export of nothing");
+  SHERD_CHECK(checkpoint != nullptr || folder.make_reader, "an export of nothing");
   const auto refuse_existing = [&folder] {
     throw UsageError("{}: exists already; name another folder or remove it", folder.to);
   };

@@ -81,7 +81,7 @@ std::uint64_t StretchWriter::write(const Stretch& stretch, const checkpoint::Fil
   const auto element_bytes = static_cast<std::int64_t>(size_of(dtype_));
   const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(),
                                                                               XXH3_freeState);
-  CHECK(state && XXH3_64bits_reset(state.get()) == XXH_OK, "no checksum of {}", theirs.name);
+  SHERD_CHECK(state && XXH3_64bits_reset(state.get()) == XXH_OK, "no checksum of {}", theirs.name);
   for (std::int64_t done = 0; done < stretch.count; done += kChunk) {
     before_chunk();
     const std::int64_t first = stretch.first + done, count = std::min(kChunk, stretch.count - done);

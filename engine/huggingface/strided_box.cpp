@@ -105,7 +105,7 @@ StridedBox StridedBox::inverse() const {
 
 void for_each_run(const StridedBox& box, std::int64_t begin, std::int64_t end, std::int64_t longest,
                   const Use& use) {
-  CHECK(longest >= 1, "runs of {} elements", longest);
+  SHERD_CHECK(longest >= 1, "runs of {} elements", longest);
   if (begin < end && box.numel() > 0) clipped(box.to, box.from, box.axes, begin, end, longest, use);
 }
 
@@ -121,7 +121,7 @@ void fill_from(const std::vector<Source>& sources, std::int64_t first, std::int6
       for (std::int64_t i = 0; i < r.count; ++i) to[i * r.to_stride] = run[i];
     });
   }
-  CHECK(filled == count, "{} of {} elements", filled, count);
+  SHERD_CHECK(filled == count, "{} of {} elements", filled, count);
 }
 
 }  // namespace sherd::huggingface

@@ -51,7 +51,7 @@ struct Source {
 using ReadElements =
     std::function<void(int tensor, std::int64_t from, std::int64_t count, float* to)>;
 /// Elements [first, first + count) of `to`, into `out`. `run` has room for `count` more.
-/// Errors   an element that isn't in exactly one of the boxes is our bug (CHECK).
+/// Errors   an element that isn't in exactly one of the boxes is our bug (SHERD_CHECK).
 void fill_from(const std::vector<Source>& sources, std::int64_t first, std::int64_t count,
                float* out, float* run, const ReadElements& read);
 

@@ -46,7 +46,7 @@ class ParameterLinks {
   /// The tensor "MODULE.KIND" of theirs, or one for each head.
   void add(const Module& module, const std::string& name, const std::string& kind) {
     const Rows rows = rows_of(module.part);
-    CHECK(rows.count > 0 && rows.first + rows.count <= rows_, "rows of {}", name);
+    SHERD_CHECK(rows.count > 0 && rows.first + rows.count <= rows_, "rows of {}", name);
     if (module.part == Part::kEachHead) return add_each_head(module, name, kind);
     std::vector<std::int64_t> shape = {rows.count, columns_};
     if (is_vector_) shape.pop_back();
@@ -172,14 +172,14 @@ ParsedName parse_name(const std::string& name) {
   constexpr std::string_view kBlock = "block.";
   ParsedName parsed;
   const std::size_t dot = name.rfind('.');
-  CHECK(dot != std::string::npos, "a parameter called {}", name);
+  SHERD_CHECK(dot != std::string::npos, "a parameter called {}", name);
   parsed.kind = name.substr(dot + 1);
   parsed.module = name.substr(0, dot);
   if (!parsed.module.starts_with(kBlock)) return parsed;
   const char* begin = parsed.module.data() + kBlock.size();
   const auto [end, error] =
       std::from_chars(begin, parsed.module.data() + parsed.module.size(), parsed.number);
-  CHECK(error == std::errc(), "a parameter called {}", name);
+  SHERD_CHECK(error == std::errc(), "a parameter called {}", name);
   const auto digits_end = static_cast<std::size_t>(end - parsed.module.data());
   parsed.module = std::string(kBlock) + "{}" + parsed.module.substr(digits_end);
   return parsed;

@@ -73,7 +73,7 @@ class ChunkReader {
   ChunkReader(checkpoint::Disk& disk, const SafetensorsFolder& folder, const WeightMap& map,
               const Replaced& replaced, Tensor buffer)
       : folder_(folder), map_(map), replaced_(replaced), reader_(disk, folder) {
-    CHECK(buffer.bytes() >= 3 * kChunk * 4, "a buffer of {} bytes", buffer.bytes());
+    SHERD_CHECK(buffer.bytes() >= 3 * kChunk * 4, "a buffer of {} bytes", buffer.bytes());
     out_ = static_cast<float*>(buffer.data);
     run_ = out_ + kChunk;
     scratch_ = reinterpret_cast<std::uint16_t*>(run_ + kChunk);
@@ -171,7 +171,7 @@ ModelWeights FolderWeights::as_stored(ModelWeights model, const ModelConfig& con
   if (!model.adds_tokens) return model;
   const auto vocabulary =
       std::ranges::find(config.values, std::string("model.vocab_size"), &ConfigValue::key);
-  CHECK(vocabulary != config.values.end(), "{} without a vocabulary", config.path);
+  SHERD_CHECK(vocabulary != config.values.end(), "{} without a vocabulary", config.path);
   const std::int64_t rows = std::stoll(vocabulary->value);
   for (NamedShape& ours : model.parameters) {
     if (overlay_ && overlay_->replaced_ours.contains(ours.name)) continue;
@@ -240,7 +240,8 @@ FolderWeights::Statistics FolderWeights::load(const sharding::State& wanted, Ten
   std::map<std::size_t, std::vector<float>> means;
   for (const sharding::StatePiece& piece : wanted.pieces) {
     const sharding::StateTensor& tensor = wanted.tensors[static_cast<std::size_t>(piece.tensor)];
-    CHECK(tensor.dtype == DType::kF32, "{} {} from a folder", name_of(tensor.dtype), tensor.name);
+    SHERD_CHECK(tensor.dtype == DType::kF32, "{} {} from a folder", name_of(tensor.dtype),
+                tensor.name);
     const auto number = static_cast<std::size_t>(numbers.at(tensor.name));
     auto* to = piece.data.as<float>();
     const sharding::Band& band = piece.band;

@@ -61,8 +61,8 @@ GeneratedText generate_text(const TextModel& model, Decoder& decoder,
 }
 
 void generate(const GenerationRequest& request) {
-  CHECK(!request.prompts.empty() && request.options.sampling.num_tokens >= 1,
-        "nothing to generate");
+  SHERD_CHECK(!request.prompts.empty() && request.options.sampling.num_tokens >= 1,
+              "nothing to generate");
   TextModel model(request.model);
   std::vector<std::vector<std::int32_t>> prompts;
   std::size_t longest = 0;

@@ -43,8 +43,8 @@ std::unique_ptr<sharding::Rank> make_rank(const LaunchOptions& options, int r,
   rank->mesh = options.mesh;
   rank->groups = std::make_unique<sharding::ProcessGroups>(options.mesh, r, std::move(rendezvous));
   const bool separate_memory = machine.traits().separate_memory;
-  CHECK(!separate_memory || (options.plan && options.host_plan),
-        "ranks on a device with memory of its own need plans");
+  SHERD_CHECK(!separate_memory || (options.plan && options.host_plan),
+              "ranks on a device with memory of its own need plans");
   rank->memory =
       options.plan ? machine.make_memory(options.plan(r)) : std::make_unique<HeapAllocator>();
   if (separate_memory) rank->host_memory = machine.make_host_memory(options.host_plan(r));
@@ -95,7 +95,7 @@ int LaunchOptions::compute_threads() const {
 }
 
 void run_ranks(const LaunchOptions& options, const std::function<void(sharding::Rank&)>& body) {
-  CHECK(options.world_size() >= 1, "a world of {} ranks", options.world_size());
+  SHERD_CHECK(options.world_size() >= 1, "a world of {} ranks", options.world_size());
   const auto rendezvous = options.world_size() == 1
                               ? sharding::make_single_rendezvous()
                               : options.machine->make_rendezvous(options.peer_timeout);

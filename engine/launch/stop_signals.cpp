@@ -73,12 +73,12 @@ void install(int signal, void (*handler)(int), int flags) {
   action.sa_handler = handler;
   action.sa_flags = flags | SA_RESTART;  // reads and writes stay whole
   sigemptyset(&action.sa_mask);
-  CHECK(::sigaction(signal, &action, nullptr) == 0);
+  SHERD_CHECK(::sigaction(signal, &action, nullptr) == 0);
 }
 
 bool is_ignored(int signal) {
   struct sigaction action {};
-  CHECK(::sigaction(signal, nullptr, &action) == 0);
+  SHERD_CHECK(::sigaction(signal, nullptr, &action) == 0);
   return action.sa_handler == SIG_IGN;
 }
 
@@ -92,7 +92,7 @@ void end_at_stop_signals(const StopSpeaker& speaker) {
   sigfillset(&action.sa_mask);
   for (const int signal : {SIGTERM, SIGUSR1, SIGHUP}) {
     if (signal == SIGHUP && is_ignored(signal)) continue;
-    CHECK(::sigaction(signal, &action, nullptr) == 0);
+    SHERD_CHECK(::sigaction(signal, &action, nullptr) == 0);
   }
 }
 
@@ -123,7 +123,7 @@ void install_stop_handlers(std::optional<std::chrono::seconds> requeue_deadline)
   // RESETHAND gives the second Ctrl-C its default action.
   install(SIGINT, interrupt, static_cast<int>(SA_RESETHAND));
   if (requeue_deadline) {
-    CHECK(requeue_deadline->count() >= 1, "a deadline of {} s", requeue_deadline->count());
+    SHERD_CHECK(requeue_deadline->count() >= 1, "a deadline of {} s", requeue_deadline->count());
     deadline_seconds = static_cast<unsigned>(requeue_deadline->count());
     install(SIGALRM, end_at_deadline, 0);
   }

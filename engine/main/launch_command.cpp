@@ -51,24 +51,24 @@ std::string name_of_signal(int signal) {
 // What is ignored stays so, as nohup wants it.
 void install(int signal, void (*handler)(int)) {
   struct sigaction before {};
-  CHECK(::sigaction(signal, nullptr, &before) == 0);
+  SHERD_CHECK(::sigaction(signal, nullptr, &before) == 0);
   if (before.sa_handler == SIG_IGN) return;
   struct sigaction action {};
   action.sa_handler = handler;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
-  CHECK(::sigaction(signal, &action, nullptr) == 0);
+  SHERD_CHECK(::sigaction(signal, &action, nullptr) == 0);
 }
 
 std::string own_path() {
   std::array<char, 4096> path{};
   const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size() - 1);
-  CHECK(length > 0, "/proc/self/exe can't be read");
+  SHERD_CHECK(length > 0, "/proc/self/exe can't be read");
   return {path.data(), static_cast<std::size_t>(length)};
 }
 
 struct Pipe {
-  Pipe() { CHECK(::pipe2(ends.data(), O_CLOEXEC) == 0, "pipe2: {}", std::strerror(errno)); }
+  Pipe() { SHERD_CHECK(::pipe2(ends.data(), O_CLOEXEC) == 0, "pipe2: {}", std::strerror(errno)); }
   ~Pipe() {
     close_end(0);
     close_end(1);
@@ -95,7 +95,7 @@ class Mpirun {
     process_ = ::fork();
     if (process_ == 0) become_mpirun(arguments.data(), launcher, failure, before);
     ::sigprocmask(SIG_SETMASK, &before, nullptr);
-    CHECK(process_ > 0, "fork: {}", std::strerror(errno));
+    SHERD_CHECK(process_ > 0, "fork: {}", std::strerror(errno));
     failure.close_end(1);
     errors_.close_end(1);
     int number = 0;
@@ -116,7 +116,7 @@ class Mpirun {
       ::poll(&file, 1, kBetweenRequests);
       pass_errors_on();
       const pid_t ended = ::waitpid(process_, &status, WNOHANG);
-      CHECK(ended >= 0 || errno == EINTR, "waitpid: {}", std::strerror(errno));
+      SHERD_CHECK(ended >= 0 || errno == EINTR, "waitpid: {}", std::strerror(errno));
       if (ended == process_) break;
       if (stop_signal != 0) ::kill(process_, SIGUSR1);
     }

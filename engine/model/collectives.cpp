@@ -10,23 +10,23 @@ class NoCollectives final : public Collectives {
   void sum(const char*, const Tensor&) override {}
   void sum_copies(const char*, const Tensor&) override {}
   void reduce_scatter(const char* what, const Tensor&, const Tensor&) override {
-    CHECK(false, "{} of a whole model", what);
+    SHERD_CHECK(false, "{} of a whole model", what);
   }
   void gather(const char*, const Tensor&) override {}
   void all_to_all(const char* what, const Tensor&, const Tensor&) override {
-    CHECK(false, "{} of a whole model", what);
+    SHERD_CHECK(false, "{} of a whole model", what);
   }
   void gather_positions(const char* what, const Tensor&) override {
-    CHECK(false, "{} of a whole model", what);
+    SHERD_CHECK(false, "{} of a whole model", what);
   }
   void reduce_scatter_positions(const char* what, const Tensor&, const Tensor&) override {
-    CHECK(false, "{} of a whole model", what);
+    SHERD_CHECK(false, "{} of a whole model", what);
   }
   void pass_on(const char* what, const Tensor&, const Tensor&) override {
-    CHECK(false, "{} of a whole model", what);
+    SHERD_CHECK(false, "{} of a whole model", what);
   }
-  void await_passed() override { CHECK(false, "nothing is passed on in a whole model"); }
-  void await_sent() override { CHECK(false, "nothing is passed on in a whole model"); }
+  void await_passed() override { SHERD_CHECK(false, "nothing is passed on in a whole model"); }
+  void await_sent() override { SHERD_CHECK(false, "nothing is passed on in a whole model"); }
 };
 
 }  // namespace

@@ -30,7 +30,7 @@ class TableBuilder {
   }
   std::vector<ParameterSpec>& parameters_of(const UnitId& id) {
     const auto unit = std::ranges::find(units_, id, &UnitSpec::id);
-    CHECK(unit != units_.end(), "no unit of layer {}, part {}", id.layer, id.part);
+    SHERD_CHECK(unit != units_.end(), "no unit of layer {}, part {}", id.layer, id.part);
     return unit->parameters;
   }
   void matrix(std::string name, std::int64_t rows, std::int64_t columns, double stddev) {
@@ -79,7 +79,8 @@ class ViewReader {
  public:
   ViewReader(std::span<const Tensor> views) : views_(views) {}  // NOLINT: made from lists of views
   Tensor next() {
-    CHECK(position_ < views_.size(), "a unit has more parameters than its {} views", views_.size());
+    SHERD_CHECK(position_ < views_.size(), "a unit has more parameters than its {} views",
+                views_.size());
     return views_[position_++];
   }
   Affine affine(bool bias) {

@@ -47,9 +47,9 @@ void Transformer::stand(const Standing& standing) {
 }
 
 void Transformer::resize(std::int64_t sequences, std::int64_t seq_length) {
-  CHECK(sequences <= planned_sequences_ && seq_length <= planned_seq_length_,
-        "{} sequences of {} tokens, planned for {} of {}", sequences, seq_length,
-        planned_sequences_, planned_seq_length_);
+  SHERD_CHECK(sequences <= planned_sequences_ && seq_length <= planned_seq_length_,
+              "{} sequences of {} tokens, planned for {} of {}", sequences, seq_length,
+              planned_sequences_, planned_seq_length_);
   computation_.shape.sequences = sequences;
   computation_.shape.seq_length = seq_length;
 }

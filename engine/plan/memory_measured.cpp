@@ -112,8 +112,8 @@ std::int64_t peak_resident_bytes() {
 
 std::string memory_comparison(const WorldPlan& plan, const std::vector<MeasuredMemory>& ranks,
                               std::int64_t resident_bytes) {
-  CHECK(std::ssize(ranks) == plan.world_size(), "{} ranks measured of {}", ranks.size(),
-        plan.world_size());
+  SHERD_CHECK(std::ssize(ranks) == plan.world_size(), "{} ranks measured of {}", ranks.size(),
+              plan.world_size());
   const MemoryPlan& worst = plan.worst();
   const MeasuredMemory& measured = ranks[plan.worst_rank()];
   const BytesByCategory planned = worst.peak_by_category();

@@ -29,7 +29,7 @@ std::vector<BufferSpec> model_buffers(const TrainingOptions& options,
 std::vector<BufferSpec> training_buffers(const TrainingOptions& options,
                                          const sharding::ShardingPlan& plan,
                                          const MemoryRequest& request) {
-  CHECK(request.num_threads >= 1, "a rank of {} threads", request.num_threads);
+  SHERD_CHECK(request.num_threads >= 1, "a rank of {} threads", request.num_threads);
   std::vector<BufferSpec> buffers = model_buffers(options, plan, request);
   append(buffers, TrainingStep::buffers(options, plan, request.rank));
   return buffers;
@@ -56,7 +56,7 @@ std::vector<BufferSpec> run_buffers(const TrainingOptions& options, const Memory
 }
 
 std::vector<BufferSpec> use_buffers(const TrainingOptions& options, const MemoryRequest& request) {
-  CHECK(!options.placement.has_gradients, "a model that is only used has no gradients");
+  SHERD_CHECK(!options.placement.has_gradients, "a model that is only used has no gradients");
   std::vector<BufferSpec> buffers =
       model_buffers(options, sharding_plan(options, request.mesh, request.rank), request);
   append(buffers, evaluation_buffers(options, request.mesh.world_size()));

@@ -130,8 +130,8 @@ std::string plan_json(const PlanReport& report) {
 
 std::string memory_json(const WorldPlan& plan, const std::vector<MeasuredMemory>& ranks,
                         std::int64_t resident_bytes) {
-  CHECK(std::ssize(ranks) == plan.world_size(), "{} ranks measured of {}", ranks.size(),
-        plan.world_size());
+  SHERD_CHECK(std::ssize(ranks) == plan.world_size(), "{} ranks measured of {}", ranks.size(),
+              plan.world_size());
   const MeasuredMemory& worst = ranks[plan.worst_rank()];
   Json predicted, measured;
   std::int64_t arenas_resident = 0;

@@ -35,7 +35,7 @@ std::vector<Peculiarity> peculiarities(const TrainingOptions& options, const sha
   // Tensor is the innermost axis: its ranks are the first ones.
   for (int tensor_rank = 0; tensor_rank < mesh.degree(sharding::kTensorAxis); ++tensor_rank) {
     const auto units = sharding_plan(one_block, without_pipeline(mesh), tensor_rank).units;
-    CHECK(units.size() <= 3, "a model of one block in {} units", units.size());
+    SHERD_CHECK(units.size() <= 3, "a model of one block in {} units", units.size());
     for (std::size_t unit = 0; unit < units.size(); ++unit) {
       const std::vector<std::int64_t> numels =
           optim::descriptor_of(options.optimizer.type).uneven_numels(units[unit]);

@@ -131,7 +131,7 @@ RecipeErrors::RecipeErrors(std::vector<std::string> lines)
 
 std::size_t row_of(std::string_view key) {
   const int row = field_index(key);
-  CHECK(row >= 0, "no field \"{}\"", key);
+  SHERD_CHECK(row >= 0, "no field \"{}\"", key);
   return static_cast<std::size_t>(row);
 }
 

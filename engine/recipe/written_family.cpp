@@ -73,7 +73,7 @@ WrittenFamily written_family(const Recipe& recipe, DType dtype) {
     return std::ranges::count_if(one.differences,
                                  [](const auto& each) { return !is_missing_bias(each); });
   });
-  CHECK(nearest != all.end(), "no family can be written");
+  SHERD_CHECK(nearest != all.end(), "no family can be written");
   const auto first = std::ranges::find_if_not(nearest->differences, is_missing_bias);
   return {.config = {},
           .family = std::string(nearest->family->model_type),

@@ -100,7 +100,7 @@ OutputFolder OutputFolder::of_another_process(Disk& disk, const std::string& pat
 }
 
 void OutputFolder::replace(std::string_view name, std::string_view text) const {
-  CHECK(lock_, "{} is written by the process that has its lock", name);
+  SHERD_CHECK(lock_, "{} is written by the process that has its lock", name);
   replace_own(name, text);
 }
 

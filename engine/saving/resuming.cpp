@@ -80,7 +80,7 @@ Start Resuming::begin() {
 // modules that are trained, until a checkpoint is loaded over them. Whatever comes last is published.
 void Resuming::load_base() {
   if (!model_.frozen().any()) return;
-  CHECK(!checkpoints_.init_from.empty(), "an adapter without a model that it is for");
+  SHERD_CHECK(!checkpoints_.init_from.empty(), "an adapter without a model that it is for");
   const BaseModel base(options_, checkpoints_.init_from, shared_.disk());
   read_together([&] {
     start_.base_digest = load_base_model(base, options_, model_, shared_.reading(), shared_.copy());

@@ -148,7 +148,7 @@ class Dealing {
   }
 
   bool is_best(const Ways& least, const Ways& most, Squares price, const Piece& piece) const {
-    CHECK(piece.begin < piece.end, "layers that can't be dealt");
+    SHERD_CHECK(piece.begin < piece.end, "layers that can't be dealt");
     const Way &fewest = least[index(piece.begin)], &end = least[index(piece.end)];
     return time(piece.begin, piece.end) <= limit_ && fewest.chunks <= piece.chunks_before &&
            piece.chunks_before <= most[index(piece.begin)].chunks &&

@@ -7,7 +7,7 @@
 namespace sherd::schedule {
 
 ChannelId channel_of(const Action& action, const ChunkLayout& layout, ChannelsBy by) {
-  CHECK(is_send(action.kind) || is_receive(action.kind), "{} is no message", text_of(action));
+  SHERD_CHECK(is_send(action.kind) || is_receive(action.kind), "{} is no message", text_of(action));
   const int chunk = action.chunk;
   ChannelId id{ChannelsBy::kBoundary, chunk, chunk};
   switch (action.kind) {
@@ -46,7 +46,7 @@ Action receive_of(const Action& send) {
   if (send.kind == ActionKind::kSendActivations) {
     return {ActionKind::kReceiveActivations, send.chunk + 1, send.micro_batch};
   }
-  CHECK(send.kind == ActionKind::kSendGradients, "{} is no send", text_of(send));
+  SHERD_CHECK(send.kind == ActionKind::kSendGradients, "{} is no send", text_of(send));
   return {ActionKind::kReceiveGradients, send.chunk - 1, send.micro_batch};
 }
 

@@ -63,7 +63,7 @@ class Gathering {
       if (uses_[current_].contains(chunk)) continue;
       if (latest < 0 || next_use(chunk) > next_use(latest)) latest = chunk;
     }
-    CHECK(latest >= 0, "more chunks at once than may be gathered");
+    SHERD_CHECK(latest >= 0, "more chunks at once than may be gathered");
     gathered_.erase(latest);
     added.push_back({ActionKind::kRelease, latest});
   }
@@ -159,8 +159,8 @@ Schedule with_collectives(Schedule schedule, const Collectives& collectives) {
 Schedule with_whole_backwards(Schedule schedule) {
   for (std::vector<Action>& actions : schedule.ranks) {
     std::erase_if(actions, [](const Action& action) {
-      CHECK(!action.overlaps_next || action.kind != ActionKind::kWeightGradient,
-            "a pair of {} and what is behind it", text_of(action));
+      SHERD_CHECK(!action.overlaps_next || action.kind != ActionKind::kWeightGradient,
+                  "a pair of {} and what is behind it", text_of(action));
       return action.kind == ActionKind::kWeightGradient;
     });
     for (Action& action : actions) {

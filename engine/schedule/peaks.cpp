@@ -35,8 +35,8 @@ class Alive {
 }  // namespace
 
 std::vector<Peak> peaks_by_rank(const Schedule& schedule, const std::vector<SlotSizes>& sizes) {
-  CHECK(sizes.empty() || std::ssize(sizes) == schedule.layout.num_chunks(),
-        "sizes of {} chunks for {}", sizes.size(), schedule.layout.num_chunks());
+  SHERD_CHECK(sizes.empty() || std::ssize(sizes) == schedule.layout.num_chunks(),
+              "sizes of {} chunks for {}", sizes.size(), schedule.layout.num_chunks());
   const auto size_of = [&](const Action& action) {
     return sizes.empty() ? SlotSizes{} : sizes[static_cast<std::size_t>(action.chunk)];
   };

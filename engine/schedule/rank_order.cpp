@@ -12,7 +12,7 @@ void RankOrder::forward(int chunk) {
 
 void RankOrder::backward(int chunk) {
   Next& next = next_[index(chunk)];
-  CHECK(next.gradient == next.weight, "a whole backward while weight gradients wait");
+  SHERD_CHECK(next.gradient == next.weight, "a whole backward while weight gradients wait");
   actions_.push_back({ActionKind::kBackward, chunk, next.gradient++});
   ++next.weight;
 }
@@ -34,7 +34,7 @@ void RankOrder::weight_gradient() {
 
 void RankOrder::weight_gradient(int chunk) {
   Next& next = next_[index(chunk)];
-  CHECK(!next.waiting.empty(), "a weight gradient before its input gradient");
+  SHERD_CHECK(!next.waiting.empty(), "a weight gradient before its input gradient");
   next.waiting.pop_front();
   actions_.push_back({ActionKind::kWeightGradient, chunk, next.weight++});
 }

@@ -68,7 +68,7 @@ Answer answer(Order order, const Question& question) {
                                               .chunks_per_rank = chunks,
                                               .num_micro_batches = question.num_micro_batches}));
   const auto violation = first_violation(schedule);
-  CHECK(!violation, "{}: {}", name_of(order), violation->text);
+  SHERD_CHECK(!violation, "{}: {}", name_of(order), violation->text);
   StepTimes times = equal_chunks(schedule.layout, question.of_rank_share);
   if (!question.of_chunks.empty()) {
     if (question.of_chunks.size() != times.chunks.size()) {

@@ -72,7 +72,8 @@ class Clockwork {
     while (sweep()) {
     }
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-      CHECK(ranks_[rank].position == schedule_.ranks[rank].size(), "a schedule that can't go on");
+      SHERD_CHECK(ranks_[rank].position == schedule_.ranks[rank].size(),
+                  "a schedule that can't go on");
       simulation_.ranks.push_back(ranks_[rank].times.value_or(RankTimes{}));
     }
     simulation_.makespan = end_ - begin_;
@@ -226,8 +227,8 @@ double Simulation::idle_share() const {
 
 Simulation simulate_each(const Schedule& schedule, const StepTimes& times, const EachSpan& each,
                          const Channels& channels) {
-  CHECK(std::ssize(times.chunks) == schedule.layout.num_chunks(), "times of {} chunks for {}",
-        times.chunks.size(), schedule.layout.num_chunks());
+  SHERD_CHECK(std::ssize(times.chunks) == schedule.layout.num_chunks(), "times of {} chunks for {}",
+              times.chunks.size(), schedule.layout.num_chunks());
   return Clockwork(schedule, times, each, channels).run();
 }
 

@@ -7,8 +7,8 @@
 namespace sherd::schedule {
 
 std::optional<Violation> first_violation(const Schedule& schedule, const Rules& rules) {
-  CHECK(std::ssize(schedule.ranks) == schedule.layout.num_ranks, "{} lists for {} ranks",
-        schedule.ranks.size(), schedule.layout.num_ranks);
+  SHERD_CHECK(std::ssize(schedule.ranks) == schedule.layout.num_ranks, "{} lists for {} ranks",
+              schedule.ranks.size(), schedule.layout.num_ranks);
   for (int rank = 0; rank < schedule.layout.num_ranks; ++rank) {
     if (auto violation = rank_violation(schedule, rank, rules)) return violation;
   }

@@ -26,7 +26,7 @@ Evaluation::Evaluation(const TrainingOptions& options, ShardedModel& model,
       batch_size_(batch_size),
       batch_(model.rank(), batch_buffers("evaluation", options, kEvaluation)),
       shares_(model.rank(), "evaluation") {
-  CHECK(batch_size > 0, "batches of {} sequences", batch_size);
+  SHERD_CHECK(batch_size > 0, "batches of {} sequences", batch_size);
 }
 
 // A rank that left alone would leave the others waiting in a gather.

@@ -20,7 +20,7 @@ data::Format data_format(DataFormat format) {
     case DataFormat::kChat:
       return data::Format::kChat;
   }
-  CHECK(false, "unknown data format");
+  SHERD_CHECK(false, "unknown data format");
   __builtin_unreachable();
 }
 

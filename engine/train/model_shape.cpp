@@ -28,7 +28,7 @@ kernels::ActivationKind activation_of(ActivationChoice choice) {
     case ActivationChoice::kGeglu:
       return Kind::kGeGlu;
   }
-  CHECK(false, "unknown activation");
+  SHERD_CHECK(false, "unknown activation");
   __builtin_unreachable();
 }
 
@@ -91,7 +91,7 @@ DType dtype_of(FloatType type) {
     case FloatType::kF16:
       return DType::kF16;
   }
-  CHECK(false, "unknown float type");
+  SHERD_CHECK(false, "unknown float type");
   __builtin_unreachable();
 }
 

@@ -57,7 +57,7 @@ class ShardedModel {
   /// A unit's number in the parameter table, and how many units the table has.
   int number_of(std::size_t unit) const { return numbers_[unit]; }
   int num_table_units() const { return num_table_units_; }
-  /// Places in `units` (CHECK: this rank has them).
+  /// Places in `units` (SHERD_CHECK: this rank has them).
   int block_unit(int block) const;
   int head_unit() const;
 

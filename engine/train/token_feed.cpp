@@ -49,8 +49,8 @@ TokenBatch TokenFeed::tokens(std::int64_t step, std::int64_t micro_step) {
   ++next_;
   if (!copies_) {
     const data::Batch batch = prefetcher_->next();
-    CHECK(batch.inputs.data == place_of(number).batch.host().inputs.data,
-          "batch {} in the other's place", number);
+    SHERD_CHECK(batch.inputs.data == place_of(number).batch.host().inputs.data,
+                "batch {} in the other's place", number);
     return place_of(number).batch.device();
   }
   rank_.compute().record(*place_of(number + 1).computed);  // the batch before this one
@@ -64,8 +64,8 @@ void TokenFeed::bring(std::int64_t number) {
   copies_->synchronize();  // the batch before it has left the host's memory
   const data::Batch batch = prefetcher_->next();
   const Place& place = place_of(number);
-  CHECK(batch.inputs.data == place.batch.host().inputs.data, "batch {} in the other's place",
-        number);
+  SHERD_CHECK(batch.inputs.data == place.batch.host().inputs.data, "batch {} in the other's place",
+              number);
   copies_->wait(*place.computed);
   place.batch.to_device(*copies_);
   copies_->record(*place.copied);

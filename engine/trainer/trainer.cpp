@@ -24,7 +24,7 @@ Trainer::Trainer(const TrainerOptions& options, const sharding::Rank& rank)
 Trainer::~Trainer() = default;
 
 void Trainer::load() {
-  CHECK(!loaded_, "a trainer loads once");
+  SHERD_CHECK(!loaded_, "a trainer loads once");
   saver_.clear_leftovers();
   const Start start = resume(checkpointing_);
   saver_.start(start);
@@ -36,7 +36,7 @@ void Trainer::load() {
 }
 
 StepResult Trainer::step() {
-  CHECK(loaded_, "a step before Trainer::load");
+  SHERD_CHECK(loaded_, "a step before Trainer::load");
   const StepResult result = training_step_.run(
       steps_done_,
       [this](std::int64_t step, std::int64_t micro_step) { return feed_.next(step, micro_step); },
@@ -61,12 +61,12 @@ void Trainer::save_if_due() {
 }
 
 void Trainer::save() {
-  CHECK(options_.checkpoints.saves, "a save that the options don't allow");
+  SHERD_CHECK(options_.checkpoints.saves, "a save that the options don't allow");
   save(true);
 }
 
 void Trainer::save(bool now) {
-  CHECK(loaded_, "a save before Trainer::load");
+  SHERD_CHECK(loaded_, "a save before Trainer::load");
   saver_.after_step(steps_done_ - 1,
                     {.save_now = now, .validation_loss = validation_loss_, .best = best_});
 }

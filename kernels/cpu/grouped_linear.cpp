@@ -56,8 +56,8 @@ class Tree {
     std::int64_t taken = 0;
     for (int level = 0; level < num_levels(depth.groups); ++level) {
       const std::int64_t bytes = level_numel * static_cast<std::int64_t>(sizeof(float));
-      CHECK(taken + bytes <= workspace.bytes(), "workspace of {} bytes, {} needed for a tree",
-            workspace.bytes(), taken + bytes);
+      SHERD_CHECK(taken + bytes <= workspace.bytes(), "workspace of {} bytes, {} needed for a tree",
+                  workspace.bytes(), taken + bytes);
       levels_.push_back({static_cast<char*>(workspace.data) + taken, DType::kF32, level_numel});
       taken += bytes;
     }

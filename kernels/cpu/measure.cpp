@@ -71,7 +71,7 @@ std::int64_t find_non_finite(ThreadTeam& team, ConstTensor x) {
     default:
       break;
   }
-  CHECK(false, "{} where f32, bf16 or f16 was expected", name_of(x.dtype));
+  SHERD_CHECK(false, "{} where f32, bf16 or f16 was expected", name_of(x.dtype));
   __builtin_unreachable();
 }
 

@@ -184,8 +184,8 @@ void embedding_forward(ThreadTeam& team, const EmbeddingForward& args) {
 void embedding_backward(ThreadTeam& team, const EmbeddingBackward& args) {
   const std::int64_t needed =
       embedding_backward_workspace_bytes(args.sequences * args.positions, args.vocab_size);
-  CHECK(args.workspace.bytes() >= needed, "embedding: a workspace of {} bytes, {} needed",
-        args.workspace.bytes(), needed);
+  SHERD_CHECK(args.workspace.bytes() >= needed, "embedding: a workspace of {} bytes, {} needed",
+              args.workspace.bytes(), needed);
   dispatch_float(args.dy.dtype, [&]<class T>(T) {
     dispatch_float(args.d_token_weight.dtype, [&]<class G>(G) { sum_by_token<T, G>(team, args); });
     if (!args.d_position_weight) return;

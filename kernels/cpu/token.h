@@ -7,15 +7,16 @@
 namespace sherd::kernels::cpu {
 
 inline std::int64_t checked_token(std::int32_t token, std::int64_t vocab_size) {
-  CHECK(token >= 0 && token < vocab_size, "token {} in a vocabulary of {}", token, vocab_size);
+  SHERD_CHECK(token >= 0 && token < vocab_size, "token {} in a vocabulary of {}", token,
+              vocab_size);
   return token;
 }
 
 /// The row of `token` among `num_rows`; -1: it is elsewhere.
 inline std::int64_t row_of_token(const VocabularyRows& rows, std::int64_t num_rows,
                                  std::int32_t token) {
-  CHECK(rows.knows(token, num_rows), "token {} in a vocabulary of {}", token,
-        rows.all > 0 ? rows.all : num_rows);
+  SHERD_CHECK(rows.knows(token, num_rows), "token {} in a vocabulary of {}", token,
+              rows.all > 0 ? rows.all : num_rows);
   return rows.row_of(token, num_rows);
 }
 

@@ -55,8 +55,8 @@ const AttentionGraph& planned(Library& library, const AttentionGraphKey& key) {
 // Keys and values begin inside a row of qkv: their places are multiples of 16 bytes if its own is.
 void check_alignment(const AttentionPointers& pointers) {
   for (const auto& [uid, pointer] : pointers) {
-    CHECK(reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0, "attention: tensor {} at {}", uid,
-          pointer);
+    SHERD_CHECK(reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0, "attention: tensor {} at {}",
+                uid, pointer);
   }
 }
 
@@ -82,8 +82,8 @@ void execute_attention(Stream& stream, AttentionGraphKey key, const Dropout& dro
   key.dropout = dropout.active() ? dropout.probability : 0.0f;
   key.scratch_bytes = device_common::cudnn_attention_bytes(key.shape, key.deterministic);
   const std::int64_t needed = device_common::kAttentionSeedBytes + key.scratch_bytes;
-  CHECK(workspace.bytes() >= needed, "attention: a workspace of {} bytes, {} needed",
-        workspace.bytes(), needed);
+  SHERD_CHECK(workspace.bytes() >= needed, "attention: a workspace of {} bytes, {} needed",
+              workspace.bytes(), needed);
   auto* seed = static_cast<std::int64_t*>(workspace.data);
   if (dropout.active()) {
     set_pair(stream, seed, device_common::cudnn_dropout_seed(key.shape, dropout), 0);

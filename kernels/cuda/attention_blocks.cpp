@@ -27,8 +27,9 @@ struct Block {
     const AttentionShape& shape = args.shape;
     const std::int64_t tokens = shape.sequences * shape.block.keys;
     const BlockScratch scratch(shape, compute_device(stream).deterministic);
-    CHECK(args.workspace.bytes() >= scratch.bytes, "attention: a workspace of {} bytes, {} needed",
-          args.workspace.bytes(), scratch.bytes);
+    SHERD_CHECK(args.workspace.bytes() >= scratch.bytes,
+                "attention: a workspace of {} bytes, {} needed", args.workspace.bytes(),
+                scratch.bytes);
     auto* workspace = static_cast<char*>(args.workspace.data);
     lse = {workspace + scratch.lse, DType::kF32, tokens * shape.query_heads};
     rows = {workspace + scratch.rows, key.dtype, tokens * shape.packed_width()};

@@ -299,8 +299,9 @@ void attention_tiles_forward(Stream& stream, const AttentionForward& args) {
 
 void attention_tiles_backward(Stream& stream, const AttentionBackward& args) {
   const std::int64_t statistics = args.shape.query_tokens() * args.shape.query_heads;
-  CHECK(args.workspace.bytes() >= statistics * 4, "attention: a workspace of {} bytes, {} needed",
-        args.workspace.bytes(), statistics * 4);
+  SHERD_CHECK(args.workspace.bytes() >= statistics * 4,
+              "attention: a workspace of {} bytes, {} needed", args.workspace.bytes(),
+              statistics * 4);
   dispatch_float(args.qkv.dtype, [&]<class T>(T) {
     Arguments<T> a = arguments_of<T>(args.shape, args);
     a.dkv = args.dkv.as<float>();

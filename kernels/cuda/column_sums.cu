@@ -48,9 +48,9 @@ __global__ void __launch_bounds__(kAddThreads)
 void sum_columns(Stream& stream, const ConstTensor& dy, const LinearShape& shape, const Tensor& out,
                  bool add, const Tensor& workspace) {
   const std::int64_t rows = shape.tokens, columns = shape.outputs;
-  CHECK(workspace.bytes() >= device_common::bias_sums_bytes(shape),
-        "linear: a workspace of {} bytes, {} needed", workspace.bytes(),
-        device_common::bias_sums_bytes(shape));
+  SHERD_CHECK(workspace.bytes() >= device_common::bias_sums_bytes(shape),
+              "linear: a workspace of {} bytes, {} needed", workspace.bytes(),
+              device_common::bias_sums_bytes(shape));
   auto* partial = static_cast<float*>(workspace.data);
   const std::int64_t blocks = device_common::ceil_div(rows, device_common::kBiasRows);
   dispatch_float(dy.dtype, [&]<class T>(T) {

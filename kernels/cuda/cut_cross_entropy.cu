@@ -146,7 +146,7 @@ void launch(Stream& stream, const Arguments<T>& a, const Form& form) {
 
 template <Step kStep>
 void run(Stream& stream, const char* name, const CutCrossEntropy& args) {
-  CHECK(args.groups == 1, "cut cross-entropy: sums in {} groups on a GPU", args.groups);
+  SHERD_CHECK(args.groups == 1, "cut cross-entropy: sums in {} groups on a GPU", args.groups);
   dispatch_float(args.logits.dtype, [&]<class T>(T) {
     constexpr int N = device_common::pack_of<T>();
     const Arguments<T> a{.logits = args.logits.as<T>(),

@@ -144,8 +144,8 @@ dim3 grid_over(std::int64_t rows, std::int64_t width, int pack) {
 template <class T, class Function>
 void dispatch_gradient(DType dtype, const Function& function) {
   if (dtype == DType::kF32) return function(float{});
-  CHECK(dtype == dtype_of<T>, "embedding: {} gradients of {}", name_of(dtype),
-        name_of(dtype_of<T>));
+  SHERD_CHECK(dtype == dtype_of<T>, "embedding: {} gradients of {}", name_of(dtype),
+              name_of(dtype_of<T>));
   function(T{});
 }
 
@@ -202,11 +202,11 @@ void embedding_forward(Stream& stream, const EmbeddingForward& args) {
 
 void embedding_backward(Stream& stream, const EmbeddingBackward& args) {
   const std::int64_t num_tokens = args.sequences * args.positions;
-  CHECK(args.workspace.bytes() >= device_common::token_order_bytes(num_tokens),
-        "embedding: a workspace of {} bytes, {} needed", args.workspace.bytes(),
-        device_common::token_order_bytes(num_tokens));
+  SHERD_CHECK(args.workspace.bytes() >= device_common::token_order_bytes(num_tokens),
+              "embedding: a workspace of {} bytes, {} needed", args.workspace.bytes(),
+              device_common::token_order_bytes(num_tokens));
   auto* order = static_cast<std::int32_t*>(args.workspace.data);
-  CHECK(num_tokens <= 0x7fffffff, "embedding: {} tokens", num_tokens);  // places are i32
+  SHERD_CHECK(num_tokens <= 0x7fffffff, "embedding: {} tokens", num_tokens);  // places are i32
   const unsigned blocks =
       grid_of(device_common::ceil_div(num_tokens * kSharers, device_common::kThreads));
   order_by_token<<<blocks, device_common::kThreads, 0, handle_of(stream)>>>(

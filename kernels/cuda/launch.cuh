@@ -15,7 +15,7 @@ inline cudaStream_t handle_of(Stream& stream) {
 
 /// A grid's first dimension; blocks beyond it can't be launched, and none would be.
 inline unsigned grid_of(std::int64_t blocks) {
-  CHECK(blocks >= 1 && blocks <= 0x7fffffff, "a grid of {} blocks", blocks);
+  SHERD_CHECK(blocks >= 1 && blocks <= 0x7fffffff, "a grid of {} blocks", blocks);
   return static_cast<unsigned>(blocks);
 }
 

@@ -29,8 +29,8 @@ template <class Args>
 void multiply(Stream& stream, const Args& args, const MatmulOperands& operands) {
   CudaStream& cuda = cuda_stream(stream);
   const MatmulKey key = device_common::on_stream(device_common::matmul_key(args), cuda.cuda());
-  CHECK(reinterpret_cast<std::uintptr_t>(args.workspace.data) % 256 == 0,
-        "linear: a workspace at {}", args.workspace.data);
+  SHERD_CHECK(reinterpret_cast<std::uintptr_t>(args.workspace.data) % 256 == 0,
+              "linear: a workspace at {}", args.workspace.data);
   launch_matmul(cuda, planned(cuda.cuda().device, key), key, operands, args.workspace.data);
 }
 

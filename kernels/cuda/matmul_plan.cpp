@@ -28,7 +28,7 @@ cudaDataType_t type_of(DType dtype) {
     case DType::kF16:
       return CUDA_R_16F;
     default:
-      CHECK(false, "a product of {}", name_of(dtype));
+      SHERD_CHECK(false, "a product of {}", name_of(dtype));
       __builtin_unreachable();
   }
 }
@@ -273,7 +273,7 @@ MatmulPlace matmul_place(int device) {
     return {each.name,
             fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100)};
   }
-  CHECK(false, "there is no GPU {}", device);
+  SHERD_CHECK(false, "there is no GPU {}", device);
   __builtin_unreachable();
 }
 
@@ -296,7 +296,8 @@ std::vector<TimedAlgorithm> time_algorithms(Stream& stream, const MatmulKey& key
                                             const MatmulOperands& operands, const Tensor& workspace,
                                             const MatmulTiming& how) {
   CudaStream& cuda = cuda_stream(stream);
-  CHECK(workspace.bytes() >= key.workspace_bytes, "a workspace of {} bytes", workspace.bytes());
+  SHERD_CHECK(workspace.bytes() >= key.workspace_bytes, "a workspace of {} bytes",
+              workspace.bytes());
   const PlannedMatmul matmul = described(key);
   std::vector<TimedAlgorithm> timed;
   for (const cublasLtMatmulAlgo_t& algorithm :

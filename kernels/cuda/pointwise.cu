@@ -71,7 +71,7 @@ void dropout_backward(Stream& stream, const ConstTensor& dy, const Dropout& drop
 
 void sum_in_order(Stream& stream, const ConstTensor* inputs, int num_inputs, const Tensor& out,
                   bool onto_out) {
-  CHECK(num_inputs >= 1 && num_inputs <= kMaxSumInputs, "a sum of {} buffers", num_inputs);
+  SHERD_CHECK(num_inputs >= 1 && num_inputs <= kMaxSumInputs, "a sum of {} buffers", num_inputs);
   dispatch_float(inputs[0].dtype, [&]<class In>(In) {
     dispatch_float(out.dtype, [&]<class Out>(Out) {
       device_common::SumInOrder<In, Out, kMaxSumInputs> work{

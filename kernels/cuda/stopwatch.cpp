@@ -8,7 +8,7 @@
 namespace sherd::kernels::cuda {
 double seconds_on_device(Stream& stream, int repeats, const std::function<void()>& before,
                          const std::function<void()>& work) {
-  CHECK(repeats >= 1, "{} repeats", repeats);
+  SHERD_CHECK(repeats >= 1, "{} repeats", repeats);
   CudaStream& cuda = cuda_stream(stream);
   std::vector<OwnedCudaEvent> begin, end;
   for (int i = 0; i < repeats; ++i) {

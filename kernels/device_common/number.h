@@ -74,8 +74,8 @@ SHERD_HOST_DEVICE inline Float16 narrow<Float16>(float x) {
 #ifndef __CUDA_ARCH__
 /// On a device an access elsewhere is an error of the hardware's.
 inline void check_pack(const void* at, std::size_t bytes) {
-  CHECK(reinterpret_cast<std::uintptr_t>(at) % bytes == 0, "a pack of {} bytes isn't at a multiple",
-        bytes);
+  SHERD_CHECK(reinterpret_cast<std::uintptr_t>(at) % bytes == 0,
+              "a pack of {} bytes isn't at a multiple", bytes);
 }
 #endif
 

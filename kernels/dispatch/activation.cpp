@@ -12,9 +12,9 @@ namespace {
 void check(const ActivationShape& shape, ConstTensor in, ConstTensor out) {
   const std::int64_t numel = shape.tokens * shape.width;
   const std::int64_t inputs = is_gated(shape.kind) ? 2 : 1;
-  CHECK(in.numel == inputs * numel && out.numel == numel, "{} and {} elements for [{}, {}]",
-        in.numel, out.numel, shape.tokens, shape.width);
-  CHECK(in.dtype == out.dtype, "{} and {}", name_of(in.dtype), name_of(out.dtype));
+  SHERD_CHECK(in.numel == inputs * numel && out.numel == numel, "{} and {} elements for [{}, {}]",
+              in.numel, out.numel, shape.tokens, shape.width);
+  SHERD_CHECK(in.dtype == out.dtype, "{} and {}", name_of(in.dtype), name_of(out.dtype));
 }
 
 }  // namespace

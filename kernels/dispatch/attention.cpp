@@ -15,43 +15,45 @@ namespace sherd::kernels {
 namespace {
 
 void check_shape(const AttentionShape& shape) {
-  CHECK(shape.sequences >= 1 && shape.positions >= 1 && shape.head_width >= 1,
-        "attention: {} sequences of {} positions, heads of width {}", shape.sequences,
-        shape.positions, shape.head_width);
-  CHECK(shape.kv_heads >= 1 && shape.query_heads % shape.kv_heads == 0 && shape.query_heads >= 1,
-        "attention: {} query heads on {} key/value heads", shape.query_heads, shape.kv_heads);
-  CHECK(shape.all_query_heads == 0 ||
-            (shape.first_query_head >= 0 &&
-             shape.first_query_head + shape.query_heads <= shape.all_query_heads),
-        "attention: heads [{}, +{}) of {}", shape.first_query_head, shape.query_heads,
-        shape.all_query_heads);
-  CHECK(std::has_single_bit(static_cast<unsigned>(shape.kv_sum_groups)) &&
-            shape.kv_sum_groups <= 8 &&
-            shape.query_heads / shape.kv_heads % shape.kv_sum_groups == 0,
-        "attention: {} groups of {} query heads on {} key/value heads", shape.kv_sum_groups,
-        shape.query_heads, shape.kv_heads);
-  CHECK(shape.first_query >= 0 && shape.queries >= 0 &&
-            shape.first_query + shape.num_queries() <= shape.positions,
-        "attention: queries [{}, +{}) of {}", shape.first_query, shape.num_queries(),
-        shape.positions);
-  CHECK(shape.query_groups == 0 ||
-            (std::has_single_bit(static_cast<unsigned>(shape.query_groups)) &&
-             shape.query_groups <= kMostTokenGroups &&
-             shape.query_groups * shape.of_a_query_group >= shape.num_queries()),
-        "attention: {} groups of {} queries, of {}", shape.query_groups, shape.of_a_query_group,
-        shape.num_queries());
+  SHERD_CHECK(shape.sequences >= 1 && shape.positions >= 1 && shape.head_width >= 1,
+              "attention: {} sequences of {} positions, heads of width {}", shape.sequences,
+              shape.positions, shape.head_width);
+  SHERD_CHECK(
+      shape.kv_heads >= 1 && shape.query_heads % shape.kv_heads == 0 && shape.query_heads >= 1,
+      "attention: {} query heads on {} key/value heads", shape.query_heads, shape.kv_heads);
+  SHERD_CHECK(shape.all_query_heads == 0 ||
+                  (shape.first_query_head >= 0 &&
+                   shape.first_query_head + shape.query_heads <= shape.all_query_heads),
+              "attention: heads [{}, +{}) of {}", shape.first_query_head, shape.query_heads,
+              shape.all_query_heads);
+  SHERD_CHECK(std::has_single_bit(static_cast<unsigned>(shape.kv_sum_groups)) &&
+                  shape.kv_sum_groups <= 8 &&
+                  shape.query_heads / shape.kv_heads % shape.kv_sum_groups == 0,
+              "attention: {} groups of {} query heads on {} key/value heads", shape.kv_sum_groups,
+              shape.query_heads, shape.kv_heads);
+  SHERD_CHECK(shape.first_query >= 0 && shape.queries >= 0 &&
+                  shape.first_query + shape.num_queries() <= shape.positions,
+              "attention: queries [{}, +{}) of {}", shape.first_query, shape.num_queries(),
+              shape.positions);
+  SHERD_CHECK(shape.query_groups == 0 ||
+                  (std::has_single_bit(static_cast<unsigned>(shape.query_groups)) &&
+                   shape.query_groups <= kMostTokenGroups &&
+                   shape.query_groups * shape.of_a_query_group >= shape.num_queries()),
+              "attention: {} groups of {} queries, of {}", shape.query_groups,
+              shape.of_a_query_group, shape.num_queries());
   const AttentionBlock& block = shape.block;
-  CHECK(!block || (shape.kv_sum_groups == 1 && shape.query_groups == 0 &&
-                   (block.first_key + block.keys <= shape.first_query ||
-                    (block.first_key == shape.first_query && block.keys == shape.queries))),
-        "attention: keys [{}, +{}) of queries [{}, +{})", block.first_key, block.keys,
-        shape.first_query, shape.queries);
-  CHECK(!block || (shape.queries > 0 && block.query_row + shape.queries <= block.rows &&
-                   block.key_row + block.keys <= block.rows),
-        "attention: {} queries and {} keys from rows {} and {} of {}", shape.queries, block.keys,
-        block.query_row, block.key_row, block.rows);
-  CHECK(shape.scale >= 0.0f && shape.window >= 0 && shape.softcap >= 0.0f,
-        "attention: scale {}, window {}, soft cap {}", shape.scale, shape.window, shape.softcap);
+  SHERD_CHECK(!block || (shape.kv_sum_groups == 1 && shape.query_groups == 0 &&
+                         (block.first_key + block.keys <= shape.first_query ||
+                          (block.first_key == shape.first_query && block.keys == shape.queries))),
+              "attention: keys [{}, +{}) of queries [{}, +{})", block.first_key, block.keys,
+              shape.first_query, shape.queries);
+  SHERD_CHECK(!block || (shape.queries > 0 && block.query_row + shape.queries <= block.rows &&
+                         block.key_row + block.keys <= block.rows),
+              "attention: {} queries and {} keys from rows {} and {} of {}", shape.queries,
+              block.keys, block.query_row, block.key_row, block.rows);
+  SHERD_CHECK(shape.scale >= 0.0f && shape.window >= 0 && shape.softcap >= 0.0f,
+              "attention: scale {}, window {}, soft cap {}", shape.scale, shape.window,
+              shape.softcap);
 }
 
 void check_documents(const AttentionShape& shape, const Documents& documents) {
@@ -65,8 +67,8 @@ void check_documents(const AttentionShape& shape, const Documents& documents) {
 }
 
 void check_keys_values(const AttentionShape& shape, const ConstTensor& keys_values, DType dtype) {
-  CHECK(shape.block || (shape.queries > 0) == static_cast<bool>(keys_values),
-        "attention: {} queries, and keys and values apart", shape.queries);
+  SHERD_CHECK(shape.block || (shape.queries > 0) == static_cast<bool>(keys_values),
+              "attention: {} queries, and keys and values apart", shape.queries);
   if (!keys_values) return;
   check_tensor("attention: keys and values", keys_values, dtype,
                shape.key_tokens() * 2 * shape.kv_heads * shape.head_width);
@@ -74,7 +76,8 @@ void check_keys_values(const AttentionShape& shape, const ConstTensor& keys_valu
 
 // A model whose sums are canonical is refused on a GPU before.
 void check_on_gpu(const AttentionShape& shape) {
-  CHECK(shape.kv_sum_groups == 1 && shape.query_groups == 0, "attention: sums in groups on a GPU");
+  SHERD_CHECK(shape.kv_sum_groups == 1 && shape.query_groups == 0,
+              "attention: sums in groups on a GPU");
 }
 
 }  // namespace
@@ -84,7 +87,7 @@ void attention_forward(Stream& stream, const AttentionForward& args) {
   check_shape(shape);
   const DType dtype = args.qkv.dtype;
   check_tensor("attention: qkv", args.qkv, dtype, shape.query_tokens() * shape.packed_width());
-  CHECK(shape.block || !args.merge, "attention: all keys' results are merged");
+  SHERD_CHECK(shape.block || !args.merge, "attention: all keys' results are merged");
   check_tensor("attention: out", args.out, shape.block ? DType::kF32 : dtype,
                shape.query_tokens() * shape.query_heads * shape.head_width);
   check_tensor("attention: lse", args.lse, DType::kF32, shape.query_tokens() * shape.query_heads);
@@ -111,7 +114,7 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
   } else {
     check_tensor("attention: dqkv", args.dqkv, dtype, shape.query_tokens() * shape.packed_width());
   }
-  CHECK(shape.queries == 0 || args.dkv, "attention: nowhere for all keys' gradients");
+  SHERD_CHECK(shape.queries == 0 || args.dkv, "attention: nowhere for all keys' gradients");
   if (args.dkv) {
     const int planes = args.dkv_of_each_group ? shape.kv_sum_groups : 1;
     check_tensor("attention: dkv", args.dkv, DType::kF32,
@@ -121,8 +124,8 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
   check_keys_values(shape, args.keys_values, dtype);
   if (is_cuda(stream)) {
     check_on_gpu(shape);
-    CHECK(!args.dkv || shape.queries > 0 || shape.shares_keys,
-          "attention: f32 gradients of keys that nobody shares, on a GPU");
+    SHERD_CHECK(!args.dkv || shape.queries > 0 || shape.shares_keys,
+                "attention: f32 gradients of keys that nobody shares, on a GPU");
     return on_gpu(stream, cuda::attention_backward, launches::attention_backward, args);
   }
   stream.run("attention_backward",

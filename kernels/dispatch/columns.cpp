@@ -10,18 +10,19 @@ namespace sherd::kernels {
 namespace {
 
 void check(const Columns& columns, const ConstTensor& matrix) {
-  CHECK(columns.first >= 0 && columns.count >= 0 && columns.first + columns.count <= columns.width,
-        "columns [{}, +{}) of {}", columns.first, columns.count, columns.width);
-  CHECK(matrix.numel == columns.rows * columns.width, "{} elements for {} rows of {}", matrix.numel,
-        columns.rows, columns.width);
+  SHERD_CHECK(
+      columns.first >= 0 && columns.count >= 0 && columns.first + columns.count <= columns.width,
+      "columns [{}, +{}) of {}", columns.first, columns.count, columns.width);
+  SHERD_CHECK(matrix.numel == columns.rows * columns.width, "{} elements for {} rows of {}",
+              matrix.numel, columns.rows, columns.width);
 }
 
 void check(const Columns& columns, const ConstTensor& matrix, const ConstTensor& part,
            DType part_type) {
   check(columns, matrix);
-  CHECK(part.numel == columns.rows * columns.count && part.dtype == part_type,
-        "{} elements of {} for {} rows of {} columns", part.numel, name_of(part.dtype),
-        columns.rows, columns.count);
+  SHERD_CHECK(part.numel == columns.rows * columns.count && part.dtype == part_type,
+              "{} elements of {} for {} rows of {} columns", part.numel, name_of(part.dtype),
+              columns.rows, columns.count);
 }
 
 }  // namespace
@@ -60,9 +61,9 @@ void clear_columns(Stream& stream, const Columns& columns, Tensor y) {
 void move_columns(Stream& stream, const Columns& from, ConstTensor x, const Columns& to, Tensor y) {
   check(from, x);
   check(to, y);
-  CHECK(from.rows == to.rows && from.count == to.count && x.dtype == y.dtype,
-        "move_columns: {} rows of {} columns to {} of {}", from.rows, from.count, to.rows,
-        to.count);
+  SHERD_CHECK(from.rows == to.rows && from.count == to.count && x.dtype == y.dtype,
+              "move_columns: {} rows of {} columns to {} of {}", from.rows, from.count, to.rows,
+              to.count);
   if (is_cuda(stream))
     return on_gpu(stream, cuda::move_columns, launches::move_columns, from, x, to, y);
   stream.run("move_columns", [=, &stream] { cpu::move_columns(stream.team(), from, x, to, y); });

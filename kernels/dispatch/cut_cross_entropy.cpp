@@ -15,15 +15,16 @@ void run(Stream& stream, const char* label, const CutCrossEntropy& args,
          void (*kernel)(ThreadTeam&, const CutCrossEntropy&),
          void (*form)(Stream&, const CutCrossEntropy&),
          Launches (*launches)(const CutCrossEntropy&)) {
-  CHECK(args.tokens >= 1 && args.num_rows >= 1 && args.rows.first >= 0 &&
-            args.rows.first + args.num_rows <= args.rows.all,
-        "cut cross-entropy: {} tokens, rows [{}, +{}) of {}", args.tokens, args.rows.first,
-        args.num_rows, args.rows.all);
-  CHECK(args.rank >= 0 && args.rank < args.num_ranks, "rank {} of {}", args.rank, args.num_ranks);
-  CHECK(args.groups >= 1 && args.groups <= kMostSumGroups &&
-            std::has_single_bit(unsigned(args.groups)) &&
-            (args.groups == 1 || args.groups * args.rows_of_a_group >= args.num_rows),
-        "{} groups of {} of {} rows", args.groups, args.rows_of_a_group, args.num_rows);
+  SHERD_CHECK(args.tokens >= 1 && args.num_rows >= 1 && args.rows.first >= 0 &&
+                  args.rows.first + args.num_rows <= args.rows.all,
+              "cut cross-entropy: {} tokens, rows [{}, +{}) of {}", args.tokens, args.rows.first,
+              args.num_rows, args.rows.all);
+  SHERD_CHECK(args.rank >= 0 && args.rank < args.num_ranks, "rank {} of {}", args.rank,
+              args.num_ranks);
+  SHERD_CHECK(args.groups >= 1 && args.groups <= kMostSumGroups &&
+                  std::has_single_bit(unsigned(args.groups)) &&
+                  (args.groups == 1 || args.groups * args.rows_of_a_group >= args.num_rows),
+              "{} groups of {} of {} rows", args.groups, args.rows_of_a_group, args.num_rows);
   check_tensor("cut cross-entropy: logits", args.logits, args.logits.dtype,
                args.tokens * args.num_rows);
   check_tensor("cut cross-entropy: targets", args.targets, DType::kI32, args.tokens);

@@ -12,14 +12,14 @@ namespace sherd::kernels {
 namespace {
 
 void check_depth(const Stream& stream, const GroupedDepth& depth, std::int64_t elements) {
-  CHECK(stream.device() != DeviceKind::kCuda, "a depth in groups on a GPU");
-  CHECK(depth.groups >= 1 && std::has_single_bit(static_cast<unsigned>(depth.groups)),
-        "a balanced tree of {} groups", depth.groups);
+  SHERD_CHECK(stream.device() != DeviceKind::kCuda, "a depth in groups on a GPU");
+  SHERD_CHECK(depth.groups >= 1 && std::has_single_bit(static_cast<unsigned>(depth.groups)),
+              "a balanced tree of {} groups", depth.groups);
   for (const DepthRange& range : depth.ranges) {
-    CHECK(range.first >= 0 && range.first + range.count <= elements &&
-              range.of_a_group * depth.groups >= range.count,
-          "{} groups of {} of the depth [{}, +{}) of {}", depth.groups, range.of_a_group,
-          range.first, range.count, elements);
+    SHERD_CHECK(range.first >= 0 && range.first + range.count <= elements &&
+                    range.of_a_group * depth.groups >= range.count,
+                "{} groups of {} of the depth [{}, +{}) of {}", depth.groups, range.of_a_group,
+                range.first, range.count, elements);
   }
 }
 
@@ -46,7 +46,7 @@ void grouped_backward_input(Stream& stream, const GroupedBackwardInput& args) {
 
 void grouped_backward_weight(Stream& stream, const GroupedBackwardWeight& args) {
   const auto [T, I, O] = args.shape;
-  CHECK(stream.device() != DeviceKind::kCuda, "tokens in groups on a GPU");
+  SHERD_CHECK(stream.device() != DeviceKind::kCuda, "tokens in groups on a GPU");
   check_token_groups(args.tokens, T);
   check_tensor("grouped linear: dy", args.dy, args.dy.dtype, T * O);
   const std::int64_t behind = std::max<std::int64_t>(0, args.x_positions - args.tokens.positions);
@@ -61,7 +61,7 @@ void grouped_backward_weight(Stream& stream, const GroupedBackwardWeight& args) 
 void grouped_finish(Stream& stream, const GroupedFinish& args) {
   check_tensor("grouped linear: sum", args.sum, DType::kF32, args.tokens * args.width);
   check_tensor("grouped linear: y", args.y, args.y.dtype, args.tokens * args.width);
-  CHECK(!args.bias || !args.add, "grouped linear: a bias is added to a gradient");
+  SHERD_CHECK(!args.bias || !args.add, "grouped linear: a bias is added to a gradient");
   if (args.add) return add(stream, args.sum, args.y);
   if (!args.bias) return cast(stream, args.sum, args.y);
   check_tensor("grouped linear: bias", args.bias, args.y.dtype, args.width);

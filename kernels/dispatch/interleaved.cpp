@@ -15,9 +15,9 @@ bool can_interleave(DType dtype, std::int64_t inputs) {
 }
 
 void interleave(Stream& stream, const Tensor& w, std::int64_t inputs) {
-  CHECK(!is_cuda(stream) && can_interleave(w.dtype, inputs), "interleave: {} with {} inputs",
-        name_of(w.dtype), inputs);
-  CHECK(w.numel % inputs == 0, "interleave: {} elements in rows of {}", w.numel, inputs);
+  SHERD_CHECK(!is_cuda(stream) && can_interleave(w.dtype, inputs), "interleave: {} with {} inputs",
+              name_of(w.dtype), inputs);
+  SHERD_CHECK(w.numel % inputs == 0, "interleave: {} elements in rows of {}", w.numel, inputs);
   stream.run("interleave", [&stream, w, inputs] { cpu::interleave(stream.team(), w, inputs); });
 }
 

@@ -9,16 +9,16 @@ namespace sherd::kernels {
 
 void cached_attention(Stream& stream, const CachedAttention& args) {
   const AttentionShape& shape = args.shape;
-  CHECK(shape.sequences == 1 && args.first >= 0 && args.count >= 1 &&
-            args.first + args.count <= shape.positions,
-        "{} sequences; positions {} to {} of {}", shape.sequences, args.first,
-        args.first + args.count, shape.positions);
-  CHECK(args.qkv.numel == args.count * shape.packed_width() &&
-            args.out.numel == args.count * shape.query_heads * shape.head_width &&
-            args.out.dtype == args.qkv.dtype,
-        "qkv [{}], out [{}] for {} tokens", args.qkv.numel, args.out.numel, args.count);
-  CHECK(args.cache.dtype == DType::kF32 && args.cache.numel == kv_cache_numel(shape),
-        "a cache of {} elements, {} expected", args.cache.numel, kv_cache_numel(shape));
+  SHERD_CHECK(shape.sequences == 1 && args.first >= 0 && args.count >= 1 &&
+                  args.first + args.count <= shape.positions,
+              "{} sequences; positions {} to {} of {}", shape.sequences, args.first,
+              args.first + args.count, shape.positions);
+  SHERD_CHECK(args.qkv.numel == args.count * shape.packed_width() &&
+                  args.out.numel == args.count * shape.query_heads * shape.head_width &&
+                  args.out.dtype == args.qkv.dtype,
+              "qkv [{}], out [{}] for {} tokens", args.qkv.numel, args.out.numel, args.count);
+  SHERD_CHECK(args.cache.dtype == DType::kF32 && args.cache.numel == kv_cache_numel(shape),
+              "a cache of {} elements, {} expected", args.cache.numel, kv_cache_numel(shape));
   if (is_cuda(stream))
     return on_gpu(stream, cuda::cached_attention, launches::cached_attention, args);
   stream.run("cached_attention", [&stream, args] { cpu::cached_attention(stream.team(), args); });

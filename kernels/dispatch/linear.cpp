@@ -14,8 +14,9 @@ namespace sherd::kernels {
 namespace {
 
 void check_shape(const LinearShape& shape) {
-  CHECK(shape.tokens >= 1 && shape.inputs >= 1 && shape.outputs >= 1,
-        "linear: {} tokens, {} inputs, {} outputs", shape.tokens, shape.inputs, shape.outputs);
+  SHERD_CHECK(shape.tokens >= 1 && shape.inputs >= 1 && shape.outputs >= 1,
+              "linear: {} tokens, {} inputs, {} outputs", shape.tokens, shape.inputs,
+              shape.outputs);
 }
 
 // Whether GELU is taken along in the product's own kernel.
@@ -49,10 +50,10 @@ void linear_forward(Stream& stream, const LinearForward& args) {
   if (args.bias) check_tensor("linear: bias", args.bias, args.x.dtype, O);
   if (args.gelu_input) check_tensor("linear: gelu_input", args.gelu_input, args.x.dtype, T * O);
   if (args.residual) check_tensor("linear: residual", args.residual, args.x.dtype, T * O);
-  CHECK(!args.residual || (!args.gelu_input && args.residual.data != args.y.data),
-        "linear: a residual stream behind GELU, or in the output's place");
-  CHECK(!args.interleaved || (!is_cuda(stream) && can_interleave(args.x.dtype, I)),
-        "linear: interleaved {} with {} inputs", name_of(args.x.dtype), I);
+  SHERD_CHECK(!args.residual || (!args.gelu_input && args.residual.data != args.y.data),
+              "linear: a residual stream behind GELU, or in the output's place");
+  SHERD_CHECK(!args.interleaved || (!is_cuda(stream) && can_interleave(args.x.dtype, I)),
+              "linear: interleaved {} with {} inputs", name_of(args.x.dtype), I);
   if (args.gelu_input && !fuses_gelu(stream, args)) {
     linear_forward(stream, {.shape = args.shape,
                             .x = args.x,
@@ -75,7 +76,8 @@ void linear_backward_input(Stream& stream, const LinearBackwardInput& args) {
   check_tensor("linear: w", args.w, args.dy.dtype, O * I);
   check_tensor("linear: dx", args.dx, args.dy.dtype, T * I);
   if (args.gelu_input) check_tensor("linear: gelu_input", args.gelu_input, args.dy.dtype, T * I);
-  CHECK(!args.gelu_input || !args.add_to_output, "linear: a gradient behind GELU is added to");
+  SHERD_CHECK(!args.gelu_input || !args.add_to_output,
+              "linear: a gradient behind GELU is added to");
   if (args.gelu_input && !fuses_gelu(stream, args)) {
     linear_backward_input(stream, {args.shape, args.dy, args.w, args.dx, false, args.workspace});
     return activation_backward(stream, {gelu_of(T, I), args.gelu_input, args.dx, args.dx});

@@ -79,16 +79,16 @@ float dynamic_value(int code) {
 }
 
 void nf4_encode(Stream& stream, ConstTensor x, Tensor codes, Tensor scales) {
-  CHECK(codes.numel == (x.numel + 1) / 2 && scales.numel == nf4_blocks(x.numel),
-        "{} elements into {} bytes and {} scales", x.numel, codes.numel, scales.numel);
+  SHERD_CHECK(codes.numel == (x.numel + 1) / 2 && scales.numel == nf4_blocks(x.numel),
+              "{} elements into {} bytes and {} scales", x.numel, codes.numel, scales.numel);
   if (is_cuda(stream))
     return on_gpu(stream, cuda::nf4_encode, launches::nf4_encode, x, codes, scales);
   stream.run("nf4_encode", [=, &stream] { cpu::nf4_encode(stream.team(), x, codes, scales); });
 }
 
 void nf4_encode_scales(Stream& stream, ConstTensor scales, Tensor codes, Tensor ranges) {
-  CHECK(codes.numel == scales.numel && ranges.numel == nf4_ranges(scales.numel * kNf4Block),
-        "{} scales into {} codes and {} ranges", scales.numel, codes.numel, ranges.numel);
+  SHERD_CHECK(codes.numel == scales.numel && ranges.numel == nf4_ranges(scales.numel * kNf4Block),
+              "{} scales into {} codes and {} ranges", scales.numel, codes.numel, ranges.numel);
   if (is_cuda(stream))
     return on_gpu(stream, cuda::nf4_encode_scales, launches::nf4_encode_scales, scales, codes,
                   ranges);
@@ -96,9 +96,10 @@ void nf4_encode_scales(Stream& stream, ConstTensor scales, Tensor codes, Tensor 
 }
 
 void nf4_decode(Stream& stream, const Nf4Part& part, Tensor out) {
-  CHECK(part.codes.numel == (out.numel + 1) / 2 && part.scale_codes.numel == nf4_blocks(out.numel),
-        "{} bytes and {} scales into {} elements", part.codes.numel, part.scale_codes.numel,
-        out.numel);
+  SHERD_CHECK(
+      part.codes.numel == (out.numel + 1) / 2 && part.scale_codes.numel == nf4_blocks(out.numel),
+      "{} bytes and {} scales into {} elements", part.codes.numel, part.scale_codes.numel,
+      out.numel);
   if (is_cuda(stream)) return on_gpu(stream, cuda::nf4_decode, launches::nf4_decode, part, out);
   stream.run("nf4_decode", [=, &stream] { cpu::nf4_decode(stream.team(), part, out); });
 }

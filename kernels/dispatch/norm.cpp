@@ -10,9 +10,9 @@ namespace sherd::kernels {
 namespace {
 
 void check(ConstTensor tensor, DType dtype, std::int64_t numel) {
-  CHECK(tensor.dtype == dtype && tensor.numel == numel,
-        "{} elements of {} where {} of {} were expected", tensor.numel, name_of(tensor.dtype),
-        numel, name_of(dtype));
+  SHERD_CHECK(tensor.dtype == dtype && tensor.numel == numel,
+              "{} elements of {} where {} of {} were expected", tensor.numel, name_of(tensor.dtype),
+              numel, name_of(dtype));
 }
 void check_if_given(ConstTensor tensor, DType dtype, std::int64_t numel) {
   if (tensor) check(tensor, dtype, numel);
@@ -31,8 +31,8 @@ void norm_forward(Stream& stream, const NormForward& args) {
   check(args.y, dtype, tokens * width);
   check_if_given(args.mean, DType::kF32, tokens);
   check(args.rstd, DType::kF32, tokens);
-  CHECK(!args.branch || args.residual_out, "a branch, but no place for the sum");
-  CHECK(args.mean || args.shape.kind == NormKind::kRmsNorm, "layernorm without mean");
+  SHERD_CHECK(!args.branch || args.residual_out, "a branch, but no place for the sum");
+  SHERD_CHECK(args.mean || args.shape.kind == NormKind::kRmsNorm, "layernorm without mean");
   if (is_cuda(stream)) return on_gpu(stream, cuda::norm_forward, launches::norm_forward, args);
   stream.run("norm_forward", [=, &stream] { cpu::norm_forward(stream.team(), args); });
 }
@@ -48,15 +48,16 @@ void norm_backward(Stream& stream, const NormBackward& args) {
   check_if_given(args.d_residual_out, dtype, tokens * width);
   check(args.d_residual_in, dtype, tokens * width);
   check_if_given(args.d_branch, dtype, tokens * width);
-  CHECK(args.dweight.numel == width && (!args.dbias || args.dbias.numel == width),
-        "{} and {} elements of dweight and dbias for width {}", args.dweight.numel,
-        args.dbias.numel, width);
+  SHERD_CHECK(args.dweight.numel == width && (!args.dbias || args.dbias.numel == width),
+              "{} and {} elements of dweight and dbias for width {}", args.dweight.numel,
+              args.dbias.numel, width);
   const std::int64_t needed = norm_backward_workspace_bytes(args.shape, compute_device(stream));
-  CHECK(args.workspace.bytes() >= needed, "a workspace of {} bytes where {} are needed",
-        args.workspace.bytes(), needed);
+  SHERD_CHECK(args.workspace.bytes() >= needed, "a workspace of {} bytes where {} are needed",
+              args.workspace.bytes(), needed);
   if (args.shape.groups) {
-    CHECK(!is_cuda(stream) && args.dweight.dtype == DType::kF32 && !args.add_to_weight_gradients,
-          "gradients of a norm as trees on a GPU, rounded, or added to others");
+    SHERD_CHECK(
+        !is_cuda(stream) && args.dweight.dtype == DType::kF32 && !args.add_to_weight_gradients,
+        "gradients of a norm as trees on a GPU, rounded, or added to others");
     check_token_groups(args.shape.groups, tokens);
   }
   if (is_cuda(stream)) return on_gpu(stream, cuda::norm_backward, launches::norm_backward, args);

@@ -124,14 +124,14 @@ NewtonSchulzParts newton_schulz_parts(const Orthogonalise& args) {
 }
 
 void orthogonalise(Stream& stream, const Orthogonalise& args) {
-  CHECK(args.matrix.dtype == DType::kF32 && args.matrix.numel == args.rows * args.columns,
-        "a matrix of {} elements", args.matrix.numel);
-  CHECK(args.dtype == DType::kF32 || args.dtype == DType::kBF16, "orthogonalise: in {}",
-        name_of(args.dtype));
-  CHECK(args.workspace.dtype == DType::kF32 &&
-            args.workspace.numel >=
-                orthogonalise_workspace_numel(args.rows, args.columns, args.dtype),
-        "a workspace of {} elements", args.workspace.numel);
+  SHERD_CHECK(args.matrix.dtype == DType::kF32 && args.matrix.numel == args.rows * args.columns,
+              "a matrix of {} elements", args.matrix.numel);
+  SHERD_CHECK(args.dtype == DType::kF32 || args.dtype == DType::kBF16, "orthogonalise: in {}",
+              name_of(args.dtype));
+  SHERD_CHECK(args.workspace.dtype == DType::kF32 &&
+                  args.workspace.numel >=
+                      orthogonalise_workspace_numel(args.rows, args.columns, args.dtype),
+              "a workspace of {} elements", args.workspace.numel);
   if (is_cuda(stream)) return on_gpu(stream, cuda::orthogonalise, launches::orthogonalise, args);
   compute(stream, args);
 }

@@ -16,13 +16,13 @@ namespace {
 constexpr std::int64_t kSumBlock = 4096;
 
 void check_alike(ConstTensor a, ConstTensor b) {
-  CHECK(a.numel == b.numel && a.dtype == b.dtype, "{} elements of {} and {} of {}", a.numel,
-        name_of(a.dtype), b.numel, name_of(b.dtype));
+  SHERD_CHECK(a.numel == b.numel && a.dtype == b.dtype, "{} elements of {} and {} of {}", a.numel,
+              name_of(a.dtype), b.numel, name_of(b.dtype));
 }
 
 void check_exact_sum(ConstTensor out) {
-  CHECK(out.dtype == DType::kF64 && out.numel == ExactSum::kNumbers, "an exact sum in {} of {}",
-        out.numel, name_of(out.dtype));
+  SHERD_CHECK(out.dtype == DType::kF64 && out.numel == ExactSum::kNumbers,
+              "an exact sum in {} of {}", out.numel, name_of(out.dtype));
 }
 
 // What a GPU has added in f64.
@@ -44,33 +44,35 @@ void fill_constant(Stream& stream, Tensor out, float value) {
 }
 
 void cast(Stream& stream, ConstTensor x, Tensor y) {
-  CHECK(x.numel == y.numel, "cast of {} elements into {}", x.numel, y.numel);
-  CHECK(x.data != y.data || size_of(x.dtype) == size_of(y.dtype), "cast of {} to {} in place",
-        name_of(x.dtype), name_of(y.dtype));
+  SHERD_CHECK(x.numel == y.numel, "cast of {} elements into {}", x.numel, y.numel);
+  SHERD_CHECK(x.data != y.data || size_of(x.dtype) == size_of(y.dtype), "cast of {} to {} in place",
+              name_of(x.dtype), name_of(y.dtype));
   if (is_cuda(stream)) return on_gpu(stream, cuda::cast, launches::cast, x, y);
   stream.run("cast", [=, &stream] { cpu::cast(stream.team(), x, y); });
 }
 
 void add(Stream& stream, ConstTensor x, Tensor accumulator) {
-  CHECK(x.numel == accumulator.numel, "{} elements added to {}", x.numel, accumulator.numel);
+  SHERD_CHECK(x.numel == accumulator.numel, "{} elements added to {}", x.numel, accumulator.numel);
   if (is_cuda(stream)) return on_gpu(stream, cuda::add, launches::add, x, accumulator);
   stream.run("add", [=, &stream] { cpu::add(stream.team(), x, accumulator); });
 }
 
 void sum_in_order_on_host(const ConstTensor* inputs, int num_inputs, Tensor out, bool onto_out) {
-  CHECK(num_inputs >= 1, "a sum of {} buffers", num_inputs);
+  SHERD_CHECK(num_inputs >= 1, "a sum of {} buffers", num_inputs);
   for (int k = 0; k < num_inputs; ++k) check_alike(inputs[k], inputs[0]);
-  CHECK(inputs[0].numel == out.numel, "{} elements added into {}", inputs[0].numel, out.numel);
+  SHERD_CHECK(inputs[0].numel == out.numel, "{} elements added into {}", inputs[0].numel,
+              out.numel);
   cpu::sum_in_order(inputs, num_inputs, out, onto_out);
 }
 
 void sum_as_trees_on_host(const ConstTensor* inputs, int num_inputs, int tree, Tensor out,
                           bool onto_out) {
-  CHECK(num_inputs >= 1 && tree >= 1 && std::has_single_bit(static_cast<unsigned>(tree)) &&
-            num_inputs % tree == 0,
-        "{} buffers in balanced trees of {}", num_inputs, tree);
+  SHERD_CHECK(num_inputs >= 1 && tree >= 1 && std::has_single_bit(static_cast<unsigned>(tree)) &&
+                  num_inputs % tree == 0,
+              "{} buffers in balanced trees of {}", num_inputs, tree);
   for (int k = 0; k < num_inputs; ++k) check_alike(inputs[k], inputs[0]);
-  CHECK(inputs[0].numel == out.numel, "{} elements added into {}", inputs[0].numel, out.numel);
+  SHERD_CHECK(inputs[0].numel == out.numel, "{} elements added into {}", inputs[0].numel,
+              out.numel);
   cpu::sum_as_trees(inputs, num_inputs, tree, out, onto_out);
 }
 
@@ -98,9 +100,9 @@ void dropout_backward(Stream& stream, ConstTensor dy, const Dropout& dropout, Te
 
 void sum_of_squares(Stream& stream, ConstTensor x, Tensor out, Tensor workspace) {
   check_exact_sum(out);
-  CHECK(workspace.dtype == DType::kF64 &&
-            workspace.bytes() >= sum_of_squares_workspace_bytes(x.numel),
-        "workspace is {} of {}", workspace.numel, name_of(workspace.dtype));
+  SHERD_CHECK(workspace.dtype == DType::kF64 &&
+                  workspace.bytes() >= sum_of_squares_workspace_bytes(x.numel),
+              "workspace is {} of {}", workspace.numel, name_of(workspace.dtype));
   if (is_cuda(stream)) {
     on_gpu(stream, cuda::fill_zero, launches::fill_zero, out);
     return on_gpu(stream, cuda::sum_of_squares, launches::sum_of_squares, x, f64_addend(out),
@@ -115,7 +117,7 @@ std::int64_t sum_of_squares_workspace_bytes(std::int64_t numel) {
 
 void sum(Stream& stream, ConstTensor x, Tensor out, bool add) {
   check_exact_sum(out);
-  CHECK(x.dtype == DType::kF32, "a sum of {}", name_of(x.dtype));
+  SHERD_CHECK(x.dtype == DType::kF32, "a sum of {}", name_of(x.dtype));
   if (is_cuda(stream)) {
     if (!add) on_gpu(stream, cuda::fill_zero, launches::fill_zero, out);
     return on_gpu(stream, cuda::sum, launches::sum, x, f64_addend(out), true);
@@ -140,8 +142,8 @@ std::int64_t find_non_finite(Stream& stream, ConstTensor x) {
 
 void fill_normal(Stream& stream, Tensor out, const RandomAddress& address,
                  std::int64_t first_element, float mean, float stddev) {
-  CHECK(out.dtype == DType::kF32, "fill_normal into {}", name_of(out.dtype));
-  CHECK(first_element >= 0, "first element {}", first_element);
+  SHERD_CHECK(out.dtype == DType::kF32, "fill_normal into {}", name_of(out.dtype));
+  SHERD_CHECK(first_element >= 0, "first element {}", first_element);
   if (is_cuda(stream)) {
     return on_gpu(stream, cuda::fill_normal, launches::fill_normal, out, address, first_element,
                   mean, stddev);
@@ -153,7 +155,7 @@ void fill_normal(Stream& stream, Tensor out, const RandomAddress& address,
 
 void fill_uniform(Stream& stream, Tensor out, const RandomAddress& address,
                   std::int64_t first_element, float bound) {
-  CHECK(out.dtype == DType::kF32, "fill_uniform into {}", name_of(out.dtype));
+  SHERD_CHECK(out.dtype == DType::kF32, "fill_uniform into {}", name_of(out.dtype));
   if (is_cuda(stream))
     return on_gpu(stream, cuda::fill_uniform, launches::fill_uniform, out, address, first_element,
                   bound);

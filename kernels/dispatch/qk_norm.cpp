@@ -10,9 +10,9 @@ namespace sherd::kernels {
 namespace {
 
 void check(ConstTensor tensor, DType dtype, std::int64_t numel) {
-  CHECK(tensor.dtype == dtype && tensor.numel == numel,
-        "{} elements of {} where {} of {} were expected", tensor.numel, name_of(tensor.dtype),
-        numel, name_of(dtype));
+  SHERD_CHECK(tensor.dtype == dtype && tensor.numel == numel,
+              "{} elements of {} where {} of {} were expected", tensor.numel, name_of(tensor.dtype),
+              numel, name_of(dtype));
 }
 
 void check_kept(const QkNormShape& shape, DType dtype, ConstTensor raw, ConstTensor mean,
@@ -25,23 +25,23 @@ void check_kept(const QkNormShape& shape, DType dtype, ConstTensor raw, ConstTen
 }
 
 void check_cut(const QkNormShape& shape) {
-  CHECK(!shape.is_cut() ||
-            (shape.rows == QkRows::kProjections && shape.all_query_heads >= shape.query_heads &&
-             shape.all_kv_heads >= shape.kv_heads),
-        "rows of {} and {} of {} and {} heads", shape.query_heads, shape.kv_heads,
-        shape.all_query_heads, shape.all_kv_heads);
+  SHERD_CHECK(!shape.is_cut() || (shape.rows == QkRows::kProjections &&
+                                  shape.all_query_heads >= shape.query_heads &&
+                                  shape.all_kv_heads >= shape.kv_heads),
+              "rows of {} and {} of {} and {} heads", shape.query_heads, shape.kv_heads,
+              shape.all_query_heads, shape.all_kv_heads);
 }
 
 // A model whose sums are canonical is refused there before.
 void check_device(const Stream& stream, const QkNormShape& shape) {
-  CHECK(!is_cuda(stream) || (shape.groups == 1 && !shape.token_groups),
-        "a norm of queries and keys with sums in {} groups, on a GPU", shape.groups);
+  SHERD_CHECK(!is_cuda(stream) || (shape.groups == 1 && !shape.token_groups),
+              "a norm of queries and keys with sums in {} groups, on a GPU", shape.groups);
 }
 
 }  // namespace
 
 void qk_norm_sums(Stream& stream, const QkNormSums& args) {
-  CHECK(args.shape.is_cut(), "sums of rows that are whole");
+  SHERD_CHECK(args.shape.is_cut(), "sums of rows that are whole");
   check(args.qkv, args.qkv.dtype, args.shape.tokens * args.shape.packed_width());
   check(args.sums, DType::kF32, 2 * args.shape.tokens);
   if (args.row_sums) check(args.row_sums, DType::kF32, 2 * args.shape.tokens);
@@ -81,23 +81,23 @@ void check_backward(Stream& stream, const QkNormBackward& args) {
   check_kept(shape, dtype, args.raw, args.mean, args.rstd);
   if (shape.token_groups) {
     check_token_groups(shape.token_groups, shape.tokens);
-    CHECK(args.d_query_weight.dtype == DType::kF32, "gradients of a norm as trees, rounded");
+    SHERD_CHECK(args.d_query_weight.dtype == DType::kF32, "gradients of a norm as trees, rounded");
   }
   const int sums = args.of_each_group ? shape.token_groups.groups : 1;
-  CHECK(args.d_query_weight.numel == sums * shape.query_weights() &&
-            args.d_key_weight.numel == sums * shape.key_weights(),
-        "{} and {} elements of weight gradients", args.d_query_weight.numel,
-        args.d_key_weight.numel);
+  SHERD_CHECK(args.d_query_weight.numel == sums * shape.query_weights() &&
+                  args.d_key_weight.numel == sums * shape.key_weights(),
+              "{} and {} elements of weight gradients", args.d_query_weight.numel,
+              args.d_key_weight.numel);
   const std::int64_t needed = qk_norm_backward_workspace_bytes(shape, compute_device(stream));
-  CHECK(args.workspace.bytes() >= needed, "a workspace of {} bytes where {} are needed",
-        args.workspace.bytes(), needed);
+  SHERD_CHECK(args.workspace.bytes() >= needed, "a workspace of {} bytes where {} are needed",
+              args.workspace.bytes(), needed);
   check_device(stream, args.shape);
 }
 
 }  // namespace
 
 void qk_norm_backward_sums(Stream& stream, const QkNormBackward& args) {
-  CHECK(args.shape.is_cut(), "sums of rows that are whole");
+  SHERD_CHECK(args.shape.is_cut(), "sums of rows that are whole");
   check_backward(stream, args);
   if (is_cuda(stream))
     return on_gpu(stream, cuda::qk_norm_backward_sums, launches::qk_norm_backward_sums, args);

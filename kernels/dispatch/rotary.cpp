@@ -24,9 +24,10 @@ RotaryFrequencies for_length(RotaryFrequencies rope, std::int64_t length) {
 
 void rotary_table(Stream& stream, Tensor table, std::int64_t positions, std::int64_t head_width,
                   const RotaryFrequencies& frequencies) {
-  CHECK(head_width >= 2 && head_width % 2 == 0, "head width {}", head_width);
-  CHECK(table.dtype == DType::kF32 && table.numel == positions * head_width,
-        "a table of {} {} for [{}, {}]", table.numel, name_of(table.dtype), positions, head_width);
+  SHERD_CHECK(head_width >= 2 && head_width % 2 == 0, "head width {}", head_width);
+  SHERD_CHECK(table.dtype == DType::kF32 && table.numel == positions * head_width,
+              "a table of {} {} for [{}, {}]", table.numel, name_of(table.dtype), positions,
+              head_width);
   const double factor = rotary_factor(frequencies);
   std::vector<double> of_pairs = frequencies_of_pairs(frequencies, head_width, positions);
   if (is_cuda(stream)) {
@@ -39,17 +40,19 @@ void rotary_table(Stream& stream, Tensor table, std::int64_t positions, std::int
 }
 
 void rotary(Stream& stream, const Rotary& args) {
-  CHECK(args.head_width >= 2 && args.head_width % 2 == 0, "head width {}", args.head_width);
-  CHECK(args.table.dtype == DType::kF32 && args.table.numel >= args.positions * args.head_width,
-        "a table of {} {} for [{}, {}]", args.table.numel, name_of(args.table.dtype),
-        args.positions, args.head_width);
+  SHERD_CHECK(args.head_width >= 2 && args.head_width % 2 == 0, "head width {}", args.head_width);
+  SHERD_CHECK(
+      args.table.dtype == DType::kF32 && args.table.numel >= args.positions * args.head_width,
+      "a table of {} {} for [{}, {}]", args.table.numel, name_of(args.table.dtype), args.positions,
+      args.head_width);
   const std::int64_t heads = args.query_heads + 2 * args.kv_heads;
-  CHECK(args.qkv.numel == args.sequences * args.positions * heads * args.head_width,
-        "{} elements for {} x {} tokens of {} heads of {}", args.qkv.numel, args.sequences,
-        args.positions, heads, args.head_width);
-  CHECK(!args.token_positions || args.token_positions.numel == args.sequences * args.positions,
-        "{} positions for {} x {} tokens", args.token_positions.numel, args.sequences,
-        args.positions);
+  SHERD_CHECK(args.qkv.numel == args.sequences * args.positions * heads * args.head_width,
+              "{} elements for {} x {} tokens of {} heads of {}", args.qkv.numel, args.sequences,
+              args.positions, heads, args.head_width);
+  SHERD_CHECK(
+      !args.token_positions || args.token_positions.numel == args.sequences * args.positions,
+      "{} positions for {} x {} tokens", args.token_positions.numel, args.sequences,
+      args.positions);
   if (is_cuda(stream)) return on_gpu(stream, cuda::rotary, launches::rotary, args);
   stream.run("rotary", [=, &stream] { cpu::rotary(stream.team(), args); });
 }

@@ -12,27 +12,27 @@ namespace sherd::kernels {
 namespace {
 
 void check_rows(const VocabularyRows& rows, std::int64_t num_rows) {
-  CHECK(rows.all == 0 || (rows.first >= 0 && rows.first + num_rows <= rows.all),
-        "rows [{}, +{}) of a vocabulary of {}", rows.first, num_rows, rows.all);
+  SHERD_CHECK(rows.all == 0 || (rows.first >= 0 && rows.first + num_rows <= rows.all),
+              "rows [{}, +{}) of a vocabulary of {}", rows.first, num_rows, rows.all);
 }
 
 }  // namespace
 
 void embedding_forward(Stream& stream, const EmbeddingForward& args) {
   const std::int64_t tokens = args.sequences * args.positions;
-  CHECK(tokens >= 1 && args.width >= 1 && args.vocab_size >= 1, "embedding: {} x {} tokens of {}",
-        args.sequences, args.positions, args.width);
+  SHERD_CHECK(tokens >= 1 && args.width >= 1 && args.vocab_size >= 1,
+              "embedding: {} x {} tokens of {}", args.sequences, args.positions, args.width);
   check_tensor("embedding: tokens", args.tokens, DType::kI32, tokens);
   check_tensor("embedding: y", args.y, args.y.dtype, tokens * args.width);
   check_tensor("embedding: token_weight", args.token_weight, args.y.dtype,
                args.vocab_size * args.width);
-  CHECK(!args.position_weight || (args.position_weight.dtype == args.y.dtype &&
-                                  args.position_weight.numel >= args.positions * args.width),
-        "embedding: position_weight has {} elements, {} positions of width {}",
-        args.position_weight.numel, args.positions, args.width);
+  SHERD_CHECK(!args.position_weight || (args.position_weight.dtype == args.y.dtype &&
+                                        args.position_weight.numel >= args.positions * args.width),
+              "embedding: position_weight has {} elements, {} positions of width {}",
+              args.position_weight.numel, args.positions, args.width);
   check_rows(args.rows, args.vocab_size);
-  CHECK(!args.interleaved || (!is_cuda(stream) && can_interleave(args.y.dtype, args.width)),
-        "embedding: interleaved {} of width {}", name_of(args.y.dtype), args.width);
+  SHERD_CHECK(!args.interleaved || (!is_cuda(stream) && can_interleave(args.y.dtype, args.width)),
+              "embedding: interleaved {} of width {}", name_of(args.y.dtype), args.width);
   if (is_cuda(stream))
     return on_gpu(stream, cuda::embedding_forward, launches::embedding_forward, args);
   stream.run("embedding_forward", [&stream, args] { cpu::embedding_forward(stream.team(), args); });
@@ -40,27 +40,28 @@ void embedding_forward(Stream& stream, const EmbeddingForward& args) {
 
 void embedding_backward(Stream& stream, const EmbeddingBackward& args) {
   const std::int64_t tokens = args.sequences * args.positions;
-  CHECK(tokens >= 1 && args.width >= 1 && args.vocab_size >= 1, "embedding: {} x {} tokens of {}",
-        args.sequences, args.positions, args.width);
+  SHERD_CHECK(tokens >= 1 && args.width >= 1 && args.vocab_size >= 1,
+              "embedding: {} x {} tokens of {}", args.sequences, args.positions, args.width);
   check_tensor("embedding: tokens", args.tokens, DType::kI32, tokens);
   check_tensor("embedding: dy", args.dy, args.dy.dtype, tokens * args.width);
   check_tensor("embedding: d_token_weight", args.d_token_weight, args.d_token_weight.dtype,
                args.vocab_size * args.width);
   if (args.d_position_weight) {
-    CHECK(args.position_rows >= args.positions, "embedding: {} position rows for {} positions",
-          args.position_rows, args.positions);
+    SHERD_CHECK(args.position_rows >= args.positions,
+                "embedding: {} position rows for {} positions", args.position_rows, args.positions);
     check_tensor("embedding: d_position_weight", args.d_position_weight,
                  args.d_position_weight.dtype, args.position_rows * args.width);
   }
   check_rows(args.rows, args.vocab_size);
   if (args.groups) {
     check_token_groups(args.groups, tokens);
-    CHECK(args.groups.groups <= kMostTokenGroups && !args.add_to_token_gradient &&
-              args.d_token_weight.dtype == DType::kF32,
-          "embedding: a tree over {} groups that is rounded, or added to", args.groups.groups);
+    SHERD_CHECK(args.groups.groups <= kMostTokenGroups && !args.add_to_token_gradient &&
+                    args.d_token_weight.dtype == DType::kF32,
+                "embedding: a tree over {} groups that is rounded, or added to",
+                args.groups.groups);
   }
   if (is_cuda(stream)) {
-    CHECK(!args.groups, "embedding: a tree over tokens on a GPU");
+    SHERD_CHECK(!args.groups, "embedding: a tree over tokens on a GPU");
     return on_gpu(stream, cuda::embedding_backward, launches::embedding_backward, args);
   }
   stream.run("embedding_backward",
@@ -74,8 +75,8 @@ std::int64_t embedding_backward_workspace_bytes(std::int64_t tokens, std::int64_
 }
 
 void cross_entropy(Stream& stream, const CrossEntropy& args) {
-  CHECK(args.tokens >= 1 && args.vocab_size >= 1, "cross_entropy: {} tokens, {} classes",
-        args.tokens, args.vocab_size);
+  SHERD_CHECK(args.tokens >= 1 && args.vocab_size >= 1, "cross_entropy: {} tokens, {} classes",
+              args.tokens, args.vocab_size);
   check_tensor("cross_entropy: logits", args.logits, args.logits.dtype,
                args.tokens * args.vocab_size);
   check_tensor("cross_entropy: targets", args.targets, DType::kI32, args.tokens);

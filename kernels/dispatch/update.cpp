@@ -11,48 +11,52 @@ namespace {
 
 void check_common(const UpdateCommon& args) {
   const std::int64_t numel = args.parameter.numel;
-  CHECK(args.parameter.dtype == DType::kF32, "parameters of {}", name_of(args.parameter.dtype));
-  CHECK(args.gradient.numel == numel, "{} gradients of {} parameters", args.gradient.numel, numel);
-  CHECK(!args.rounded || (args.rounded.numel == numel && size_of(args.rounded.dtype) == 2),
-        "{} rounded parameters of {}, of {}", args.rounded.numel, numel,
-        name_of(args.rounded.dtype));
+  SHERD_CHECK(args.parameter.dtype == DType::kF32, "parameters of {}",
+              name_of(args.parameter.dtype));
+  SHERD_CHECK(args.gradient.numel == numel, "{} gradients of {} parameters", args.gradient.numel,
+              numel);
+  SHERD_CHECK(!args.rounded || (args.rounded.numel == numel && size_of(args.rounded.dtype) == 2),
+              "{} rounded parameters of {}, of {}", args.rounded.numel, numel,
+              name_of(args.rounded.dtype));
   std::int64_t end = 0;
   for (const UpdateSegment& segment : args.segments) {
-    CHECK(segment.first >= end && segment.count >= 0 && segment.first + segment.count <= numel,
-          "segment [{}, +{}) after {} in a slice of {}", segment.first, segment.count, end, numel);
+    SHERD_CHECK(
+        segment.first >= end && segment.count >= 0 && segment.first + segment.count <= numel,
+        "segment [{}, +{}) after {} in a slice of {}", segment.first, segment.count, end, numel);
     end = segment.first + segment.count;
   }
 }
 
 void check_moment(const UpdateCommon& args, const Tensor& moment) {
-  CHECK(moment.numel == args.parameter.numel &&
-            (moment.dtype == DType::kF32 || moment.dtype == DType::kBF16),
-        "a moment of {} elements of {} for {} parameters", moment.numel, name_of(moment.dtype),
-        args.parameter.numel);
+  SHERD_CHECK(moment.numel == args.parameter.numel &&
+                  (moment.dtype == DType::kF32 || moment.dtype == DType::kBF16),
+              "a moment of {} elements of {} for {} parameters", moment.numel,
+              name_of(moment.dtype), args.parameter.numel);
 }
 
 void check_sums(const UpdateCommon& args, const Tensor& sums) {
-  CHECK(sums.dtype == DType::kF64 &&
-            sums.numel >= 2 * ExactSum::kNumbers * static_cast<std::int64_t>(args.segments.size()),
-        "{} numbers for {} segments", sums.numel, args.segments.size());
+  SHERD_CHECK(
+      sums.dtype == DType::kF64 &&
+          sums.numel >= 2 * ExactSum::kNumbers * static_cast<std::int64_t>(args.segments.size()),
+      "{} numbers for {} segments", sums.numel, args.segments.size());
 }
 
 void check_ratios(const UpdateCommon& args, std::span<const float> ratios) {
-  CHECK(ratios.size() == args.segments.size(), "{} ratios for {} segments", ratios.size(),
-        args.segments.size());
+  SHERD_CHECK(ratios.size() == args.segments.size(), "{} ratios for {} segments", ratios.size(),
+              args.segments.size());
 }
 
 // Of the updates that don't round.
 void check_without_rounding(const UpdateCommon& args) {
   check_common(args);
-  CHECK(!args.rounded, "{} rounded parameters that nobody writes", args.rounded.numel);
+  SHERD_CHECK(!args.rounded, "{} rounded parameters that nobody writes", args.rounded.numel);
 }
 
 void check_lamb(const LambUpdate& args) {
   check_without_rounding(args.common);
   check_moment(args.common, args.exp_avg);
   check_moment(args.common, args.exp_avg_sq);
-  CHECK(args.update_number >= 1, "time step {}", args.update_number);
+  SHERD_CHECK(args.update_number >= 1, "time step {}", args.update_number);
 }
 
 }  // namespace
@@ -61,7 +65,7 @@ void adam_update(Stream& stream, const AdamUpdate& args) {
   check_common(args.common);
   check_moment(args.common, args.exp_avg);
   check_moment(args.common, args.exp_avg_sq);
-  CHECK(args.update_number >= 1, "time step {}", args.update_number);
+  SHERD_CHECK(args.update_number >= 1, "time step {}", args.update_number);
   if (is_cuda(stream)) return on_gpu(stream, cuda::adam_update, launches::adam_update, args);
   stream.run("adam_update", [=, &stream] { cpu::adam_update(stream.team(), args); });
 }
@@ -69,8 +73,8 @@ void adam_update(Stream& stream, const AdamUpdate& args) {
 void sgd_update(Stream& stream, const SgdUpdate& args) {
   check_common(args.common);
   if (args.momentum_buffer) check_moment(args.common, args.momentum_buffer);
-  CHECK(args.momentum_buffer || args.momentum == 0.0f, "momentum {} without a buffer",
-        args.momentum);
+  SHERD_CHECK(args.momentum_buffer || args.momentum == 0.0f, "momentum {} without a buffer",
+              args.momentum);
   if (is_cuda(stream)) return on_gpu(stream, cuda::sgd_update, launches::sgd_update, args);
   stream.run("sgd_update", [=, &stream] { cpu::sgd_update(stream.team(), args); });
 }
@@ -126,16 +130,16 @@ void lars_apply(Stream& stream, const LarsUpdate& args, std::span<const float> r
 void muon_momentum(Stream& stream, const MuonUpdate& args) {
   check_without_rounding(args.common);
   check_moment(args.common, args.momentum_buffer);
-  CHECK(args.update.dtype == DType::kF32 && args.update.numel == args.common.parameter.numel,
-        "{} updates of {} parameters", args.update.numel, args.common.parameter.numel);
+  SHERD_CHECK(args.update.dtype == DType::kF32 && args.update.numel == args.common.parameter.numel,
+              "{} updates of {} parameters", args.update.numel, args.common.parameter.numel);
   if (is_cuda(stream)) return on_gpu(stream, cuda::muon_momentum, launches::muon_momentum, args);
   stream.run("muon_momentum", [=, &stream] { cpu::muon_momentum(stream.team(), args); });
 }
 
 void muon_apply(Stream& stream, const MuonUpdate& args, std::span<const float> ratios) {
   check_without_rounding(args.common);
-  CHECK(args.update.dtype == DType::kF32 && args.update.numel == args.common.parameter.numel,
-        "{} updates of {} parameters", args.update.numel, args.common.parameter.numel);
+  SHERD_CHECK(args.update.dtype == DType::kF32 && args.update.numel == args.common.parameter.numel,
+              "{} updates of {} parameters", args.update.numel, args.common.parameter.numel);
   check_ratios(args.common, ratios);
   if (is_cuda(stream)) return on_gpu(stream, cuda::muon_apply, launches::muon_apply, args, ratios);
   stream.run("muon_apply", [=, &stream] { cpu::muon_apply(stream.team(), args, ratios); });

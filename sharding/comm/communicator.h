@@ -10,9 +10,9 @@
 /// Trees    With `tree` = n = 2^m, which divides the number of ranks, n neighbours' contributions c are added as a
 ///          balanced tree first, and the trees in rank order: ((c_0 + c_1) + (c_2 + c_3)) + ((c_4 + ...)) for
 ///          n = 4. A rank has formed the subtree of its part of the addends; the collective continues from there. NCCL and
-///          ranks that share a GPU have no trees (CHECK).
+///          ranks that share a GPU have no trees (SHERD_CHECK).
 /// Errors   PeerError with the reason if a rank aborted, timed out, or called something else.
-///          Shapes that disagree on one rank are our bug (CHECK).
+///          Shapes that disagree on one rank are our bug (SHERD_CHECK).
 /// Cost     in elements that each rank sends, for F = W * S elements in `full`.
 #pragma once
 

@@ -43,7 +43,7 @@ class LedgerCommunicator final : public Communicator {
   void note(Stream& stream, std::string_view collective, const Tensor& full) const {
     if (world_size() == 1) return;
     LedgerStream* ledger = ledger_stream(stream);
-    CHECK(ledger != nullptr, "{} on a stream that keeps no ledger", collective);
+    SHERD_CHECK(ledger != nullptr, "{} on a stream that keeps no ledger", collective);
     ledger->add(Exchange{collective, full.bytes(), ranks_});
   }
 

@@ -41,7 +41,7 @@ MeetingPlace::MeetingPlace(std::vector<int> ranks, std::chrono::milliseconds tim
       timeout_(timeout),
       brought_(ranks_.size()),
       here_(ranks_.size(), false) {
-  CHECK(!ranks_.empty(), "a group of no ranks");
+  SHERD_CHECK(!ranks_.empty(), "a group of no ranks");
 }
 
 void MeetingPlace::bring(int rank, Contribution contribution) {

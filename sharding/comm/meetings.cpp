@@ -9,7 +9,7 @@ std::shared_ptr<MeetingPlace> Meetings::place_of(const Group& group) {
     place = std::make_shared<MeetingPlace>(group.ranks, timeout_);
     if (!abort_reason_.empty()) place->abort(abort_reason_);
   }
-  CHECK(place->ranks() == group.ranks, "group {} with other ranks than before", group.name);
+  SHERD_CHECK(place->ranks() == group.ranks, "group {} with other ranks than before", group.name);
   return place;
 }
 

@@ -28,7 +28,7 @@ ncclDataType_t type_of(DType dtype) {
     case DType::kF16:
       return ncclFloat16;
     default:
-      CHECK(false, "a sum of {}", name_of(dtype));
+      SHERD_CHECK(false, "a sum of {}", name_of(dtype));
       __builtin_unreachable();
   }
 }
@@ -57,8 +57,8 @@ class NcclCommunicator final : public Communicator {
                       const Addends& addends) override {
     check_reduce_scatter(*this, full, out, label);
     check_no_tree(label, addends.tree);
-    CHECK(addends.num_ranks == 0, "NCCL adds all ranks: {}",
-          reduction_label(*this, label, addends));
+    SHERD_CHECK(addends.num_ranks == 0, "NCCL adds all ranks: {}",
+                reduction_label(*this, label, addends));
     const bool directly = !addends.onto_out && full.dtype == out.dtype;
     const Tensor sum = directly ? out : slice_of(*this, full, rank_);
     run(stream, {"reduce_scatter", reduction_label(*this, label, addends), full},
@@ -214,7 +214,7 @@ class NcclRendezvous final : public Rendezvous {
 
 int nccl_version() {
   int version = 0;
-  CHECK(ncclGetVersion(&version) == ncclSuccess, "ncclGetVersion");
+  SHERD_CHECK(ncclGetVersion(&version) == ncclSuccess, "ncclGetVersion");
   return version;
 }
 

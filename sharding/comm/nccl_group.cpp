@@ -58,7 +58,7 @@ NcclGroup::~NcclGroup() {
 
 int NcclGroup::place_of(int index) const {
   const auto found = std::ranges::find(members_, index, &Member::index);
-  CHECK(found != members_.end(), "{}: member {} isn't here", name_, index);
+  SHERD_CHECK(found != members_.end(), "{}: member {} isn't here", name_, index);
   return static_cast<int>(found - members_.begin());
 }
 

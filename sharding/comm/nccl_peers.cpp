@@ -31,8 +31,8 @@ NcclPeers::NcclPeers(std::string group, std::vector<int> ranks, std::vector<int>
       here_(std::move(here)),
       processes_(processes) {
   std::ranges::set_difference(ranks_, here_, std::back_inserter(others_));
-  CHECK(!here_.empty() && (processes_ || others_.empty()), "{}: {} of {} members are here", group_,
-        here_.size(), ranks_.size());
+  SHERD_CHECK(!here_.empty() && (processes_ || others_.empty()), "{}: {} of {} members are here",
+              group_, here_.size(), ranks_.size());
 }
 
 std::string NcclPeers::name_of(int rank, const std::string& notice) const {

@@ -37,7 +37,7 @@ class SingleCommunicator final : public Communicator {
   }
   void reduce_scatter(Stream& stream, const std::string& label, Tensor full, Tensor out,
                       const Addends& addends) override {
-    CHECK(full.numel == out.numel, "reduce_scatter of {}", label);
+    SHERD_CHECK(full.numel == out.numel, "reduce_scatter of {}", label);
     ending_->throw_if_set();
     if (addends.onto_out || full.dtype != out.dtype) {
       add_or_cast(stream, full, out, addends.onto_out);
@@ -54,7 +54,7 @@ class SingleCommunicator final : public Communicator {
     stream.copy(full.data, out.data, full.bytes());
   }
   void broadcast(Stream& stream, const std::string& label, Tensor, int root) override {
-    CHECK(root == 0, "broadcast from rank {} in a world of 1", root);
+    SHERD_CHECK(root == 0, "broadcast from rank {} in a world of 1", root);
     pass(stream, "broadcast", label);
   }
   void barrier(Stream& stream, const std::string& label) override {
@@ -71,7 +71,7 @@ class SingleCommunicator final : public Communicator {
 class SingleRendezvous final : public Rendezvous {
  public:
   std::unique_ptr<Communicator> join(const Group& group) override {
-    CHECK(group.size() == 1, "a group of {} ranks in a world of 1", group.size());
+    SHERD_CHECK(group.size() == 1, "a group of {} ranks in a world of 1", group.size());
     return std::make_unique<SingleCommunicator>(ending_);
   }
   void abort(const std::string& reason) override { ending_->set(reason); }

@@ -1,5 +1,5 @@
 /// What every communicator says of the tensors that it is given: slices are equal, and shapes that
-/// disagree on one rank are our bug (CHECK).
+/// disagree on one rank are our bug (SHERD_CHECK).
 #pragma once
 
 #include <bit>
@@ -12,30 +12,30 @@ namespace sherd::sharding {
 
 inline void check_divides(const Communicator& communicator, const Tensor& full,
                           const std::string& label) {
-  CHECK(full.numel % communicator.world_size() == 0, "{}: {} elements on {} ranks", label,
-        full.numel, communicator.world_size());
+  SHERD_CHECK(full.numel % communicator.world_size() == 0, "{}: {} elements on {} ranks", label,
+              full.numel, communicator.world_size());
 }
 
 inline void check_reduce_scatter(const Communicator& communicator, const Tensor& full,
                                  const Tensor& out, const std::string& label) {
   check_divides(communicator, full, label);
-  CHECK(out.numel * communicator.world_size() == full.numel,
-        "reduce_scatter of {}: {} elements into {}", label, full.numel, out.numel);
+  SHERD_CHECK(out.numel * communicator.world_size() == full.numel,
+              "reduce_scatter of {}: {} elements into {}", label, full.numel, out.numel);
 }
 
 inline void check_all_to_all(const Communicator& communicator, const Tensor& full,
                              const Tensor& out, const std::string& label) {
   check_divides(communicator, full, label);
-  CHECK(out.numel == full.numel && out.dtype == full.dtype && out.data != full.data,
-        "all_to_all of {}: {} elements into {}", label, full.numel, out.numel);
+  SHERD_CHECK(out.numel == full.numel && out.dtype == full.dtype && out.data != full.data,
+              "all_to_all of {}: {} elements into {}", label, full.numel, out.numel);
 }
 
 /// "block.7, in trees of 4".
 inline std::string sum_label(const Communicator& communicator, const std::string& label, int tree) {
   if (tree == 1) return label;
-  CHECK(tree > 1 && std::has_single_bit(static_cast<unsigned>(tree)) &&
-            communicator.world_size() % tree == 0,
-        "{}: {} ranks in balanced trees of {}", label, communicator.world_size(), tree);
+  SHERD_CHECK(tree > 1 && std::has_single_bit(static_cast<unsigned>(tree)) &&
+                  communicator.world_size() % tree == 0,
+              "{}: {} ranks in balanced trees of {}", label, communicator.world_size(), tree);
   return fmt::format("{}, in trees of {}", label, tree);
 }
 
@@ -53,11 +53,11 @@ inline std::string reduction_label(const Communicator& communicator, const std::
 
 /// Where sums have one order only.
 inline void check_no_tree(const std::string& label, int tree) {
-  CHECK(tree == 1, "{}: sums as trees are the CPU's", label);
+  SHERD_CHECK(tree == 1, "{}: sums as trees are the CPU's", label);
 }
 
 inline void check_root(const Communicator& communicator, int root) {
-  CHECK(root >= 0 && root < communicator.world_size(), "broadcast from rank {}", root);
+  SHERD_CHECK(root >= 0 && root < communicator.world_size(), "broadcast from rank {}", root);
 }
 
 /// Adds what ranks have brought, on the calling thread. Trees are of ranks that are all among the addends.
@@ -67,8 +67,8 @@ inline void add_up_on_host(const std::vector<ConstTensor>& inputs, const Tensor&
   if (addends.tree == 1) {
     return kernels::sum_in_order_on_host(inputs.data(), num_inputs, out, addends.onto_out);
   }
-  CHECK(addends.first_rank % addends.tree == 0, "a tree of {} that begins with rank {}",
-        addends.tree, addends.first_rank);
+  SHERD_CHECK(addends.first_rank % addends.tree == 0, "a tree of {} that begins with rank {}",
+              addends.tree, addends.first_rank);
   kernels::sum_as_trees_on_host(inputs.data(), num_inputs, addends.tree, out, addends.onto_out);
 }
 

@@ -39,7 +39,7 @@ std::vector<std::span<const double>> Exchange::all_gather(const std::string& lab
                                                           std::span<const double> mine) {
   const auto* values = rows_.host().as<double>();
   const std::int64_t count = count_;
-  CHECK(std::ssize(mine) == count, "exchange of {} numbers, made for {}", mine.size(), count);
+  SHERD_CHECK(std::ssize(mine) == count, "exchange of {} numbers, made for {}", mine.size(), count);
   Stream& stream = rank_->reduce();
   std::copy(mine.begin(), mine.end(), rows_.host().as<double>() + index_ * count);
   rows_.to_device(stream, index_ * count, count);

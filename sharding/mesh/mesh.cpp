@@ -23,8 +23,8 @@ const AxisSet& zero_axes() {
 Mesh::Mesh(std::vector<MeshAxis> axes) : axes_(std::move(axes)) {
   AxisSet names;
   for (const MeshAxis& axis : axes_) {
-    CHECK(axis.degree >= 1, "axis {} of degree {}", axis.name, axis.degree);
-    CHECK(names.insert(axis.name).second, "axis {} twice", axis.name);
+    SHERD_CHECK(axis.degree >= 1, "axis {} of degree {}", axis.name, axis.degree);
+    SHERD_CHECK(names.insert(axis.name).second, "axis {} twice", axis.name);
     world_size_ *= axis.degree;
   }
 }
@@ -66,7 +66,7 @@ int Mesh::degree(const AxisSet& axes) const {
 }
 
 int Mesh::coordinate(int rank, std::string_view axis) const {
-  CHECK(rank >= 0 && rank < world_size_, "rank {} in a world of {}", rank, world_size_);
+  SHERD_CHECK(rank >= 0 && rank < world_size_, "rank {} in a world of {}", rank, world_size_);
   for (std::size_t i = 0; i < axes_.size(); ++i) {
     if (axes_[i].name == axis) return rank / stride(i) % axes_[i].degree;
   }

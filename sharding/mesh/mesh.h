@@ -15,7 +15,7 @@
 /// same axes cut the world into equal parts. Names that the mesh doesn't have are axes of degree 1,
 /// so code may speak of every axis whether or not a run uses it.
 ///
-/// Errors   a rank outside of the world, a degree below 1, a name twice: our bug (CHECK).
+/// Errors   a rank outside of the world, a degree below 1, a name twice: our bug (SHERD_CHECK).
 #pragma once
 
 #include <set>

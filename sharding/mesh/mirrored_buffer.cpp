@@ -8,7 +8,8 @@ BufferSpec twin_of(const BufferSpec& spec) {
 
 MirroredBuffer::MirroredBuffer(const Rank& rank, const BufferSpec& spec)
     : buffer_(rank.acquire(spec)) {
-  CHECK(spec.home == Home::kMirrored, "buffer {} isn't planned with a twin on the host", spec.name);
+  SHERD_CHECK(spec.home == Home::kMirrored, "buffer {} isn't planned with a twin on the host",
+              spec.name);
   if (rank.separate_memory()) twin_ = rank.acquire(twin_of(spec));
 }
 

@@ -61,7 +61,7 @@ std::unique_ptr<Communicator> ProcessGroups::among(std::vector<int> ranks, const
                                                    Purpose purpose) {
   std::ranges::sort(ranks);
   const auto own = std::ranges::find(ranks, rank_);
-  CHECK(own != ranks.end(), "rank {} asks for a group of others, {}", rank_, name);
+  SHERD_CHECK(own != ranks.end(), "rank {} asks for a group of others, {}", rank_, name);
   Group group{.name = fmt::format("{}, ranks", name),
               .ranks = ranks,
               .index = static_cast<int>(own - ranks.begin())};

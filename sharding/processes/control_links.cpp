@@ -79,7 +79,7 @@ void ControlLinks::part() {
 
 void ControlLinks::set_names(std::vector<std::string> names) {
   std::lock_guard lock(mutex_);
-  CHECK(names.size() == names_.size(), "{} names", names.size());
+  SHERD_CHECK(names.size() == names_.size(), "{} names", names.size());
   names_ = std::move(names);
 }
 
@@ -317,7 +317,7 @@ void ControlLinks::send(Link& link, char kind, std::string_view text) {
   if (!link.open) return;
   std::string message(1, kind);
   put(message, text);
-  CHECK(text.size() <= kLongest, "a word of {} bytes", text.size());
+  SHERD_CHECK(text.size() <= kLongest, "a word of {} bytes", text.size());
   std::lock_guard lock(link.sending);
   // One that can't be written to is dead or stuck; the reading side finds out which.
   if (!write_all(link.socket.file(), message, ControlClock::now() + kForASend)) {

@@ -51,7 +51,7 @@ Read read_all(int file, char* bytes, std::size_t count, Clock::time_point deadli
 
 std::string drawn_secret() {
   unsigned char bytes[kSecretLength / 2];
-  CHECK(::getrandom(bytes, sizeof bytes, 0) == sizeof bytes, "no random bytes");
+  SHERD_CHECK(::getrandom(bytes, sizeof bytes, 0) == sizeof bytes, "no random bytes");
   std::string secret;
   for (const unsigned char byte : bytes) secret += fmt::format("{:02x}", byte);
   return secret;
@@ -146,7 +146,7 @@ Door::Door(const Options& options)
     : listening_(tcp_socket(0)),
       secret_(options.secret.empty() ? drawn_secret() : options.secret),
       patience_(options.for_a_greeting) {
-  CHECK(secret_.size() <= kLongestSecret, "a secret of {} bytes", secret_.size());
+  SHERD_CHECK(secret_.size() <= kLongestSecret, "a secret of {} bytes", secret_.size());
   const bool loopback = options.loopback;
   // The port of a run that has just ended may still be waited for.
   const int on = 1;

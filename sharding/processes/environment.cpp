@@ -100,7 +100,7 @@ class EnvironmentProcesses final : public Processes {
   bool carries_tensors() const override { return false; }
   std::shared_ptr<Rendezvous> make_rendezvous(int, std::chrono::milliseconds,
                                               const MachinesOfProcesses&) override {
-    CHECK(false, "processes that only NCCL connects");
+    SHERD_CHECK(false, "processes that only NCCL connects");
     __builtin_unreachable();
   }
 

@@ -338,8 +338,8 @@ class MpiRendezvous final : public Rendezvous {
                                                    Tags(world_->ranks_per_process()).num_groups());
     std::lock_guard lock(mutex_);
     const auto [at, is_new] = names_.emplace(std::pair(group.world_rank(), number), group.name);
-    CHECK(at->second == group.name, "groups \"{}\" and \"{}\" have the same number", group.name,
-          at->second);
+    SHERD_CHECK(at->second == group.name, "groups \"{}\" and \"{}\" have the same number",
+                group.name, at->second);
     return number;
   }
 

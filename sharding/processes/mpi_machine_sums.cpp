@@ -15,7 +15,7 @@ class Sum {
       const std::function<std::unique_ptr<MpiTransfers>()>& new_transfers,
       const std::function<void(MpiTransfers&)>& finish)
       : what_(what), relays_(relays), new_transfers_(new_transfers), finish_(finish) {
-    CHECK(relays.even(), "sums of machines that have not equally many ranks");
+    SHERD_CHECK(relays.even(), "sums of machines that have not equally many ranks");
     for (int member = 0; member < relays.size(); ++member) {
       if (relays.are_neighbours(member, what.rank)) {
         if (member != what.rank) neighbours_.push_back(member);
@@ -28,7 +28,8 @@ class Sum {
     num_slots_ = static_cast<std::int64_t>((neighbours_.size() + 1) * (relayed_.size() + 1) +
                                            relays.machines().size());
     piece_ = what.staging.bytes() / (2 * 4 * num_slots_) / kAlignment * kAlignment;
-    CHECK(piece_ > 0, "{} B of staging for sums of {} ranks", what.staging.bytes(), relays.size());
+    SHERD_CHECK(piece_ > 0, "{} B of staging for sums of {} ranks", what.staging.bytes(),
+                relays.size());
     num_pieces_ = (what.out.numel + piece_ - 1) / piece_;
   }
 
@@ -68,7 +69,7 @@ class Sum {
   }
   Tensor slot(std::int64_t number, DType dtype) {
     Piece& piece = piece_of(number);
-    CHECK(piece.used < num_slots_, "more is staged than planned");
+    SHERD_CHECK(piece.used < num_slots_, "more is staged than planned");
     char* const begin = static_cast<char*>(what_.staging.data) +
                         ((number % 2) * num_slots_ + piece.used++) * piece_ * 4;
     return {begin, dtype, piece.count};

@@ -33,8 +33,8 @@ bool ThreadMessages::take(const Receive& receive) {
     message = std::move(at->second);
     waiting.erase(at);
   }
-  CHECK(message->bytes == receive.bytes, "a message of {} B where {} are expected", message->bytes,
-        receive.bytes);
+  SHERD_CHECK(message->bytes == receive.bytes, "a message of {} B where {} are expected",
+              message->bytes, receive.bytes);
   State expected = State::kWaiting;
   if (!message->state.compare_exchange_strong(expected, State::kBeingCopied)) return false;
   if (receive.bytes > 0) {

@@ -13,8 +13,8 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
 
 FlatLayout::FlatLayout(const UnitSpec& unit, int num_slices, int slice_parts)
     : num_slices_(num_slices) {
-  CHECK(num_slices >= 1 && slice_parts >= 1, "a unit in {} slices of {} parts", num_slices,
-        slice_parts);
+  SHERD_CHECK(num_slices >= 1 && slice_parts >= 1, "a unit in {} slices of {} parts", num_slices,
+              slice_parts);
   for (const ParameterSpec& parameter : unit.parameters) {
     offsets_.push_back(numel_);
     counts_.push_back(parameter.numel());
@@ -24,12 +24,12 @@ FlatLayout::FlatLayout(const UnitSpec& unit, int num_slices, int slice_parts)
 }
 
 Tensor FlatLayout::slice(const Tensor& full, int slice_index) const {
-  CHECK(full.numel == numel_, "{} elements where the layout has {}", full.numel, numel_);
+  SHERD_CHECK(full.numel == numel_, "{} elements where the layout has {}", full.numel, numel_);
   return full.part(slice_index * slice_numel(), slice_numel());
 }
 
 std::vector<Tensor> FlatLayout::views(const Tensor& full) const {
-  CHECK(full.numel == numel_, "{} elements where the layout has {}", full.numel, numel_);
+  SHERD_CHECK(full.numel == numel_, "{} elements where the layout has {}", full.numel, numel_);
   std::vector<Tensor> views;
   for (std::size_t i = 0; i < offsets_.size(); ++i) {
     views.push_back(full.part(offsets_[i], counts_[i]));

@@ -49,17 +49,17 @@ GradientReduction::~GradientReduction() = default;
 
 void GradientReduction::set_up(int at, const Rank& rank) {
   const UnitState& unit = state_at(at);
-  CHECK(same_type(unit.plan()) || !at_boundary(unit.plan()),
-        "gradients accumulated in {} can't be reduced in {} at the boundary",
-        name_of(unit.precision().accumulate), name_of(unit.precision().reduce));
+  SHERD_CHECK(same_type(unit.plan()) || !at_boundary(unit.plan()),
+              "gradients accumulated in {} can't be reduced in {} at the boundary",
+              name_of(unit.precision().accumulate), name_of(unit.precision().reduce));
   open_slot_.push_back(kClosed);
   written_.push_back(rank.make_event());
   const int groups = unit.placement().batch_groups;
-  CHECK(groups == unit.plan().num_replicas ||
-            (unit.plan().num_replicas == 1 && !at_boundary(unit.plan()) &&
-             num_micro_steps_ * unit.plan().num_parts % groups == 0),
-        "{} groups of a batch of {} x {} micro-batches on {} replicas", groups, num_micro_steps_,
-        unit.plan().num_parts, unit.plan().num_replicas);
+  SHERD_CHECK(groups == unit.plan().num_replicas ||
+                  (unit.plan().num_replicas == 1 && !at_boundary(unit.plan()) &&
+                   num_micro_steps_ * unit.plan().num_parts % groups == 0),
+              "{} groups of a batch of {} x {} micro-batches on {} replicas", groups,
+              num_micro_steps_, unit.plan().num_parts, unit.plan().num_replicas);
   communicators_.push_back(&rank.groups->get(unit.placement().group, Purpose::kReduce));
   replicas_.push_back(unit.plan().num_replicas == 1
                           ? nullptr
@@ -68,7 +68,7 @@ void GradientReduction::set_up(int at, const Rank& rank) {
 
 int GradientReduction::place_of(int unit, UnitEnd end) const {
   if (end == UnitEnd::kUnit) return unit;
-  CHECK(unit == apart_, "{} has one end", (*units_)[unit].name());
+  SHERD_CHECK(unit == apart_, "{} has one end", (*units_)[unit].name());
   return static_cast<int>(units_->size());
 }
 
@@ -100,8 +100,8 @@ bool GradientReduction::into_accumulator(const UnitState& unit) const {
 
 void GradientReduction::begin_micro_step(int micro_step) {
   for (std::size_t at = 0; at < open_slot_.size(); ++at) {
-    CHECK(open_slot_[at] == kClosed, "the gradient of {} was left open",
-          state_at(static_cast<int>(at)).name());
+    SHERD_CHECK(open_slot_[at] == kClosed, "the gradient of {} was left open",
+                state_at(static_cast<int>(at)).name());
   }
   micro_step_ = micro_step;
 }
@@ -113,7 +113,7 @@ GradientReduction::Slot& GradientReduction::slot_for(int at) {
     if (slots_[i].unit_class == unit_class) candidates.push_back(i);
   }
   Slot& slot = slots_[candidates[turns_[unit_class]++ % candidates.size()]];
-  CHECK(!slot.open, "the gradient slot for {} is still open", state_at(at).name());
+  SHERD_CHECK(!slot.open, "the gradient slot for {} is still open", state_at(at).name());
   return slot;
 }
 
@@ -196,7 +196,7 @@ void GradientReduction::close(int unit, UnitEnd end) {
   const int at = place_of(unit, end);
   const UnitState& state = state_at(at);
   if (!state.trains()) return;
-  CHECK(open_slot_[at] != kClosed, "close of {} without an open", state.name());
+  SHERD_CHECK(open_slot_[at] != kClosed, "close of {} without an open", state.name());
   const int index = open_slot_[at];
   open_slot_[at] = kClosed;
   const Tensor full = index == kAccumulator

@@ -24,7 +24,7 @@
 ///
 /// Slots: prefetch_depth + 1 for blocks (all blocks with `reshard_after_forward` off: the forward's
 /// gather then serves the backward too), one for the edges.
-/// Errors: misuse (a use out of order, a release without a get) is our bug (CHECK).
+/// Errors: misuse (a use out of order, a release without a get) is our bug (SHERD_CHECK).
 #pragma once
 
 #include <memory>

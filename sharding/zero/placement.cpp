@@ -5,14 +5,14 @@
 namespace sherd::sharding {
 
 Placement placement_of(int stage, GradSync grad_sync, Replicas replicas) {
-  CHECK(stage >= 0 && stage <= 3, "ZeRO stage {}", stage);
+  SHERD_CHECK(stage >= 0 && stage <= 3, "ZeRO stage {}", stage);
   Placement placement;
   placement.grad_sync = grad_sync;
   if (stage >= 1) placement.optimizer = placement.group;
   if (stage >= 2 && grad_sync == GradSync::kEveryMicroStep) placement.gradients = placement.group;
   if (stage >= 3) placement.parameters = placement.group;
   if (replicas == Replicas::kDivideOptimizer) {
-    CHECK(stage >= 1, "replicas that divide an optimizer's state which isn't sharded");
+    SHERD_CHECK(stage >= 1, "replicas that divide an optimizer's state which isn't sharded");
     placement.optimizer.merge(replica_axes(placement));
   }
   return placement;

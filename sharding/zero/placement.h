@@ -50,7 +50,7 @@ struct Placement {
   /// The ZeRO group is a group along these axes. Its ranks reduce gradients together, at every stage.
   AxisSet group = zero_axes();
   /// Per kind of state, the axes over which it is sharded at rest: those of the group, or none; the optimizer states'
-  /// may include the replicas' axis. (Other sets fail a CHECK.)
+  /// may include the replicas' axis. (Other sets fail a SHERD_CHECK.)
   AxisSet parameters{}, gradients{}, optimizer{};
   GradSync grad_sync = GradSync::kBoundary;
   /// The batch is cut into this many contiguous groups. The gradient of each is a separate sum; the sums

@@ -23,9 +23,9 @@ std::map<UnitClass, SlotClass> slot_classes(const std::vector<UnitPlan>& units,
   for (const UnitPlan& unit : units) {
     if (!needs_slot(unit, num_micro_steps)) continue;
     SlotClass& pool = classes[unit.spec.unit_class];
-    CHECK(pool.num_units == 0 ||
-              (pool.dtype == unit.precision.reduce && pool.at_boundary == at_boundary(unit)),
-          "{} shares gradient slots with units of another type or sync", unit.spec.name);
+    SHERD_CHECK(pool.num_units == 0 ||
+                    (pool.dtype == unit.precision.reduce && pool.at_boundary == at_boundary(unit)),
+                "{} shares gradient slots with units of another type or sync", unit.spec.name);
     ++pool.num_units;
     pool.largest = std::max(pool.largest, unit.layout.numel());
     pool.dtype = unit.precision.reduce;

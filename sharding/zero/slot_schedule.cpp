@@ -23,8 +23,8 @@ std::vector<GatherSlot> gather_slots(const std::vector<UnitPlan>& units,
   for (const UnitPlan& unit : units) {
     if (!unit.needs_slot()) continue;
     ClassSize& size = classes[unit.spec.unit_class];
-    CHECK(size.num_units == 0 || size.dtype == unit.precision.parameters,
-          "{} shares slots with units of another type", unit.spec.name);
+    SHERD_CHECK(size.num_units == 0 || size.dtype == unit.precision.parameters,
+                "{} shares slots with units of another type", unit.spec.name);
     size.dtype = unit.precision.parameters;
     ++size.num_units;
     size.largest_quantised = std::max(size.largest_quantised, unit.quantised_layout.numel());
@@ -96,8 +96,8 @@ SlotSchedule::SlotSchedule(const std::vector<UnitPlan>& units, const GatherOptio
 }
 
 void SlotSchedule::plan(std::vector<int> uses) {
-  CHECK(next_ == uses_.size() && in_use_.empty(), "a new plan with {} uses left of the old one",
-        uses_.size() - next_ + in_use_.size());
+  SHERD_CHECK(next_ == uses_.size() && in_use_.empty(),
+              "a new plan with {} uses left of the old one", uses_.size() - next_ + in_use_.size());
   uses_ = std::move(uses);
   next_ = promised_ = 0;
 }
@@ -110,23 +110,23 @@ void SlotSchedule::abandon() {
 }
 
 void SlotSchedule::get(int unit) {
-  CHECK(in_use_.empty() || follows_[unit], "get of {} before the release of {}", name(unit),
-        name(in_use_.front()));
-  CHECK(next_ < uses_.size() && uses_[next_] == unit, "get of {} out of the plan's order",
-        name(unit));
+  SHERD_CHECK(in_use_.empty() || follows_[unit], "get of {} before the release of {}", name(unit),
+              name(in_use_.front()));
+  SHERD_CHECK(next_ < uses_.size() && uses_[next_] == unit, "get of {} out of the plan's order",
+              name(unit));
   in_use_.push_back(unit);
   ++next_;
 }
 
 int SlotSchedule::slot_of(int unit) const {
   const int slot = find(unit);
-  CHECK(slot >= 0 && slots_[slot].pins > 0, "no slot for {}", name(unit));
+  SHERD_CHECK(slot >= 0 && slots_[slot].pins > 0, "no slot for {}", name(unit));
   return slot;
 }
 
 int SlotSchedule::release(int unit) {
   const auto use = std::ranges::find(in_use_, unit);
-  CHECK(use != in_use_.end(), "release of {} without a get", name(unit));
+  SHERD_CHECK(use != in_use_.end(), "release of {} without a get", name(unit));
   in_use_.erase(use);
   if (!gathered_[unit]) return -1;
   const int slot = slot_of(unit);

@@ -7,7 +7,7 @@
 /// its unit in a slot or has one filled: of the slots not promised to a use, the one whose
 /// content is needed latest (Belady 1966: with the future known, no other choice fills less).
 ///
-/// Errors   misuse (a use out of order, a release without a get) is our bug (CHECK).
+/// Errors   misuse (a use out of order, a release without a get) is our bug (SHERD_CHECK).
 #pragma once
 
 #include <optional>

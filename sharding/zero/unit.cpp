@@ -39,9 +39,9 @@ UnitPlan::UnitPlan(UnitSpec spec_, const Placement& placement_, const Precision&
   AxisSet with_replicas = replica_axes(placement);
   with_replicas.insert(placement.group.begin(), placement.group.end());
   for (const AxisSet* kind : {&placement.parameters, &placement.gradients, &placement.optimizer}) {
-    CHECK(kind->empty() || *kind == placement.group ||
-              (kind == &placement.optimizer && *kind == with_replicas),
-          "{} is sharded over other axes than its group's", spec.name);
+    SHERD_CHECK(kind->empty() || *kind == placement.group ||
+                    (kind == &placement.optimizer && *kind == with_replicas),
+                "{} is sharded over other axes than its group's", spec.name);
   }
 }
 
@@ -156,8 +156,8 @@ UnitState::UnitState(UnitPlan plan, const Rank& rank)
     if (first < end) counted_ranges_.push_back({first - begin, end - first});
   }
   const int num_slices = rank.mesh.degree(slice_axes(plan_.placement));
-  CHECK(plan_.layout.num_slices() == num_slices, "a unit planned for {} ranks, not {}",
-        plan_.layout.num_slices(), num_slices);
+  SHERD_CHECK(plan_.layout.num_slices() == num_slices, "a unit planned for {} ranks, not {}",
+              plan_.layout.num_slices(), num_slices);
   if (placement().optimizer_sharded() && trains()) {
     updated_slices_ = {own_slice_};
   } else if (trains()) {
@@ -174,8 +174,8 @@ UnitState::UnitState(UnitPlan plan, const Rank& rank)
 }
 
 Tensor UnitState::fp32_slice(int slice_index) const {
-  CHECK(!placement().optimizer_sharded() || slice_index == own_slice_,
-        "the holder of slice {} asked for slice {} of {}", own_slice_, slice_index, name());
+  SHERD_CHECK(!placement().optimizer_sharded() || slice_index == own_slice_,
+              "the holder of slice {} asked for slice {} of {}", own_slice_, slice_index, name());
   return slice_in(fp32_parameters_ ? fp32_parameters_.tensor() : resident_.tensor(), slice_index);
 }
 
@@ -192,8 +192,9 @@ Tensor UnitState::resident_part() const {
 }
 
 Tensor UnitState::gradient(int slice_index) const {
-  CHECK(!placement().gradients_sharded() || slice_index == own_slice_,
-        "the holder of slice {} asked for gradient {} of {}", own_slice_, slice_index, name());
+  SHERD_CHECK(!placement().gradients_sharded() || slice_index == own_slice_,
+              "the holder of slice {} asked for gradient {} of {}", own_slice_, slice_index,
+              name());
   return slice_in(gradients_.tensor(), slice_index);
 }
 
@@ -208,8 +209,8 @@ Tensor UnitState::frozen_slice(int slice_index) const {
   if (!placement().parameters_sharded()) {
     return plan_.frozen_layout.slice(frozen_.tensor(), slice_index);
   }
-  CHECK(slice_index == own_part(), "the holder of slice {} asked for frozen slice {} of {}",
-        own_part(), slice_index, name());
+  SHERD_CHECK(slice_index == own_part(), "the holder of slice {} asked for frozen slice {} of {}",
+              own_part(), slice_index, name());
   return frozen_.tensor();
 }
 
@@ -218,8 +219,9 @@ Tensor UnitState::quantised_slice(int slice_index) const {
   if (!placement().parameters_sharded()) {
     return quantised_.tensor().part(slice_index * bytes, bytes);
   }
-  CHECK(slice_index == own_part(), "the holder of slice {} asked for quantised slice {} of {}",
-        own_part(), slice_index, name());
+  SHERD_CHECK(slice_index == own_part(),
+              "the holder of slice {} asked for quantised slice {} of {}", own_part(), slice_index,
+              name());
   return quantised_.tensor();
 }
 

@@ -80,7 +80,7 @@ class Bench {
   }
   Tensor raw(std::int64_t bytes) {
     used_ = (used_ + 255) / 256 * 256;
-    CHECK(used_ + bytes <= memory_->bytes(), "a benchmark of {} bytes", used_ + bytes);
+    SHERD_CHECK(used_ + bytes <= memory_->bytes(), "a benchmark of {} bytes", used_ + bytes);
     const Tensor piece{memory_->data() + used_, DType::kU8, bytes};
     used_ += bytes;
     return piece;

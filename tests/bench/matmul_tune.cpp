@@ -11,7 +11,7 @@
 #include "engine/plan/ledger/step_ledger.h"
 #include "kernels/cuda/matmul_tuning.h"
 #include "kernels/pointwise.h"
-#include "tests/support/matmul_operands.h"
+#include "tests/support/devices/matmul_operands.h"
 
 namespace sherd {
 namespace {

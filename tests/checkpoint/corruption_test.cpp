@@ -12,7 +12,7 @@
 #include "tests/checkpoint/support/checkpoint_builder.h"
 #include "tests/checkpoint/support/frozen_disk.h"
 #include "tests/checkpoint/support/save_world.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::checkpoint {
 namespace {

@@ -36,9 +36,9 @@ void save_on(Disk& disk, const std::string& output, int world, std::int64_t coun
   const checkpoint::OutputLock lock(disk, output);
   const std::string directory = checkpoint::prepare_checkpoints(disk, output);
   const checkpoint::Leftovers leftovers = checkpoint::remove_leftovers(disk, directory);
-  CHECK(leftovers.failures.empty(), "{}", leftovers.failures[0]);
+  SHERD_CHECK(leftovers.failures.empty(), "{}", leftovers.failures[0]);
   const checkpoint::Newest newest = checkpoint::newest_checkpoint(disk, directory);
-  CHECK(newest.refused.empty(), "{}: {}", newest.refused[0].path, newest.refused[0].reason);
+  SHERD_CHECK(newest.refused.empty(), "{}: {}", newest.refused[0].path, newest.refused[0].reason);
   const std::int64_t first = newest.checkpoint ? newest.checkpoint->manifest().step + 1 : 1;
 
   // After a single save retention has something to remove, too.
@@ -46,12 +46,12 @@ void save_on(Disk& disk, const std::string& output, int world, std::int64_t coun
   test::SaveWorld save(directory, world, test::crash_tensors(), disk);
   for (std::int64_t step = first; count == 0 || step < first + count; ++step) {
     const test::SaveOutcome outcome = save.save_together(step);
-    CHECK(outcome.committed, "{}", outcome.what());
+    SHERD_CHECK(outcome.committed, "{}", outcome.what());
     say("saved " + std::to_string(step));
     retention.apply();
   }
   const checkpoint::RetentionReport report = retention.finish();
-  CHECK(report.problems.empty(), "{}", report.problems[0]);
+  SHERD_CHECK(report.problems.empty(), "{}", report.problems[0]);
 }
 
 void write_one_rank(Disk& disk, const std::string& output, int world, int rank,
@@ -61,11 +61,11 @@ void write_one_rank(Disk& disk, const std::string& output, int world, int rank,
   checkpoint::Writer writer(
       {output + "/checkpoints", rank, world, ring.tensor(), 1, test::small_index, &disk});
   writer.begin(1, uuid, known.state());
-  CHECK(writer.wait().phase == checkpoint::SavePhase::kPrepared);
+  SHERD_CHECK(writer.wait().phase == checkpoint::SavePhase::kPrepared);
   say("prepared");
   if (rank == 0) {
     writer.commit(std::make_shared<nlohmann::json>(nlohmann::json::object()));
-    CHECK(writer.wait().phase == checkpoint::SavePhase::kCommitted);
+    SHERD_CHECK(writer.wait().phase == checkpoint::SavePhase::kCommitted);
     say("committed");
   }
   ::_exit(0);  // without a word to anyone, as a machine that is switched off

@@ -10,8 +10,8 @@
 #include "tests/checkpoint/support/checkpoint_builder.h"
 #include "tests/checkpoint/support/hooked_disk.h"
 #include "tests/checkpoint/support/save_world.h"
-#include "tests/support/error_text.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/values/error_text.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::checkpoint {
 namespace {

@@ -14,7 +14,7 @@
 #include "tests/checkpoint/support/allocation_meter.h"
 #include "tests/checkpoint/support/hooked_disk.h"
 #include "tests/checkpoint/support/save_world.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::checkpoint {
 namespace {

@@ -15,7 +15,7 @@
 #include "checkpoint/store/step_directory.h"
 #include "tests/checkpoint/support/known_state.h"
 #include "tests/checkpoint/support/save_world.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::checkpoint {
 namespace {

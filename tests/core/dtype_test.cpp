@@ -6,8 +6,8 @@
 #include <limits>
 #include <vector>
 
-#include "tests/support/oracle_dtype.h"
-#include "tests/support/tensors.h"
+#include "tests/support/oracles/oracle_dtype.h"
+#include "tests/support/values/tensors.h"
 
 namespace sherd {
 namespace {

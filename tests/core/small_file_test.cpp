@@ -8,8 +8,8 @@
 
 #include "core/error.h"
 #include "core/json_bounds.h"
-#include "tests/support/error_text.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/values/error_text.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd {
 namespace {

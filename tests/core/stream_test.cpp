@@ -11,7 +11,7 @@
 
 #include "core/error.h"
 #include "core/thread_team.h"
-#include "tests/support/few_threads.h"
+#include "tests/support/runs/few_threads.h"
 
 namespace sherd {
 namespace {

@@ -19,7 +19,7 @@
 #include "checkpoint/store/step_directory.h"
 #include "checkpoint/store/verify.h"
 #include "tests/checkpoint/support/child.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/values/temp_folder.h"
 #include "tests/where.h"
 
 namespace sherd::checkpoint {

@@ -30,7 +30,7 @@ std::shared_ptr<const cudnn_frontend::DeviceProperties> h100() {
   bytes.push_back(0);
   auto properties = std::make_shared<cudnn_frontend::DeviceProperties>();
   cudnn_frontend::error_t status = properties->deserialize(bytes);
-  CHECK(status.is_good(), "{}", status.get_message());
+  SHERD_CHECK(status.is_good(), "{}", status.get_message());
   return properties;
 }
 

@@ -7,7 +7,7 @@
 
 #include "engine/recipe/fields.h"
 #include "tests/docs/page.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/values/temp_folder.h"
 #include "tests/where.h"
 
 namespace sherd {

@@ -5,7 +5,7 @@
 
 #include <filesystem>
 
-#include "tests/support/temp_folder.h"
+#include "tests/support/values/temp_folder.h"
 #include "tests/where.h"
 
 namespace sherd {

@@ -1,8 +1,8 @@
 // tests/failures.py: what it shows of a run of ctest.
 #include <gtest/gtest.h>
 
-#include "tests/support/program.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/runs/program.h"
+#include "tests/support/values/temp_folder.h"
 #include "tests/where.h"
 
 namespace sherd {

@@ -6,8 +6,8 @@
 
 #include <filesystem>
 
-#include "tests/support/program.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/runs/program.h"
+#include "tests/support/values/temp_folder.h"
 #include "tests/where.h"
 
 namespace sherd {

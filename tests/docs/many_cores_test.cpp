@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <regex>
 
-#include "tests/support/temp_folder.h"
+#include "tests/support/values/temp_folder.h"
 #include "tests/where.h"
 
 namespace sherd {

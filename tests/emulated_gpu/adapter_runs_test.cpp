@@ -11,7 +11,7 @@
 #include "engine/recipe/recipe.h"
 #include "engine/run/run.h"
 #include "tests/emulated_gpu/on_machine.h"
-#include "tests/support/small_run.h"
+#include "tests/support/runs/small_run.h"
 
 namespace sherd::testing {
 namespace {

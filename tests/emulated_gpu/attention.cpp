@@ -35,8 +35,8 @@ void execute_attention(Stream& stream, AttentionGraphKey key, const Dropout& dro
   key.deterministic = cuda_stream(stream).cuda().deterministic;
   key.dropout = dropout.active() ? dropout.probability : 0.0f;
   key.scratch_bytes = device_common::cudnn_attention_bytes(key.shape, key.deterministic);
-  CHECK(workspace.bytes() >= device_common::kAttentionSeedBytes + key.scratch_bytes,
-        "attention: a workspace of {} bytes", workspace.bytes());
+  SHERD_CHECK(workspace.bytes() >= device_common::kAttentionSeedBytes + key.scratch_bytes,
+              "attention: a workspace of {} bytes", workspace.bytes());
   auto* seed = static_cast<std::int64_t*>(workspace.data);
   if (dropout.active()) {
     seed[0] = device_common::cudnn_dropout_seed(key.shape, dropout);

@@ -7,8 +7,8 @@
 #include "engine/run/run.h"
 #include "tests/emulated_gpu/on_machine.h"
 #include "tests/fake_cuda/blas.h"
-#include "tests/support/generated_text.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/models/generated_text.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::testing {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "engine/schedule/order.h"
 #include "tests/emulated_gpu/ledger_counts.h"
-#include "tests/support/model_forms.h"
+#include "tests/support/models/model_forms.h"
 
 namespace sherd::testing {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "engine/plan/ledger/step_ledger.h"
 #include "tests/emulated_gpu/launch_counts.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {
 

@@ -10,10 +10,10 @@
 #include "tests/emulated_gpu/ledger_counts.h"
 #include "tests/emulated_gpu/on_machine.h"
 #include "tests/fake_cuda/blas.h"
-#include "tests/support/matmul_operands.h"
-#include "tests/support/model_forms.h"
-#include "tests/support/temp_folder.h"
-#include "tests/support/tensors.h"
+#include "tests/support/devices/matmul_operands.h"
+#include "tests/support/models/model_forms.h"
+#include "tests/support/values/temp_folder.h"
+#include "tests/support/values/tensors.h"
 
 namespace sherd::testing {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "tests/emulated_gpu/ledger_counts.h"
 #include "tests/emulated_gpu/on_machine.h"
-#include "tests/support/gpu_meshes.h"
+#include "tests/support/devices/gpu_meshes.h"
 
 namespace sherd::testing {
 namespace {

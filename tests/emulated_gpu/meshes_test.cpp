@@ -7,8 +7,8 @@
 #include "engine/train/token_feed.h"
 #include "tests/emulated_gpu/on_machine.h"
 #include "tests/engine/model/reference_run.h"
-#include "tests/support/counted_traffic.h"
-#include "tests/support/gpu_meshes.h"
+#include "tests/support/devices/gpu_meshes.h"
+#include "tests/support/runs/counted_traffic.h"
 
 namespace sherd::testing {
 namespace {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/emulated_gpu/on_machine.h"
-#include "tests/support/gpu_pipelines.h"
+#include "tests/support/devices/gpu_pipelines.h"
 
 namespace sherd::testing {
 namespace {

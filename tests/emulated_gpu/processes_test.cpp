@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/fake_cuda/machine.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {
 namespace {

@@ -10,8 +10,8 @@
 #include "tests/emulated_gpu/on_machine.h"
 #include "tests/fake_cuda/blas.h"
 #include "tests/fake_cuda/cudnn.h"
-#include "tests/support/error_text.h"
-#include "tests/support/gpu_meshes.h"
+#include "tests/support/devices/gpu_meshes.h"
+#include "tests/support/values/error_text.h"
 
 namespace sherd::testing {
 namespace {

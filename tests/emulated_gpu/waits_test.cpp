@@ -11,7 +11,7 @@
 #include "engine/train/token_feed.h"
 #include "kernels/pointwise.h"
 #include "tests/emulated_gpu/on_machine.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {
 namespace {

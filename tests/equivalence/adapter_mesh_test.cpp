@@ -6,7 +6,7 @@
 #include "engine/model/parameters.h"
 #include "sharding/zero/parameter_gather.h"
 #include "tests/equivalence/near_one_rank.h"
-#include "tests/support/model_forms.h"
+#include "tests/support/models/model_forms.h"
 
 namespace sherd::testing {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "engine/model/parameters.h"
 #include "engine/plan/memory_plan.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {
 namespace {

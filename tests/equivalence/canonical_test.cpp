@@ -8,7 +8,7 @@
 #include "engine/model/cut/tensor_cut.h"
 #include "tests/equivalence/distance.h"
 #include "tests/equivalence/mesh_case.h"
-#include "tests/support/model_forms.h"
+#include "tests/support/models/model_forms.h"
 
 namespace sherd::testing {
 namespace {

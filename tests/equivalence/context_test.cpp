@@ -5,7 +5,7 @@
 
 #include "tests/equivalence/distance.h"
 #include "tests/equivalence/mesh_case.h"
-#include "tests/support/model_forms.h"
+#include "tests/support/models/model_forms.h"
 
 namespace sherd::testing {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "tests/equivalence/distance.h"
 #include "tests/equivalence/document_training.h"
-#include "tests/support/model_forms.h"
-#include "tests/support/pairwise.h"
+#include "tests/support/models/model_forms.h"
+#include "tests/support/random/pairwise.h"
 
 namespace sherd::testing {
 namespace {

@@ -10,10 +10,10 @@
 #include "checkpoint/format/manifest.h"
 #include "engine/recipe/recipe.h"
 #include "engine/run/run.h"
-#include "tests/support/error_text.h"
-#include "tests/support/generated_text.h"
-#include "tests/support/gpu_meshes.h"
-#include "tests/support/small_run.h"
+#include "tests/support/devices/gpu_meshes.h"
+#include "tests/support/models/generated_text.h"
+#include "tests/support/runs/small_run.h"
+#include "tests/support/values/error_text.h"
 
 namespace sherd::testing {
 namespace {

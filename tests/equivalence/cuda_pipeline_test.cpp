@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/support/gpu_pipelines.h"
-#include "tests/support/small_run.h"
+#include "tests/support/devices/gpu_pipelines.h"
+#include "tests/support/runs/small_run.h"
 
 namespace sherd::testing {
 namespace {

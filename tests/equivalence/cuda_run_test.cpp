@@ -13,10 +13,10 @@
 #include "checkpoint/format/manifest.h"
 #include "engine/inference/evaluate.h"
 #include "sharding/comm/nccl.h"
-#include "tests/support/generated_text.h"
-#include "tests/support/model_forms.h"
-#include "tests/support/small_run.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/models/generated_text.h"
+#include "tests/support/models/model_forms.h"
+#include "tests/support/runs/small_run.h"
+#include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {
 namespace {

@@ -9,8 +9,8 @@
 #include "engine/data/batcher.h"
 #include "engine/train/evaluation.h"
 #include "engine/train/token_feed.h"
-#include "tests/support/temp_folder.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/runs/training_harness.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::testing {
 

@@ -11,9 +11,9 @@
 #include "kernels/token.h"
 #include "sharding/zero/parameter_gather.h"
 #include "tests/equivalence/document_training.h"
-#include "tests/support/model_forms.h"
-#include "tests/support/model_values.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/models/model_forms.h"
+#include "tests/support/models/model_values.h"
+#include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {
 namespace {
@@ -84,7 +84,7 @@ Computed compute(const model::ModelShape& shape, const model::Pass& pass) {
     rank.guard([&] {
       model.parameters().plan(model.evaluation_uses());
       model.forward(pass, kEvaluation);
-      CHECK(shape.tokens() <= model.transformer().most_logits(), "all logits at once");
+      SHERD_CHECK(shape.tokens() <= model.transformer().most_logits(), "all logits at once");
       computed.logits = floats_of(model.logits(0, shape.tokens()));
       compute_gradients(model, pass);
       computed.losses = floats_of(model.transformer().losses().part(0, shape.tokens()));

@@ -1,11 +1,11 @@
-// The equality ladder for models of every form (tests/support/model_forms.h): stages, worlds, micro-
+// The equality ladder for models of every form (tests/support/models/model_forms.h): stages, worlds, micro-
 // steps and recompute change no bit, in every precision. `train` compares planned with counted
 // bytes.
 
 #include <gtest/gtest.h>
 
-#include "tests/support/model_forms.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/models/model_forms.h"
+#include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {
 namespace {

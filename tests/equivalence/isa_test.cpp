@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/isa.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {
 namespace {

@@ -7,7 +7,7 @@
 #include <map>
 #include <tuple>
 
-#include "tests/support/training_harness.h"
+#include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {
 namespace {

@@ -1,9 +1,9 @@
-// Whole trainings with one stream late (tests/support/late_streams.h): the bits of a plain run. A
+// Whole trainings with one stream late (tests/support/devices/late_streams.h): the bits of a plain run. A
 // wait between streams that is missing anywhere in a step shows here, whatever the machine's load.
 
 #include <gtest/gtest.h>
 
-#include "tests/support/training_harness.h"
+#include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {
 namespace {

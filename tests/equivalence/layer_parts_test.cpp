@@ -8,8 +8,8 @@
 #include "engine/model/sites.h"
 #include "engine/saving/run_state.h"
 #include "engine/train/layout/sharding_plan.h"
-#include "tests/support/counted_traffic.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/runs/counted_traffic.h"
+#include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/support/pairwise.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/random/pairwise.h"
+#include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {
 namespace {

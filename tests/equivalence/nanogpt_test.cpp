@@ -10,8 +10,8 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "tests/support/program.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/runs/program.h"
+#include "tests/support/values/temp_folder.h"
 #include "tests/where.h"
 
 namespace sherd::testing {

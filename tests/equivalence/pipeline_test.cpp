@@ -5,8 +5,8 @@
 
 #include "core/error.h"
 #include "engine/schedule/generate.h"
-#include "tests/support/model_forms.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/models/model_forms.h"
+#include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {
 namespace {

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "sharding/zero/gradient_reduction.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {
 namespace {

@@ -6,8 +6,8 @@
 #include "engine/plan/memory_plan.h"
 #include "kernels/nf4.h"
 #include "sharding/zero/parameter_gather.h"
-#include "tests/support/tensors.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/runs/training_harness.h"
+#include "tests/support/values/tensors.h"
 
 namespace sherd::testing {
 namespace {

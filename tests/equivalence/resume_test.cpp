@@ -14,10 +14,10 @@
 #include "engine/recipe/recipe.h"
 #include "engine/run/run.h"
 #include "engine/saving/saver.h"
-#include "tests/support/pairwise.h"
-#include "tests/support/small_run.h"
-#include "tests/support/temp_folder.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/random/pairwise.h"
+#include "tests/support/runs/small_run.h"
+#include "tests/support/runs/training_harness.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::testing {
 namespace {

@@ -1,5 +1,5 @@
 // The run on a device whose memory isn't the host's, without a GPU
-// (tests/support/separate_device.h): the same bits as in host memory, nothing that host code may
+// (tests/support/devices/separate_device.h): the same bits as in host memory, nothing that host code may
 // not touch is touched, and nothing is read before it is there.
 
 #include <gtest/gtest.h>
@@ -8,11 +8,11 @@
 
 #include "checkpoint/format/manifest.h"
 #include "engine/inference/evaluate.h"
-#include "tests/support/generated_text.h"
-#include "tests/support/pairwise.h"
-#include "tests/support/separate_device.h"
-#include "tests/support/small_run.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/devices/separate_device.h"
+#include "tests/support/models/generated_text.h"
+#include "tests/support/random/pairwise.h"
+#include "tests/support/runs/small_run.h"
+#include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {
 namespace {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/equivalence/near_one_rank.h"
-#include "tests/support/model_forms.h"
+#include "tests/support/models/model_forms.h"
 
 namespace sherd::testing {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "optim/slices.h"
 #include "tests/equivalence/near_one_rank.h"
-#include "tests/support/model_forms.h"
+#include "tests/support/models/model_forms.h"
 
 namespace sherd::testing {
 namespace {

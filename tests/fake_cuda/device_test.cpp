@@ -6,7 +6,7 @@
 #include "engine/plan/memory_report.h"
 #include "tests/fake_cuda/machine.h"
 #include "tests/fake_cuda/scheduler.h"
-#include "tests/support/error_text.h"
+#include "tests/support/values/error_text.h"
 
 namespace sherd {
 namespace {

@@ -4,7 +4,7 @@
 // Rooms: core engine/data/template engine/data/chat engine/data/tokenizer engine/data/tokenizer/pattern engine/data/files/document_batches engine/data/files/text_stream engine/data/files/token_file engine/data/mapped_file engine/data/utf8 tests/support/small_tokenizer
 #include "engine/data/chat/chat_format.h"
 #include "tests/fuzz/fuzz.h"
-#include "tests/support/small_tokenizer.h"
+#include "tests/support/models/small_tokenizer.h"
 
 namespace sherd::fuzz {
 namespace {

@@ -18,7 +18,7 @@
 #include <string_view>
 
 #include "core/error.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::fuzz {
 

@@ -8,7 +8,7 @@
 #include "engine/run/run.h"
 #include "tests/checkpoint/support/manifest_editor.h"
 #include "tests/fuzz/json_edits.h"
-#include "tests/support/generated_text.h"
+#include "tests/support/models/generated_text.h"
 
 namespace sherd::fuzz {
 namespace {

@@ -7,7 +7,7 @@
 #include "engine/data/tokenizer/normalizer.h"
 #include "engine/data/tokenizer/tokenizer.h"
 #include "tests/fuzz/json_edits.h"
-#include "tests/support/small_tokenizer.h"
+#include "tests/support/models/small_tokenizer.h"
 
 namespace sherd::fuzz {
 namespace {

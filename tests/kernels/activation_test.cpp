@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include "tests/support/oracle_activation.h"
-#include "tests/support/tensors.h"
+#include "tests/support/oracles/oracle_activation.h"
+#include "tests/support/values/tensors.h"
 
 // T tokens, F feed-forward width.
 namespace sherd::kernels {

@@ -7,8 +7,8 @@
 
 #include "kernels/cpu/matmul/amx/tile_body.h"
 #include "kernels/cpu/matmul/pack.h"
-#include "tests/support/matmul_model.h"
-#include "tests/support/tensors.h"
+#include "tests/support/devices/matmul_model.h"
+#include "tests/support/values/tensors.h"
 
 namespace sherd::kernels::cpu {
 namespace {

@@ -9,7 +9,7 @@
 #include "kernels/attention.h"
 #include "kernels/columns.h"
 #include "kernels/pointwise.h"
-#include "tests/support/tensors.h"
+#include "tests/support/values/tensors.h"
 
 namespace sherd::kernels {
 

@@ -2,7 +2,7 @@
 #include "tests/kernels/attention_blocks.h"
 
 #include "core/thread_team.h"
-#include "tests/support/documents.h"
+#include "tests/support/models/documents.h"
 
 // B sequences, S positions, H query heads, G key/value heads, K head width.
 namespace sherd::kernels {

@@ -5,8 +5,8 @@
 #include "core/thread_team.h"
 #include "kernels/attention.h"
 #include "kernels/columns.h"
-#include "tests/support/documents.h"
-#include "tests/support/tensors.h"
+#include "tests/support/models/documents.h"
+#include "tests/support/values/tensors.h"
 
 // B sequences, S positions, H query heads, G key/value heads, K head width.
 namespace sherd::kernels {

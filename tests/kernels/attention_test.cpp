@@ -5,9 +5,9 @@
 #include <cmath>
 
 #include "core/thread_team.h"
-#include "tests/support/oracle_attention.h"
-#include "tests/support/oracle_philox.h"
-#include "tests/support/tensors.h"
+#include "tests/support/oracles/oracle_attention.h"
+#include "tests/support/oracles/oracle_philox.h"
+#include "tests/support/values/tensors.h"
 
 // B sequences, S positions, H query heads, G key/value heads, K head width.
 namespace sherd::kernels {

@@ -7,9 +7,9 @@
 #include <limits>
 
 #include "tests/kernels/parts.h"
-#include "tests/support/oracle_dtype.h"
-#include "tests/support/oracle_pointwise.h"
-#include "tests/support/tensors.h"
+#include "tests/support/oracles/oracle_dtype.h"
+#include "tests/support/oracles/oracle_pointwise.h"
+#include "tests/support/values/tensors.h"
 
 namespace sherd::kernels {
 namespace {

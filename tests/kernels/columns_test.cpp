@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/support/tensors.h"
+#include "tests/support/values/tensors.h"
 
 namespace sherd::kernels {
 namespace {

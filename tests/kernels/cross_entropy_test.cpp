@@ -5,8 +5,8 @@
 
 #include "core/thread_team.h"
 #include "kernels/token.h"
-#include "tests/support/oracle_token.h"
-#include "tests/support/tensors.h"
+#include "tests/support/oracles/oracle_token.h"
+#include "tests/support/values/tensors.h"
 
 // T tokens, V vocabulary.
 namespace sherd::kernels {

@@ -4,8 +4,8 @@
 
 #include "kernels/device_common/attention.h"
 #include "tests/kernels/attention_blocks.h"
-#include "tests/support/documents.h"
-#include "tests/support/place.h"
+#include "tests/support/devices/place.h"
+#include "tests/support/models/documents.h"
 
 // B sequences, S positions, H query heads, G key/value heads, K head width.
 namespace sherd::kernels {

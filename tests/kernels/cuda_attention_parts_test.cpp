@@ -5,8 +5,8 @@
 #include "kernels/attention.h"
 #include "kernels/columns.h"
 #include "kernels/device_common/attention.h"
-#include "tests/support/documents.h"
-#include "tests/support/place.h"
+#include "tests/support/devices/place.h"
+#include "tests/support/models/documents.h"
 
 // B sequences, S positions, H query heads, G key/value heads, K head width.
 namespace sherd::kernels {

@@ -6,10 +6,10 @@
 #include "kernels/attention.h"
 #include "kernels/device_common/attention.h"
 #include "kernels/kv_cache.h"
-#include "tests/support/attention_work.h"
-#include "tests/support/oracle_attention.h"
-#include "tests/support/oracle_philox.h"
-#include "tests/support/place.h"
+#include "tests/support/devices/attention_work.h"
+#include "tests/support/devices/place.h"
+#include "tests/support/oracles/oracle_attention.h"
+#include "tests/support/oracles/oracle_philox.h"
 
 // B sequences, S positions, H query heads, G key/value heads, K head width.
 namespace sherd::kernels {

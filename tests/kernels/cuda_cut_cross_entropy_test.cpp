@@ -7,8 +7,8 @@
 
 #include "kernels/cut_cross_entropy.h"
 #include "kernels/pointwise.h"
-#include "tests/support/oracle_token.h"
-#include "tests/support/place.h"
+#include "tests/support/devices/place.h"
+#include "tests/support/oracles/oracle_token.h"
 
 // T tokens, V vocabulary, R ranks.
 namespace sherd::kernels {

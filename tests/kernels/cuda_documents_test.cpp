@@ -4,9 +4,9 @@
 
 #include "kernels/rotary.h"
 #include "kernels/token.h"
-#include "tests/support/attention_work.h"
-#include "tests/support/documents.h"
-#include "tests/support/place.h"
+#include "tests/support/devices/attention_work.h"
+#include "tests/support/devices/place.h"
+#include "tests/support/models/documents.h"
 
 // B sequences, S positions, H query heads, G key/value heads, K head width.
 namespace sherd::kernels {

@@ -4,9 +4,9 @@
 #include <cmath>
 
 #include "kernels/linear.h"
-#include "tests/support/oracle_activation.h"
-#include "tests/support/oracle_linear.h"
-#include "tests/support/place.h"
+#include "tests/support/devices/place.h"
+#include "tests/support/oracles/oracle_activation.h"
+#include "tests/support/oracles/oracle_linear.h"
 
 // T tokens, I inputs, O outputs.
 namespace sherd::kernels {

@@ -7,9 +7,9 @@
 #include "kernels/pointwise.h"
 #include "kernels/qk_norm.h"
 #include "kernels/token.h"
-#include "tests/support/documents.h"
-#include "tests/support/oracle_qk_norm.h"
-#include "tests/support/place.h"
+#include "tests/support/devices/place.h"
+#include "tests/support/models/documents.h"
+#include "tests/support/oracles/oracle_qk_norm.h"
 
 // T tokens, D width, V vocabulary, R ranks, K head width.
 namespace sherd::kernels {

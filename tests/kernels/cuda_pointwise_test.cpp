@@ -8,9 +8,9 @@
 #include "kernels/nf4.h"
 #include "kernels/pointwise.h"
 #include "kernels/rotary.h"
-#include "tests/support/exact_sums.h"
-#include "tests/support/oracle_rotary.h"
-#include "tests/support/place.h"
+#include "tests/support/devices/place.h"
+#include "tests/support/oracles/oracle_rotary.h"
+#include "tests/support/values/exact_sums.h"
 
 namespace sherd::kernels {
 namespace {

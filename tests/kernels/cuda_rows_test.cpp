@@ -4,11 +4,11 @@
 #include "kernels/norm.h"
 #include "kernels/qk_norm.h"
 #include "kernels/token.h"
-#include "tests/support/oracle_norm.h"
-#include "tests/support/oracle_philox.h"
-#include "tests/support/oracle_qk_norm.h"
-#include "tests/support/oracle_token.h"
-#include "tests/support/place.h"
+#include "tests/support/devices/place.h"
+#include "tests/support/oracles/oracle_norm.h"
+#include "tests/support/oracles/oracle_philox.h"
+#include "tests/support/oracles/oracle_qk_norm.h"
+#include "tests/support/oracles/oracle_token.h"
 
 // T tokens, D width, V vocabulary.
 namespace sherd::kernels {

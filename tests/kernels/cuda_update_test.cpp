@@ -5,9 +5,9 @@
 
 #include "kernels/orthogonalise.h"
 #include "kernels/update.h"
-#include "tests/support/exact_sums.h"
-#include "tests/support/oracle_update.h"
-#include "tests/support/place.h"
+#include "tests/support/devices/place.h"
+#include "tests/support/oracles/oracle_update.h"
+#include "tests/support/values/exact_sums.h"
 
 namespace sherd::kernels {
 namespace {

@@ -6,8 +6,8 @@
 #include <limits>
 #include <tuple>
 
-#include "tests/support/oracle_token.h"
-#include "tests/support/tensors.h"
+#include "tests/support/oracles/oracle_token.h"
+#include "tests/support/values/tensors.h"
 
 // T tokens, V vocabulary, R ranks.
 namespace sherd::kernels {

@@ -6,7 +6,7 @@
 
 #include "kernels/device_common/attention.h"
 #include "kernels/device_common/matmul_key.h"
-#include "tests/support/tensors.h"
+#include "tests/support/values/tensors.h"
 
 namespace sherd::kernels::device_common {
 namespace {

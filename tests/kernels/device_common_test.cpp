@@ -14,9 +14,9 @@
 #include "kernels/pointwise.h"
 #include "kernels/rotary.h"
 #include "kernels/token.h"
-#include "tests/support/body_walk.h"
-#include "tests/support/exact_sums.h"
-#include "tests/support/tensors.h"
+#include "tests/support/devices/body_walk.h"
+#include "tests/support/values/exact_sums.h"
+#include "tests/support/values/tensors.h"
 
 namespace sherd::kernels {
 namespace {

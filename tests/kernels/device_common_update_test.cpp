@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/device_common/layerwise_update.h"
-#include "tests/support/tensors.h"
+#include "tests/support/values/tensors.h"
 
 namespace sherd::kernels {
 namespace {

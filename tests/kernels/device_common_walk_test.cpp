@@ -10,8 +10,8 @@
 #include "kernels/device_common/token.h"
 #include "kernels/device_common/update.h"
 #include "kernels/norm.h"
-#include "tests/support/body_walk.h"
-#include "tests/support/tensors.h"
+#include "tests/support/devices/body_walk.h"
+#include "tests/support/values/tensors.h"
 
 namespace sherd::kernels::device_common {
 namespace {

@@ -7,10 +7,10 @@
 #include "kernels/attention.h"
 #include "kernels/rotary.h"
 #include "kernels/token.h"
-#include "tests/support/documents.h"
-#include "tests/support/oracle_attention.h"
-#include "tests/support/oracle_philox.h"
-#include "tests/support/tensors.h"
+#include "tests/support/models/documents.h"
+#include "tests/support/oracles/oracle_attention.h"
+#include "tests/support/oracles/oracle_philox.h"
+#include "tests/support/values/tensors.h"
 
 // B sequences, S positions, H query heads, G key/value heads, K head width.
 namespace sherd::kernels {

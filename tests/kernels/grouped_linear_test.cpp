@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/support/oracle_linear.h"
-#include "tests/support/tensors.h"
+#include "tests/support/oracles/oracle_linear.h"
+#include "tests/support/values/tensors.h"
 
 namespace sherd::kernels {
 namespace {

@@ -6,7 +6,7 @@
 #include "kernels/isa.h"
 #include "kernels/linear.h"
 #include "kernels/token.h"
-#include "tests/support/tensors.h"
+#include "tests/support/values/tensors.h"
 
 namespace sherd::kernels {
 namespace {

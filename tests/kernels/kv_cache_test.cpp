@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "kernels/attention.h"
-#include "tests/support/tensors.h"
+#include "tests/support/values/tensors.h"
 
 namespace sherd::kernels {
 namespace {

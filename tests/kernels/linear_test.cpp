@@ -5,8 +5,8 @@
 #include "core/thread_team.h"
 #include "kernels/activation.h"
 #include "kernels/pointwise.h"
-#include "tests/support/oracle_linear.h"
-#include "tests/support/tensors.h"
+#include "tests/support/oracles/oracle_linear.h"
+#include "tests/support/values/tensors.h"
 
 // T tokens, I inputs, O outputs.
 namespace sherd::kernels {

@@ -5,7 +5,7 @@
 #include <cstdlib>
 
 #include "kernels/libraries.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::kernels::device_common {
 namespace {

@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "kernels/isa.h"
-#include "tests/support/matmul_model.h"
-#include "tests/support/tensors.h"
+#include "tests/support/devices/matmul_model.h"
+#include "tests/support/values/tensors.h"
 
 // M rows, N columns, L depth.
 namespace sherd::kernels::cpu {

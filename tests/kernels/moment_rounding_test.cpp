@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "kernels/update.h"
-#include "tests/support/tensors.h"
+#include "tests/support/values/tensors.h"
 
 namespace sherd::kernels {
 namespace {

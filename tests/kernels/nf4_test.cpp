@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "tests/support/tensors.h"
+#include "tests/support/values/tensors.h"
 #include "tests/where.h"
 
 namespace sherd::kernels {

@@ -5,10 +5,10 @@
 #include <cmath>
 #include <cstring>
 
-#include "tests/support/oracle_norm.h"
-#include "tests/support/oracle_philox.h"
-#include "tests/support/oracle_pointwise.h"
-#include "tests/support/tensors.h"
+#include "tests/support/oracles/oracle_norm.h"
+#include "tests/support/oracles/oracle_philox.h"
+#include "tests/support/oracles/oracle_pointwise.h"
+#include "tests/support/values/tensors.h"
 
 // T tokens, D width.
 namespace sherd::kernels {

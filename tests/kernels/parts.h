@@ -5,7 +5,7 @@
 
 #include <functional>
 
-#include "tests/support/tensors.h"
+#include "tests/support/values/tensors.h"
 
 namespace sherd::kernels {
 

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/dropout.h"
-#include "tests/support/oracle_philox.h"
+#include "tests/support/oracles/oracle_philox.h"
 
 namespace sherd::kernels {
 namespace {

@@ -5,11 +5,11 @@
 #include <cmath>
 
 #include "tests/kernels/parts.h"
-#include "tests/support/oracle_dtype.h"
-#include "tests/support/oracle_norm.h"
-#include "tests/support/oracle_philox.h"
-#include "tests/support/oracle_pointwise.h"
-#include "tests/support/tensors.h"
+#include "tests/support/oracles/oracle_dtype.h"
+#include "tests/support/oracles/oracle_norm.h"
+#include "tests/support/oracles/oracle_philox.h"
+#include "tests/support/oracles/oracle_pointwise.h"
+#include "tests/support/values/tensors.h"
 
 namespace sherd::kernels {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/support/oracle_qk_norm.h"
-#include "tests/support/tensors.h"
+#include "tests/support/oracles/oracle_qk_norm.h"
+#include "tests/support/values/tensors.h"
 
 // T tokens, H query heads, G key/value heads, K head width.
 namespace sherd::kernels {

@@ -4,9 +4,9 @@
 
 #include <cmath>
 
-#include "tests/support/oracle_philox.h"
-#include "tests/support/oracle_pointwise.h"
-#include "tests/support/tensors.h"
+#include "tests/support/oracles/oracle_philox.h"
+#include "tests/support/oracles/oracle_pointwise.h"
+#include "tests/support/values/tensors.h"
 
 namespace sherd::kernels {
 namespace {

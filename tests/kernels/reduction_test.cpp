@@ -5,9 +5,9 @@
 #include <cmath>
 #include <limits>
 
-#include "tests/support/exact_sums.h"
-#include "tests/support/oracle_pointwise.h"
-#include "tests/support/tensors.h"
+#include "tests/support/oracles/oracle_pointwise.h"
+#include "tests/support/values/exact_sums.h"
+#include "tests/support/values/tensors.h"
 
 namespace sherd::kernels {
 namespace {

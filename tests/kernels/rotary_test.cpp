@@ -4,8 +4,8 @@
 
 #include <cmath>
 
-#include "tests/support/oracle_rotary.h"
-#include "tests/support/tensors.h"
+#include "tests/support/oracles/oracle_rotary.h"
+#include "tests/support/values/tensors.h"
 
 // B sequences, S positions, H query heads, G key/value heads, K head width.
 namespace sherd::kernels {

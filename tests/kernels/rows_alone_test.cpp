@@ -11,7 +11,7 @@
 #include "kernels/qk_norm.h"
 #include "kernels/rotary.h"
 #include "kernels/token.h"
-#include "tests/support/tensors.h"
+#include "tests/support/values/tensors.h"
 
 // T tokens, D width, S positions.
 namespace sherd::kernels {

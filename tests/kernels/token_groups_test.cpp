@@ -9,10 +9,10 @@
 #include "kernels/norm.h"
 #include "kernels/qk_norm.h"
 #include "kernels/token.h"
-#include "tests/support/oracle_linear.h"
-#include "tests/support/oracle_norm.h"
-#include "tests/support/oracle_token.h"
-#include "tests/support/tensors.h"
+#include "tests/support/oracles/oracle_linear.h"
+#include "tests/support/oracles/oracle_norm.h"
+#include "tests/support/oracles/oracle_token.h"
+#include "tests/support/values/tensors.h"
 
 // B sequences of S positions.
 namespace sherd::kernels {

@@ -6,9 +6,9 @@
 #include <limits>
 
 #include "core/thread_team.h"
-#include "tests/support/oracle_philox.h"
-#include "tests/support/oracle_token.h"
-#include "tests/support/tensors.h"
+#include "tests/support/oracles/oracle_philox.h"
+#include "tests/support/oracles/oracle_token.h"
+#include "tests/support/values/tensors.h"
 
 // B sequences, S positions, T = B * S tokens, D width, V vocabulary.
 namespace sherd::kernels {

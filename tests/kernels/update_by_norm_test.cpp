@@ -3,9 +3,9 @@
 #include <cmath>
 
 #include "kernels/update.h"
-#include "tests/support/exact_sums.h"
-#include "tests/support/oracle_update.h"
-#include "tests/support/tensors.h"
+#include "tests/support/oracles/oracle_update.h"
+#include "tests/support/values/exact_sums.h"
+#include "tests/support/values/tensors.h"
 
 // LAMB, LARS and Muon: the updates whose rate belongs to a whole tensor. Every segment here is one.
 namespace sherd::kernels {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tests/support/oracle_update.h"
-#include "tests/support/tensors.h"
+#include "tests/support/oracles/oracle_update.h"
+#include "tests/support/values/tensors.h"
 
 namespace sherd::kernels {
 namespace {

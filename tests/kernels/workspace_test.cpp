@@ -13,7 +13,7 @@
 #include "kernels/orthogonalise.h"
 #include "kernels/pointwise.h"
 #include "kernels/token.h"
-#include "tests/support/tensors.h"
+#include "tests/support/values/tensors.h"
 
 namespace sherd::kernels {
 namespace {

@@ -14,7 +14,7 @@
 #include <random>
 
 #include "tests/life/run_model.h"
-#include "tests/support/random_value.h"
+#include "tests/support/random/random_value.h"
 
 namespace sherd::testing {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tests/checkpoint/support/child.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::testing {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "tests/life/process.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::testing {
 

@@ -27,13 +27,13 @@ void with_shared_counters(int count, const std::function<void(CommunicatorKind::
   const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(std::atomic<int>);
   if (first) {
     const int file = ::shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR, 0600);
-    CHECK(file >= 0 && ::ftruncate(file, static_cast<off_t>(bytes)) == 0);
+    SHERD_CHECK(file >= 0 && ::ftruncate(file, static_cast<off_t>(bytes)) == 0);
     ::close(file);
   }
   processes->links().all_gather("made", "");
   const int file = ::shm_open(name.c_str(), O_RDWR, 0600);
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  CHECK(memory != MAP_FAILED);
+  SHERD_CHECK(memory != MAP_FAILED);
   ::close(file);
   processes->links().all_gather("open", "");
   if (first) ::shm_unlink(name.c_str());

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "tests/optim/optimizer_runs.h"
-#include "tests/support/whole_tensor_optimizer.h"
+#include "tests/support/runs/whole_tensor_optimizer.h"
 
 namespace sherd::optim {
 namespace {

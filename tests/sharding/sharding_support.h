@@ -7,7 +7,7 @@
 
 #include "sharding/comm/threads.h"
 #include "sharding/zero/unit.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/runs/training_harness.h"
 
 namespace sherd::test {
 

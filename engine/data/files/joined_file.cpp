@@ -17,7 +17,7 @@ class JoinedFile final : public TokenFile {
         separator_(separator.value_or(0)) {
     places_.reserve(pieces.size());
     for (const Piece& piece : pieces) {
-      CHECK(piece.count > 0, "an empty piece of {}", piece.file->path());
+      SHERD_CHECK(piece.count > 0, "an empty piece of {}", piece.file->path());
       places_.push_back({piece, num_tokens_});
       num_tokens_ += piece.count;
       const bool last = places_.size() == pieces.size();

@@ -74,7 +74,7 @@ class GzipStream final : public PackedStream {
  public:
   explicit GzipStream(const std::string& path) : PackedStream(path) {
     constexpr int kGzipOnly = 16 + MAX_WBITS;
-    CHECK(inflateInit2(&state_, kGzipOnly) == Z_OK, "zlib");
+    SHERD_CHECK(inflateInit2(&state_, kGzipOnly) == Z_OK, "zlib");
   }
   ~GzipStream() override { inflateEnd(&state_); }
 
@@ -113,7 +113,7 @@ class GzipStream final : public PackedStream {
 class ZstdStream final : public PackedStream {
  public:
   explicit ZstdStream(const std::string& path) : PackedStream(path), state_(ZSTD_createDStream()) {
-    CHECK(state_ != nullptr, "zstd");
+    SHERD_CHECK(state_ != nullptr, "zstd");
   }
   ~ZstdStream() override { ZSTD_freeDStream(state_); }
 

@@ -133,8 +133,8 @@ void TokenFile::read_trained(std::int64_t first, std::int64_t count, std::uint8_
 }
 
 void check_range(const TokenFile& file, std::int64_t first, std::int64_t count) {
-  CHECK(first >= 0 && count >= 0 && first <= file.num_tokens() - count,
-        "tokens [{}, +{}) of {} in {}", first, count, file.num_tokens(), file.path());
+  SHERD_CHECK(first >= 0 && count >= 0 && first <= file.num_tokens() - count,
+              "tokens [{}, +{}) of {} in {}", first, count, file.num_tokens(), file.path());
 }
 
 std::unique_ptr<const TokenFile> make_byte_file(std::shared_ptr<const MappedFile> file,
@@ -207,7 +207,7 @@ std::unique_ptr<const TokenFile> make_character_file(std::shared_ptr<const Mappe
   ids.reserve(bytes.size());
   for (std::size_t offset = 0; offset < bytes.size();) {
     const CodePoint point = decode_utf8(bytes, offset);
-    CHECK(point.length > 0, "{} isn't UTF-8 at byte {}", file->path(), offset);
+    SHERD_CHECK(point.length > 0, "{} isn't UTF-8 at byte {}", file->path(), offset);
     ids.push_back(is_ascii(bytes[offset]) ? ascii_ids[bytes[offset]] : id_of(point.value));
     offset += static_cast<std::size_t>(point.length);
   }

@@ -20,7 +20,7 @@ class TokenFile {
 
   /// Writes the ids of tokens [first, first + count) to `ids`. Any thread may call.
   /// Errors   DataError if the file has shrunk since it was opened, or an id is outside the
-  ///          vocabulary. A range outside the file is our bug (CHECK).
+  ///          vocabulary. A range outside the file is our bug (SHERD_CHECK).
   virtual void read(std::int64_t first, std::int64_t count, std::int32_t* ids) const = 0;
 
   /// One past the last token of each document, non-decreasing, ending with num_tokens(). A text is

@@ -167,7 +167,7 @@ void Bpe::find_cuts(const Vocabulary& vocabulary) {
 
 BpeEncoder::BpeEncoder(const Bpe& bpe, std::vector<CachedWord> cache)
     : bpe_(bpe), merger_(bpe.merges_), cache_(std::move(cache)) {
-  CHECK(cache_.size() == kCacheEntries, "a cache of {} words", cache_.size());
+  SHERD_CHECK(cache_.size() == kCacheEntries, "a cache of {} words", cache_.size());
 }
 
 std::vector<CachedWord> BpeEncoder::tokens_as_words(const Bpe& bpe,

@@ -99,7 +99,7 @@ MergeTable::MergeTable(std::vector<Merge> merges, const std::vector<std::int32_t
     while (slots_[slot].rank != kNone && slots_[slot].key != key) slot = (slot + 1) & mask_;
     slots_[slot] = {key, static_cast<std::uint32_t>(rank), merges_[rank].merged};
   }
-  CHECK(usual.size() < 256, "{} usual symbols", usual.size());
+  SHERD_CHECK(usual.size() < 256, "{} usual symbols", usual.size());
   num_usual_ = usual.size() + 1;
   usual_.resize(num_usual_ * num_usual_);
   for (std::size_t x = 0; x < usual.size(); ++x) {
@@ -121,7 +121,7 @@ class Merger::LongMerge {
         queue_of_(table.merges().size(), kNoQueue) {}
 
   void merge(std::vector<std::int32_t>& symbols) {
-    CHECK(symbols.size() < MergeTable::kNone, "{} symbols in a word", symbols.size());
+    SHERD_CHECK(symbols.size() < MergeTable::kNone, "{} symbols in a word", symbols.size());
     links_.resize(symbols.size());
     const auto count = static_cast<std::uint32_t>(symbols.size());
     for (std::uint32_t i = 0; i < count; ++i) {

@@ -199,7 +199,7 @@ void Encoder::encode(std::string_view text, SpecialTokens policy, std::vector<st
 
 void Encoder::encode_part(std::string_view text, std::string_view trusted, bool continues,
                           std::vector<std::int32_t>& ids) {
-  CHECK(trusted.size() == text.size(), "{} marks for {} bytes", trusted.size(), text.size());
+  SHERD_CHECK(trusted.size() == text.size(), "{} marks for {} bytes", trusted.size(), text.size());
   encode(Part{text, trusted, SpecialTokens::kAsTokens, continues}, ids);
 }
 

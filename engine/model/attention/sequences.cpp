@@ -58,7 +58,7 @@ class CachedSequences final : public Sequences {
   }
   void attend_backward(std::int64_t, const BlockTensors&, const Pass&, const Tensor&,
                        const Tensor&) override {
-    CHECK(false, "a backward of text that is generated");
+    SHERD_CHECK(false, "a backward of text that is generated");
   }
 };
 

@@ -24,8 +24,8 @@ bool divides(int degree, const ModelShape& whole) {
 }  // namespace
 
 ModelShape context_part(const ModelShape& whole, int degree, int rank) {
-  CHECK(degree >= 1 && rank >= 0 && rank < degree && !whole.context.is_cut(),
-        "context rank {} of {}", rank, degree);
+  SHERD_CHECK(degree >= 1 && rank >= 0 && rank < degree && !whole.context.is_cut(),
+              "context rank {} of {}", rank, degree);
   if (degree == 1) return whole;
   if (whole.part.has_canonical_sums() && whole.context.method == ContextMethod::kRing) {
     throw UsageError(

@@ -158,8 +158,8 @@ void sum_canonically(ModelShape& whole) {
 }
 
 ModelShape tensor_part(const ModelShape& whole, int degree, int rank) {
-  CHECK(degree >= 1 && rank >= 0 && rank < degree && !whole.part.is_cut(), "tensor rank {} of {}",
-        rank, degree);
+  SHERD_CHECK(degree >= 1 && rank >= 0 && rank < degree && !whole.part.is_cut(),
+              "tensor rank {} of {}", rank, degree);
   if (whole.part.has_canonical_sums()) check_groups(whole);
   if (degree == 1) return whole;
   check_degree(whole, degree);

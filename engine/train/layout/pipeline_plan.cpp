@@ -259,8 +259,8 @@ std::vector<int> places_of(const std::vector<UnitId>& uses,
   std::vector<int> in_units;
   for (const UnitId& use : uses) {
     const auto place = places.find(use);
-    CHECK(place != places.end(), "this rank doesn't have a unit of layer {} that it uses",
-          use.layer);
+    SHERD_CHECK(place != places.end(), "this rank doesn't have a unit of layer {} that it uses",
+                use.layer);
     in_units.push_back(place->second);
   }
   return in_units;

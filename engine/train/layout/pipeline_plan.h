@@ -90,7 +90,7 @@ bool weight_gradients_use_parameters(const model::ModelShape& shape);
 std::vector<UnitId> step_uses(const RankPipeline& pipeline, const model::ModelShape& shape);
 std::vector<UnitId> pass_uses(const RankPipeline& pipeline, const model::ModelShape& shape,
                               int num_passes);
-/// Where the units of `uses` are in `units` (CHECK: all are there).
+/// Where the units of `uses` are in `units` (SHERD_CHECK: all are there).
 std::vector<int> places_of(const std::vector<UnitId>& uses,
                            const std::vector<sharding::UnitPlan>& units);
 

@@ -149,7 +149,7 @@ Channels::~Channels() = default;
 
 Channels::End& Channels::end(int boundary, Direction direction) {
   const auto found = ends_.find({boundary, direction});
-  CHECK(found != ends_.end(), "no channel behind chunk {} on rank {}", boundary, rank_->rank);
+  SHERD_CHECK(found != ends_.end(), "no channel behind chunk {} on rank {}", boundary, rank_->rank);
   return *found->second;
 }
 
@@ -167,7 +167,7 @@ Tensor Channels::outbox(int boundary, Direction direction) {
 
 void Channels::send(int boundary, Direction direction, int micro_batch) {
   End& end = this->end(boundary, direction);
-  CHECK(end.what.sends, "a send of {}, where it arrives", end.what.name());
+  SHERD_CHECK(end.what.sends, "a send of {}, where it arrives", end.what.name());
   rank_->compute().record(*end.written);
   end.call(0, micro_batch, *end.written, *end.free[0]);
 }
@@ -187,7 +187,7 @@ void Channels::post_wanted(End& end) {
 
 void Channels::post(int boundary, Direction direction, int micro_batch) {
   End& end = this->end(boundary, direction);
-  CHECK(!end.what.sends, "a receive of {}, where it is sent", end.what.name());
+  SHERD_CHECK(!end.what.sends, "a receive of {}, where it is sent", end.what.name());
   const auto is_in = [&](const std::deque<int>& messages) {
     return std::ranges::find(messages, micro_batch) != messages.end();
   };
@@ -199,8 +199,8 @@ void Channels::post(int boundary, Direction direction, int micro_batch) {
 Tensor Channels::receive(int boundary, Direction direction, int micro_batch) {
   post(boundary, direction, micro_batch);
   End& end = this->end(boundary, direction);
-  CHECK(end.expected.front() == micro_batch, "{}: micro-batch {} comes before {}", end.what.name(),
-        end.expected.front(), micro_batch);
+  SHERD_CHECK(end.expected.front() == micro_batch, "{}: micro-batch {} comes before {}",
+              end.what.name(), end.expected.front(), micro_batch);
   const std::size_t inbox = end.first_inbox();
   wait_for_call(end, inbox);
   rank_->compute().wait(*end.arrived[inbox]);

@@ -240,12 +240,12 @@ void Pipeline::run(const Action& action, Phase phase) {
       // The computation behind it takes it.
       return channels_->post(boundary_of(action), direction_of(action.kind), action.micro_batch);
     default:
-      CHECK(false, "{} in a list that a run executes", schedule::text_of(action));
+      SHERD_CHECK(false, "{} in a list that a run executes", schedule::text_of(action));
   }
 }
 
 void Pipeline::copy(const ConstTensor& from, const Tensor& to) {
-  CHECK(from.bytes() == to.bytes(), "{} bytes to {}", from.bytes(), to.bytes());
+  SHERD_CHECK(from.bytes() == to.bytes(), "{} bytes to {}", from.bytes(), to.bytes());
   runner_.rank().compute().copy(from.data, to.data, to.bytes());
 }
 

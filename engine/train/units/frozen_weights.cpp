@@ -148,8 +148,8 @@ std::vector<FrozenWeights::Kept> FrozenWeights::kept_of(const Chunk& chunk) {
         const std::int64_t end = std::min(run.in_tensor + run.count, chunk.first + chunk.count);
         if (first >= end) return;
         const std::int64_t in_part = run.in_part + first - run.in_tensor;
-        CHECK(in_part % kernels::kNf4Block == 0 && first % kernels::kNf4Block == 0,
-              "{}: a cut inside of a block of four-bit codes", spec.name);
+        SHERD_CHECK(in_part % kernels::kNf4Block == 0 && first % kernels::kNf4Block == 0,
+                    "{}: a cut inside of a block of four-bit codes", spec.name);
         const sharding::Piece part{piece.parameter, in_part, end - first,
                                    piece.position + in_part - piece.first_element};
         kept.push_back({first - chunk.first, end - first,

@@ -49,7 +49,7 @@ Call call_of(model::Exchange::Kind kind, const model::ModelShape& shape) {
     case Kind::kPassOn:
       break;  // add_passed
   }
-  CHECK(false, "unknown exchange");
+  SHERD_CHECK(false, "unknown exchange");
   __builtin_unreachable();
 }
 
@@ -116,13 +116,13 @@ ModelCollectives::ModelCollectives(const model::TensorPart& part, Allocator& mem
       ranks_(&ranks),
       copies_(copies),
       tail_(memory.acquire(tensor_sum_tail(part))) {
-  CHECK(ranks.rank() == part.rank && ranks.world_size() == part.degree,
-        "tensor rank {} of {} among ranks, {} of {} by its part", ranks.rank(), ranks.world_size(),
-        part.rank, part.degree);
-  CHECK(copies == nullptr
-            ? part.kv_copies == 1
-            : copies->rank() == part.kv_copy && copies->world_size() == part.kv_copies,
-        "a group of key/value heads' copies that isn't of {} ranks", part.kv_copies);
+  SHERD_CHECK(ranks.rank() == part.rank && ranks.world_size() == part.degree,
+              "tensor rank {} of {} among ranks, {} of {} by its part", ranks.rank(),
+              ranks.world_size(), part.rank, part.degree);
+  SHERD_CHECK(copies == nullptr
+                  ? part.kv_copies == 1
+                  : copies->rank() == part.kv_copy && copies->world_size() == part.kv_copies,
+              "a group of key/value heads' copies that isn't of {} ranks", part.kv_copies);
 }
 
 ModelCollectives::ModelCollectives(const model::ModelShape& shape, const sharding::Rank& rank)
@@ -162,12 +162,12 @@ void ModelCollectives::sum(const char* what, const Tensor& x) {
 }
 
 void ModelCollectives::sum_copies(const char* what, const Tensor& x) {
-  CHECK(copies_ != nullptr, "{}: no copies of key/value heads", what);
+  SHERD_CHECK(copies_ != nullptr, "{}: no copies of key/value heads", what);
   sum_over(*copies_, what, x);
 }
 
 void ModelCollectives::reduce_scatter(const char* what, const Tensor& x, const Tensor& out) {
-  CHECK(ranks_ != nullptr, "{} of a model whose matrices are whole", what);
+  SHERD_CHECK(ranks_ != nullptr, "{} of a model whose matrices are whole", what);
   call(sharding::kTensorAxis, [&] { scatter_over(*ranks_, what, x, out); });
 }
 
@@ -178,23 +178,23 @@ void ModelCollectives::gather(const char* what, const Tensor& x) {
 }
 
 void ModelCollectives::all_to_all(const char* what, const Tensor& from, const Tensor& to) {
-  CHECK(context_ != nullptr, "{} of a model whose sequences are whole", what);
+  SHERD_CHECK(context_ != nullptr, "{} of a model whose sequences are whole", what);
   call(sharding::kContextAxis, [&] { context_->all_to_all(compute_, what, from, to); });
 }
 
 void ModelCollectives::gather_positions(const char* what, const Tensor& x) {
-  CHECK(context_ != nullptr, "{} of a model whose sequences are whole", what);
+  SHERD_CHECK(context_ != nullptr, "{} of a model whose sequences are whole", what);
   call(sharding::kContextAxis, [&] { context_->all_gather(compute_, what, x); });
 }
 
 void ModelCollectives::reduce_scatter_positions(const char* what, const Tensor& x,
                                                 const Tensor& out) {
-  CHECK(context_ != nullptr, "{} of a model whose sequences are whole", what);
+  SHERD_CHECK(context_ != nullptr, "{} of a model whose sequences are whole", what);
   call(sharding::kContextAxis, [&] { scatter_over(*context_, what, x, out); });
 }
 
 void ModelCollectives::pass_on(const char* what, const Tensor& from, const Tensor& to) {
-  CHECK(ring_ != nullptr, "{} of a model without a ring", what);
+  SHERD_CHECK(ring_ != nullptr, "{} of a model without a ring", what);
   ring_->pass_on(what, from, to);
 }
 
@@ -216,7 +216,7 @@ void ModelCollectives::scatter_over(sharding::Communicator& communicator, const 
 }
 
 void ModelCollectives::broadcast_position(const char* what, const Tensor& x, int owner) {
-  CHECK(context_ != nullptr, "{} of a model whose sequences are whole", what);
+  SHERD_CHECK(context_ != nullptr, "{} of a model whose sequences are whole", what);
   call(sharding::kContextAxis, [&] { context_->broadcast(compute_, what, x, owner); });
 }
 

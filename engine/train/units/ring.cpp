@@ -114,7 +114,7 @@ void Ring::send(const char* what, const Tensor& from) {
 }
 
 void Ring::await_passed() {
-  CHECK(!under_way_.empty(), "nothing is passed on");
+  SHERD_CHECK(!under_way_.empty(), "nothing is passed on");
   wait_for_calls(receives_);
   compute_.wait(*under_way_.front());
   spare_.push_back(std::move(under_way_.front()));

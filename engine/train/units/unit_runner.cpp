@@ -119,8 +119,8 @@ std::vector<int> UnitRunner::places(const std::vector<UnitId>& uses) const {
   std::vector<int> places;
   for (const UnitId& use : uses) {
     const auto found = places_.find(use);
-    CHECK(found != places_.end(), "rank {} has no unit {} of layer {}", rank_.rank, use.part,
-          use.layer);
+    SHERD_CHECK(found != places_.end(), "rank {} has no unit {} of layer {}", rank_.rank, use.part,
+                use.layer);
     places.push_back(found->second);
   }
   return places;

@@ -67,7 +67,7 @@ class UnitRunner {
   FrozenWeights& frozen() const { return *frozen_; }
   ModelCollectives* collectives() const { return collectives_.get(); }  ///< null: nothing is cut
 
-  /// Where the units of `uses` are in `units` (CHECK).
+  /// Where the units of `uses` are in `units` (SHERD_CHECK).
   std::vector<int> places(const std::vector<UnitId>& uses) const;
   int place(const UnitId& unit) const { return places({unit}).front(); }
   int block_place(int layer) const { return place({UnitRole::kLayer, layer, 0}); }

@@ -121,8 +121,8 @@ void for_each_document(const AttentionShape& shape, const Documents& documents, 
        ++i) {
     const std::int64_t padding =
         std::min<std::int64_t>(starts[i + 1], end) - starts[i] - lengths[i];
-    CHECK(lengths[i] >= 0 && padding >= 0, "document {} of {} tokens at {}, the next at {}", i,
-          lengths[i], starts[i], starts[i + 1]);
+    SHERD_CHECK(lengths[i] >= 0 && padding >= 0, "document {} of {} tokens at {}, the next at {}",
+                i, lengths[i], starts[i], starts[i + 1]);
     visit(document_at(shape, row, starts[i] - begin, lengths[i], padding));
   }
 }
@@ -202,9 +202,9 @@ struct SoftCap {
 /// The part of the workspace that is one thread's.
 inline Scratch checked_scratch(const Tensor& workspace, std::int64_t floats, int num_threads,
                                int thread) {
-  CHECK(workspace.bytes() >= floats * 4 * num_threads,
-        "attention: a workspace of {} bytes, {} needed", workspace.bytes(),
-        floats * 4 * num_threads);
+  SHERD_CHECK(workspace.bytes() >= floats * 4 * num_threads,
+              "attention: a workspace of {} bytes, {} needed", workspace.bytes(),
+              floats * 4 * num_threads);
   return Scratch(static_cast<float*>(workspace.data) + thread * floats);
 }
 

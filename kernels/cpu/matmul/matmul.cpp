@@ -285,11 +285,11 @@ void matmul(ThreadTeam& team, const Matmul& p, const Tensor& workspace) {
   const bool one_thread = team.num_threads() == 1;
   const std::int64_t needed =
       matmul_workspace_bytes(p.rows, p.columns, p.depth, p.c.dtype, one_thread);
-  CHECK(workspace.bytes() >= needed, "matmul: a workspace of {} bytes, {} needed",
-        workspace.bytes(), needed);
-  CHECK(p.b.interleaved == 0 || (p.b.transposed && can_interleave(p.dtype, p.b.stride) &&
-                                 p.b.interleaved == interleaved_rows(p.columns)),
-        "matmul: {} of {} columns side by side", p.b.interleaved, p.columns);
+  SHERD_CHECK(workspace.bytes() >= needed, "matmul: a workspace of {} bytes, {} needed",
+              workspace.bytes(), needed);
+  SHERD_CHECK(p.b.interleaved == 0 || (p.b.transposed && can_interleave(p.dtype, p.b.stride) &&
+                                       p.b.interleaved == interleaved_rows(p.columns)),
+              "matmul: {} of {} columns side by side", p.b.interleaved, p.columns);
   if (is_one_row(p)) return multiply_one_row(team, p);
   Run(p, workspace, one_thread)(team);
 }

@@ -20,7 +20,7 @@
 /// Workspace  `matmul_workspace_bytes`, at a multiple of 64 bytes. It doesn't grow if M, N or L
 ///            get smaller, and is the same for every instruction set and number of threads; one thread alone, which
 ///            packs nothing ahead, needs less.
-/// Errors     a workspace that is too small is our bug (CHECK). Nothing may alias c.
+/// Errors     a workspace that is too small is our bug (SHERD_CHECK). Nothing may alias c.
 #pragma once
 
 #include <cstdint>

@@ -226,7 +226,8 @@ bool is_one_row(const Matmul& p) {
 }
 
 void multiply_one_row(ThreadTeam& team, const Matmul& p) {
-  CHECK(matmul_depth_piece(p.depth) <= kMostUnits, "pieces of {}", matmul_depth_piece(p.depth));
+  SHERD_CHECK(matmul_depth_piece(p.depth) <= kMostUnits, "pieces of {}",
+              matmul_depth_piece(p.depth));
   switch (p.dtype) {
     case DType::kBF16:
       if (tiles_of(p.dtype, isa()).units == Units::kPairs) return multiply<Pairs>(team, p);

@@ -157,7 +157,7 @@ Packing packing_of(int width) {
     case 32:
       return {pack_along<Form, 32>, pack_across<Form, 32>, interleaved_packing<Form, 32>()};
     default:
-      CHECK(false, "panels of width {}", width);
+      SHERD_CHECK(false, "panels of width {}", width);
       __builtin_unreachable();
   }
 }
@@ -173,7 +173,7 @@ Packing packing(DType dtype, Units units, int width) {
       if (units == Units::kPairs) return packing_of<PairsOfBF16<Units::kPairs>>(width);
       return packing_of<PairsOfBF16<Units::kTiles>>(width);
     default:
-      CHECK(false, "panels of {}", name_of(dtype));
+      SHERD_CHECK(false, "panels of {}", name_of(dtype));
       __builtin_unreachable();
   }
 }

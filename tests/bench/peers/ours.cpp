@@ -162,7 +162,7 @@ void write_weights(const engine::Recipe& recipe, const std::string& path) {
   engine::run_ranks(launch_of(recipe, options), [&](sharding::Rank& rank) {
     engine::ShardedModel model(options, rank);
     engine::TrainingStep training_step(options, model);
-    CHECK(rank.world_size() == 1, "the weights are written by one rank");
+    SHERD_CHECK(rank.world_size() == 1, "the weights are written by one rank");
     std::ofstream file(path, std::ios::binary);
     for (const sharding::UnitState& unit : model.units()) {
       for (const Tensor& tensor : unit.layout().views(unit.resident_parameters())) {
@@ -179,7 +179,7 @@ void write_batches(const engine::Recipe& recipe, const std::string& path, std::i
   shape.num_micro_steps = shape.global_batch_size();
   shape.micro_batch_size = shape.world = shape.num_replicas = 1;
   const data::Batcher batcher(dataset, shape);
-  CHECK(dataset->separate_documents(), "rows are written of separate documents alone");
+  SHERD_CHECK(dataset->separate_documents(), "rows are written of separate documents alone");
   const auto tokens = static_cast<std::size_t>(shape.seq_length);
   std::vector<std::int32_t> row(3 * tokens), starts(tokens + 1), lengths(tokens);
   const auto tensor = [](std::int32_t* ids, std::size_t count) {

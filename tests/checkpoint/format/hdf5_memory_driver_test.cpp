@@ -29,7 +29,7 @@ void allow_more(std::int64_t bytes) {
   std::ifstream("/proc/self/statm") >> pages;
   const auto most = static_cast<rlim_t>(pages * ::sysconf(_SC_PAGESIZE) + bytes);
   const rlimit limit{most, most};
-  CHECK(::setrlimit(RLIMIT_AS, &limit) == 0);
+  SHERD_CHECK(::setrlimit(RLIMIT_AS, &limit) == 0);
 }
 
 [[noreturn]] void lay_out_a_shard_with(std::int64_t bytes) {
@@ -70,7 +70,7 @@ TEST(Hdf5Memory, HoweverLittleThereIsLibhdf5IsCalledWithEnoughOrNotAtAll) {
   static_assert(sizeof(MemoryFile) <= kBytes);
   start_hdf5();
   void* place = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  CHECK(place != MAP_FAILED);
+  SHERD_CHECK(place != MAP_FAILED);
   const std::int64_t access = memory_access_list(*new (place) MemoryFile);
   hdf5_checked(H5Fcreate("left", H5F_ACC_TRUNC, H5P_DEFAULT, access), "H5Fcreate");
   ::munmap(place, kBytes);  // whoever touches it now crashes

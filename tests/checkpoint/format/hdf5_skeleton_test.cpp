@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "checkpoint/format/hdf5_memory_driver.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::checkpoint {
 namespace {

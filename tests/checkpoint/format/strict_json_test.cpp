@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "tests/support/error_text.h"
+#include "tests/support/values/error_text.h"
 
 namespace sherd::checkpoint {
 namespace {

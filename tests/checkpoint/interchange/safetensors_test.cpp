@@ -9,8 +9,8 @@
 #include "checkpoint/interchange/safetensors_layout.h"
 #include "core/error.h"
 #include "tests/checkpoint/support/allocation_meter.h"
-#include "tests/support/error_text.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/values/error_text.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::checkpoint {
 namespace {

@@ -12,8 +12,8 @@
 #include "tests/checkpoint/support/allocation_meter.h"
 #include "tests/checkpoint/support/checkpoint_builder.h"
 #include "tests/checkpoint/support/manifest_editor.h"
-#include "tests/support/error_text.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/values/error_text.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::checkpoint {
 namespace {

@@ -12,7 +12,7 @@
 #include "tests/checkpoint/support/checkpoint_builder.h"
 #include "tests/checkpoint/support/hdf5_reading.h"
 #include "tests/checkpoint/support/saved_checkpoint.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/values/temp_folder.h"
 #include "tests/where.h"
 
 namespace sherd::checkpoint {
@@ -151,7 +151,7 @@ std::string recipe_of_the_document() {
   const std::string text = test::read_text(SHERD_SOURCE_DIR "/docs/checkpoint_format.md");
   const std::string begin = "```python\n";
   const std::size_t at = text.find(begin);
-  CHECK(at != std::string::npos, "docs/checkpoint_format.md has no recipe in Python");
+  SHERD_CHECK(at != std::string::npos, "docs/checkpoint_format.md has no recipe in Python");
   return text.substr(at + begin.size(), text.find("```", at + 3) - at - begin.size());
 }
 

@@ -13,8 +13,8 @@
 #include <optional>
 
 #include "tests/checkpoint/support/hooked_disk.h"
-#include "tests/support/error_text.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/values/error_text.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::checkpoint {
 namespace {

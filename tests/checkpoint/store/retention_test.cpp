@@ -11,7 +11,7 @@
 #include "checkpoint/store/step_directory.h"
 #include "tests/checkpoint/support/hooked_disk.h"
 #include "tests/checkpoint/support/save_world.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::checkpoint {
 namespace {

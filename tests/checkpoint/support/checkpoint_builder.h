@@ -141,7 +141,7 @@ inline Cut column_cut(const std::vector<StateTensor>& tensors, int world, unsign
 }
 
 inline void must(std::int64_t result) {
-  CHECK(result >= 0, "libhdf5 failed in a test");
+  SHERD_CHECK(result >= 0, "libhdf5 failed in a test");
 }
 
 /// Writes one shard's file and fills in what the manifest says of it.

@@ -21,7 +21,7 @@ class Child {
 
   explicit Child(const std::vector<std::string>& words, Trace trace = Trace::kNo) {
     int ends[2];
-    CHECK(::pipe(ends) == 0);
+    SHERD_CHECK(::pipe(ends) == 0);
     std::vector<char*> arguments;
     for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
     arguments.push_back(nullptr);

@@ -43,7 +43,7 @@ inline bool read_hdf5(const std::string& file_path, const std::string& dataset_p
       H5Dread(dataset, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, content.values.data()) >= 0;
   for (const herr_t closed :
        {H5Pclose(list), H5Tclose(type), H5Sclose(space), H5Dclose(dataset), H5Fclose(file)}) {
-    CHECK(closed >= 0, "libhdf5 doesn't close what it opened");
+    SHERD_CHECK(closed >= 0, "libhdf5 doesn't close what it opened");
   }
   return read;
 }

@@ -30,12 +30,12 @@ inline std::string save_states(const std::string& directory, std::int64_t step, 
     options.build_index = checkpoint::build_hdf5_index;
     writers.push_back(std::make_unique<checkpoint::Writer>(options));
     writers.back()->begin(step, uuid, state_of(rank));
-    CHECK(writers.back()->wait().phase == checkpoint::SavePhase::kPrepared, "a save failed");
+    SHERD_CHECK(writers.back()->wait().phase == checkpoint::SavePhase::kPrepared, "a save failed");
     writers.back()->wait_copied();
   }
   writers[0]->commit(std::make_shared<nlohmann::json>(nlohmann::json{{"saved_at", step}}));
   const checkpoint::SaveStatus status = writers[0]->wait();
-  CHECK(status.phase == checkpoint::SavePhase::kCommitted, "a commit failed");
+  SHERD_CHECK(status.phase == checkpoint::SavePhase::kCommitted, "a commit failed");
   for (const auto& writer : writers) writer->finish();
   return directory + "/" + checkpoint::step_directory_name(step);
 }

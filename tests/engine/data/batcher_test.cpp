@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "tests/support/temp_folder.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::data {
 namespace {

@@ -8,10 +8,10 @@
 #include "core/error.h"
 #include "engine/data/dataset.h"
 #include "engine/data/tokenize/tokenize.h"
-#include "tests/support/error_text.h"
-#include "tests/support/packed_text.h"
-#include "tests/support/small_tokenizer.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/models/packed_text.h"
+#include "tests/support/models/small_tokenizer.h"
+#include "tests/support/values/error_text.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::data {
 namespace {

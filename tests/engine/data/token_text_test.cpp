@@ -5,8 +5,8 @@
 #include <numeric>
 
 #include "core/error.h"
-#include "tests/support/error_text.h"
-#include "tests/support/small_tokenizer.h"
+#include "tests/support/models/small_tokenizer.h"
+#include "tests/support/values/error_text.h"
 
 namespace sherd::data {
 namespace {

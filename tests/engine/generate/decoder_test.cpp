@@ -8,7 +8,7 @@
 #include "kernels/interleaved.h"
 #include "kernels/pointwise.h"
 #include "sharding/zero/parameter_gather.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {
 namespace {

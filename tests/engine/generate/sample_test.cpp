@@ -9,7 +9,7 @@
 #include <set>
 
 #include "engine/model/cut/tensor_cut.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {
 namespace {

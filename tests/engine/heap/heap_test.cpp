@@ -10,7 +10,7 @@
 
 #include "engine/recipe/recipe.h"
 #include "engine/run/run.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace {
 

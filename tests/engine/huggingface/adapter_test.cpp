@@ -7,8 +7,8 @@
 #include "engine/saving/checkpointing.h"
 #include "engine/train/training_step.h"
 #include "tests/engine/huggingface/folder_support.h"
-#include "tests/support/model_values.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/models/model_values.h"
+#include "tests/support/runs/training_harness.h"
 
 namespace sherd::engine {
 namespace {

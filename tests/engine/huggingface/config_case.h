@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 #include "engine/huggingface/config.h"
-#include "tests/support/error_text.h"
+#include "tests/support/values/error_text.h"
 
 namespace sherd::huggingface::config_case {
 

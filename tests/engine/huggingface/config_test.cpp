@@ -13,8 +13,8 @@
 #include "core/error.h"
 #include "engine/huggingface/config_writer.h"
 #include "tests/engine/huggingface/config_case.h"
-#include "tests/support/error_text.h"
-#include "tests/support/mutated_text.h"
+#include "tests/support/random/mutated_text.h"
+#include "tests/support/values/error_text.h"
 #include "tests/where.h"
 
 namespace sherd::huggingface {

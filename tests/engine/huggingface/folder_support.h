@@ -18,8 +18,8 @@
 #include "engine/train/from_recipe.h"
 #include "tests/checkpoint/support/checkpoint_builder.h"
 #include "tests/checkpoint/support/hooked_disk.h"
-#include "tests/support/error_text.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/values/error_text.h"
+#include "tests/support/values/temp_folder.h"
 #include "tests/where.h"
 
 namespace sherd::engine {

@@ -5,7 +5,7 @@
 
 #include "engine/launch/machine.h"
 #include "tests/engine/huggingface/folder_support.h"
-#include "tests/support/generated_text.h"
+#include "tests/support/models/generated_text.h"
 
 namespace sherd::engine {
 namespace {

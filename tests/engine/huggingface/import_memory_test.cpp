@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/program.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/runs/program.h"
+#include "tests/support/values/temp_folder.h"
 #include "tests/where.h"
 
 namespace sherd {

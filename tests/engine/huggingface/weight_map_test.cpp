@@ -7,7 +7,7 @@
 #include <set>
 
 #include "core/error.h"
-#include "tests/support/error_text.h"
+#include "tests/support/values/error_text.h"
 
 namespace sherd::huggingface {
 namespace {

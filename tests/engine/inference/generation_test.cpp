@@ -12,9 +12,9 @@
 #include "engine/inference/scoring.h"
 #include "engine/inference/text_model.h"
 #include "engine/run/run.h"
-#include "tests/support/error_text.h"
-#include "tests/support/generated_text.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/models/generated_text.h"
+#include "tests/support/values/error_text.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::engine {
 namespace {

@@ -8,9 +8,9 @@
 
 #include "core/error.h"
 #include "core/thread_team.h"
-#include "tests/support/error_text.h"
-#include "tests/support/few_threads.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/runs/few_threads.h"
+#include "tests/support/runs/training_harness.h"
+#include "tests/support/values/error_text.h"
 
 namespace sherd::engine {
 namespace {

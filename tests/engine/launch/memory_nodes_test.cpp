@@ -11,7 +11,7 @@
 
 #include "engine/launch/launch.h"
 #include "engine/launch/system_info.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::engine {
 namespace {

@@ -2,7 +2,7 @@
 #include <filesystem>
 
 #include "tests/engine/main/train_cli_support.h"
-#include "tests/support/small_tokenizer.h"
+#include "tests/support/models/small_tokenizer.h"
 #include "tests/where.h"
 
 namespace sherd::engine {

@@ -7,8 +7,8 @@
 #include <set>
 #include <sstream>
 
-#include "tests/support/program.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/runs/program.h"
+#include "tests/support/values/temp_folder.h"
 #include "tests/where.h"
 
 namespace sherd::engine {

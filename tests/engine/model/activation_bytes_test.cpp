@@ -7,7 +7,7 @@
 #include <string>
 
 #include "engine/model/transformer.h"
-#include "tests/support/model_forms.h"
+#include "tests/support/models/model_forms.h"
 
 namespace sherd::model {
 namespace {

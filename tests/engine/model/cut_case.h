@@ -18,9 +18,9 @@
 #include "kernels/token.h"
 #include "sharding/comm/threads.h"
 #include "tests/engine/model/reference_values.h"
-#include "tests/support/model_forms.h"
-#include "tests/support/tensors.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/models/model_forms.h"
+#include "tests/support/runs/training_harness.h"
+#include "tests/support/values/tensors.h"
 
 namespace sherd::testing {
 

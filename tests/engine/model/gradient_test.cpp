@@ -17,9 +17,9 @@
 #include "kernels/philox.h"
 #include "kernels/pointwise.h"
 #include "kernels/token.h"
-#include "tests/support/model_forms.h"
-#include "tests/support/model_values.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/models/model_forms.h"
+#include "tests/support/models/model_values.h"
+#include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {
 namespace {

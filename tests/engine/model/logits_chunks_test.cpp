@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "engine/model/activations.h"
-#include "tests/support/model_values.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/models/model_values.h"
+#include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {
 namespace {

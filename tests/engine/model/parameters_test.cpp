@@ -5,8 +5,8 @@
 #include <cmath>
 #include <set>
 
-#include "tests/support/model_values.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/models/model_values.h"
+#include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {
 namespace {

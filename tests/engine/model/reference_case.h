@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "tests/engine/model/reference_values.h"
-#include "tests/support/model_values.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/models/model_values.h"
+#include "tests/support/runs/training_harness.h"
 #include "tests/where.h"
 
 namespace sherd::testing {

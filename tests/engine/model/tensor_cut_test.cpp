@@ -4,8 +4,8 @@
 
 #include "engine/model/initial_values.h"
 #include "engine/model/parameters.h"
-#include "tests/support/tensors.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/runs/training_harness.h"
+#include "tests/support/values/tensors.h"
 
 namespace sherd::testing {
 namespace {

@@ -9,8 +9,8 @@
 #include "engine/model/cut/tensor_cut.h"
 #include "engine/model/parameters.h"
 #include "engine/schedule/order.h"
-#include "tests/support/counted_traffic.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/runs/counted_traffic.h"
+#include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {
 namespace {

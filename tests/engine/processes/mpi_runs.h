@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/program.h"
-#include "tests/support/small_run.h"
+#include "tests/support/runs/program.h"
+#include "tests/support/runs/small_run.h"
 
 namespace sherd::testing {
 

@@ -13,7 +13,7 @@
 #include "checkpoint/store/committed.h"
 #include "tests/engine/processes/hold.h"
 #include "tests/engine/processes/mpi_runs.h"
-#include "tests/support/random_value.h"
+#include "tests/support/random/random_value.h"
 #include "tests/where.h"
 
 namespace sherd::testing {

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "tests/engine/huggingface/folder_support.h"
-#include "tests/support/program.h"
+#include "tests/support/runs/program.h"
 
 namespace sherd::engine {
 namespace {

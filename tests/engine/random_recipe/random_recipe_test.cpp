@@ -18,8 +18,8 @@
 #include "engine/plan/report.h"
 #include "engine/recipe/values.h"
 #include "engine/run/run.h"
-#include "tests/support/generated_text.h"
-#include "tests/support/random_recipe.h"
+#include "tests/support/models/generated_text.h"
+#include "tests/support/random/random_recipe.h"
 
 namespace sherd::testing {
 namespace {

@@ -5,7 +5,7 @@
 #include "engine/train/layout/training_options.h"
 #include "engine/train/model_shape.h"
 #include "tests/engine/recipe/recipe_support.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::engine {
 namespace {

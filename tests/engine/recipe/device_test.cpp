@@ -3,7 +3,7 @@
 
 #include "engine/recipe/device_rules.h"
 #include "tests/engine/recipe/recipe_support.h"
-#include "tests/support/error_text.h"
+#include "tests/support/values/error_text.h"
 
 namespace sherd::engine {
 namespace {

@@ -10,7 +10,7 @@
 #include <filesystem>
 
 #include "tests/checkpoint/support/hooked_disk.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::engine {
 namespace {

@@ -13,8 +13,8 @@
 
 #include "core/error.h"
 #include "tests/checkpoint/support/hooked_disk.h"
-#include "tests/support/error_text.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/values/error_text.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::engine {
 namespace {

@@ -11,10 +11,10 @@
 #include "engine/inference/evaluate.h"
 #include "engine/inference/export.h"
 #include "engine/run/run.h"
-#include "tests/support/error_text.h"
-#include "tests/support/generated_text.h"
-#include "tests/support/small_run.h"
-#include "tests/support/small_tokenizer.h"
+#include "tests/support/models/generated_text.h"
+#include "tests/support/models/small_tokenizer.h"
+#include "tests/support/runs/small_run.h"
+#include "tests/support/values/error_text.h"
 
 namespace sherd::testing {
 namespace {

@@ -11,9 +11,9 @@
 #include "engine/launch/stop_signals.h"
 #include "engine/run/run.h"
 #include "engine/run/show_data.h"
-#include "tests/support/error_text.h"
-#include "tests/support/small_tokenizer.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/models/small_tokenizer.h"
+#include "tests/support/values/error_text.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::testing {
 namespace {

@@ -11,8 +11,8 @@
 #include "engine/run/run.h"
 #include "engine/saving/saved_counters.h"
 #include "tests/checkpoint/support/manifest_editor.h"
-#include "tests/support/error_text.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/values/error_text.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::testing {
 namespace {

@@ -8,8 +8,8 @@
 #include "engine/launch/device.h"
 #include "engine/run/run.h"
 #include "engine/run/show_data.h"
-#include "tests/support/error_text.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/values/error_text.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::testing {
 namespace {

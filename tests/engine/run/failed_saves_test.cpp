@@ -5,7 +5,7 @@
 
 #include "checkpoint/store/committed.h"
 #include "tests/checkpoint/support/hooked_disk.h"
-#include "tests/support/small_run.h"
+#include "tests/support/runs/small_run.h"
 
 namespace sherd::testing {
 namespace {

@@ -13,9 +13,9 @@
 #include "checkpoint/store/verify.h"
 #include "engine/inference/evaluate.h"
 #include "tests/checkpoint/support/manifest_editor.h"
-#include "tests/support/error_text.h"
-#include "tests/support/generated_text.h"
-#include "tests/support/small_run.h"
+#include "tests/support/models/generated_text.h"
+#include "tests/support/runs/small_run.h"
+#include "tests/support/values/error_text.h"
 
 namespace sherd::testing {
 namespace {

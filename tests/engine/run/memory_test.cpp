@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "engine/model/parameters.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "tests/support/small_run.h"
+#include "tests/support/runs/small_run.h"
 
 namespace sherd::testing {
 

@@ -6,7 +6,7 @@
 #include "checkpoint/format/manifest.h"
 #include "checkpoint/store/committed.h"
 #include "tests/engine/run/mesh_runs.h"
-#include "tests/support/separate_device.h"
+#include "tests/support/devices/separate_device.h"
 
 namespace sherd::testing {
 namespace {

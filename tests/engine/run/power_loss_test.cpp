@@ -10,7 +10,7 @@
 
 #include "checkpoint/store/committed.h"
 #include "tests/checkpoint/support/power_loss_model.h"
-#include "tests/support/small_run.h"
+#include "tests/support/runs/small_run.h"
 
 namespace sherd::testing {
 namespace {

@@ -7,8 +7,8 @@
 #include <set>
 
 #include "engine/launch/device.h"
-#include "tests/support/error_text.h"
-#include "tests/support/small_run.h"
+#include "tests/support/runs/small_run.h"
+#include "tests/support/values/error_text.h"
 
 namespace sherd::testing {
 namespace {

@@ -5,8 +5,8 @@
 #include "checkpoint/format/manifest.h"
 #include "engine/inference/evaluate.h"
 #include "engine/run/run.h"
-#include "tests/support/generated_text.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/models/generated_text.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::engine {
 namespace {

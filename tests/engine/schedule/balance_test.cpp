@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "core/error.h"
-#include "tests/support/error_text.h"
+#include "tests/support/values/error_text.h"
 
 namespace sherd::schedule {
 namespace {

@@ -4,7 +4,7 @@
 #include "engine/schedule/validate.h"
 #include "tests/engine/schedule/published_orders.h"
 #include "tests/engine/schedule/schedule_support.h"
-#include "tests/support/error_text.h"
+#include "tests/support/values/error_text.h"
 
 namespace sherd::schedule {
 namespace {

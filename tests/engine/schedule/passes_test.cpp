@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "engine/schedule/validate.h"
 #include "tests/engine/schedule/schedule_support.h"
-#include "tests/support/error_text.h"
+#include "tests/support/values/error_text.h"
 
 namespace sherd::schedule {
 namespace {

@@ -9,8 +9,8 @@
 #include "engine/model/cut/tensor_cut.h"
 #include "engine/model/parameters.h"
 #include "tests/checkpoint/support/saved_checkpoint.h"
-#include "tests/support/temp_folder.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/runs/training_harness.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::testing {
 namespace {

@@ -14,9 +14,9 @@
 #include <functional>
 #include <limits>
 
-#include "tests/support/error_text.h"
-#include "tests/support/model_values.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/models/model_values.h"
+#include "tests/support/runs/training_harness.h"
+#include "tests/support/values/error_text.h"
 
 namespace sherd::testing {
 namespace {

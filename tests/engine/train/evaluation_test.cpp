@@ -4,9 +4,9 @@
 
 #include "engine/model/transformer.h"
 #include "engine/schedule/generate.h"
-#include "tests/support/model_values.h"
-#include "tests/support/temp_folder.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/models/model_values.h"
+#include "tests/support/runs/training_harness.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::testing {
 namespace {

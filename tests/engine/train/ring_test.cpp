@@ -10,8 +10,8 @@
 
 #include "core/error.h"
 #include "sharding/mesh/waits.h"
-#include "tests/support/tensors.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/runs/training_harness.h"
+#include "tests/support/values/tensors.h"
 
 namespace sherd::testing {
 namespace {

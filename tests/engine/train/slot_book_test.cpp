@@ -6,7 +6,7 @@
 
 #include "engine/schedule/generate.h"
 #include "engine/schedule/peaks.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {
 namespace {

@@ -15,9 +15,9 @@
 #include "engine/run/prepare.h"
 #include "engine/run/run.h"
 #include "tests/engine/trainer/process_state.h"
-#include "tests/support/error_text.h"
-#include "tests/support/small_run.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/runs/small_run.h"
+#include "tests/support/runs/training_harness.h"
+#include "tests/support/values/error_text.h"
 
 namespace sherd::testing {
 namespace {
@@ -288,7 +288,7 @@ TEST(Trainer, LeavesSignalsOutputEnvironmentAndFoldersOfTheProcessAlone) {
 // Exits with 0 if the save fails and says why.
 [[noreturn]] void save_beyond_the_limit(const PreparedRun& run, const std::string& directory) {
   const rlimit limit{4096, 4096};
-  CHECK(::setrlimit(RLIMIT_FSIZE, &limit) == 0);
+  SHERD_CHECK(::setrlimit(RLIMIT_FSIZE, &limit) == 0);
   const std::string error = test::error_text<Error>([&] {
     on_ranks(run, options_of(run, directory), {}, [](const sharding::Rank&, Trainer& trainer) {
       trainer.load();

@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "sharding/comm/communicator.h"
-#include "tests/support/tensors.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/runs/training_harness.h"
+#include "tests/support/values/tensors.h"
 
 namespace sherd::sharding {
 

@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 #include "tests/sharding/comm/communicator_conformance.h"
-#include "tests/support/error_text.h"
+#include "tests/support/values/error_text.h"
 
 namespace sherd::sharding {
 

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "engine/saving/run_state.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {
 namespace {

@@ -17,7 +17,7 @@
 
 #include "core/error.h"
 #include "sharding/processes/control_socket.h"
-#include "tests/support/error_text.h"
+#include "tests/support/values/error_text.h"
 
 namespace sherd::sharding {
 namespace {

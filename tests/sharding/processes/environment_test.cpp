@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "core/error.h"
-#include "tests/support/error_text.h"
-#include "tests/support/free_port.h"
+#include "tests/support/runs/free_port.h"
+#include "tests/support/values/error_text.h"
 
 namespace sherd::sharding {
 namespace {

@@ -5,7 +5,9 @@
 #include <spawn.h>
 #include <sys/wait.h>
 
+#include <fstream>
 #include <future>
+#include <thread>
 
 namespace sherd::sharding {
 namespace {
@@ -22,7 +24,8 @@ TEST(JoinWatch, CallsWhereJoiningTakesTooLongAndOnlyThere) {
   const JoinWatch without({}, {});
 }
 
-// A process that waits, with an environment as mpirun makes it.
+// A process that waits, with an environment as mpirun makes it. The system shows an empty
+// environment for a moment after posix_spawn has returned.
 pid_t process_of(const std::string& job, int number) {
   std::string name = "PMIX_NAMESPACE=" + job;
   std::string rank = "OMPI_COMM_WORLD_RANK=" + std::to_string(number);
@@ -31,6 +34,10 @@ pid_t process_of(const std::string& job, int number) {
   char* words[] = {program.data(), time.data(), nullptr};
   pid_t process = 0;
   EXPECT_EQ(::posix_spawn(&process, words[0], nullptr, nullptr, words, environment), 0);
+  const std::string shown = "/proc/" + std::to_string(process) + "/environ";
+  while (std::ifstream(shown).peek() == std::ifstream::traits_type::eof()) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
   return process;
 }
 

@@ -1,4 +1,4 @@
-// The waits between streams, each with one stream late (tests/support/late_streams.h): a wait that
+// The waits between streams, each with one stream late (tests/support/devices/late_streams.h): a wait that
 // is missing lets somebody read, or overwrite, what the late stream hasn't reached yet.
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include "sharding/zero/gradient_reduction.h"
 #include "sharding/zero/parameter_gather.h"
 #include "tests/sharding/sharding_support.h"
-#include "tests/support/late_streams.h"
+#include "tests/support/devices/late_streams.h"
 
 namespace sherd::sharding {
 namespace {

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "sharding/zero/parameter_gather.h"
-#include "tests/support/training_harness.h"
+#include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {
 namespace {

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/data/chat/chat_format.h"
-#include "tests/support/small_tokenizer.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/models/small_tokenizer.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::data {
 namespace {

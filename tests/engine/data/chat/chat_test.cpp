@@ -8,9 +8,9 @@
 #include "engine/data/batcher.h"
 #include "engine/data/chat/chat_format.h"
 #include "engine/data/dataset.h"
-#include "tests/support/error_text.h"
-#include "tests/support/small_tokenizer.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/models/small_tokenizer.h"
+#include "tests/support/values/error_text.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::data {
 namespace {

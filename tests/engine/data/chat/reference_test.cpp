@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 #include "engine/data/chat/chat_format.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/values/temp_folder.h"
 #include "tests/where.h"
 
 namespace sherd::data {

@@ -7,8 +7,8 @@
 #include <filesystem>
 
 #include "core/error.h"
-#include "tests/support/error_text.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/values/error_text.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::data {
 namespace {

@@ -7,7 +7,7 @@
 #include "core/error.h"
 #include "engine/data/template/json_value.h"
 #include "engine/data/template/template.h"
-#include "tests/support/error_text.h"
+#include "tests/support/values/error_text.h"
 
 namespace sherd::templates {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "core/error.h"
 #include "engine/data/template/json_value.h"
-#include "tests/support/error_text.h"
+#include "tests/support/values/error_text.h"
 #include "tests/where.h"
 
 namespace sherd::templates {

@@ -11,11 +11,11 @@
 
 #include "core/error.h"
 #include "engine/data/files/token_layout.h"
-#include "tests/support/error_text.h"
-#include "tests/support/few_threads.h"
-#include "tests/support/packed_text.h"
-#include "tests/support/small_tokenizer.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/models/packed_text.h"
+#include "tests/support/models/small_tokenizer.h"
+#include "tests/support/runs/few_threads.h"
+#include "tests/support/values/error_text.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::data {
 namespace {

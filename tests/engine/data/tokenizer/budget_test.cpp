@@ -12,9 +12,9 @@
 #include "engine/data/tokenizer/pattern/split_pattern.h"
 #include "engine/data/tokenizer/tokenizer.h"
 #include "engine/data/utf8.h"
-#include "tests/support/error_text.h"
-#include "tests/support/small_tokenizer.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/models/small_tokenizer.h"
+#include "tests/support/values/error_text.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::tokenizer {
 namespace {

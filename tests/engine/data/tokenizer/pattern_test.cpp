@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 #include "engine/data/tokenizer/pattern/split_pattern.h"
-#include "tests/support/error_text.h"
+#include "tests/support/values/error_text.h"
 
 namespace sherd::tokenizer {
 namespace {

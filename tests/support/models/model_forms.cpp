@@ -1,0 +1,159 @@
+#include "tests/support/models/model_forms.h"
+
+#include <stdexcept>
+
+#include "engine/model/sites.h"
+#include "tests/support/runs/training_harness.h"
+
+namespace sherd::testing {
+namespace {
+
+using kernels::ActivationKind;
+using kernels::RotaryScaling;
+
+// Norms around both branches, norms of heads, windows and two tables, multipliers and caps.
+model::ModelShape sandwich() {
+  model::ModelShape shape = tiny_model(false);
+  shape.tied = true;
+  shape.head_size = 10;
+  shape.norm_placement = model::NormPlacement::kSandwich;
+  shape.norm_offset = 1.0;
+  shape.qk_norm = model::QkNorm::kHead;
+  shape.activation = ActivationKind::kGeGlu;
+  shape.embedding_scale = 4.9;
+  shape.attention_scale = 0.4;
+  shape.attention_softcap = 2.0;
+  shape.logits_softcap = 5.0;
+  shape.rotary = {{.theta = 1e6, .scaling = RotaryScaling::kLinear, .factor = 8.0}, {}};
+  shape.layer_kinds = {{.window = 4, .rotary = 1}, {.rotary = 0}};
+  return shape;
+}
+
+// Norms behind the branches, norms of whole projections, a layer that isn't turned.
+model::ModelShape post() {
+  model::ModelShape shape = tiny_model(false);
+  shape.norm_placement = model::NormPlacement::kPost;
+  shape.qk_norm = model::QkNorm::kProjection;
+  shape.residual_scale = 0.6;
+  shape.layer_kinds = {{.rotary = 0}, {.rotary = -1}};
+  return shape;
+}
+
+// Branches side by side, biases everywhere, a part of each head turned.
+model::ModelShape parallel() {
+  model::ModelShape shape = tiny_model(true);
+  shape.tied = false;
+  shape.positions = model::Positions::kRope;
+  shape.rotary = {{.fraction = 0.5}};
+  shape.head_size = 8;
+  shape.block_form = model::BlockForm::kParallel;
+  shape.activation = ActivationKind::kGeluErf;
+  return shape;
+}
+
+model::ModelShape parallel_one_norm() {
+  model::ModelShape shape = parallel();
+  shape.block_form = model::BlockForm::kParallelOneNorm;
+  shape.activation = ActivationKind::kRelu2;
+  shape.biases = {.norm = false, .qkv = true, .output = false, .mlp = false};
+  shape.logits_scale = 0.5;
+  return shape;
+}
+
+// As above, with biases of norms only and layer norms of queries and keys with weights for each head.
+model::ModelShape norms_per_head() {
+  model::ModelShape shape = parallel();
+  shape.block_form = model::BlockForm::kParallelOneNorm;
+  shape.qk_norm = model::QkNorm::kPerHead;
+  shape.activation = ActivationKind::kSwiGlu;
+  shape.biases = {.norm = true, .qkv = false, .output = false, .mlp = false};
+  return shape;
+}
+
+// Norms of heads, heads wider than width / heads, a long text's table.
+model::ModelShape wide_heads() {
+  model::ModelShape shape = tiny_model(false);
+  shape.tied = true;
+  shape.head_size = 14;
+  shape.qk_norm = model::QkNorm::kHead;
+  shape.rotary = {{.scaling = RotaryScaling::kYarn, .factor = 4.0, .original_length = 5}};
+  return shape;
+}
+
+// Layers of three kinds: two feed-forward widths, and one that is its attention alone.
+model::ModelShape layers_that_differ() {
+  model::ModelShape shape = tiny_model(false);
+  shape.num_layers = 4;
+  shape.layer_kinds = {{.rotary = 0, .ffn_width = 21},
+                       {.window = 4, .rotary = 0, .mlp = model::MlpKind::kNone},
+                       {.rotary = 0}};
+  return shape;
+}
+
+// The same with norms around the branches.
+model::ModelShape sandwich_layers_that_differ() {
+  model::ModelShape shape = sandwich();
+  shape.layer_kinds = {{.window = 4, .rotary = 1, .ffn_width = 45},
+                       {.rotary = 0, .mlp = model::MlpKind::kNone}};
+  return shape;
+}
+
+// Each layer's MLP is a unit of its own, and one layer has none.
+model::ModelShape mlps_apart() {
+  model::ModelShape shape = tiny_model(true);
+  shape.layer_kinds = {{}, {.mlp = model::MlpKind::kNone}, {.ffn_width = 22}};
+  shape.layer_parts = {{"mlp", {model::SiteId::kUp, model::SiteId::kDown}}};
+  return shape;
+}
+
+}  // namespace
+
+std::vector<ModelForm> model_forms() {
+  return {{"sandwich", sandwich()},
+          {"post", post()},
+          {"parallel", parallel()},
+          {"parallel_one_norm", parallel_one_norm()},
+          {"norms_per_head", norms_per_head()},
+          {"wide_heads", wide_heads()},
+          {"layers_that_differ", layers_that_differ()},
+          {"sandwich_layers_that_differ", sandwich_layers_that_differ()},
+          {"mlps_apart", mlps_apart()}};
+}
+
+model::ModelShape cuttable(model::ModelShape shape, std::int64_t kv_heads) {
+  if (shape.head_size == 0) shape.head_size = 6;
+  shape.width = 23;
+  shape.query_heads = 8;
+  shape.kv_heads = kv_heads;
+  shape.ffn_width = 40;
+  for (model::LayerKind& kind : shape.layer_kinds) kind.ffn_width = kind.ffn_width > 0 ? 24 : 0;
+  shape.vocab_size = 43;
+  shape.num_layers = 2;
+  return shape;
+}
+
+std::vector<ModelForm> cuttable_forms() {
+  std::vector<ModelForm> forms{{"gpt2", cuttable(tiny_model(true), 8)},
+                               {"llama", cuttable(tiny_model(false), 4)},
+                               {"fewer_kv_heads_than_ranks", cuttable(tiny_model(false), 2)},
+                               {"one_kv_head", cuttable(tiny_model(false), 1)}};
+  for (const ModelForm& form : model_forms()) {
+    forms.push_back({form.name, cuttable(form.shape, 2)});
+  }
+  model::ModelShape centred = cuttable(tiny_model(true), 2);
+  centred.qk_norm = model::QkNorm::kProjection;
+  forms.push_back({"layernorms_of_projections", centred});
+  centred.qk_norm = model::QkNorm::kHead;
+  centred.norm_placement = model::NormPlacement::kSandwich;
+  forms.push_back({"layernorms_of_heads", centred});
+  return forms;
+}
+
+model::ModelShape cuttable_form(const std::string& name) {
+  for (const ModelForm& form : cuttable_forms()) {
+    if (form.name == name) return form.shape;
+  }
+  throw std::out_of_range(name);
+}
+
+}  // namespace sherd::testing

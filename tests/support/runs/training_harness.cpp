@@ -1,0 +1,349 @@
+#include "tests/support/runs/training_harness.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <bit>
+#include <chrono>
+#include <memory>
+#include <numeric>
+#include <thread>
+
+#include "engine/data/batcher.h"
+#include "engine/model/parameters.h"
+#include "engine/plan/memory_plan.h"
+#include "engine/train/token_feed.h"
+#include "sharding/processes/environment.h"
+#include "tests/support/devices/separate_device.h"
+#include "tests/support/runs/free_port.h"
+
+namespace sherd::testing {
+namespace {
+
+std::uint64_t mixed(std::uint64_t value) {  // splitmix64's finaliser
+  value += 0x9e3779b97f4a7c15ull;
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ull;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111ebull;
+  return value ^ (value >> 31);
+}
+
+bool is_gpu(const RunShape& setup) {
+  return setup.place == RunShape::Place::kGpu || setup.place == RunShape::Place::kGpus;
+}
+
+}  // namespace
+
+std::string name_of(const RunShape& setup) {
+  constexpr const char* kPlaces[] = {"", ", apart", ", apart and deferred", ", on a GPU",
+                                     ", on a GPU each"};
+  return fmt::format(
+      "stage {}{} world {} micro-steps {} {} prefetch {} {} threads {} delays {}{}{}{}",
+      setup.stage, setup.divides_optimizer ? " over replicas" : "", setup.world_size,
+      setup.num_micro_steps,
+      setup.grad_sync == sharding::GradSync::kBoundary ? "boundary" : "every", setup.prefetch_depth,
+      setup.reshard_after_forward ? "reshard" : "keep", setup.threads_per_rank, setup.delay_seed,
+      kPlaces[static_cast<int>(setup.place)], setup.late_stream.empty() ? "" : ", late ",
+      setup.late_stream);
+}
+
+std::string difference(const Outcome& a, const Outcome& b) {
+  for (std::size_t i = 0; i < a.losses.size(); ++i) {
+    if (std::bit_cast<std::uint64_t>(a.losses[i]) != std::bit_cast<std::uint64_t>(b.losses[i])) {
+      return fmt::format("loss of step {}: {:.17g} and {:.17g}", i, a.losses[i], b.losses[i]);
+    }
+    if (std::bit_cast<std::uint32_t>(a.grad_norms[i]) !=
+        std::bit_cast<std::uint32_t>(b.grad_norms[i])) {
+      return fmt::format("gradient norm of step {}: {:.9g} and {:.9g}", i, a.grad_norms[i],
+                         b.grad_norms[i]);
+    }
+  }
+  for (const auto& [name, values] : a.parameters) {
+    const std::vector<float>& others = b.parameters.at(name);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (std::bit_cast<std::uint32_t>(values[i]) != std::bit_cast<std::uint32_t>(others[i])) {
+        return fmt::format("{}[{}]: {:.9g} and {:.9g}", name, i, values[i], others[i]);
+      }
+    }
+  }
+  return {};
+}
+
+model::ModelShape tiny_model(bool tied) {
+  model::ModelShape shape;
+  shape.num_layers = 3;
+  shape.width = 24;
+  shape.query_heads = 4;
+  shape.kv_heads = 2;
+  shape.ffn_width = 37;
+  shape.vocab_size = 41;
+  shape.max_positions = 11;
+  shape.norm = tied ? kernels::NormKind::kLayerNorm : kernels::NormKind::kRmsNorm;
+  shape.positions = tied ? model::Positions::kLearned : model::Positions::kRope;
+  shape.activation = tied ? kernels::ActivationKind::kGelu : kernels::ActivationKind::kSwiGlu;
+  if (tied) shape.biases = model::Biases::everywhere();
+  shape.tied = tied;
+  shape.dropout = 0.1;
+  shape.init_std = 0.2;
+  shape.sequences = 2;
+  shape.seq_length = 9;
+  return shape;
+}
+
+engine::TrainingOptions tiny_training(const model::ModelShape& shape, float max_norm) {
+  engine::TrainingOptions options;
+  options.model = shape;
+  options.seed = 7;
+  options.optimizer.beta2 = 0.95f;
+  options.optimizer.decay = {0.1f, {}};
+  options.lr_schedule.lr = 1e-2;
+  options.max_norm = max_norm;
+  return options;
+}
+
+void fill_tokens(const model::ModelShape& shape, std::int64_t step, std::int64_t first_row,
+                 std::int32_t* inputs, std::int32_t* targets) {
+  for (std::int64_t t = 0; t < shape.tokens(); ++t) {
+    const std::int64_t row = first_row + t / shape.seq_length;
+    const std::int64_t position = t % shape.seq_length;
+    const auto token = [&](std::int64_t at) {
+      const auto address = static_cast<std::uint64_t>((step * 4096 + row) * 4096 + at);
+      return static_cast<std::int32_t>(mixed(address) %
+                                       static_cast<std::uint64_t>(shape.vocab_size));
+    };
+    inputs[t] = token(position);
+    targets[t] = token(position + 1);
+  }
+}
+
+BoundaryHook delays(std::uint64_t seed) {
+  auto count = std::make_shared<std::atomic<std::uint64_t>>(0);
+  return [seed, count](std::string_view stream, std::string_view) {
+    const std::uint64_t number = count->fetch_add(1);
+    const std::uint64_t bits = mixed(seed ^ mixed(number) ^ std::hash<std::string_view>{}(stream));
+    if (bits % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(bits / 4 % 200));
+  };
+}
+
+engine::TrainingOptions applied(engine::TrainingOptions options, const RunShape& setup) {
+  options.placement =
+      sharding::placement_of(setup.stage, setup.grad_sync,
+                             setup.divides_optimizer ? sharding::Replicas::kDivideOptimizer
+                                                     : sharding::Replicas::kHoldCopies);
+  options.placement.batch_groups =
+      setup.batch_groups > 0 ? setup.batch_groups : mesh_of(setup).degree(sharding::kReplicateAxis);
+  options.gather = {setup.prefetch_depth, setup.reshard_after_forward};
+  options.num_micro_steps = setup.num_micro_steps;
+  return options;
+}
+
+sharding::Mesh mesh_of(const RunShape& setup) {
+  return setup.axes.empty() ? sharding::Mesh::sharded(setup.world_size)
+                            : sharding::Mesh(setup.axes);
+}
+
+engine::LaunchOptions launch_options(const RunShape& setup) {
+  engine::LaunchOptions launch;
+  launch.mesh = mesh_of(setup);
+  launch.threads_per_rank = setup.threads_per_rank;
+  if (setup.delay_seed != 0) launch.hook = delays(setup.delay_seed);
+  if (!setup.slow_stream.empty()) {
+    launch.hook = [slow = setup.slow_stream](std::string_view stream, std::string_view) {
+      if (stream.starts_with(slow)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    };
+  }
+  if (!setup.late_stream.empty()) {
+    launch.machine = std::make_shared<LateStreams>(setup.late_stream);
+  }
+  return launch;
+}
+
+void run_ranks(const RunShape& setup, const std::function<void(sharding::Rank&)>& body) {
+  engine::run_ranks(launch_options(setup), body);
+}
+
+namespace {
+
+std::int64_t first_row(const engine::TrainingOptions& options, const sharding::Rank& rank,
+                       std::int64_t micro_step) {
+  const data::BatchShape shape{.micro_batch_size = options.model.sequences,
+                               .num_micro_steps = options.num_micro_steps,
+                               .world = rank.data_degree(),
+                               .num_replicas = rank.mesh.degree(sharding::kReplicateAxis)};
+  return shape.first_row(micro_step, rank.data_index());
+}
+
+}  // namespace
+
+engine::NextBatch tokens_for(const engine::TrainingOptions& options, const sharding::Rank& rank,
+                             std::vector<std::int32_t>& memory) {
+  const std::int64_t tokens = options.model.tokens();
+  memory.resize(static_cast<std::size_t>(2 * tokens));
+  return [&options, &rank, &memory, tokens](std::int64_t step, std::int64_t micro_step) {
+    fill_tokens(options.model, step, first_row(options, rank, micro_step), memory.data(),
+                memory.data() + tokens);
+    const Tensor inputs{memory.data(), DType::kI32, tokens};
+    const Tensor targets{memory.data() + tokens, DType::kI32, tokens};
+    const engine::OwnPositions positions(options, rank);
+    positions.move_to_front({inputs, targets});
+    return positions.of(
+        {.inputs = inputs, .targets = targets, .first_row = first_row(options, rank, micro_step)});
+  };
+}
+
+std::map<std::string, std::vector<float>> empty_parameters(const model::ModelShape& shape) {
+  std::map<std::string, std::vector<float>> parameters;
+  for (const UnitSpec& unit : model::parameter_table(shape)) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      parameters[parameter.name].resize(static_cast<std::size_t>(parameter.numel()));
+    }
+  }
+  return parameters;
+}
+
+void collect_parameters(const engine::ShardedModel& model,
+                        std::map<std::string, std::vector<float>>& parameters) {
+  const sharding::Rank& rank = model.rank();
+  for (const sharding::UnitState& unit : model.units()) {
+    if (!unit.trains() || !unit.contributes_slice()) continue;  // another rank writes the same
+    const Tensor slice = unit.fp32_slice(unit.own_slice());
+    for (const sharding::Piece& piece : unit.layout().pieces(unit.own_slice())) {
+      const ParameterSpec& parameter = unit.spec().parameters[piece.parameter];
+      const Tensor part = slice.part(piece.position, piece.count);
+      std::vector<float>& whole = parameters.at(parameter.name);
+      if (!parameter.cut) {
+        rank.compute().copy(part.data, whole.data() + piece.first_element, part.bytes());
+        continue;
+      }
+      std::vector<float> values(static_cast<std::size_t>(piece.count));
+      rank.compute().copy(part.data, values.data(), part.bytes());
+      rank.compute().synchronize();
+      for (std::int64_t i = 0; i < piece.count; ++i) {
+        const std::int64_t element = piece.first_element + i;
+        if (!parameter.place_of(element).counts) continue;  // another rank writes the same
+        whole[static_cast<std::size_t>(parameter.element_of_whole(element))] =
+            values[static_cast<std::size_t>(i)];
+      }
+    }
+  }
+  rank.compute().synchronize();
+}
+
+void expect_memory_as_planned(const Arena& memory, const std::string& label) {
+  const MemoryPlan& plan = memory.plan();
+  EXPECT_EQ(memory.not_acquired(), std::vector<std::string>{}) << label;
+  // Evaluations, which have buffers of their own, aren't in these runs.
+  BytesByCategory peaks{};
+  std::int64_t peak = 0;
+  for (const Phase phase : {kInit, kForward, kLoss, kBackward, kUpdate}) {
+    const BytesByCategory& planned =
+        plan.by_phase()[std::countr_zero(static_cast<unsigned>(phase))];
+    for (std::size_t i = 0; i < peaks.size(); ++i) peaks[i] = std::max(peaks[i], planned[i]);
+    peak = std::max(peak, std::accumulate(planned.begin(), planned.end(), std::int64_t{0}));
+  }
+  EXPECT_EQ(memory.peak_bytes(), peak) << label;
+  EXPECT_EQ(memory.peak_by_category(), peaks) << label;
+  for (const Phase phase : {kForward, kLoss, kBackward, kUpdate}) {
+    const int index = std::countr_zero(static_cast<unsigned>(phase));
+    EXPECT_EQ(memory.peak_by_phase()[index], plan.by_phase()[index])
+        << label << ", " << sherd::name_of(phase);
+  }
+}
+
+void place_ranks(engine::LaunchOptions& launch, const RunShape& setup,
+                 const std::function<std::vector<BufferSpec>(int r)>& buffers) {
+  using Place = RunShape::Place;
+  engine::MemoryRequest request;
+  request.separate_memory = setup.place != Place::kHost;
+  launch.plan = [=](int r) { return engine::device_plan(buffers(r), request); };
+  launch.host_plan = [=](int r) { return engine::host_plan(buffers(r), request); };
+  if (is_gpu(setup)) {
+    launch.machine = engine::cuda_machine(
+        setup.world_size,
+        {.share_device = setup.place == Place::kGpu, .stream = {.graphs = setup.cuda_graphs}});
+    launch.peer_timeout = std::chrono::seconds(60);
+  } else if (setup.place != Place::kHost) {
+    launch.machine = std::make_shared<SeparateDevice>(
+        setup.late_stream.empty() ? SeparateDevice(setup.place == Place::kApartDeferred)
+                                  : SeparateDevice(LateStreams(setup.late_stream)));
+  }
+}
+
+void place_training(engine::LaunchOptions& launch, const RunShape& setup,
+                    const engine::TrainingOptions& options) {
+  const int threads = launch.compute_threads();
+  place_ranks(launch, setup, [&options, setup, threads](int r) {
+    const auto device = is_gpu(setup) ? DeviceKind::kCuda : DeviceKind::kCpu;
+    auto buffers = engine::training_buffers(
+        options, {.mesh = mesh_of(setup), .rank = r, .num_threads = threads, .device = device});
+    if (setup.place == RunShape::Place::kHost) return buffers;
+    const auto batches = engine::batch_buffers(options);
+    buffers.insert(buffers.end(), batches.begin(), batches.end());
+    return buffers;
+  });
+}
+
+namespace {
+
+// As processes that the environment names (sharding/processes/environment.h).
+void run_in_processes(const engine::LaunchOptions& launch, const RunShape& setup,
+                      const std::function<void(sharding::Rank&)>& body) {
+  constexpr std::chrono::seconds kPatience{60};
+  const int port = test::free_port();
+  std::vector<std::thread> threads;
+  for (int process = 0; process < setup.world_size; ++process) {
+    threads.emplace_back([&, process] {
+      const std::shared_ptr<sharding::Processes> processes = sharding::join_environment(
+          {process, setup.world_size, process, "127.0.0.1", port, "secret", true}, kPatience);
+      engine::LaunchOptions own = launch;
+      own.machine = engine::cuda_machine_of_process(processes, {});
+      EXPECT_NO_THROW(engine::run_ranks(own, body)) << "process " << process;
+      processes->end({}, kPatience);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+
+Outcome train(engine::TrainingOptions options, const RunShape& setup, int num_steps) {
+  options = applied(std::move(options), setup);
+  Outcome outcome;
+  outcome.parameters = empty_parameters(options.model);
+  engine::LaunchOptions launch = launch_options(setup);
+  const bool apart = setup.place != RunShape::Place::kHost;
+  place_training(launch, setup, options);
+  const auto body = [&](sharding::Rank& rank) {
+    engine::ShardedModel model(options, rank);
+    engine::TrainingStep training_step(options, model);
+    std::vector<std::int32_t> memory;
+    engine::NextBatch next_batch = tokens_for(options, rank, memory);
+    std::optional<engine::TokenFeed> feed;
+    if (apart) {
+      feed.emplace(options, rank,
+                   [&](std::int64_t step, std::int64_t micro_step, const data::Batch& batch) {
+                     fill_tokens(options.model, step, first_row(options, rank, micro_step),
+                                 batch.inputs.as<std::int32_t>(), batch.targets.as<std::int32_t>());
+                   });
+      feed->start(0);
+      next_batch = [&](std::int64_t step, std::int64_t micro) { return feed->next(step, micro); };
+    }
+    rank.guard([&] {
+      for (int step = 0; step < num_steps; ++step) {
+        const engine::StepResult result = training_step.run(step, next_batch);
+        if (rank.rank != 0) continue;
+        outcome.losses.push_back(result.loss);
+        outcome.grad_norms.push_back(result.grad_norm);
+      }
+      collect_parameters(model, outcome.parameters);
+    });
+    expect_memory_as_planned(static_cast<const Arena&>(*rank.memory), name_of(setup));
+    if (apart) {
+      EXPECT_EQ(static_cast<const Arena&>(*rank.host_memory).not_acquired(),
+                std::vector<std::string>{});
+    }
+  };
+  setup.processes ? run_in_processes(launch, setup, body) : engine::run_ranks(launch, body);
+  return outcome;
+}
+
+}  // namespace sherd::testing

@@ -1,0 +1,95 @@
+/// Small trainings in one process, for tests that compare runs bit for bit.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/arena.h"
+#include "engine/launch/launch.h"
+#include "engine/plan/memory_plan.h"
+#include "engine/train/training_step.h"
+
+namespace sherd::testing {
+
+/// A run of a few steps: how it was cut up, not what it computes.
+struct RunShape {
+  int world_size = 1;
+  /// Instead of `world_size` ranks that share the ZeRO state: other axes, whose product is the world.
+  std::vector<sharding::MeshAxis> axes{};
+  int num_micro_steps = 1;
+  int stage = 0;
+  sharding::GradSync grad_sync = sharding::GradSync::kEveryMicroStep;
+  int batch_groups = 0;            ///< 0: one for each replica
+  bool divides_optimizer = false;  ///< replicas divide the optimizer's state
+  int prefetch_depth = 1;
+  bool reshard_after_forward = true;
+  int threads_per_rank = 1;
+  /// kApart: a device whose memory isn't the host's (tests/support/devices/separate_device.h); deferred,
+  /// its kernels run behind the host's back. kGpu: a GPU, which all ranks share; kGpus: one for each.
+  enum class Place { kHost, kApart, kApartDeferred, kGpu, kGpus } place = Place::kHost;
+  /// kGpus: each rank is in a process of its own, as far as the engine can see: one thread is all of it.
+  bool processes = false;
+  bool cuda_graphs = false;
+  /// The stream whose work is put off as long as possible (tests/support/devices/late_streams.h); "compute"
+  /// wants kApart, since host code may touch a host's memory at once.
+  std::string late_stream{};
+  /// Streams whose names begin so sleep 1 ms before everything they do; "": none.
+  std::string slow_stream{};
+  std::uint64_t delay_seed = 0;  ///< 0: no delays; else sleeps up to 0.2 ms at stream boundaries
+};
+sharding::Mesh mesh_of(const RunShape& setup);
+std::string name_of(const RunShape& setup);
+
+/// What a run computed. Compared with ==: every bit counts.
+struct Outcome {
+  std::vector<double> losses;
+  std::vector<float> grad_norms;
+  std::map<std::string, std::vector<float>> parameters;  ///< whole tensors by name
+
+  bool operator==(const Outcome&) const = default;
+};
+/// The first difference in words, for a failing test; empty if there is none.
+std::string difference(const Outcome& a, const Outcome& b);
+
+/// A transformer of under 20,000 parameters with sizes that divide nothing.
+model::ModelShape tiny_model(bool tied);
+/// AdamW on `shape` with weight decay; clipping off unless `max_norm` is set.
+engine::TrainingOptions tiny_training(const model::ModelShape& shape, float max_norm = 0.0f);
+
+/// Tokens that depend on (step, global row, position) alone.
+void fill_tokens(const model::ModelShape& shape, std::int64_t step, std::int64_t first_row,
+                 std::int32_t* inputs, std::int32_t* targets);
+
+/// Sleeps at every stream boundary, how long being a function of (seed, stream, how many came
+/// before).
+BoundaryHook delays(std::uint64_t seed);
+
+/// Trains in an arena of planned memory and checks it with `expect_memory_as_planned`.
+Outcome train(engine::TrainingOptions options, const RunShape& setup, int num_steps);
+
+/// `options` with `setup` applied.
+engine::TrainingOptions applied(engine::TrainingOptions options, const RunShape& setup);
+engine::LaunchOptions launch_options(const RunShape& setup);
+/// Launches `setup.world_size` ranks with its threads and delays; memory from the heap.
+void run_ranks(const RunShape& setup, const std::function<void(sharding::Rank&)>& body);
+/// Fails the test unless each phase of a training, and its peak, held exactly what was planned.
+void expect_memory_as_planned(const Arena& memory, const std::string& label);
+/// A rank's micro-batches as the training step asks for them; `batches` gives them memory.
+engine::NextBatch tokens_for(const engine::TrainingOptions& options, const sharding::Rank& rank,
+                             std::vector<std::int32_t>& memory);
+/// Gives `launch` the machine where `setup` places ranks, and plans for the `buffers` of rank r.
+void place_ranks(engine::LaunchOptions& launch, const RunShape& setup,
+                 const std::function<std::vector<BufferSpec>(int r)>& buffers);
+/// The same for a training, its batches included where the device's memory isn't the host's.
+void place_training(engine::LaunchOptions& launch, const RunShape& setup,
+                    const engine::TrainingOptions& options);
+/// Copies what this rank owns into whole tensors (every rank writes its own elements).
+void collect_parameters(const engine::ShardedModel& model,
+                        std::map<std::string, std::vector<float>>& parameters);
+/// Whole tensors of the right sizes, for `collect_parameters` to fill.
+std::map<std::string, std::vector<float>> empty_parameters(const model::ModelShape& shape);
+
+}  // namespace sherd::testing

@@ -1,0 +1,159 @@
+#include "tests/support/runs/whole_tensor_optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/error.h"
+
+namespace sherd::oracle {
+namespace {
+
+using optim::OptimizerType;
+
+Values filled(const ParameterSpec& spec, const ElementValue& value) {
+  Values values(static_cast<std::size_t>(spec.numel()));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = value(spec.index, static_cast<std::int64_t>(i));
+  }
+  return values;
+}
+
+// The matrices stacked in one tensor, each orthogonalised and scaled by itself.
+Values muon_direction(const ParameterSpec& spec, const Values& update) {
+  const std::int64_t columns = spec.shape[1];
+  const std::vector<std::int64_t> all_rows =
+      spec.matrix_rows.empty() ? std::vector{spec.shape[0]} : spec.matrix_rows;
+  Values direction;
+  for (const std::int64_t rows : all_rows) {
+    const auto first = update.begin() + static_cast<std::ptrdiff_t>(direction.size());
+    const Values matrix = orthogonalise({first, first + rows * columns}, rows, columns);
+    const double ratio =
+        std::sqrt(std::max(1.0, static_cast<double>(rows) / static_cast<double>(columns)));
+    for (const double value : matrix) direction.push_back(ratio * value);
+  }
+  return direction;
+}
+
+}  // namespace
+
+WholeTensorOptimizer::WholeTensorOptimizer(const optim::OptimizerOptions& options,
+                                           const std::vector<UnitSpec>& units,
+                                           const ElementValue& initial)
+    : options_(options) {
+  SHERD_CHECK(options.decay.no_decay.empty());
+  for (const UnitSpec& unit : units) {
+    for (const ParameterSpec& spec : unit.parameters) {
+      SHERD_CHECK(spec.index == tensors_.size());
+      const auto count = static_cast<std::size_t>(spec.numel());
+      const Values zero(count, 0.0);
+      tensors_.push_back({spec,
+                          is_of_layers(unit.unit_class),
+                          {filled(spec, initial), zero, zero},
+                          Values(count, std::numeric_limits<double>::infinity())});
+    }
+  }
+  ratios_.assign(tensors_.size(), 1.0);
+}
+
+void WholeTensorOptimizer::step(const optim::UpdateStep& step, const ElementValue& gradient_of) {
+  for (Tensor& tensor : tensors_) {
+    const bool decays = tensor.spec.shape.size() >= 2;
+    const kernels::UpdateSegment whole{0, tensor.spec.numel(), decays ? options_.decay.rate : 0.0f};
+    kernels::UpdateCommon common;
+    common.segments = {&whole, 1};
+    common.lr = step.lr;
+    common.gradient_scale = step.gradient_scale;
+    const Values gradient = filled(tensor.spec, gradient_of);
+    switch (options_.type) {
+      case OptimizerType::kAdamW:
+      case OptimizerType::kAdam:
+        step_adam(tensor, gradient, common, step.update_number);
+        break;
+      case OptimizerType::kSgd:
+        sgd_update(tensor.state, gradient, {common, {}, options_.momentum});
+        break;
+      case OptimizerType::kLion:
+        step_lion(tensor, gradient, common);
+        break;
+      case OptimizerType::kLamb:
+        step_lamb(tensor, gradient, common, step.update_number);
+        break;
+      case OptimizerType::kLars:
+        step_lars(tensor, gradient, common);
+        break;
+      case OptimizerType::kMuon:
+        if (tensor.in_block && decays) {
+          step_muon(tensor, gradient, common);
+        } else {
+          common.lr *= options_.adamw_lr_ratio;
+          step_adam(tensor, gradient, common, step.update_number);
+        }
+        break;
+    }
+  }
+}
+
+void WholeTensorOptimizer::step_adam(Tensor& tensor, const Values& gradient,
+                                     const kernels::UpdateCommon& common,
+                                     std::int64_t update_number) const {
+  kernels::AdamUpdate args;
+  args.common = common;
+  args.decoupled_decay = options_.type != OptimizerType::kAdam;
+  args.beta1 = options_.beta1;
+  args.beta2 = options_.beta2;
+  args.eps = options_.eps;
+  args.update_number = update_number;
+  adam_update(tensor.state, gradient, args);
+}
+
+void WholeTensorOptimizer::step_lion(Tensor& tensor, const Values& gradient,
+                                     const kernels::UpdateCommon& common) const {
+  const double beta1 = options_.beta1, scale = common.gradient_scale;
+  for (std::size_t i = 0; i < gradient.size(); ++i) {
+    const double direction =
+        beta1 * tensor.state.first_moment[i] + (1.0 - beta1) * scale * gradient[i];
+    double& smallest = tensor.smallest_direction[i];
+    smallest = std::min(smallest, std::abs(direction));
+  }
+  lion_update(tensor.state, gradient, {common, {}, options_.beta1, options_.beta2});
+}
+
+void WholeTensorOptimizer::step_lamb(Tensor& tensor, const Values& gradient,
+                                     const kernels::UpdateCommon& common,
+                                     std::int64_t update_number) {
+  kernels::LambUpdate args;
+  args.common = common;
+  args.beta1 = options_.beta1;
+  args.beta2 = options_.beta2;
+  args.eps = options_.eps;
+  args.update_number = update_number;
+  lamb_moments(tensor.state, gradient, args);
+  const SegmentNorms squares = lamb_norms(tensor.state, args);
+  const double p = std::sqrt(squares.parameter[0]), r = std::sqrt(squares.other[0]);
+  double& ratio = ratios_[tensor.spec.index];
+  ratio = p == 0.0 || r == 0.0 ? 1.0 : p / r;
+  lamb_apply(tensor.state, args, {ratio});
+}
+
+void WholeTensorOptimizer::step_lars(Tensor& tensor, const Values& gradient,
+                                     const kernels::UpdateCommon& common) {
+  const kernels::LarsUpdate args{common, {}, options_.momentum};
+  const SegmentNorms squares = lars_norms(tensor.state, gradient, args);
+  const double p = std::sqrt(squares.parameter[0]), g = std::sqrt(squares.other[0]);
+  const double decay = common.segments[0].weight_decay;
+  double& ratio = ratios_[tensor.spec.index];
+  ratio = p == 0.0 || g == 0.0
+              ? 1.0
+              : static_cast<double>(options_.trust_coefficient) * p / (g + decay * p);
+  lars_apply(tensor.state, gradient, args, {ratio});
+}
+
+void WholeTensorOptimizer::step_muon(Tensor& tensor, const Values& gradient,
+                                     const kernels::UpdateCommon& common) const {
+  const kernels::MuonUpdate args{common, {}, {}, options_.momentum};
+  const Values update = muon_momentum(tensor.state, gradient, args);
+  muon_apply(tensor.state, muon_direction(tensor.spec, update), args, {1.0});
+}
+
+}  // namespace sherd::oracle

@@ -1,0 +1,53 @@
+/// Every optimizer as a single rank without slices runs it: whole tensors, double precision, the
+/// element-wise steps of oracle_update.h. Knows nothing of worlds, stages, segments or owners.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "optim/optimizer.h"
+#include "tests/support/oracles/oracle_update.h"
+
+namespace sherd::oracle {
+
+/// A value by parameter index and element.
+using ElementValue = std::function<double(std::uint32_t parameter, std::int64_t element)>;
+
+class WholeTensorOptimizer {
+ public:
+  /// Tensors of two or more dimensions decay; `options.decay.no_decay` must be empty.
+  WholeTensorOptimizer(const optim::OptimizerOptions& options, const std::vector<UnitSpec>& units,
+                       const ElementValue& initial);
+
+  void step(const optim::UpdateStep& step, const ElementValue& gradient);
+
+  const Values& parameter(std::uint32_t index) const { return tensors_[index].state.parameter; }
+  /// The last step's trust ratios by parameter index; 1 where there is none.
+  const Values& ratios() const { return ratios_; }
+  /// Lion's step jumps where its direction is 0: how near this element ever came. Infinity
+  /// otherwise.
+  double smallest_direction(std::uint32_t index, std::int64_t element) const {
+    return tensors_[index].smallest_direction[static_cast<std::size_t>(element)];
+  }
+
+ private:
+  struct Tensor {
+    ParameterSpec spec;
+    bool in_block = false;
+    UpdateState state;
+    Values smallest_direction;
+  };
+  void step_adam(Tensor& tensor, const Values& gradient, const kernels::UpdateCommon& common,
+                 std::int64_t update_number) const;
+  void step_lion(Tensor& tensor, const Values& gradient, const kernels::UpdateCommon& common) const;
+  void step_lamb(Tensor& tensor, const Values& gradient, const kernels::UpdateCommon& common,
+                 std::int64_t update_number);
+  void step_lars(Tensor& tensor, const Values& gradient, const kernels::UpdateCommon& common);
+  void step_muon(Tensor& tensor, const Values& gradient, const kernels::UpdateCommon& common) const;
+
+  optim::OptimizerOptions options_;
+  std::vector<Tensor> tensors_;  // by index
+  Values ratios_;
+};
+
+}  // namespace sherd::oracle
