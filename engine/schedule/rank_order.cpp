@@ -95,11 +95,14 @@ RankOrder one_forward_one_backward(const OrderRequest& request, int rank) {
 
 namespace {
 
+int micro_batches_per_turn(const OrderRequest& request) {
+  return request.micro_batches_per_turn > 0 ? request.micro_batches_per_turn : request.num_ranks;
+}
+
 // Which of the rank's chunks has its turn, micro-batch by micro-batch: all chunks on a turn's
 // micro-batches, then all on the next turn's.
 std::vector<int> turns(const OrderRequest& request) {
-  const int per_turn =
-      request.micro_batches_per_turn > 0 ? request.micro_batches_per_turn : request.num_ranks;
+  const int per_turn = micro_batches_per_turn(request);
   std::vector<int> chunks;
   for (int first = 0; first < request.num_micro_batches; first += per_turn) {
     const int count = std::min(per_turn, request.num_micro_batches - first);
@@ -114,8 +117,7 @@ std::vector<int> turns(const OrderRequest& request) {
 
 RankOrder interleaved(const OrderRequest& request, int rank) {
   RankOrder order(request.chunks_per_rank);
-  const int per_turn =
-      request.micro_batches_per_turn > 0 ? request.micro_batches_per_turn : request.num_ranks;
+  const int per_turn = micro_batches_per_turn(request);
   const std::vector<int> forwards = turns(request);
   const std::size_t warm_up =
       std::min(forwards.size(), static_cast<std::size_t>(2 * (request.num_ranks - rank - 1) +

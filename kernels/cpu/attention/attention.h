@@ -8,7 +8,7 @@ namespace sherd::kernels::cpu {
 
 void attention_forward(ThreadTeam& team, const AttentionForward& args);
 void attention_backward(ThreadTeam& team, const AttentionBackward& args);
-/// Of one thread.
+/// Per thread.
 std::int64_t attention_forward_scratch_floats(const AttentionShape& shape);
 std::int64_t attention_backward_scratch_floats(const AttentionShape& shape, DType dtype);
 

@@ -1,9 +1,10 @@
-/// What both directions of attention on a CPU share: where heads lie, scratch, and how the work is
-/// cut. B sequences, S positions, H query heads, G key/value heads, K head width.
+/// Shared by both directions of attention on a CPU: where heads lie, scratch, and how the work is
+/// divided. B sequences, S positions, H query heads, G key/value heads, K head width.
 ///
-/// A task is one query head of one sequence (forward) or one key/value head of one sequence with its
-/// group (backward), document by document. The right factors of all matmuls are packed once per head, in panels; the left
-/// ones are read where they lie, or made units of their type (panels.h). Every instruction set walks the same strips and tiles.
+/// A task is one query head of one sequence (forward) or one key/value head of one sequence with
+/// its group (backward), document by document. The right factors of all matmuls are packed once per
+/// head, in panels; the left ones are read in place, or converted to units of their type
+/// (panels.h). Every instruction set processes the same strips and tiles.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +22,7 @@ namespace sherd::kernels::cpu {
 inline constexpr std::int64_t kStrip = 24;  ///< rows or keys at a time along a mask's edge
 inline constexpr std::int64_t kLine = 16;   ///< floats of a cache line
 
-// Hands out pieces of one thread's scratch, each at a cache line; without memory it only counts.
+// Allocates pieces of one thread's scratch, each at a cache line; without memory it only counts.
 class Scratch {
  public:
   explicit Scratch(float* begin = nullptr) : begin_(begin) {}
@@ -37,28 +38,28 @@ class Scratch {
   std::int64_t taken_ = 0;
 };
 
-/// What a query may see of: one document of row `row`, from its position `first` on, or all of it. Of a block of keys,
-/// the document's keys among them, with which its positions begin.
+/// What a query may see: one document of row `row`, or its part from position `first` on. With a
+/// block of keys: the document's keys in the block, where its positions begin.
 struct Document {
-  AttentionShape shape;  ///< with the document's positions, and its queries that are computed
+  AttentionShape shape;  ///< with the document's positions and its computed queries
   std::int64_t row = 0, first = 0;
   std::int64_t row_positions = 0,
-               row_queries = 0;              ///< of the whole row; queries: those that are computed
-  std::int64_t num_queries = 0;              ///< that are computed of it, perhaps none
-  std::int64_t place = 0;                    ///< of the first of these among the row's
+               row_queries = 0;              ///< of the whole row: computed queries
+  std::int64_t num_queries = 0;              ///< computed queries of the document; may be 0
+  std::int64_t place = 0;                    ///< of the first of these among the row's queries
   std::int64_t padding = 0;                  ///< tokens after it
-  std::int64_t query_padding = 0;            ///< of these, among the queries that are computed
-  std::int64_t key_rows = 0, key_place = 0;  ///< of a sequence; the row of its first key
+  std::int64_t query_padding = 0;            ///< of these, among the computed queries
+  std::int64_t key_rows = 0, key_place = 0;  ///< per sequence; the row of its first key
 
-  /// None of its queries is computed, or none of its keys is there.
+  /// Whether none of its queries is computed, or it has no keys.
   bool empty() const { return num_queries == 0 || shape.positions == 0; }
   std::int64_t first_key_row() const { return row * key_rows + key_place; }
-  /// Of the queries that are computed: the first one's row, and its place in lse.
+  /// Row of the first computed query, and its position in lse.
   std::int64_t first_query_row() const { return row * row_queries + place; }
   std::int64_t statistic(std::int64_t h) const {
     return (row * shape.query_heads + h) * row_queries + place;
   }
-  /// With a group of its queries alone; AttentionShape::query_groups.
+  /// The document with only one group of its queries; AttentionShape::query_groups.
   Document group_of_queries(int group) const {
     Document part = *this;
     const std::int64_t begin = std::min(group * shape.of_a_query_group, num_queries);
@@ -68,7 +69,7 @@ struct Document {
     part.shape.queries = part.num_queries;
     return part;
   }
-  /// The dropout's element of query q, key 0.
+  /// The dropout element of query q, key 0.
   std::int64_t element(std::int64_t h, std::int64_t q) const {
     const std::int64_t heads =
         shape.all_query_heads > 0 ? shape.all_query_heads : shape.query_heads;
@@ -82,7 +83,7 @@ inline Document document_at(const AttentionShape& shape, std::int64_t row, std::
                             std::int64_t length, std::int64_t padding) {
   const AttentionBlock& block = shape.block;
   const std::int64_t behind = first + length;
-  // The keys of the row that are there, and of the document those.
+  // The keys of the row, and those of the document among them.
   const std::int64_t all_keys = block ? block.first_key : 0;
   const std::int64_t first_key = std::clamp(all_keys, first, behind);
   const std::int64_t end_key = std::clamp(all_keys + shape.num_keys(), first_key, behind);
@@ -94,7 +95,7 @@ inline Document document_at(const AttentionShape& shape, std::int64_t row, std::
                     .padding = padding,
                     .key_rows = block ? block.rows : shape.positions,
                     .key_place = block.key_row + first_key - all_keys};
-  // The queries of the row that are computed, and of the document those.
+  // The computed queries of the row, and those of the document among them.
   const std::int64_t begin = shape.first_query, end = begin + shape.num_queries();
   const std::int64_t from = std::clamp(begin, first, behind);
   document.num_queries = std::clamp(end, from, behind) - from;
@@ -153,7 +154,7 @@ HeadRows<T> out_head(T* out, const AttentionShape& shape, std::int64_t first_tok
   return {out + first_token * stride + h * shape.head_width, stride};
 }
 
-// The keys or values of head g: in the packed rows, or apart where these have a part of the queries.
+// The keys or values of head g: in the packed rows, or separate if only some queries are computed.
 template <class T>
 HeadRows<const T> key_value_head(const ConstTensor& qkv, const ConstTensor& keys_values,
                                  const Document& document, Part part, std::int64_t g) {
@@ -170,7 +171,7 @@ StoredRows stored(const HeadRows<T>& head) {
   return {head.first, head.stride};
 }
 
-// `rows` of the head as f32: where they lie, or copied to `copy_SK`.
+// `rows` of the head as f32: in place, or copied to `copy_SK`.
 template <class T>
 MatrixView view_head(const HeadRows<const T>& head, std::int64_t rows, std::int64_t head_width,
                      float* copy_SK) {
@@ -179,7 +180,7 @@ MatrixView view_head(const HeadRows<const T>& head, std::int64_t rows, std::int6
   return {copy_SK, head_width};
 }
 
-// Zeros in `padding` rows of the head after `rows` of a document.
+// Writes zeros to `padding` rows of the head after `rows` of a document.
 template <class T>
 void clear_padding(const HeadRows<T>& head, std::int64_t rows, std::int64_t padding,
                    std::int64_t head_width) {
@@ -199,7 +200,7 @@ struct SoftCap {
   float cap, inverse;
 };
 
-/// The part of the workspace that is one thread's.
+/// One thread's part of the workspace.
 inline Scratch checked_scratch(const Tensor& workspace, std::int64_t floats, int num_threads,
                                int thread) {
   SHERD_CHECK(workspace.bytes() >= floats * 4 * num_threads,

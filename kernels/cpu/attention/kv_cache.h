@@ -1,6 +1,7 @@
 /// The CPU form of kernels/kv_cache.h.
 ///
-/// Head by head: the keys' panels, [K] deep, then the values', [positions] deep (attention_strip.h).
+/// Per head: the panels of keys, [K] deep, then those of values, [positions] deep
+/// (attention_strip.h).
 #pragma once
 
 #include "core/thread_team.h"
@@ -10,6 +11,6 @@ namespace sherd::kernels::cpu {
 
 void cached_attention(ThreadTeam& team, const CachedAttention& args);
 std::int64_t kv_cache_floats(const AttentionShape& shape);
-std::int64_t cached_attention_scratch_floats(const AttentionShape& shape);  ///< of one thread
+std::int64_t cached_attention_scratch_floats(const AttentionShape& shape);  ///< per thread
 
 }  // namespace sherd::kernels::cpu
