@@ -1,6 +1,7 @@
 /// The innermost part of a matmul of one row (one_row.h): sixteen columns of b, one piece of the depth.
 ///
-/// Instruction sets may have forms of their own, in folders of their names; all give the same bits.
+/// Instruction sets may have their own forms, in folders of their names; all give bit-identical
+/// results.
 #pragma once
 
 #include <algorithm>
@@ -13,19 +14,20 @@ namespace sherd::kernels::cpu {
 inline constexpr std::int64_t kOneRowColumns =
     16;  // at a time: two chains hide the latency of multiply-adds
 
-/// What the columns' sums are made of, and what is fetched meanwhile: the processor sees no pattern in sixteen columns.
+/// The operands of the columns' sums, and prefetching: hardware prefetchers find no pattern in
+/// sixteen columns.
 template <class T>
 struct ColumnsOfOneRow {
   const T* column[kOneRowColumns] = {};  ///< each with `depth` elements one after another
   std::int64_t depth = 0;
   const float* a = nullptr;  ///< the row's units, `units` of them (pack_forms.h)
   std::int64_t units = 0;
-  std::int64_t then = 0;  ///< in elements: what lies so far from the columns comes next; 0: nothing
+  std::int64_t then = 0;  ///< distance in elements to the next columns; 0: none
   bool is_first = false;  ///< a task's first columns: not prefetched
 
   static constexpr std::int64_t kPerLine = 64 / static_cast<std::int64_t>(sizeof(T));
 
-  // GCC drops calls to functions that only fetch, unless it has put them in their place before.
+  // GCC drops calls to functions that only prefetch, unless it has inlined them before.
   /// Before the loop over the depth.
   [[gnu::always_inline]] void fetch_first() const {
     if (!is_first) return;
@@ -43,17 +45,17 @@ struct ColumnsOfOneRow {
 
  private:
   static constexpr std::int64_t kLinesAhead =
-      8;  // of each column: 8 KiB, of any first cache a quarter at most
+      8;  // per column: 8 KiB in all, at most a quarter of any L1 cache
 
-  // Into the first cache alone: nothing is read twice.
+  // Into the L1 cache only: nothing is read twice.
   [[gnu::always_inline]] void fetch(std::int64_t k) const {
     constexpr int kOnce = 0;
     for (const T* x : column) __builtin_prefetch(x + k, 0, kOnce);
   }
 };
 
-/// The same for sixteen interleaved columns (kernels/interleaved.h), which the processor reads as one stream. At the end of
-/// a piece of the depth the stream breaks off, and the caller says where it continues.
+/// The same for sixteen interleaved columns (kernels/interleaved.h), which the processor reads as
+/// one stream. The stream ends with a piece of the depth, and the caller says where it continues.
 struct InterleavedColumns {
   const std::uint32_t* words = nullptr;  ///< [count][16]
   std::int64_t count = 0;                ///< units of 32 bits of each column
@@ -75,7 +77,7 @@ struct InterleavedColumns {
   }
 
  private:
-  // 8 KiB: what arrives at 40 GB/s a core was asked for 200 ns before.
+  // 8 KiB: at 40 GB/s per core, data are requested 200 ns ahead.
   static constexpr std::int64_t kUnitsAhead = 128;
 };
 
@@ -83,8 +85,8 @@ using AddColumnsOfFloats = void (*)(const ColumnsOfOneRow<float>&, float* sums);
 using AddInterleaved = void (*)(const InterleavedColumns&, float* sums);
 using AddColumnsOfPairs = void (*)(const ColumnsOfOneRow<BFloat16>&, float* sums);
 
-/// sums[j] = the chain of column j's units and a's: of products, of dot products of pairs. Null where they aren't
-/// compiled.
+/// sums[j] = the chain over the units of column j and of a: of products, or of dot products of
+/// pairs. Null if not compiled.
 AddColumnsOfFloats avx512_one_row();
 AddColumnsOfPairs avx512_bf16_one_row();
 AddInterleaved avx512_interleaved_one_row();

@@ -1,4 +1,4 @@
-/// Matrices packed into panels, which is how tiles (tile.h) read them.
+/// Packs matrices into panels, the layout that tiles (tile.h) read.
 ///
 /// A panel is `width` rows of the left matrix or columns of the right one, as [units][width]: unit
 /// by unit of the depth. A unit has 32 bits:
@@ -8,10 +8,10 @@
 ///   bf16 pairs    two bf16, the even one in the lower half         units = half of that
 ///   bf16 tiles    the same; units made a multiple of 16            units = half of the depth, and more
 ///
-/// The left matrix of tiles lies by 16 units, as [units / 16][32][16]. What is missing behind the
-/// depth is zero. The swapped order is how a chain of fused multiply-adds
-/// adds a dot product of pairs: odd, even (tile.h). What stands beyond the last row or column of the
-/// last panel has no meaning but may be read.
+/// For tiles, the left matrix is stored in groups of 16 units, as [units / 16][32][16]. Beyond the
+/// depth, panels are padded with zeros. The swapped order makes a chain of fused multiply-adds add
+/// like a dot product of pairs: odd, even (tile.h). Elements beyond the last row or column of the
+/// last panel are undefined but may be read.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@ using Pack = void (*)(const void* first, std::int64_t stride, std::int64_t count
 struct Packing {
   Pack along;   ///< a line in memory lies along the depth
   Pack across;  ///< a line in memory holds everything at one depth
-  /// Columns alone: a multiple of 32 lines, sixteen of them side by side, `stride` elements each (kernels/interleaved.h); `first` is the first
-  /// line's unit at the depth where the piece begins.
+  /// Columns only: a multiple of 32 lines, interleaved by sixteen, `stride` elements each
+  /// (kernels/interleaved.h). `first` is the first line's unit at the depth where the piece begins.
   Pack interleaved = nullptr;
 };
 Packing packing_of_rows(DType dtype, const TileKernels& tiles);

@@ -1,8 +1,8 @@
-/// How the elements of each type become units (pack.h), eight at a time.
+/// Converts the elements of each type to units (pack.h), eight at a time.
 ///
 /// With x at depth 0 and `step` elements to the next one:
 ///   one      unit u
-///   across   the unit u of eight matrices side by side: x, x + 1, ... x + 7
+///   across   unit u of eight neighbouring lines: x, x + 1, ... x + 7
 ///   along    the units u .. u + 7 of a line; u is a multiple of 8, and none is beyond the depth
 #pragma once
 

@@ -1,4 +1,5 @@
-/// Computed floats become pairs of bf16 (tile.h), rounded to nearest even: what attention does to its weights.
+/// Rounds computed floats to pairs of bf16 (tile.h), to nearest even, as attention does with its
+/// weights.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,8 @@ struct PairRounding {
   void (*turn)(const float* even, const float* odd, std::int64_t columns, float* out);
 };
 
-/// By the processor's own conversions, which take subnormals for zero, as dot products of pairs do; null where it isn't
-/// compiled.
+/// With the processor's own conversions, which take subnormals as zero, as dot products of pairs
+/// do; null if not compiled.
 const PairRounding* avx512_bf16_rounding();
 
 }  // namespace sherd::kernels::cpu

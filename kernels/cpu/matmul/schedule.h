@@ -1,12 +1,13 @@
-/// The order in which threads take the tasks of a matmul (matmul.h), and what each must wait for.
+/// The order in which threads take the tasks of a matmul (matmul.h), and their dependencies.
 ///
-/// The right matrix goes by blocks. Of each, parts are packed, then groups of rows are multiplied with it. The next
-/// block is packed into another of two buffers while half of a block's groups are still to come, so that threads needn't
-/// meet between blocks:
+/// The right matrix is divided into blocks. For each block, parts are packed, then groups of rows
+/// are multiplied with it. The next block is packed into the other of two buffers while half of a
+/// block's groups remain, so threads don't have to meet between blocks:
 ///
 ///   pack 0 | multiply 0, first half | pack 1 | multiply 0, second half | multiply 1, first half | pack 2 | ...
 ///
-/// Needs are numbers of tasks from the first one on that must be done: ThreadTeam::parallel_for_after.
+/// A task's dependency is the number of leading tasks that must be done:
+/// ThreadTeam::parallel_for_after.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +18,10 @@ namespace sherd::kernels::cpu {
 
 struct MatmulTask {
   bool packs;
-  std::int64_t block, part;  ///< part: what is packed, or the group
+  std::int64_t block, part;  ///< part: the part to pack, or the group
 };
 
-/// What a group needs of the previous block, in addition to its packed matrix.
+/// What a group needs from the previous block, in addition to its packed matrix.
 enum class Before {
   kNothing,
   kSameGroup,  ///< whose sums it continues
@@ -47,14 +48,15 @@ class MatmulSchedule {
   std::int64_t blocks_, packs_, groups_, half_;
 };
 
-/// How the rows of a block are cut into groups, counted in tiles: of at most `most`, as many for each thread; with
-/// several threads the last ones are a third of that, so that all threads end at about the same time.
+/// Divides the rows of a block into groups, counted in tiles: at most `most` tiles per group,
+/// equally many groups per thread. With several threads the last groups are a third of that size,
+/// so that all threads end at about the same time.
 class RowGroups {
  public:
   RowGroups(std::int64_t tiles, std::int64_t most, std::int64_t threads);
 
   std::int64_t count() const { return num_front_ + ceil_div(tail_, small_); }
-  /// The first tile of a group; of `count()`, the number of tiles.
+  /// The first tile of a group; for `count()`, the number of tiles.
   std::int64_t begin(std::int64_t group) const;
 
  private:

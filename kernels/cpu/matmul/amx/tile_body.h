@@ -1,8 +1,9 @@
 // A 32 x 32 tile of C from four of AMX's 16 x 16 ones, on bf16 packed as Units::kTiles (panels.h).
 //
-// `Ops` is one page of tile operations on eight tiles: 0 to 3 are the sums (upper left and right, lower
-// left and right), 4 and 5 rows of a, 6 and 7 columns of b. tiles.cpp has the instructions, the tests a
-// model of them by Intel's pseudocode, so that this loop and its packing are tested on any processor.
+// `Ops` is a set of operations on eight tiles: 0 to 3 are the sums (upper left and right, lower
+// left and right), 4 and 5 rows of a, 6 and 7 columns of b. tiles.cpp implements it with
+// instructions, the tests with a model from Intel's pseudocode, so this loop and its packing are
+// tested on any processor.
 #pragma once
 
 #include "kernels/cpu/matmul/tile.h"

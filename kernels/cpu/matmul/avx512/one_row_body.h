@@ -1,5 +1,5 @@
-// Sixteen columns of one row's matmul (kernels/cpu/matmul/one_row_columns.h) on 512-bit vectors, whatever a unit is.
-// Compiled with -mavx512f at least.
+// Sixteen columns of one row's matmul (kernels/cpu/matmul/one_row_columns.h) on 512-bit vectors,
+// for any kind of unit. Compiled with -mavx512f at least.
 #pragma once
 
 #include <immintrin.h>
@@ -12,10 +12,10 @@ namespace {
 
 constexpr int kUnitsOfLine = 16;
 
-// GCC's own vectors: it warns of its header's intrinsics for shuffles (bug 105593).
+// GCC's own vectors, because GCC warns about its own shuffle intrinsics (bug 105593).
 using Units16 = std::uint32_t __attribute__((vector_size(64)));
 
-// The units of two columns by turns, and pairs of such; then quarters.
+// Interleaves the units of two columns, then pairs of these; then quarters.
 Units16 low_units(Units16 x, Units16 y) {
   return __builtin_shufflevector(x, y, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
 }
@@ -60,7 +60,8 @@ void transpose(Units16* x) {
   }
 }
 
-// The columns' whole lines, a line of each at a time: `add(sum, a's unit, that unit of each column)`, in the units' order.
+// Whole cache lines of the columns, one line of each at a time: `add(sum, unit of a, that unit of
+// each column)`, in unit order.
 template <class T, class Add>
 __m512 add_whole_lines(const ColumnsOfOneRow<T>& p, const Add& add) {
   constexpr std::int64_t kLine = ColumnsOfOneRow<T>::kPerLine;

@@ -1,9 +1,9 @@
 // 12 x 32 in 512-bit vectors: 24 accumulators, two vectors of b and one of a in 32 registers.
 // Included by the files of avx512/ and avx512_bf16/, each with its own `Dot`.
 //
-// These files are compiled for processors that not every machine has. What they include must not
-// leave code that others share (inline functions, templates of the standard library), since the
-// linker keeps one copy for all: so there is only <immintrin.h> here, and all else is static.
+// These files are compiled for processors that not every machine has. Their includes must not emit
+// code that others share (inline functions, templates of the standard library), since the linker
+// keeps one copy for all. So they include only <immintrin.h>, and everything else is static.
 #pragma once
 
 #include <immintrin.h>

@@ -1,0 +1,14 @@
+/// The CPU form of kernels/experts.h.
+#pragma once
+
+#include "core/thread_team.h"
+#include "kernels/experts.h"
+
+namespace sherd::kernels::cpu {
+
+void experts_forward(ThreadTeam& team, const ExpertsForward& args);
+void experts_backward(ThreadTeam& team, const ExpertsBackward& args);
+void experts_input_gradient(ThreadTeam& team, const ExpertsInputGradient& args);
+std::int64_t experts_workspace_bytes(const ExpertsShape& shape, DType dtype, DType grad_dtype);
+
+}  // namespace sherd::kernels::cpu

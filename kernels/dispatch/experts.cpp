@@ -1,0 +1,79 @@
+#include "kernels/experts.h"
+
+#include <algorithm>
+
+#include "kernels/check_tensor.h"
+#include "kernels/cpu/experts.h"
+#include "kernels/device.h"
+
+namespace sherd::kernels {
+namespace {
+
+void check_workspace(const ExpertsShape& shape, const ExpertsWorkspace& buffers, DType dtype) {
+  const std::int64_t C = shape.buffer_rows;
+  SHERD_CHECK(C >= std::min(kExpertPiece, shape.tokens), "a buffer of {} rows for {} tokens", C,
+              shape.tokens);
+  check_tensor("experts: rows", buffers.rows, dtype, C * shape.width);
+  check_tensor("experts: up", buffers.up, dtype, C * shape.up_width());
+  check_tensor("experts: activated", buffers.activated, dtype, C * shape.ffn_width);
+  check_tensor("experts: order", buffers.order, DType::kI32, experts_order_numel(shape));
+}
+
+template <class Args>
+void check_operands(const Stream& stream, const Args& args) {
+  const ExpertsShape& shape = args.shape;
+  SHERD_CHECK(!is_cuda(stream), "experts on a GPU");
+  const std::int64_t T = shape.tokens, D = shape.width, E = shape.experts, k = shape.per_token;
+  check_tensor("experts: x", args.x, args.x.dtype, T * D);
+  check_tensor("experts: up", args.up, args.x.dtype, E * shape.up_width() * D);
+  check_tensor("experts: down", args.down, args.x.dtype, E * D * shape.ffn_width);
+  check_tensor("experts: chosen", args.chosen, DType::kI32, T * k);
+  check_tensor("experts: weights", args.weights, DType::kF32, T * k);
+  check_workspace(shape, args.workspace, args.x.dtype);
+}
+
+}  // namespace
+
+void experts_forward(Stream& stream, const ExpertsForward& args) {
+  check_operands(stream, args);
+  const std::int64_t numel = args.shape.tokens * args.shape.width;
+  check_tensor("experts: y", args.y, args.x.dtype, numel);
+  if (args.shared) check_tensor("experts: shared", args.shared, args.x.dtype, numel);
+  check_tensor("experts: sums", args.workspace.sums, DType::kF32, numel);
+  stream.run("experts_forward", [=, &stream] { cpu::experts_forward(stream.team(), args); });
+}
+
+void experts_backward(Stream& stream, const ExpertsBackward& args) {
+  check_operands(stream, args);
+  const ExpertsShape& shape = args.shape;
+  check_tensor("experts: dy", args.dy, args.x.dtype, shape.tokens * shape.width);
+  check_tensor("experts: d_weights", args.d_weights, DType::kF32, shape.tokens * shape.per_token);
+  if (args.d_sum) {
+    check_tensor("experts: d_sum", args.d_sum, DType::kF32, shape.tokens * shape.width);
+  }
+  if (args.d_up) check_tensor("experts: d_up", args.d_up, args.d_up.dtype, args.up.numel);
+  if (args.d_down) check_tensor("experts: d_down", args.d_down, args.d_down.dtype, args.down.numel);
+  check_tensor("experts: d_activated", args.workspace.d_activated, args.x.dtype,
+               shape.buffer_rows * shape.ffn_width);
+  stream.run("experts_backward", [=, &stream] { cpu::experts_backward(stream.team(), args); });
+}
+
+void experts_input_gradient(Stream& stream, const ExpertsInputGradient& args) {
+  SHERD_CHECK(!is_cuda(stream), "experts on a GPU");
+  check_tensor("experts: d_sum", args.d_sum, DType::kF32, args.d_x.numel);
+  if (args.router) check_tensor("experts: router", args.router, DType::kF32, args.d_x.numel);
+  if (args.shared) check_tensor("experts: shared", args.shared, args.d_x.dtype, args.d_x.numel);
+  stream.run("experts_input_gradient",
+             [=, &stream] { cpu::experts_input_gradient(stream.team(), args); });
+}
+
+std::int64_t experts_workspace_bytes(const ExpertsShape& shape, DType dtype, DType grad_dtype) {
+  return cpu::experts_workspace_bytes(shape, dtype, grad_dtype);
+}
+
+std::int64_t experts_buffer_rows(const ExpertsShape& shape) {
+  const std::int64_t rows = shape.tokens * shape.per_token;
+  return std::min(rows, std::max(kExpertPiece, shape.buffer_rows));
+}
+
+}  // namespace sherd::kernels

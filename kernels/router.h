@@ -1,0 +1,78 @@
+/// The router of a mixture of experts: which experts a token goes to, and with which weights.
+///
+///   s        = softmax(l) over all experts, or 1 / (1 + e^-l), or l itself      l: the logits [T, E]
+///   choice   the k experts with the largest s + bias. Equal values: the lower number first.
+///            With groups: only experts of the best groups. A group's value is its largest s + bias, or the sum
+///            of its two largest.
+///   weight   s of the chosen ones (without the bias), times scale; with `normalise` divided by their sum;
+///            or softmax over the chosen logits
+///
+/// Losses, which keep experts in balance, for each balance group of n tokens (a sequence, or the micro-batch):
+///
+///   p_te     = s_te divided by the sum over e of s_te
+///   balance  = alpha E / (k n^2) sum_e c_e sum_t p_te       c_e: tokens that chose e. 1 alpha if balanced.
+///   z        = beta / n sum_t (log sum_e e^l_te)^2
+///
+/// c is constant in the gradient. It may also be given, with its own n: the counts of the step before.
+///
+/// Sources   Shazeer et al. 2017; Fedus et al. 2021 (balance); Zoph et al. 2022 (z); DeepSeek-V3 (2024: sigmoid,
+///           groups, bias, loss per sequence).
+/// Shapes    logits, d_logits f32 [T, E]; bias f32 [E]; chosen i32 [T, k], ascending; weights, d_weights f32 [T, k];
+///           counts i32 [B, E], of each sequence; balance f32 [groups, E + 2]: per expert the loss's derivative by
+///           p_te, then the two losses.
+/// Padding   tokens behind a sequence's documents aren't routed: chosen is -1, weights and gradients are 0, and they
+///           count nowhere.
+/// Bits      a token's choice and weights follow from its logits alone; counts are integers; losses add tokens of a
+///           sequence in order, then sequences in order.
+/// Device    CPU.
+#pragma once
+
+#include "core/stream.h"
+#include "core/tensor.h"
+#include "kernels/documents.h"
+
+namespace sherd::kernels {
+
+enum class RouterScore { kSoftmax, kSoftmaxOfChosen, kSigmoid };
+
+/// What counts as one group of tokens in the balance loss.
+enum class BalanceScope { kSequence, kMicroBatch, kPreviousStep };
+
+struct RouterShape {
+  std::int64_t sequences = 1, positions = 1;  ///< T = their product
+  std::int64_t experts = 1;                   ///< E
+  int per_token = 1;                          ///< k
+  RouterScore score = RouterScore::kSoftmax;
+  bool normalise = false;
+  float scale = 1.0f;
+  float least_sum = 0.0f;  ///< what weights are divided by is at least this
+  float added_sum = 0.0f;  ///< or has this added to it
+  int groups = 1, kept_groups = 1;
+  int group_scores = 1;  ///< 1: a group's largest; 2: the sum of its two largest
+  BalanceScope scope = BalanceScope::kSequence;
+  float balance = 0.0f, z = 0.0f;  ///< alpha and beta; 0: no such loss
+
+  std::int64_t tokens() const { return sequences * positions; }
+  std::int64_t balance_groups() const { return scope == BalanceScope::kSequence ? sequences : 1; }
+};
+
+struct RouterForward {
+  RouterShape shape;
+  ConstTensor logits, bias;  ///< bias may be empty
+  Documents documents{};     ///< where padding is; empty: there is none
+  Tensor chosen, weights, counts, balance;
+  ConstTensor
+      previous_counts{};  ///< i32 [E + 1], the last their number of tokens; of kPreviousStep
+};
+void router_forward(Stream& stream, const RouterForward& args);
+
+struct RouterBackward {
+  RouterShape shape;
+  ConstTensor logits, chosen, weights, d_weights, balance;
+  /// Of each balance group's loss in the sum that is differentiated; d_weights has it already.
+  float loss_scale = 1.0f;
+  Tensor d_logits;
+};
+void router_backward(Stream& stream, const RouterBackward& args);
+
+}  // namespace sherd::kernels

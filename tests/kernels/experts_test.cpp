@@ -1,0 +1,243 @@
+#include "kernels/experts.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/support/oracles/oracle_activation.h"
+#include "tests/support/oracles/oracle_linear.h"
+#include "tests/support/values/tensors.h"
+
+// T tokens of width D, E experts of width F, k of them for each token.
+namespace sherd::kernels {
+namespace {
+
+using test::Outputs;
+using test::OwnedTensor;
+using test::Values;
+
+struct Case {
+  ExpertsShape shape;
+  DType dtype = DType::kF32;
+  std::vector<std::int32_t> chosen;
+  bool shares = false;
+};
+
+// Where the router sends tokens: anywhere, all to one expert, or each token to the last ones; some are padding.
+enum class Routes { kRandom, kOneExpert, kLastExperts };
+
+std::vector<std::int32_t> routes(const ExpertsShape& shape, Routes kind, std::uint64_t seed) {
+  std::vector<std::int32_t> chosen;
+  const auto k = static_cast<std::size_t>(shape.per_token);
+  const auto random = test::random_tokens(shape.tokens * shape.experts, 1 << 20, seed);
+  for (std::int64_t t = 0; t < shape.tokens; ++t) {
+    if (t % 11 == 7) {
+      chosen.insert(chosen.end(), k, -1);
+      continue;
+    }
+    std::vector<std::int32_t> order(static_cast<std::size_t>(shape.experts));
+    for (std::size_t e = 0; e < order.size(); ++e) order[e] = static_cast<std::int32_t>(e);
+    if (kind == Routes::kRandom) {
+      std::ranges::stable_sort(order, {}, [&](std::int32_t e) {
+        return random[static_cast<std::size_t>(t * shape.experts + e)];
+      });
+    } else if (kind == Routes::kLastExperts) {
+      std::ranges::reverse(order);
+    }
+    order.resize(k);
+    std::ranges::sort(order);
+    chosen.insert(chosen.end(), order.begin(), order.end());
+  }
+  return chosen;
+}
+
+enum Output { kY, kDWeights, kDX, kDUp, kDDown };
+
+struct Tensors {
+  explicit Tensors(const Case& c)
+      : x(c.dtype, test::random_values(c.shape.tokens * c.shape.width, 1)),
+        dy(c.dtype, test::random_values(c.shape.tokens * c.shape.width, 2)),
+        shared(c.dtype, test::random_values(c.shape.tokens * c.shape.width, 3)),
+        up(c.dtype,
+           test::random_values(c.shape.experts * c.shape.up_width() * c.shape.width, 4, 0.4)),
+        down(c.dtype,
+             test::random_values(c.shape.experts * c.shape.width * c.shape.ffn_width, 5, 0.4)),
+        weights(DType::kF32, test::random_values(c.shape.tokens * c.shape.per_token, 6)),
+        chosen(c.chosen) {}
+  OwnedTensor x, dy, shared, up, down, weights, chosen;
+};
+
+Outputs both_ways(Stream& stream, const Case& c, const Tensors& in) {
+  const ExpertsShape& shape = c.shape;
+  const std::int64_t T = shape.tokens, D = shape.width, F = shape.ffn_width, C = shape.buffer_rows;
+  OwnedTensor sums(DType::kF32, T * D), d_sum(DType::kF32, T * D), rows(c.dtype, C * D),
+      up(c.dtype, C * shape.up_width()), activated(c.dtype, C * F), d_activated(c.dtype, C * F),
+      order(DType::kI32, experts_order_numel(shape)),
+      matmuls(DType::kU8, experts_workspace_bytes(shape, c.dtype, DType::kF32));
+  const ExpertsWorkspace buffers{sums, rows, up, activated, d_activated, order, matmuls};
+  Outputs out{{c.dtype, T * D},
+              {DType::kF32, T * shape.per_token},
+              {c.dtype, T * D},
+              {DType::kF32, in.up.numel()},
+              {DType::kF32, in.down.numel()}};
+  const ConstTensor shared = c.shares ? ConstTensor(in.shared) : ConstTensor{};
+  experts_forward(stream, {.shape = shape,
+                           .x = in.x,
+                           .up = in.up,
+                           .down = in.down,
+                           .chosen = in.chosen,
+                           .weights = in.weights,
+                           .shared = shared,
+                           .y = out[kY],
+                           .workspace = buffers});
+  experts_backward(stream, {.shape = shape,
+                            .x = in.x,
+                            .dy = in.dy,
+                            .up = in.up,
+                            .down = in.down,
+                            .chosen = in.chosen,
+                            .weights = in.weights,
+                            .d_weights = out[kDWeights],
+                            .d_sum = d_sum,
+                            .d_up = out[kDUp],
+                            .d_down = out[kDDown],
+                            .workspace = buffers});
+  experts_input_gradient(stream, {d_sum, {}, shared, out[kDX]});
+  stream.synchronize();
+  return out;
+}
+
+Values part(const Values& values, std::int64_t first, std::int64_t count) {
+  return {values.begin() + first, values.begin() + first + count};
+}
+void add(const Values& values, double factor, Values& sum, std::int64_t first) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    sum[static_cast<std::size_t>(first) + i] += factor * values[i];
+  }
+}
+
+// Token by token, expert by expert.
+std::vector<Values> expected(const Case& c, const Tensors& in) {
+  const ExpertsShape& s = c.shape;
+  const std::int64_t D = s.width, F = s.ffn_width, U = s.up_width();
+  const Values x = in.x.values(), dy = in.dy.values(), up = in.up.values(), down = in.down.values();
+  const Values weights = in.weights.values(), shared = in.shared.values();
+  std::vector<Values> out{Values(x.size()), Values(weights.size()), Values(x.size()),
+                          Values(up.size()), Values(down.size())};
+  const ActivationShape activation{s.activation, 1, F};
+  for (std::int64_t i = 0; i < s.tokens * s.per_token; ++i) {
+    const std::int64_t e = c.chosen[static_cast<std::size_t>(i)], t = i / s.per_token;
+    if (e < 0) continue;
+    const double w = weights[static_cast<std::size_t>(i)];
+    const Values x_t = part(x, t * D, D), dy_t = part(dy, t * D, D);
+    const Values up_e = part(up, e * U * D, U * D), down_e = part(down, e * D * F, D * F);
+    const Values up_row = oracle::linear_forward({1, D, U}, x_t, up_e, {});
+    const Values a = oracle::activation_forward(activation, up_row);
+    add(oracle::linear_forward({1, F, D}, a, down_e, {}), w, out[kY], t * D);
+    const Values d_a = oracle::linear_backward_input({1, F, D}, dy_t, down_e);
+    for (std::int64_t f = 0; f < F; ++f) {
+      out[kDWeights][static_cast<std::size_t>(i)] +=
+          a[static_cast<std::size_t>(f)] * d_a[static_cast<std::size_t>(f)];
+    }
+    Values weighted = d_a;
+    for (double& value : weighted) value *= w;
+    const Values d_up = oracle::activation_backward(activation, up_row, weighted);
+    add(oracle::linear_backward_input({1, D, U}, d_up, up_e), 1.0, out[kDX], t * D);
+    add(oracle::linear_backward_weight({1, D, U}, d_up, x_t), 1.0, out[kDUp], e * U * D);
+    add(oracle::linear_backward_weight({1, F, D}, dy_t, a), w, out[kDDown], e * D * F);
+  }
+  if (c.shares) {
+    add(shared, 1.0, out[kY], 0);
+    add(shared, 1.0, out[kDX], 0);
+  }
+  return out;
+}
+
+std::vector<Case> cases(DType dtype) {
+  std::vector<Case> all;
+  std::uint64_t seed = 1;
+  for (const auto& [tokens, width, experts, ffn_width, per_token] :
+       {std::tuple{1, 12, 5, 7, 2}, {40, 24, 6, 20, 3}, {130, 33, 9, 17, 1}, {70, 40, 4, 48, 4}}) {
+    for (const Routes kind : {Routes::kRandom, Routes::kOneExpert, Routes::kLastExperts}) {
+      ExpertsShape shape{tokens, width, experts, ffn_width, per_token};
+      if (seed % 3 == 0) shape.activation = ActivationKind::kGelu;
+      shape.buffer_rows = experts_buffer_rows(shape);
+      all.push_back({shape, dtype, routes(shape, kind, seed), seed % 2 == 0});
+      ++seed;
+    }
+  }
+  return all;
+}
+
+class Experts : public testing::TestWithParam<DType> {};
+INSTANTIATE_TEST_SUITE_P(Types, Experts, test::compute_types(), test::type_name);
+
+TEST_P(Experts, BothDirectionsMatchTheOracleOnAnyNumberOfThreads) {
+  for (const Case& c : cases(GetParam())) {
+    const Tensors in(c);
+    const Outputs out =
+        test::on_any_number_of_threads([&](Stream& stream) { return both_ways(stream, c, in); });
+    const std::vector<Values> values = expected(c, in);
+    test::Tolerance tolerance = test::rounded_once(GetParam()).times(8.0);
+    tolerance.floor *= 2.0;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      EXPECT_TRUE(test::close(out[i], values[i], tolerance)) << "output " << i;
+    }
+  }
+}
+
+TEST_P(Experts, BitsDontDependOnTheBuffersRows) {
+  ExpertsShape shape{.tokens = 1300, .width = 16, .experts = 3, .ffn_width = 12, .per_token = 2};
+  for (const Routes kind : {Routes::kRandom, Routes::kOneExpert}) {
+    Case c{shape, GetParam(), routes(shape, kind, 3), true};
+    const Tensors in(c);
+    const auto stream = test::compute_stream(2);
+    c.shape.buffer_rows = 2600;
+    const Outputs whole = both_ways(*stream, c, in);
+    for (const std::int64_t rows : {512, 513, 1100, 2048}) {
+      c.shape.buffer_rows = rows;
+      const Outputs rounds = both_ways(*stream, c, in);
+      for (std::size_t i = 0; i < whole.size(); ++i) {
+        EXPECT_TRUE(test::same_bits(rounds[i], whole[i])) << rows << " rows, output " << i;
+      }
+    }
+  }
+}
+
+TEST_P(Experts, ATokensResultHasTheSameBitsWhateverOthersChoose) {
+  ExpertsShape shape{.tokens = 90, .width = 24, .experts = 5, .ffn_width = 16, .per_token = 2};
+  shape.buffer_rows = experts_buffer_rows(shape);
+  const auto stream = test::compute_stream();
+  Case c{shape, GetParam(), routes(shape, Routes::kRandom, 9), false};
+  const Tensors in(c);
+  const Outputs before = both_ways(*stream, c, in);
+  Case other = c;
+  for (std::size_t i = 2; i < other.chosen.size(); ++i) other.chosen[i] = c.chosen[0];
+  for (std::size_t i = 3; i < other.chosen.size(); i += 2) other.chosen[i] = c.chosen[1];
+  const Outputs after = both_ways(*stream, other, Tensors(other));
+  for (const Output output : {kY, kDX}) {
+    const std::int64_t D = shape.width;
+    EXPECT_TRUE(
+        test::same_bits(before[output].tensor().part(0, D), after[output].tensor().part(0, D)));
+  }
+}
+
+TEST_P(Experts, WithoutRowsHaveZeroGradients) {
+  ExpertsShape shape{.tokens = 20, .width = 8, .experts = 4, .ffn_width = 6, .per_token = 1};
+  shape.buffer_rows = experts_buffer_rows(shape);
+  const Case c{shape, GetParam(), std::vector<std::int32_t>(20, 1), false};
+  const Outputs out = both_ways(*test::compute_stream(), c, Tensors(c));
+  for (const Output output : {kDUp, kDDown}) {
+    const Values values = out[output].values();
+    const std::size_t numel = values.size() / 4;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (i / numel != 1) {
+        ASSERT_EQ(values[i], 0.0);
+        ASSERT_FALSE(std::signbit(values[i]));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sherd::kernels
